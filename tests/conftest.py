@@ -1,0 +1,91 @@
+"""What all tests share: the tools they need, a real broker, and the report of what was missing.
+
+A tool that is missing skips a test on a user's machine, with the reason, and fails it where ``CI`` is set.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tools import toolchain
+from tools.broker import Mosquitto
+
+_MARKER = "needs_"
+_missing: Counter[str] = Counter()
+
+
+def require(name: str) -> Path:
+    """The path of a tool of ``tools.toolchain``; skips the test, or in CI fails it, when it is not there."""
+    path = toolchain.find(name)
+    if path is not None:
+        return path
+    tool = toolchain.TOOLS[name]
+    _missing[name] += 1
+    reason = f"{name} ({tool.what}) is missing: {tool.get}"
+    if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--board",
+        metavar="PORT",
+        help="run the hardware tests on the board at this serial port (such as /dev/ttyACM0) instead of a virtual one",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers():
+        if mark.name.startswith(_MARKER):
+            require(mark.name.removeprefix(_MARKER))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _missing:
+        terminalreporter.section("tools that were missing")
+        for name, count in sorted(_missing.items()):
+            tool = toolchain.TOOLS[name]
+            terminalreporter.write_line(f"{name} ({tool.what}), wanted by {count} tests: {tool.get}")
+
+
+@pytest.fixture(scope="session")
+def micropython() -> Path:
+    """MicroPython's unix build (64-bit)."""
+    return require("micropython")
+
+
+@pytest.fixture(scope="session")
+def wasm() -> Path:
+    """The folder of the npm package with the 32-bit MicroPython; run it with node."""
+    return require("wasm")
+
+
+@pytest.fixture(scope="session")
+def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Mosquitto]]:
+    """Starts a mosquitto for each call: ``mosquitto(persistence=True, settings={"max_inflight_messages": 5})``.
+
+    The broker runs when the call returns and is stopped when the tests end, or earlier by ``with`` or ``stop``.
+    """
+    require("mosquitto")
+    with ExitStack() as running:
+
+        def start(
+            *,
+            port: int | None = None,
+            persistence: bool = False,
+            settings: Mapping[str, object] | None = None,
+        ) -> Mosquitto:
+            broker = Mosquitto(
+                tmp_path_factory.mktemp("mosquitto"), port, persistence=persistence, settings=settings
+            )
+            running.callback(broker.stop)
+            broker.start()
+            return broker
+
+        yield start

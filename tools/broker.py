@@ -1,0 +1,227 @@
+"""A broker on a loopback port of the system's choosing, for tests and for the demo.
+
+``start_broker(directory)`` starts mosquitto when it is installed, otherwise amqtt in a process of its own. A broker
+runs when the call returns: it accepts connections. It can be stopped, killed and started again on the same port.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from tools import toolchain
+
+HOST = "127.0.0.1"
+START_S = 15.0
+STOP_S = 5.0
+_PORT_TRIES = 5
+
+
+class BrokerError(Exception):
+    """The broker could not be started; the text holds the end of its log."""
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+class Broker:
+    """A broker process. Subclasses say how it is started.
+
+    ``directory`` holds its files and ``broker.log``. ``port`` stays the same over ``restart``.
+    """
+
+    name = ""
+
+    def __init__(self, directory: Path, port: int | None = None) -> None:
+        """Start nothing yet. Without ``port`` the first ``start`` finds a free one."""
+        self.directory = directory
+        self.host = HOST
+        self.port = port or 0
+        self.log = directory / "broker.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> list[str]:
+        """The command line that serves ``self.port``; called before each start."""
+        raise AssertionError("each kind of broker has its own")
+
+    @property
+    def pid(self) -> int:
+        """The process id while it runs, otherwise 0."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else 0
+
+    def start(self) -> None:
+        """Start, and return when connections are accepted. Raises BrokerError if that does not come about."""
+        if self.pid:
+            raise BrokerError(f"{self.name} runs already on port {self.port}")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        found = self.port == 0
+        for _ in range(_PORT_TRIES if found else 1):
+            if found:
+                self.port = free_port()
+            if self._serve():
+                return
+            # Between finding a free port and serving it another process may have taken it.
+            if "ddress already in use" not in self.log_text():
+                break
+        raise BrokerError(f"{self.name} did not start on port {self.port}:\n{self.log_text()[-2000:]}")
+
+    def _serve(self) -> bool:
+        command = self.command()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=toolchain.ROOT
+            )
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                socket.create_connection((HOST, self.port), timeout=1).close()
+            except OSError:
+                time.sleep(0.01)
+            else:
+                return self._process.poll() is None
+        self.kill()
+        return False
+
+    def log_text(self) -> str:
+        """What the broker has logged, over all its starts."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def stop(self) -> None:
+        """End it in good order: what it keeps on disk is written. Harmless when it does not run."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as a power cut does (SIGKILL). Harmless when it does not run."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Start it again on the same port; stops it first when it still runs."""
+        self.stop()
+        self.start()
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+    def __enter__(self) -> "Broker":
+        if not self.pid:
+            self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class Mosquitto(Broker):
+    """Debian's mosquitto with a configuration of its own: anonymous clients, no delay of small packets.
+
+    ``persistence`` keeps sessions and messages in ``directory`` over ``stop`` and writes them after each turn of the
+    broker's loop that changed any: ``kill`` can lose what changed in the turn before it.
+    ``settings`` are lines of mosquitto.conf and come last: ``{"max_inflight_messages": 5}``.
+    """
+
+    name = "mosquitto"
+
+    def __init__(
+        self,
+        directory: Path,
+        port: int | None = None,
+        *,
+        persistence: bool = False,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        """Raises BrokerError when mosquitto is not installed."""
+        super().__init__(directory, port)
+        program = toolchain.find("mosquitto")
+        if program is None:
+            raise BrokerError(f"mosquitto is not installed: {toolchain.TOOLS['mosquitto'].get}")
+        self._program = program
+        self._persistence = persistence
+        self._settings = dict(settings or {})
+
+    def command(self) -> list[str]:
+        """Write the configuration for ``self.port`` and name it."""
+        lines: dict[str, object] = {
+            "listener": f"{self.port} {HOST}",
+            "allow_anonymous": "true",
+            "set_tcp_nodelay": "true",
+            "max_queued_messages": 0,
+            "log_dest": "stderr",
+            "log_type": "all",
+        }
+        if os.geteuid() == 0:
+            lines["user"] = "root"  # otherwise it becomes the user mosquitto, who cannot write the directory
+        if self._persistence:
+            lines["persistence"] = "true"
+            lines["persistence_location"] = f"{self.directory.resolve()}/"
+            lines["autosave_on_changes"] = "true"
+            lines["autosave_interval"] = 1
+        lines |= self._settings
+        config = self.directory / "mosquitto.conf"
+        config.write_text("".join(f"{key} {value}\n" for key, value in lines.items()))
+        return [str(self._program), "-c", str(config)]
+
+
+class Amqtt(Broker):
+    """amqtt, a broker in Python, for machines where mosquitto cannot be had. It keeps nothing over a restart."""
+
+    name = "amqtt"
+
+    def command(self) -> list[str]:
+        """This module, run as a program."""
+        return [sys.executable, "-m", "tools.broker", str(self.port)]
+
+
+def start_broker(directory: Path) -> Broker:
+    """Start the best broker there is and return it running: mosquitto if installed, otherwise amqtt."""
+    broker = Mosquitto(directory) if toolchain.find("mosquitto") else Amqtt(directory)
+    broker.start()
+    return broker
+
+
+async def _serve_amqtt(port: int) -> None:
+    """Serve until SIGTERM, or until standard input ends: then the process that wanted a broker is gone."""
+    from amqtt.broker import Broker as AmqttBroker
+
+    broker = AmqttBroker(
+        {
+            "listeners": {"default": {"type": "tcp", "bind": f"{HOST}:{port}"}},
+            "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
+        }
+    )
+    await broker.start()
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    loop.add_reader(sys.stdin.fileno(), ended.set)
+    await ended.wait()
+    loop.remove_reader(sys.stdin.fileno())
+    await broker.shutdown()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve_amqtt(int(sys.argv[1])))

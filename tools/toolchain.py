@@ -1,0 +1,74 @@
+"""The programs that tests, demo and benchmarks need beside Python's packages: where each is, and how to get it.
+
+``find(name)`` gives a path or None and starts nothing that stays; ``TOOLS`` is the table.
+"""
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache"
+WASM_PACKAGE = CACHE / "wasm/node_modules/@micropython/micropython-webassembly-pyscript"
+JAVA_AT_LEAST = 17
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One program: what it is for, how it is found, and what to tell someone who lacks it."""
+
+    what: str
+    find: Callable[[], Path | None]
+    get: str
+
+
+def _on_path(program: str) -> Path | None:
+    # Debian keeps daemons where a user's PATH does not look.
+    places = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
+    found = shutil.which(program, path=places)
+    return Path(found) if found else None
+
+
+def _micropython() -> Path | None:
+    installed = Path(sys.executable).parent / "micropython"
+    return installed if installed.exists() else _on_path("micropython")
+
+
+def _wasm() -> Path | None:
+    return WASM_PACKAGE if WASM_PACKAGE.is_dir() and _on_path("node") else None
+
+
+def _java() -> Path | None:
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home) / "bin/java" if home else _on_path("java")
+    if java is None or not java.exists():
+        return None
+    text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', text)
+    return java if version and int(version[1]) >= JAVA_AT_LEAST else None
+
+
+TOOLS = {
+    "mosquitto": Tool("the MQTT broker", lambda: _on_path("mosquitto"), "apt-get install mosquitto"),
+    "tshark": Tool("an independent decoder", lambda: _on_path("tshark"), "apt-get install tshark"),
+    "node": Tool("runs WebAssembly", lambda: _on_path("node"), "apt-get install nodejs npm"),
+    "wasm": Tool("32-bit MicroPython", _wasm, "apt-get install nodejs npm, then ./run setup"),
+    "micropython": Tool(
+        "MicroPython's unix build",
+        _micropython,
+        "./run setup (x86-64 Linux), or put a MicroPython 1.24 or newer on PATH",
+    ),
+    "java": Tool("runs Spark", _java, f"apt-get install default-jre-headless ({JAVA_AT_LEAST} or newer)"),
+}
+
+
+@functools.cache
+def find(name: str) -> Path | None:
+    """Where the tool ``name`` of the table is, or None."""
+    return TOOLS[name].find()
