@@ -3,7 +3,17 @@
 MicroPython has no ``typing``; modules of the core name these classes under ``TYPE_CHECKING``.
 """
 
-from typing import Protocol
+from collections.abc import Callable, MutableSequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from headwater.mqtt.decode import Packet
+
+#: What can be read by index and sliced: the core reads these and allocates none of them.
+Bytes = bytes | bytearray | memoryview
+
+#: ``check_name(buf, at, end) -> int``: whether a range is a topic name (``headwater.mqtt.topics``).
+NameCheck = Callable[[Bytes, int, int], int]
 
 
 class Transport(Protocol):
@@ -22,4 +32,57 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Release the stream; closing twice is harmless."""
+        ...
+
+
+class Sink(Protocol):
+    """What takes a message that is larger than the receive buffer."""
+
+    def open(self, packet: "Packet", size: int, /) -> bool:
+        """A message of ``size`` payload bytes begins; ``packet`` has topic, QoS, packet id until this returns. False skips it."""
+        ...
+
+    def write(self, buf: Bytes, at: int, n: int, /) -> object:
+        """The next ``n`` bytes of the payload stand at ``buf[at]``. Raising ends the message, unacknowledged."""
+        ...
+
+    def close(self, complete: bool, /) -> object:
+        """The message is over; not ``complete`` when the connection was lost in the middle: throw the piece away."""
+        ...
+
+
+class Outbox(Protocol):
+    """What holds the unacknowledged messages; see ``headwater.store`` for the meaning of each member."""
+
+    buf: bytearray
+    slots: int
+    head: int
+    count: int
+    pid: MutableSequence[int]
+    state: bytearray
+    at: MutableSequence[int]
+    size: MutableSequence[int]
+
+    def next_id(self) -> int:
+        """The packet id of the entry that the next ``commit`` makes."""
+        ...
+
+    def reserve(self, n: int, /) -> int:
+        """Where the next packet of ``n`` bytes may be built, or -1."""
+        ...
+
+    def commit(self, n: int, state: int, /) -> int:
+        """Make the packet built at the reserved offset an entry; returns its index."""
+        ...
+
+    def find(self, packet_id: int, /) -> int:
+        """The index of the unacknowledged entry with this id, or -1."""
+        ...
+
+    def set(self, i: int, state: int, /) -> None:
+        """Change an entry's delivery state."""
+        ...
+
+    def clear(self) -> None:
+        """Forget every entry."""
         ...

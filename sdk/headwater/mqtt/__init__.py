@@ -1,0 +1,1 @@
+"""MQTT: packets (``encode``, ``decode``), topics, and the sessions of both ends (``session``, ``server``)."""

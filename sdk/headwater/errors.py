@@ -1,0 +1,71 @@
+"""Status codes, and whose fault they are.
+
+Functions of the core return an integer: 0 or more is success, less than 0 is one of these codes. A range of codes is a
+blame, so that a board can decide with one comparison what to do: mend the program (caller), drop the connection
+(peer), or try again later or with larger buffers (room). ``headwater.reasons`` has their names and texts, and costs a
+board nothing unless it is imported.
+"""
+
+from headwater.wire import const
+
+# The caller's fault: the call had no effect.
+E_TOPIC = const(-1)
+E_FILTER = const(-2)
+E_QOS = const(-3)
+E_STATE = const(-4)
+E_ARGUMENT = const(-5)
+E_UNKNOWN_ID = const(-6)
+
+# No room, or not now: the call had no effect, and may succeed later (AGAIN, WINDOW, OFFLINE) or with larger buffers.
+E_AGAIN = const(-20)
+E_WINDOW = const(-21)
+E_OFFLINE = const(-22)
+E_TOO_LARGE = const(-23)
+E_RX_TOO_LARGE = const(-24)
+E_RX_WINDOW = const(-25)
+
+# The peer's fault: the connection ends.
+E_LENGTH = const(-40)
+E_TYPE = const(-41)
+E_FLAGS = const(-42)
+E_RX_QOS = const(-43)
+E_SIZE = const(-44)
+E_FIELD = const(-45)
+E_UTF8 = const(-46)
+E_RX_TOPIC = const(-47)
+E_PACKET_ID = const(-48)
+E_PROTOCOL = const(-49)
+E_UNEXPECTED = const(-50)
+E_ACK_KIND = const(-51)
+E_CODE = const(-52)
+E_TRUNCATED = const(-53)
+
+# The connection's fate.
+E_REFUSED = const(-60)
+E_TIMEOUT = const(-61)
+E_CLOSED = const(-62)
+
+CALLER = const(1)
+ROOM = const(2)
+PEER = const(3)
+CONNECTION = const(4)
+
+
+def blame(code: int) -> int:
+    """Whose fault a code is: 0 (none), CALLER, ROOM, PEER or CONNECTION."""
+    if code >= 0:
+        return 0
+    if code > -20:
+        return CALLER
+    if code > -40:
+        return ROOM
+    return PEER if code > -60 else CONNECTION
+
+
+class HeadwaterError(Exception):
+    """Raised by the conveniences that raise; ``code`` is the status, as the core returned it."""
+
+    def __init__(self, code: int, detail: str = ""):
+        super().__init__(code, detail)
+        self.code = code
+        self.detail = detail

@@ -1,0 +1,158 @@
+"""The packets a client writes (MQTT 3.1.1, section 3), built in the caller's buffer, at an offset.
+
+Each function returns the offset behind the packet, or a code of ``headwater.errors`` when the packet does not fit or an
+argument is wrong; then nothing was written that counts. ``limit`` is the offset the packet must not pass. Strings are bytes in
+UTF-8, so that nothing is allocated; their content is the caller's affair except where a function says so.
+"""
+
+from headwater.errors import E_ARGUMENT, E_TOO_LARGE
+from headwater.mqtt import spec
+from headwater.wire import const, put_block, put_varint, varint_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from headwater.types import Bytes
+
+_MAX_REMAINING = const(268435455)
+
+
+def publish(
+    buf: bytearray, at: int, limit: int, topic: "Bytes", payload: "Bytes", head: int, packet_id: int
+) -> int:
+    """PUBLISH (3.3). ``head`` is the first byte (0x30 and DUP, QoS, RETAIN); ``packet_id`` 0 for QoS 0.
+
+    The topic must be a topic name (``topics.check_name``): that is not looked at here.
+    """
+    t = len(topic)
+    p = len(payload)
+    n = t + p + 2
+    if packet_id:
+        n += 2
+    if n < 128:
+        # The common packet, without a call: a board's throughput is decided here.
+        if at + n + 2 > limit:
+            return E_TOO_LARGE
+        buf[at + 1] = n
+        i = at + 2
+    else:
+        if n > _MAX_REMAINING or at + n + 1 + varint_size(n) > limit:
+            return E_TOO_LARGE
+        i = put_varint(buf, at + 1, n)
+    buf[at] = head
+    buf[i] = t >> 8
+    buf[i + 1] = t & 255
+    i += 2
+    buf[i : i + t] = topic
+    i += t
+    if packet_id:
+        buf[i] = packet_id >> 8
+        buf[i + 1] = packet_id & 255
+        i += 2
+    if p:
+        buf[i : i + p] = payload
+    return i + p
+
+
+def publish_size(topic: "Bytes", payload: "Bytes", qos: int) -> int:
+    """How many bytes PUBLISH takes on the wire."""
+    n = len(topic) + len(payload) + 2
+    if qos:
+        n += 2
+    return n + 1 + varint_size(n)
+
+
+def acknowledge(buf: bytearray, at: int, limit: int, packet_type: int, packet_id: int) -> int:
+    """PUBACK, PUBREC, PUBREL, PUBCOMP or UNSUBACK (3.4 to 3.7, 3.11): a packet id alone."""
+    if at + 4 > limit:
+        return E_TOO_LARGE
+    buf[at] = packet_type << 4 | spec.FLAGS[packet_type]
+    buf[at + 1] = 2
+    buf[at + 2] = packet_id >> 8
+    buf[at + 3] = packet_id & 255
+    return at + 4
+
+
+def bare(buf: bytearray, at: int, limit: int, packet_type: int) -> int:
+    """PINGREQ, PINGRESP or DISCONNECT (3.12 to 3.14): two bytes."""
+    if at + 2 > limit:
+        return E_TOO_LARGE
+    buf[at] = packet_type << 4
+    buf[at + 1] = 0
+    return at + 2
+
+
+def connect(
+    buf: bytearray,
+    at: int,
+    limit: int,
+    client_id: "Bytes",
+    keep_alive: int,
+    clean: bool,
+    will_topic: "Bytes | None" = None,
+    will_payload: "Bytes" = b"",
+    will_qos: int = 0,
+    will_retain: bool = False,
+    user: "Bytes | None" = None,
+    password: "Bytes | None" = None,
+) -> int:
+    """CONNECT (3.1), level 4. ``keep_alive`` in seconds, 0 … 65 535. A password needs a user name (3.1.2.9).
+
+    E_ARGUMENT: a string above 65 535 bytes, keep_alive or will_qos out of range, a password without a user name, an empty
+    client id without a clean session (3.1.3.1).
+    """
+    n = 12 + len(client_id)
+    flags = spec.CLEAN_SESSION if clean else 0
+    bad = len(client_id) > 65535 or not 0 <= keep_alive <= 65535 or not (client_id or clean)
+    if will_topic is not None:
+        n += 4 + len(will_topic) + len(will_payload)
+        flags |= spec.WILL | will_qos << spec.WILL_QOS_SHIFT
+        if will_retain:
+            flags |= spec.WILL_RETAIN
+        bad = bad or not 0 <= will_qos <= 2 or len(will_topic) > 65535 or len(will_payload) > 65535
+    if user is not None:
+        n += 2 + len(user)
+        flags |= spec.USER_NAME
+        bad = bad or len(user) > 65535
+    if password is not None:
+        n += 2 + len(password)
+        flags |= spec.PASSWORD
+        bad = bad or len(password) > 65535 or user is None
+    if bad:
+        return E_ARGUMENT
+    if at + 1 + varint_size(n) + n > limit:
+        return E_TOO_LARGE
+    buf[at] = spec.CONNECT << 4
+    i = put_varint(buf, at + 1, n)
+    buf[i : i + 6] = spec.PROTOCOL_NAME
+    buf[i + 6] = spec.LEVEL_3_1_1
+    buf[i + 7] = flags
+    buf[i + 8] = keep_alive >> 8
+    buf[i + 9] = keep_alive & 255
+    i = put_block(buf, i + 10, client_id)
+    if will_topic is not None:
+        i = put_block(buf, put_block(buf, i, will_topic), will_payload)
+    if user is not None:
+        i = put_block(buf, i, user)
+    if password is not None:
+        i = put_block(buf, i, password)
+    return i
+
+
+def subscribe(buf: bytearray, at: int, limit: int, packet_id: int, topic_filter: "Bytes", qos: int) -> int:
+    """SUBSCRIBE (3.8) for one filter; ``qos`` -1 makes it UNSUBSCRIBE (3.10)."""
+    n = 4 + len(topic_filter)
+    head = spec.UNSUBSCRIBE << 4 | 2
+    if qos >= 0:
+        n += 1
+        head = spec.SUBSCRIBE << 4 | 2
+    if at + 1 + varint_size(n) + n > limit:
+        return E_TOO_LARGE
+    buf[at] = head
+    i = put_varint(buf, at + 1, n)
+    buf[i] = packet_id >> 8
+    buf[i + 1] = packet_id & 255
+    i = put_block(buf, i + 2, topic_filter)
+    if qos >= 0:
+        buf[i] = qos
+        i += 1
+    return i

@@ -1,0 +1,557 @@
+"""What both ends of an MQTT connection do: take packets apart, deliver messages both ways, hand out bytes to send.
+
+An endpoint does no I/O and knows no clock. Its user
+
+- reads at most ``rx.room`` bytes to the start of ``rx.view`` (after ``rx.window()``) and calls ``feed(n)``;
+- sends ``out_buf[out_at : out_at + n]``, n from ``out()``, and calls ``sent(k)`` with how many of them were taken;
+- calls ``poll(now_ms)`` a few times a second, and acts on a negative answer of any of these by dropping the transport.
+
+After a code of the peer's-fault kind the state is ERROR: ``feed`` and ``out`` then answer the same code again and do nothing.
+Publishing, receiving, acknowledging, resending and keep-alive allocate nothing.
+"""
+
+from array import array
+
+from headwater import errors
+from headwater.mqtt import decode, encode, spec
+from headwater.mqtt.decode import Packet
+from headwater.mqtt.large import LargeMessage
+from headwater.mqtt.topics import check_name
+from headwater.mqtt.transitions import (
+    AT1,
+    AT2,
+    DELIVERY,
+    DONE,
+    EVENTS,
+    FAIL,
+    FREE,
+    IDLE,
+    LOST,
+    NEXT,
+    ONLINE,
+    REL,
+    STRAY,
+    WRONG,
+)
+from headwater.rxbuf import RxBuf
+from headwater.wire import TICKS_MASK, const
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headwater.types import Bytes, NameCheck, Outbox, Sink
+
+_PUBLISH = const(3)
+_PUBACK = const(4)
+_PUBREC = const(5)
+_PUBREL = const(6)
+_PUBCOMP = const(7)
+_ACK_SIZE = const(4)
+# Where the chunk that is being sent comes from.
+_CONTROL = const(0)
+_ENTRY = const(1)
+# An open QoS 2 id: delivered to the application, which has not acknowledged it; or answered with PUBREC.
+_DELIVERED = const(1)
+_ANSWERED = const(2)
+
+
+class Endpoint:
+    """One end of a connection; ``session.ClientSession`` and ``server.ServerSession`` are the two.
+
+    ``on_message(packet)`` is called for each message, with the reusable cursor: copy what must outlive the call. At QoS 1 and
+    2 the acknowledgement goes out when the call returns; with ``auto_ack`` off, when ``acknowledge`` is called. A message
+    whose handler raises is not acknowledged: the exception passes through ``feed``, and the next ``feed(0)`` goes on
+    behind the message.
+
+    ``sink`` takes the messages that are larger than the receive buffer, in pieces (``headwater.types.Sink``). Without a
+    sink they are skipped: acknowledged, counted in ``skipped``, not delivered.
+
+    ``on_delivered(packet_id)`` is called when a message of ours at QoS 1 or 2 has been acknowledged to its end.
+    """
+
+    def __init__(
+        self,
+        rx: RxBuf,
+        tx_size: int,
+        outbox: "Outbox",
+        window: int,
+        receive_window: int,
+        response_ms: int,
+        check: "NameCheck" = check_name,
+    ):
+        self.rx = rx
+        self.tx = bytearray(tx_size)
+        self.tx_end = 0
+        self._tx_size = tx_size
+        self.outbox = outbox
+        self.window = window
+        self.packet = Packet(rx.buf, check)
+        self._check = check
+        self._known_topic: "Bytes" = b""
+        self.state = IDLE
+        self.status = 0
+        #: Counts connections, so that an acknowledgement can be told from one of the connection before.
+        self.epoch = 0
+        #: How long the other end, or the transport, may take to answer.
+        self.response_ms = response_ms
+        self.now = self.rx_time = self.tx_time = 0
+        self._stuck = False
+        self._stuck_since = 0
+        self.auto_ack = True
+        self.on_message: "Callable[[Packet], object] | None" = None
+        self.on_delivered: "Callable[[int], object] | None" = None
+        #: Messages larger than the buffer that were skipped, acknowledgements for unknown ids, QoS 2 duplicates dropped.
+        self.skipped = self.strays = self.duplicates = 0
+        # Sending: the chunk under way, then the entries of the outbox that this connection has not sent yet.
+        self.out_buf: "Bytes" = self.tx
+        self.out_at = 0
+        self._out_n = 0
+        self._out_from = _CONTROL
+        self._entry = outbox.head
+        self._unsent = 0
+        self.in_flight = 0
+        #: Whether what was read waits for room to answer it; ``feed(0)`` goes on once something was sent.
+        self.stalled = False
+        # Receiving: QoS 2 ids that wait for PUBREL (0 = free place) and what became of each.
+        self._open_ids = array("H", bytes(2 * receive_window))
+        self._open_state = bytearray(receive_window)
+        self._large = LargeMessage()
+        # The packet types that may arrive, by state, and their handlers, bound once.
+        self._takes: "tuple[int, ...]" = (0, 0, 0, 0, 0)
+        self._handlers: "tuple[Callable[[Packet], int], ...]" = ()
+
+    @property
+    def sink(self) -> "Sink | None":
+        """Where messages larger than the receive buffer go; None skips them."""
+        return self._large.sink
+
+    @sink.setter
+    def sink(self, sink: "Sink | None") -> None:
+        self._large.sink = sink
+
+    # -- the connection ------------------------------------------------------------------------------------------------
+
+    def event(self, event: int) -> None:
+        """Move the connection along its table (``transitions.NEXT``)."""
+        self.state = NEXT[self.state * EVENTS + event]
+
+    def begin(self, now_ms: int) -> None:
+        """A transport is there: forget what the connection before left half read and half sent."""
+        self._stop()
+        self.rx.clear()
+        self.status = 0
+        self.epoch += 1
+        self.now = self.rx_time = self.tx_time = now_ms
+
+    def lost(self) -> None:
+        """The transport is gone: what is unacknowledged waits for the next connection."""
+        self._stop()
+        self.event(LOST)
+
+    def fail(self, code: int) -> int:
+        """End the connection for a reason; returns ``code``, which stays in ``status``."""
+        self._stop()
+        self.status = code
+        self.event(FAIL)
+        return code
+
+    def _stop(self) -> None:
+        self._large.give_up()
+        if self._out_n and self._out_from == _ENTRY:
+            self._may_have_left(self._entry)
+        self.tx_end = self._out_n = self._unsent = 0
+        self.stalled = self._stuck = False
+
+    def poll(self, now_ms: int) -> int:
+        """Tell the time: 0, or the status of a broken connection. ``now_ms`` wraps at 2**30 or a multiple of it.
+
+        E_TIMEOUT when the transport has taken nothing of what is to be sent for ``response_ms``.
+        """
+        self.now = now_ms
+        if self.status:
+            return self.status
+        if not self._out_n and not self.tx_end:
+            self._stuck = False
+        elif not self._stuck:
+            self._stuck = True
+            self._stuck_since = now_ms
+        elif (now_ms - self._stuck_since) & TICKS_MASK >= self.response_ms:
+            return self.fail(errors.E_TIMEOUT)
+        return 0
+
+    def _may_have_left(self, i: int) -> None:
+        """The next sending of entry ``i``, if there is one, is a repetition: DUP (3.3.1.1)."""
+        box = self.outbox
+        if box.state[i] == AT1 or box.state[i] == AT2:
+            box.buf[box.at[i]] |= spec.DUP
+
+    def resume(self, session_present: bool) -> None:
+        """Everything unacknowledged goes out again, in its order (4.4); new messages follow.
+
+        When the other end has lost the session, a QoS 2 message that it had answered with PUBREC is delivered: done.
+        """
+        box = self.outbox
+        if not session_present:
+            i = box.head
+            for _ in range(box.count):
+                if box.state[i] == REL:
+                    self._delivered(i)
+                i = i + 1 if i + 1 < box.slots else 0
+            for i in range(len(self._open_ids)):
+                self._open_ids[i] = 0
+        self._entry = box.head
+        self._unsent = box.count
+        self.in_flight = 0
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:
+        """Hand in a message; it leaves through ``out``. Allocates nothing when topic and payload are bytes-like.
+
+        Returns 0 (QoS 0), or its packet id (QoS 1, 2): it is then in the outbox, connection or not, until acknowledged. Errors:
+        E_TOPIC, E_QOS; E_OFFLINE (QoS 0 without a connection); E_AGAIN (the transmit buffer is full for now); E_WINDOW (the
+        outbox is); E_TOO_LARGE.
+        """
+        if topic is not self._known_topic:
+            n = len(topic)
+            if n > 65535 or self._check(topic, 0, n):
+                return errors.E_TOPIC
+            if isinstance(topic, bytes):
+                self._known_topic = topic
+        if qos == 0:
+            if self.state != ONLINE:
+                return errors.E_OFFLINE
+            end = encode.publish(self.tx, self.tx_end, self._tx_size, topic, payload, 0x31 if retain else 0x30, 0)
+            if end > 0:
+                self.tx_end = end
+                return 0
+            if encode.publish_size(topic, payload, 0) <= self._tx_size:
+                return errors.E_AGAIN
+            return end
+        if qos != 1 and qos != 2:
+            return errors.E_QOS
+        box = self.outbox
+        n = encode.publish_size(topic, payload, qos)
+        at = box.reserve(n)
+        if at < 0:
+            return errors.E_WINDOW if box.count and n <= len(box.buf) else errors.E_TOO_LARGE
+        packet_id = box.next_id()
+        encode.publish(box.buf, at, at + n, topic, payload, 0x30 | qos << 1 | (1 if retain else 0), packet_id)
+        box.commit(n, qos)
+        self._unsent += 1
+        return packet_id
+
+    def out(self) -> int:
+        """How many bytes are to be sent now, from ``out_buf[out_at]`` on; 0 = none, or the status of a broken connection."""
+        n = self._out_n
+        if n:
+            return n
+        n = self.tx_end
+        if n:
+            self.out_buf = self.tx
+            self.out_at = 0
+            self._out_from = _CONTROL
+            self._out_n = n
+            return n
+        if self._unsent and self.state == ONLINE and self.in_flight < self.window:
+            return self._out_entry()
+        return self.status
+
+    def _out_entry(self) -> int:
+        box = self.outbox
+        while self._unsent:
+            i = self._entry
+            if box.state[i] != DONE:
+                self.out_buf = box.buf
+                self.out_at = box.at[i]
+                self._out_from = _ENTRY
+                self._out_n = n = box.size[i]
+                return n
+            self._unsent -= 1
+            self._entry = i + 1 if i + 1 < box.slots else 0
+        return 0
+
+    def sent(self, k: int) -> None:
+        """The transport took ``k`` of the bytes that ``out`` offered."""
+        self.tx_time = self.now
+        self._stuck = False
+        at = self.out_at + k
+        self.out_at = at
+        n = self._out_n - k
+        if n == 0:
+            if self._out_from == _CONTROL:
+                n = self.tx_end - at
+                if n == 0:
+                    self.tx_end = 0
+            else:
+                i = self._entry
+                self._may_have_left(i)
+                self._unsent -= 1
+                self.in_flight += 1
+                self._entry = i + 1 if i + 1 < self.outbox.slots else 0
+        self._out_n = n
+
+    def _put(self, end: int) -> int:
+        """Take what an encoder wrote at the end of the control bytes; returns 0 or its error, E_AGAIN when it may fit later."""
+        if end < 0:
+            return errors.E_AGAIN if end == errors.E_TOO_LARGE and self.tx_end else end
+        self.tx_end = end
+        return 0
+
+    def _put_ack(self, packet_type: int, packet_id: int) -> None:
+        """Answer with a packet id; ``feed`` made sure that there is room."""
+        self.tx_end = encode.acknowledge(self.tx, self.tx_end, self._tx_size, packet_type, packet_id)
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    def feed(self, n: int) -> int:
+        """Parse ``n`` more bytes, just read into ``rx.view``: 0, or the error that broke the connection.
+
+        Whole packets are handled where they lie; the rest waits. Stops early, with ``stalled`` set, when an answer has no
+        room in the transmit buffer.
+        """
+        rx = self.rx
+        i = rx.start
+        end = rx.end + n
+        rx.end = end
+        if self.status:
+            return self.status
+        if n:
+            self.rx_time = self.now
+        self.stalled = False
+        buf = rx.buf
+        p = self.packet
+        large = self._large
+        takes = self._takes[self.state]
+        while i < end:
+            if not takes:
+                # CLOSING, or no connection: what arrives is not looked at.
+                i = end
+                break
+            if large.left:
+                i = self._feed_large(i, end)
+                if i < 0:
+                    return self.fail(i)
+                if large.left:
+                    break
+                continue
+            head = buf[i]
+            if head & 0xFE == 0x30 and i + 1 < end and buf[i + 1] < 128 and takes & 8:
+                # PUBLISH at QoS 0 with a short length, by far the most frequent packet, without ``fixed_header``.
+                stop = i + 2 + buf[i + 1]
+                if stop > end and stop - i <= rx.capacity:
+                    break
+                p.head = head
+                p.body = i + 2
+                p.end = stop
+            else:
+                stop = decode.fixed_header(p, i, end)
+                if stop <= 0:
+                    if stop:
+                        return self.fail(stop)
+                    break
+                if not takes >> (head >> 4) & 1:
+                    return self.fail(errors.E_UNEXPECTED)
+                if self._tx_size - self.tx_end < _ACK_SIZE:
+                    self.stalled = True
+                    break
+            if stop > end:
+                if stop - i <= rx.capacity:
+                    break
+                if head >> 4 != _PUBLISH:
+                    return self.fail(errors.E_RX_TOO_LARGE)
+                at = large.begin(p, i, end, rx.capacity)
+                if at < 0:
+                    return self.fail(at)
+                if at == 0:
+                    break
+                rx.start = i = at
+                bad = self._open_large(p)
+                if bad:
+                    return self.fail(bad)
+                continue
+            # The packet is taken, even when its handler raises.
+            at = i
+            rx.start = i = stop
+            bad = self._handlers[head >> 4](p)
+            if bad:
+                if bad < 0:
+                    return self.fail(bad)
+                # The answer has no room yet: the packet is taken again later.
+                self.stalled = True
+                i = at
+                break
+            takes = self._takes[self.state]
+        rx.start = i
+        return 0
+
+    def _refuse(self, p: Packet) -> int:
+        """Stands where a packet type is never taken: ``_takes`` has refused it before."""
+        return errors.E_UNEXPECTED
+
+    def _on_publish(self, p: Packet) -> int:
+        bad = decode.publish(p)
+        if bad:
+            return bad
+        if p.head & 6 == 0:
+            if self.on_message is not None:
+                self.on_message(p)
+            return 0
+        packet_id = p.packet_id
+        qos = p.head >> 1 & 3
+        if qos == 2:
+            bad = self._before_qos2(packet_id)
+            if bad:
+                return bad if bad < 0 else 0
+        if self.on_message is not None:
+            self.on_message(p)
+        self._received(packet_id, qos, self.auto_ack)
+        return 0
+
+    def _find_open(self, packet_id: int) -> int:
+        """The place of an open QoS 2 id (0 finds a free place), or -1."""
+        ids = self._open_ids
+        for i in range(len(ids)):
+            if ids[i] == packet_id:
+                return i
+        return -1
+
+    def _before_qos2(self, packet_id: int) -> int:
+        """0 when the message is new; 1 when it is a repetition, which is answered, not delivered (4.3.3); or E_RX_WINDOW."""
+        i = self._find_open(packet_id)
+        if i < 0:
+            return 0 if self._find_open(0) >= 0 else errors.E_RX_WINDOW
+        self.duplicates += 1
+        if self._open_state[i] == _ANSWERED:
+            self._put_ack(_PUBREC, packet_id)
+        return 1
+
+    def _received(self, packet_id: int, qos: int, answer: bool) -> None:
+        """A message at QoS 1 or 2 was delivered: note it, and answer it now or when the application says so."""
+        if qos == 2:
+            i = self._find_open(0)
+            self._open_ids[i] = packet_id
+            self._open_state[i] = _ANSWERED if answer else _DELIVERED
+        if answer:
+            self._put_ack(_PUBACK if qos == 1 else _PUBREC, packet_id)
+
+    def acknowledge(self, packet_id: int, qos: int, epoch: int) -> int:
+        """With ``auto_ack`` off: acknowledge a message; ``epoch`` is the endpoint's when the message came.
+
+        Acknowledge in the order of arrival (4.6). 0; E_AGAIN when the transmit buffer is full for now; E_STATE for a QoS 1 message of
+        an earlier connection (it comes again); E_UNKNOWN_ID for a QoS 2 message that is not open.
+        """
+        if qos == 2:
+            i = self._find_open(packet_id)
+            if i < 0 or packet_id == 0:
+                return errors.E_UNKNOWN_ID
+            if epoch != self.epoch or self.state != ONLINE:
+                # Its repetition on this connection will be answered at once.
+                self._open_state[i] = _ANSWERED
+                return 0
+        elif epoch != self.epoch or self.state != ONLINE:
+            return errors.E_STATE
+        bad = self._put(
+            encode.acknowledge(self.tx, self.tx_end, self._tx_size, _PUBACK if qos == 1 else _PUBREC, packet_id)
+        )
+        if bad == 0 and qos == 2:
+            self._open_state[i] = _ANSWERED
+        return bad
+
+    def _on_pubrel(self, p: Packet) -> int:
+        bad = decode.packet_id(p)
+        if bad:
+            return bad
+        i = self._find_open(p.packet_id)
+        if i >= 0:
+            self._open_ids[i] = 0
+        else:
+            # The other end missed our PUBCOMP, or it is confused: either way it may forget the id (4.3.3).
+            self.strays += 1
+        self._put_ack(_PUBCOMP, p.packet_id)
+        return 0
+
+    def _on_ack(self, p: Packet) -> int:
+        bad = decode.packet_id(p)
+        if bad:
+            return bad
+        box = self.outbox
+        packet_id = p.packet_id
+        i = box.find(packet_id)
+        if i >= 0 and not self._was_sent(i):
+            i = -1
+        kind = p.head >> 4
+        new = DELIVERY[(box.state[i] if i >= 0 else FREE) * 4 + kind - 4]
+        if new == WRONG:
+            return errors.E_ACK_KIND
+        if new == STRAY:
+            self.strays += 1
+            if kind == _PUBREC:
+                self._put_ack(_PUBREL, packet_id)
+            return 0
+        if new == REL:
+            # From here on the entry is its PUBREL: that is what a new connection sends again.
+            encode.acknowledge(box.buf, box.at[i], box.at[i] + _ACK_SIZE, _PUBREL, packet_id)
+            box.size[i] = _ACK_SIZE
+            box.set(i, REL)
+            self._put_ack(_PUBREL, packet_id)
+            return 0
+        self.in_flight -= 1
+        self._delivered(i)
+        return 0
+
+    def _delivered(self, i: int) -> None:
+        """Entry ``i`` is acknowledged to its end."""
+        packet_id = self.outbox.pid[i]
+        self.outbox.set(i, DONE)
+        if self.on_delivered is not None:
+            self.on_delivered(packet_id)
+
+    def _was_sent(self, i: int) -> bool:
+        """Whether this connection has sent entry ``i`` to its last byte: only then can it be acknowledged."""
+        box = self.outbox
+        place = i - box.head
+        if place < 0:
+            place += box.slots
+        return place < box.count - self._unsent
+
+    # -- messages larger than the receive buffer ---------------------------------------------------------------------
+
+    def _open_large(self, p: Packet) -> int:
+        large = self._large
+        if large.qos == 2 and large.packet_id:
+            if self._find_open(large.packet_id) >= 0:
+                return 0
+            if self._find_open(0) < 0:
+                return errors.E_RX_WINDOW
+        if not large.open(p):
+            self.skipped += 1
+        return 0
+
+    def _feed_large(self, i: int, end: int) -> int:
+        """Pass on what is here of the large message; the offset reached, or an error."""
+        large = self._large
+        if end - i >= large.left and self._tx_size - self.tx_end < _ACK_SIZE:
+            self.stalled = True
+            return i
+        rx = self.rx
+        i = large.pass_head(rx.buf, i, end)
+        if i < 0:
+            return i
+        n = large.payload_here(i, end)
+        large.left -= n
+        rx.start = i + n
+        if n:
+            large.write(rx.buf, i, n)
+        if large.left == 0 and large.qos:
+            streamed = large.streaming
+            bad = self._before_qos2(large.packet_id) if large.qos == 2 else 0
+            if bad < 0:
+                return bad
+            large.close(True)
+            if bad == 0:
+                self._received(large.packet_id, large.qos, self.auto_ack or not streamed)
+        elif large.left == 0:
+            large.close(True)
+        return i + n

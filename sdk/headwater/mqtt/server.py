@@ -1,0 +1,186 @@
+"""A server's end of one connection (MQTT 3.1.1): what the gateway speaks to its serial boards, and tests to a client.
+
+It keeps one client's session. Routing between clients is not its affair.
+"""
+
+from headwater import errors
+from headwater.mqtt import decode, decode_server, encode, encode_server, spec
+from headwater.mqtt.endpoint import Endpoint
+from headwater.mqtt.topics import check_name
+from headwater.mqtt.transitions import ACCEPT, CLOSING, CONNECTING, FINISH, ONLINE, OPEN, REFUSE, SERVER_TAKES
+from headwater.rxbuf import RxBuf
+from headwater.store import RamOutbox
+from headwater.wire import TICKS_MASK, const
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.decode_server import Connect
+    from headwater.types import NameCheck, Outbox
+
+#: What ``on_connect`` answers to take a client back into its session; 0 takes it into a new one.
+SESSION_PRESENT = const(256)
+_MAX_FILTERS = const(64)
+#: Answers a handler gives when its reply has no room yet.
+_LATER = const(1)
+
+
+class ServerSession(Endpoint):
+    """A server's end of a connection. ``listen`` when a transport is there; CONNECT must come within ``response_ms``.
+
+    ``on_connect(connect, packet)`` decides: 0 (a new session), SESSION_PRESENT, or a return code of 3.2.2.3. Without it, everyone
+    is taken, into the kept session unless the client asks for a clean one. ``on_subscribe(packet, qos)`` is asked for each filter
+    (``packet.topic_bytes()``): 0, 1, 2 or 0x80; ``on_unsubscribe(packet)`` is told. ``connect_packet`` keeps CONNECT's fields,
+    which are offsets into the buffer and valid only during ``on_connect``. ``graceful``: the client said DISCONNECT: no will (3.14.4).
+    """
+
+    def __init__(
+        self,
+        rx_size: int = 4096,
+        tx_size: int = 4096,
+        outbox_size: int = 4096,
+        slots: int = 16,
+        window: int = 16,
+        receive_window: int = 64,
+        response_ms: int = 10000,
+        check: "NameCheck" = check_name,
+        rx: "RxBuf | None" = None,
+        outbox: "Outbox | None" = None,
+    ):
+        super().__init__(
+            rx or RxBuf(rx_size),
+            tx_size,
+            outbox or RamOutbox(outbox_size, slots),
+            window,
+            receive_window,
+            response_ms,
+            check,
+        )
+        self.connect_packet = decode_server.Connect()
+        self.keep_alive = 0
+        self.graceful = False
+        self.on_connect: "Callable[[Connect, Packet], int] | None" = None
+        self.on_subscribe: "Callable[[Packet, int], int] | None" = None
+        self.on_unsubscribe: "Callable[[Packet], object] | None" = None
+        self._has_session = False
+        self._codes = bytearray(_MAX_FILTERS)
+        self._takes = SERVER_TAKES
+        refuse = self._refuse
+        ack = self._on_ack
+        self._handlers = (
+            refuse,
+            self._on_connect,
+            refuse,
+            self._on_publish,
+            ack,
+            ack,
+            self._on_pubrel,
+            ack,
+            self._on_subscribe,
+            refuse,
+            self._on_unsubscribe,
+            refuse,
+            self._on_pingreq,
+            refuse,
+            self._on_disconnect,
+            refuse,
+        )
+
+    def listen(self, now_ms: int) -> None:
+        """A transport is there: wait for CONNECT."""
+        self.begin(now_ms)
+        self.graceful = False
+        self.event(OPEN)
+
+    def poll(self, now_ms: int) -> int:
+        """Tell the time: E_TIMEOUT when CONNECT does not come, or nothing for one and a half keep-alives (3.1.2.10)."""
+        bad = super().poll(now_ms)
+        if bad:
+            return bad
+        quiet = (now_ms - self.rx_time) & TICKS_MASK
+        if self.state == CONNECTING:
+            limit = self.response_ms
+        elif self.state == ONLINE and self.keep_alive:
+            limit = self.keep_alive * 1500
+        else:
+            return 0
+        return self.fail(errors.E_TIMEOUT) if quiet >= limit else 0
+
+    def _on_connect(self, p: "Packet") -> int:
+        c = self.connect_packet
+        bad = decode_server.connect(p, c)
+        if bad == errors.E_PROTOCOL and c.level >= 0:
+            return self._refuse_connect(spec.BAD_LEVEL)
+        if bad:
+            return bad
+        if c.client_id_at == c.client_id_end and not c.clean:
+            return self._refuse_connect(spec.BAD_CLIENT_ID)
+        if self.on_connect is not None:
+            code = self.on_connect(c, p)
+        else:
+            code = SESSION_PRESENT if self._has_session and not c.clean else 0
+        if 0 < code < SESSION_PRESENT:
+            return self._refuse_connect(code)
+        present = code == SESSION_PRESENT
+        if not present:
+            self.outbox.clear()
+        self._has_session = not c.clean
+        self.keep_alive = c.keep_alive
+        self.tx_end = encode_server.connack(self.tx, 0, self._tx_size, present, spec.ACCEPTED)
+        self.event(ACCEPT)
+        self.resume(present)
+        return 0
+
+    def _refuse_connect(self, code: int) -> int:
+        self.tx_end = encode_server.connack(self.tx, 0, self._tx_size, False, code)
+        self.event(REFUSE)
+        return 0
+
+    def _on_subscribe(self, p: "Packet") -> int:
+        bad = decode_server.subscribe(p)
+        if bad:
+            return bad
+        if p.code > _MAX_FILTERS:
+            return errors.E_RX_TOO_LARGE
+        if self._tx_size - self.tx_end < p.code + 5:
+            return _LATER
+        n = 0
+        qos = decode_server.next_filter(p)
+        while qos >= 0:
+            self._codes[n] = self.on_subscribe(p, qos) if self.on_subscribe is not None else qos
+            n += 1
+            qos = decode_server.next_filter(p)
+        codes = memoryview(self._codes)[:n]
+        self.tx_end = encode_server.suback(self.tx, self.tx_end, self._tx_size, p.packet_id, codes)
+        return 0
+
+    def _on_unsubscribe(self, p: "Packet") -> int:
+        bad = decode_server.subscribe(p)
+        if bad:
+            return bad
+        if self.on_unsubscribe is not None:
+            while decode_server.next_filter(p) >= 0:
+                self.on_unsubscribe(p)
+        self._put_ack(spec.UNSUBACK, p.packet_id)
+        return 0
+
+    def _on_pingreq(self, p: "Packet") -> int:
+        bad = decode.bare(p)
+        if bad:
+            return bad
+        self.tx_end = encode.bare(self.tx, self.tx_end, self._tx_size, spec.PINGRESP)
+        return 0
+
+    def _on_disconnect(self, p: "Packet") -> int:
+        bad = decode.bare(p)
+        if bad:
+            return bad
+        self.graceful = True
+        self.event(FINISH)
+        return 0
+
+    def closing(self) -> bool:
+        """Whether the transport is to be closed once ``out`` is 0."""
+        return self.state == CLOSING

@@ -1,0 +1,256 @@
+"""The client's session (MQTT 3.1.1): connect, publish, subscribe, keep alive; what is unacknowledged outlives a connection."""
+
+from array import array
+
+from headwater import errors
+from headwater.mqtt import decode, encode, spec
+from headwater.mqtt.endpoint import Endpoint
+from headwater.mqtt.topics import check_filter, check_name
+from headwater.mqtt.transitions import ACCEPT, CLIENT_TAKES, CLOSING, CONNECTING, FINISH, ONLINE, OPEN
+from headwater.rxbuf import RxBuf
+from headwater.store import FIRST_REQUEST_ID, RamOutbox
+from headwater.wire import TICKS_MASK, const
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headwater.mqtt.decode import Packet
+    from headwater.types import Bytes, NameCheck, Outbox
+
+_REQUESTS = const(8)
+_GENERATIONS = const(31)
+
+
+class ClientSession(Endpoint):
+    """A client's end. Strings are bytes in UTF-8; times are milliseconds, ``keep_alive`` seconds (0 = none).
+
+    ``clean`` (3.1.2.4): with False the server keeps the session, and QoS 2 is exactly once across connections. Buffers: a
+    packet to be received whole must fit in seven eighths of ``rx_size``; CONNECT and SUBSCRIBE, and PUBLISH at QoS 0, must fit in
+    ``tx_size``, PUBLISH at QoS 1 and 2 in ``outbox_size``. ``slots`` messages may be unacknowledged or waiting, ``window`` of them sent.
+    ``receive_window`` is how many QoS 2 messages the server may have open.
+
+    ``on_online(session_present)`` is called when the server has accepted; ``on_answer(packet_id, code)`` for SUBACK (code 0, 1, 2
+    or 0x80, refused) and UNSUBACK (code 0). The will is set by ``set_will``.
+    """
+
+    def __init__(
+        self,
+        client_id: "Bytes" = b"",
+        keep_alive: int = 60,
+        clean: bool = True,
+        user: "Bytes | None" = None,
+        password: "Bytes | None" = None,
+        rx_size: int = 512,
+        tx_size: int = 512,
+        outbox_size: int = 1024,
+        slots: int = 16,
+        window: int = 16,
+        receive_window: int = 20,
+        response_ms: int = 10000,
+        check: "NameCheck" = check_name,
+        rx: "RxBuf | None" = None,
+        outbox: "Outbox | None" = None,
+    ):
+        super().__init__(
+            rx or RxBuf(rx_size),
+            tx_size,
+            outbox or RamOutbox(outbox_size, slots),
+            window,
+            receive_window,
+            response_ms,
+            check,
+        )
+        self.client_id = client_id
+        self.keep_alive = keep_alive
+        self.clean = clean
+        self._user = user
+        self._password = password
+        self._will_topic: "Bytes | None" = None
+        self._will_payload: "Bytes" = b""
+        self._will_qos = 0
+        self._will_retain = False
+        #: CONNACK's return code (3.2.2.3), when the status is E_REFUSED.
+        self.return_code = 0
+        self.on_online: "Callable[[bool], object] | None" = None
+        self.on_answer: "Callable[[int, int], object] | None" = None
+        self._pinged = False
+        self._ping_time = 0
+        # SUBSCRIBE and UNSUBSCRIBE that wait for their answer: packet id (0 = free place) and the answer's type.
+        self._request_ids = array("H", bytes(2 * _REQUESTS))
+        self._request_answers = bytearray(_REQUESTS)
+        self._generation = 0
+        self._takes = CLIENT_TAKES
+        refuse = self._refuse
+        ack = self._on_ack
+        self._handlers = (
+            refuse,
+            refuse,
+            self._on_connack,
+            self._on_publish,
+            ack,
+            ack,
+            self._on_pubrel,
+            ack,
+            refuse,
+            self._on_suback,
+            refuse,
+            self._on_unsuback,
+            refuse,
+            self._on_pingresp,
+            refuse,
+            refuse,
+        )
+
+    def set_will(self, topic: "Bytes | None", payload: "Bytes" = b"", qos: int = 0, retain: bool = False) -> int:
+        """What the server publishes when the connection is lost (3.1.2.5), from the next ``connect`` on. E_TOPIC, E_QOS."""
+        if topic is not None and (len(topic) > 65535 or self._check(topic, 0, len(topic))):
+            return errors.E_TOPIC
+        if not 0 <= qos <= 2:
+            return errors.E_QOS
+        self._will_topic = topic
+        self._will_payload = payload
+        self._will_qos = qos
+        self._will_retain = retain
+        return 0
+
+    def connect(self, now_ms: int) -> int:
+        """A transport is there: begin with CONNECT. E_TOO_LARGE or E_ARGUMENT when it cannot be built."""
+        self.begin(now_ms)
+        self._pinged = False
+        self.return_code = 0
+        for i in range(_REQUESTS):
+            self._request_ids[i] = 0
+        end = encode.connect(
+            self.tx,
+            0,
+            self._tx_size,
+            self.client_id,
+            self.keep_alive,
+            self.clean,
+            self._will_topic,
+            self._will_payload,
+            self._will_qos,
+            self._will_retain,
+            self._user,
+            self._password,
+        )
+        if end < 0:
+            return end
+        self.tx_end = end
+        self.event(OPEN)
+        return 0
+
+    def subscribe(self, topic_filter: "Bytes", qos: int = 0) -> int:
+        """SUBSCRIBE to one filter. Returns the packet id, which ``on_answer`` gets with the answer.
+
+        E_FILTER, E_QOS, E_OFFLINE, E_TOO_LARGE; E_AGAIN when the transmit buffer is full or eight requests are unanswered.
+        """
+        if not 0 <= qos <= 2:
+            return errors.E_QOS
+        return self._request(topic_filter, qos, spec.SUBACK)
+
+    def unsubscribe(self, topic_filter: "Bytes") -> int:
+        """UNSUBSCRIBE from one filter; as ``subscribe``."""
+        return self._request(topic_filter, -1, spec.UNSUBACK)
+
+    def _request(self, topic_filter: "Bytes", qos: int, answer: int) -> int:
+        n = len(topic_filter)
+        if n > 65535 or check_filter(topic_filter, 0, n):
+            return errors.E_FILTER
+        if self.state != ONLINE:
+            return errors.E_OFFLINE
+        k = 0
+        while self._request_ids[k]:
+            k += 1
+            if k == _REQUESTS:
+                return errors.E_AGAIN
+        packet_id = FIRST_REQUEST_ID + k + _REQUESTS * self._generation
+        bad = self._put(encode.subscribe(self.tx, self.tx_end, self._tx_size, packet_id, topic_filter, qos))
+        if bad:
+            return bad
+        # An id is not taken again soon, so that a late answer is not mistaken for another's.
+        self._generation = (self._generation + 1) % _GENERATIONS
+        self._request_ids[k] = packet_id
+        self._request_answers[k] = answer
+        return packet_id
+
+    def disconnect(self) -> int:
+        """Queue DISCONNECT (3.14): close the transport once ``out`` is 0. E_AGAIN when the transmit buffer is full for now."""
+        if self.state == CLOSING:
+            return 0
+        if self.state == ONLINE:
+            bad = self._put(encode.bare(self.tx, self.tx_end, self._tx_size, spec.DISCONNECT))
+            if bad:
+                return bad
+        self.event(FINISH)
+        return 0
+
+    def poll(self, now_ms: int) -> int:
+        """Tell the time, a few times a second: keep-alive, and E_TIMEOUT when the server does not answer.
+
+        PINGREQ goes out when nothing was sent, or nothing received, for three quarters of the keep-alive (3.1.2.10).
+        """
+        bad = super().poll(now_ms)
+        if bad:
+            return bad
+        state = self.state
+        if state == ONLINE and self.keep_alive:
+            interval = self.keep_alive * 750
+            if self._pinged:
+                if (now_ms - self._ping_time) & TICKS_MASK >= self.response_ms <= (now_ms - self.rx_time) & TICKS_MASK:
+                    return self.fail(errors.E_TIMEOUT)
+            elif (now_ms - self.tx_time) & TICKS_MASK >= interval or (now_ms - self.rx_time) & TICKS_MASK >= interval:
+                if self._put(encode.bare(self.tx, self.tx_end, self._tx_size, spec.PINGREQ)) == 0:
+                    self._pinged = True
+                    self._ping_time = now_ms
+        elif state == CONNECTING and (now_ms - self.rx_time) & TICKS_MASK >= self.response_ms:
+            return self.fail(errors.E_TIMEOUT)
+        return 0
+
+    # -- what arrives --------------------------------------------------------------------------------------------------
+
+    def _on_connack(self, p: "Packet") -> int:
+        bad = decode.connack(p)
+        if bad:
+            return bad
+        if p.code:
+            self.return_code = p.code
+            return errors.E_REFUSED
+        if p.session_present and self.clean:
+            p.bad_at = p.body
+            return errors.E_CODE
+        self.event(ACCEPT)
+        self.resume(p.session_present)
+        if self.on_online is not None:
+            self.on_online(p.session_present)
+        return 0
+
+    def _on_suback(self, p: "Packet") -> int:
+        bad = decode.suback(p)
+        if bad:
+            return bad
+        if p.end - p.payload_at != 1:
+            # One filter was asked for (3.8.4).
+            return errors.E_SIZE
+        return self._answered(p.packet_id, spec.SUBACK, p.buf[p.payload_at])
+
+    def _on_unsuback(self, p: "Packet") -> int:
+        bad = decode.packet_id(p)
+        return bad or self._answered(p.packet_id, spec.UNSUBACK, 0)
+
+    def _answered(self, packet_id: int, answer: int, code: int) -> int:
+        for k in range(_REQUESTS):
+            if self._request_ids[k] == packet_id:
+                if self._request_answers[k] != answer:
+                    return errors.E_ACK_KIND
+                self._request_ids[k] = 0
+                if self.on_answer is not None:
+                    self.on_answer(packet_id, code)
+                return 0
+        self.strays += 1
+        return 0
+
+    def _on_pingresp(self, p: "Packet") -> int:
+        self._pinged = False
+        return decode.bare(p)

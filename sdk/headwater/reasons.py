@@ -1,0 +1,49 @@
+"""The names and texts of the status codes, for programs that print them: a board need not import this."""
+
+from headwater import errors as e
+
+#: code -> (reason, what happened). The reason is what tools print and what tests and vectors name.
+REASONS = {
+    e.E_TOPIC: ("bad_topic_argument", "a topic name is empty, too long, not UTF-8, or has a wildcard or U+0000"),
+    e.E_FILTER: ("bad_filter_argument", "a topic filter is empty, too long, not UTF-8, or misuses + or #"),
+    e.E_QOS: ("bad_qos_argument", "QoS is 0, 1 or 2"),
+    e.E_STATE: ("wrong_state", "the call does not fit the state of the session"),
+    e.E_ARGUMENT: ("bad_argument", "an argument is of the wrong type or out of range"),
+    e.E_UNKNOWN_ID: ("unknown_packet_id", "no message with this packet id waits for an acknowledgement"),
+    e.E_AGAIN: ("try_again", "the transmit buffer is full until the transport takes more"),
+    e.E_WINDOW: ("outbox_full", "the outbox is full of unacknowledged messages"),
+    e.E_OFFLINE: ("offline", "there is no connection"),
+    e.E_TOO_LARGE: ("too_large_to_send", "the packet is larger than the buffer it must be built in"),
+    e.E_RX_TOO_LARGE: ("too_large_to_receive", "a packet that cannot be skipped is larger than the receive buffer"),
+    e.E_RX_WINDOW: ("receive_window_full", "the peer has more QoS 2 messages open than there is room for"),
+    e.E_LENGTH: ("malformed_remaining_length", "the remaining length has more than four bytes"),
+    e.E_TYPE: ("reserved_packet_type", "packet types 0 and 15 are reserved"),
+    e.E_FLAGS: ("bad_flags", "the fixed header's flags are not what the packet type demands"),
+    e.E_RX_QOS: ("bad_qos", "both QoS bits are set"),
+    e.E_SIZE: ("bad_packet_length", "the remaining length does not fit the packet type"),
+    e.E_FIELD: ("field_beyond_packet", "a field's length reaches beyond the end of the packet"),
+    e.E_UTF8: ("bad_utf8", "a string is not well-formed UTF-8, or has U+0000"),
+    e.E_RX_TOPIC: ("bad_topic", "a topic is empty or misuses a wildcard"),
+    e.E_PACKET_ID: ("packet_id_zero", "the packet id is 0"),
+    e.E_PROTOCOL: ("bad_protocol", "the protocol name or level is not one that is spoken here"),
+    e.E_UNEXPECTED: ("unexpected_packet", "the packet is not allowed in this state or direction"),
+    e.E_ACK_KIND: ("wrong_acknowledgement", "the acknowledgement does not fit the QoS of the message it names"),
+    e.E_CODE: ("bad_code", "a return code, or a requested QoS, has a reserved value"),
+    e.E_TRUNCATED: ("truncated", "the input ends inside a packet"),
+    e.E_REFUSED: ("refused", "the server refused the connection"),
+    e.E_TIMEOUT: ("timed_out", "the peer did not answer in time"),
+    e.E_CLOSED: ("closed", "the connection was closed"),
+}
+
+_BLAMES = {0: "none", e.CALLER: "caller", e.ROOM: "room", e.PEER: "peer", e.CONNECTION: "connection"}
+
+
+def reason(code: int) -> str:
+    """The short name of a status code; ``"ok"`` for 0 and more, ``"unknown"`` for a code that is not in the table."""
+    return "ok" if code >= 0 else REASONS.get(code, ("unknown", ""))[0]
+
+
+def describe(code: int) -> str:
+    """A sentence about a status code, with its name and whose fault it is."""
+    name, text = REASONS.get(code, ("unknown", "unknown status"))
+    return "ok" if code >= 0 else f"{name} ({code}, {_BLAMES[e.blame(code)]}): {text}"

@@ -1,0 +1,105 @@
+"""The outbox: what is to be delivered at QoS 1 or 2 and is not yet acknowledged, in the order it was handed in.
+
+The contract (``Outbox`` in ``headwater.types``): an entry is one encoded PUBLISH with a packet id and a delivery state
+(``headwater.mqtt.transitions``). Entries form a ring; packet ids come from it, so that an acknowledgement finds its entry
+without a search: entry of id = (id - 1) mod slots. ``RamOutbox`` is the contract in memory.
+"""
+
+from array import array
+
+from headwater.wire import const
+
+_FREE = const(0)
+_DONE = const(4)
+#: Packet ids from here on belong to SUBSCRIBE and UNSUBSCRIBE.
+FIRST_REQUEST_ID = const(65281)
+
+
+class RamOutbox:
+    """Up to ``slots`` messages in ``size`` bytes of memory; allocates nothing after construction.
+
+    A packet is built in ``buf`` at the offset that ``reserve`` gives and becomes an entry with ``commit``. ``head`` is the oldest
+    entry's index, ``count`` how many there are from it on, ``pid[i]``, ``state[i]``, ``at[i]`` and ``size[i]`` describe entry i.
+    """
+
+    def __init__(self, size: int, slots: int):
+        if not 0 < slots <= 32640 or size < 8:
+            raise ValueError("an outbox needs 1 to 32640 slots, and at least 8 bytes")
+        self.buf = bytearray(size)
+        self.slots = slots
+        self.head = 0
+        self.count = 0
+        self.pid = array("H", bytes(2 * slots))
+        self.state = bytearray(slots)
+        self.at = array("I", [0] * slots)
+        self.size = array("I", [0] * slots)
+        self._ids = (FIRST_REQUEST_ID - 1) // slots * slots
+        self._next = 0
+        self._free = 0
+        self._reserved = 0
+
+    def next_id(self) -> int:
+        """The packet id of the entry that the next ``commit`` makes."""
+        return self._next + 1
+
+    def reserve(self, n: int) -> int:
+        """Where in ``buf`` the next packet of ``n`` bytes may be built, or -1 when there is no slot or no room."""
+        if self.count == self.slots:
+            return -1
+        size = len(self.buf)
+        if self.count == 0:
+            self._free = 0
+            self._reserved = 0
+            return 0 if n <= size else -1
+        oldest = self.at[self.head]
+        free = self._free
+        if free > oldest:
+            # Used bytes lie in one piece: behind them, or before them when the end is too near.
+            if free + n > size:
+                free = 0
+                if n > oldest:
+                    return -1
+        elif free + n > oldest:
+            return -1
+        self._reserved = free
+        return free
+
+    def commit(self, n: int, state: int) -> int:
+        """Make the packet of ``n`` bytes built at the reserved offset an entry; returns its index."""
+        i = self._next % self.slots
+        self.pid[i] = self._next + 1
+        self.state[i] = state
+        self.at[i] = self._reserved
+        self.size[i] = n
+        self._free = self._reserved + n
+        self._next += 1
+        if self._next == self._ids:
+            self._next = 0
+        self.count += 1
+        return i
+
+    def find(self, packet_id: int) -> int:
+        """The index of the entry with this packet id, or -1."""
+        i = (packet_id - 1) % self.slots
+        state = self.state[i]
+        return i if state != _FREE and state != _DONE and self.pid[i] == packet_id else -1
+
+    def set(self, i: int, state: int) -> None:
+        """Change an entry's delivery state; acknowledged entries leave from the oldest on."""
+        self.state[i] = state
+        if state == _DONE:
+            head = self.head
+            while self.count and self.state[head] == _DONE:
+                self.state[head] = _FREE
+                head += 1
+                if head == self.slots:
+                    head = 0
+                self.count -= 1
+            self.head = head
+
+    def clear(self) -> None:
+        """Forget every entry: for a session that begins anew. Packet ids go on."""
+        for i in range(self.slots):
+            self.state[i] = _FREE
+        self.head = self._next % self.slots
+        self.count = 0

@@ -1,0 +1,92 @@
+"""Reading and writing the few things every protocol here is made of, at an offset in the caller's buffer.
+
+Nothing in this module allocates.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from headwater.types import Bytes
+
+try:
+    from micropython import const
+except ImportError:
+
+    def const(value: int) -> int:
+        """The value itself; under MicroPython the compiler folds it into the code."""
+        return value
+
+
+#: Milliseconds are compared modulo 2**30: MicroPython's ticks wrap there on a 32-bit board.
+TICKS_MASK = const(0x3FFFFFFF)
+
+
+def get_u16(buf: "Bytes", at: int) -> int:
+    """The big-endian 16-bit integer at ``at``."""
+    return buf[at] << 8 | buf[at + 1]
+
+
+def put_u16(buf: bytearray, at: int, value: int) -> int:
+    """Write a big-endian 16-bit integer at ``at``; returns the offset behind it."""
+    buf[at] = value >> 8
+    buf[at + 1] = value & 0xFF
+    return at + 2
+
+
+def put_block(buf: bytearray, at: int, data: "Bytes") -> int:
+    """Write ``data`` behind its 16-bit length (MQTT 3.1.1, 1.5.3); returns the offset behind it."""
+    n = len(data)
+    buf[at] = n >> 8
+    buf[at + 1] = n & 0xFF
+    at += 2
+    buf[at : at + n] = data
+    return at + n
+
+
+def varint_size(value: int) -> int:
+    """How many bytes MQTT's variable byte integer takes for ``value`` (0 … 268 435 455)."""
+    return 1 if value < 128 else 2 if value < 16384 else 3 if value < 2097152 else 4
+
+
+def put_varint(buf: bytearray, at: int, value: int) -> int:
+    """Write ``value`` as a variable byte integer (MQTT 3.1.1, 2.2.3); returns the offset behind it."""
+    while value > 127:
+        buf[at] = value & 127 | 128
+        value >>= 7
+        at += 1
+    buf[at] = value
+    return at + 1
+
+
+def check_utf8(buf: "Bytes", at: int, end: int) -> int:
+    """Where UTF-8 in ``buf[at:end]`` is ill-formed or has U+0000 (MQTT 3.1.1, 1.5.3): an offset, or -1 when it is right.
+
+    Surrogates, overlong forms and code points above U+10FFFF are ill-formed (RFC 3629).
+    """
+    while at < end:
+        c = buf[at]
+        if 0 < c < 128:
+            at += 1
+            continue
+        if 0xC2 <= c < 0xE0:
+            more = 1
+        elif 0xE0 <= c < 0xF0:
+            more = 2
+        elif 0xF0 <= c < 0xF5:
+            more = 3
+        else:
+            return at
+        if at + more >= end:
+            return at
+        d = buf[at + 1]
+        # The second byte of four leading bytes is bounded more tightly: no overlong form, no surrogate, no U+110000.
+        low = 0xA0 if c == 0xE0 else 0x90 if c == 0xF0 else 0x80
+        high = 0x9F if c == 0xED else 0x8F if c == 0xF4 else 0xBF
+        if not low <= d <= high:
+            return at
+        k = 2
+        while k <= more:
+            if buf[at + k] & 0xC0 != 0x80:
+                return at
+            k += 1
+        at += more + 1
+    return -1
