@@ -100,10 +100,12 @@ def test_persistence_keeps_the_session_over_a_stop(mosquitto: Callable[..., Mosq
 
 
 def test_settings_reach_the_broker(mosquitto: Callable[..., Mosquitto]) -> None:
-    with mosquitto(settings={"allow_anonymous": "false"}) as broker:
-        with socket.create_connection((broker.host, broker.port), timeout=10) as peer:
-            peer.sendall(CONNECT)
-            assert peer.recv(16) == REFUSED_NOT_AUTHORISED
+    with (
+        mosquitto(settings={"allow_anonymous": "false"}) as broker,
+        socket.create_connection((broker.host, broker.port), timeout=10) as peer,
+    ):
+        peer.sendall(CONNECT)
+        assert peer.recv(16) == REFUSED_NOT_AUTHORISED
 
 
 def test_a_bad_setting_is_an_error_with_the_broker_s_words(mosquitto: Callable[..., Mosquitto]) -> None:
