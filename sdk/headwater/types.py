@@ -35,6 +35,22 @@ class Transport(Protocol):
         ...
 
 
+class Dialer(Protocol):
+    """What a port offers to a client: a transport, the time, and a way to wait."""
+
+    def open(self) -> Transport:
+        """Open a fresh transport; raises OSError."""
+        ...
+
+    def ticks_ms(self) -> int:
+        """Milliseconds from anywhere on, wrapping at 2**30 or a multiple of it."""
+        ...
+
+    def wait(self, ms: int, /) -> None:
+        """Sleep at most ``ms`` milliseconds, less when something arrives."""
+        ...
+
+
 class Sink(Protocol):
     """What takes a message that is larger than the receive buffer."""
 

@@ -7,13 +7,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headwater.types import Bytes
 
-try:
-    from micropython import const
-except ImportError:
-
-    def const(value: int) -> int:
+    def const(value: int, /) -> int:
         """The value itself; under MicroPython the compiler folds it into the code."""
-        return value
+        ...
+else:
+    try:
+        from micropython import const
+    except ImportError:
+
+        def const(value):
+            return value
 
 
 #: Milliseconds are compared modulo 2**30: MicroPython's ticks wrap there on a 32-bit board.

@@ -49,22 +49,18 @@ class Packet:
         self.code = 0
         self.bad_at = 0
 
-    @property
-    def type(self) -> int:
+    def kind(self) -> int:
         """The packet type, 0 … 15."""
         return self.head >> 4
 
-    @property
     def qos(self) -> int:
         """PUBLISH: 0, 1 or 2."""
         return self.head >> 1 & 3
 
-    @property
     def dup(self) -> bool:
         """PUBLISH: whether it may have been sent before."""
         return self.head & 8 != 0
 
-    @property
     def retain(self) -> bool:
         """PUBLISH: whether it was retained by the server (3.3.1.3)."""
         return self.head & 1 != 0

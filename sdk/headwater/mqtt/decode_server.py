@@ -34,17 +34,14 @@ class Connect:
         self.user_at = self.user_end = -1
         self.password_at = self.password_end = -1
 
-    @property
     def clean(self) -> bool:
         """Whether the session begins anew (3.1.2.4)."""
         return self.flags & spec.CLEAN_SESSION != 0
 
-    @property
     def will_qos(self) -> int:
         """The will's QoS (3.1.2.6)."""
         return self.flags >> spec.WILL_QOS_SHIFT & 3
 
-    @property
     def will_retain(self) -> bool:
         """Whether the will is to be retained (3.1.2.7)."""
         return self.flags & spec.WILL_RETAIN != 0
@@ -160,7 +157,7 @@ def subscribe(p: "Packet") -> int:
         if bad:
             p.bad_at = start
             return E_UTF8 if bad == BAD_UTF8 else E_RX_TOPIC
-        if p.type == spec.SUBSCRIBE:
+        if p.kind() == spec.SUBSCRIBE:
             p.bad_at = at
             if at >= p.end:
                 return E_FIELD
@@ -169,7 +166,7 @@ def subscribe(p: "Packet") -> int:
             at += 1
         count += 1
     p.code = count
-    p.topic_end = p.payload_at - 1 if p.type == spec.SUBSCRIBE else p.payload_at
+    p.topic_end = p.payload_at - 1 if p.kind() == spec.SUBSCRIBE else p.payload_at
     return 0
 
 
@@ -178,7 +175,7 @@ def next_filter(p: "Packet") -> int:
 
     The filter is ``buf[topic_at:topic_end]``.
     """
-    subscribing = p.type == spec.SUBSCRIBE
+    subscribing = p.kind() == spec.SUBSCRIBE
     at = p.topic_end + 1 if subscribing else p.topic_end
     if at >= p.end:
         return -1

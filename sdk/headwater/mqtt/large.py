@@ -17,7 +17,7 @@ class LargeMessage:
     """The state of one large message: ``left`` bytes of it are still to come, 0 when there is none."""
 
     def __init__(self) -> None:
-        self.sink: "Sink | None" = None
+        self._sink: "Sink | None" = None
         self.left = 0
         self.qos = 0
         self.packet_id = 0
@@ -35,7 +35,7 @@ class LargeMessage:
         if end - body < 2:
             return 0
         topic_end = body + 2 + (p.buf[body] << 8 | p.buf[body + 1])
-        self.qos = p.qos
+        self.qos = p.qos()
         need = topic_end + 2 if self.qos else topic_end
         if need > p.end:
             p.bad_at = body
@@ -56,9 +56,9 @@ class LargeMessage:
         self.left = p.end - p.payload_at
         return p.payload_at
 
-    def open(self, p: "Packet") -> bool:
+    def open(self, p: "Packet", sink: "Sink | None") -> bool:
         """Offer the message to the sink; whether the sink takes it."""
-        sink = self.sink
+        self._sink = sink
         self.streaming = bool(sink is not None and p.topic_end > p.topic_at and sink.open(p, self.left))
         return self.streaming
 
@@ -84,10 +84,10 @@ class LargeMessage:
 
     def write(self, buf: "Bytes", at: int, n: int) -> None:
         """Hand ``n`` bytes of the payload to the sink; what it raises ends the message for it, unacknowledged."""
-        if not self.streaming or self.sink is None:
+        if not self.streaming or self._sink is None:
             return
         try:
-            self.sink.write(buf, at, n)
+            self._sink.write(buf, at, n)
         except Exception:
             self.qos = 0
             self.close(False)
@@ -95,9 +95,9 @@ class LargeMessage:
 
     def close(self, complete: bool) -> None:
         """Tell the sink that its message is over."""
-        if self.streaming and self.sink is not None:
+        if self.streaming and self._sink is not None:
             self.streaming = False
-            self.sink.close(complete)
+            self._sink.close(complete)
 
     def give_up(self) -> None:
         """The connection is over before the message is."""

@@ -115,26 +115,26 @@ class ServerSession(Endpoint):
             return self._refuse_connect(spec.BAD_LEVEL)
         if bad:
             return bad
-        if c.client_id_at == c.client_id_end and not c.clean:
+        if c.client_id_at == c.client_id_end and not c.clean():
             return self._refuse_connect(spec.BAD_CLIENT_ID)
         if self.on_connect is not None:
             code = self.on_connect(c, p)
         else:
-            code = SESSION_PRESENT if self._has_session and not c.clean else 0
+            code = SESSION_PRESENT if self._has_session and not c.clean() else 0
         if 0 < code < SESSION_PRESENT:
             return self._refuse_connect(code)
         present = code == SESSION_PRESENT
         if not present:
             self.outbox.clear()
-        self._has_session = not c.clean
+        self._has_session = not c.clean()
         self.keep_alive = c.keep_alive
-        self.tx_end = encode_server.connack(self.tx, 0, self._tx_size, present, spec.ACCEPTED)
+        self.tx_end = encode_server.connack(self.tx, 0, self.tx_size, present, spec.ACCEPTED)
         self.event(ACCEPT)
         self.resume(present)
         return 0
 
     def _refuse_connect(self, code: int) -> int:
-        self.tx_end = encode_server.connack(self.tx, 0, self._tx_size, False, code)
+        self.tx_end = encode_server.connack(self.tx, 0, self.tx_size, False, code)
         self.event(REFUSE)
         return 0
 
@@ -144,7 +144,7 @@ class ServerSession(Endpoint):
             return bad
         if p.code > _MAX_FILTERS:
             return errors.E_RX_TOO_LARGE
-        if self._tx_size - self.tx_end < p.code + 5:
+        if self.tx_size - self.tx_end < p.code + 5:
             return _LATER
         n = 0
         qos = decode_server.next_filter(p)
@@ -153,7 +153,7 @@ class ServerSession(Endpoint):
             n += 1
             qos = decode_server.next_filter(p)
         codes = memoryview(self._codes)[:n]
-        self.tx_end = encode_server.suback(self.tx, self.tx_end, self._tx_size, p.packet_id, codes)
+        self.tx_end = encode_server.suback(self.tx, self.tx_end, self.tx_size, p.packet_id, codes)
         return 0
 
     def _on_unsubscribe(self, p: "Packet") -> int:
@@ -170,7 +170,7 @@ class ServerSession(Endpoint):
         bad = decode.bare(p)
         if bad:
             return bad
-        self.tx_end = encode.bare(self.tx, self.tx_end, self._tx_size, spec.PINGRESP)
+        self.tx_end = encode.bare(self.tx, self.tx_end, self.tx_size, spec.PINGRESP)
         return 0
 
     def _on_disconnect(self, p: "Packet") -> int:

@@ -72,6 +72,8 @@ class ClientSession(Endpoint):
         self._will_retain = False
         #: CONNACK's return code (3.2.2.3), when the status is E_REFUSED.
         self.return_code = 0
+        #: Whether the server had kept the session, by its last CONNACK (3.2.2.2).
+        self.session_present = False
         self.on_online: "Callable[[bool], object] | None" = None
         self.on_answer: "Callable[[int, int], object] | None" = None
         self._pinged = False
@@ -124,7 +126,7 @@ class ClientSession(Endpoint):
         end = encode.connect(
             self.tx,
             0,
-            self._tx_size,
+            self.tx_size,
             self.client_id,
             self.keep_alive,
             self.clean,
@@ -166,7 +168,7 @@ class ClientSession(Endpoint):
             if k == _REQUESTS:
                 return errors.E_AGAIN
         packet_id = FIRST_REQUEST_ID + k + _REQUESTS * self._generation
-        bad = self._put(encode.subscribe(self.tx, self.tx_end, self._tx_size, packet_id, topic_filter, qos))
+        bad = self._put(encode.subscribe(self.tx, self.tx_end, self.tx_size, packet_id, topic_filter, qos))
         if bad:
             return bad
         # An id is not taken again soon, so that a late answer is not mistaken for another's.
@@ -180,7 +182,7 @@ class ClientSession(Endpoint):
         if self.state == CLOSING:
             return 0
         if self.state == ONLINE:
-            bad = self._put(encode.bare(self.tx, self.tx_end, self._tx_size, spec.DISCONNECT))
+            bad = self._put(encode.bare(self.tx, self.tx_end, self.tx_size, spec.DISCONNECT))
             if bad:
                 return bad
         self.event(FINISH)
@@ -201,7 +203,7 @@ class ClientSession(Endpoint):
                 if (now_ms - self._ping_time) & TICKS_MASK >= self.response_ms <= (now_ms - self.rx_time) & TICKS_MASK:
                     return self.fail(errors.E_TIMEOUT)
             elif (now_ms - self.tx_time) & TICKS_MASK >= interval or (now_ms - self.rx_time) & TICKS_MASK >= interval:
-                if self._put(encode.bare(self.tx, self.tx_end, self._tx_size, spec.PINGREQ)) == 0:
+                if self._put(encode.bare(self.tx, self.tx_end, self.tx_size, spec.PINGREQ)) == 0:
                     self._pinged = True
                     self._ping_time = now_ms
         elif state == CONNECTING and (now_ms - self.rx_time) & TICKS_MASK >= self.response_ms:
@@ -220,6 +222,7 @@ class ClientSession(Endpoint):
         if p.session_present and self.clean:
             p.bad_at = p.body
             return errors.E_CODE
+        self.session_present = p.session_present
         self.event(ACCEPT)
         self.resume(p.session_present)
         if self.on_online is not None:
