@@ -7,7 +7,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headwater.types import Bytes
 
-    def const(value: int, /) -> int:
+    def const(value: int) -> int:
         """The value itself; under MicroPython the compiler folds it into the code."""
         ...
 else:
@@ -16,6 +16,7 @@ else:
     except ImportError:
 
         def const(value):
+            """The value itself."""
             return value
 
 
