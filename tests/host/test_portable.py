@@ -1,0 +1,79 @@
+"""The portable tests on MicroPython: 64-bit and 32-bit, from sources and from the .mpy files that go to a board."""
+
+from pathlib import Path
+
+import pytest
+
+from tools import mpy
+from tools.runtimes import RUNTIMES, Result
+from tools.toolchain import ROOT
+
+PORTABLE = ROOT / "tests" / "portable"
+VECTORS = ROOT / "tests" / "vectors"
+FILES = sorted(path.name for path in PORTABLE.glob("test_*.py"))
+WHERE = [pytest.param(name, marks=getattr(pytest.mark, f"needs_{name}"), id=name) for name in RUNTIMES]
+
+
+@pytest.fixture(scope="session")
+def compiled_sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("mpy")
+    mpy.compile_tree(mpy.SDK, target)
+    return target
+
+
+@pytest.fixture(params=["sources", "mpy"])
+def sdk(request: pytest.FixtureRequest, compiled_sdk: Path) -> Path:
+    return compiled_sdk if request.param == "mpy" else mpy.SDK
+
+
+def run(where: str, runner: Path, sdk: Path, *names: str) -> Result:
+    return RUNTIMES[where](runner, *names, path=[sdk], see=[VECTORS])
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("file", FILES)
+def test_portable_tests_pass_on_micropython(where: str, file: str, sdk: Path) -> None:
+    done = run(where, PORTABLE / "run.py", sdk, file)
+    last = done.stdout.rstrip().rpartition("\n")[2]
+    assert last.endswith(" passed, 0 failed"), done.stdout
+    assert done.returncode == 0, done.stdout
+
+
+RUNNER_CASES = {
+    "a failing assert": ("def test_a(): assert 1 == 2\ndef test_b(): pass\n", "1 passed, 1 failed"),
+    "an error": ("def test_a(): int('x')\n", "0 passed, 1 failed"),
+    "an import error": ("import no_such_module\ndef test_a(): pass\n", "0 passed, 1 failed"),
+    "a syntax error": ("def test_a(:\n", "0 passed, 1 failed"),
+    "no test": ("def helper(): pass\n", "0 passed, 1 failed"),
+}
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("case", RUNNER_CASES)
+def test_runner_reports_failures(where: str, case: str, tmp_path: Path) -> None:
+    text, summary = RUNNER_CASES[case]
+    runner = tmp_path / "run.py"
+    runner.write_text((PORTABLE / "run.py").read_text())
+    (tmp_path / "test_case.py").write_text(text)
+    done = RUNTIMES[where](runner)
+    assert "FAIL test_case" in done.stdout
+    assert done.stdout.rstrip().endswith(summary), done.stdout
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_runner_refuses_to_find_nothing(where: str, tmp_path: Path) -> None:
+    runner = tmp_path / "run.py"
+    runner.write_text((PORTABLE / "run.py").read_text())
+    done = RUNTIMES[where](runner)
+    assert done.returncode == 1
+    assert done.stdout.rstrip().endswith("0 passed, 1 failed"), done.stdout
+
+
+@pytest.mark.needs_wasm
+@pytest.mark.parametrize("code", [0, 3])
+def test_wasm_runner_passes_the_exit_status_on(code: int, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys\nprint('caf\\u00e9', end='')\nsys.exit({code})\n")
+    done = RUNTIMES["wasm"](script)
+    assert (done.stdout, done.returncode) == ("café", code)

