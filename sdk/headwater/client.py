@@ -8,8 +8,8 @@
         client.publish(b"board-1/telemetry", sample(), 1)
         client.wait(1000)
 
-``Tcp`` stands for a dialer (``headwater.types.Dialer``): what opens a transport, tells the time and waits, on this port. The core
-itself has no clock. Publishing, polling and receiving allocate nothing once connected.
+``Tcp`` stands for a dialer (``headwater.types.Dialer``): what opens a transport, tells the time and waits, on
+this port. The core itself has no clock. Publishing, polling and receiving allocate nothing once connected.
 """
 
 from headwater.errors import E_AGAIN, E_CLOSED, E_OFFLINE, E_TIMEOUT, HeadwaterError
@@ -33,21 +33,27 @@ _TURN_MS = const(20)
 class Client:
     """One connection to a broker, and the session that outlives it.
 
-    ``session`` may be given; otherwise it is made from ``client_id`` and the other keywords of ``ClientSession``. Methods return a
-    status integer (``headwater.errors``): 0 or more is success. Only ``connect`` and ``flush`` raise.
+    ``session`` may be given; otherwise it is made from ``client_id`` and the other keywords of
+    ``ClientSession``. Methods return a status integer (``headwater.errors``): 0 or more is success. Only
+    ``connect`` and ``flush`` raise.
 
-    A negative status of ``poll`` says that the connection is over; ``connect`` begins the next one, and what was unacknowledged is
-    sent again. ``connected`` says whether messages can pass.
+    A negative status of ``poll`` says that the connection is over; ``connect`` begins the next one, and what
+    was unacknowledged is sent again. ``connected`` says whether messages can pass.
     """
 
     def __init__(
-        self, dialer: "Dialer", client_id: "Bytes" = b"", session: "ClientSession | None" = None, **options: "object"
+        self,
+        dialer: "Dialer",
+        client_id: "Bytes" = b"",
+        session: "ClientSession | None" = None,
+        **options: "object",
     ):
         self.dialer = dialer
         self.session = session or ClientSession(client_id, **options)  # type: ignore[arg-type]
         self._ticks = dialer.ticks_ms
-        self._transport: "Transport | None" = None
-        self._readinto = self._write = _nothing
+        self._transport: Transport | None = None
+        self._readinto: Callable[[bytearray | memoryview, int], int | None] = _nothing
+        self._write: Callable[[Bytes, int, int], int | None] = _nothing
         #: Why the last connection ended: a code of ``headwater.errors``.
         self.status = 0
 
@@ -86,9 +92,9 @@ class Client:
     def connect(self) -> bool:
         """Open the transport, send CONNECT and wait for the answer: whether the server had kept the session.
 
-        Raises OSError when the transport cannot be opened, and HeadwaterError: E_REFUSED (``session.return_code`` says
-        why), E_TIMEOUT after the session's ``response_ms``, E_CLOSED, E_ARGUMENT or E_TOO_LARGE (CONNECT cannot be built), or what
-        was wrong with the server's answer.
+        Raises OSError when the transport cannot be opened, and HeadwaterError: E_REFUSED
+        (``session.return_code`` says why), E_TIMEOUT after the session's ``response_ms``, E_CLOSED,
+        E_ARGUMENT or E_TOO_LARGE (CONNECT cannot be built), or what was wrong with the server's answer.
         """
         self.close()
         session = self.session
@@ -117,11 +123,18 @@ class Client:
     def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:
         """Publish; bytes-like arguments allocate nothing.
 
-        0 (QoS 0: handed to the transport or waiting for it), or the packet id (QoS 1, 2: kept until acknowledged; ``on_delivered`` tells),
-        or an error as of ``ClientSession.publish``: E_WINDOW means poll, and try again.
+        0 (QoS 0: handed to the transport or waiting for it), or the packet id (QoS 1, 2: kept until
+        acknowledged; ``on_delivered`` tells), or an error as of ``ClientSession.publish``: E_WINDOW means
+        poll, and try again.
         """
         session = self.session
-        if qos == 0 and topic is session.known_topic and session.state == ONLINE and not session.tx_end and not session.out_n:
+        if (
+            qos == 0
+            and topic is session.known_topic
+            and session.state == ONLINE
+            and not session.tx_end
+            and not session.out_n
+        ):
             # Nothing waits: straight to the transport, the shortest way there is.
             n = encode_publish(session.tx, 0, session.tx_size, topic, payload, 0x31 if retain else 0x30, 0)
             if n > 0:
@@ -145,7 +158,7 @@ class Client:
         return status
 
     def subscribe(self, topic_filter: "Bytes", qos: int = 0) -> int:
-        """Ask for the messages of a filter: the request's packet id, or an error as of ``ClientSession.subscribe``.
+        """Ask for the messages of a filter: the request's packet id, or an error of ``ClientSession.subscribe``.
 
         The answer comes to ``session.on_answer``.
         """

@@ -1,9 +1,9 @@
 """Status codes, and whose fault they are.
 
-Functions of the core return an integer: 0 or more is success, less than 0 is one of these codes. A range of codes is a
-blame, so that a board can decide with one comparison what to do: mend the program (caller), drop the connection
-(peer), or try again later or with larger buffers (room). ``headwater.reasons`` has their names and texts, and costs a
-board nothing unless it is imported.
+Functions of the core return an integer: 0 or more is success, less than 0 is one of these codes. A range of
+codes is a blame, so that a board can decide with one comparison what to do: mend the program (caller), drop
+the connection (peer), or try again later or with larger buffers (room). ``headwater.reasons`` has their names
+and texts, and costs a board nothing unless it is imported.
 """
 
 from headwater.wire import const
@@ -16,7 +16,8 @@ E_STATE = const(-4)
 E_ARGUMENT = const(-5)
 E_UNKNOWN_ID = const(-6)
 
-# No room, or not now: the call had no effect, and may succeed later (AGAIN, WINDOW, OFFLINE) or with larger buffers.
+# No room, or not now: the call had no effect, and may succeed later (AGAIN, WINDOW, OFFLINE) or with larger
+# buffers.
 E_AGAIN = const(-20)
 E_WINDOW = const(-21)
 E_OFFLINE = const(-22)

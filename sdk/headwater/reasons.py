@@ -4,7 +4,10 @@ from headwater import errors as e
 
 #: code -> (reason, what happened). The reason is what tools print and what tests and vectors name.
 REASONS = {
-    e.E_TOPIC: ("bad_topic_argument", "a topic name is empty, too long, not UTF-8, or has a wildcard or U+0000"),
+    e.E_TOPIC: (
+        "bad_topic_argument",
+        "a topic name is empty, too long, not UTF-8, or has a wildcard or U+0000",
+    ),
     e.E_FILTER: ("bad_filter_argument", "a topic filter is empty, too long, not UTF-8, or misuses + or #"),
     e.E_QOS: ("bad_qos_argument", "QoS is 0, 1 or 2"),
     e.E_STATE: ("wrong_state", "the call does not fit the state of the session"),
@@ -14,7 +17,10 @@ REASONS = {
     e.E_WINDOW: ("outbox_full", "the outbox is full of unacknowledged messages"),
     e.E_OFFLINE: ("offline", "there is no connection"),
     e.E_TOO_LARGE: ("too_large_to_send", "the packet is larger than the buffer it must be built in"),
-    e.E_RX_TOO_LARGE: ("too_large_to_receive", "a packet that cannot be skipped is larger than the receive buffer"),
+    e.E_RX_TOO_LARGE: (
+        "too_large_to_receive",
+        "a packet that cannot be skipped is larger than the receive buffer",
+    ),
     e.E_RX_WINDOW: ("receive_window_full", "the peer has more QoS 2 messages open than there is room for"),
     e.E_LENGTH: ("malformed_remaining_length", "the remaining length has more than four bytes"),
     e.E_TYPE: ("reserved_packet_type", "packet types 0 and 15 are reserved"),
@@ -27,7 +33,10 @@ REASONS = {
     e.E_PACKET_ID: ("packet_id_zero", "the packet id is 0"),
     e.E_PROTOCOL: ("bad_protocol", "the protocol name or level is not one that is spoken here"),
     e.E_UNEXPECTED: ("unexpected_packet", "the packet is not allowed in this state or direction"),
-    e.E_ACK_KIND: ("wrong_acknowledgement", "the acknowledgement does not fit the QoS of the message it names"),
+    e.E_ACK_KIND: (
+        "wrong_acknowledgement",
+        "the acknowledgement does not fit the QoS of the message it names",
+    ),
     e.E_CODE: ("bad_code", "a return code, or a requested QoS, has a reserved value"),
     e.E_TRUNCATED: ("truncated", "the input ends inside a packet"),
     e.E_REFUSED: ("refused", "the server refused the connection"),

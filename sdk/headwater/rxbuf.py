@@ -1,8 +1,9 @@
 """The receive buffer: a window to read into, what was read, and what of it is still to be parsed.
 
-Reading must not allocate, so it cannot make a slice of the buffer to read into. The buffer instead keeps a few views made once,
-each beginning at another multiple of a step and reaching to the end. Before a read, the unparsed rest is moved so that it
-ends where a view begins; the bytes read then stand behind it. A packet is parsed where it lies.
+Reading must not allocate, so it cannot make a slice of the buffer to read into. The buffer instead keeps a
+few views made once, each beginning at another multiple of a step and reaching to the end. Before a read, the
+unparsed rest is moved so that it ends where a view begins; the bytes read then stand behind it. A packet is
+parsed where it lies.
 """
 
 from headwater.wire import const
@@ -13,8 +14,9 @@ _VIEWS = const(8)
 class RxBuf:
     """``size`` bytes; packets up to ``capacity`` bytes (seven eighths of it) can be held whole.
 
-    ``buf[start:end]`` is what was read and not yet parsed. ``window()`` makes ``view`` and ``room`` ready: read at most ``room`` bytes
-    to the start of ``view``, and hand their number to the session, which moves ``end`` and ``start``.
+    ``buf[start:end]`` is what was read and not yet parsed. ``window()`` makes ``view`` and ``room`` ready:
+    read at most ``room`` bytes to the start of ``view``, and hand their number to the session, which moves
+    ``end`` and ``start``.
     """
 
     def __init__(self, size: int):
@@ -46,7 +48,8 @@ class RxBuf:
         step = self.step
         k = (n + step - 1) // step
         if k >= _VIEWS:
-            # Only what cannot be parsed yet for want of room elsewhere (acknowledgements to be sent) can be this much.
+            # Only what cannot be parsed yet for want of room elsewhere (acknowledgements to be sent) can be
+            # this much.
             self.room = 0
             return 0
         end = k * step

@@ -1,8 +1,10 @@
-"""The outbox: what is to be delivered at QoS 1 or 2 and is not yet acknowledged, in the order it was handed in.
+"""The outbox: what is to be delivered at QoS 1 or 2 and is not yet acknowledged, in the order it was handed
+in.
 
-The contract (``Outbox`` in ``headwater.types``): an entry is one encoded PUBLISH with a packet id and a delivery state
-(``headwater.mqtt.transitions``). Entries form a ring; packet ids come from it, so that an acknowledgement finds its entry
-without a search: entry of id = (id - 1) mod slots. ``RamOutbox`` is the contract in memory.
+The contract (``Outbox`` in ``headwater.types``): an entry is one encoded PUBLISH with a packet id and a
+delivery state (``headwater.mqtt.transitions``). Entries form a ring; packet ids come from it, so that an
+acknowledgement finds its entry without a search: entry of id = (id - 1) mod slots. ``RamOutbox`` is the
+contract in memory.
 """
 
 from array import array
@@ -18,8 +20,9 @@ FIRST_REQUEST_ID = const(65281)
 class RamOutbox:
     """Up to ``slots`` messages in ``size`` bytes of memory; allocates nothing after construction.
 
-    A packet is built in ``buf`` at the offset that ``reserve`` gives and becomes an entry with ``commit``. ``head`` is the oldest
-    entry's index, ``count`` how many there are from it on, ``pid[i]``, ``state[i]``, ``at[i]`` and ``size[i]`` describe entry i.
+    A packet is built in ``buf`` at the offset that ``reserve`` gives and becomes an entry with ``commit``.
+    ``head`` is the oldest entry's index, ``count`` how many there are from it on, ``pid[i]``, ``state[i]``,
+    ``at[i]`` and ``size[i]`` describe entry i.
     """
 
     def __init__(self, size: int, slots: int):

@@ -1,9 +1,11 @@
-"""The contracts between the core and its ports, for type checkers only: nothing imports this module at run time.
+"""The contracts between the core and its ports, for type checkers only: nothing imports this module at run
+time.
 
 MicroPython has no ``typing``; modules of the core name these classes under ``TYPE_CHECKING``.
 """
 
-from collections.abc import Callable, MutableSequence
+from array import array
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -17,17 +19,24 @@ NameCheck = Callable[[Bytes, int, int], int]
 
 
 class Transport(Protocol):
-    """A non-blocking byte stream: MicroPython's own stream methods, so that a socket there is one as it stands.
+    """A non-blocking byte stream: MicroPython's own stream methods, so that a socket there is one as it
+    stands.
 
     Every method raises OSError when the stream is broken.
     """
 
     def readinto(self, buf: bytearray | memoryview, n: int, /) -> int | None:
-        """Place at most ``n`` bytes at the start of ``buf``: their number, None if none now, 0 if the peer closed."""
+        """Place at most ``n`` bytes at the start of ``buf``.
+
+        Their number, None if none now, 0 if the peer closed.
+        """
         ...
 
     def write(self, buf: bytes | bytearray | memoryview, off: int, n: int, /) -> int | None:
-        """Take up to ``n`` bytes of ``buf`` from ``off``: their number (it may be less than ``n``), None if none now."""
+        """Take up to ``n`` bytes of ``buf`` from ``off``.
+
+        Their number (it may be less than ``n``), None if none now.
+        """
         ...
 
     def close(self) -> None:
@@ -55,7 +64,10 @@ class Sink(Protocol):
     """What takes a message that is larger than the receive buffer."""
 
     def open(self, packet: "Packet", size: int, /) -> bool:
-        """A message of ``size`` payload bytes begins; ``packet`` has topic, QoS, packet id until this returns. False skips it."""
+        """A message of ``size`` payload bytes begins; False skips it.
+
+        ``packet`` has its topic, flags and packet id until this returns.
+        """
         ...
 
     def write(self, buf: Bytes, at: int, n: int, /) -> object:
@@ -63,7 +75,10 @@ class Sink(Protocol):
         ...
 
     def close(self, complete: bool, /) -> object:
-        """The message is over; not ``complete`` when the connection was lost in the middle: throw the piece away."""
+        """The message is over; not ``complete`` when the connection was lost in the middle.
+
+        Throw the piece away.
+        """
         ...
 
 
@@ -74,10 +89,10 @@ class Outbox(Protocol):
     slots: int
     head: int
     count: int
-    pid: MutableSequence[int]
+    pid: array[int]
     state: bytearray
-    at: MutableSequence[int]
-    size: MutableSequence[int]
+    at: array[int]
+    size: array[int]
 
     def next_id(self) -> int:
         """The packet id of the entry that the next ``commit`` makes."""

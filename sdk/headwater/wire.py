@@ -62,7 +62,8 @@ def put_varint(buf: bytearray, at: int, value: int) -> int:
 
 
 def check_utf8(buf: "Bytes", at: int, end: int) -> int:
-    """Where UTF-8 in ``buf[at:end]`` is ill-formed or has U+0000 (MQTT 3.1.1, 1.5.3): an offset, or -1 when it is right.
+    """Where UTF-8 in ``buf[at:end]`` is ill-formed or has U+0000 (MQTT 3.1.1, 1.5.3): an offset, or -1 when
+    it is right.
 
     Surrogates, overlong forms and code points above U+10FFFF are ill-formed (RFC 3629).
     """
@@ -82,7 +83,8 @@ def check_utf8(buf: "Bytes", at: int, end: int) -> int:
         if at + more >= end:
             return at
         d = buf[at + 1]
-        # The second byte of four leading bytes is bounded more tightly: no overlong form, no surrogate, no U+110000.
+        # The second byte of four leading bytes is bounded more tightly: no overlong form, no surrogate, no
+        # U+110000.
         low = 0xA0 if c == 0xE0 else 0x90 if c == 0xF0 else 0x80
         high = 0x9F if c == 0xED else 0x8F if c == 0xF4 else 0xBF
         if not low <= d <= high:

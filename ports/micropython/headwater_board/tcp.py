@@ -1,7 +1,7 @@
 """TCP under MicroPython (ESP32, RP2, unix): a dialer whose transport is the socket itself.
 
-A MicroPython socket already is a transport: non-blocking, its ``readinto`` and ``write`` answer None instead of raising, and nothing of
-Python stands between the session and the network.
+A MicroPython socket already is a transport: non-blocking, its ``readinto`` and ``write`` answer None instead
+of raising, and nothing of Python stands between the session and the network.
 """
 
 import errno
@@ -22,7 +22,7 @@ class Tcp:
         self.timeout_ms = timeout_ms
         self.ticks_ms = time.ticks_ms
         self._poll = select.poll()
-        self._socket: "socket.socket | None" = None
+        self._socket: socket.socket | None = None
 
     def open(self) -> "socket.socket":
         """Connect; raises OSError (ETIMEDOUT when nobody answered)."""

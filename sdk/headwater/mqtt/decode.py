@@ -1,8 +1,10 @@
-"""Reading packets (MQTT 3.1.1, sections 2 and 3) at an offset of the receive buffer, into one reusable cursor.
+"""Reading packets (MQTT 3.1.1, sections 2 and 3) at an offset of the receive buffer, into one reusable
+cursor.
 
-``Packet`` is the cursor: its fields are integers, most of them offsets into its buffer, and are valid until the next
-packet is read. A decoder checks everything the packet claims before a field can be used, so no accessor fails after it.
-A decoder returns 0, or a peer's-fault code of ``headwater.errors`` with ``bad_at`` set to the offending offset.
+``Packet`` is the cursor: its fields are integers, most of them offsets into its buffer, and are valid until
+the next packet is read. A decoder checks everything the packet claims before a field can be used, so no
+accessor fails after it. A decoder returns 0, or a peer's-fault code of ``headwater.errors`` with ``bad_at``
+set to the offending offset.
 """
 
 from headwater.errors import (
@@ -34,9 +36,10 @@ MORE = const(0)
 class Packet:
     """A packet in a buffer, as offsets.
 
-    ``head`` is the first byte; ``body`` and ``end`` bound what the remaining length counts. ``packet_id`` is 0 where
-    there is none. PUBLISH: the topic is ``buf[topic_at:topic_end]``, the payload ``buf[payload_at:end]``. CONNACK:
-    ``session_present`` and ``code``. SUBACK: the codes are ``buf[payload_at:end]``.
+    ``head`` is the first byte; ``body`` and ``end`` bound what the remaining length counts. ``packet_id`` is
+    0 where there is none. PUBLISH: the topic is ``buf[topic_at:topic_end]``, the payload
+    ``buf[payload_at:end]``. CONNACK: ``session_present`` and ``code``. SUBACK: the codes are
+    ``buf[payload_at:end]``.
     """
 
     def __init__(self, buf: "Bytes", check: "NameCheck" = check_name):
@@ -93,8 +96,8 @@ class Packet:
 def fixed_header(p: Packet, at: int, end: int) -> int:
     """Read the fixed header (2.2) at ``at``, of which bytes up to ``end`` are there.
 
-    Returns the offset behind the packet, which may lie beyond ``end``; MORE (0) when the header is not all there; E_LENGTH, E_TYPE
-    or E_FLAGS. Sets ``head``, ``body`` and ``end``.
+    Returns the offset behind the packet, which may lie beyond ``end``; MORE (0) when the header is not all
+    there; E_LENGTH, E_TYPE or E_FLAGS. Sets ``head``, ``body`` and ``end``.
     """
     buf = p.buf
     if at >= end:

@@ -1,4 +1,7 @@
-"""The packets only a server reads (MQTT 3.1.1): CONNECT, SUBSCRIBE, UNSUBSCRIBE; and the decoders of all fourteen."""
+"""The packets only a server reads (MQTT 3.1.1).
+
+CONNECT, SUBSCRIBE, UNSUBSCRIBE; and the decoders of all fourteen.
+"""
 
 from headwater.errors import (
     E_CODE,
@@ -64,7 +67,10 @@ def _block(p: "Packet", at: int, text: bool) -> int:
 
 
 def connect(p: "Packet", c: Connect) -> int:
-    """CONNECT (3.1). E_PROTOCOL with ``c.level`` set when only the level is not spoken here, -1 when the name is not MQTT's."""
+    """CONNECT (3.1).
+
+    E_PROTOCOL: the level, then in ``c.level``, is not spoken here; or the name is not MQTT's, and ``c.level`` is -1.
+    """
     buf = p.buf
     at = p.body
     c.level = -1
@@ -171,7 +177,8 @@ def subscribe(p: "Packet") -> int:
 
 
 def next_filter(p: "Packet") -> int:
-    """Go to the next filter of a SUBSCRIBE or UNSUBSCRIBE: its requested QoS (0 for UNSUBSCRIBE), or -1 behind the last.
+    """Go to the next filter of a SUBSCRIBE or UNSUBSCRIBE: its requested QoS (0 for UNSUBSCRIBE), or -1
+    behind the last.
 
     The filter is ``buf[topic_at:topic_end]``.
     """
@@ -195,7 +202,10 @@ DECODERS = (
 
 
 def packet(p: "Packet", at: int, end: int) -> int:
-    """Read one whole packet of any type at ``at``: the offset behind it, MORE (0) when it is not all there, or an error."""
+    """Read one whole packet of any type at ``at``.
+
+    The offset behind it, MORE (0) when it is not all there, or an error.
+    """
     stop = decode.fixed_header(p, at, end)
     if stop <= 0:
         return stop

@@ -1,8 +1,9 @@
 """The packets a client writes (MQTT 3.1.1, section 3), built in the caller's buffer, at an offset.
 
-Each function returns the offset behind the packet, or a code of ``headwater.errors`` when the packet does not fit or an
-argument is wrong; then nothing was written that counts. ``limit`` is the offset the packet must not pass. Strings are bytes in
-UTF-8, so that nothing is allocated; their content is the caller's affair except where a function says so.
+Each function returns the offset behind the packet, or a code of ``headwater.errors`` when the packet does not
+fit or an argument is wrong; then nothing was written that counts. ``limit`` is the offset the packet must not
+pass. Strings are bytes in UTF-8, so that nothing is allocated; their content is the caller's affair except
+where a function says so.
 """
 
 from headwater.errors import E_ARGUMENT, E_TOO_LARGE
@@ -97,8 +98,8 @@ def connect(
 ) -> int:
     """CONNECT (3.1), level 4. ``keep_alive`` in seconds, 0 … 65 535. A password needs a user name (3.1.2.9).
 
-    E_ARGUMENT: a string above 65 535 bytes, keep_alive or will_qos out of range, a password without a user name, an empty
-    client id without a clean session (3.1.3.1).
+    E_ARGUMENT: a string above 65 535 bytes, keep_alive or will_qos out of range, a password without a user
+    name, an empty client id without a clean session (3.1.3.1).
     """
     n = 12 + len(client_id)
     flags = spec.CLEAN_SESSION if clean else 0

@@ -1,4 +1,7 @@
-"""The packets only a server writes (MQTT 3.1.1): CONNACK and SUBACK; as in ``encode``, in the caller's buffer."""
+"""The packets only a server writes (MQTT 3.1.1).
+
+CONNACK and SUBACK; as in ``encode``, in the caller's buffer.
+"""
 
 from headwater.errors import E_TOO_LARGE
 from headwater.mqtt import spec

@@ -1,16 +1,18 @@
-"""What both ends of an MQTT connection do: take packets apart, deliver messages both ways, hand out bytes to send.
+"""What both ends of an MQTT connection do: take packets apart, deliver messages both ways, hand out bytes to
+send.
 
 An endpoint does no I/O and knows no clock. Its user
 
-- reads at most ``rx.room`` bytes to the start of ``rx.view`` (after ``rx.window()``) and calls ``feed(n)``;
-- sends ``out_buf[out_at : out_at + n]``, n from ``out()``, and calls ``sent(k)`` with how many of them were taken;
-- calls ``poll(now_ms)`` a few times a second, and acts on a negative answer of any of these by dropping the transport.
+- reads at most ``rx.room`` bytes to the start of ``rx.view`` (after ``rx.window()``) and calls ``feed(n)``; -
+sends ``out_buf[out_at : out_at + n]``, n from ``out()``, and calls ``sent(k)`` with how many of them were
+taken; - calls ``poll(now_ms)`` a few times a second, and acts on a negative answer of any of these by
+dropping the transport.
 
-After a code of the peer's-fault kind the state is ERROR: ``feed`` and ``out`` then answer the same code again and do nothing.
-Publishing, receiving, acknowledging, resending and keep-alive allocate nothing.
+After a code of the peer's-fault kind the state is ERROR: ``feed`` and ``out`` then answer the same code again
+and do nothing. Publishing, receiving, acknowledging, resending and keep-alive allocate nothing.
 
-No class here or in ``decode`` has a property: MicroPython then looks through all its bases at every store of an attribute,
-which costs eight times the store.
+No class here or in ``decode`` has a property: MicroPython then looks through all its bases at every store of
+an attribute, which costs eight times the store.
 """
 
 from array import array
@@ -62,15 +64,16 @@ _ANSWERED = const(2)
 class Endpoint:
     """One end of a connection; ``session.ClientSession`` and ``server.ServerSession`` are the two.
 
-    ``on_message(packet)`` is called for each message, with the reusable cursor: copy what must outlive the call. At QoS 1 and
-    2 the acknowledgement goes out when the call returns; with ``auto_ack`` off, when ``acknowledge`` is called. A message
-    whose handler raises is not acknowledged: the exception passes through ``feed``, and the next ``feed(0)`` goes on
-    behind the message.
+    ``on_message(packet)`` is called for each message, with the reusable cursor: copy what must outlive the
+    call. At QoS 1 and 2 the acknowledgement goes out when the call returns; with ``auto_ack`` off, when
+    ``acknowledge`` is called. A message whose handler raises is not acknowledged: the exception passes
+    through ``feed``, and the next ``feed(0)`` goes on behind the message.
 
-    ``sink`` takes the messages that are larger than the receive buffer, in pieces (``headwater.types.Sink``). Without a
-    sink they are skipped: acknowledged, counted in ``skipped``, not delivered.
+    ``sink`` takes the messages that are larger than the receive buffer, in pieces (``headwater.types.Sink``).
+    Without a sink they are skipped: acknowledged, counted in ``skipped``, not delivered.
 
-    ``on_delivered(packet_id)`` is called when a message of ours at QoS 1 or 2 has been acknowledged to its end.
+    ``on_delivered(packet_id)`` is called when a message of ours at QoS 1 or 2 has been acknowledged to its
+    end.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class Endpoint:
         self.window = window
         self.packet = Packet(rx.buf, check)
         self._check = check
-        self.known_topic: "Bytes" = b""
+        self.known_topic: Bytes = b""
         self.state = IDLE
         self._turn = 0
         self.status = 0
@@ -103,14 +106,15 @@ class Endpoint:
         self._stuck = False
         self._stuck_since = 0
         self.auto_ack = True
-        self.on_message: "Callable[[Packet], object] | None" = None
+        self.on_message: Callable[[Packet], object] | None = None
         #: Where messages larger than the receive buffer go; None skips them.
-        self.sink: "Sink | None" = None
-        self.on_delivered: "Callable[[int], object] | None" = None
-        #: Messages larger than the buffer that were skipped, acknowledgements for unknown ids, QoS 2 duplicates dropped.
+        self.sink: Sink | None = None
+        self.on_delivered: Callable[[int], object] | None = None
+        #: Messages larger than the buffer that were skipped, acknowledgements for unknown ids, QoS 2
+        #: duplicates dropped.
         self.skipped = self.strays = self.duplicates = 0
         # Sending: the chunk under way, then the entries of the outbox that this connection has not sent yet.
-        self.out_buf: "Bytes" = self.tx
+        self.out_buf: Bytes = self.tx
         self.out_at = 0
         self.out_n = 0
         self._out_from = _CONTROL
@@ -124,8 +128,8 @@ class Endpoint:
         self._open_state = bytearray(receive_window)
         self._large = LargeMessage()
         # The packet types that may arrive, by state, and their handlers, bound once.
-        self._takes: "tuple[int, ...]" = (0, 0, 0, 0, 0)
-        self._handlers: "tuple[Callable[[Packet], int], ...]" = ()
+        self._takes: tuple[int, ...] = (0, 0, 0, 0, 0)
+        self._handlers: tuple[Callable[[Packet], int], ...] = ()
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
@@ -162,7 +166,8 @@ class Endpoint:
         self.stalled = self._stuck = False
 
     def poll(self, now_ms: int) -> int:
-        """Tell the time: 0, or the status of a broken connection. ``now_ms`` wraps at 2**30 or a multiple of it.
+        """Tell the time: 0, or the status of a broken connection. ``now_ms`` wraps at 2**30 or a multiple of
+        it.
 
         E_TIMEOUT when the transport has taken nothing of what is to be sent for ``response_ms``.
         """
@@ -187,7 +192,8 @@ class Endpoint:
     def resume(self, session_present: bool) -> None:
         """Everything unacknowledged goes out again, in its order (4.4); new messages follow.
 
-        When the other end has lost the session, a QoS 2 message that it had answered with PUBREC is delivered: done.
+        When the other end has lost the session, a QoS 2 message that it had answered with PUBREC is
+        delivered: done.
         """
         box = self.outbox
         if not session_present:
@@ -205,11 +211,12 @@ class Endpoint:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:
-        """Hand in a message; it leaves through ``out``. Allocates nothing when topic and payload are bytes-like.
+        """Hand in a message; it leaves through ``out``. Allocates nothing when topic and payload are
+        bytes-like.
 
-        Returns 0 (QoS 0), or its packet id (QoS 1, 2): it is then in the outbox, connection or not, until acknowledged. Errors:
-        E_TOPIC, E_QOS; E_OFFLINE (QoS 0 without a connection); E_AGAIN (the transmit buffer is full for now); E_WINDOW (the
-        outbox is); E_TOO_LARGE.
+        Returns 0 (QoS 0), or its packet id (QoS 1, 2): it is then in the outbox, connection or not, until
+        acknowledged. Errors: E_TOPIC, E_QOS; E_OFFLINE (QoS 0 without a connection); E_AGAIN (the transmit
+        buffer is full for now); E_WINDOW (the outbox is); E_TOO_LARGE.
         """
         if topic is not self.known_topic:
             # A topic is checked once: the same object again is known to be right, unless it can be changed.
@@ -221,7 +228,9 @@ class Endpoint:
         if qos == 0:
             if self.state != ONLINE:
                 return errors.E_OFFLINE
-            end = encode.publish(self.tx, self.tx_end, self.tx_size, topic, payload, 0x31 if retain else 0x30, 0)
+            end = encode.publish(
+                self.tx, self.tx_end, self.tx_size, topic, payload, 0x31 if retain else 0x30, 0
+            )
             if end > 0:
                 self.tx_end = end
                 return 0
@@ -242,7 +251,7 @@ class Endpoint:
         return packet_id
 
     def out(self) -> int:
-        """How many bytes are to be sent now, from ``out_buf[out_at]`` on; 0 = none, or the status of a broken connection."""
+        """How many bytes are to be sent now, from ``out_buf[out_at]`` on; or the status of a broken connection."""
         n = self.out_n
         if n:
             return n
@@ -292,7 +301,7 @@ class Endpoint:
         self.out_n = n
 
     def _put(self, end: int) -> int:
-        """Take what an encoder wrote at the end of the control bytes; returns 0 or its error, E_AGAIN when it may fit later."""
+        """Take what an encoder wrote behind the control bytes: 0 or its error, E_AGAIN when it may fit later."""
         if end < 0:
             return errors.E_AGAIN if end == errors.E_TOO_LARGE and self.tx_end else end
         self.tx_end = end
@@ -307,8 +316,8 @@ class Endpoint:
     def feed(self, n: int) -> int:
         """Parse ``n`` more bytes, just read into ``rx.view``: 0, or the error that broke the connection.
 
-        Whole packets are handled where they lie; the rest waits. Stops early, with ``stalled`` set, when an answer has no
-        room in the transmit buffer.
+        Whole packets are handled where they lie; the rest waits. Stops early, with ``stalled`` set, when an
+        answer has no room in the transmit buffer.
         """
         rx = self.rx
         i = rx.start
@@ -341,8 +350,9 @@ class Endpoint:
                 continue
             head = buf[i]
             if head & 0xFE == 0x30 and i + 4 < end and takes & 8:
-                # PUBLISH at QoS 0, whole and with a short length, is by far the most frequent packet, and a board's throughput is
-                # decided here: no call but to check the topic. Whatever is unusual about it is left to the careful way below.
+                # PUBLISH at QoS 0, whole and with a short length, is by far the most frequent packet, and a
+                # board's throughput is decided here: no call but to check the topic. Whatever is unusual
+                # about it is left to the careful way below.
                 stop = i + 2 + buf[i + 1]
                 at = i + 4
                 topic_end = at + (buf[i + 2] << 8 | buf[i + 3])
@@ -431,7 +441,7 @@ class Endpoint:
         return -1
 
     def _before_qos2(self, packet_id: int) -> int:
-        """0 when the message is new; 1 when it is a repetition, which is answered, not delivered (4.3.3); or E_RX_WINDOW."""
+        """0 when the message is new, 1 when it is a repetition: answered, not delivered (4.3.3); or E_RX_WINDOW."""
         i = self._find_open(packet_id)
         if i < 0:
             return 0 if self._find_open(0) >= 0 else errors.E_RX_WINDOW
@@ -441,7 +451,10 @@ class Endpoint:
         return 1
 
     def _received(self, packet_id: int, qos: int, answer: bool) -> None:
-        """A message at QoS 1 or 2 was delivered: note it, and answer it now or when the application says so."""
+        """A message at QoS 1 or 2 was delivered.
+
+        Note it, and answer it now or when the application says so.
+        """
         if qos == 2:
             i = self._find_open(0)
             self._open_ids[i] = packet_id
@@ -452,9 +465,11 @@ class Endpoint:
     def acknowledge(self, packet_id: int, qos: int, epoch: int) -> int:
         """With ``auto_ack`` off: acknowledge a message; ``epoch`` is the endpoint's when the message came.
 
-        Acknowledge in the order of arrival (4.6). 0; E_AGAIN when the transmit buffer is full for now; E_STATE for a QoS 1 message of
-        an earlier connection (it comes again); E_UNKNOWN_ID for a QoS 2 message that is not open.
+        Acknowledge in the order of arrival (4.6). 0; E_AGAIN when the transmit buffer is full for now;
+        E_STATE for a QoS 1 message of an earlier connection (it comes again); E_UNKNOWN_ID for a QoS 2
+        message that is not open.
         """
+        i = 0
         if qos == 2:
             i = self._find_open(packet_id)
             if i < 0 or packet_id == 0:
@@ -466,7 +481,9 @@ class Endpoint:
         elif epoch != self.epoch or self.state != ONLINE:
             return errors.E_STATE
         bad = self._put(
-            encode.acknowledge(self.tx, self.tx_end, self.tx_size, _PUBACK if qos == 1 else _PUBREC, packet_id)
+            encode.acknowledge(
+                self.tx, self.tx_end, self.tx_size, _PUBACK if qos == 1 else _PUBREC, packet_id
+            )
         )
         if bad == 0 and qos == 2:
             self._open_state[i] = _ANSWERED

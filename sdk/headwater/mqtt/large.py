@@ -1,7 +1,9 @@
-"""A PUBLISH that is larger than the receive buffer: it passes through, to a sink or to nobody, and the connection lives.
+"""A PUBLISH that is larger than the receive buffer: it passes through, to a sink or to nobody, and the
+connection lives.
 
-Its fixed header and topic are held, if they fit, and the payload is handed to the sink as it arrives. A topic that does not
-fit cannot be delivered: the message is skipped, but its packet id is still read, so that it can be acknowledged.
+Its fixed header and topic are held, if they fit, and the payload is handed to the sink as it arrives. A topic
+that does not fit cannot be delivered: the message is skipped, but its packet id is still read, so that it can
+be acknowledged.
 """
 
 from headwater.errors import E_FIELD, E_PACKET_ID
@@ -17,7 +19,7 @@ class LargeMessage:
     """The state of one large message: ``left`` bytes of it are still to come, 0 when there is none."""
 
     def __init__(self) -> None:
-        self._sink: "Sink | None" = None
+        self._sink: Sink | None = None
         self.left = 0
         self.qos = 0
         self.packet_id = 0
@@ -28,8 +30,9 @@ class LargeMessage:
     def begin(self, p: "Packet", at: int, end: int, capacity: int) -> int:
         """Look at the beginning of the packet at ``at``, whose fixed header is in ``p``.
 
-        Returns the offset from which on ``left`` bytes are to be passed, 0 when more must be read first, or a peer's-fault code.
-        ``p`` has topic and packet id unless the topic does not fit (``topic_end`` is then ``topic_at``).
+        Returns the offset from which on ``left`` bytes are to be passed, 0 when more must be read first, or a
+        peer's-fault code. ``p`` has topic and packet id unless the topic does not fit (``topic_end`` is then
+        ``topic_at``).
         """
         body = p.body
         if end - body < 2:

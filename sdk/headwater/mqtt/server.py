@@ -1,4 +1,5 @@
-"""A server's end of one connection (MQTT 3.1.1): what the gateway speaks to its serial boards, and tests to a client.
+"""A server's end of one connection (MQTT 3.1.1): what the gateway speaks to its serial boards, and tests to a
+client.
 
 It keeps one client's session. Routing between clients is not its affair.
 """
@@ -28,12 +29,14 @@ _LATER = const(1)
 
 
 class ServerSession(Endpoint):
-    """A server's end of a connection. ``listen`` when a transport is there; CONNECT must come within ``response_ms``.
+    """A server's end of a connection. ``listen`` when a transport is there; CONNECT must come within
+    ``response_ms``.
 
-    ``on_connect(connect, packet)`` decides: 0 (a new session), SESSION_PRESENT, or a return code of 3.2.2.3. Without it, everyone
-    is taken, into the kept session unless the client asks for a clean one. ``on_subscribe(packet, qos)`` is asked for each filter
-    (``packet.topic_bytes()``): 0, 1, 2 or 0x80; ``on_unsubscribe(packet)`` is told. ``connect_packet`` keeps CONNECT's fields,
-    which are offsets into the buffer and valid only during ``on_connect``. ``graceful``: the client said DISCONNECT: no will (3.14.4).
+    ``on_connect(connect, packet)`` decides: 0 (a new session), SESSION_PRESENT, or a return code of 3.2.2.3.
+    Without it, everyone is taken, into the kept session unless the client asks for a clean one.
+    ``on_subscribe(packet, qos)`` is asked for each filter (``packet.topic_bytes()``): 0, 1, 2 or 0x80;
+    ``on_unsubscribe(packet)`` is told. ``connect_packet`` keeps CONNECT's fields, which are offsets into the
+    buffer and valid only during ``on_connect``. ``graceful``: the client said DISCONNECT: no will (3.14.4).
     """
 
     def __init__(
@@ -61,9 +64,9 @@ class ServerSession(Endpoint):
         self.connect_packet = decode_server.Connect()
         self.keep_alive = 0
         self.graceful = False
-        self.on_connect: "Callable[[Connect, Packet], int] | None" = None
-        self.on_subscribe: "Callable[[Packet, int], int] | None" = None
-        self.on_unsubscribe: "Callable[[Packet], object] | None" = None
+        self.on_connect: Callable[[Connect, Packet], int] | None = None
+        self.on_subscribe: Callable[[Packet, int], int] | None = None
+        self.on_unsubscribe: Callable[[Packet], object] | None = None
         self._has_session = False
         self._codes = bytearray(_MAX_FILTERS)
         self._takes = SERVER_TAKES
@@ -95,7 +98,10 @@ class ServerSession(Endpoint):
         self.event(OPEN)
 
     def poll(self, now_ms: int) -> int:
-        """Tell the time: E_TIMEOUT when CONNECT does not come, or nothing for one and a half keep-alives (3.1.2.10)."""
+        """Tell the time.
+
+        E_TIMEOUT when CONNECT does not come, or nothing for one and a half keep-alives (3.1.2.10).
+        """
         bad = super().poll(now_ms)
         if bad:
             return bad

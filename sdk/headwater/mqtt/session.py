@@ -1,4 +1,7 @@
-"""The client's session (MQTT 3.1.1): connect, publish, subscribe, keep alive; what is unacknowledged outlives a connection."""
+"""The client's session (MQTT 3.1.1).
+
+Connect, publish, subscribe, keep alive; what is unacknowledged outlives a connection.
+"""
 
 from array import array
 
@@ -25,13 +28,14 @@ _GENERATIONS = const(31)
 class ClientSession(Endpoint):
     """A client's end. Strings are bytes in UTF-8; times are milliseconds, ``keep_alive`` seconds (0 = none).
 
-    ``clean`` (3.1.2.4): with False the server keeps the session, and QoS 2 is exactly once across connections. Buffers: a
-    packet to be received whole must fit in seven eighths of ``rx_size``; CONNECT and SUBSCRIBE, and PUBLISH at QoS 0, must fit in
-    ``tx_size``, PUBLISH at QoS 1 and 2 in ``outbox_size``. ``slots`` messages may be unacknowledged or waiting, ``window`` of them sent.
-    ``receive_window`` is how many QoS 2 messages the server may have open.
+    ``clean`` (3.1.2.4): with False the server keeps the session, and QoS 2 is exactly once across
+    connections. Buffers: a packet to be received whole must fit in seven eighths of ``rx_size``; CONNECT and
+    SUBSCRIBE, and PUBLISH at QoS 0, must fit in ``tx_size``, PUBLISH at QoS 1 and 2 in ``outbox_size``.
+    ``slots`` messages may be unacknowledged or waiting, ``window`` of them sent. ``receive_window`` is how
+    many QoS 2 messages the server may have open.
 
-    ``on_online(session_present)`` is called when the server has accepted; ``on_answer(packet_id, code)`` for SUBACK (code 0, 1, 2
-    or 0x80, refused) and UNSUBACK (code 0). The will is set by ``set_will``.
+    ``on_online(session_present)`` is called when the server has accepted; ``on_answer(packet_id, code)`` for
+    SUBACK (code 0, 1, 2 or 0x80, refused) and UNSUBACK (code 0). The will is set by ``set_will``.
     """
 
     def __init__(
@@ -66,19 +70,20 @@ class ClientSession(Endpoint):
         self.clean = clean
         self._user = user
         self._password = password
-        self._will_topic: "Bytes | None" = None
-        self._will_payload: "Bytes" = b""
+        self._will_topic: Bytes | None = None
+        self._will_payload: Bytes = b""
         self._will_qos = 0
         self._will_retain = False
         #: CONNACK's return code (3.2.2.3), when the status is E_REFUSED.
         self.return_code = 0
         #: Whether the server had kept the session, by its last CONNACK (3.2.2.2).
         self.session_present = False
-        self.on_online: "Callable[[bool], object] | None" = None
-        self.on_answer: "Callable[[int, int], object] | None" = None
+        self.on_online: Callable[[bool], object] | None = None
+        self.on_answer: Callable[[int, int], object] | None = None
         self._pinged = False
         self._ping_time = 0
-        # SUBSCRIBE and UNSUBSCRIBE that wait for their answer: packet id (0 = free place) and the answer's type.
+        # SUBSCRIBE and UNSUBSCRIBE that wait for their answer: packet id (0 = free place) and the answer's
+        # type.
         self._request_ids = array("H", bytes(2 * _REQUESTS))
         self._request_answers = bytearray(_REQUESTS)
         self._generation = 0
@@ -104,8 +109,13 @@ class ClientSession(Endpoint):
             refuse,
         )
 
-    def set_will(self, topic: "Bytes | None", payload: "Bytes" = b"", qos: int = 0, retain: bool = False) -> int:
-        """What the server publishes when the connection is lost (3.1.2.5), from the next ``connect`` on. E_TOPIC, E_QOS."""
+    def set_will(
+        self, topic: "Bytes | None", payload: "Bytes" = b"", qos: int = 0, retain: bool = False
+    ) -> int:
+        """What the server publishes when the connection is lost (3.1.2.5), from the next ``connect`` on.
+
+        E_TOPIC, E_QOS.
+        """
         if topic is not None and (len(topic) > 65535 or self._check(topic, 0, len(topic))):
             return errors.E_TOPIC
         if not 0 <= qos <= 2:
@@ -146,7 +156,8 @@ class ClientSession(Endpoint):
     def subscribe(self, topic_filter: "Bytes", qos: int = 0) -> int:
         """SUBSCRIBE to one filter. Returns the packet id, which ``on_answer`` gets with the answer.
 
-        E_FILTER, E_QOS, E_OFFLINE, E_TOO_LARGE; E_AGAIN when the transmit buffer is full or eight requests are unanswered.
+        E_FILTER, E_QOS, E_OFFLINE, E_TOO_LARGE; E_AGAIN when the transmit buffer is full or eight requests
+        are unanswered.
         """
         if not 0 <= qos <= 2:
             return errors.E_QOS
@@ -178,7 +189,10 @@ class ClientSession(Endpoint):
         return packet_id
 
     def disconnect(self) -> int:
-        """Queue DISCONNECT (3.14): close the transport once ``out`` is 0. E_AGAIN when the transmit buffer is full for now."""
+        """Queue DISCONNECT (3.14).
+
+        Close the transport once ``out`` is 0. E_AGAIN when the transmit buffer is full for now.
+        """
         if self.state == CLOSING:
             return 0
         if self.state == ONLINE:
@@ -191,7 +205,8 @@ class ClientSession(Endpoint):
     def poll(self, now_ms: int) -> int:
         """Tell the time, a few times a second: keep-alive, and E_TIMEOUT when the server does not answer.
 
-        PINGREQ goes out when nothing was sent, or nothing received, for three quarters of the keep-alive (3.1.2.10).
+        PINGREQ goes out when nothing was sent, or nothing received, for three quarters of the keep-alive
+        (3.1.2.10).
         """
         bad = super().poll(now_ms)
         if bad:
@@ -200,9 +215,15 @@ class ClientSession(Endpoint):
         if state == ONLINE and self.keep_alive:
             interval = self.keep_alive * 750
             if self._pinged:
-                if (now_ms - self._ping_time) & TICKS_MASK >= self.response_ms <= (now_ms - self.rx_time) & TICKS_MASK:
+                if (
+                    (now_ms - self._ping_time) & TICKS_MASK
+                    >= self.response_ms
+                    <= (now_ms - self.rx_time) & TICKS_MASK
+                ):
                     return self.fail(errors.E_TIMEOUT)
-            elif (now_ms - self.tx_time) & TICKS_MASK >= interval or (now_ms - self.rx_time) & TICKS_MASK >= interval:
+            elif (now_ms - self.tx_time) & TICKS_MASK >= interval or (
+                now_ms - self.rx_time
+            ) & TICKS_MASK >= interval:
                 if self._put(encode.bare(self.tx, self.tx_end, self.tx_size, spec.PINGREQ)) == 0:
                     self._pinged = True
                     self._ping_time = now_ms

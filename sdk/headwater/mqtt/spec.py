@@ -48,4 +48,3 @@ NOT_AUTHORIZED = const(5)
 
 #: SUBACK's code for a refused filter (3.9.3).
 SUBSCRIBE_FAILED = const(0x80)
-

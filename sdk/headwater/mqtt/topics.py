@@ -26,7 +26,8 @@ for _c in range(128, 256):
 
 
 def check_name(buf: "Bytes", at: int, end: int) -> int:
-    """Whether ``buf[at:end]`` is a topic name: OK, BAD_UTF8 (1.5.3) or BAD_TOPIC (empty, or a wildcard: 3.3.2.1).
+    """Whether ``buf[at:end]`` is a topic name: OK, BAD_UTF8 (1.5.3) or BAD_TOPIC (empty, or a wildcard:
+    3.3.2.1).
 
     A port may hand a session its own faster function with the same answers.
     """
@@ -47,7 +48,10 @@ def check_name(buf: "Bytes", at: int, end: int) -> int:
 
 
 def check_filter(buf: "Bytes", at: int, end: int) -> int:
-    """Whether ``buf[at:end]`` is a topic filter: OK, BAD_UTF8 or BAD_TOPIC (4.7.1: a wildcard fills its level, # is last)."""
+    """Whether ``buf[at:end]`` is a topic filter.
+
+    OK, BAD_UTF8 or BAD_TOPIC (4.7.1: a wildcard fills its level, # is last).
+    """
     if at == end:
         return BAD_TOPIC
     if check_utf8(buf, at, end) >= 0:
