@@ -1,0 +1,112 @@
+"""Imports point one way only: what docs/architecture.md says of the folders holds."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PORTS = {"headwater_board", "headwater_host", "headwater_spark", "pyspark_headwater"}
+
+#: What each part may import of the project. The core's own parts are in `CORE`.
+MAY_IMPORT = {
+    "sdk/headwater": {"headwater"},
+    "ports/micropython/headwater_board": {"headwater", "headwater_board"},
+    "ports/cpython/headwater_host": {"headwater", "headwater_host", "headwater_spark"},
+    "ports/spark/headwater_spark": {"headwater", "headwater_host", "headwater_spark"},
+    "ports/spark/pyspark_headwater": {"headwater_spark"},
+}
+
+#: In the core: from what on a module may be imported, lowest first. A module imports only what stands before it.
+CORE = [
+    ["headwater.types", "headwater.wire"],
+    ["headwater.errors"],
+    [
+        "headwater.reasons",
+        "headwater.rxbuf",
+        "headwater.store",
+        "headwater.mqtt.spec",
+        "headwater.mqtt.topics",
+    ],
+    ["headwater.mqtt.transitions", "headwater.mqtt.encode"],
+    ["headwater.mqtt.decode", "headwater.mqtt.encode_server"],
+    ["headwater.mqtt.decode_server", "headwater.mqtt.large"],
+    ["headwater.mqtt.endpoint"],
+    ["headwater.mqtt.session", "headwater.mqtt.server"],
+    ["headwater.client"],
+]
+LEVEL = {name: level for level, names in enumerate(CORE) for name in names}
+#: Modules that nothing on a board has: the core must not need them.
+NOT_ON_A_BOARD = {
+    "typing",
+    "__future__",
+    "dataclasses",
+    "enum",
+    "abc",
+    "pathlib",
+    "functools",
+    "threading",
+    "socket",
+    "time",
+}
+
+
+def runtime_imports(path: Path) -> set[str]:
+    """The modules a file imports when it runs: imports under TYPE_CHECKING do not count."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            for other in node.orelse:
+                visit(other)
+            return
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")))
+    return found
+
+
+def module_name(path: Path, root: Path) -> str:
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_a_part_imports_only_what_lies_below_it(part: str) -> None:
+    ours = PORTS | {"headwater"}
+    files = list((ROOT / part).rglob("*.py"))
+    assert files
+    for path in files:
+        strangers = {name.split(".")[0] for name in runtime_imports(path)} & ours - MAY_IMPORT[part]
+        assert not strangers, f"{path.relative_to(ROOT)} imports {strangers}"
+
+
+def test_modules_of_the_core_import_only_downwards() -> None:
+    names = set()
+    for path in (ROOT / "sdk/headwater").rglob("*.py"):
+        name = module_name(path, ROOT / "sdk")
+        if path.name == "__init__.py" or name.startswith("headwater.link"):
+            continue
+        names.add(name)
+        assert name in LEVEL, f"{name} has no place in CORE"
+        for imported in runtime_imports(path) & LEVEL.keys():
+            assert LEVEL[imported] < LEVEL[name], f"{name} imports {imported}"
+    assert names == LEVEL.keys()
+
+
+def test_the_core_needs_nothing_a_board_lacks() -> None:
+    for path in (ROOT / "sdk/headwater").rglob("*.py"):
+        if path.name != "types.py":
+            assert not runtime_imports(path) & NOT_ON_A_BOARD, path
+
+
+def test_readme_shows_the_example_as_it_stands() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    example = (ROOT / "examples/device/uptime.py").read_text(encoding="utf-8")
+    assert f"```python\n{example}```" in readme
+    assert sum(1 for line in example.splitlines() if line.strip()) == 15
