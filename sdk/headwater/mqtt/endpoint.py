@@ -56,9 +56,11 @@ _ACK_SIZE = const(4)
 # Where the chunk that is being sent comes from.
 _CONTROL = const(0)
 _ENTRY = const(1)
-# An open QoS 2 id: delivered to the application, which has not acknowledged it; or answered with PUBREC.
+# An open QoS 2 id: delivered to the application, which has not acknowledged it; answered with PUBREC; or delivered,
+# and sent again on this connection before the application acknowledged it.
 _DELIVERED = const(1)
 _ANSWERED = const(2)
+_REPEATED = const(3)
 
 
 class Endpoint:
@@ -120,12 +122,15 @@ class Endpoint:
         self._out_from = _CONTROL
         self._entry = outbox.head
         self._unsent = 0
+        # Releasing the ids of a forgotten life: answers still awaited, and the last id asked for.
+        self._sweep = self._swept = 0
         self.in_flight = 0
         #: Whether what was read waits for room to answer it; ``feed(0)`` goes on once something was sent.
         self.stalled = False
-        # Receiving: QoS 2 ids that wait for PUBREL (0 = free place) and what became of each.
+        # Receiving: QoS 2 ids that wait for PUBREL (0 = free place), what became of each, and the epoch it came in.
         self._open_ids = array("H", bytes(2 * receive_window))
         self._open_state = bytearray(receive_window)
+        self._open_epoch = array("I", [0] * receive_window)
         self._large = LargeMessage()
         # The packet types that may arrive, by state, and their handlers, bound once.
         self._takes: tuple[int, ...] = (0, 0, 0, 0, 0)
@@ -145,6 +150,9 @@ class Endpoint:
         self.status = 0
         self.epoch += 1
         self.now = self.rx_time = self.tx_time = now_ms
+        for i in range(len(self._open_state)):
+            if self._open_state[i] == _REPEATED:
+                self._open_state[i] = _DELIVERED
 
     def lost(self) -> None:
         """The transport is gone: what is unacknowledged waits for the next connection."""
@@ -207,6 +215,13 @@ class Endpoint:
         self._entry = box.head
         self._unsent = box.count
         self.in_flight = 0
+        # A server that kept a session which this end has forgotten (a reset, and the outbox was in memory) may hold
+        # QoS 2 messages of it under ids that are about to be used again, and would take the new ones for repetitions.
+        # So first every id is released; an id that was not held is answered as well (4.3.3).
+        self._sweep = self._swept = 0
+        if session_present and box.fresh:
+            self._sweep = box.slots
+        box.fresh = session_present and box.fresh
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -262,9 +277,19 @@ class Endpoint:
             self._out_from = _CONTROL
             self.out_n = n
             return n
-        if self._unsent and self.state == ONLINE and self.in_flight < self.window:
-            return self._out_entry()
+        if self.state == ONLINE:
+            if self._sweep:
+                return self._out_sweep()
+            if self._unsent and self.in_flight < self.window:
+                return self._out_entry()
         return self.status
+
+    def _out_sweep(self) -> int:
+        """PUBREL for the next ids to be released, as many as the transmit buffer holds; 0 while answers are awaited."""
+        while self._swept < self.outbox.slots and self.tx_size - self.tx_end >= _ACK_SIZE:
+            self._swept += 1
+            self._put_ack(_PUBREL, self._swept)
+        return self.out() if self.tx_end else 0
 
     def _out_entry(self) -> int:
         box = self.outbox
@@ -448,6 +473,8 @@ class Endpoint:
         self.duplicates += 1
         if self._open_state[i] == _ANSWERED:
             self._put_ack(_PUBREC, packet_id)
+        else:
+            self._open_state[i] = _REPEATED
         return 1
 
     def _received(self, packet_id: int, qos: int, answer: bool) -> None:
@@ -459,6 +486,7 @@ class Endpoint:
             i = self._find_open(0)
             self._open_ids[i] = packet_id
             self._open_state[i] = _ANSWERED if answer else _DELIVERED
+            self._open_epoch[i] = self.epoch
         if answer:
             self._put_ack(_PUBACK if qos == 1 else _PUBREC, packet_id)
 
@@ -472,10 +500,10 @@ class Endpoint:
         i = 0
         if qos == 2:
             i = self._find_open(packet_id)
-            if i < 0 or packet_id == 0:
+            if i < 0 or packet_id == 0 or self._open_epoch[i] != epoch:
                 return errors.E_UNKNOWN_ID
-            if epoch != self.epoch or self.state != ONLINE:
-                # Its repetition on this connection will be answered at once.
+            if self.state != ONLINE or (epoch != self.epoch and self._open_state[i] != _REPEATED):
+                # Its repetition will be answered at once.
                 self._open_state[i] = _ANSWERED
                 return 0
         elif epoch != self.epoch or self.state != ONLINE:
@@ -516,6 +544,10 @@ class Endpoint:
         if new == WRONG:
             return errors.E_ACK_KIND
         if new == STRAY:
+            if self._sweep and kind == _PUBCOMP and packet_id <= box.slots:
+                self._sweep -= 1
+                box.fresh = self._sweep > 0
+                return 0
             self.strays += 1
             if kind == _PUBREC:
                 self._put_ack(_PUBREL, packet_id)
@@ -533,10 +565,9 @@ class Endpoint:
 
     def _delivered(self, i: int) -> None:
         """Entry ``i`` is acknowledged to its end."""
-        packet_id = self.outbox.pid[i]
         self.outbox.set(i, DONE)
         if self.on_delivered is not None:
-            self.on_delivered(packet_id)
+            self.on_delivered(i + 1)
 
     def _was_sent(self, i: int) -> bool:
         """Whether this connection has sent entry ``i`` to its last byte: only then can it be acknowledged."""
