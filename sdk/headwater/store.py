@@ -1,10 +1,9 @@
-"""The outbox: what is to be delivered at QoS 1 or 2 and is not yet acknowledged, in the order it was handed
-in.
+"""The outbox: what is to be delivered at QoS 1 or 2 and is not yet acknowledged, in the order it was given.
 
 The contract (``Outbox`` in ``headwater.types``): an entry is one encoded PUBLISH with a packet id and a
-delivery state (``headwater.mqtt.transitions``). Entries form a ring; packet ids come from it, so that an
-acknowledgement finds its entry without a search: entry of id = (id - 1) mod slots. ``RamOutbox`` is the
-contract in memory.
+delivery state (``headwater.mqtt.transitions``). Entries form a ring, and an entry's packet id is its index + 1:
+so an acknowledgement finds its entry without a search, and after a reset it is known which ids a former life may
+have left open at the server. ``RamOutbox`` is the contract in memory.
 """
 
 from array import array
@@ -21,22 +20,21 @@ class RamOutbox:
     """Up to ``slots`` messages in ``size`` bytes of memory; allocates nothing after construction.
 
     A packet is built in ``buf`` at the offset that ``reserve`` gives and becomes an entry with ``commit``.
-    ``head`` is the oldest entry's index, ``count`` how many there are from it on, ``pid[i]``, ``state[i]``,
-    ``at[i]`` and ``size[i]`` describe entry i.
+    ``head`` is the oldest entry's index, ``count`` how many there are from it on; ``state[i]``, ``at[i]`` and
+    ``size[i]`` describe entry i. ``fresh``: nothing is known of what was under way before this was made.
     """
 
     def __init__(self, size: int, slots: int):
-        if not 0 < slots <= 32640 or size < 8:
-            raise ValueError("an outbox needs 1 to 32640 slots, and at least 8 bytes")
+        if not 0 < slots < FIRST_REQUEST_ID or size < 8:
+            raise ValueError("an outbox needs 1 to 65280 slots, and at least 8 bytes")
         self.buf = bytearray(size)
         self.slots = slots
         self.head = 0
         self.count = 0
-        self.pid = array("H", bytes(2 * slots))
         self.state = bytearray(slots)
         self.at = array("I", [0] * slots)
         self.size = array("I", [0] * slots)
-        self._ids = (FIRST_REQUEST_ID - 1) // slots * slots
+        self.fresh = True
         self._next = 0
         self._free = 0
         self._reserved = 0
@@ -69,23 +67,19 @@ class RamOutbox:
 
     def commit(self, n: int, state: int) -> int:
         """Make the packet of ``n`` bytes built at the reserved offset an entry; returns its index."""
-        i = self._next % self.slots
-        self.pid[i] = self._next + 1
+        i = self._next
         self.state[i] = state
         self.at[i] = self._reserved
         self.size[i] = n
         self._free = self._reserved + n
-        self._next += 1
-        if self._next == self._ids:
-            self._next = 0
+        self._next = i + 1 if i + 1 < self.slots else 0
         self.count += 1
         return i
 
     def find(self, packet_id: int) -> int:
         """The index of the entry with this packet id, or -1."""
-        i = (packet_id - 1) % self.slots
-        state = self.state[i]
-        return i if state != _FREE and state != _DONE and self.pid[i] == packet_id else -1
+        i = packet_id - 1
+        return i if 0 <= i < self.slots and _FREE != self.state[i] != _DONE else -1
 
     def set(self, i: int, state: int) -> None:
         """Change an entry's delivery state; acknowledged entries leave from the oldest on."""
@@ -101,8 +95,8 @@ class RamOutbox:
             self.head = head
 
     def clear(self) -> None:
-        """Forget every entry: for a session that begins anew. Packet ids go on."""
+        """Forget every entry: for a session that begins anew."""
         for i in range(self.slots):
             self.state[i] = _FREE
-        self.head = self._next % self.slots
+        self.head = self._next
         self.count = 0

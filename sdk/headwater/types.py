@@ -89,7 +89,7 @@ class Outbox(Protocol):
     slots: int
     head: int
     count: int
-    pid: array[int]
+    fresh: bool
     state: bytearray
     at: array[int]
     size: array[int]
