@@ -10,7 +10,8 @@ import sys
 
 def _first_line(path: str) -> "list[str]":
     with open(path) as f:
-        return f.readline().split()
+        line: str = f.readline()
+        return line.split()
 
 
 def _columns(path: str, skip: int) -> "list[list[str]]":

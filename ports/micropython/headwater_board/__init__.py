@@ -1,1 +1,1 @@
-"""What a board brings to headwater's core: sockets, serial lines, WiFi. Import what is used: ``headwater_board.tcp``."""
+"""What a board brings to headwater's core: sockets and serial lines. Import what is used: ``headwater_board.tcp``."""

@@ -7,7 +7,16 @@ of raising, and nothing of Python stands between the session and the network.
 import errno
 import select
 import socket
-import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    def ticks_ms() -> int:
+        """``time.ticks_ms``, as the integer that it is."""
+        ...
+else:
+    from time import ticks_ms
 
 _IPPROTO_TCP = 6
 _TCP_NODELAY = 1
@@ -20,11 +29,11 @@ class Tcp:
         self.host = host
         self.port = port
         self.timeout_ms = timeout_ms
-        self.ticks_ms = time.ticks_ms
+        self.ticks_ms = ticks_ms
         self._poll = select.poll()
         self._socket: socket.socket | None = None
 
-    def open(self) -> "socket.socket":
+    def open(self) -> "Any":
         """Connect; raises OSError (ETIMEDOUT when nobody answered)."""
         if self._socket is not None:
             self._poll.unregister(self._socket)
