@@ -67,6 +67,6 @@ class HeadwaterError(Exception):
     """Raised by the conveniences that raise; ``code`` is the status, as the core returned it."""
 
     def __init__(self, code: int, detail: str = ""):
-        super().__init__(code, detail)
+        super().__init__(f"status {code}: {detail}" if detail else f"status {code}")
         self.code = code
         self.detail = detail

@@ -1,0 +1,150 @@
+"""A board that measures itself and publishes what it finds, at QoS 0, 1 and 2 in turn, until its time is over.
+
+``telemetry.json`` beside this file says who it is and whom it talks to:
+
+    {"name": "b1", "host": "127.0.0.1", "port": 1883, "period_ms": 20, "seconds": 20}
+    {"name": "b3", "serial": "/dev/ttyS0", "period_ms": 20, "seconds": 20}
+
+Each message is a JSON object with the board's identity (``board``, ``boot``, ``seq``), the time in microseconds
+since 1970 (``t``) and the values. ``boot`` counts the starts of this board, in ``boot.txt``. ``sent.jsonl`` keeps
+what was handed in and what the other end acknowledged, so that anyone can count what became of it.
+"""
+
+import json
+import time
+
+from sampling import sample
+
+from headwater.client import Client
+from headwater.errors import HeadwaterError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from headwater.types import Dialer
+
+QUEUE = 64
+PAUSE_MS = 200
+
+
+def read_settings() -> "dict[str, Any]":
+    """Who this board is, and whom it talks to."""
+    with open("telemetry.json") as f:
+        settings: dict[str, Any] = json.load(f)
+    return settings
+
+
+def next_boot() -> int:
+    """The number of this start, kept across resets."""
+    try:
+        with open("boot.txt") as f:
+            boot = int(f.read()) + 1
+    except OSError:
+        boot = 1
+    with open("boot.txt", "w") as f:
+        f.write(str(boot))
+    return boot
+
+
+def dialer(settings: "dict[str, Any]") -> "Dialer":
+    """TCP or the serial line, as the settings say; a board imports only what it uses."""
+    if "serial" in settings:
+        from headwater_board.serial import Serial
+
+        return Serial(settings["serial"])
+    from headwater_board.tcp import Tcp
+
+    return Tcp(settings["host"], settings["port"])
+
+
+class Telemetry:
+    """Publishes samples through a client, and writes down what was sent and acknowledged."""
+
+    def __init__(self, client: Client, name: str, boot: int):
+        self.client = client
+        self.name = name
+        self.boot = boot
+        self.topic = b"headwater/" + name.encode() + b"/telemetry"
+        self.seq = 0
+        self.waiting: dict[int, tuple[int, int]] = {}
+        self.record = open("sent.jsonl", "a")
+        client.on_delivered = self.delivered
+
+    def note(self, seq: int, qos: int, acknowledged: bool) -> None:
+        """Write down what became of a message."""
+        line = {"board": self.name, "boot": self.boot, "seq": seq, "qos": qos, "acknowledged": acknowledged}
+        self.record.write(json.dumps(line) + "\n")
+        self.record.flush()
+
+    def delivered(self, packet_id: int) -> None:
+        """The other end has acknowledged a message to its end."""
+        seq, qos = self.waiting.pop(packet_id)
+        self.note(seq, qos, True)
+
+    def publish(self) -> bool:
+        """Measure and hand in one message; False when the outbox is full: try again after a poll."""
+        values: dict[str, Any] = sample()
+        values["board"] = self.name
+        values["boot"] = self.boot
+        values["seq"] = self.seq
+        values["t"] = time.time_ns() // 1000
+        qos = self.seq % 3
+        packet_id = self.client.publish(self.topic, json.dumps(values).encode(), qos)
+        if packet_id < 0 and qos:
+            return False
+        # At QoS 0 a message that finds no connection is gone, and that is what QoS 0 says.
+        self.note(self.seq, qos, False)
+        if packet_id > 0:
+            self.waiting[packet_id] = (self.seq, qos)
+        self.seq += 1
+        return True
+
+    def run(self, seconds: float, period_ms: int) -> None:
+        """Publish every ``period_ms`` for ``seconds``, then wait for what is unacknowledged."""
+        client = self.client
+        begin = time.ticks_ms()
+        due = begin
+        while time.ticks_diff(time.ticks_ms(), begin) < seconds * 1000 or client.session.outbox.count:
+            if not client.connected:
+                self.reconnect()
+            elif time.ticks_diff(time.ticks_ms(), begin) >= seconds * 1000:
+                client.wait(10)
+            elif time.ticks_diff(time.ticks_ms(), due) >= 0 and self.publish():
+                due = time.ticks_add(due, period_ms)
+            else:
+                client.wait(max(1, min(period_ms, time.ticks_diff(due, time.ticks_ms()))))
+        client.disconnect()
+
+    def reconnect(self) -> None:
+        """Try once, and pause when it fails."""
+        try:
+            kept = self.client.connect()
+            print(self.name, "boot", self.boot, "connected; the session was", "kept" if kept else "new")
+        except (OSError, HeadwaterError) as error:
+            print(self.name, "boot", self.boot, "not connected:", error)
+            time.sleep_ms(PAUSE_MS)
+
+
+def main() -> None:
+    """Run until the time is over; what was measured meanwhile is in ``sent.jsonl``."""
+    settings = read_settings()
+    name = settings["name"]
+    client = Client(
+        dialer(settings),
+        name.encode(),
+        clean=False,
+        keep_alive=5,
+        response_ms=3000,
+        rx_size=512,
+        tx_size=1024,
+        outbox_size=8192,
+        slots=QUEUE,
+    )
+    board = Telemetry(client, name, next_boot())
+    print(name, "boot", board.boot, "starts")
+    board.run(settings["seconds"], settings["period_ms"])
+    print(name, "boot", board.boot, "done:", board.seq, "messages")
+
+
+main()

@@ -1,0 +1,235 @@
+"""``./run demo``: three boards, a broker, a gateway and Spark on this machine, with faults on the way.
+
+Two boards speak MQTT over TCP, one over a serial line through the gateway. One TCP link is cut, one board loses its
+power and comes back, the serial line is disturbed. Then Spark turns the gateway's capture log into tables, and every
+message that a board saw acknowledged is looked for in them.
+
+The exit status is 0 when nothing acknowledged is lost or doubled, 1 when something is, 2 when the demo itself failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from tools.broker import BrokerError, start_broker
+from tools.demo import result
+from tools.demo.boards import HEAP, DemoBoard
+from tools.demo.cable import Cable
+from tools.toolchain import ROOT
+from tools.virtual_board import BoardError
+
+_TOPIC = "headwater/+/telemetry"
+_END_TOPIC = "headwater/demo/end"
+
+
+class DemoError(Exception):
+    """A part of the demo did not do what it is there for."""
+
+
+def say(text: str) -> None:
+    """A line of progress, with the seconds since the start."""
+    print(f"demo {time.monotonic() - _began:6.1f} s  {text}", flush=True)
+
+
+_began = time.monotonic()
+
+
+class Headwater:
+    """The command ``headwater`` in a process; ``log`` is where what it says goes."""
+
+    def __init__(self, log: Path, *arguments: str) -> None:
+        """Start it."""
+        self.log = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "headwater_host.cli", *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def __enter__(self) -> Headwater:
+        """Nothing to do: it runs."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End it, if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    def text(self) -> str:
+        """What it has said."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def wait_for(self, text: str, timeout: float) -> None:
+        """Wait until it has said ``text``."""
+        deadline = time.monotonic() + timeout
+        while text not in self.text():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise DemoError(f"the gateway did not say {text!r}; it said:\n{self.text()}")
+            time.sleep(0.05)
+
+    def stop(self, timeout: float) -> None:
+        """Ask it to end, and wait until it has."""
+        self.process.send_signal(signal.SIGTERM)
+        if self.process.wait(timeout):
+            raise DemoError(
+                f"the gateway ended with status {self.process.returncode}; it said:\n{self.text()}"
+            )
+
+
+def run_headwater(*arguments: str, timeout: float) -> None:
+    """Run ``headwater`` to its end, its output on ours."""
+    done = subprocess.run(
+        [sys.executable, "-m", "headwater_host.cli", *arguments], timeout=timeout, check=False
+    )
+    if done.returncode:
+        raise DemoError(f"headwater {arguments[0]} ended with status {done.returncode}")
+
+
+def faults(
+    boards: dict[str, DemoBoard], cable: Cable, began: float, seconds: float
+) -> list[tuple[float, str]]:
+    """Cut, pull and disturb, each at its time; returns when what happened (seconds since ``began``)."""
+    happened = []
+
+    def at(part: float, what: str) -> None:
+        time.sleep(max(0.0, began + part * seconds - time.monotonic()))
+        say(what)
+        happened.append((time.monotonic() - began, what))
+
+    at(0.25, "b1: the link is cut")
+    cable.cut()
+    at(0.35, "b1: the link is mended")
+    cable.mend()
+    at(0.45, "b2: the power is cut")
+    boards["b2"].board.power_cut()
+    at(0.52, "b2: the power is back")
+    boards["b2"].set_time(began + seconds - time.monotonic())
+    boards["b2"].board.power_on()
+    at(0.65, "b3: the serial line is disturbed (one byte in 200 is damaged)")
+    noise = result.Noise(seed=3, one_in=200)
+    boards["b3"].board.uart_filter = noise
+    at(0.8, "b3: the serial line is quiet again")
+    boards["b3"].board.uart_filter = lambda number, to_board, data: data
+    say(f"b3: {noise.damaged} bytes were damaged on the way")
+    return happened
+
+
+def wait_until_done(boards: dict[str, DemoBoard], timeout: float) -> None:
+    """Wait until every board has said that everything it published is acknowledged."""
+    deadline = time.monotonic() + timeout
+    for name, board in boards.items():
+        try:
+            board.board.wait_for("done:", max(0.1, deadline - time.monotonic()))
+        except BoardError as error:
+            raise DemoError(f"{name} did not finish: {error}; it said:\n{board.board.log[-2000:]}") from None
+
+
+def progress(boards: dict[str, DemoBoard], stop: threading.Event) -> None:
+    """Every two seconds, what each board has published and seen acknowledged."""
+    while not stop.wait(2):
+        records = {name: board.record() for name, board in boards.items()}
+        say(
+            "   ".join(
+                f"{name}: {len(record.sent)} sent, {len(record.acknowledged)} acknowledged"
+                for name, record in records.items()
+            )
+        )
+
+
+def run(out: Path, seconds: float, period_ms: int) -> int:
+    """Run the demo into the directory ``out``; returns the exit status."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    capture = out / "capture"
+    with ExitStack() as stack:
+        broker = stack.enter_context(start_broker(out / "broker"))
+        say(f"the broker is {type(broker).__name__.lower()}, on port {broker.port}")
+        cable = stack.enter_context(Cable(broker.port))
+        boards = {
+            "b1": DemoBoard("b1", out / "b1", {"host": "127.0.0.1", "port": cable.port}, period_ms=period_ms),
+            "b2": DemoBoard(
+                "b2", out / "b2", {"host": "127.0.0.1", "port": broker.port}, period_ms=period_ms
+            ),
+            "b3": DemoBoard("b3", out / "b3", {"serial": 0}, period_ms=period_ms),
+        }
+        for board in boards.values():
+            stack.callback(board.board.close)
+        gateway = stack.enter_context(
+            Headwater(
+                out / "gateway.log",
+                "gateway",
+                *("--capture", str(capture)),
+                *("--broker", f"{broker.host}:{broker.port}"),
+                *("--topic", f"{_TOPIC}:2", "--topic", f"{_END_TOPIC}:1"),
+                *("--serial", boards["b3"].board.uart_ports[0]),
+            )
+        )
+        gateway.wait_for("subscribed", 20)
+        say(f"the gateway is ready; it lands what it gets in {capture}")
+        began = time.monotonic()
+        for name, board in boards.items():
+            board.set_time(seconds)
+            board.board.start()
+            say(f"{name}: MicroPython starts, {board.what}, with a heap of {HEAP}")
+        finished = threading.Event()
+        reporter = threading.Thread(target=progress, args=(boards, finished), daemon=True)
+        reporter.start()
+        events = faults(boards, cable, began, seconds)
+        wait_until_done(boards, seconds + 40)
+        finished.set()
+        reporter.join()
+        say("every board has everything acknowledged; the gateway finishes")
+        # The broker keeps the order: when this has arrived, everything before it has.
+        run_headwater(
+            *("pub", "-h", broker.host, "-p", str(broker.port), "-t", _END_TOPIC, "-m", "end", "-q", "1"),
+            timeout=20,
+        )
+        result.wait_for_topic(capture, _END_TOPIC, 30)
+        gateway.stop(20)
+        records = {name: board.record() for name, board in boards.items()}
+    say("Spark turns the capture log into tables")
+    tables = out / "tables"
+    run_headwater("pipeline", "run", "--capture", str(capture), "--out", str(tables), timeout=240)
+    return result.show(out, tables, records, events, say)
+
+
+def main() -> int:
+    """The command line of the demo."""
+    parser = argparse.ArgumentParser(prog="./run demo", description=__doc__)
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="how long the boards publish (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--period-ms",
+        type=int,
+        default=20,
+        help="time between two messages of a board (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "out" / "demo", help="where everything goes (default: out/demo)"
+    )
+    chosen = parser.parse_args()
+    if not 5 <= chosen.seconds <= 3600 or not 1 <= chosen.period_ms <= 10000:
+        parser.error("--seconds is 5 to 3600, --period-ms 1 to 10000")
+    try:
+        return run(chosen.out.absolute(), chosen.seconds, chosen.period_ms)
+    except (DemoError, BrokerError, BoardError, OSError, subprocess.TimeoutExpired) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""The demo's boards: virtual boards with headwater and examples/device/telemetry.py on them, as on real ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools import deploy
+from tools.toolchain import ROOT
+from tools.virtual_board import VirtualBoard
+
+_PROGRAM = ROOT / "examples" / "device"
+HEAP = "192K"
+
+
+@dataclass
+class Record:
+    """What a board wrote down of itself: sequence numbers handed in, and acknowledged, by (boot, seq), with the QoS."""
+
+    sent: dict[tuple[int, int], int] = field(default_factory=dict)
+    acknowledged: dict[tuple[int, int], int] = field(default_factory=dict)
+
+
+class DemoBoard:
+    """A virtual board that publishes telemetry; ``how`` says what it talks to: host and port, or serial."""
+
+    def __init__(self, name: str, root: Path, how: dict[str, object], *, period_ms: int) -> None:
+        """Prepare the board's flash; ``power_on`` starts it."""
+        self.name = name
+        self.what = "serial" if "serial" in how else "tcp"
+        self._settings = {"name": name, "period_ms": period_ms, **how}
+        files = {
+            **deploy.package_files("mpy"),
+            "main.py": _PROGRAM / "telemetry.py",
+            "sampling.py": _PROGRAM / "sampling.py",
+        }
+        self.board = VirtualBoard(
+            root,
+            heap=HEAP,
+            files=files,
+            uarts=int(self.what == "serial"),
+            host_dirs={"/proc": "/proc"},
+            name=name,
+        )
+
+    def set_time(self, seconds: float) -> None:
+        """How long it is to publish after its next start."""
+        self.board.put({"telemetry.json": json.dumps({**self._settings, "seconds": seconds})})
+
+    def record(self) -> Record:
+        """Read what the board wrote down; a line that a power cut tore is left out."""
+        record = Record()
+        path = self.board.fs_path("sent.jsonl")
+        if not path.exists():
+            return record
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            key = (row["boot"], row["seq"])
+            (record.acknowledged if row["acknowledged"] else record.sent)[key] = row["qos"]
+        return record

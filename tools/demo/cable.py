@@ -1,0 +1,93 @@
+"""A TCP connection that can be cut, as a WiFi that drops: it passes bytes between its own port and a server's."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+
+class Cable:
+    """Listens on a port of the loopback interface and connects each client to ``(host, port)``.
+
+    ``cut`` ends every connection at once, in the middle of whatever it carries, and refuses new ones until ``mend``.
+    """
+
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        """Prepare; ``with`` starts it."""
+        self._target = (host, port)
+        self._is_cut = False
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="cable", daemon=True)
+        #: Where clients connect.
+        self.port = 0
+        #: Bytes passed, both ways.
+        self.passed = 0
+
+    def __enter__(self) -> Cable:
+        """Listen."""
+        self._thread.start()
+        self._do(self._listen())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End every connection."""
+        self._do(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def cut(self) -> None:
+        """End every connection now; refuse new ones."""
+        self._do(self._cut())
+
+    def mend(self) -> None:
+        """Let clients connect again."""
+        self._is_cut = False
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _cut(self) -> None:
+        self._is_cut = True
+        for writer in self._writers:
+            # Abort, not close: what is on its way is lost, as it is when a WiFi drops.
+            writer.transport.abort()
+
+    async def _close(self) -> None:
+        self._server.close()
+        await self._cut()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.wait(tasks, timeout=5) if tasks else None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            writer.transport.abort()
+            return
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        ends = {writer, far_writer}
+        self._writers |= ends
+        await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+        self._writers -= ends
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                self.passed += len(data)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
