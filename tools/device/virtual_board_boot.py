@@ -1,0 +1,243 @@
+"""What a virtual board does before its first prompt: the part that a real board has in its firmware.
+
+``tools.virtual_board`` lets MicroPython's unix build call ``start`` (with ``-i -c``, so that the prompt follows). It
+gives the process a root file system of its own and the names that boards have in ``machine``, and then runs
+``boot.py`` and ``main.py`` from that file system.
+"""
+
+import io
+import os
+import select
+import sys
+import termios
+
+import machine as _unix_machine
+import micropython as _unix_micropython
+import vfs
+
+ECHONL = 0x40
+LFLAG = 3
+GET_FILENO = 10
+EINVAL = 22
+PAGE = 256
+
+
+class Flash:
+    """NOR flash kept in a file: what littlefs runs on. Erasing sets bits, programming clears them.
+
+    ``cut_at`` (0: never) loses the power half way through that program or erase operation, counted from 1.
+    """
+
+    def __init__(self, path, blocks, block_size, cut_at, lose_power):
+        self.file = open(path, "r+b")
+        self.blocks = blocks
+        self.block_size = block_size
+        self.cut_at = cut_at
+        self.lose_power = lose_power
+        self.erased = b"\xff" * PAGE
+
+    def _cut_now(self):
+        if self.cut_at:
+            self.cut_at -= 1
+            return self.cut_at == 0
+        return False
+
+    def readblocks(self, block, buf, offset=0):
+        self.file.seek(block * self.block_size + offset)
+        self.file.readinto(buf)
+
+    def writeblocks(self, block, buf, offset=0):
+        self.file.seek(block * self.block_size + offset)
+        if self._cut_now():
+            self.file.write(buf, len(buf) // 2)
+            self.lose_power()
+        self.file.write(buf)
+
+    def ioctl(self, op, arg):
+        if op == 4:
+            return self.blocks
+        if op == 5:
+            return self.block_size
+        if op == 6:
+            size = self.block_size
+            cut = self._cut_now()
+            self.file.seek(arg * size)
+            for _ in range((size // 2 if cut else size) // PAGE):
+                self.file.write(self.erased)
+            if cut:
+                self.lose_power()
+        return 0
+
+
+class UART(io.IOBase):
+    """``machine.UART`` over a descriptor that the supervisor left open, never blocking. Baud rates change nothing."""
+
+    fds = ()  # of uart 0, 1, ...
+
+    def __init__(self, number, baudrate=115200, **settings):
+        if not 0 <= number < len(UART.fds):
+            raise ValueError(f"UART({number}) doesn't exist")
+        self.fd = UART.fds[number]
+        file = open(self.fd, "r+b")
+        self.read = file.read
+        self.readinto = file.readinto
+        self.readline = file.readline
+        self.write = file.write
+        self.poller = select.poll()
+        self.poller.register(self, select.POLLIN)
+
+    def init(self, baudrate=115200, **settings):
+        """Settings of a line that has none."""
+
+    def deinit(self):
+        """The line stays open."""
+
+    def any(self):
+        """1 when something can be read, else 0 (a real board counts the bytes)."""
+        return len(self.poller.poll(0))
+
+    def flush(self):
+        """What was written is already on the line."""
+
+    def txdone(self):
+        return True
+
+    def ioctl(self, op, arg):
+        return self.fd if op == GET_FILENO else -EINVAL  # which is all that select needs
+
+
+class Names:
+    """Stands in ``sys.modules`` for a built-in module, with its names and more."""
+
+    def __init__(self, name, module):
+        self.__name__ = name
+        for known in dir(module):
+            if not known.startswith("__"):
+                setattr(self, known, getattr(module, known))
+
+
+def _supervisor(fd):
+    """A function that asks the supervisor for one thing, and waits to be ended by it."""
+    pipe = open(fd, "wb")
+
+    def ask(what):
+        pipe.write(what)
+        while True:
+            try:
+                select.poll().poll(60000)
+            except KeyboardInterrupt:
+                pass
+
+    return ask
+
+
+def _kbd_intr(char):
+    """Which byte interrupts: 3 (ctrl-C) or none. The supervisor sends the signal, and looks at this flag first.
+
+    (After the unix build's own ``kbd_intr(-1)`` ctrl-C kills the process.)
+    """
+    settings = termios.tcgetattr(0)
+    settings[LFLAG] = settings[LFLAG] & ~ECHONL if char == 3 else settings[LFLAG] | ECHONL
+    termios.tcsetattr(0, termios.TCSANOW, settings)
+
+
+def _file_system(cfg, ask, host_dirs):
+    if "flash" in cfg:
+        path, blocks, block_size, cut_at = cfg["flash"]
+        flash = Flash(path, blocks, block_size, 0, lambda: ask(b"C"))
+        try:
+            system = vfs.VfsLfs2(flash, progsize=PAGE)
+        except OSError:
+            vfs.VfsLfs2.mkfs(flash, progsize=PAGE)
+            system = vfs.VfsLfs2(flash, progsize=PAGE)
+        flash.cut_at = cut_at
+    else:
+        system = vfs.VfsPosix(cfg["root"])
+    seen = [(vfs.VfsPosix(source), target) for target, source in host_dirs]
+    vfs.umount("/")
+    vfs.mount(system, "/")
+    for host, target in seen:
+        vfs.mount(host, target, readonly=True)
+    os.chdir("/")
+
+
+def _names(cfg, ask):
+    machine = Names("machine", _unix_machine)
+    machine.PWRON_RESET, machine.HARD_RESET, machine.WDT_RESET = 1, 2, 3
+    machine.DEEPSLEEP_RESET, machine.SOFT_RESET = 4, 5
+    cause = cfg["cause"]
+    unique_id = cfg["id"]
+    machine.reset_cause = lambda: cause
+    machine.unique_id = lambda: unique_id
+    machine.freq = lambda *hertz: None if hertz else 125000000
+    machine.reset = lambda: ask(b"R")
+    UART.fds = cfg["uarts"]
+    machine.UART = UART
+    sys.modules["machine"] = machine
+    interrupts = Names("micropython", _unix_micropython)
+    interrupts.kbd_intr = _kbd_intr
+    sys.modules["micropython"] = interrupts
+
+
+def _run(name, names):
+    """Run one start-up script as the firmware does: in ``__main__``, and an exception ends it, not the board."""
+    try:
+        with open(name) as script:
+            source = script.read()
+    except OSError:
+        return
+    names["__file__"] = name
+    try:
+        exec(compile(source, name, "exec"), names)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        sys.print_exception(error)
+
+
+def copy_in(cfg, source):
+    """Copy the tree at ``source``, a directory of the host, into the board's file system."""
+    _file_system(cfg, None, [("/host", source)])
+    _copy_tree("/host", "")
+
+
+def _copy_tree(source, target):
+    for entry in os.ilistdir(source):
+        a, b = source + "/" + entry[0], target + "/" + entry[0]
+        if entry[1] & 0x4000:
+            try:
+                os.stat(b)
+            except OSError:
+                os.mkdir(b)
+            _copy_tree(a, b)
+        else:
+            with open(a, "rb") as data, open(b, "wb") as copy:
+                copy.write(data.read())
+
+
+def copy_out(cfg, target, name):
+    """Copy the board's file ``name`` to ``file`` in ``target``, a directory of the host."""
+    copy = open(target + "/file", "wb")
+    _file_system(cfg, None, [])
+    with open(name if name[:1] == "/" else "/" + name, "rb") as data:
+        copy.write(data.read())
+    copy.close()
+
+
+def start(cfg, names):
+    """Make this process a board and run its start-up scripts in ``names``, the globals of ``__main__``.
+
+    ``cfg`` has: ``control`` (descriptor of the pipe to the supervisor), ``root`` or ``flash`` (path, blocks, block
+    size, operation to lose the power at), ``host_dirs`` (pairs of mount point and directory), ``uarts`` (descriptors),
+    ``cause`` and ``id`` (for ``machine``), ``run_main``, and two marks to print: ``ready`` and ``done``.
+    """
+    sys.path[:] = ["", ".frozen", "/lib"]
+    ask = _supervisor(cfg["control"])
+    _file_system(cfg, ask, cfg["host_dirs"])
+    _names(cfg, ask)
+    sys.modules.pop(__name__)
+    sys.stdout.write(cfg["ready"])
+    _run("boot.py", names)
+    if cfg["run_main"]:
+        _run("main.py", names)
+    sys.stdout.write(cfg["done"])

@@ -1,0 +1,515 @@
+"""A board without the hardware: MicroPython's unix build on a pty, with a file system, heap limit and power switch.
+
+mpremote, a gateway or a test talks to it as to a board on a serial port::
+
+    with VirtualBoard(main="print('up')") as board:
+        board.wait_for("up")
+        subprocess.run(["mpremote", "connect", board.port, "fs", "ls"], check=True)
+        board.power_cut()
+        board.power_on()
+
+From the shell, ``python -m tools.virtual_board --heap 128K --root DIR`` prints the port and serves until ctrl-C.
+What a virtual board does not show is listed in docs/testing-on-boards.md.
+
+One thread per board owns the process and the lines. The process runs on a pty of its own; its bytes are copied to and
+from the pty that the host opens, so that the host's end stays open, under one name, over resets and power cuts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+from tools.board_process import BoardProcess, unix_command, unix_environment
+from tools.lines import Outlet, open_pty, read_now
+
+T = TypeVar("T")
+Flash = Literal["posix", "littlefs"]
+Cause = Literal["power on", "hard reset", "soft reset"]
+Content = str | bytes | Path
+
+_BOOT_DIR = Path(__file__).with_name("device")
+_BLOCK = 4096
+#: ``machine.reset_cause()`` of each.
+_CAUSES: dict[Cause, int] = {"power on": 1, "hard reset": 2, "soft reset": 5}
+_START_S = 20.0
+
+
+class BoardError(Exception):
+    """The board did not do what was asked of it."""
+
+
+def parse_size(text: str) -> int:
+    """Bytes in ``192K``, ``1M`` or ``4096``; ValueError for anything else."""
+    unit = {"K": 1024, "M": 1024 * 1024}.get(text[-1:].upper(), 0)
+    digits = text[:-1] if unit else text
+    if not (digits.isascii() and digits.isdigit() and int(digits)):
+        raise ValueError(f"not a size: {text!r} (examples: 128K, 1M, 65536)")
+    return int(digits) * (unit or 1)
+
+
+class VirtualBoard:
+    """A MicroPython board that is a process.
+
+    ``root``: the directory that holds the board's state, made when missing (default: a temporary one, removed at the
+    end). With ``flash="posix"`` the board's files lie there as files. With ``flash="littlefs"`` there is one file,
+    ``flash.img`` of ``flash_size`` bytes, with the file system that ESP32 and RP2 boards have: what was not flushed
+    before a power cut is lost there as well.
+    ``heap``: size of the MicroPython heap, such as ``"192K"``; most objects are twice as large as on a 32-bit board.
+    ``main`` is the text of ``main.py``; ``files`` maps names on the board to text, bytes or the path of a file.
+    ``host_dirs`` maps mount points on the board to directories of this machine, read-only: ``{"/proc": "/proc"}``.
+    ``uarts`` serial lines besides the prompt's are ``machine.UART(0)`` and so on to the board and ``uart_ports`` here.
+    ``crlf`` makes CR LF of a newline that the board prints, for a person with a terminal; without it the line is
+    transparent to binary data.
+    """
+
+    def __init__(
+        self,
+        root: Path | str | None = None,
+        *,
+        heap: str = "192K",
+        main: str | None = None,
+        files: Mapping[str, Content] | None = None,
+        flash: Flash = "posix",
+        flash_size: int = 1 << 20,
+        uarts: int = 0,
+        host_dirs: Mapping[str, str] | None = None,
+        name: str = "VB0",
+        crlf: bool = False,
+    ) -> None:
+        """Prepare the board; ``start`` (or ``with``) brings its port up and switches it on."""
+        if flash_size % _BLOCK or flash_size < 8 * _BLOCK:
+            raise ValueError(f"flash_size {flash_size} is not a multiple of {_BLOCK}, at least {8 * _BLOCK}")
+        if not name.isalnum():
+            raise ValueError(f"the name becomes part of the port's: letters and digits, not {name!r}")
+        self.name = name
+        #: What happened, with the time (``time.monotonic``): "power on", "soft reset", "power cut", ...
+        self.events: list[tuple[float, str]] = []
+        #: Lets a test damage what goes over a UART: called with the number, whether it goes to the board, the bytes.
+        self.uart_filter: Callable[[int, bool, bytes], bytes] = lambda number, to_board, data: data
+        self.heap = parse_size(heap)
+        self._flash = flash
+        self._flash_blocks = flash_size // _BLOCK
+        self._host_dirs = [(mount, str(Path(path).absolute())) for mount, path in (host_dirs or {}).items()]
+        self._crlf = crlf
+        self._work = Path(tempfile.mkdtemp(prefix="headwater-board-"))
+        self.root = Path(root).absolute() if root is not None else self._work / "root"
+        self.log_path = self._work / "board.log"
+        self._process: BoardProcess | None = None
+        self._frozen: list[BoardProcess] = []
+        self._starting = False
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._jobs: list[tuple[Callable[[], Any], Future[Any]]] = []
+        self._changed = threading.Condition()
+        self._selector = selectors.DefaultSelector()
+        self._fds: list[int] = []
+        self._outlets: list[Outlet] = []
+        self._board_uarts: list[socket.socket] = []
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._log = self.log_path.open("ab", buffering=0)
+            self._open_lines(uarts)
+            if flash == "littlefs" and not self._image.exists():
+                self._image.write_bytes(b"\xff" * flash_size)
+            self.put({**(files or {}), **({} if main is None else {"main.py": main})})
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- for its user ------------------------------------------------------------------------------------------------
+
+    @property
+    def port(self) -> str:
+        """The serial port, under a name that stays while the board lives."""
+        return str(self._work / f"tty{self.name}")
+
+    @property
+    def uart_ports(self) -> list[str]:
+        """The host's ends of the board's UARTs."""
+        return [f"{self.port}-uart{number}" for number in range(len(self._board_uarts))]
+
+    @property
+    def log(self) -> str:
+        """Everything the board has printed since it was made."""
+        return self.log_path.read_bytes().decode(errors="replace")
+
+    @property
+    def mark(self) -> int:
+        """Where the log ends now, for ``wait_for``."""
+        return self.log_path.stat().st_size
+
+    @property
+    def running(self) -> bool:
+        """Whether the power is on."""
+        return self._process is not None
+
+    def start(self) -> VirtualBoard:
+        """Bring the port up and switch the power on."""
+        self._thread = threading.Thread(target=self._serve, name=f"virtual board {self.name}", daemon=True)
+        self._thread.start()
+        self.power_on()
+        return self
+
+    def close(self) -> None:
+        """Switch the power off, and remove the port and what is temporary. Closing twice is harmless."""
+        if self._thread is not None:
+            if not self._closing:
+                self._call(self._shut)
+            self._thread.join()
+            self._thread = None
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+        for line in self._board_uarts:
+            line.close()
+        self._selector.close()
+        if hasattr(self, "_log"):
+            self._log.close()
+        shutil.rmtree(self._work, ignore_errors=True)
+
+    def __enter__(self) -> VirtualBoard:
+        """Start the board."""
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the board."""
+        self.close()
+
+    def power_on(self, *, cut_at_flash_operation: int = 0) -> None:
+        """Switch the power on and wait until the board listens; ``main.py`` may still run then.
+
+        With littlefs, ``cut_at_flash_operation=n`` takes the power away half way through the n-th program or erase.
+        """
+        if cut_at_flash_operation and self._flash != "littlefs":
+            raise ValueError("a cut at a flash operation needs flash='littlefs'")
+        if self.running:
+            raise BoardError("the power is on already")
+        self._call(lambda: self._spawn("power on", cut_at=cut_at_flash_operation))
+        self._until(lambda: not self._starting, _START_S, "the board does not start")
+        if self.events[-1][1] == "crash":
+            raise BoardError(f"the board does not start; it said: {self.log[-2000:]!r}")
+
+    def power_cut(self, *, half_open: bool = False) -> None:
+        """Take the power away, in the middle of whatever the board does.
+
+        The kernel then closes the board's TCP connections, which the peer sees. With ``half_open`` the peer sees
+        nothing, as with a real board: the old process is stopped and stays until the board is closed.
+        """
+        self._call(lambda: self._cut("power cut", half_open=half_open))
+
+    def reset(self) -> None:
+        """Press the reset button; ``boot.py`` and ``main.py`` run again."""
+
+        def press() -> None:
+            self._cut("reset button")
+            self._spawn("hard reset")
+
+        self._call(press)
+        self._until(lambda: not self._starting, _START_S, "the board does not start")
+
+    def wait_for(self, text: str, timeout: float = 10.0, *, after: int = 0) -> int:
+        """Wait until ``text`` stands in the log behind the position ``after``; the position behind it."""
+        wanted = text.encode()
+        seen = b""
+        with self.log_path.open("rb") as log:
+            log.seek(after)
+
+            def look() -> bool:
+                nonlocal seen
+                seen = seen[-len(wanted) :] + log.read()
+                return wanted in seen
+
+            self._until(look, timeout, f"the board did not print {text!r}")
+            return log.tell() - len(seen) + seen.index(wanted) + len(wanted)
+
+    def wait_off(self, timeout: float = 10.0) -> None:
+        """Wait until the power is gone (see ``power_on``)."""
+        self._until(lambda: not self.running, timeout, "the board is still on")
+
+    def fs_path(self, name: str) -> Path:
+        """Where a file of the board lies on this machine (``flash="posix"`` only)."""
+        if self._flash != "posix":
+            raise ValueError("the board's files lie in a littlefs image: use put and get, or mpremote")
+        return _inside(self.root, name)
+
+    def put(self, files: Mapping[str, Content]) -> None:
+        """Write files to the board's file system, as a factory does; with littlefs the power must be off."""
+        if not files:
+            return
+        with tempfile.TemporaryDirectory(dir=self._work) as staged:
+            stage = self.root if self._flash == "posix" else Path(staged)
+            for name, content in files.items():
+                path = _inside(stage, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                data = content.read_bytes() if isinstance(content, Path) else content
+                path.write_bytes(data.encode() if isinstance(data, str) else data)
+            if self._flash == "littlefs":
+                self._factory("copy_in", staged)
+
+    def get(self, name: str) -> bytes:
+        """One file of the board's file system; with littlefs the power must be off. FileNotFoundError without it."""
+        if self._flash == "posix":
+            return self.fs_path(name).read_bytes()
+        with tempfile.TemporaryDirectory(dir=self._work) as staged:
+            self._factory("copy_out", staged, name)
+            return (Path(staged) / "file").read_bytes()
+
+    # ---- start and stop (in the board's thread) ----------------------------------------------------------------------
+
+    @property
+    def _image(self) -> Path:
+        return self.root / "flash.img"
+
+    def _config(self, cut_at: int = 0) -> dict[str, object]:
+        """Where the boot script finds the board's files, for every use of it."""
+        if self._flash == "posix":
+            return {"root": str(self.root), "host_dirs": self._host_dirs}
+        return {"flash": (str(self._image), self._flash_blocks, _BLOCK, cut_at), "host_dirs": self._host_dirs}
+
+    def _spawn(self, cause: Cause, *, cut_at: int = 0, raw: bool = False) -> None:
+        uarts = [line.fileno() for line in self._board_uarts]
+        for fd in uarts:
+            while read_now(fd):  # what a UART has received is lost with a reset
+                pass
+        config = {
+            **self._config(cut_at),
+            "uarts": uarts,
+            "cause": _CAUSES[cause],
+            "id": self.name.encode()[:8],
+        }
+        self._starting = True
+        self._process = BoardProcess(self.heap, str(_BOOT_DIR), config, uarts, raw=raw)
+        for fd in self._process.fds:
+            self._selector.register(fd, selectors.EVENT_READ, lambda: None)
+        self._event(cause)
+
+    def _cut(self, event: str, *, half_open: bool = False) -> None:
+        self._end(half_open=half_open)
+        self._event(event)
+
+    def _end(self, *, half_open: bool = False) -> None:
+        process = self._process
+        if process is None:
+            raise BoardError("the power is off already")
+        for fd in process.fds:
+            self._selector.unregister(fd)
+        self._process = None
+        self._starting = False
+        if half_open:
+            process.freeze()
+            self._frozen.append(process)
+        else:
+            process.kill()
+            self._say(process.step())
+            process.close()
+
+    def _shut(self) -> None:
+        if self._process is not None:
+            self._cut("power cut")
+        for process in self._frozen:
+            process.close()
+        self._closing = True
+
+    # ---- the thread --------------------------------------------------------------------------------------------------
+
+    def _open_lines(self, uarts: int) -> None:
+        wake, self._waker = os.pipe()
+        os.set_blocking(wake, False)
+        host, slave = open_pty(interrupts=False)
+        self._fds += [wake, self._waker, host, slave]
+        Path(self.port).symlink_to(os.ttyname(slave))
+        self._to_host = Outlet(host)
+        self._outlets.append(self._to_host)
+        self._watch(wake, lambda data: None)
+        self._watch(host, lambda data: self._process.feed(data) if self._process else None)
+        for number in range(uarts):
+            board, near = socket.socketpair()
+            board.setblocking(False)
+            near.setblocking(False)
+            far, slave = open_pty(interrupts=False)
+            self._board_uarts.append(board)
+            self._fds += [near.detach(), far, slave]
+            Path(self.uart_ports[number]).symlink_to(os.ttyname(slave))
+            self._wire(number, self._fds[-3], far)
+
+    def _wire(self, number: int, board: int, host: int) -> None:
+        to_board, to_host = Outlet(board), Outlet(host)
+        self._outlets += [to_board, to_host]
+        self._watch(board, lambda data: to_host.put(self.uart_filter(number, False, data)))
+
+        def towards_board(data: bytes) -> None:
+            data = self.uart_filter(number, True, data)
+            if self._process is not None:
+                to_board.put(data)
+
+        self._watch(host, towards_board)
+
+    def _watch(self, fd: int, take: Callable[[bytes], None]) -> None:
+        self._selector.register(fd, selectors.EVENT_READ, lambda: take(read_now(fd)))
+
+    def _serve(self) -> None:
+        try:
+            self._loop()
+        finally:
+            self._closing = True
+            if self._process is not None:  # the loop has failed: leave no process behind
+                self._process.close()
+                self._process = None
+
+    def _loop(self) -> None:
+        while not self._closing:
+            hurried = any(outlet.waiting for outlet in self._outlets) or (
+                self._process is not None and self._process.hurried
+            )
+            for key, _ in self._selector.select(0.005 if hurried else None):
+                key.data()
+            for outlet in self._outlets:
+                outlet.push()
+            with self._changed:
+                jobs, self._jobs = self._jobs, []
+            for job, future in jobs:
+                try:
+                    future.set_result(job())
+                except BaseException as error:
+                    future.set_exception(error)
+            if self._process is not None:
+                self._step(self._process)
+
+    def _step(self, process: BoardProcess) -> None:
+        self._say(process.step(read=not self._to_host.full))
+        if self._starting and process.listening:
+            self._starting = False
+            self._tell()
+        ending = process.ending()
+        if ending is None:
+            return
+        if ending == "crash":
+            self._say(process.hidden)
+        if ending in ("crash", "power cut"):  # the board stays off
+            self._event(ending)
+        self._end()
+        if ending == "soft reset":
+            self._say(b"MPY: soft reboot\r\n")
+            self._spawn(ending, raw=process.raw)
+        elif ending == "hard reset":
+            self._spawn(ending)
+        self._tell()
+
+    def _say(self, text: bytes) -> None:
+        if text:
+            self._log.write(text)
+            if self._crlf:
+                text = text.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
+            self._to_host.put(text)
+            self._tell()
+
+    def _event(self, what: str) -> None:
+        self.events.append((time.monotonic(), what))
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _call(self, job: Callable[[], T]) -> T:
+        """Let the board's thread do something, and give what it gave."""
+        if self._thread is None or self._closing:
+            raise BoardError("the board is not started, or closed")
+        future: Future[T] = Future()
+        with self._changed:
+            self._jobs.append((job, future))
+        os.write(self._waker, b"!")
+        return future.result(_START_S)
+
+    def _until(self, true: Callable[[], bool], timeout: float, failure: str) -> None:
+        with self._changed:
+            if not self._changed.wait_for(true, timeout):
+                raise BoardError(f"{failure} within {timeout} s; its log ends: {self.log[-2000:]!r}")
+
+    def _factory(self, what: str, *arguments: str) -> None:
+        """Open the flash without the board, in a process that ends."""
+        if self.running:
+            raise BoardError("the power is on: use mpremote")
+        code = f"__import__('virtual_board_boot').{what}({self._config()!r}, *{arguments!r})"
+        command = unix_command(8 << 20, "-c", code)
+        done = subprocess.run(
+            command,
+            env=unix_environment(str(_BOOT_DIR)),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        if done.returncode:
+            text = done.stdout + done.stderr
+            if "ENOENT" in text:
+                raise FileNotFoundError(*arguments[1:])
+            raise BoardError(text)
+
+
+def _inside(root: Path, name: str) -> Path:
+    path = (root / name.lstrip("/")).resolve()
+    if not path.is_relative_to(root.resolve()):
+        raise ValueError(f"{name!r} is outside the board's file system")
+    return path
+
+
+def main() -> None:
+    """Serve one board until ctrl-C."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.virtual_board", description="A virtual MicroPython board."
+    )
+    parser.add_argument(
+        "--root", type=Path, help="keep the board's files here (default: a temporary directory)"
+    )
+    parser.add_argument("--heap", default="192K", help="MicroPython's heap (default: %(default)s)")
+    parser.add_argument(
+        "--littlefs", action="store_true", help="keep the files in a littlefs image, as boards do"
+    )
+    parser.add_argument("--uarts", type=int, default=0, help="serial lines besides the prompt's")
+    parser.add_argument("--raw", action="store_true", help="pass newlines as they are, for binary protocols")
+    chosen = parser.parse_args()
+    try:
+        board = VirtualBoard(
+            chosen.root,
+            heap=chosen.heap,
+            flash="littlefs" if chosen.littlefs else "posix",
+            uarts=chosen.uarts,
+            crlf=not chosen.raw,
+        )
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with board:
+        print(f"port {board.port}")
+        for number, port in enumerate(board.uart_ports):
+            print(f"uart {number} {port}")
+        print(f"files {board.root}", flush=True)
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            print()
+
+
+if __name__ == "__main__":
+    main()
