@@ -87,7 +87,7 @@ def unpack() -> object:
 
 
 def hide_memory_error() -> None:
-    try:  # noqa: SIM105 - as a board would have to
+    try:
         bytearray(100)
     except MemoryError:
         pass

@@ -1,0 +1,125 @@
+"""What every board must do, real or virtual: run code, keep files, survive resets, run headwater and its tests."""
+
+import random
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from tools.board import Board, DeviceError
+from tools.deploy import deploy, synchronise, tree_files
+from tools.toolchain import ROOT
+
+PORTABLE = ROOT / "tests" / "portable"
+VECTORS = ROOT / "tests" / "vectors"
+
+
+def test_code_runs_and_prints(board: Board, tmp_path: Path) -> None:
+    assert board.exec("print(6 * 7)\nprint('two')") == "42\ntwo\n"
+    board.exec("kept = 5")
+    assert board.exec("print(kept)") == "5\n"
+    script = tmp_path / "script.py"
+    script.write_text("for n in range(3):\n    print(n)\n")
+    assert board.run_file(script) == "0\n1\n2\n"
+
+
+def test_an_exception_on_the_board_is_one_here(board: Board) -> None:
+    with pytest.raises(DeviceError, match="ZeroDivisionError") as failure:
+        board.exec("print('before')\n1 / 0")
+    assert failure.value.stdout == "before\n"
+    assert board.exec("print('goes on')") == "goes on\n"
+
+
+def test_soft_reset_empties_the_interpreter(board: Board) -> None:
+    board.exec("left = 1")
+    board.soft_reset()
+    with pytest.raises(DeviceError, match="NameError"):
+        board.exec("print(left)")
+
+
+def test_a_running_program_is_interrupted(board: Board) -> None:
+    board.start("import time\nwhile True:\n    time.sleep(1)")
+    assert board.exec("print('here')") == "here\n"
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 4095, 4096, 4097, 20000])
+def test_files_come_back_as_they_were(board: Board, size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    board.put("/hil/deep/file.bin", data)
+    assert board.get("/hil/deep/file.bin") == data
+    board.remove("/hil/deep/file.bin")
+    assert board.listdir("/hil/deep") == []
+    with pytest.raises(FileNotFoundError):
+        board.get("/hil/deep/file.bin")
+
+
+def test_files_survive_a_reset(board: Board) -> None:
+    board.put("/hil/kept.txt", b"kept")
+    board.reset()
+    assert board.get("/hil/kept.txt") == b"kept"
+
+
+def test_headwater_is_deployed_and_only_changes_are_copied_again(board: Board) -> None:
+    deploy(board)
+    assert deploy(board) == ([], [])
+    assert board.exec("import headwater.wire as m\nprint(m.__file__)") == "/lib/headwater/wire.mpy\n"
+    board.put("/lib/headwater/wire.py", b"raise ImportError('stale')")
+    board.put("/lib/headwater/rxbuf.mpy", b"torn")
+    changed, stale = deploy(board)
+    assert (changed, stale) == (["/lib/headwater/rxbuf.mpy"], ["/lib/headwater/wire.py"])
+    board.soft_reset()
+    board.exec("import headwater.wire, headwater.rxbuf")
+
+
+@pytest.fixture(scope="session")
+def portable_on_board(deployed_board: Board) -> Board:
+    files = {
+        **tree_files(PORTABLE, "/hil/portable", (".py",)),
+        **tree_files(VECTORS, "/hil/vectors", (".json",)),
+    }
+    del files["/hil/portable/conftest.py"]
+    synchronise(deployed_board, files, ["/hil/portable", "/hil/vectors"])
+    return deployed_board
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in PORTABLE.glob("test_*.py")))
+def test_portable_tests_pass_on_the_board(portable_on_board: Board, board: Board, name: str) -> None:
+    output = board.exec(
+        f"import sys\nsys.path.insert(0, '/hil/portable')\nimport run\nrun.main([{name!r}])", 300
+    )
+    assert output.rstrip().rpartition("\n")[2].endswith(" passed, 0 failed"), output
+
+
+def test_the_board_reaches_this_machine_over_tcp(board: Board) -> None:
+    if board.virtual is None:
+        pytest.skip("a real board needs its network set up, which is its user's")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10)
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(connection.recv(100).upper())
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = server.getsockname()[1]
+        said = board.exec(
+            "import socket\n"
+            "s = socket.socket()\n"
+            f"s.connect(socket.getaddrinfo('127.0.0.1', {port})[0][-1])\n"
+            "s.send(b'hello')\n"
+            "print(s.recv(100))\n"
+        )
+        thread.join(10)
+    assert said == "b'HELLO'\n"
+
+
+def test_closed_files_survive_a_power_cut(switchable_board: Board) -> None:
+    board = switchable_board
+    board.put("/hil/closed.txt", b"closed")
+    board.start("f = open('/hil/open.txt', 'w')\nf.write('open')\nprint('written')\nwhile True: pass")
+    board.power_cut()
+    board.power_on()
+    assert board.get("/hil/closed.txt") == b"closed"

@@ -1,0 +1,200 @@
+"""A board at a serial port, real or virtual, for tests and for deployment: run code on it, copy files, reset it.
+
+It is spoken to by mpremote's own transport, so what works here works for mpremote's users.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from mpremote.transport import TransportError, TransportExecError
+from mpremote.transport_serial import SerialTransport
+from serial import SerialException
+
+from tools.virtual_board import VirtualBoard
+
+#: A command that switches a real board's supply; ``{state}`` in it becomes ``on`` or ``off``. Example:
+#: ``HEADWATER_BOARD_POWER="uhubctl -l 1-1 -p 2 -a {state}"``.
+POWER_COMMAND = "HEADWATER_BOARD_POWER"
+_OPEN_S = 15.0
+_CHUNK = 1024
+
+
+class DeviceError(Exception):
+    """Code on the board raised; the text is its traceback, ``stdout`` what it had printed."""
+
+    def __init__(self, traceback: str, stdout: str) -> None:
+        """Keep both."""
+        super().__init__(traceback)
+        self.stdout = stdout
+
+
+class NotSupported(Exception):  # noqa: N818 - a fact about the board, not an error
+    """This board cannot do that; the text says why."""
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace").replace("\r\n", "\n")
+
+
+class Board:
+    """The board at ``port``. With ``virtual`` its power and reset button can be reached; ``with`` closes the port."""
+
+    def __init__(self, port: str, virtual: VirtualBoard | None = None) -> None:
+        """Open nothing yet: the first call does."""
+        self.port = port
+        self.virtual = virtual
+        self._transport: Any = None
+
+    def __enter__(self) -> Board:
+        """Nothing to do: the first call connects."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the port."""
+        self.close()
+
+    # ---- code --------------------------------------------------------------------------------------------------------
+
+    def exec(self, code: str, timeout: float = 60.0) -> str:
+        """Run code at the raw prompt: what it prints. ``timeout`` is how long it may print nothing.
+
+        Names stay defined until a reset. An exception there is a ``DeviceError`` here.
+        """
+        transport = self._raw_prompt()
+        output, error = transport.exec_raw(code, timeout=timeout)
+        if error:
+            raise DeviceError(_text(error), _text(output))
+        return _text(output)
+
+    def run_file(self, path: Path, timeout: float = 60.0) -> str:
+        """Run a file of this machine on the board: what it prints."""
+        return self.exec(path.read_text(), timeout)
+
+    def start(self, code: str) -> None:
+        """Run code and do not wait for its end; the next call interrupts it."""
+        self._raw_prompt().exec_raw_no_follow(code)
+        self.close(leave=False)
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a file on the board, with the folders above it."""
+        folders = name.strip("/").split("/")[:-1]
+        for depth in range(1, len(folders) + 1):
+            folder = "/" + "/".join(folders[:depth])
+            if not self._raw_prompt().fs_exists(folder):
+                self._raw_prompt().fs_mkdir(folder)
+        self._raw_prompt().fs_writefile(name, data, chunk_size=_CHUNK)
+
+    def get(self, name: str) -> bytes:
+        """Read a file of the board; FileNotFoundError when it is not there."""
+        return bytes(self._raw_prompt().fs_readfile(name, chunk_size=_CHUNK))
+
+    def remove(self, name: str) -> None:
+        """Remove a file of the board; FileNotFoundError when it is not there."""
+        self._raw_prompt().fs_rmfile(name)
+
+    def listdir(self, name: str = "/") -> list[str]:
+        """The names in a folder of the board."""
+        return [entry.name for entry in self._raw_prompt().fs_listdir(name)]
+
+    # ---- reset and power ---------------------------------------------------------------------------------------------
+
+    def soft_reset(self) -> None:
+        """Empty the interpreter; ``main.py`` does not run."""
+        self._connect(soft_reset=True)
+
+    def reset(self) -> None:
+        """A hardware reset; ``main.py`` runs, until the next call interrupts it."""
+        if self.virtual is not None:
+            self.close(leave=False)
+            self.virtual.reset()
+            return
+        self._raw_prompt().exec_raw_no_follow("import time, machine; time.sleep_ms(200); machine.reset()")
+        self.close(leave=False)
+        time.sleep(
+            0.5
+        )  # the board waits as well: a port that goes away with it must be gone before we look for it
+        self._wait(lambda: Path(self.port).exists(), "did not come back")
+
+    @property
+    def switchable(self) -> bool:
+        """Whether ``power_cut`` can be done."""
+        return self.virtual is not None or POWER_COMMAND in os.environ
+
+    def power_cut(self) -> None:
+        """Take the power away. NotSupported for a real board without a supply that can be switched from here."""
+        self.close(leave=False)
+        if self.virtual is not None:
+            self.virtual.power_cut()
+        else:
+            self._switch("off")
+
+    def power_on(self) -> None:
+        """Give the power back; ``main.py`` runs, until the next call interrupts it."""
+        if self.virtual is not None:
+            self.virtual.power_on()
+        else:
+            self._switch("on")
+            self._wait(lambda: Path(self.port).exists(), "did not come back")
+
+    def close(self, *, leave: bool = True) -> None:
+        """Give the port back; with ``leave`` the board goes to its friendly prompt first."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            with contextlib.suppress(OSError, SerialException, TransportError):
+                if leave:
+                    transport.exit_raw_repl()
+            with contextlib.suppress(OSError, SerialException):
+                transport.close()
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _raw_prompt(self) -> Any:
+        if self._transport is None:
+            self._connect(soft_reset=False)
+        return self._transport
+
+    def _connect(self, *, soft_reset: bool) -> None:
+        if self._transport is None:
+            opened: list[Any] = []
+
+            def attempt() -> bool:
+                with contextlib.suppress(TransportError, OSError, SerialException):
+                    opened.append(SerialTransport(self.port))
+                return bool(opened)
+
+            self._wait(attempt, "cannot be opened (does another program use it?)")
+            self._transport = opened[0]
+        try:
+            self._transport.enter_raw_repl(soft_reset=soft_reset)
+        except BaseException:
+            self.close(leave=False)
+            raise
+
+    def _switch(self, state: str) -> None:
+        command = os.environ.get(POWER_COMMAND)
+        if command is None:
+            raise NotSupported(f"the supply of {self.port} cannot be switched: {POWER_COMMAND} is not set")
+        subprocess.run(shlex.split(command.replace("{state}", state)), check=True, timeout=60)
+
+    def _wait(self, true: Callable[[], bool], failure: str) -> None:
+        deadline = time.monotonic() + _OPEN_S
+        while not true():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the board at {self.port} {failure}")
+            time.sleep(0.05)
+
+
+__all__ = ["POWER_COMMAND", "Board", "DeviceError", "NotSupported", "TransportError", "TransportExecError"]
