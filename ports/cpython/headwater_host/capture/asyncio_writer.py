@@ -1,0 +1,339 @@
+"""Write a capture log from asyncio: appending never waits for the disk, and who must know can await it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+
+from headwater_host.capture import blocklog
+from headwater_host.capture.blocklog import BlockLog, CaptureWriteError
+from headwater_host.capture.builder import BlockBuilder, BlockFull, ClosedBuilder
+from headwater_host.capture.recovery import Recovery
+from headwater_host.capture.writer import BLOCK_BYTES
+
+MAX_AGE = 0.05
+LIMIT_BYTES = 16 << 20
+RETRY_DELAYS = (0.1, 10.0)  # s, the first and the longest
+_SEAL_CHECK = 1.0  # s between looks at the segment's age while nothing is written
+
+_logger = logging.getLogger(__name__)
+
+
+class CaptureFullError(Exception):
+    """More bytes wait for the disk than the limit allows. Nothing was taken: await ``room``, or drop the record."""
+
+
+class _Batch:
+    """Records that become durable together, and who waits for that."""
+
+    __slots__ = ("builder", "calls", "waiters")
+
+    def __init__(self, builder: BlockBuilder) -> None:
+        self.builder = builder
+        self.waiters: list[asyncio.Future[None]] = []
+        self.calls: list[Callable[[], object]] = []
+
+
+class AsyncCapture:
+    """The one writer of the log in ``directory``, for the tasks of one event loop; an asynchronous context manager.
+
+    Every method is for the loop's thread. A block is written by a thread of its own, with one fdatasync, ``max_age``
+    seconds (0.05) after its first record came, or when it has ``block_bytes`` (1 MiB).
+
+    When the disk refuses (full, I/O error), nothing is lost and nothing is called durable: the records stay in memory,
+    ``error`` and ``on_error`` say why, and the write is tried again after 0.1 s, and then ever less often, every 10 s
+    at last. While ``limit_bytes`` (16 MiB) wait, ``append`` refuses and ``room`` waits.
+
+    ``segment_bytes``, ``segment_age``: when a segment is sealed (64 MiB, 3600 s). ``on_error``: called in the loop with
+    each CaptureWriteError; without it they are logged. ``clock``: the clock of the records' times, in ns.
+    ``datasync``: makes a file's data durable.
+
+    Entering raises what ``BlockLog`` does. Leaving raises CaptureWriteError when records could not be written.
+    """
+
+    _log: BlockLog
+    _loop: asyncio.AbstractEventLoop
+    _task: asyncio.Task[None]
+    _wake: asyncio.Event  # there is something to write, or nothing more to wait for
+    _stop: asyncio.Event  # close: no more waiting
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        max_age: float = MAX_AGE,
+        block_bytes: int = BLOCK_BYTES,
+        limit_bytes: int = LIMIT_BYTES,
+        segment_bytes: int = blocklog.SEGMENT_BYTES,
+        segment_age: float = blocklog.SEGMENT_AGE_NS / 1e9,
+        on_error: Callable[[CaptureWriteError], object] | None = None,
+        clock: Callable[[], int] = time.time_ns,
+        datasync: Callable[[int], None] = blocklog.datasync,
+    ) -> None:
+        BlockBuilder(block_bytes)  # refuses what is not possible
+        if limit_bytes < block_bytes or max_age < 0:
+            raise ValueError("limit_bytes is at least block_bytes, and max_age not negative")
+        self._open = partial(
+            BlockLog,
+            directory,
+            segment_bytes=segment_bytes,
+            segment_age_ns=int(segment_age * 1e9),
+            datasync=datasync,
+        )
+        self._block_bytes = block_bytes
+        self._limit_bytes = limit_bytes
+        self._max_age = max_age
+        self._on_error = on_error
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, "capture")
+        self._current = _Batch(ClosedBuilder("the capture log is not open yet"))
+        self._queue: deque[_Batch] = deque()
+        self._queued_bytes = 0
+        self._appended = 0
+        self._durable = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._room: list[asyncio.Future[None]] = []
+        self._error: CaptureWriteError | None = None
+        self._failure: Exception | None = None  # nothing will be written any more
+
+    @property
+    def durable_number(self) -> int:
+        """The records up to this number are on disk."""
+        return self._durable
+
+    @property
+    def pending_bytes(self) -> int:
+        """About how many bytes wait for the disk."""
+        return self._queued_bytes + (self._current.builder.size if self._current.builder.count else 0)
+
+    @property
+    def full(self) -> bool:
+        """Whether ``append`` would refuse."""
+        return self.pending_bytes >= self._limit_bytes
+
+    @property
+    def error(self) -> CaptureWriteError | None:
+        """Why the last write failed; None after one that did not."""
+        return self._error
+
+    @property
+    def recovery(self) -> Recovery:
+        """What opening the log found and did: torn tails cut, damage, segments sealed."""
+        return self._log.recovery
+
+    def append(
+        self,
+        time_ns: int,
+        connection: int,
+        peer: str,
+        direction: int,
+        protocol: int,
+        version: int,
+        frame: bytes | bytearray | memoryview,
+    ) -> int:
+        """Take one record and return its number, from 1.
+
+        Raises ValueError or TypeError when the record cannot be stored (the text names field and limit) or the log is
+        closed, and CaptureFullError while too much waits for the disk. Then this record was not taken.
+        """
+        builder = self._current.builder
+        if self._queued_bytes + builder.size >= self._limit_bytes and self.full:
+            raise CaptureFullError(
+                f"{self.pending_bytes} bytes wait for the disk ({self._error or 'it is slow'})"
+            )
+        try:
+            builder.append(time_ns, connection, peer, direction, protocol, version, frame)
+        except BlockFull:
+            self._close_batch()
+            builder = self._current.builder
+            builder.append(time_ns, connection, peer, direction, protocol, version, frame)
+        if builder.count == 1:
+            self._timer = self._loop.call_later(self._max_age, self._close_batch)
+        self._appended += 1
+        return self._appended
+
+    async def durable(self, number: int) -> None:
+        """Wait until record ``number`` and all before it are on disk, for as long as that takes.
+
+        Raises ValueError for a number that no record has, and CaptureWriteError when the log was closed without it.
+        """
+        batch = self._batch(number)
+        if batch is not None:
+            await self._wait_in(batch.waiters)
+
+    def when_durable(self, number: int, call: Callable[[], object]) -> None:
+        """Have the loop call ``call`` when record ``number`` is on disk: in the order of the numbers, or never.
+
+        Raises ValueError for a number that no record has.
+        """
+        batch = self._batch(number)
+        if batch is None:
+            self._loop.call_soon(call)
+        else:
+            batch.calls.append(call)
+
+    async def flush(self) -> None:
+        """Write what there is without waiting for its age; returns when all that was appended is on disk."""
+        self._close_batch()
+        await self.durable(self._appended)
+
+    async def room(self) -> None:
+        """Wait until ``append`` does not refuse: what a task does before it takes more from its peer.
+
+        Raises CaptureWriteError when the log is closed with records that could not be written.
+        """
+        while self.full:
+            await self._wait_in(self._room)
+
+    async def _wait_in(self, waiters: list[asyncio.Future[None]]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        future = self._loop.create_future()
+        waiters.append(future)
+        await future
+
+    async def __aenter__(self) -> AsyncCapture:
+        self._loop = asyncio.get_running_loop()
+        self._wake, self._stop = asyncio.Event(), asyncio.Event()
+        opening = self._thread.submit(self._open)
+        try:
+            self._log = await asyncio.wrap_future(opening)
+        except BaseException:
+            opening.add_done_callback(_close_unused)
+            self._thread.shutdown(wait=False)
+            raise
+        self._current = _Batch(BlockBuilder(self._block_bytes))
+        self._task = self._loop.create_task(self._run(), name="capture")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Write what there is, seal the segment and let go of the log. Harmless a second time.
+
+        Raises CaptureWriteError when records could not be written, after one more try; they are lost.
+        """
+        if self._stop.is_set():
+            await asyncio.wait([self._task])
+            return
+        self._close_batch()
+        self._current = _Batch(ClosedBuilder())
+        self._stop.set()
+        self._wake.set()
+        await asyncio.shield(self._task)
+
+    def _batch(self, number: int) -> _Batch | None:
+        """The batch with record ``number``; None when that is on disk."""
+        if not 0 <= number <= self._appended:
+            raise ValueError(f"record {number}: {self._appended} were appended")
+        last = self._durable
+        for batch in self._queue:
+            if number <= last:
+                return None
+            last += batch.builder.count
+            if number <= last:
+                return batch
+        return self._current if number > last else None
+
+    def _close_batch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        batch = self._current
+        if batch.builder.count:
+            self._queue.append(batch)
+            self._queued_bytes += batch.builder.size
+            self._current = _Batch(BlockBuilder(self._block_bytes))
+            self._wake.set()
+
+    async def _run(self) -> None:
+        """Write the batches, one after the other, until there are no more and ``aclose`` was called."""
+        delay, longest = RETRY_DELAYS
+        try:
+            while self._queue or not self._stop.is_set():
+                if not self._queue:
+                    await _wait(self._wake, _SEAL_CHECK)
+                    self._wake.clear()
+                batch = self._queue[0] if self._queue else None
+                try:
+                    await self._loop.run_in_executor(self._thread, self._step, batch)
+                except CaptureWriteError as error:
+                    self._report(error)
+                    if self._stop.is_set():
+                        raise
+                    await _wait(self._stop, delay)
+                    delay = min(2 * delay, longest)
+                    continue
+                self._error = None
+                delay = RETRY_DELAYS[0]
+                if batch is not None:
+                    self._done(batch)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            # Behind a write that may still go on, when this task was cancelled.
+            closing = self._thread.submit(self._log.close)
+            self._thread.shutdown(wait=False)
+            await asyncio.wrap_future(closing)
+
+    def _step(self, batch: _Batch | None) -> None:
+        """In the thread: what touches the disk."""
+        self._log.seal_if_due(self._clock())
+        if batch is not None:
+            self._log.write(batch.builder)
+
+    def _report(self, error: CaptureWriteError) -> None:
+        self._error = error
+        if self._on_error is None:
+            _logger.warning("%s", error)
+        else:
+            self._loop.call_soon(self._on_error, error)
+
+    def _done(self, batch: _Batch) -> None:
+        self._queue.popleft()
+        self._queued_bytes -= batch.builder.size
+        self._durable += batch.builder.count
+        for future in (*batch.waiters, *self._room):
+            if not future.done():
+                future.set_result(None)
+        self._room.clear()
+        for call in batch.calls:
+            self._loop.call_soon(call)
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing will be written any more: whoever waits must know."""
+        if not isinstance(error, Exception):
+            error = CaptureWriteError(errno.ECANCELED, "the task that writes the capture log was cancelled")
+        self._failure = error
+        waiters = [future for batch in (*self._queue, self._current) for future in batch.waiters]
+        for future in (*waiters, *self._room):
+            if not future.done():
+                future.set_exception(error)
+        self._room.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._current = _Batch(ClosedBuilder(f"the capture log's writer has failed: {error!r}"))
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+
+
+def _close_unused(opening: Future[BlockLog]) -> None:
+    """The task that opened the log was cancelled meanwhile."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

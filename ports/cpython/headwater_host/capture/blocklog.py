@@ -1,0 +1,231 @@
+"""A log directory open for writing: blocks into segments, segments into the manifest, and every failure made good.
+
+Blocking, and for one thread at a time. ``CaptureWriter`` and ``AsyncCapture`` are its faces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from headwater_host.capture.builder import BlockBuilder
+from headwater_host.capture.format import parse_header, segment_name
+from headwater_host.capture.manifest import LOCK, Entry, ManifestFile, list_log, sync_directory, write_all
+from headwater_host.capture.recovery import recover
+
+SEGMENT_BYTES = 64 << 20
+SEGMENT_AGE_NS = 3600 * 10**9
+
+# Only Linux has the cheaper one.
+datasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+
+
+class CaptureLockedError(OSError):
+    """Another writer has the log open."""
+
+
+class CaptureWriteError(OSError):
+    """Records could not be made durable (disk full, I/O error). They are kept, and written with the next try."""
+
+
+class BlockLog:
+    """The log in ``directory``, which is made if need be; open, in order, and locked against other writers.
+
+    ``segment_bytes``, ``segment_age_ns``: when a segment is sealed. ``recovery``: what opening found and did.
+    ``datasync``: makes a file's data durable; it is called once per block.
+
+    Raises CaptureLockedError, or OSError when the directory cannot be made or read.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        segment_age_ns: int = SEGMENT_AGE_NS,
+        datasync: Callable[[int], None] = datasync,
+    ) -> None:
+        if segment_bytes < 1 or segment_age_ns < 1:
+            raise ValueError("segment_bytes and segment_age_ns are at least 1")
+        self.directory = Path(directory)
+        self._segment_bytes = segment_bytes
+        self._segment_age_ns = segment_age_ns
+        self._datasync = datasync
+        self._fd = -1
+        self._path = self.directory
+        self._salt = 0
+        self._dirty = False  # bytes behind _end are to be cut
+        self._spent = False  # nothing may be appended to this segment any more
+        _make_directory(self.directory)
+        self._lock = _lock(self.directory / LOCK)
+        try:
+            listing = list_log(self.directory)
+            self._manifest = ManifestFile(self.directory, listing.manifest.end)
+            try:
+                self._next, self.recovery = recover(self.directory, listing, self._manifest)
+            except BaseException:
+                self._manifest.close()
+                raise
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._begin()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log was let go of."""
+        return self._lock < 0
+
+    def _begin(self) -> None:
+        """Counts for a segment without blocks."""
+        self._end = self._blocks = self._records = self._began_ns = self._first_ns = self._last_ns = 0
+        self._first = self._next
+
+    def write(self, builder: BlockBuilder) -> None:
+        """Append the records of ``builder`` as a block; when this returns they are durable.
+
+        Raises CaptureWriteError when that failed. Nothing of the block is in the log then; call again with the same
+        builder, into which more records may have come.
+        """
+        try:
+            self._clean()
+            if self._fd >= 0 and self._end >= self._segment_bytes:
+                self._seal()
+            if self._fd < 0:
+                self._create()
+            header, body = builder.encode(self._next, self._salt)
+            self._dirty = True
+            write_all(self._fd, header, self._end)
+            write_all(self._fd, body, self._end + len(header))
+            # A reader may take the block from here on: if it does not stay, no other may come to its place.
+            self._spent = True
+            self._datasync(self._fd)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # the next try begins with it
+                self._clean()
+            what = f"{builder.count} records are not written, but kept: {error.strerror or error}"
+            raise CaptureWriteError(error.errno, what, str(error.filename or self._path)) from error
+        written = parse_header(header)
+        if self._blocks == 0:
+            self._began_ns = builder.opened_ns
+            self._first_ns, self._last_ns = written.first_ns, written.last_ns
+        self._first_ns = min(written.first_ns, self._first_ns)
+        self._last_ns = max(written.last_ns, self._last_ns)
+        self._end += written.block_length
+        self._blocks += 1
+        self._records += builder.count
+        self._next += 1
+        self._dirty = self._spent = False
+
+    def seal_if_due(self, now_ns: int) -> None:
+        """Seal the segment if it has reached its size or age; ``now_ns`` is on the clock of the records' times.
+
+        Raises CaptureWriteError when that failed; the next call tries again.
+        """
+        # A clock that was set back makes the segment due as well.
+        aged = not 0 <= now_ns - self._began_ns < self._segment_age_ns
+        if self._fd >= 0 and self._blocks and (aged or self._end >= self._segment_bytes):
+            try:
+                self._clean()
+                self._seal()
+            except OSError as error:
+                raise self._seal_error(error) from error
+
+    def close(self) -> None:
+        """Seal the segment and let go of the log. Harmless a second time.
+
+        Raises CaptureWriteError when the segment could not be sealed; the next writer does it then.
+        """
+        if self._lock < 0:
+            return
+        try:
+            self._clean()
+            self._seal()
+        except OSError as error:
+            raise self._seal_error(error) from error
+        finally:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+            self._manifest.close()
+            os.close(self._lock)
+            self._lock = -1
+
+    def _seal_error(self, error: OSError) -> CaptureWriteError:
+        return CaptureWriteError(error.errno, f"the segment is not sealed: {error.strerror}", str(self._path))
+
+    def _create(self) -> None:
+        if self._lock < 0:
+            raise OSError(errno.EBADF, "the log is closed", str(self.directory))
+        self._salt = secrets.randbits(64)
+        self._path = self.directory / segment_name(self._next, self._salt)
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            sync_directory(self.directory)
+        except OSError:
+            os.close(fd)
+            self._path.unlink()
+            raise
+        self._fd = fd
+        self._begin()
+
+    def _clean(self) -> None:
+        """Undo what a write that failed left behind."""
+        if self._dirty:
+            os.ftruncate(self._fd, self._end)
+            self._dirty = False
+        if self._spent:
+            os.fsync(self._fd)  # or a power cut would bring the block back
+            self._seal()
+
+    def _seal(self) -> None:
+        if self._fd < 0:
+            return
+        if self._blocks:
+            entry = Entry(
+                self._path.name,
+                self._end,
+                self._blocks,
+                self._records,
+                self._first_ns,
+                self._last_ns,
+                self._first,
+                self._next,
+            )
+            self._manifest.append(entry)
+        else:
+            self._path.unlink(missing_ok=True)
+            sync_directory(self.directory)
+        os.close(self._fd)
+        self._fd = -1
+        self._spent = False
+
+
+def _make_directory(directory: Path) -> None:
+    if directory.is_dir():
+        return
+    _make_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    sync_directory(directory.parent)
+
+
+def _lock(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(fd, 20, 0).decode(errors="replace").strip()
+        os.close(fd)
+        if error.errno not in {errno.EAGAIN, errno.EACCES}:
+            raise
+        what = f"another writer has the capture log open (process {holder or 'unknown'})"
+        raise CaptureLockedError(error.errno, what, str(path.parent)) from None
+    with contextlib.suppress(OSError):  # for people only
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+    return fd

@@ -1,0 +1,154 @@
+"""Records on their way into a block: cheap to append, encoded once."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from headwater_host.capture.format import (
+    COLUMNS,
+    MAX_BODY,
+    MAX_FRAME,
+    MAX_PEER,
+    MAX_PEERS,
+    ROW,
+    Record,
+    encode_block,
+)
+
+MAX_BLOCK_BYTES = 32 << 20
+
+_pack = ROW.pack
+# What a record costs beside its frame, and a block beside its records: the count of strings, and three paddings.
+_PER_RECORD = ROW.size
+_PER_BLOCK = 2 + 3 * 7
+_LIMITS = {"q": (-(1 << 63), (1 << 63) - 1), "Q": (0, (1 << 64) - 1), "H": (0, 0xFFFF), "B": (0, 0xFF)}
+
+
+class BlockFull(Exception):  # noqa: N818  # not an error: the record goes into the next block
+    """The record does not fit into this block any more; nothing of it was taken."""
+
+
+class BlockBuilder:
+    """Collects the records of one block. ``limit``: target for the length of its body, in bytes.
+
+    ``count`` records are in it, which are about ``size`` bytes of body; ``opened_ns`` is the time of the first.
+    """
+
+    __slots__ = ("_frames", "_limit", "_peers", "_rows", "_strings", "count", "opened_ns", "size")
+
+    def __init__(self, limit: int) -> None:
+        if not _PER_BLOCK < limit <= MAX_BLOCK_BYTES:
+            raise ValueError(f"a block of {limit} bytes: possible are {_PER_BLOCK + 1} to {MAX_BLOCK_BYTES}")
+        self._limit = limit
+        self._rows = bytearray()
+        self._frames: list[bytes] = []
+        self._peers: dict[str, int] = {}
+        self._strings: list[bytes] = []
+        self.count = 0
+        self.size = _PER_BLOCK
+        self.opened_ns = 0
+
+    def append(
+        self,
+        time_ns: int,
+        connection: int,
+        peer: str,
+        direction: int,
+        protocol: int,
+        version: int,
+        frame: bytes | bytearray | memoryview,
+    ) -> None:
+        """Take one record. A frame that is not bytes is copied.
+
+        Raises ValueError or TypeError, with the name of the field and its limit, when the caller's record cannot be
+        stored; BlockFull when this block has no room for it. In both cases nothing was taken.
+        """
+        if type(frame) is not bytes:
+            frame = bytes(memoryview(frame))
+        size = self.size + len(frame) + _PER_RECORD
+        if size > self._limit:
+            if len(frame) > MAX_FRAME:
+                raise ValueError(f"frame of {len(frame)} bytes: at most {MAX_FRAME} fit into a block")
+            if self.count:
+                raise BlockFull
+        index = self._peers.get(peer)
+        string = None
+        if index is None:
+            string = self._new_peer(peer, size)
+            index = len(self._strings)
+        try:
+            self._rows += _pack(time_ns, connection, len(frame), index, direction, protocol, version)
+        except struct.error:
+            raise _blame(time_ns, connection, direction, protocol, version) from None
+        if string is not None:
+            self._peers[peer] = index
+            self._strings.append(string)
+            size += 2 + len(string)
+        self._frames.append(frame)
+        self.size = size
+        if not self.count:
+            self.opened_ns = time_ns
+        self.count += 1
+
+    def _new_peer(self, peer: str, size: int) -> bytes:
+        """What goes into the string table for a peer that is not in it yet."""
+        if not isinstance(peer, str):
+            raise TypeError(f"peer is text, not {type(peer).__name__}")
+        try:
+            string = peer.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"peer {peer!r} cannot be stored as UTF-8: {error.reason}") from None
+        if len(string) > MAX_PEER:
+            raise ValueError(f"peer of {len(string)} bytes: at most {MAX_PEER} can be stored")
+        if self.count and (len(self._strings) == MAX_PEERS or size + 2 + len(string) > self._limit):
+            raise BlockFull
+        return string
+
+    def encode(self, sequence: int, salt: int) -> tuple[bytes, bytes]:
+        """Header and body of the block. At least one record must be in it."""
+        return encode_block(self._rows, self._strings, self._frames, sequence, salt)
+
+
+class ClosedBuilder(BlockBuilder):
+    """Stands where a closed writer's builder was: takes nothing, and says why."""
+
+    __slots__ = ("_reason",)
+
+    def __init__(self, reason: str = "the capture log is closed") -> None:
+        super().__init__(MAX_BLOCK_BYTES)
+        self._reason = reason
+
+    def append(self, *_: object) -> None:
+        """Raises ValueError."""
+        raise ValueError(self._reason)
+
+
+def _blame(*values: object) -> Exception:
+    """Which of the five numbers of a record is the one that cannot be packed, and why."""
+    numbers = (column for column in COLUMNS if column[0] not in {"length", "peer"})
+    for (name, code, _), value in zip(numbers, values, strict=True):
+        if not isinstance(value, int):
+            return TypeError(f"{name} is an integer, not {type(value).__name__}")
+        low, high = _LIMITS[code]
+        if not low <= value <= high:
+            return ValueError(f"{name} {value}: possible are {low} to {high}")
+    raise AssertionError(f"{values} can be packed")
+
+
+def encode_records(records: Iterable[Record], sequence: int, salt: int) -> bytes:
+    """One block of these records, as it stands in a segment.
+
+    Raises ValueError when there are none or too many for one block, or one of them cannot be stored.
+    """
+    builder = BlockBuilder(MAX_BLOCK_BYTES)
+    try:
+        for record in records:
+            builder.append(*record)
+    except BlockFull:
+        raise ValueError(f"more than {MAX_BLOCK_BYTES} bytes of records for one block") from None
+    if not builder.count:
+        raise ValueError("a block has at least one record")
+    header, body = builder.encode(sequence, salt)
+    assert len(body) <= MAX_BODY
+    return header + body

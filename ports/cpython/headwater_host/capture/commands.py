@@ -1,0 +1,215 @@
+"""``headwater capture ls | verify | cat``: look into a capture log.
+
+``add_arguments(parser)`` mounts the three on a parser, ``run(arguments)`` runs one and returns the exit status: 0 fine,
+1 the log is damaged, 2 it cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from headwater_host.capture.format import DIRECTIONS, PROTOCOLS, Block, Record
+from headwater_host.capture.problem import Problem
+from headwater_host.capture.reader import CaptureReader, Report, SegmentTotals, verify
+
+_FOLLOW_S = 0.2
+_COLUMNS = ("segment", "state", "blocks", "records", "bytes", "first", "last")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give ``parser`` the commands and their options."""
+    commands = parser.add_subparsers(dest="capture_command", metavar="COMMAND", required=True)
+    ls = commands.add_parser(
+        "ls", help="list the segments", description="List the segments of a capture log."
+    )
+    check = commands.add_parser(
+        "verify",
+        help="read everything and report damage",
+        description="Read a whole capture log. Exit status: 0 clean (a torn tail alone is clean), 1 damaged.",
+    )
+    cat = commands.add_parser(
+        "cat",
+        help="print the records",
+        description="Print the records of a capture log, one line of JSON each. Damage is reported on standard error.",
+    )
+    for command in (ls, check, cat):
+        command.add_argument("directory", metavar="DIR", type=Path, help="the log's directory")
+    for command in (ls, check):
+        command.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    cat.add_argument("--limit", metavar="N", type=_count, help="stop after N records")
+    cat.add_argument("--peer", metavar="PEER", help="only records of this peer, as in serial:/dev/ttyACM0")
+    cat.add_argument("--raw", action="store_true", help="write the frames' bytes, one behind the other")
+    cat.add_argument("--follow", action="store_true", help="wait for more at the end, until interrupted")
+
+
+def _count(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of records")
+    return number
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command that was parsed; its exit status."""
+    command = {"ls": _ls, "verify": _verify, "cat": _cat}[arguments.capture_command]
+    try:
+        status = command(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever read has enough. What is left in the buffer must not fail when Python flushes it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        print(f"headwater capture: {_what(error)}", file=sys.stderr)
+        return 2
+
+
+def _what(error: OSError) -> str:
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{os.fsdecode(error.filename)}: {error.strerror}"
+
+
+def format_time(time_ns: int | None) -> str | None:
+    """A receive time as ISO 8601 with nanoseconds, in UTC; None when there is none or it is beyond the calendar."""
+    if time_ns is None:
+        return None
+    seconds, fraction = divmod(time_ns, 10**9)
+    try:
+        moment = datetime.fromtimestamp(seconds, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
+
+
+# ---- ls, verify ------------------------------------------------------------------------------------------------------
+
+
+def _segment(totals: SegmentTotals) -> dict[str, Any]:
+    return totals._asdict() | {"first": format_time(totals.first_ns), "last": format_time(totals.last_ns)}
+
+
+def _sums(report: Report) -> dict[str, int]:
+    fields = ("bytes", "blocks", "records")
+    sums = {field: sum(getattr(segment, field) for segment in report.segments) for field in fields}
+    return {"segments": len(report.segments)} | sums
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    report = verify(arguments.directory, bodies=False)
+    if arguments.json:
+        print(json.dumps({"segments": list(map(_segment, report.segments)), "total": _sums(report)}))
+        return 0
+    rows: list[Iterable[object]] = [_COLUMNS]
+    for totals in report.segments:
+        times = format_time(totals.first_ns) or "-", format_time(totals.last_ns) or "-"
+        state = "sealed" if totals.sealed else "open"
+        rows.append((totals.file, state, totals.blocks, totals.records, totals.bytes, *times))
+    sums = _sums(report)
+    rows.append(("total", "", sums["blocks"], sums["records"], sums["bytes"], "", ""))
+    _print_table([[str(cell) for cell in row] for row in rows])
+    if report.problems or report.torn:
+        print(
+            f"{len(report.problems) + len(report.torn)} problems in headers; see capture verify",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _print_table(rows: list[list[str]]) -> None:
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            cell.rjust(width) if 2 <= index <= 4 else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print("  ".join(cells).rstrip())
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    report = verify(arguments.directory)
+    sums = _sums(report)
+    if arguments.json:
+        found = {
+            "damaged": report.damaged,
+            "problems": [problem._asdict() for problem in report.problems],
+            "torn": [problem._asdict() for problem in report.torn],
+            "total": sums,
+        }
+        print(json.dumps(found))
+    else:
+        for problem in (*report.problems, *report.torn):
+            print(problem)
+        counts = ", ".join(f"{count} {what}" for what, count in sums.items())
+        print(f"{'damaged' if report.damaged else 'clean'}: {counts}; {len(report.problems)} problems")
+    return 1 if report.damaged else 0
+
+
+# ---- cat -------------------------------------------------------------------------------------------------------------
+
+
+def _cat(arguments: argparse.Namespace) -> int:
+    damaged = False
+
+    def report(problem: Problem) -> None:
+        nonlocal damaged
+        damaged = True
+        print(f"headwater capture: {problem}", file=sys.stderr)
+
+    reader = CaptureReader(arguments.directory, on_problem=report)
+    left = arguments.limit
+    while left != 0:
+        for block in reader.blocks():
+            for record in _wanted(block, arguments.peer):
+                _write(record, arguments.raw)
+                if left is not None:
+                    left -= 1
+                    if left == 0:
+                        return int(damaged)
+        sys.stdout.flush()
+        if not arguments.follow:
+            break
+        time.sleep(_FOLLOW_S)
+    if reader.torn is not None:
+        print(f"headwater capture: {reader.torn}", file=sys.stderr)
+    return int(damaged)
+
+
+def _wanted(block: Block, peer: str | None) -> Iterator[Record]:
+    if peer is None:
+        return block.records()
+    if peer not in block.peers:
+        return iter(())
+    return (record for record in block.records() if record.peer == peer)
+
+
+def _write(record: Record, raw: bool) -> None:
+    if raw:
+        sys.stdout.buffer.write(record.frame)
+        return
+    fields = {
+        "time": format_time(record.time_ns),
+        "time_ns": record.time_ns,
+        "connection": record.connection,
+        "peer": record.peer,
+        # A number without a name is printed as it is.
+        "direction": DIRECTIONS.get(record.direction, record.direction),
+        "protocol": PROTOCOLS.get(record.protocol, record.protocol),
+        "version": record.version,
+        "frame": record.frame.hex(),
+    }
+    print(json.dumps(fields))

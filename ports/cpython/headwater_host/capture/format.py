@@ -1,0 +1,300 @@
+"""The capture log's byte layout (docs/capture-log.md): names, header, columns; encoding and checking of one block.
+
+Nothing here touches a file. What ``parse_header`` and ``Block`` accept is safe to use: after them no accessor fails.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+from zlib import crc32
+
+MAGIC = b"HWB1"
+VERSION = 1
+HEADER_BYTES = 64
+MAX_BODY = 64 << 20
+MAX_PEER = 0xFFFF  # bytes of UTF-8
+MAX_PEERS = 0xFFFF  # in one block
+# Fits into a body of its own, whatever its peer is called.
+MAX_FRAME = MAX_BODY - (128 << 10)
+
+RECEIVED, SENT = 0, 1
+DIRECTIONS = {RECEIVED: "received", SENT: "sent"}
+PROTOCOLS = {1: "mqtt", 2: "fmq", 3: "ibmmq"}
+
+# name, array and memoryview type code, bytes per record
+COLUMNS = (
+    ("time_ns", "q", 8),
+    ("connection", "Q", 8),
+    ("length", "I", 4),
+    ("peer", "H", 2),
+    ("direction", "B", 1),
+    ("protocol", "B", 1),
+    ("version", "B", 1),
+)
+# One record's columns, side by side: what a builder keeps until the block is encoded.
+ROW = struct.Struct("<" + "".join(code for _, code, _ in COLUMNS))
+
+# magic, version, header length, body length, records, sequence, first_ns, last_ns, string table length, flags,
+# CRC of the body, salt; the CRC of these stands behind them.
+_HEADER = struct.Struct("<4sHHIIQqqIIIQ")
+_CRC = struct.Struct("<I")
+_LENGTH = struct.Struct("<H")
+_NAME = re.compile(r"segment-([0-9]{20})-([0-9a-f]{16})\.hwc")
+_SEQUENCES = 1 << 64
+
+
+class FormatError(ValueError):
+    """The bytes are not what the format asks for. The text says what is wrong with them."""
+
+
+class Record(NamedTuple):
+    """One frame as it was on the wire, with when (ns since 1970), over which connection, and from whom."""
+
+    time_ns: int
+    connection: int
+    peer: str
+    direction: int
+    protocol: int
+    version: int
+    frame: bytes
+
+
+class Header(NamedTuple):
+    """The fields of a right block header."""
+
+    version: int
+    body_length: int
+    records: int
+    sequence: int
+    first_ns: int
+    last_ns: int
+    strings_length: int
+    flags: int
+    body_crc: int
+    salt: int
+
+    @property
+    def block_length(self) -> int:
+        """Bytes of the whole block."""
+        return HEADER_BYTES + self.body_length
+
+
+def padding(length: int) -> int:
+    """Bytes from ``length`` to the next multiple of 8."""
+    return -length % 8
+
+
+def segment_name(sequence: int, salt: int) -> str:
+    """The file name of the segment that begins with block ``sequence``."""
+    return f"segment-{sequence:020d}-{salt:016x}.hwc"
+
+
+def parse_segment_name(name: str) -> tuple[int, int] | None:
+    """``(sequence, salt)`` of a segment's file name, or None if it is not one."""
+    found = _NAME.fullmatch(name)
+    if found is None or int(found[1]) >= _SEQUENCES:
+        return None
+    return int(found[1]), int(found[2], 16)
+
+
+def parse_header(data: bytes, salt: int | None = None) -> Header:
+    """The header in the first 64 bytes of ``data``.
+
+    ``salt``: the one that the block must have; None takes any.
+
+    Raises FormatError when the header is not right; then nothing in it, its length included, can be trusted.
+    """
+    if len(data) < HEADER_BYTES:
+        raise FormatError(f"{len(data)} bytes where a header of {HEADER_BYTES} bytes should be")
+    if data[:4] != MAGIC:
+        raise FormatError("no magic HWB1")
+    if crc32(data[: _HEADER.size]) != _CRC.unpack_from(data, _HEADER.size)[0]:
+        raise FormatError("header CRC is wrong")
+    _, version, header_length, body_length, records, *rest = _HEADER.unpack_from(data)
+    header = Header(version, body_length, records, *rest)
+    if salt is not None and header.salt != salt:
+        raise FormatError("header is of another segment: its salt is wrong")
+    if header_length != HEADER_BYTES or body_length % 8 or body_length > MAX_BODY:
+        raise FormatError(f"header with lengths {header_length} and {body_length}")
+    if version == VERSION and not records:
+        raise FormatError("header of a block without records")
+    return header
+
+
+def find_header(data: bytes, start: int, salt: int | None = None) -> int:
+    """Offset of the first right header in ``data`` that begins at or after ``start``; -1 if there is none."""
+    while (start := data.find(MAGIC, start)) >= 0:
+        try:
+            parse_header(data[start : start + HEADER_BYTES], salt)
+        except FormatError:
+            start += 1
+        else:
+            break
+    return start
+
+
+def column(data: memoryview, code: str) -> memoryview:
+    """Little-endian numbers as a memoryview of type ``code``, without a copy where the machine is little-endian."""
+    if sys.byteorder == "little":
+        return data.cast(code)  # type: ignore[call-overload, no-any-return]  # a code that is not a literal
+    numbers = array(code, bytes(data))
+    numbers.byteswap()
+    return memoryview(numbers)
+
+
+class Block:
+    """A good block: its columns as memoryviews of n numbers each, its strings, its frames.
+
+    Raises FormatError when ``body`` is not the body of ``header``.
+    """
+
+    __slots__ = (
+        "body",
+        "connection",
+        "direction",
+        "frames_at",
+        "header",
+        "length",
+        "peer",
+        "peers",
+        "protocol",
+        "time_ns",
+        "version",
+    )
+
+    header: Header
+    body: bytes
+    time_ns: memoryview
+    connection: memoryview
+    length: memoryview
+    peer: memoryview
+    direction: memoryview
+    protocol: memoryview
+    version: memoryview
+    peers: list[str]
+    frames_at: int  # offset in body of the first frame
+
+    def __init__(self, header: Header, body: bytes) -> None:
+        if header.version != VERSION or header.flags:
+            raise FormatError(
+                f"version {header.version} with flags {header.flags:#x} is unknown to this reader"
+            )
+        if crc32(body) != header.body_crc:
+            raise FormatError("body CRC is wrong")
+        # From here on only a faulty writer is to blame, but its blocks must not crash a reader either.
+        strings_at = ROW.size * header.records
+        strings_at += padding(strings_at)
+        frames_at = strings_at + header.strings_length
+        if len(body) != header.body_length or frames_at > len(body):
+            raise FormatError(f"body of {len(body)} bytes is too short for its columns and strings")
+        self.header = header
+        self.body = body
+        self.frames_at = frames_at
+        view = memoryview(body)
+        at = 0
+        for name, code, width in COLUMNS:
+            end = at + width * header.records
+            setattr(self, name, column(view[at:end], code))
+            at = end
+        frames = sum(self.length)
+        if frames_at + frames + padding(frames) != len(body):
+            raise FormatError(f"body of {len(body)} bytes, but its parts have {frames_at + frames}")
+        self.peers = _parse_strings(body[strings_at:frames_at])
+        if max(self.peer) >= len(self.peers):
+            raise FormatError(f"peer {max(self.peer)} of {len(self.peers)}")
+
+    def frames(self) -> list[bytes]:
+        """The frames, each as bytes of its own."""
+        body = self.body
+        return [body[at:end] for at, end in pairwise(accumulate(self.length, initial=self.frames_at))]
+
+    def records(self) -> Iterator[Record]:
+        """The records, in the order in which they were appended."""
+        return map(
+            Record,
+            self.time_ns,
+            self.connection,
+            map(self.peers.__getitem__, self.peer),
+            self.direction,
+            self.protocol,
+            self.version,
+            self.frames(),
+        )
+
+
+def _parse_strings(data: bytes) -> list[str]:
+    strings = []
+    try:
+        (count,) = _LENGTH.unpack_from(data)
+        at = _LENGTH.size
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(data, at)
+            at += _LENGTH.size
+            strings.append(data[at : at + length].decode())
+            at += length
+    except (struct.error, UnicodeDecodeError) as error:
+        raise FormatError(f"string table: {error}") from error
+    if at + padding(at) != len(data):
+        raise FormatError(f"string table of {len(data)} bytes, but its strings have {at}")
+    return strings
+
+
+def encode_strings(strings: Iterable[bytes]) -> bytes:
+    """The string table of UTF-8 strings, padded; in their order, which the column ``peer`` refers to."""
+    parts = [b""]
+    for string in strings:
+        parts += (_LENGTH.pack(len(string)), string)
+    parts[0] = _LENGTH.pack(len(parts) // 2)
+    parts.append(bytes(padding(sum(map(len, parts)))))
+    return b"".join(parts)
+
+
+def encode_columns(rows: bytes | bytearray) -> bytearray:
+    """The padded columns of records that stand side by side as ``ROW`` packs them."""
+    count = len(rows) // ROW.size
+    columns = bytearray(len(rows) + padding(len(rows)))
+    at = byte = 0
+    for _, _, width in COLUMNS:
+        # A strided copy per byte of the row runs in C; unpacking and packing every record would not.
+        end = at + width * count
+        for start in range(at, at + width):
+            columns[start:end:width] = rows[byte :: ROW.size]
+            byte += 1
+        at = end
+    return columns
+
+
+def encode_block(
+    rows: bytes | bytearray, strings: Iterable[bytes], frames: Iterable[bytes], sequence: int, salt: int
+) -> tuple[bytes, bytes]:
+    """Header and body of a block.
+
+    ``rows``: at least one record as ``ROW`` packs it; ``frames``: as many, of the lengths that the rows say.
+    """
+    columns = encode_columns(rows)
+    table = encode_strings(strings)
+    body = b"".join((columns, table, *frames))
+    body += bytes(padding(len(body)))
+    count = len(rows) // ROW.size
+    times = column(memoryview(columns)[: 8 * count], "q")
+    header = _HEADER.pack(
+        MAGIC,
+        VERSION,
+        HEADER_BYTES,
+        len(body),
+        count,
+        sequence,
+        min(times),
+        max(times),
+        len(table),
+        0,
+        crc32(body),
+        salt,
+    )
+    return header + _CRC.pack(crc32(header)), body

@@ -1,0 +1,192 @@
+"""The list of sealed segments, ``manifest.jsonl``, and the listing of a log directory."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from headwater_host.capture.format import parse_segment_name
+from headwater_host.capture.problem import MANIFEST, MISSING, TORN, Problem
+
+NAME = "manifest.jsonl"
+LOCK = "writer.lock"
+PATTERN = "segment-*.hwc"
+
+
+class Entry(NamedTuple):
+    """A sealed segment: one line of the manifest."""
+
+    file: str
+    bytes: int
+    blocks: int
+    records: int
+    first_ns: int
+    last_ns: int
+    first_sequence: int
+    next_sequence: int
+
+
+class Manifest(NamedTuple):
+    """The manifest as read: entries by file name, what is wrong, and where a torn last line begins."""
+
+    entries: dict[str, Entry]
+    problems: list[Problem]
+    end: int
+
+
+class Segment(NamedTuple):
+    """A segment file of a log."""
+
+    path: Path
+    first_sequence: int
+    salt: int
+    is_open: bool
+    entry: Entry | None
+
+
+class Listing(NamedTuple):
+    """The segments of a log in the order of their blocks, and what is wrong with the manifest."""
+
+    segments: list[Segment]
+    manifest: Manifest
+    problems: list[Problem]
+
+
+def format_entry(entry: Entry) -> bytes:
+    """The entry as a line of the file."""
+    return json.dumps(entry._asdict(), separators=(",", ":")).encode() + b"\n"
+
+
+def _parse(line: bytes) -> Entry:
+    fields = json.loads(line)
+    if not isinstance(fields, dict) or fields.keys() != set(Entry._fields):
+        raise ValueError("not the keys of a segment")
+    entry = Entry(**fields)
+    name = parse_segment_name(entry.file) if type(entry.file) is str else None
+    if name is None or name[0] != entry.first_sequence:
+        raise ValueError("file is not a segment's name")
+    if (
+        any(type(value) is not int for value in entry[1:])
+        or min(entry.bytes, entry.blocks, entry.records) < 0
+    ):
+        raise ValueError("a number is not a count")
+    return entry
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read the manifest. One that is missing is empty; a bad line is reported and passed over."""
+    try:
+        data = (directory / NAME).read_bytes()
+    except FileNotFoundError:
+        data = b""
+    end = data.rfind(b"\n") + 1
+    entries: dict[str, Entry] = {}
+    problems = []
+    at = 0
+    for line in data[:end].splitlines(keepends=True):
+        try:
+            entry = _parse(line)
+            if entry.file in entries:
+                raise ValueError("a second line for the same file")
+            entries[entry.file] = entry
+        except (ValueError, RecursionError) as error:
+            problems.append(Problem(MANIFEST, NAME, at, len(line), f"bad line: {error}"))
+        at += len(line)
+    if end < len(data):
+        problems.append(Problem(TORN, NAME, end, len(data) - end, "a last line without its end"))
+    return Manifest(entries, problems, end)
+
+
+def list_log(directory: str | os.PathLike[str]) -> Listing:
+    """The segments of the log in ``directory``.
+
+    Raises FileNotFoundError or NotADirectoryError, also when the directory holds no capture log at all.
+    """
+    directory = Path(directory)
+    # The directory first: a segment that a later one follows is in a manifest that is read after this.
+    names = sorted(name for name in os.listdir(directory) if parse_segment_name(name))  # noqa: PTH208
+    manifest = read_manifest(directory)
+    if not names and not manifest.end and not (directory / LOCK).exists():
+        raise FileNotFoundError(f"no capture log in {directory}: neither {PATTERN} nor {NAME} is there")
+    segments = []
+    for name in names:
+        sequence, salt = parse_segment_name(name) or (0, 0)
+        entry = manifest.entries.get(name)
+        is_open = entry is None and name == names[-1]
+        segments.append(Segment(directory / name, sequence, salt, is_open, entry))
+    problems = list(manifest.problems)
+    problems += (
+        Problem(MISSING, name, 0, entry.bytes, f"{entry.records} records in {entry.blocks} blocks are gone")
+        for name, entry in sorted(manifest.entries.items())
+        # Without an older segment, retention has removed it.
+        if name not in names and entry.blocks and names and names[0] < name
+    )
+    problems += (
+        Problem(MANIFEST, segment.path.name, 0, 0, "a segment that is not the last is not in the manifest")
+        for segment in segments
+        if segment.entry is None and not segment.is_open
+    )
+    return Listing(segments, manifest, problems)
+
+
+def write_all(
+    fd: int, data: bytes, at: int, write: Callable[[int, memoryview, int], int] = os.pwrite
+) -> None:
+    """Write all of ``data`` at offset ``at``, in as many calls as it takes."""
+    rest = memoryview(data)
+    while rest:
+        count = write(fd, rest, at)
+        rest = rest[count:]
+        at += count
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in ``directory`` durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class ManifestFile:
+    """The manifest, open for the one writer. What an append that failed left behind is cut before the next."""
+
+    def __init__(self, directory: Path, end: int) -> None:
+        path = directory / NAME
+        is_new = not path.exists()
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        self._end = end
+        try:
+            if is_new:
+                sync_directory(directory)
+            self._cut()
+        except OSError:
+            os.close(self._fd)
+            raise
+
+    def _cut(self) -> None:
+        if os.fstat(self._fd).st_size != self._end:
+            os.ftruncate(self._fd, self._end)
+            os.fsync(self._fd)
+
+    def append(self, entry: Entry) -> None:
+        """Append a line and make it durable. When that fails (OSError) the line is not there."""
+        line = format_entry(entry)
+        self._cut()
+        try:
+            write_all(self._fd, line, self._end)
+            os.fsync(self._fd)
+        except OSError:
+            os.ftruncate(self._fd, self._end)
+            raise
+        self._end += len(line)
+
+    def close(self) -> None:
+        """Close the file. Harmless a second time."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,139 @@
+"""Bring a log directory into order before it is written to: seal what an earlier writer left open."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from headwater_host.capture.format import HEADER_BYTES, FormatError, parse_header
+from headwater_host.capture.manifest import Entry, Listing, ManifestFile, Segment, sync_directory, write_all
+from headwater_host.capture.problem import Problem
+from headwater_host.capture.scan import Scan
+
+_PIECE = 1 << 20
+
+
+class Recovery(NamedTuple):
+    """What was found and done when a log was opened.
+
+    ``cut``: the torn tails that were cut away. ``saved``: files that hold what was cut, where it might not have been an
+    unfinished write. ``problems``: damage that stays where it is. ``sealed``: segments that were sealed.
+    """
+
+    cut: list[Problem]
+    saved: list[Path]
+    problems: list[Problem]
+    sealed: list[Path]
+
+    def __str__(self) -> str:
+        lines = [f"cut {problem}" for problem in self.cut]
+        lines += (f"kept what was cut in {path}" for path in self.saved)
+        lines += map(str, self.problems)
+        return "\n".join(lines)
+
+
+def recover(directory: Path, listing: Listing, manifest: ManifestFile) -> tuple[int, Recovery]:
+    """Cut the torn tail of the last segment, and seal every segment that is not in the manifest.
+
+    Returns the sequence number for the next block, and what was done. Bad blocks in the middle stay as they are.
+    """
+    done = Recovery([], [], [], [])
+    for problem in listing.problems:
+        (done.problems if problem.is_damage else done.cut).append(problem)
+    expected = 0
+    for segment in listing.segments:
+        if segment.entry is None:
+            expected = _finish(directory, segment, manifest, done)
+        else:
+            expected = segment.entry.next_sequence
+    # Where the segments are gone, the manifest still knows how far the numbers went.
+    return max([expected, *(entry.next_sequence for entry in listing.manifest.entries.values())]), done
+
+
+def _finish(directory: Path, segment: Segment, manifest: ManifestFile, done: Recovery) -> int:
+    """Seal a segment that its writer did not; the sequence number with which the next begins."""
+    path = segment.path
+    fd = os.open(path, os.O_RDWR)
+    try:
+        scan = Scan(fd, path.name, segment.salt, is_open=segment.is_open, expected=segment.first_sequence)
+        headers = []
+        torn = None
+        for found in scan:
+            if not isinstance(found, Problem):
+                headers.append(found[0].header)
+            elif found.is_damage:
+                done.problems.append(found)
+            else:
+                torn = found
+        size = scan.size
+        if torn is not None and _cut(directory, path, fd, torn, done):
+            size = torn.offset
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    if size == 0:
+        path.unlink()
+        sync_directory(directory)
+        return segment.first_sequence
+    next_sequence = segment.first_sequence if scan.expected is None else scan.expected
+    manifest.append(
+        Entry(
+            path.name,
+            size,
+            len(headers),
+            sum(header.records for header in headers),
+            min((header.first_ns for header in headers), default=0),
+            max((header.last_ns for header in headers), default=0),
+            segment.first_sequence,
+            next_sequence,
+        )
+    )
+    done.sealed.append(path)
+    return next_sequence
+
+
+def _cut(directory: Path, path: Path, fd: int, torn: Problem, done: Recovery) -> bool:
+    """Cut the torn tail; False if it cannot be read, and so neither kept elsewhere nor cut."""
+    if not _is_unfinished(fd, torn):
+        copy = path.with_name(path.name + ".cut")
+        try:
+            _copy(fd, torn, copy)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            copy.unlink()
+            done.problems.append(torn._replace(reason=f"{torn.reason}; it is left there: {error.strerror}"))
+            return False
+        sync_directory(directory)
+        done.saved.append(copy)
+    os.ftruncate(fd, torn.offset)
+    done.cut.append(torn)
+    return True
+
+
+def _is_unfinished(fd: int, torn: Problem) -> bool:
+    """Whether the tail cannot be anything but a write that did not come to its end."""
+    if torn.length < HEADER_BYTES:
+        return True
+    try:
+        return parse_header(os.pread(fd, HEADER_BYTES, torn.offset)).block_length > torn.length
+    except FormatError:
+        pieces = range(torn.offset, torn.offset + torn.length, _PIECE)
+        with contextlib.suppress(OSError):  # what cannot be read is not plainly anything
+            return not any(os.pread(fd, _PIECE, at).strip(b"\0") for at in pieces)
+    except OSError:
+        pass
+    return False
+
+
+def _copy(fd: int, torn: Problem, copy: Path) -> None:
+    out = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        for at in range(0, torn.length, _PIECE):
+            write_all(out, os.pread(fd, min(_PIECE, torn.length - at), torn.offset + at), at)
+        os.fsync(out)
+    finally:
+        os.close(out)

@@ -1,0 +1,63 @@
+"""Capture logs for the tests: records that can be told apart, and logs of several segments made of them."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from headwater_host.capture import CaptureReader, CaptureWriter, Record
+
+PEERS = ("serial:/dev/ttyACM0", "mqtt:127.0.0.1:1883", "serial:/dev/ttyÜ")
+BEGIN_NS = 1_790_000_000_000_000_000
+
+
+def record(number: int, length: int | None = None) -> Record:
+    """Record ``number``: the frame begins with the number, and every field depends on it."""
+    frame = number.to_bytes(8, "big") + bytes(number % 13 if length is None else length - 8)
+    return Record(
+        BEGIN_NS + number * 1000,
+        (1_790_000_000_000 << 20) + number % 5,
+        PEERS[number % len(PEERS)],
+        number % 2,
+        1 + number % 3,
+        3 + number % 3,
+        frame,
+    )
+
+
+def records(count: int, start: int = 0) -> list[Record]:
+    return [record(number) for number in range(start, start + count)]
+
+
+def write_log(directory: Path, *segments: Iterable[int], start: int = 0) -> list[Record]:
+    """A log with a sealed segment for each argument, which gives the number of records in each of its blocks."""
+    written = []
+    for blocks in segments:
+        with CaptureWriter(directory) as writer:
+            for count in blocks:
+                for number in range(start, start + count):
+                    written.append(record(number))
+                    writer.append(*written[-1])
+                start += count
+                writer.flush()
+    return written
+
+
+def reopen_last(directory: Path) -> Path:
+    """Take the last segment's line out of the manifest: as if its writer had been killed."""
+    manifest = directory / "manifest.jsonl"
+    lines = manifest.read_bytes().splitlines(keepends=True)
+    manifest.write_bytes(b"".join(lines[:-1]))
+    return segments(directory)[-1]
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(directory.glob("segment-*.hwc"))
+
+
+def read_log(directory: Path) -> list[Record]:
+    return list(CaptureReader(directory).records())
+
+
+def is_subsequence(some: Iterable[Record], of: Iterable[Record]) -> bool:
+    """Whether ``some`` are records of ``of``, each at most once and in their order."""
+    rest: Iterator[Record] = iter(of)
+    return all(one in rest for one in some)

@@ -1,0 +1,359 @@
+"""Writing a capture log and reading it back: order, durability, segments, manifest, following, splitting."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwater_host.capture import (
+    BlockInfo,
+    CaptureLockedError,
+    CaptureReader,
+    CaptureWriter,
+    Problem,
+    Record,
+    list_blocks,
+    read_range,
+    verify,
+)
+from headwater_host.capture.format import MAX_FRAME
+from tests.host.capture_logs import BEGIN_NS, read_log, record, records, segments, write_log
+
+MS = 10**6
+
+
+class Syncs:
+    """A real fdatasync that is counted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, fd: int) -> None:
+        self.count += 1
+        os.fdatasync(fd)
+
+
+def unexpected(problem: Problem) -> None:
+    raise AssertionError(str(problem))
+
+
+@settings(deadline=None)
+@given(
+    lengths=st.lists(st.integers(8, 120), min_size=1, max_size=60),
+    block_bytes=st.integers(24, 600),
+    segment_bytes=st.integers(1, 3000),
+    flushes=st.sets(st.integers(0, 59)),
+    reopens=st.sets(st.integers(0, 59), max_size=3),
+    data=st.data(),
+)
+def test_what_is_written_is_read_in_order_and_whole_ranges_give_the_same(
+    lengths: list[int],
+    block_bytes: int,
+    segment_bytes: int,
+    flushes: set[int],
+    reopens: set[int],
+    data: st.DataObject,
+) -> None:
+    written = [record(number, length) for number, length in enumerate(lengths)]
+    with TemporaryDirectory() as place:
+        directory = Path(place)
+        writer = CaptureWriter(directory, block_bytes=block_bytes, segment_bytes=segment_bytes)
+        appended = 0
+        for number, one in enumerate(written):
+            if number in reopens:
+                writer.close()
+                writer = CaptureWriter(directory, block_bytes=block_bytes, segment_bytes=segment_bytes)
+                appended = 0
+            appended += 1
+            assert writer.append(*one) == appended
+            assert writer.durable + writer.pending == appended
+            if number in flushes:
+                assert writer.flush() == writer.durable == appended
+        writer.close()
+
+        reader = CaptureReader(directory)
+        assert list(reader.records()) == written
+        report = verify(directory)
+        assert (reader.problems, reader.torn, report.problems, report.torn) == ([], None, [], [])
+        assert sum(segment.records for segment in report.segments) == len(written)
+
+        # Cut the blocks into ranges at any block boundary: the parts make the whole.
+        infos = list_blocks(directory, on_problem=unexpected)
+        assert [info.header.sequence for info in infos] == list(range(len(infos)))
+        cuts = data.draw(st.sets(st.integers(0, len(infos))))
+        parts: list[list[BlockInfo]] = []
+        for number, info in enumerate(infos):
+            if number in cuts or not parts or parts[-1][-1].file != info.file:
+                parts.append([info])
+            else:
+                parts[-1].append(info)
+        read: list[Record] = []
+        for part in parts:
+            first, last = part[0], part[-1]
+            length = last.end - first.offset
+            for block in read_range(directory / first.file, first.offset, length, unexpected):
+                read += block.records()
+        assert read == written
+
+
+def test_one_datasync_per_block(tmp_path: Path) -> None:
+    syncs = Syncs()
+    with CaptureWriter(tmp_path, block_bytes=1000, datasync=syncs) as writer:
+        for one in records(200):
+            writer.append(*one)
+    blocks = list_blocks(tmp_path)
+    assert len(blocks) > 5
+    assert syncs.count == len(blocks)
+
+
+def test_a_record_is_durable_when_its_block_is_closed_by_size_age_or_flush(tmp_path: Path) -> None:
+    with CaptureWriter(tmp_path, block_bytes=250, block_age_ns=50 * MS) as writer:
+        assert (writer.durable, writer.pending, writer.poll(BEGIN_NS), writer.flush()) == (0, 0, 0, 0)
+        assert writer.append(*record(0, 50)) == 1
+        assert writer.append(*record(1, 50)) == 2
+        assert (writer.durable, writer.pending) == (0, 2)
+        assert writer.append(*record(2, 50)) == 3  # no room: the two before it are written
+        assert (writer.durable, writer.pending) == (2, 1)
+        opened = record(2).time_ns
+        assert writer.poll(opened + 50 * MS - 1) == 2
+        assert writer.poll(opened + 50 * MS) == 3
+        assert writer.append(*record(3)) == 4
+        assert writer.poll(record(3).time_ns - 1) == 4  # the clock was set back
+        assert writer.append(*record(4)) == 5
+        assert writer.flush() == 5
+    assert [info.header.records for info in list_blocks(tmp_path)] == [2, 1, 1, 1]
+    assert read_log(tmp_path) == [record(0, 50), record(1, 50), record(2, 50), record(3), record(4)]
+
+
+def test_what_is_durable_can_be_read_while_the_writer_goes_on(tmp_path: Path) -> None:
+    with CaptureWriter(tmp_path) as writer:
+        for number in range(5):
+            writer.append(*record(number))
+            assert read_log(tmp_path) == records(writer.durable)
+            writer.flush()
+            assert read_log(tmp_path) == records(number + 1)
+
+
+def test_segments_are_sealed_by_size_by_age_and_by_close(tmp_path: Path) -> None:
+    def sealed() -> int:
+        return sum(segment.sealed for segment in verify(tmp_path).segments)
+
+    with CaptureWriter(tmp_path, segment_bytes=300, segment_age_ns=1000 * MS) as writer:
+        writer.append(*record(0, 100))
+        writer.flush()
+        writer.append(*record(1, 100))
+        writer.flush()
+        assert (len(segments(tmp_path)), sealed()) == (1, 0)
+        writer.poll(BEGIN_NS)  # by size
+        assert (len(segments(tmp_path)), sealed()) == (1, 1)
+        writer.append(*record(2, 100))
+        writer.flush()
+        writer.poll(record(2).time_ns + 1000 * MS - 1)
+        assert sealed() == 1
+        writer.poll(record(2).time_ns + 1000 * MS)  # by age
+        assert sealed() == 2
+        for number in range(3, 6):  # by size, without a poll
+            writer.append(*record(number, 100))
+            writer.flush()
+        assert (len(segments(tmp_path)), sealed()) == (4, 3)
+    assert sealed() == 4
+    assert [segment.blocks for segment in verify(tmp_path).segments] == [2, 1, 2, 1]
+
+
+def test_the_manifest_says_what_the_format_page_says(tmp_path: Path) -> None:
+    written = write_log(tmp_path, [2, 3], [1])
+    lines = (tmp_path / "manifest.jsonl").read_text().splitlines()
+    first, second = map(json.loads, lines)
+    assert " " not in "".join(lines)
+    names = [path.name for path in segments(tmp_path)]
+    assert first == {
+        "file": names[0],
+        "bytes": (tmp_path / names[0]).stat().st_size,
+        "blocks": 2,
+        "records": 5,
+        "first_ns": written[0].time_ns,
+        "last_ns": written[4].time_ns,
+        "first_sequence": 0,
+        "next_sequence": 2,
+    }
+    assert (second["file"], second["first_sequence"], second["next_sequence"]) == (names[1], 2, 3)
+    assert names[1].startswith(f"segment-{2:020d}-")
+
+
+def test_two_writers_are_refused_in_one_process_and_in_two(tmp_path: Path) -> None:
+    with CaptureWriter(tmp_path) as writer:
+        writer.append(*record(0))
+        with pytest.raises(CaptureLockedError, match=f"process {os.getpid()}"):
+            CaptureWriter(tmp_path)
+        code = "import sys; from headwater_host.capture import CaptureWriter; CaptureWriter(sys.argv[1])"
+        path = os.pathsep.join(filter(None, sys.path))
+        other = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)],
+            env=os.environ | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert other.returncode == 1
+        assert f"another writer has the capture log open (process {os.getpid()})" in other.stderr
+        assert writer.flush() == 1  # the first one was not disturbed
+    with CaptureWriter(tmp_path) as writer:
+        writer.append(*record(1))
+    assert read_log(tmp_path) == records(2)
+
+
+def test_a_closed_writer_takes_nothing(tmp_path: Path) -> None:
+    writer = CaptureWriter(tmp_path)
+    writer.append(*record(0))
+    writer.close()
+    writer.close()
+    with pytest.raises(ValueError, match="closed"):
+        writer.append(*record(1))
+    assert (writer.flush(), writer.pending) == (1, 0)
+    assert read_log(tmp_path) == records(1)
+
+
+def test_an_exception_in_the_with_block_does_not_lose_records(tmp_path: Path) -> None:
+    def fail() -> None:
+        with CaptureWriter(tmp_path) as writer:
+            writer.append(*record(0))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert read_log(tmp_path) == records(1)
+
+
+def test_records_out_of_order_in_time_keep_their_order(tmp_path: Path) -> None:
+    written = [record(number) for number in (5, 1, 9, 3)]
+    with CaptureWriter(tmp_path) as writer:
+        for one in written:
+            writer.append(*one)
+    assert read_log(tmp_path) == written
+    (info,) = list_blocks(tmp_path)
+    assert (info.header.first_ns, info.header.last_ns) == (record(1).time_ns, record(9).time_ns)
+
+
+def test_a_record_over_the_limit_is_refused_and_the_rest_is_not_touched(tmp_path: Path) -> None:
+    large = record(1)._replace(frame=bytes(MAX_FRAME))
+    with CaptureWriter(tmp_path, block_bytes=1000) as writer:
+        writer.append(*record(0))
+        with pytest.raises(ValueError, match=f"frame of {MAX_FRAME + 1} bytes: at most {MAX_FRAME}"):
+            writer.append(*large._replace(frame=bytes(MAX_FRAME + 1)))
+        assert writer.append(*large) == 2  # larger than a block, within the limit
+        assert writer.append(*record(2)) == 3
+    assert read_log(tmp_path) == [record(0), large, record(2)]
+
+
+@pytest.mark.parametrize("sizes", [{"block_bytes": 0}, {"segment_bytes": 0}, {"segment_age_ns": 0}])
+def test_sizes_that_are_not_possible_are_refused(tmp_path: Path, sizes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"possible are|at least 1"):
+        CaptureWriter(tmp_path / "log", **sizes)
+    assert not (tmp_path / "log").exists()
+
+
+def test_the_directory_is_made_and_an_empty_log_can_be_read(tmp_path: Path) -> None:
+    directory = tmp_path / "a" / "b"
+    with CaptureWriter(directory):
+        assert read_log(directory) == []
+    assert read_log(directory) == []
+    assert segments(directory) == []
+    assert verify(directory).segments == []
+
+
+def test_no_log_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no capture log"):
+        read_log(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        verify(tmp_path / "nowhere")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(NotADirectoryError):
+        list_blocks(tmp_path / "file")
+    with pytest.raises(OSError, match="file"):
+        CaptureWriter(tmp_path / "file")
+
+
+def test_following_goes_on_where_the_last_walk_ended(tmp_path: Path) -> None:
+    reader = CaptureReader(tmp_path)
+    seen: list[int] = []
+
+    def follow() -> None:
+        seen.extend(int.from_bytes(one.frame[:8], "big") for one in reader.records())
+
+    def append(writer: CaptureWriter, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            writer.append(*record(number))
+        writer.flush()
+
+    with CaptureWriter(tmp_path, segment_bytes=300) as writer:
+        follow()
+        for start in range(0, 40, 4):
+            append(writer, range(start, start + 4))
+            follow()
+            assert seen == list(range(start + 4))
+            follow()
+    with CaptureWriter(tmp_path) as writer:
+        append(writer, range(40, 44))
+        follow()
+    follow()
+    assert seen == list(range(44))
+    assert len(segments(tmp_path)) > 3
+    assert reader.problems == []
+
+    # A position taken from one reader serves another.
+    taken = CaptureReader(tmp_path)
+    blocks = taken.blocks()
+    for _ in range(3):
+        next(blocks)
+    rest = CaptureReader(tmp_path, start=taken.position)
+    assert list(rest.records()) == records(32, 12)
+    assert rest.problems == []
+
+
+def test_a_follower_stops_in_front_of_an_unfinished_block_and_takes_it_when_it_is_whole(
+    tmp_path: Path,
+) -> None:
+    writer = CaptureWriter(tmp_path)
+    writer.append(*record(0))
+    writer.flush()
+    (path,) = segments(tmp_path)
+    whole_to = path.stat().st_size
+    writer.append(*record(1))
+    writer.flush()
+    data = path.read_bytes()
+    reader = CaptureReader(tmp_path)
+    for length in range(whole_to, len(data)):
+        path.write_bytes(data[:length])
+        assert list(reader.records()) == (records(1) if length == whole_to else [])
+        torn = reader.torn
+        assert (torn is None) == (length == whole_to)
+        assert torn is None or (torn.kind, torn.offset, torn.length) == ("torn", whole_to, length - whole_to)
+    path.write_bytes(data)
+    assert list(reader.records()) == records(1, 1)
+    assert (reader.problems, reader.torn) == ([], None)
+    writer.close()
+
+
+def test_retention_of_the_oldest_segments_is_no_damage(tmp_path: Path) -> None:
+    write_log(tmp_path, [2], [2], [2])
+    segments(tmp_path)[0].unlink()
+    assert read_log(tmp_path) == records(4, 2)
+    assert verify(tmp_path).problems == []
+    with CaptureWriter(tmp_path) as writer:
+        assert str(writer.recovery) == ""
+        writer.append(*record(6))
+    assert [info.header.sequence for info in list_blocks(tmp_path)] == [1, 2, 3]
+    for path in segments(tmp_path):
+        path.unlink()
+    assert verify(tmp_path).problems == []
+    with CaptureWriter(tmp_path) as writer:  # the manifest still knows the number
+        writer.append(*record(7))
+    assert [info.header.sequence for info in list_blocks(tmp_path)] == [4]
