@@ -1,0 +1,30 @@
+"""``mpremote mip install package.json`` puts headwater on a board."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tools import mip
+from tools.toolchain import ROOT
+from tools.virtual_board import VirtualBoard
+
+
+def test_package_json_names_every_module() -> None:
+    assert mip.PACKAGE.read_text(encoding="utf-8") == mip.text(), "run: python -m tools.mip"
+
+
+@pytest.mark.needs_micropython
+def test_mip_installs_what_a_board_imports() -> None:
+    def mpremote(*words: str) -> str:
+        command = [sys.executable, "-m", "mpremote", "connect", board.port, *words]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    with VirtualBoard() as board:
+        mpremote("mip", "install", "package.json")
+        code = (
+            "from headwater.client import Client; from headwater_board.tcp import Tcp; print(Client.__name__)"
+        )
+        assert mpremote("exec", code).split() == ["Client"]
