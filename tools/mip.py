@@ -10,7 +10,6 @@ import json
 import sys
 
 from headwater import __version__
-
 from tools import mpy
 from tools.toolchain import ROOT
 
