@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--board",
         metavar="PORT",
-        help="run the hardware tests on the board at this serial port (such as /dev/ttyACM0) instead of a virtual one",
+        help="run the hardware tests on the board at this serial port (/dev/ttyACM0; several with commas between)",
     )
 
 
