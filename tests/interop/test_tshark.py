@@ -1,0 +1,148 @@
+"""tshark, an independent decoder, reads every packet that we write, and finds in it what we put there."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import vectors
+from test_mqtt_vectors import NAMES, encoded
+
+from headwater.mqtt import encode, encode_server, spec
+from tools import pcap, toolchain
+from tools.toolchain import ROOT
+
+Row = dict[str, Any]
+VECTORS: list[Row] = json.loads((ROOT / "tests/vectors/mqtt.json").read_text(encoding="utf-8"))["encode"]
+SERVER_CALLS = {"connack", "suback"}
+#: Where tshark says what: argument -> field. Texts come back as they are, bytes as aa:bb, the rest as decimal numbers.
+FIELDS = {
+    "topic": "mqtt.topic",
+    "filter": "mqtt.topic",
+    "payload": "mqtt.msg",
+    "packet_id": "mqtt.msgid",
+    "client_id": "mqtt.clientid",
+    "keep_alive": "mqtt.kalive",
+    "user_name": "mqtt.username",
+    "return_code": "mqtt.conack.val",
+    "session_present": "mqtt.conack.flags.sp",
+    "clean_session": "mqtt.conflag.cleansess",
+    "return_codes": "mqtt.suback.qos",
+}
+#: Fields that one kind of packet has under a name of its own.
+SPECIAL = {
+    ("publish", "qos"): "mqtt.qos",
+    ("publish", "dup"): "mqtt.dupflag",
+    ("publish", "retain"): "mqtt.retain",
+    ("subscribe", "qos"): "mqtt.sub.qos",
+}
+WILL = {
+    "topic": "mqtt.willtopic",
+    "message": "mqtt.willmsg",
+    "qos": "mqtt.conflag.qos",
+    "retain": "mqtt.conflag.retain",
+}
+
+
+def flat(tree: Row) -> Row:
+    """tshark's nested fields as one dictionary."""
+    found: Row = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            found.update(flat(value))
+        else:
+            found[name] = value
+    return found
+
+
+def read(path: Path, tshark: Path) -> list[list[Row]]:
+    """Per connection, the MQTT packets that tshark sees; fails when it finds one malformed."""
+    command = [str(tshark), "-r", str(path), "-T", "json", "--no-duplicate-keys", "-d", "tcp.port==1883,mqtt"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    streams: dict[int, list[Row]] = {}
+    for frame in json.loads(done.stdout):
+        layers = frame["_source"]["layers"]
+        assert "_ws.malformed" not in layers, layers
+        packets = layers.get("mqtt", [])
+        for packet in packets if isinstance(packets, list) else [packets]:
+            assert "_ws.malformed" not in packet, packet
+            streams.setdefault(int(layers["tcp"]["tcp.stream"]), []).append(flat(packet))
+    return [streams[number] for number in sorted(streams)]
+
+
+def colons(hexadecimal: str) -> str:
+    return ":".join(f"{byte:02x}" for byte in vectors.unhex(hexadecimal))
+
+
+def text_of(row: Row, name: str) -> str:
+    value: bytes = vectors.text_of(row, name)
+    return value.decode()
+
+
+def expected(call: str, a: Row) -> Row:
+    """What tshark should say of a packet, by its field names."""
+    fields: Row = {}
+    for name, value in a.items():
+        field = SPECIAL.get((call, name)) or FIELDS.get(name)
+        if name == "will":
+            fields["mqtt.conflag.willflag"] = str(int(value is not None))
+            for part, wanted in WILL.items():
+                if value is not None:
+                    told = value[part]
+                    fields[wanted] = (
+                        colons(told) if part == "message" else told if part == "topic" else str(int(told))
+                    )
+        elif field is None or value is None or (name == "packet_id" and value == 0):
+            continue
+        elif name == "payload":
+            fields[field] = colons(value)
+        elif name == "return_codes":
+            fields[field] = [str(code) for code in value] if len(value) > 1 else str(value[0])
+        elif name in {"topic", "filter", "client_id", "user_name"}:
+            fields[field] = text_of(a, name)
+        else:
+            fields[field] = str(int(value))
+    if call == "connack" and a["return_code"]:
+        fields["mqtt.conack.flags.sp"] = "0"  # 3.2.2.2
+    if call == "connect":
+        fields["mqtt.ver"] = "4"
+        fields["mqtt.protoname"] = "MQTT"
+        if a["password"] is not None:
+            fields["mqtt.passwd"] = vectors.unhex(a["password"]).decode()
+    return fields
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> list[list[Row]]:
+    """What tshark makes of each packet of the encode vectors, as our encoders write it, behind a handshake."""
+    tshark = toolchain.find("tshark")
+    assert tshark is not None
+    buf = bytearray(1 << 22)
+    hello = bytes(buf[: encode.connect(buf, 0, 64, b"c", 60, True)])
+    welcome = bytes(buf[: encode_server.connack(buf, 0, 64, False, spec.ACCEPTED)])
+    streams = []
+    for row in VECTORS:
+        end = encoded(row["call"], row["arguments"], buf, 0, len(buf))
+        assert end > 0
+        handshake = [] if row["call"] == "connect" else [(True, hello)]
+        if row["call"] != "connack":
+            handshake += [(False, welcome)] if handshake else []
+        streams.append([*handshake, (row["call"] not in SERVER_CALLS, bytes(buf[:end]))])
+    path = tmp_path_factory.mktemp("tshark") / "packets.pcap"
+    pcap.write(path, streams, 1883)
+    packets = read(path, tshark)
+    assert len(packets) == len(VECTORS)
+    return packets
+
+
+@pytest.mark.needs_tshark
+@pytest.mark.parametrize("number", range(len(VECTORS)), ids=[row["name"] for row in VECTORS])
+def test_tshark_reads_what_we_encode(seen: list[list[Row]], number: int) -> None:
+    row = VECTORS[number]
+    packet = seen[number][-1]
+    call, arguments = row["call"], row["arguments"]
+    kind = arguments.get("type") or call.upper()
+    assert int(packet["mqtt.msgtype"]) == NAMES.index(kind)
+    wanted = expected(call, arguments)
+    assert {name: packet.get(name) for name in wanted} == wanted
