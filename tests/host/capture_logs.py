@@ -23,6 +23,11 @@ def record(number: int, length: int | None = None) -> Record:
     )
 
 
+def numbered(number: int) -> Record:
+    """Most are small; some are large, so that a write takes long enough to be killed in its middle."""
+    return record(number, 8 + number * 7919 % (10_000 if number % 8 else 1_000_000))
+
+
 def records(count: int, start: int = 0) -> list[Record]:
     return [record(number) for number in range(start, start + count)]
 

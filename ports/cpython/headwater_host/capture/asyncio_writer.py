@@ -282,12 +282,16 @@ class AsyncCapture:
                     self._done(batch)
         except BaseException as error:
             self._fail(error)
+            with contextlib.suppress(CaptureWriteError):  # the first error is the worse news
+                await self._close()
             raise
-        finally:
-            # Behind a write that may still go on, when this task was cancelled.
-            closing = self._thread.submit(self._log.close)
-            self._thread.shutdown(wait=False)
-            await asyncio.wrap_future(closing)
+        await self._close()
+
+    async def _close(self) -> None:
+        # In the thread, so behind a write that still goes on when this task was cancelled.
+        closing = self._thread.submit(self._log.close)
+        self._thread.shutdown(wait=False)
+        await asyncio.wrap_future(closing)
 
     def _step(self, batch: _Batch | None) -> None:
         """In the thread: what touches the disk."""

@@ -127,15 +127,20 @@ def parse_header(data: bytes, salt: int | None = None) -> Header:
     return header
 
 
-def find_header(data: bytes, start: int, salt: int | None = None) -> int:
-    """Offset of the first right header in ``data`` that begins at or after ``start``; -1 if there is none."""
+def find_header(data: bytes, start: int, salt: int | None = None, least_sequence: int = 0) -> int:
+    """Offset of the first right header in ``data`` that begins at or after ``start``; -1 if there is none.
+
+    Headers with a sequence number below ``least_sequence`` do not count.
+    """
     while (start := data.find(MAGIC, start)) >= 0:
         try:
-            parse_header(data[start : start + HEADER_BYTES], salt)
+            header = parse_header(data[start : start + HEADER_BYTES], salt)
         except FormatError:
-            start += 1
+            pass
         else:
-            break
+            if header.sequence >= least_sequence:
+                break
+        start += 1
     return start
 
 

@@ -63,13 +63,11 @@ class CaptureReader:
 
     def _walk(self, *, bodies: bool) -> Iterator[tuple[BlockInfo, Block | None]]:
         self.torn = None
+        number, start_at = self._start()
         for segment in list_log(self.directory).segments:
-            start = 0
-            if self.position is not None:
-                if segment.path.name < self.position.file:
-                    continue
-                if segment.path.name == self.position.file:
-                    start = self.position.offset
+            if segment.first_sequence < number:
+                continue
+            start = start_at.offset if start_at and start_at.file == segment.path.name else 0
             try:
                 fd = os.open(segment.path, os.O_RDONLY)
             except FileNotFoundError:
@@ -78,6 +76,18 @@ class CaptureReader:
                 yield from self._walk_segment(segment, fd, start, bodies)
             finally:
                 os.close(fd)
+
+    def _start(self) -> tuple[int, Position | None]:
+        """The number of the segment to begin with, and the place in it.
+
+        The salt has no order: a segment that was removed because nothing of it was left has a successor of its number.
+        """
+        if self.position is None:
+            return 0, None
+        parsed = parse_segment_name(self.position.file)
+        if parsed is None:
+            raise ValueError(f"{self.position.file!r} is not the name of a segment")
+        return parsed[0], self.position
 
     def _walk_segment(
         self, segment: Segment, fd: int, start: int, bodies: bool
@@ -100,7 +110,8 @@ class CaptureReader:
             else:
                 self.position = Position(name, found.offset + found.length)
                 self._report(found)
-        self._expected = scan.expected
+        # Where the last block is bad, the manifest knows how the numbers go on.
+        self._expected = scan.expected if segment.entry is None else segment.entry.next_sequence
         for problem in _lost_end(segment, scan.size, start):
             self.position = Position(name, problem.offset + problem.length)  # once is enough
             self._report(problem)

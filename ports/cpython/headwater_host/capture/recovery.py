@@ -78,7 +78,8 @@ def _finish(directory: Path, segment: Segment, manifest: ManifestFile, done: Rec
         path.unlink()
         sync_directory(directory)
         return segment.first_sequence
-    next_sequence = segment.first_sequence if scan.expected is None else scan.expected
+    # Two segments never have the same number.
+    next_sequence = max(segment.first_sequence + 1, scan.expected or 0)
     manifest.append(
         Entry(
             path.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from headwater_host.capture.problem import BAD, GAP, TORN, Problem
 
 _WINDOW = 256 << 10
 _PAGE = 4096
+_SECTOR = 512
 
 
 class BlockInfo(NamedTuple):
@@ -66,8 +68,8 @@ class _Window:
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise
-                # The readable pages around a bad one still count.
-                part = bytes(length) if length <= _PAGE else self._load(at, length // 2)
+                # What is readable around a bad sector still counts.
+                part = bytes(length) if length <= _SECTOR else self._load(at, length // 2)
             if not part:
                 break
             parts.append(part)
@@ -119,7 +121,7 @@ class Scan:
             except FormatError as error:
                 if not bad:
                     resume = self.expected
-                found = self._find_header(at + 1)
+                found = self._find_header(at + 1, self._end)
                 bad.append(Problem(BAD, self._name, at, found - at, str(error)))
                 at = found
                 continue
@@ -129,12 +131,14 @@ class Scan:
             found_block = self._check(info)
             if not isinstance(found_block, Problem):
                 yield info, found_block
-            elif header.version != VERSION or header.flags:
+                at = info.end
+                continue
+            at += found_block.length
+            if header.version != VERSION or header.flags:
                 yield found_block  # whole, perhaps, and not ours to judge: never a torn tail
             else:
                 resume = header.sequence
                 bad.append(found_block)
-            at = info.end
         if bad and self._is_open:
             # More than one: a wrong body, then bytes without a header. One write tore all of it.
             self.expected = resume
@@ -155,7 +159,18 @@ class Scan:
             return Block(header, self._window.read(info.offset + HEADER_BYTES, header.body_length))
         except FormatError as error:
             reason = f"block {header.sequence} with {header.records} records: {error}"
-            return Problem(BAD, self._name, info.offset, min(info.end, self.size) - info.offset, reason)
+            return Problem(BAD, self._name, info.offset, self._end_of_bad(info) - info.offset, reason)
+
+    def _end_of_bad(self, info: BlockInfo) -> int:
+        """Where a block with a right header and a wrong body ends: where it says, unless the next begins earlier."""
+        if info.end <= self.size:
+            if info.end >= self._end:
+                return info.end
+            with contextlib.suppress(FormatError):
+                parse_header(self._window.read(info.end, HEADER_BYTES), self._salt)
+                return info.end
+        # Bytes of it may be missing. Otherwise what follows is bad as well, and this ends where it says.
+        return self._find_header(info.offset + 1, min(info.end, self.size))
 
     def _before(self, at: int, header: Header, bad: list[Problem]) -> list[Problem]:
         """What is to be reported in front of a right header: bad bytes, and blocks that are not there."""
@@ -168,11 +183,14 @@ class Scan:
             return [Problem(GAP, self._name, at, 0, gap)]
         return [*bad[:-1], bad[-1]._replace(reason=f"{bad[-1].reason}; {gap}")]
 
-    def _find_header(self, at: int) -> int:
-        """Offset of the next right header at or after ``at``; the end of the walk if there is none."""
-        while at < self._end:
-            found = find_header(self._window.read(at, _WINDOW), 0, self._salt)
+    def _find_header(self, at: int, end: int) -> int:
+        """Offset of the first right header that begins in ``at`` to ``end``; ``end`` if there is none.
+
+        A block with a number that has been is not one: a frame may hold a copy of an earlier part of this segment.
+        """
+        while at < end:
+            found = find_header(self._window.read(at, _WINDOW), 0, self._salt, self.expected or 0)
             if found >= 0:
-                return min(at + found, self._end)
+                return min(at + found, end)
             at += _WINDOW - HEADER_BYTES
-        return self._end
+        return end

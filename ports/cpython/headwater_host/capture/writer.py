@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from types import TracebackType
@@ -118,9 +119,14 @@ class CaptureWriter:
             return
         try:
             self.flush()
+        except BaseException:
+            with contextlib.suppress(CaptureWriteError):  # the records that are lost are the worse news
+                self._log.close()
+            raise
+        else:
+            self._log.close()
         finally:
             self._builder = ClosedBuilder()
-            self._log.close()
 
     def __enter__(self) -> CaptureWriter:
         return self

@@ -1,0 +1,437 @@
+"""The capture log from asyncio: the loop never waits for the disk, and who asks learns when a record is on it."""
+
+import asyncio
+import errno
+import logging
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater_host.capture import CaptureLockedError, CaptureWriteError, CaptureWriter, list_blocks, verify
+from headwater_host.capture.asyncio_writer import AsyncCapture, CaptureFullError
+from tests.host.capture_logs import read_log, record, records, segments
+from tests.host.test_capture_failures import file_size_limit
+
+LONG = 60.0  # s: an age that no test reaches
+DEADLINE = 20.0
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run to the end within a time that only a hang takes; what is left running or unretrieved is an error."""
+    problems: list[dict[str, Any]] = []
+
+    async def whole() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+        await asyncio.wait_for(main, DEADLINE)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(whole())
+    assert problems == []
+    for thread in threading.enumerate():
+        if thread.name.startswith("capture"):
+            thread.join(DEADLINE)
+            assert not thread.is_alive()
+
+
+class SlowDisk:
+    """A real fdatasync that a test holds up or lets fail, in the writer's thread."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.go.set()
+        self.entered = threading.Event()
+        self.count = 0
+        self.fails = False
+
+    def __call__(self, fd: int) -> None:
+        self.count += 1
+        self.entered.set()
+        assert self.go.wait(DEADLINE)
+        if self.fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        os.fdatasync(fd)
+
+    async def reached(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.entered.wait, DEADLINE)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def test_a_record_is_durable_after_the_age_without_anybody_asking(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncCapture(tmp_path, max_age=0.02) as capture:
+            assert capture.append(*record(0)) == 1
+            assert capture.append(*record(1)) == 2
+            assert capture.durable_number == 0
+            assert read_log(tmp_path) == []
+            await capture.durable(2)
+            assert capture.durable_number == 2
+            assert read_log(tmp_path) == records(2)
+            await capture.durable(1)
+            await capture.durable(0)
+            assert capture.append(*record(2)) == 3
+        assert read_log(tmp_path) == records(3)
+
+    run(main())
+    assert [info.header.records for info in list_blocks(tmp_path)] == [2, 1]
+    assert verify(tmp_path).problems == []
+
+
+def test_a_block_is_written_when_it_is_full_and_by_flush(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = SlowDisk()
+        async with AsyncCapture(tmp_path, max_age=LONG, block_bytes=1000, datasync=disk) as capture:
+            for number in range(100):
+                capture.append(*record(number))
+            await until(lambda: capture.durable_number > 80)
+            assert capture.durable_number < 100
+            await capture.flush()
+            assert capture.durable_number == 100
+            await capture.flush()
+        assert disk.count == len(list_blocks(tmp_path))
+
+    run(main())
+    assert read_log(tmp_path) == records(100)
+
+
+def test_the_loop_runs_and_records_are_taken_while_the_disk_is_busy(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = SlowDisk()
+        disk.go.clear()
+        async with AsyncCapture(tmp_path, max_age=0.001, datasync=disk) as capture:
+            capture.append(*record(0))
+            await disk.reached()
+            waiting = asyncio.create_task(capture.durable(1))
+            for number in range(1, 50):
+                capture.append(*record(number))
+                await asyncio.sleep(0)
+            assert not waiting.done()
+            assert capture.durable_number == 0
+            disk.go.set()
+            await waiting
+            await capture.durable(50)
+            assert disk.count <= 3  # what came meanwhile went together
+
+    run(main())
+    assert read_log(tmp_path) == records(50)
+
+
+def test_calls_come_in_order_and_only_when_it_is_true(tmp_path: Path) -> None:
+    async def main() -> None:
+        seen: list[int] = []
+        async with AsyncCapture(tmp_path, max_age=0.001, block_bytes=300) as capture:
+
+            def note(number: int) -> None:
+                assert capture.durable_number >= number
+                seen.append(number)
+
+            for number in range(1, 61):
+                assert capture.append(*record(number)) == number
+                capture.when_durable(number, lambda number=number: note(number))  # type: ignore[misc]
+                if number % 7 == 0:
+                    await asyncio.sleep(0.002)
+            await capture.flush()
+            capture.when_durable(3, lambda: seen.append(-3))
+            assert seen[-1] != -3
+            await asyncio.sleep(0)
+        assert seen == [*range(1, 61), -3]
+
+    run(main())
+
+
+def test_a_number_that_no_record_has_is_an_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncCapture(tmp_path) as capture:
+            capture.append(*record(0))
+            for number in (2, -1):
+                with pytest.raises(ValueError, match=f"record {number}: 1 were appended"):
+                    await capture.durable(number)
+                with pytest.raises(ValueError, match=f"record {number}"):
+                    capture.when_durable(number, print)
+
+    run(main())
+
+
+def test_a_waiter_that_is_cancelled_disturbs_nobody(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = SlowDisk()
+        disk.go.clear()
+        async with AsyncCapture(tmp_path, max_age=0.001, datasync=disk) as capture:
+            capture.append(*record(0))
+            first = asyncio.create_task(capture.durable(1))
+            second = asyncio.create_task(capture.durable(1))
+            await disk.reached()
+            first.cancel()
+            await asyncio.wait([first])
+            disk.go.set()
+            await second
+
+    run(main())
+
+
+def test_back_pressure(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = SlowDisk()
+        disk.go.clear()
+        sizes = {"block_bytes": 1000, "limit_bytes": 3000}
+        async with AsyncCapture(tmp_path, max_age=0.001, datasync=disk, **sizes) as capture:  # type: ignore[arg-type]
+            await capture.room()
+            taken = 0
+            while not capture.full:
+                capture.append(*record(taken, 100))
+                taken += 1
+            assert 3000 <= capture.pending_bytes < 3300
+            with pytest.raises(CaptureFullError, match=r"\d+ bytes wait for the disk"):
+                capture.append(*record(taken, 100))
+
+            async def produce(start: int, count: int) -> None:
+                for number in range(start, start + count):
+                    await capture.room()
+                    capture.append(*record(number, 100))
+                    assert capture.pending_bytes < 3300
+
+            # Several producers at once never meet CaptureFullError when each asks for room first.
+            producers = [asyncio.create_task(produce(start, 50)) for start in (1000, 2000, 3000)]
+            await asyncio.sleep(0.01)
+            assert not any(producer.done() for producer in producers)
+            disk.go.set()
+            await asyncio.gather(*producers)
+            await capture.flush()
+            assert capture.pending_bytes == 0
+        numbers = [int.from_bytes(one.frame[:8], "big") for one in read_log(tmp_path)]
+        assert sorted(numbers) == sorted(
+            [*range(taken), *(n + i for n in (1000, 2000, 3000) for i in range(50))]
+        )
+        assert [number for number in numbers if 1000 <= number < 2000] == list(range(1000, 1050))
+
+    run(main())
+
+
+def test_a_record_that_cannot_be_stored_is_the_caller_s_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncCapture(tmp_path) as capture:
+            capture.append(*record(0))
+            with pytest.raises(ValueError, match="direction 256"):
+                capture.append(*record(1)._replace(direction=256))
+            assert capture.append(*record(1)) == 2
+
+    run(main())
+    assert read_log(tmp_path) == records(2)
+
+
+@pytest.mark.parametrize("tell", [True, False])
+def test_a_disk_that_refuses_for_a_while_delays_and_loses_nothing(
+    tmp_path: Path, tell: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        errors: list[CaptureWriteError] = []
+        on_error = errors.append if tell else None
+        clock = partial(int, record(0).time_ns)  # the segment stays young
+        async with AsyncCapture(tmp_path, max_age=0.001, on_error=on_error, clock=clock) as capture:
+            capture.append(*record(0))
+            await capture.durable(1)
+            assert capture.error is None
+            with file_size_limit(0):
+                capture.append(*record(1))
+                waiting = asyncio.create_task(capture.durable(2))
+                await until(lambda: capture.error is not None)
+                await asyncio.sleep(0)
+                capture.append(*record(2))
+                assert not waiting.done()
+                assert capture.durable_number == 1
+            await waiting
+            assert capture.error is None
+            await capture.durable(3)
+        if tell:
+            assert {error.errno for error in errors} == {errno.EFBIG}
+        else:
+            assert "records are not written, but kept" in caplog.text
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert (caplog.text == "") == tell
+    assert read_log(tmp_path) == records(3)
+    assert verify(tmp_path).problems == []
+
+
+def test_closing_with_a_disk_that_refuses_is_an_error_for_all_who_wait(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = SlowDisk()
+        capture = AsyncCapture(
+            tmp_path,
+            max_age=0.001,
+            datasync=disk,
+            on_error=lambda error: None,
+            block_bytes=100,
+            limit_bytes=100,
+        )
+        async with capture:
+            capture.append(*record(0))
+            await capture.durable(1)
+            disk.fails = True
+            capture.append(*record(1))
+            capture.append(*record(2))
+            waiting = asyncio.create_task(capture.durable(3))
+            room = asyncio.create_task(capture.room())
+            await until(lambda: capture.error is not None)
+            with pytest.raises(CaptureWriteError, match="Input/output error"):
+                await capture.aclose()
+            for task in (waiting, room):
+                with pytest.raises(CaptureWriteError):
+                    await task
+            with pytest.raises(CaptureWriteError):
+                await capture.durable(3)
+            with pytest.raises(CaptureWriteError):
+                await capture.room()
+            with pytest.raises((ValueError, CaptureFullError)):
+                capture.append(*record(3))
+            assert capture.durable_number == 1
+
+    run(main())
+    assert read_log(tmp_path) == records(1)
+    with CaptureWriter(tmp_path) as writer:  # the lock is free
+        assert str(writer.recovery) == ""
+
+
+def test_an_exception_in_the_body_does_not_lose_records(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncCapture(tmp_path, max_age=LONG) as capture:
+            capture.append(*record(0))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(main())
+    assert read_log(tmp_path) == records(1)
+
+
+def test_cancelling_the_body_writes_what_there_is(tmp_path: Path) -> None:
+    async def body(appended: asyncio.Event) -> None:
+        async with AsyncCapture(tmp_path, max_age=LONG) as capture:
+            capture.append(*record(0))
+            appended.set()
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        appended = asyncio.Event()
+        task = asyncio.create_task(body(appended))
+        await appended.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert read_log(tmp_path) == records(1)
+
+    run(main())
+
+
+def test_cancelling_everything_while_the_disk_is_busy_ends_and_lets_go(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = SlowDisk()
+        disk.go.clear()
+        capture = AsyncCapture(tmp_path, max_age=0.001, datasync=disk)
+        await capture.__aenter__()
+        capture.append(*record(0))
+        await disk.reached()
+        capture.append(*record(1))
+        waiting = asyncio.create_task(capture.durable(2))
+        await asyncio.sleep(0)
+        capture._task.cancel()
+        await asyncio.sleep(0)
+        disk.go.set()
+        with pytest.raises(CaptureWriteError, match="cancelled"):
+            await waiting
+        with pytest.raises(asyncio.CancelledError):
+            await capture.aclose()
+        with pytest.raises(ValueError, match="closed"):
+            capture.append(*record(2))
+
+    run(main())
+    with CaptureWriter(tmp_path):  # the lock is free
+        assert read_log(tmp_path) == records(1)
+
+
+def test_closing_twice_and_appending_after(tmp_path: Path) -> None:
+    async def main() -> None:
+        capture = AsyncCapture(tmp_path)
+        with pytest.raises(ValueError, match="not open yet"):
+            capture.append(*record(0))
+        async with capture:
+            capture.append(*record(0))
+            await asyncio.gather(capture.aclose(), capture.aclose())
+            assert capture.durable_number == 1
+        await capture.aclose()
+        with pytest.raises(ValueError, match="closed"):
+            capture.append(*record(1))
+
+    run(main())
+    assert read_log(tmp_path) == records(1)
+    assert [segment.sealed for segment in verify(tmp_path).segments] == [True]
+
+
+def test_a_second_writer_is_refused_and_opening_can_be_cancelled(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncCapture(tmp_path):
+            with pytest.raises(CaptureLockedError, match="another writer"):
+                async with AsyncCapture(tmp_path):
+                    pass
+        opening = asyncio.create_task(AsyncCapture(tmp_path).__aenter__())
+        await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait([opening])
+
+        def lock_is_free() -> bool:
+            try:
+                CaptureWriter(tmp_path).close()
+            except CaptureLockedError:
+                return False
+            return True
+
+        await until(lock_is_free)
+        await until(lambda: threading.active_count() <= threads)
+
+    threads = threading.active_count()
+    run(main())
+
+
+def test_what_opening_found_is_told(tmp_path: Path) -> None:
+    with CaptureWriter(tmp_path) as writer:
+        writer.append(*record(0))
+    (path,) = segments(tmp_path)
+    (tmp_path / "manifest.jsonl").unlink()
+    path.write_bytes(path.read_bytes() + b"HWB1")
+
+    async def main() -> None:
+        async with AsyncCapture(tmp_path) as capture:
+            assert [problem.length for problem in capture.recovery.cut] == [4]
+
+    run(main())
+
+
+def test_a_segment_is_sealed_by_age_also_when_nothing_more_comes(tmp_path: Path) -> None:
+    async def main() -> None:
+        now = record(0).time_ns
+        async with AsyncCapture(tmp_path, max_age=0.001, segment_age=10, clock=lambda: now) as capture:
+            capture.append(*record(0))
+            await capture.durable(1)
+            assert [segment.sealed for segment in verify(tmp_path).segments] == [False]
+            now += 11 * 10**9
+            await until(lambda: verify(tmp_path).segments[0].sealed)
+            capture.append(*record(1))
+            await capture.durable(2)
+            assert [segment.sealed for segment in verify(tmp_path).segments] == [True, False]
+
+    run(main())
+
+
+@pytest.mark.parametrize("sizes", [{"block_bytes": 0}, {"limit_bytes": 10}, {"max_age": -1}])
+def test_sizes_that_are_not_possible_are_refused(tmp_path: Path, sizes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"possible are|at least block_bytes"):
+        AsyncCapture(tmp_path, **sizes)

@@ -1,0 +1,268 @@
+"""``headwater capture ls | verify | cat``: what they print and how they end, on whole, torn and damaged logs."""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headwater_host.capture import CaptureWriter, list_blocks
+from headwater_host.capture.commands import add_arguments, format_time, run
+from tests.host.capture_logs import PEERS, record, records, reopen_last, segments, write_log
+
+MAIN = """
+import argparse, sys
+from headwater_host.capture.commands import add_arguments, run
+parser = argparse.ArgumentParser()
+add_arguments(parser)
+sys.exit(run(parser.parse_args()))
+"""
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def capture(*words: object) -> int:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return run(parser.parse_args([str(word) for word in words]))
+
+
+def damage(directory: Path, block: int) -> tuple[str, int, int]:
+    """Change a byte in a block's body; the block's file, offset and length."""
+    info = list_blocks(directory)[block]
+    path = directory / info.file
+    data = bytearray(path.read_bytes())
+    data[info.offset + 70] ^= 1
+    path.write_bytes(data)
+    return info.file, info.offset, info.length
+
+
+def test_ls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_log(tmp_path, [2, 3], [1])
+    reopen_last(tmp_path)
+    assert capture("ls", tmp_path) == 0
+    head, first, second, total = capsys.readouterr().out.splitlines()
+    names = [path.name for path in segments(tmp_path)]
+    sizes = [path.stat().st_size for path in segments(tmp_path)]
+    assert head.split() == ["segment", "state", "blocks", "records", "bytes", "first", "last"]
+    times = [format_time(record(number).time_ns) for number in (0, 4, 5)]
+    assert first.split() == [names[0], "sealed", "2", "5", str(sizes[0]), times[0], times[1]]
+    assert second.split() == [names[1], "open", "1", "1", str(sizes[1]), times[2], times[2]]
+    assert total.split() == ["total", "3", "6", str(sum(sizes))]
+    assert capture("ls", tmp_path, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["total"] == {"segments": 2, "blocks": 3, "records": 6, "bytes": sum(sizes)}
+    assert found["segments"][0] == {
+        "file": names[0],
+        "bytes": sizes[0],
+        "blocks": 2,
+        "records": 5,
+        "first_ns": record(0).time_ns,
+        "last_ns": record(4).time_ns,
+        "sealed": True,
+        "first": times[0],
+        "last": times[1],
+    }
+
+
+def test_ls_of_an_empty_log_and_of_a_damaged_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with CaptureWriter(tmp_path):
+        pass
+    assert capture("ls", tmp_path) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["total", "0", "0", "0"]
+    write_log(tmp_path, [1])
+    path = segments(tmp_path)[0]
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    assert capture("ls", tmp_path) == 0
+    out, err = capsys.readouterr()
+    assert "1 problems in headers; see capture verify" in err
+    assert out.splitlines()[1].split()[-2:] == ["-", "-"]
+
+
+def test_verify_of_a_clean_log_and_of_a_torn_tail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_log(tmp_path, [2], [1])
+    assert capture("verify", tmp_path) == 0
+    size = sum(path.stat().st_size for path in segments(tmp_path))
+    assert capsys.readouterr().out == f"clean: 2 segments, {size} bytes, 2 blocks, 3 records; 0 problems\n"
+    path = reopen_last(tmp_path)
+    end = path.stat().st_size
+    path.write_bytes(path.read_bytes() + b"torn")
+    assert capture("verify", tmp_path) == 0
+    torn, summary = capsys.readouterr().out.splitlines()
+    assert torn.startswith(f"torn: {path.name} at {end}, 4 bytes: ")
+    assert summary.startswith("clean: 2 segments")
+    assert capture("verify", tmp_path, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["damaged"], found["problems"]) == (False, [])
+    assert (found["torn"][0]["offset"], found["torn"][0]["length"]) == (end, 4)
+
+
+def test_verify_of_a_damaged_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_log(tmp_path, [2, 1, 1], [1])
+    places = [damage(tmp_path, 1), damage(tmp_path, 3)]
+    assert capture("verify", tmp_path) == 1
+    *problems, summary = capsys.readouterr().out.splitlines()
+    assert len(problems) == 2
+    for problem, (file, offset, length) in zip(problems, places, strict=True):
+        assert problem.startswith(f"bad: {file} at {offset}, {length} bytes: ")
+    assert summary.startswith("damaged: 2 segments")
+    assert summary.endswith("2 blocks, 3 records; 2 problems")
+    assert capture("verify", tmp_path, "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["damaged"] is True
+    assert [(one["file"], one["offset"], one["length"]) for one in found["problems"]] == places
+
+
+def test_cat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = write_log(tmp_path, [2, 3], [2])
+    assert capture("cat", tmp_path) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert len(lines) == 7
+    assert lines[1] == {
+        "time": format_time(written[1].time_ns),
+        "time_ns": written[1].time_ns,
+        "connection": written[1].connection,
+        "peer": PEERS[1],
+        "direction": "sent",
+        "protocol": "fmq",
+        "version": 4,
+        "frame": written[1].frame.hex(),
+    }
+    assert [bytes.fromhex(line["frame"]) for line in lines] == [one.frame for one in written]
+
+
+def test_cat_of_some_records(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    written = write_log(tmp_path, [2, 3], [4])
+
+    def frames(*options: object) -> list[bytes]:
+        assert capture("cat", tmp_path, *options) == 0
+        out, err = capsysbinary.readouterr()
+        assert err == b""
+        return [bytes.fromhex(json.loads(line)["frame"]) for line in out.splitlines()]
+
+    for limit in (0, 1, 3, 9, 10):
+        assert frames("--limit", limit) == [one.frame for one in written[:limit]]
+    for peer in (*PEERS, "nobody"):
+        wanted = [one.frame for one in written if one.peer == peer]
+        assert frames("--peer", peer) == wanted
+        assert frames("--peer", peer, "--limit", 2) == wanted[:2]
+    assert capture("cat", tmp_path, "--raw", "--limit", 6) == 0
+    assert capsysbinary.readouterr().out == b"".join(one.frame for one in written[:6])
+
+
+def test_cat_of_a_damaged_and_of_a_torn_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_log(tmp_path, [1, 1, 1])
+    file, offset, length = damage(tmp_path, 1)
+    assert capture("cat", tmp_path) == 1
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 2
+    assert f"bad: {file} at {offset}, {length} bytes" in err
+    segments(tmp_path)[0].unlink()
+    (tmp_path / "manifest.jsonl").unlink()
+    write_log(tmp_path, [1])
+    path = reopen_last(tmp_path)
+    path.write_bytes(path.read_bytes() + b"torn")
+    assert capture("cat", tmp_path) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 1
+    assert "torn: " in err
+
+
+def test_values_without_a_name_and_times_beyond_the_calendar(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with CaptureWriter(tmp_path) as writer:
+        writer.append((1 << 63) - 1, 1, "a\nb", 7, 9, 0, b"")
+        writer.append(-1, 1, "a", 0, 1, 0, b"")
+        writer.append(-(1 << 63), 1, "a", 0, 1, 0, b"")
+    assert capture("cat", tmp_path) == 0
+    first, second, third = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["direction"], first["protocol"], first["peer"], first["frame"]) == (7, 9, "a\nb", "")
+    assert first["time"] == "2262-04-11T23:47:16.854775807Z"
+    assert second["time"] == "1969-12-31T23:59:59.999999999Z"
+    assert third["time_ns"] == -(1 << 63)
+    assert format_time(10**30) is None
+    assert format_time(None) is None
+
+
+@pytest.mark.parametrize("command", ["ls", "verify", "cat"])
+def test_a_directory_that_is_no_log_is_an_error(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for place, reason in (
+        ("nowhere", "No such file or directory"),
+        ("file", "Not a directory"),
+        ("", "no capture log"),
+    ):
+        assert capture(command, tmp_path / place) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("headwater capture: ")
+        assert reason in err
+        assert str(tmp_path) in err
+        assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["nothing"], ["cat"], ["cat", ".", "--limit", "-1"], ["cat", ".", "--limit", "many"]]
+)
+def test_wrong_words_are_an_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        capture(*words)
+    assert caught.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def command(*words: object) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-c", MAIN, *map(str, words)],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.mark.parametrize("raw", [[], ["--raw"]])
+def test_a_pipe_that_is_closed_early_is_no_error(tmp_path: Path, raw: list[str]) -> None:
+    write_log(tmp_path, [5000])
+    with command("cat", tmp_path, *raw) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
+
+
+def test_cat_follows_a_log_that_is_being_written_until_it_is_interrupted(tmp_path: Path) -> None:
+    with (
+        CaptureWriter(tmp_path, segment_bytes=200) as writer,
+        command("cat", tmp_path, "--follow") as process,
+    ):
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for one in records(6):
+            writer.append(*one)
+            writer.flush()
+            line = json.loads(process.stdout.readline())
+            assert bytes.fromhex(line["frame"]) == one.frame
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b""
+        assert process.wait() == 130
+
+
+def test_cat_follow_ends_at_its_limit(tmp_path: Path) -> None:
+    write_log(tmp_path, [3])
+    before = time.monotonic()
+    with command("cat", tmp_path, "--follow", "--limit", 2) as process:
+        out, err = process.communicate(timeout=60)
+    assert len(out.splitlines()) == 2
+    assert (err, process.returncode) == (b"", 0)
+    assert time.monotonic() - before < 60

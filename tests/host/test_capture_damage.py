@@ -1,0 +1,546 @@
+"""Damaged capture logs: no wrong record is ever returned, nothing is lost silently, and the log can be continued.
+
+Every truncation and every changed byte of small logs; blocks and segments taken away, doubled, swapped; torn tails.
+"""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from headwater_host.capture import (
+    CaptureReader,
+    CaptureWriter,
+    Problem,
+    Record,
+    list_blocks,
+    read_range,
+    verify,
+)
+from headwater_host.capture.builder import encode_records
+from headwater_host.capture.format import parse_segment_name, segment_name
+from tests.host.capture_logs import (
+    is_subsequence,
+    read_log,
+    record,
+    records,
+    reopen_last,
+    segments,
+    write_log,
+)
+from tests.host.test_capture_format import with_body, with_header
+
+MANIFEST = "manifest.jsonl"
+
+
+def continue_log(directory: Path, expected: list[Record]) -> str:
+    """Open the log, append a record: the log must read as ``expected`` and that record. What opening reported."""
+    with CaptureWriter(directory) as writer:
+        recovery = str(writer.recovery)
+        assert read_log(directory) == expected
+        assert writer.append(*record(99)) == 1
+    assert read_log(directory) == [*expected, record(99)]
+    return recovery
+
+
+# ---- truncation ------------------------------------------------------------------------------------------------------
+
+
+def small_log(directory: Path) -> tuple[list[Record], Path, list[int]]:
+    """Two segments; the records, the second segment and the offsets at which its three blocks end."""
+    written = write_log(directory, [2], [2, 1, 2])
+    path = segments(directory)[1]
+    return written, path, [info.end for info in list_blocks(directory) if info.file == path.name]
+
+
+def test_an_open_segment_cut_anywhere_gives_its_whole_blocks_and_can_be_continued(tmp_path: Path) -> None:
+    written, path, ends = small_log(tmp_path / "whole")
+    reopen_last(tmp_path / "whole")
+    manifest = (tmp_path / "whole" / MANIFEST).read_bytes()
+    data = path.read_bytes()
+    for length in range(len(data) + 1):
+        directory = tmp_path / str(length)
+        directory.mkdir()
+        (directory / MANIFEST).write_bytes(manifest)
+        first = segments(tmp_path / "whole")[0]
+        (directory / first.name).write_bytes(first.read_bytes())
+        (directory / path.name).write_bytes(data[:length])
+        whole = sum(end <= length for end in ends)
+        expected = written[: (2, 4, 5, 7)[whole]]
+        begin = (0, *ends)[whole]
+
+        reader = CaptureReader(directory)
+        assert list(reader.records()) == expected
+        assert reader.problems == []
+        torn = reader.torn
+        if length == begin:
+            assert torn is None
+        else:
+            assert torn is not None
+            assert torn[:4] == ("torn", path.name, begin, length - begin)
+        report = verify(directory)
+        assert (report.damaged, report.torn) == (False, [] if torn is None else [torn])
+
+        recovery = continue_log(directory, expected)
+        assert recovery == ("" if torn is None else f"cut {torn}")
+        report = verify(directory)
+        assert (report.problems, report.torn) == ([], [])
+        assert [info.header.sequence for info in list_blocks(directory)] == list(range(1 + whole + 1))
+        assert not list(directory.glob("*.cut"))
+
+
+def test_a_sealed_segment_cut_anywhere_is_damage(tmp_path: Path) -> None:
+    written, path, ends = small_log(tmp_path)
+    data = path.read_bytes()
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        whole = sum(end <= length for end in ends)
+        begin = (0, *ends)[whole]
+        reader = CaptureReader(tmp_path)
+        assert list(reader.records()) == written[: (2, 4, 5, 7)[whole]]
+        assert reader.torn is None
+        # All bytes up to the size in the manifest are accounted for.
+        assert sum(problem.length for problem in reader.problems) == len(data) - begin
+        assert reader.problems[0].offset == begin
+        report = verify(tmp_path)
+        assert report.problems == reader.problems
+        assert report.torn == []
+
+
+# ---- changed bytes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["sealed", "open"])
+def test_every_changed_byte_is_reported_and_never_read(tmp_path: Path, state: str) -> None:
+    written = write_log(tmp_path, [2, 1], [1, 2])
+    if state == "open":
+        reopen_last(tmp_path)
+    last = list_blocks(tmp_path)[-1]
+    for path in [*segments(tmp_path), tmp_path / MANIFEST]:
+        data = path.read_bytes()
+        for at in range(len(data)):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+            report = verify(tmp_path)
+            assert report.problems or report.torn, (path, at)
+            reader = CaptureReader(tmp_path)
+            found = list(reader.records())
+            assert is_subsequence(found, written)
+            if path.name == MANIFEST:
+                assert found == written
+                continue
+            problems = reader.problems + [torn for torn in (reader.torn,) if torn is not None]
+            (problem,) = problems
+            assert problem.file == path.name
+            assert problem.offset <= at < problem.offset + problem.length
+            # One block, and no more than that, is not read.
+            assert len(list_lost(found, written)) <= 2
+            is_tail = path.name == last.file and at >= last.offset
+            assert problem.kind == ("torn" if is_tail and state == "open" else "bad")
+        path.write_bytes(data)
+    assert read_log(tmp_path) == written
+
+
+def list_lost(found: list[Record], written: list[Record]) -> list[Record]:
+    return [one for one in written if one not in found]
+
+
+# ---- blocks and segments that are not where they should be -----------------------------------------------------------
+
+
+def test_a_bad_block_in_the_middle_is_passed_over_and_reported(tmp_path: Path) -> None:
+    written = write_log(tmp_path, [2, 3, 2])
+    path = segments(tmp_path)[0]
+    _, bad, _ = list_blocks(tmp_path)
+    data = bytearray(path.read_bytes())
+    for at, reason in (
+        (bad.offset + 100, "body CRC"),
+        (bad.offset + 20, "header CRC"),
+        (bad.offset, "magic"),
+    ):
+        damaged = data.copy()
+        damaged[at] ^= 0x10
+        path.write_bytes(damaged)
+        reader = CaptureReader(tmp_path)
+        assert list(reader.records()) == written[:2] + written[5:]
+        (problem,) = reader.problems
+        assert problem[:4] == ("bad", path.name, bad.offset, bad.length)
+        assert reason in problem.reason
+        if reason != "body CRC":
+            assert "block 2 comes where block 1 should be" in problem.reason
+        assert str(bad.offset) in str(problem)
+        assert str(bad.length) in str(problem)
+        # The writer leaves it where it is.
+        reopen_last(tmp_path)
+        with CaptureWriter(tmp_path) as writer:
+            assert writer.recovery.problems == [problem]
+        assert path.read_bytes() == damaged
+        assert [segment.blocks for segment in verify(tmp_path).segments] == [2]
+
+
+def test_blocks_and_segments_that_are_missing_doubled_or_swapped_are_reported(tmp_path: Path) -> None:
+    written = write_log(tmp_path, [1, 1, 1, 1])
+    path = segments(tmp_path)[0]
+    data = path.read_bytes()
+    blocks = [data[info.offset : info.end] for info in list_blocks(tmp_path)]
+
+    def read(*order: int) -> tuple[list[Record], list[Problem]]:
+        path.write_bytes(b"".join(blocks[number] for number in order))
+        reader = CaptureReader(tmp_path)
+        found = list(reader.records())
+        assert found == [written[number] for number in order]
+        gaps = [problem for problem in reader.problems if problem.kind == "gap"]
+        assert verify(tmp_path).damaged
+        return found, gaps
+
+    _, (gap,) = read(0, 2, 3)
+    assert (gap.offset, gap.length) == (len(blocks[0]), 0)
+    assert gap.reason == "block 2 comes where block 1 should be"
+    _, (gap,) = read(1, 2, 3)
+    assert gap.reason == "block 1 comes where block 0 should be"
+    _, (gap,) = read(0, 1, 1, 2, 3)
+    assert gap.reason == "block 1 comes where block 2 should be"
+    _, gaps = read(0, 2, 1, 3)
+    assert [gap.reason[:7] for gap in gaps] == ["block 2", "block 1", "block 3"]
+    assert read(0, 1, 2)[1] == []  # the manifest knows that the end is missing
+
+
+def test_a_segment_that_is_missing_between_others_or_at_the_end_is_reported(tmp_path: Path) -> None:
+    write_log(tmp_path, [1], [1], [1])
+    paths = segments(tmp_path)
+    data = paths[1].read_bytes()
+    paths[1].unlink()
+    reader = CaptureReader(tmp_path)
+    assert list(reader.records()) == [record(0), record(2)]
+    assert [problem.kind for problem in reader.problems] == ["gap"]
+    report = verify(tmp_path)
+    assert report.problems[0][:4] == ("missing", paths[1].name, 0, len(data))
+    with CaptureWriter(tmp_path) as writer:
+        assert [problem.kind for problem in writer.recovery.problems] == ["missing"]
+    paths[1].write_bytes(data)
+    paths[2].unlink()
+    assert [problem.kind for problem in verify(tmp_path).problems] == ["missing"]
+
+
+def test_bytes_between_blocks_and_shifted_blocks_are_passed_over(tmp_path: Path) -> None:
+    written = write_log(tmp_path, [1, 1])
+    path = segments(tmp_path)[0]
+    data = path.read_bytes()
+    at = list_blocks(tmp_path)[1].offset
+    for junk in (b"x", b"HWB1", bytes(64), b"HWB1" * 100, os.urandom(300_000)):
+        path.write_bytes(data[:at] + junk + data[at:])
+        reader = CaptureReader(tmp_path)
+        assert list(reader.records()) == written
+        assert [problem[:4] for problem in reader.problems] == [("bad", path.name, at, len(junk))]
+    # A block that has lost bytes, so that the next begins before its end.
+    for missing in range(1, at - 64):
+        path.write_bytes(data[: at - missing] + data[at:])
+        reader = CaptureReader(tmp_path)
+        assert list(reader.records()) == written[1:]
+        assert reader.problems[0][:4] == ("bad", path.name, 0, at - missing)
+
+
+def test_a_copy_of_the_segment_inside_a_frame_is_not_read_when_the_block_is_damaged(tmp_path: Path) -> None:
+    """The log itself went over MQTT, through this gateway, while it was written: numbers and salt are right."""
+    with CaptureWriter(tmp_path) as writer:
+        writer.append(*record(0))
+        writer.flush()
+        (path,) = segments(tmp_path)
+        writer.append(*record(1)._replace(frame=path.read_bytes()))
+        writer.flush()
+        writer.append(*record(2))
+    _, info, _ = list_blocks(tmp_path)
+    data = path.read_bytes()
+    for at in (info.offset, info.offset + 70):
+        path.write_bytes(data[:at] + b"x" + data[at + 1 :])
+        reader = CaptureReader(tmp_path)
+        assert list(reader.records()) == [record(0), record(2)]
+        assert [problem[:4] for problem in reader.problems] == [("bad", path.name, info.offset, info.length)]
+
+
+def test_a_block_inside_a_frame_or_of_another_segment_is_never_taken_for_a_block(tmp_path: Path) -> None:
+    """A frame may hold a capture log, its block numbers may fit, and the disk may give back blocks of a removed log."""
+    forged = b"".join(encode_records([record(500 + number)], number, 7) for number in range(4))
+    with CaptureWriter(tmp_path) as writer:
+        for number in range(3):
+            writer.append(*record(number)._replace(frame=forged))
+            writer.flush()
+    path = segments(tmp_path)[0]
+    written = read_log(tmp_path)
+    data = path.read_bytes()
+    first, second, third = list_blocks(tmp_path)
+    for info, left in ((first, written[1:]), (second, [written[0], written[2]]), (third, written[:2])):
+        path.write_bytes(data[: info.offset] + b"x" + data[info.offset + 1 :])
+        reader = CaptureReader(tmp_path)
+        assert list(reader.records()) == left
+        assert [problem[:4] for problem in reader.problems] == [("bad", path.name, info.offset, info.length)]
+    # As a torn tail: its first page never came to the disk, the others did.
+    reopen_last(tmp_path)
+    tail = bytes(512) + data[third.offset + 512 :]
+    path.write_bytes(data[: third.offset] + tail)
+    recovery = continue_log(tmp_path, written[:2])
+    assert f"{path.name} at {third.offset}, {third.length} bytes" in recovery
+    assert (tmp_path / f"{path.name}.cut").read_bytes() == tail
+    # Blocks of another log behind the last one.
+    path.write_bytes(data + forged)
+    assert list(CaptureReader(tmp_path).records()) == [*written, record(99)]
+
+
+def test_a_block_of_a_later_version_is_reported_and_never_cut(tmp_path: Path) -> None:
+    written = write_log(tmp_path, [1, 1])
+    path = reopen_last(tmp_path)
+    last = list_blocks(tmp_path)[-1]
+    data = path.read_bytes()
+    for changes in ({"version": 2}, {"flags": 1}):
+        newer = data[: last.offset] + with_header(data[last.offset :], **changes)
+        path.write_bytes(newer)
+        reader = CaptureReader(tmp_path)
+        assert list(reader.records()) == written[:1]
+        assert [problem.kind for problem in reader.problems] == ["bad"]
+        assert "unknown to this reader" in reader.problems[0].reason
+        assert list_blocks(tmp_path) == list_blocks(tmp_path)[:1]
+        with CaptureWriter(tmp_path) as writer:
+            assert writer.recovery.cut == []
+            writer.append(*record(2))
+        assert path.read_bytes() == newer
+        assert [info.header.sequence for info in list_blocks(tmp_path)] == [0, 2]
+        segments(tmp_path)[1].unlink()
+        (tmp_path / MANIFEST).unlink()
+
+
+def test_a_body_that_contradicts_itself_under_a_right_crc_is_a_bad_block(tmp_path: Path) -> None:
+    written = write_log(tmp_path, [1, 1, 1])
+    path = segments(tmp_path)[0]
+    _, info, _ = list_blocks(tmp_path)
+    data = path.read_bytes()
+    block = data[info.offset : info.end]
+    wrong = (
+        with_body(block, 16, b"\xff"),  # length
+        with_body(block, 20, b"\xff"),  # peer
+        with_header(block, records=2),
+    )
+    for replacement in wrong:
+        path.write_bytes(data[: info.offset] + replacement + data[info.end :])
+        reader = CaptureReader(tmp_path)
+        assert list(reader.records()) == [written[0], written[2]]
+        assert [problem[:4] for problem in reader.problems] == [("bad", path.name, info.offset, info.length)]
+    # Times in the header that the records do not have: who reads by time would miss them.
+    path.write_bytes(data[: info.offset] + with_header(block, first_ns=5) + data[info.end :])
+    assert read_log(tmp_path) == written
+    (problem,) = verify(tmp_path).problems
+    assert "header says times" in problem.reason
+
+
+def test_a_range_with_damage_is_read_and_reported(tmp_path: Path) -> None:
+    written = write_log(tmp_path, [1, 1, 1, 1])
+    path = segments(tmp_path)[0]
+    infos = list_blocks(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[infos[1].offset + 70] ^= 1
+    data[infos[2].offset + 5] ^= 1
+    path.write_bytes(data)
+    for first in range(4):
+        for last in range(first, 4):
+            problems: list[Problem] = []
+            offset = infos[first].offset
+            read: list[Record] = []
+            for block in read_range(path, offset, infos[last].end - offset, problems.append):
+                read += block.records()
+            assert read == [written[number] for number in (0, 3) if first <= number <= last]
+            assert [problem[2:4] for problem in problems] == [
+                (infos[number].offset, infos[number].length) for number in (1, 2) if first <= number <= last
+            ]
+    short: list[Problem] = []
+    assert len(list(read_range(path, infos[3].offset, 10_000, short.append))) == 1
+    assert [problem.reason for problem in short] == ["the file ends before the range does"]
+    # A segment under another name has a salt that nobody knows.
+    path.rename(tmp_path / "copy.bin")
+    assert len(list(read_range(tmp_path / "copy.bin", 0, len(data), short.append))) == 2
+
+
+# ---- what a writer finds when it opens the log -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 4096, 3 << 20])
+def test_zeros_behind_the_last_block_are_cut(tmp_path: Path, length: int) -> None:
+    written = write_log(tmp_path, [2])
+    path = reopen_last(tmp_path)
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes() + bytes(length))
+    recovery = continue_log(tmp_path, written)
+    assert f"cut torn: {path.name} at {size}, {length} bytes" in recovery
+    assert path.stat().st_size == size
+    assert not list(tmp_path.glob("*.cut"))
+
+
+def test_a_whole_last_block_with_a_wrong_body_is_cut_and_kept_aside(tmp_path: Path) -> None:
+    """It may be an unfinished write, or a block that was durable and went bad: only a person can tell."""
+    written = write_log(tmp_path, [2, 1])
+    path = reopen_last(tmp_path)
+    data = path.read_bytes()
+    last = list_blocks(tmp_path)[-1]
+    torn = data[:-8] + b"torn off"
+    path.write_bytes(torn)
+    recovery = continue_log(tmp_path, written[:2])
+    saved = tmp_path / f"{path.name}.cut"
+    assert saved.read_bytes() == torn[last.offset :]
+    assert f"kept what was cut in {saved}" in recovery
+    assert path.read_bytes() == data[: last.offset]
+    assert verify(tmp_path).problems == []
+
+
+def test_a_segment_of_which_nothing_is_left_is_removed(tmp_path: Path) -> None:
+    written = write_log(tmp_path, [2], [1])
+    path = reopen_last(tmp_path)
+    data = path.read_bytes()
+    for rest in (b"", data[:30], data[:-1]):
+        path.write_bytes(rest)
+        with CaptureWriter(tmp_path):
+            assert not path.exists()
+    assert continue_log(tmp_path, written[:2]) == ""
+    assert [info.header.sequence for info in list_blocks(tmp_path)] == [0, 1]
+
+
+def test_a_follower_in_a_removed_segment_goes_on_in_its_successor(tmp_path: Path) -> None:
+    """The successor has the same number, and a salt that is lower or greater: many times, to meet both."""
+    write_log(tmp_path, [1])
+    for number in range(1, 21):
+        reader = CaptureReader(tmp_path)
+        assert len(list(reader.records())) == number
+        data = segments(tmp_path)[0].read_bytes()
+        torn = tmp_path / segment_name(number, number << 59 & (1 << 64) - 1)
+        torn.write_bytes(data[:-1])
+        assert list(reader.records()) == []
+        assert reader.position is not None
+        assert reader.position.file == torn.name
+        with CaptureWriter(tmp_path) as writer:
+            writer.append(*record(number))
+        assert list(reader.records()) == [record(number)]
+        assert reader.problems == []
+
+
+def test_a_segment_is_never_continued_by_another_writer(tmp_path: Path) -> None:
+    """Blocks that a reader saw may be gone after a power cut: no others may come to their offsets."""
+    write_log(tmp_path, [1])
+    path = reopen_last(tmp_path)
+    size = path.stat().st_size
+    continue_log(tmp_path, records(1))
+    assert path.stat().st_size == size
+    assert len(segments(tmp_path)) == 2
+
+
+def test_a_manifest_that_is_lost_is_made_again(tmp_path: Path) -> None:
+    written = write_log(tmp_path, [2, 1], [1], [1, 1])
+    manifest = tmp_path / MANIFEST
+    before = manifest.read_bytes()
+    manifest.unlink()
+    assert read_log(tmp_path) == written
+    assert [problem.kind for problem in verify(tmp_path).problems] == ["manifest", "manifest"]
+    with CaptureWriter(tmp_path) as writer:
+        assert writer.recovery.sealed == segments(tmp_path)
+        assert len(writer.recovery.problems) == 2
+    assert manifest.read_bytes() == before
+    assert verify(tmp_path).problems == []
+
+
+def test_a_manifest_cut_anywhere_is_completed(tmp_path: Path) -> None:
+    """As after a crash while a segment was sealed."""
+    written = write_log(tmp_path, [1], [1])
+    manifest = tmp_path / MANIFEST
+    before = manifest.read_bytes()
+    for length in range(before.index(b"\n") + 1, len(before)):
+        manifest.write_bytes(before[:length])
+        assert read_log(tmp_path) == written
+        report = verify(tmp_path)
+        assert report.problems == []
+        assert len(report.torn) == (not before[:length].endswith(b"\n"))
+        with CaptureWriter(tmp_path) as writer:
+            assert len(writer.recovery.cut) == len(report.torn)
+        assert manifest.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"nonsense",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        json.dumps({"file": "../../etc/passwd"}).encode(),
+        b'{"file":5,"bytes":1,"blocks":1,"records":1,"first_ns":1,"last_ns":1,"first_sequence":1,"next_sequence":2}',
+        b'{"file":"segment-00000000000000000001-0000000000000000.hwc","bytes":-1,"blocks":1,"records":1,'
+        b'"first_ns":1,"last_ns":1,"first_sequence":1,"next_sequence":2}',
+        b'{"file":"segment-00000000000000000001-0000000000000000.hwc","bytes":true,"blocks":1,"records":1,'
+        b'"first_ns":1,"last_ns":1,"first_sequence":1,"next_sequence":2}',
+        b'{"file":"segment-00000000000000000001-0000000000000000.hwc","bytes":1,"blocks":1,"records":1,'
+        b'"first_ns":1,"last_ns":1,"first_sequence":2,"next_sequence":2}',
+    ],
+)
+def test_a_bad_line_in_the_manifest_is_reported_and_hurts_nothing(tmp_path: Path, line: bytes) -> None:
+    written = write_log(tmp_path, [1], [1])
+    manifest = tmp_path / MANIFEST
+    good = manifest.read_bytes().splitlines(keepends=True)
+    manifest.write_bytes(good[0] + line + b"\n" + good[1])
+    assert read_log(tmp_path) == written
+    (problem,) = verify(tmp_path).problems
+    assert problem[:4] == ("manifest", MANIFEST, len(good[0]), len(line) + 1)
+    continue_log(tmp_path, written)
+    manifest.write_bytes(good[0] + good[1] + good[1])
+    assert "second line" in verify(tmp_path).problems[0].reason
+
+
+def test_what_the_disk_cannot_read_is_a_bad_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bad sector is the one fault that needs help here: pread fails as it would."""
+    written = write_log(tmp_path, [20, 20, 20], [1])
+    path = segments(tmp_path)[0]
+    _, info, last = list_blocks(tmp_path)[:3]
+    real = os.pread
+    broken = range(0)
+
+    def pread(fd: int, length: int, at: int) -> bytes:
+        same = os.path.samestat(os.fstat(fd), path.stat())
+        if same and at < broken.stop and at + length > broken.start:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(fd, length, at)
+
+    monkeypatch.setattr(os, "pread", pread)
+    broken = range(info.offset + 200, info.offset + 201)
+    reader = CaptureReader(tmp_path)
+    found = list(reader.records())
+    assert is_subsequence(found, written)
+    assert found[-1] == written[-1]
+    assert info.offset in [problem.offset for problem in reader.problems]
+    # At the end of an open segment it is not cut: what cannot be read cannot be kept elsewhere.
+    monkeypatch.undo()
+    segments(tmp_path)[1].unlink()
+    (tmp_path / MANIFEST).unlink()
+    monkeypatch.setattr(os, "pread", pread)
+    broken = range(last.offset, last.end)
+    before = path.read_bytes()
+    with CaptureWriter(tmp_path) as writer:
+        assert writer.recovery.cut == []
+        assert "it is left there" in str(writer.recovery)
+        writer.append(*record(99))
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    assert not list(tmp_path.glob("*.cut"))
+    assert read_log(tmp_path) == [*written[:60], record(99)]
+
+
+def test_files_that_are_no_segments_are_left_alone(tmp_path: Path) -> None:
+    written = write_log(tmp_path, [1])
+    names = [
+        "segment-1.hwc",
+        "segment-x.hwc",
+        "segment-00000000000000000009-0000000000000000.hwc.cut",
+        "notes.txt",
+    ]
+    for name in names:
+        assert parse_segment_name(name) is None
+        (tmp_path / name).write_bytes(b"something")
+    assert continue_log(tmp_path, written) == ""
+    assert all((tmp_path / name).read_bytes() == b"something" for name in names)
+    assert verify(tmp_path).problems == []
