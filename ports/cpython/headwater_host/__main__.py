@@ -1,0 +1,7 @@
+"""``python -m headwater_host`` is the command ``headwater``."""
+
+import sys
+
+from headwater_host.cli import main
+
+sys.exit(main())

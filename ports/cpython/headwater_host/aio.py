@@ -1,0 +1,513 @@
+"""An asyncio MQTT client, in the shape that aiomqtt's users know.
+
+    async with Client("broker.local", identifier="reader", clean_session=False) as client:
+        await client.subscribe("boards/#", qos=1)
+        async for message in client.messages:
+            print(message.topic, message.payload)
+            await client.publish("seen", str(message.topic), qos=1)
+
+The session of the core lives in the client object: entering the same client again after a lost connection goes on
+with it, so what was published at QoS 1 or 2 and is not acknowledged goes out again.
+
+    while True:
+        try:
+            async with client:
+                ...
+        except MqttError as error:
+            await asyncio.sleep(5)
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from headwater import errors, reasons
+from headwater.mqtt import spec
+from headwater.mqtt.transitions import ONLINE
+from headwater.wire import put_varint
+from headwater_host.calls import Answers, Inbox, Line
+from headwater_host.connection import HOLD_APPLICATION, Connection
+from headwater_host.errors import (
+    MqttArgumentError,
+    MqttConnectionError,
+    MqttError,
+    MqttProtocolError,
+    MqttReentrantError,
+    MqttRefusedError,
+    MqttSubscribeError,
+    MqttTimeoutError,
+    connection_error,
+)
+from headwater_host.messages import Message, Payload, Will, payload_bytes
+from headwater_host.rxbuf import MAX_PACKET
+from headwater_host.session import HostClientSession
+from headwater_host.topics import Topic, Wildcard, filter_bytes, topic_bytes, topic_of
+
+if TYPE_CHECKING:
+    from headwater.mqtt.decode import Packet
+
+__all__ = [
+    "Client",
+    "Message",
+    "MqttArgumentError",
+    "MqttConnectionError",
+    "MqttError",
+    "MqttProtocolError",
+    "MqttReentrantError",
+    "MqttRefusedError",
+    "MqttSubscribeError",
+    "MqttTimeoutError",
+    "Topic",
+    "Wildcard",
+    "Will",
+]
+
+_PINGREQ = bytes((spec.PINGREQ << 4, 0))
+_short_head = struct.Struct(">BBH").pack
+# Requests that the session lets wait for their answers at a time.
+_REQUESTS = 8
+# From how many bytes on a memoryview, which saves the second copy of a payload, costs less than that copy.
+_LARGE = 512
+
+
+class Client:
+    """A connection to a server, from ``async with`` to its end, and the session that outlives it.
+
+    - ``identifier``: the client id; without one, a random one is made. A kept session (``clean_session=False``)
+      needs one.
+    - ``timeout``: seconds that connecting, and each call, may take. ``keepalive``: seconds, 0 for none.
+    - ``max_queued_incoming_messages``: when more than this many wait in ``messages``, reading pauses until half of them
+      are taken. What one read brought comes on top; and while a call waits for its answer, reading goes on, since the
+      answer stands behind the messages. None: no bound.
+    - ``max_queued_outgoing_messages``: how many QoS 1 and 2 messages may be unacknowledged or waiting; ``publish``
+      then waits. ``max_inflight_messages`` of them are sent without an acknowledgement; mosquitto hangs up on a client
+      that has more than its own ``max_inflight_messages``, 20, under way at QoS 2.
+    - ``max_packet_size``: larger messages are skipped: acknowledged, and logged as a warning.
+    - ``auto_ack=False``: QoS 1 and 2 messages are acknowledged by ``message.ack()`` only.
+
+    Errors are ``MqttError`` and its subclasses (``headwater_host.errors``). Not for use from several threads.
+    """
+
+    def __init__(
+        self,
+        hostname: str,
+        port: int = 1883,
+        *,
+        identifier: str | None = None,
+        username: str | None = None,
+        password: str | bytes | None = None,
+        will: Will | None = None,
+        clean_session: bool = True,
+        keepalive: int = 60,
+        timeout: float = 10,
+        max_queued_incoming_messages: int | None = 10_000,
+        max_queued_outgoing_messages: int = 1024,
+        max_inflight_messages: int = 20,
+        max_packet_size: int = MAX_PACKET,
+        auto_ack: bool = True,
+        logger: logging.Logger | None = None,
+    ):
+        if not clean_session and not identifier:
+            raise MqttArgumentError("a session that the server is to keep needs an identifier")
+        if not 0 <= keepalive <= 65535:
+            raise MqttArgumentError("keepalive is 0 to 65535 seconds")
+        if timeout <= 0:
+            raise MqttArgumentError("timeout is a number of seconds above 0")
+        if not 0 < max_queued_outgoing_messages <= 65280 or max_inflight_messages < 1:
+            raise MqttArgumentError(
+                "1 to 65280 messages can wait to go out, and at least one can be in flight"
+            )
+        if password is not None and username is None:
+            raise MqttArgumentError("a password needs a user name (MQTT 3.1.1, 3.1.2.9)")
+        self.hostname = hostname
+        self.port = port
+        self.identifier = "headwater-" + secrets.token_hex(6) if identifier is None else identifier
+        self.timeout = timeout
+        self.auto_ack = auto_ack
+        self.logger = logger or logging.getLogger("headwater.client")
+        will_topic = topic_bytes(will.topic) if will else b""
+        will_payload = bytes(payload_bytes(will.payload)) if will else b""
+        #: The core's session, for programs that go below this face.
+        self.session = session = HostClientSession(
+            _field("identifier", self.identifier) or b"",
+            keep_alive=keepalive,
+            clean=clean_session,
+            user=_field("username", username),
+            password=_field("password", password),
+            max_packet=max_packet_size,
+            slots=max_queued_outgoing_messages,
+            window=max_inflight_messages,
+            response_ms=int(timeout * 1000),
+            room=len(will_topic) + len(will_payload),
+        )
+        if will and session.set_will(will_topic, _field("will", will_payload) or b"", will.qos, will.retain):
+            raise MqttArgumentError("a will's QoS is 0, 1 or 2")
+        session.auto_ack = auto_ack
+        session.on_message = self._on_message
+        session.on_delivered = self._on_delivered
+        session.on_answer = self._on_answer
+        session.on_online = self._on_online
+        session.sink = _TooLarge(self.logger)
+        self._limit = max_queued_incoming_messages
+        self._entered = False
+        self._opening: Connection | None = None
+        self._online: asyncio.Future[bool] | None = None
+        self._connection: Connection | None = None
+        self._error = MqttConnectionError("the client is not connected", errors.E_OFFLINE)
+        self._answers = Answers()
+        self._requests = asyncio.Semaphore(_REQUESTS)
+        self._line = Line()
+        self._room: asyncio.Future[None] | None = None
+        self._unacknowledged: deque[Message] = deque()
+        self.messages = Inbox(self._current, self._hold_or_release)
+
+    # -- the connection --------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> "Client":
+        """Connect.
+
+        Raises MqttConnectionError (there is no way to the server, or it hung up), MqttRefusedError, MqttProtocolError,
+        MqttTimeoutError; MqttReentrantError when the client is in use already.
+        """
+        if self._entered:
+            raise MqttReentrantError("the client is in use already: one `async with` at a time")
+        self._entered = True
+        connection = self._opening = Connection(
+            self.session, self._on_lost, self._on_tick, _PINGREQ, self.session.keep_alive * 500
+        )
+        try:
+            await self._connect(connection)
+        except BaseException:
+            self._entered = False
+            self._connection = None
+            if self._online is not None:
+                self._online.cancel()
+            connection.drop(errors.E_TIMEOUT)
+            raise
+        finally:
+            self._opening = None
+        return self
+
+    async def _connect(self, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        where = f"{self.hostname}:{self.port}"
+        deadline = loop.time() + self.timeout
+        try:
+            await asyncio.wait_for(
+                loop.create_connection(lambda: connection, self.hostname, self.port), self.timeout
+            )
+        except asyncio.TimeoutError:
+            raise MqttTimeoutError(f"no connection to {where} within {self.timeout:g} s") from None
+        except OSError as error:
+            raise MqttConnectionError(f"no connection to {where}: {_os_text(error)}") from error
+        if connection.transport is None:
+            raise connection_error(errors.E_CLOSED)
+        endpoint = connection.transport.get_extra_info("socket")
+        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._requests = asyncio.Semaphore(_REQUESTS)
+        online = self._online = loop.create_future()
+        bad = self.session.connect(connection.now_ms())
+        if bad:
+            raise MqttArgumentError(f"CONNECT cannot be built: {reasons.describe(bad)}", bad)
+        connection.push()
+        await asyncio.wait({online}, timeout=max(0.0, deadline - loop.time()))
+        if not online.done():
+            raise MqttTimeoutError(f"{where} did not answer CONNECT within {self.timeout:g} s")
+        online.result()
+        # It may have come and gone.
+        self._current()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Say DISCONNECT, so that the will is not published, and close."""
+        self._entered = False
+        connection = self._connection
+        if connection is None:
+            return
+        self._end(MqttConnectionError("the client has disconnected", errors.E_OFFLINE))
+        connection.flush()
+        self.session.disconnect()
+        await connection.close(self.timeout)
+
+    @property
+    def connected(self) -> bool:
+        """Whether messages can pass now."""
+        return self._connection is not None and self.session.state == ONLINE
+
+    @property
+    def session_present(self) -> bool:
+        """Whether the server had kept the session when it accepted the last connection."""
+        return self.session.session_present
+
+    def _on_online(self, session_present: bool) -> None:
+        self._connection = self._opening
+        if session_present:
+            self.messages.forget_repeated(self.session.epoch)
+        # At QoS 1 the server sends again what it keeps; without a session it knows nothing of either.
+        self._unacknowledged = deque(m for m in self._unacknowledged if m.qos == 2 and session_present)
+        if self._online is not None and not self._online.done():
+            self._online.set_result(session_present)
+
+    def _on_lost(self, status: int, detail: str) -> None:
+        refused = status == errors.E_REFUSED
+        error = MqttRefusedError(self.session.return_code) if refused else connection_error(status, detail)
+        if self._connection is not None:
+            self.logger.warning("%s:%d: %s", self.hostname, self.port, error)
+            self._end(error)
+        elif self._online is not None and not self._online.done():
+            self._online.set_exception(error)
+
+    def _end(self, error: MqttConnectionError) -> None:
+        """The connection is over for the program: whoever waits hears why."""
+        self._connection = None
+        self._error = error
+        self._answers.fail(error)
+        self._more_room()
+        self.messages.end()
+
+    def _on_tick(self, now: float) -> None:
+        self._answers.expire(now)
+        self._hold_or_release()
+
+    def _current(self) -> Connection:
+        if self._connection is None:
+            raise self._error.with_traceback(None)
+        return self._connection
+
+    # -- publishing and subscribing --------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        payload: Payload = None,
+        qos: int = 0,
+        retain: bool = False,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Publish; returns when the message is handed to the connection (QoS 0), or acknowledged to its end (1, 2).
+
+        Several calls may run at a time (``asyncio.gather``); messages leave in the order of the calls. Waits while the
+        connection takes no more, and while too many messages are unacknowledged.
+
+        Raises MqttArgumentError (nothing was sent), MqttTimeoutError and MqttConnectionError. After one of the latter
+        two at QoS 1 or 2, and when the call is cancelled, a message that was handed in stays in the session: it is
+        still sent, now or over the next connection of this client.
+        """
+        data = payload_bytes(payload)
+        name = topic_bytes(topic)
+        deadline = self._deadline(timeout)
+        connection = self._current()
+        status = errors.E_AGAIN
+        if not self._line.busy and not connection.paused:
+            status = self._send(connection, name, data, qos, retain)
+        if status == errors.E_AGAIN:
+            status = await self._send_in_turn(deadline, name, data, qos, retain)
+        if status < 0:
+            raise MqttArgumentError(f"not published: {reasons.describe(status)}", status)
+        if status:
+            await self._answer(status, deadline)
+
+    def _send(
+        self,
+        connection: Connection,
+        topic: bytes,
+        payload: bytes | bytearray | memoryview,
+        qos: int,
+        retain: bool,
+    ) -> int:
+        """0, a packet id, an error; E_AGAIN when there is no room for now."""
+        if qos == 0:
+            connection.write(_publish_frame(topic, payload, retain))
+            return 0
+        status = self.session.publish(topic, payload, qos, retain)
+        if status > 0:
+            connection.push()
+        return errors.E_AGAIN if status == errors.E_WINDOW else status
+
+    async def _send_in_turn(
+        self, deadline: float, topic: bytes, payload: bytes | bytearray | memoryview, qos: int, retain: bool
+    ) -> int:
+        loop = asyncio.get_running_loop()
+        late = MqttTimeoutError("there was no room for the message in time; it was not sent", errors.E_AGAIN)
+        if not await self._line.enter(deadline):
+            raise late
+        try:
+            while True:
+                connection = self._current()
+                if not connection.paused:
+                    status = self._send(connection, topic, payload, qos, retain)
+                    if status != errors.E_AGAIN:
+                        return status
+                    self._release_for_answer()
+                    self._room = loop.create_future()
+                    await asyncio.wait({self._room}, timeout=max(0.0, deadline - loop.time()))
+                else:
+                    await connection.writable(deadline - loop.time())
+                if loop.time() >= deadline:
+                    raise late
+        finally:
+            self._line.leave()
+
+    def _more_room(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def _on_delivered(self, packet_id: int) -> None:
+        self._answers.settle(packet_id, 0)
+        self._more_room()
+
+    def _on_answer(self, packet_id: int, code: int) -> None:
+        self._answers.settle(packet_id, code)
+
+    async def _answer(self, packet_id: int, deadline: float) -> int:
+        self._release_for_answer()
+        return await self._answers.wait(packet_id, deadline)
+
+    async def subscribe(
+        self, topic: str | Sequence[tuple[str, int]], qos: int = 0, *, timeout: float | None = None
+    ) -> tuple[int, ...]:
+        """Subscribe to a filter, or to several with a QoS each: the QoS that the server granted, for each.
+
+        Raises MqttSubscribeError when it refuses one, MqttArgumentError, MqttTimeoutError, MqttConnectionError.
+        """
+        wanted = [(topic, qos)] if isinstance(topic, str) else list(topic)
+        patterns = [(filter_bytes(name), level) for name, level in wanted]
+        for _, level in patterns:
+            if level not in (0, 1, 2):
+                raise MqttArgumentError(f"QoS is 0, 1 or 2, not {level!r}", errors.E_QOS)
+        deadline = self._deadline(timeout)
+        codes = await asyncio.gather(
+            *(self._request(pattern, level, deadline) for pattern, level in patterns)
+        )
+        for (name, _), code in zip(wanted, codes, strict=True):
+            if code == spec.SUBSCRIBE_FAILED:
+                raise MqttSubscribeError(name)
+        return tuple(codes)
+
+    async def unsubscribe(self, topic: str | Sequence[str], *, timeout: float | None = None) -> None:
+        """Take one subscription back, or several. Raises MqttArgumentError, MqttTimeoutError, MqttConnectionError."""
+        patterns = [filter_bytes(name) for name in ([topic] if isinstance(topic, str) else topic)]
+        deadline = self._deadline(timeout)
+        await asyncio.gather(*(self._request(pattern, -1, deadline) for pattern in patterns))
+
+    def _deadline(self, timeout: float | None) -> float:
+        return asyncio.get_running_loop().time() + (self.timeout if timeout is None else timeout)
+
+    async def _request(self, pattern: bytes, qos: int, deadline: float) -> int:
+        async with self._requests:
+            connection = self._current()
+            connection.flush()
+            session = self.session
+            status = session.unsubscribe(pattern) if qos < 0 else session.subscribe(pattern, qos)
+            if status < 0:
+                raise MqttError(f"not sent: {reasons.describe(status)}", status)
+            connection.push()
+            return await self._answer(status, deadline)
+
+    # -- receiving -------------------------------------------------------------------------------------------------
+
+    def _on_message(self, p: "Packet") -> None:
+        buf = p.buf
+        at = p.payload_at
+        payload = bytes(memoryview(buf)[at : p.end] if p.end - at > _LARGE else buf[at : p.end])
+        topic = topic_of(bytes(buf[p.topic_at : p.topic_end]))
+        epoch = self.session.epoch
+        if self.auto_ack or p.head & 6 == 0:
+            message = Message(topic, payload, p.head, p.packet_id, epoch)
+        else:
+            message = Message(topic, payload, p.head, p.packet_id, epoch, self._acknowledge)
+            self._unacknowledged.append(message)
+        self.messages.put(message)
+        if self._limit is not None and len(self.messages) > self._limit:
+            self._hold_or_release()
+
+    def _hold_or_release(self) -> None:
+        connection = self._connection
+        if connection is None or self._limit is None:
+            return
+        if len(self.messages) <= self._limit // 2:
+            connection.release(HOLD_APPLICATION)
+        elif len(self.messages) > self._limit and not self._answers and not self._line.busy:
+            connection.hold(HOLD_APPLICATION)
+
+    def _release_for_answer(self) -> None:
+        """An answer stands behind the messages that are not being read."""
+        if self._connection is not None:
+            self._connection.release(HOLD_APPLICATION)
+
+    async def _acknowledge(self, message: Message) -> None:
+        message.acknowledged = True
+        queue = self._unacknowledged
+        connection = self._connection
+        while queue and queue[0].acknowledged:
+            first = queue.popleft()
+            if connection is not None:
+                # There must be room for the answer.
+                connection.flush()
+            self.session.acknowledge(first.mid, first.qos, first.epoch)
+        if connection is not None:
+            connection.push()
+            if connection.paused:
+                await connection.writable(self.timeout)
+
+
+class _TooLarge:
+    """Stands where messages larger than ``max_packet_size`` would go: says so and skips them."""
+
+    def __init__(self, logger: logging.Logger):
+        self._logger = logger
+
+    def open(self, packet: "Packet", size: int) -> bool:
+        self._logger.warning(
+            "skipped a message of %d bytes on %s: larger than may be", size, packet.topic_text()
+        )
+        return False
+
+    def write(self, buf: "bytes | bytearray | memoryview", at: int, n: int) -> None:
+        """Never called: nothing is taken."""
+
+    def close(self, complete: bool) -> None:
+        """Never called: nothing is taken."""
+
+
+def _field(what: str, value: str | bytes | None) -> bytes | None:
+    """A string of CONNECT: at most 65535 bytes (MQTT 3.1.1, 1.5.3)."""
+    try:
+        data = value.encode() if isinstance(value, str) else value
+    except UnicodeEncodeError as error:
+        raise MqttArgumentError(f"the {what} cannot be written in UTF-8") from error
+    if data is not None and len(data) > 65535:
+        raise MqttArgumentError(f"the {what} takes more than 65535 bytes")
+    return data
+
+
+def _os_text(error: OSError) -> str:
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
+
+
+def _publish_frame(topic: bytes, payload: "bytes | bytearray | memoryview", retain: bool) -> bytes:
+    """PUBLISH at QoS 0, by joining: about twice as fast here as writing in place."""
+    t = len(topic)
+    n = t + len(payload) + 2
+    head = 0x31 if retain else 0x30
+    if n < 128:
+        return b"".join((_short_head(head, n, t), topic, payload))
+    if n > spec.MAX_REMAINING:
+        raise MqttArgumentError("not published: MQTT's packets end at 268 435 455 bytes", errors.E_TOO_LARGE)
+    front = bytearray(7)
+    front[0] = head
+    at = put_varint(front, 1, n)
+    front[at] = t >> 8
+    front[at + 1] = t & 255
+    return b"".join((front[: at + 2], topic, payload))

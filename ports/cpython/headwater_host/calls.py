@@ -1,0 +1,151 @@
+"""Those who wait: for an answer of the server, for their turn to send, for a message."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+from headwater_host.connection import TICK
+from headwater_host.errors import MqttError, MqttTimeoutError
+from headwater_host.messages import Message
+
+
+def _wake(queue: "deque[asyncio.Future[None]]") -> bool:
+    """Wake the first who still waits; whether there was one."""
+    while queue:
+        place = queue.popleft()
+        if not place.done():
+            place.set_result(None)
+            return True
+    return False
+
+
+class Answers:
+    """Calls that wait for the answer to a packet id, each until its deadline (the loop's time)."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[asyncio.Future[int], float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def wait(self, packet_id: int, deadline: float) -> int:
+        """The answer's code. Raises MqttTimeoutError, or what ``fail`` was given."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[int] = loop.create_future()
+        self._waiting[packet_id] = (waiter, deadline)
+        if deadline - loop.time() < 2 * TICK:
+            # Sooner than ``expire`` is sure to be called.
+            loop.call_at(deadline, self.expire, deadline)
+        try:
+            return await waiter
+        finally:
+            if self._waiting.get(packet_id, (None,))[0] is waiter:
+                del self._waiting[packet_id]
+
+    def settle(self, packet_id: int, code: int) -> None:
+        """The answer is there; nobody may wait for it any more."""
+        waiting = self._waiting.pop(packet_id, None)
+        if waiting is not None and not waiting[0].done():
+            waiting[0].set_result(code)
+
+    def expire(self, now: float) -> None:
+        """Let go of those whose deadline is over; to be called at least every two ticks."""
+        for packet_id in [i for i, (_, deadline) in self._waiting.items() if deadline <= now]:
+            waiter, _ = self._waiting.pop(packet_id)
+            if not waiter.done():
+                waiter.set_exception(MqttTimeoutError("the server did not acknowledge in time"))
+
+    def fail(self, error: MqttError) -> None:
+        """No answer will come."""
+        for waiter, _ in self._waiting.values():
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._waiting.clear()
+
+
+class Line:
+    """One caller at a time, in the order of their coming; who comes while somebody is in line does not overtake."""
+
+    def __init__(self) -> None:
+        self.busy = False
+        self._places: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self, deadline: float) -> bool:
+        """Wait for one's turn, which ``leave`` ends; False when the deadline is over first."""
+        if not self.busy:
+            self.busy = True
+            return True
+        loop = asyncio.get_running_loop()
+        place: asyncio.Future[None] = loop.create_future()
+        self._places.append(place)
+        try:
+            await asyncio.wait({place}, timeout=max(0.0, deadline - loop.time()))
+        except asyncio.CancelledError:
+            if place.done():
+                self.leave()
+            place.cancel()
+            raise
+        if place.done():
+            return True
+        place.cancel()
+        return False
+
+    def leave(self) -> None:
+        """The next one's turn."""
+        self.busy = _wake(self._places)
+
+
+class Inbox:
+    """``client.messages``: the messages that arrive, in their order, each to one of those who iterate.
+
+    What had arrived before the connection ended is still delivered; then iterating raises MqttConnectionError, and goes
+    on after the client was entered again. ``len`` is how many wait.
+    """
+
+    def __init__(self, check: Callable[[], object], taken: Callable[[], object]):
+        # Raises when no message will come; called when one was taken.
+        self._check = check
+        self._taken = taken
+        self._queue: deque[Message] = deque()
+        self._readers: deque[asyncio.Future[None]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        while not self._queue:
+            self._check()
+            reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._readers.append(reader)
+            try:
+                await reader
+            except asyncio.CancelledError:
+                if not reader.cancelled():
+                    # The message that this one was woken for is the next one's.
+                    _wake(self._readers)
+                raise
+        message = self._queue.popleft()
+        self._taken()
+        return message
+
+    def put(self, message: Message) -> None:
+        """A message has arrived."""
+        self._queue.append(message)
+        if self._readers:
+            _wake(self._readers)
+
+    def end(self) -> None:
+        """Nothing more will come: let those who wait find out."""
+        while _wake(self._readers):
+            pass
+
+    def forget_repeated(self, epoch: int) -> None:
+        """Throw away what the server sends again: unacknowledged at QoS 1, from before connection ``epoch``."""
+        again = [m for m in self._queue if m.qos == 1 and not m.acknowledged and m.epoch != epoch]
+        for message in again:
+            with contextlib.suppress(ValueError):
+                self._queue.remove(message)

@@ -1,0 +1,111 @@
+"""The command ``headwater``. Each subcommand is a module, imported when it is asked for and not before."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from headwater_host.errors import MqttError
+from headwater_host.exits import SIGNALLED, USAGE, CommandError, code_of
+
+
+class Command(Protocol):
+    """What a module must offer to be a subcommand."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
+        """Describe the command and its options."""
+
+    def run(self, args: argparse.Namespace, /) -> int:
+        """Do it; returns the exit code. Raises CommandError, MqttError or KeyboardInterrupt instead of printing."""
+
+
+class Entry(NamedTuple):
+    """A subcommand: its module, a line about it, and the extra of this distribution that it needs."""
+
+    module: str
+    help: str
+    extra: str = ""
+
+
+COMMANDS = {
+    "pub": Entry("headwater_host.commands.pub", "publish messages"),
+    "sub": Entry("headwater_host.commands.sub", "subscribe and print what comes"),
+    "gateway": Entry(
+        "headwater_host.commands.gateway", "serial boards and broker topics into a capture log", "gateway"
+    ),
+    "capture": Entry("headwater_host.capture.commands", "look into capture logs, and check them"),
+    "inspect": Entry("headwater_host.inspect", "show what packets say"),
+    "pipeline": Entry("headwater_spark.commands", "turn capture logs into tables with Spark", "spark"),
+}
+
+
+def _load(name: str) -> Command:
+    entry = COMMANDS[name]
+    try:
+        module: Command = importlib.import_module(entry.module)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if not entry.extra or missing.startswith("headwater"):
+            raise
+        raise CommandError(
+            f"`headwater {name}` needs {missing}: pip install 'headwater[{entry.extra}]'", USAGE
+        ) from error
+    return module
+
+
+class _Version(argparse.Action):
+    """What it needs takes longer to import than all the rest."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        import importlib.metadata
+
+        print("headwater", importlib.metadata.version("headwater"))
+        parser.exit()
+
+
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="headwater", description="Messages from a microcontroller to a Spark table."
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    # The first argument that is no option is the command: only its module is needed.
+    chosen = next((argument for argument in argv if not argument.startswith("-")), "")
+    for name, entry in COMMANDS.items():
+        # Where -h is the host, as mosquitto's users expect, help is --help.
+        sub = commands.add_parser(
+            name, help=entry.help, description=entry.help.capitalize() + ".", conflict_handler="resolve"
+        )
+        if name == chosen:
+            module = _load(name)
+            module.add_arguments(sub)
+            sub.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``headwater`` with the arguments ``argv`` (those of the process by default): the exit code."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        args = _parser(arguments).parse_args(arguments)
+        code: int = args.run(args)
+        sys.stdout.flush()
+    except CommandError as error:
+        print(f"headwater: {error}", file=sys.stderr)
+        return error.code
+    except MqttError as error:
+        print(f"headwater: {error}", file=sys.stderr)
+        return code_of(error)
+    except BrokenPipeError:
+        # Who read our output has seen enough. Python would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return SIGNALLED + 2
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,276 @@
+"""An endpoint of the core over an asyncio transport: what arrives goes in, what is to be sent goes out, time passes.
+
+What is read lands in the session's own buffer and is parsed there (``asyncio.BufferedProtocol``). What one read makes
+the session answer leaves in one write, and so does what a program sends within one turn of the event loop; the first
+packet of a turn does not wait for the others.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from headwater.errors import E_CLOSED
+from headwater.mqtt.endpoint import Endpoint
+from headwater.mqtt.transitions import CLOSING, ONLINE
+
+#: How often, in seconds, a connection looks at the clock.
+TICK = 0.5
+# From how many unsent bytes on nothing more is read, because reading makes answers.
+_BACKLOG = 1 << 20
+# How many bytes may wait for the end of the turn.
+_BURST = 1 << 16
+
+#: Why reading is held: the application has enough to do; the peer does not take our answers.
+HOLD_APPLICATION = 1
+HOLD_BACKLOG = 2
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection of ``session``; make one for each.
+
+    ``on_lost(status, detail)`` is called once, when the connection is over for the session: with the session's status,
+    E_CLOSED when the peer or we closed, and with what the transport said. ``on_tick(now)`` is called about every
+    ``TICK`` seconds, with the loop's time.
+
+    ``probe`` is sent every ``probe_ms`` while reading is held, to keep the connection alive: its answer is not awaited.
+    """
+
+    def __init__(
+        self,
+        session: Endpoint,
+        on_lost: Callable[[int, str], object],
+        on_tick: Callable[[float], object] | None = None,
+        probe: bytes = b"",
+        probe_ms: int = 0,
+    ):
+        self.session = session
+        self.transport: asyncio.Transport | None = None
+        #: Whether the transport has more to send than it likes.
+        self.paused = False
+        self._loop = asyncio.get_running_loop()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._over = False
+        self._on_lost = on_lost
+        self._on_tick = on_tick
+        self._probe = probe
+        self._probe_ms = probe_ms
+        self._writable: deque[asyncio.Future[None]] = deque()
+        self._chunks: list[bytes | bytearray | memoryview] = []
+        self._burst = 0
+        self._turn = False
+        self._holds = 0
+        self._unsent = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def now_ms(self) -> int:
+        """The loop's time in milliseconds."""
+        return int(self._loop.time() * 1000)
+
+    # -- what asyncio calls ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The transport is there; whoever made it begins the session."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        if self._over:
+            transport.abort()
+            return
+        self._timer = self._loop.call_later(TICK, self._tick)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the transport is to read to."""
+        rx = self.session.rx
+        rx.window()
+        return rx.view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """``nbytes`` have been read: parse them, and send what they make us answer."""
+        if self._over:
+            return
+        session = self.session
+        session.now = self.now_ms()
+        status = session.feed(nbytes)
+        while status == 0 and session.stalled:
+            self.flush()
+            status = session.feed(0)
+        self.flush()
+        if status:
+            self.drop(status)
+        elif session.state == CLOSING:
+            self._finish()
+            self._close_transport()
+        elif self.paused and self.transport and self.transport.get_write_buffer_size() > _BACKLOG:
+            self.hold(HOLD_BACKLOG)
+
+    def eof_received(self) -> None:
+        """The peer has closed its direction: so do we."""
+
+    def pause_writing(self) -> None:
+        """The transport has enough to send."""
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        """The transport has room again."""
+        self.paused = False
+        self.release(HOLD_BACKLOG)
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The transport is gone."""
+        self.transport = None
+        self._finish(str(exc) if exc else "")
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def _finish(self, detail: str = "") -> None:
+        """The session has nothing to do with this connection any more."""
+        if self._over:
+            return
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._chunks.clear()
+        self.paused = False
+        status = self.session.status
+        self.session.lost()
+        self._wake()
+        self._on_lost(status or E_CLOSED, detail)
+
+    # -- sending ---------------------------------------------------------------------------------------------------
+
+    def write(self, frame: bytes) -> None:
+        """Send a packet that the session does not know of; soon, together with what else this turn brings."""
+        self._chunks.append(frame)
+        self._burst += len(frame)
+        if self._burst > _BURST:
+            self.flush()
+        else:
+            self.push()
+
+    def push(self) -> None:
+        """The session has something to send: at once, or, when this turn has sent already, at its end."""
+        if not self._turn:
+            self._turn = True
+            self.flush()
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._turn = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand everything that can be sent to the transport, in one write."""
+        if self._over:
+            return
+        session = self.session
+        chunks = self._chunks
+        n = session.out()
+        while n > 0:
+            at = session.out_at
+            # A copy: the transport may keep it, and the session uses its buffers again.
+            chunks.append(session.out_buf[at : at + n])
+            session.sent(n)
+            n = session.out()
+        if chunks:
+            session.tx_time = session.now
+            transport = self.transport
+            if transport is not None and not transport.is_closing():
+                transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+            chunks.clear()
+            self._burst = 0
+
+    async def writable(self, timeout: float) -> bool:
+        """Wait until the transport has room or the connection is over; False after ``timeout`` seconds."""
+        deadline = self._loop.time() + timeout
+        while self.paused:
+            left = deadline - self._loop.time()
+            if left <= 0:
+                return False
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._writable.append(waiter)
+            try:
+                await asyncio.wait({waiter}, timeout=left)
+            finally:
+                waiter.cancel()
+        return True
+
+    def _wake(self) -> None:
+        while self._writable:
+            waiter = self._writable.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def hold(self, why: int) -> None:
+        """Read nothing more until ``release``; what has been read already is still delivered."""
+        if not self._holds and self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self._holds |= why
+
+    def release(self, why: int) -> None:
+        """The reason ``why`` not to read is gone."""
+        if self._holds & why:
+            self._holds &= ~why
+            if not self._holds and self.transport is not None and not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing is being read."""
+        return self._holds != 0
+
+    # -- time and the end ------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        session = self.session
+        transport = self.transport
+        if transport is None or self._over:
+            return
+        now = session.now = self.now_ms()
+        unsent = transport.get_write_buffer_size()
+        if unsent < self._unsent:
+            # The peer's side takes what we send: it lives, and behind a large message a probe would only wait.
+            session.rx_time = session.tx_time = now
+        self._unsent = unsent
+        if self._holds:
+            # Who does not listen cannot say that the peer is silent.
+            session.rx_time = now
+            if self._probe_ms and session.state == ONLINE and now - session.tx_time >= self._probe_ms:
+                self.write(self._probe)
+        status = session.poll(now)
+        self.flush()
+        if status:
+            self.drop(status)
+            return
+        self._timer = self._loop.call_later(TICK, self._tick)
+        if self._on_tick is not None:
+            self._on_tick(now / 1000)
+
+    def drop(self, status: int) -> None:
+        """End the connection at once, for a reason."""
+        if not self._over:
+            if not self.session.status:
+                self.session.fail(status)
+            self._finish()
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _close_transport(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+
+    async def close(self, timeout: float) -> None:
+        """Send what waits and close: the transport is gone when this returns, after ``timeout`` seconds by force.
+
+        The session is free for another connection at once.
+        """
+        self.flush()
+        self._finish()
+        self._close_transport()
+        if self.transport is not None:
+            try:
+                await asyncio.wait({self._closed}, timeout=timeout)
+            finally:
+                if self.transport is not None:
+                    self.transport.abort()

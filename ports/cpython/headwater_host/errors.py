@@ -1,0 +1,85 @@
+"""What the host's client raises: one base, and a class for each thing a program may want to do about it."""
+
+from headwater import errors, reasons
+from headwater.errors import HeadwaterError
+
+#: CONNACK's return codes (MQTT 3.1.1, 3.2.2.3).
+REFUSALS = {
+    1: "the server does not speak this protocol version",
+    2: "the server does not allow this client identifier",
+    3: "the server is unavailable",
+    4: "bad user name or password",
+    5: "not authorized",
+}
+
+
+class MqttError(HeadwaterError):
+    """Something about MQTT went wrong; its text says what. ``code`` is a status of ``headwater.errors``."""
+
+    def __init__(self, detail: str = "", code: int = errors.E_CLOSED):
+        super().__init__(code, detail)
+
+    def __str__(self) -> str:
+        return self.detail or reasons.describe(self.code)
+
+    @property
+    def reason(self) -> str:
+        """The short name of ``code`` (``headwater.reasons``)."""
+        return reasons.reason(self.code)
+
+
+class MqttArgumentError(MqttError, ValueError):
+    """The caller's fault: a topic, filter, QoS or payload that MQTT does not allow. Nothing was sent."""
+
+    def __init__(self, detail: str = "", code: int = errors.E_ARGUMENT):
+        super().__init__(detail, code)
+
+
+class MqttReentrantError(MqttError):
+    """A client was entered twice at a time, or used outside ``async with``."""
+
+    def __init__(self, detail: str = "", code: int = errors.E_STATE):
+        super().__init__(detail, code)
+
+
+class MqttConnectionError(MqttError, ConnectionError):
+    """There is no connection: it could not be made, or it was lost. ``code`` says why."""
+
+
+class MqttProtocolError(MqttConnectionError):
+    """The connection was given up because the server sent what MQTT does not allow."""
+
+
+class MqttRefusedError(MqttConnectionError):
+    """The server answered CONNECT with ``return_code`` (MQTT 3.1.1, 3.2.2.3)."""
+
+    def __init__(self, return_code: int):
+        text = REFUSALS.get(return_code, f"return code {return_code}")
+        super().__init__(f"the server refused the connection: {text}", errors.E_REFUSED)
+        self.return_code = return_code
+
+
+class MqttTimeoutError(MqttError, TimeoutError):
+    """The server did not answer in time."""
+
+    def __init__(self, detail: str = "", code: int = errors.E_TIMEOUT):
+        super().__init__(detail, code)
+
+
+class MqttSubscribeError(MqttError):
+    """The server refused a subscription; ``topic`` is its filter (MQTT 3.1.1, 3.9.3)."""
+
+    def __init__(self, topic: str):
+        super().__init__(f"the server refused the subscription to {topic!r}", errors.E_REFUSED)
+        self.topic = topic
+
+
+def connection_error(status: int, detail: str = "") -> MqttConnectionError:
+    """The error for a connection that ended with ``status``; ``detail`` is what the transport said."""
+    if errors.blame(status) == errors.PEER:
+        return MqttProtocolError(f"the server broke the protocol: {reasons.describe(status)}", status)
+    if status == errors.E_TIMEOUT:
+        return MqttConnectionError("the connection was given up: the server does not answer", status)
+    if status == errors.E_CLOSED:
+        return MqttConnectionError(f"the connection was lost{': ' + detail if detail else ''}", status)
+    return MqttConnectionError(f"the connection was given up: {reasons.describe(status)}", status)

@@ -1,0 +1,45 @@
+"""How a command ends: the exit codes of ``headwater``, and the error that leads to one of them."""
+
+from headwater_host.errors import (
+    MqttArgumentError,
+    MqttConnectionError,
+    MqttError,
+    MqttProtocolError,
+    MqttRefusedError,
+    MqttTimeoutError,
+)
+
+OK = 0
+#: The work could not be done: the server refused, a packet is malformed, a log is damaged.
+FAILED = 1
+#: The command line, a configuration or an input value is wrong.
+USAGE = 2
+#: No connection, or it was lost.
+CONNECTION = 3
+#: Something did not come in time.
+TIMED_OUT = 4
+#: 128 + n: ended by signal n before the work was done.
+SIGNALLED = 128
+
+
+class CommandError(Exception):
+    """Ends a command with a message and an exit code; no traceback is shown."""
+
+    def __init__(self, text: str, code: int = FAILED):
+        super().__init__(text)
+        self.code = code
+
+
+# The first that fits.
+_CODES: tuple[tuple[type[MqttError], int], ...] = (
+    (MqttArgumentError, USAGE),
+    (MqttTimeoutError, TIMED_OUT),
+    (MqttRefusedError, FAILED),
+    (MqttProtocolError, FAILED),
+    (MqttConnectionError, CONNECTION),
+)
+
+
+def code_of(error: MqttError) -> int:
+    """The exit code for an error of the client."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

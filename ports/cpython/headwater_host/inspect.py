@@ -1,0 +1,217 @@
+"""``headwater inspect``: what packets say, for people and for programs."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from headwater import errors, reasons
+from headwater.mqtt import decode, spec
+from headwater.mqtt.decode import Packet
+from headwater.mqtt.decode_server import Connect, connect, next_filter, packet
+from headwater_host.exits import FAILED, OK, USAGE, CommandError
+from headwater_host.topics import check_name
+
+#: The names of the packet types (MQTT 3.1.1, table 2.1).
+NAMES = (
+    "",
+    "CONNECT",
+    "CONNACK",
+    "PUBLISH",
+    "PUBACK",
+    "PUBREC",
+    "PUBREL",
+    "PUBCOMP",
+    "SUBSCRIBE",
+    "SUBACK",
+    "UNSUBSCRIBE",
+    "UNSUBACK",
+    "PINGREQ",
+    "PINGRESP",
+    "DISCONNECT",
+    "",
+)
+
+#: What is known of a frame: names and values that JSON can hold; ``type`` comes first.
+Fields = dict[str, Any]
+#: A frame: where it begins, how long it is, what it says.
+Frame = tuple[int, int, Fields]
+
+
+class MalformedError(Exception):
+    """The input is not what the protocol allows: a reason of ``headwater.reasons``, and the offset in the input."""
+
+    def __init__(self, code: int, offset: int):
+        super().__init__(code, offset)
+        self.code = code
+        self.offset = offset
+
+
+def mqtt_frames(data: bytes) -> Iterator[Frame]:
+    """The control packets in ``data``, of both directions. Raises MalformedError behind the last good one.
+
+    When the input ends inside a packet the reason is ``truncated`` and the offset is the input's length.
+    """
+    p = Packet(data, check_name)
+    at = 0
+    while at < len(data):
+        stop = packet(p, at, len(data))
+        if stop < 0:
+            raise MalformedError(stop, p.bad_at)
+        if stop == decode.MORE:
+            raise MalformedError(errors.E_TRUNCATED, len(data))
+        yield at, stop - at, {"type": NAMES[p.kind()]} | _MQTT[p.kind()](p)
+        at = stop
+
+
+def _text(p: Packet, at: int, end: int) -> str:
+    return str(p.buf[at:end], "utf-8")
+
+
+def _connect_fields(p: Packet) -> Fields:
+    c = Connect()
+    connect(p, c)
+    will = None
+    if c.will_topic_at >= 0:
+        will = {
+            "topic": _text(p, c.will_topic_at, c.will_topic_end),
+            "message": bytes(p.buf[c.will_payload_at : c.will_payload_end]).hex(),
+            "qos": c.will_qos(),
+            "retain": c.will_retain(),
+        }
+    return {
+        "protocol_name": spec.PROTOCOL_NAME[2:].decode(),
+        "protocol_level": c.level,
+        "clean_session": c.clean(),
+        "keep_alive": c.keep_alive,
+        "client_id": _text(p, c.client_id_at, c.client_id_end),
+        "will": will,
+        "user_name": _text(p, c.user_at, c.user_end) if c.user_at >= 0 else None,
+        "password": bytes(p.buf[c.password_at : c.password_end]).hex() if c.password_at >= 0 else None,
+    }
+
+
+def _connack_fields(p: Packet) -> Fields:
+    return {"session_present": p.session_present, "return_code": p.code}
+
+
+def _publish_fields(p: Packet) -> Fields:
+    return {
+        "dup": p.dup(),
+        "qos": p.qos(),
+        "retain": p.retain(),
+        "topic": p.topic_text(),
+        "packet_id": p.packet_id or None,
+        "payload": p.payload_bytes().hex(),
+    }
+
+
+def _id_fields(p: Packet) -> Fields:
+    return {"packet_id": p.packet_id}
+
+
+def _filters(p: Packet) -> Iterator[tuple[str, int]]:
+    qos = next_filter(p)
+    while qos >= 0:
+        yield _text(p, p.topic_at, p.topic_end), qos
+        qos = next_filter(p)
+
+
+def _subscribe_fields(p: Packet) -> Fields:
+    return _id_fields(p) | {"filters": [{"filter": name, "qos": qos} for name, qos in _filters(p)]}
+
+
+def _unsubscribe_fields(p: Packet) -> Fields:
+    return _id_fields(p) | {"filters": [name for name, _ in _filters(p)]}
+
+
+def _suback_fields(p: Packet) -> Fields:
+    return _id_fields(p) | {"return_codes": list(p.buf[p.payload_at : p.end])}
+
+
+def _no_fields(p: Packet) -> Fields:
+    return {}
+
+
+_MQTT: dict[int, Callable[[Packet], Fields]] = {
+    spec.CONNECT: _connect_fields,
+    spec.CONNACK: _connack_fields,
+    spec.PUBLISH: _publish_fields,
+    spec.PUBACK: _id_fields,
+    spec.PUBREC: _id_fields,
+    spec.PUBREL: _id_fields,
+    spec.PUBCOMP: _id_fields,
+    spec.SUBSCRIBE: _subscribe_fields,
+    spec.SUBACK: _suback_fields,
+    spec.UNSUBSCRIBE: _unsubscribe_fields,
+    spec.UNSUBACK: _id_fields,
+    spec.PINGREQ: _no_fields,
+    spec.PINGRESP: _no_fields,
+    spec.DISCONNECT: _no_fields,
+}
+
+#: How the frames of each protocol are taken apart.
+PROTOCOLS: dict[str, Callable[[bytes], Iterator[Frame]]] = {"mqtt": mqtt_frames}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.description = (
+        "Show what packets say, one line each; packets of both directions may follow each other. Malformed or "
+        "cut short: the packets before it are shown, then what is wrong and where, and the exit code is 1."
+    )
+    parser.add_argument("--protocol", choices=sorted(PROTOCOLS), default="mqtt", help="default: mqtt")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--hex",
+        metavar="HEX",
+        help="the bytes in hexadecimal, blanks allowed; - reads them from standard input",
+    )
+    source.add_argument(
+        "--file", metavar="FILE", help="a file with the bytes as they are; - reads standard input"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object per frame and line")
+
+
+def _input(args: argparse.Namespace) -> bytes:
+    if args.file is not None:
+        if args.file == "-":
+            return sys.stdin.buffer.read()
+        try:
+            return Path(args.file).read_bytes()
+        except OSError as error:
+            raise CommandError(f"cannot read {args.file}: {error.strerror}", USAGE) from error
+    text = args.hex
+    if text == "-":
+        text = sys.stdin.buffer.read().decode("ascii", "replace")
+    digits = "".join(text.split())
+    for at, digit in enumerate(digits):
+        if digit not in "0123456789abcdefABCDEF":
+            raise CommandError(f"--hex: {digit!r} at position {at} is not a hexadecimal digit", USAGE)
+    if len(digits) % 2:
+        raise CommandError(f"--hex: {len(digits)} digits are not whole bytes; one is missing", USAGE)
+    return bytes.fromhex(digits)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the frames; 1 when the input is malformed."""
+    data = _input(args)
+    try:
+        for at, size, fields in PROTOCOLS[args.protocol](data):
+            print(json.dumps(fields, ensure_ascii=False) if args.json else _line(at, size, fields))
+    except MalformedError as error:
+        if args.json:
+            print(json.dumps({"error": {"reason": reasons.reason(error.code), "offset": error.offset}}))
+        else:
+            print(f"{error.offset:>8}  malformed: {reasons.describe(error.code)}")
+        return FAILED
+    return OK
+
+
+def _line(at: int, size: int, fields: Fields) -> str:
+    rest = "  ".join(
+        f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in fields.items() if name != "type"
+    )
+    return f"{at:>8}  {size:>6} bytes  {fields['type']:<11}  {rest}".rstrip()

@@ -1,0 +1,85 @@
+"""What a client hands to a program: messages, wills, and what may be a payload."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from headwater_host.errors import MqttArgumentError
+from headwater_host.topics import Topic
+
+#: What ``publish`` takes: None is an empty payload, text is sent in UTF-8, numbers as their decimal text.
+Payload = bytes | bytearray | memoryview | str | int | float | None
+
+
+def payload_bytes(payload: Payload) -> bytes | bytearray | memoryview:
+    """The bytes to send. Raises MqttArgumentError for anything that is not a payload."""
+    if payload is None:
+        return b""
+    if isinstance(payload, bytes | bytearray):
+        return payload
+    if isinstance(payload, str):
+        try:
+            return payload.encode()
+        except UnicodeEncodeError as error:
+            raise MqttArgumentError("the payload cannot be written in UTF-8") from error
+    if isinstance(payload, int | float):
+        return str(payload).encode()
+    if isinstance(payload, memoryview):
+        return payload.cast("B") if payload.contiguous else payload.tobytes()
+    raise MqttArgumentError(
+        f"a payload is bytes, text, a number or None, not {type(payload).__name__}: encode it first"
+    )
+
+
+@dataclass(frozen=True)
+class Will:
+    """What the server publishes when the connection is lost without a DISCONNECT (MQTT 3.1.1, 3.1.2.5)."""
+
+    topic: str
+    payload: Payload = None
+    qos: int = 0
+    retain: bool = False
+
+
+class Message:
+    """A message that arrived.
+
+    ``mid`` is its packet id, 0 at QoS 0. ``dup``: it may have been sent before. ``retain``: the server had kept it.
+    """
+
+    __slots__ = ("_acknowledge", "acknowledged", "dup", "epoch", "mid", "payload", "qos", "retain", "topic")
+
+    def __init__(
+        self,
+        topic: Topic,
+        payload: bytes,
+        head: int = 0x30,
+        mid: int = 0,
+        epoch: int = 0,
+        acknowledge: "Callable[[Message], Awaitable[None]] | None" = None,
+    ):
+        self.topic = topic
+        self.payload = payload
+        self.qos = head >> 1 & 3
+        self.dup = head & 8 != 0
+        self.retain = head & 1 != 0
+        self.mid = mid
+        #: Which connection of its client it came over.
+        self.epoch = epoch
+        #: Whether the program is done with it.
+        self.acknowledged = acknowledge is None
+        self._acknowledge = acknowledge
+
+    async def ack(self) -> None:
+        """With ``auto_ack=False``: tell the server that the message is taken care of.
+
+        Messages are acknowledged in the order in which they came (MQTT 3.1.1, 4.6): this one when all before it are. A
+        second call, or one at QoS 0, does nothing; nor does one for a QoS 1 message of a connection that is over: the
+        server sends it again.
+        """
+        if not self.acknowledged and self._acknowledge is not None:
+            await self._acknowledge(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"Message(topic={self.topic!s}, qos={self.qos}, retain={self.retain}, {len(self.payload)} bytes)"
+        )

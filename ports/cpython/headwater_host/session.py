@@ -1,0 +1,166 @@
+"""The core's sessions with a computer's room.
+
+The state machine, the encoders and the decoders are the core's. The receive buffer and the outbox grow, and as many
+QoS 2 messages may be open as there are packet ids.
+"""
+
+from array import array
+from typing import TYPE_CHECKING
+
+from headwater.mqtt.decode import Packet
+from headwater.mqtt.server import ServerSession
+from headwater.mqtt.session import ClientSession
+from headwater.store import RamOutbox
+from headwater_host.rxbuf import MAX_PACKET, GrowingRxBuf
+from headwater_host.topics import check_name
+
+if TYPE_CHECKING:
+    _Array = array[int]
+else:
+    _Array = array
+
+_ALL_IDS = 65535
+_RX = 1 << 16
+_TX = 1 << 16
+#: Bytes that unacknowledged messages of ours may take together.
+OUTBOX_LIMIT = 1 << 29
+
+
+class GrowingOutbox(RamOutbox):
+    """``RamOutbox`` whose memory grows from ``size`` to ``limit`` bytes as messages need it.
+
+    It shrinks when it is empty. Growing moves the entries: none may be half sent then, so this is for who hands whole
+    packets to its transport.
+    """
+
+    def __init__(self, size: int = _TX, slots: int = 1024, limit: int = OUTBOX_LIMIT):
+        super().__init__(size, slots)
+        self._first_size = size
+        self.limit = max(limit, size)
+
+    def reserve(self, n: int) -> int:
+        """Where the next packet of ``n`` bytes may be built, or -1 when there is no slot or ``limit`` is reached."""
+        if self.count == 0 and len(self.buf) > self._first_size >= n:
+            self.buf = bytearray(self._first_size)
+        at = super().reserve(n)
+        if at >= 0 or self.count == self.slots:
+            return at
+        live = [(self.head + k) % self.slots for k in range(self.count)]
+        used = sum(self.size[i] for i in live)
+        if used + n > self.limit:
+            return -1
+        # In one piece from the beginning on, as the ring demands, with room for as much again.
+        buf = bytearray(min(self.limit, max(2 * used + n, len(self.buf))))
+        at = 0
+        for i in live:
+            size = self.size[i]
+            buf[at : at + size] = self.buf[self.at[i] : self.at[i] + size]
+            self.at[i] = at
+            at += size
+        self.buf = buf
+        self._free = self._reserved = at
+        return at
+
+
+class _OpenIds(_Array):
+    """The open QoS 2 packet ids, by place, as the endpoint keeps them (0 = free place); found without a search."""
+
+    def __init__(self, *_: object) -> None:
+        self._place: dict[int, int] = {}
+        self._free: list[int] = []
+
+    def __setitem__(self, i: int, packet_id: int) -> None:  # type: ignore[override]
+        before = self[i]
+        if before == packet_id:
+            return
+        if before:
+            del self._place[before]
+            self._free.append(i)
+        super().__setitem__(i, packet_id)
+        if packet_id:
+            self._place[packet_id] = i
+            # The endpoint asked for a free place a moment ago: it is the last one.
+            self._free.pop()
+
+    def find(self, packet_id: int) -> int:
+        """The place of an id; of 0: a free place, of which there always is one, since no id is open twice."""
+        if packet_id:
+            return self._place.get(packet_id, -1)
+        if not self._free:
+            self._free.append(len(self))
+            self.append(0)
+        return self._free[-1]
+
+
+class HostClientSession(ClientSession):
+    """A client's session on a computer.
+
+    ``max_packet`` is the largest packet that is received whole; larger messages go to ``sink`` or are skipped.
+    ``slots`` messages of ours may be unacknowledged or waiting, ``window`` of them sent. ``room`` is what CONNECT takes
+    beside the strings that are named here: the will.
+    """
+
+    def __init__(
+        self,
+        client_id: bytes = b"",
+        *,
+        keep_alive: int = 60,
+        clean: bool = True,
+        user: bytes | None = None,
+        password: bytes | None = None,
+        max_packet: int = MAX_PACKET,
+        slots: int = 1024,
+        window: int = 20,
+        response_ms: int = 10000,
+        room: int = 0,
+    ):
+        super().__init__(
+            client_id,
+            keep_alive,
+            clean,
+            user,
+            password,
+            tx_size=_TX + room + len(client_id) + len(user or b"") + len(password or b""),
+            window=window,
+            receive_window=_ALL_IDS,
+            response_ms=response_ms,
+            check=check_name,
+            rx=GrowingRxBuf(_RX, max_packet),
+            outbox=GrowingOutbox(_TX, slots),
+        )
+        self._ids = _OpenIds("H")
+        self._open_ids = self._ids
+
+    def _find_open(self, packet_id: int) -> int:
+        return self._ids.find(packet_id)
+
+
+class HostServerSession(ServerSession):
+    """A server's end of a connection on a computer, for messages up to ``max_packet`` bytes."""
+
+    def __init__(self, *, max_packet: int = MAX_PACKET, response_ms: int = 10000):
+        super().__init__(
+            tx_size=_TX,
+            receive_window=_ALL_IDS,
+            response_ms=response_ms,
+            check=check_name,
+            rx=GrowingRxBuf(_RX, max_packet),
+        )
+        self._ids = _OpenIds("H")
+        self._open_ids = self._ids
+
+    def _find_open(self, packet_id: int) -> int:
+        return self._ids.find(packet_id)
+
+
+def frame_start(packet: Packet) -> int:
+    """Where the PUBLISH that ``packet`` shows begins: the whole packet is ``buf[frame_start(packet):packet.end]``.
+
+    The topic stands two bytes behind the fixed header, whose length bytes but the last have bit 7 set, as PUBLISH's
+    first byte has not: so the way back is unambiguous, even when the length is written with more bytes than it needs.
+    """
+    buf = packet.buf
+    at = packet.topic_at - 4
+    while buf[at] & 128:
+        at -= 1
+    return at

@@ -1,0 +1,83 @@
+"""Runs ``headwater`` as a user does: a process of its own, its output, its exit code."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tools.toolchain import ROOT
+
+HEADWATER = [sys.executable, "-m", "headwater_host"]
+PACKAGES = [str(ROOT / folder) for folder in ("sdk", "ports/cpython", "ports/spark")]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The process's environment, with the packages of this tree first."""
+    path = os.pathsep.join([*PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"PYTHONPATH": path} | more
+
+
+def headwater(*arguments: object, data: bytes = b"", **more: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the command to its end."""
+    return subprocess.run(
+        HEADWATER + [str(argument) for argument in arguments],
+        input=data,
+        capture_output=True,
+        env=environment(**more),
+        check=False,
+        timeout=60,
+    )
+
+
+class Running:
+    """A ``headwater`` that runs; what it says on standard error is in ``errors``."""
+
+    def __init__(self, arguments: list[str], directory: Path, **options: Any) -> None:
+        self._errors = directory / f"stderr-{time.monotonic_ns()}.txt"
+        self._out = directory / f"stdout-{time.monotonic_ns()}.txt"
+        with self._errors.open("wb") as stderr, self._out.open("wb") as stdout:
+            self.process = subprocess.Popen(
+                HEADWATER + arguments, stdout=stdout, stderr=stderr, env=environment(), **options
+            )
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text(errors="replace")
+
+    @property
+    def output(self) -> bytes:
+        return self._out.read_bytes()
+
+    def wait_for(self, text: str, seconds: float = 20) -> None:
+        """Wait until standard error has ``text``."""
+        deadline = time.monotonic() + seconds
+        while text not in self.errors:
+            assert time.monotonic() < deadline, f"{text!r} is not in:\n{self.errors}"
+            assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.errors}"
+            time.sleep(0.01)
+
+    def wait(self, seconds: float = 20) -> int:
+        """The exit code."""
+        return self.process.wait(seconds)
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Signal it and wait: the exit code."""
+        self.process.send_signal(how)
+        return self.wait()
+
+
+@contextlib.contextmanager
+def running(*arguments: object, directory: Path, **options: Any) -> Iterator[Running]:
+    """A ``headwater`` that runs, and is killed at the end if it still does."""
+    command = Running([str(argument) for argument in arguments], directory, **options)
+    try:
+        yield command
+    finally:
+        if command.process.poll() is None:
+            command.process.kill()
+        command.process.wait()

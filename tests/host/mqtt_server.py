@@ -1,0 +1,77 @@
+"""A server for tests, on the test's own event loop: the core's end of MQTT, or whatever bytes a test wants to send.
+
+It routes nothing. Each connection gets a session of the core; ``sessions`` has them.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from headwater_host.connection import Connection
+from headwater_host.session import HostServerSession
+
+HOST = "127.0.0.1"
+
+
+class Server:
+    """Serves on ``port``; ``prepare`` is called with each new session before it listens."""
+
+    def __init__(self, prepare: Callable[[HostServerSession], object] = lambda session: None):
+        self.prepare = prepare
+        self.port = 0
+        self.sessions: list[HostServerSession] = []
+        self.connections: list[Connection] = []
+        self.lost: list[int] = []
+
+    def _accept(self) -> Connection:
+        session = HostServerSession()
+        self.prepare(session)
+        connection = Connection(session, lambda status, detail: self.lost.append(status))
+        session.listen(connection.now_ms())
+        self.sessions.append(session)
+        self.connections.append(connection)
+        return connection
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    prepare: Callable[[HostServerSession], object] = lambda session: None,
+) -> AsyncIterator[Server]:
+    """A running ``Server``."""
+    server = Server(prepare)
+    listener = await asyncio.get_running_loop().create_server(server._accept, HOST, 0)
+    server.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield server
+    finally:
+        listener.close()
+        for connection in server.connections:
+            await connection.close(1)
+
+
+@contextlib.asynccontextmanager
+async def speak(
+    talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]],
+) -> AsyncIterator[int]:
+    """A server whose every connection is ``talk``: the port."""
+    talks: set[asyncio.Task[None]] = set()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        talks.add(task)
+        try:
+            await talk(reader, writer)
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    listener = await asyncio.start_server(accept, HOST, 0)
+    try:
+        yield listener.sockets[0].getsockname()[1]
+    finally:
+        listener.close()
+        if talks:
+            await asyncio.wait(talks, timeout=5)

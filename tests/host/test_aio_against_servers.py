@@ -1,0 +1,255 @@
+"""The asyncio client against servers that no broker is: refusing, slow byte by byte, hostile, half dead."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from headwater import errors
+from headwater.mqtt.decode import Packet
+from headwater_host.aio import (
+    Client,
+    MqttConnectionError,
+    MqttProtocolError,
+    MqttRefusedError,
+    MqttSubscribeError,
+    MqttTimeoutError,
+)
+from headwater_host.session import HostServerSession
+from tests.host.mqtt_server import HOST, serve, speak
+
+CONNACK = bytes.fromhex("20020000")
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+def after_connect(*answers: bytes) -> Talk:
+    """A server that reads CONNECT, sends the answers one by one, and then waits for the end."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        for answer in answers:
+            writer.write(answer)
+            await writer.drain()
+            await asyncio.sleep(0)
+        while await reader.read(1000):
+            pass
+        writer.close()
+
+    return talk
+
+
+async def enter(talk: Talk, **options: Any) -> None:
+    async with speak(talk) as port, Client(HOST, port, **options) as client:
+        await client.messages.__anext__()
+
+
+def test_a_refused_subscription_is_an_error_that_names_it() -> None:
+    def prepare(session: HostServerSession) -> None:
+        session.on_subscribe = lambda packet, qos: 0x80 if packet.topic_bytes() == b"no" else min(qos, 1)
+
+    async def scenario() -> None:
+        async with serve(prepare) as server, Client(HOST, server.port) as client:
+            assert await client.subscribe([("yes", 2), ("too", 0)]) == (1, 0)
+            with pytest.raises(MqttSubscribeError, match="refused the subscription to 'no'") as caught:
+                await client.subscribe([("yes", 1), ("no", 1)])
+            assert caught.value.topic == "no"
+            assert client.connected
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 4, 5])
+def test_each_refusal_of_connect_says_why(code: int) -> None:
+    with pytest.raises(MqttRefusedError) as caught:
+        asyncio.run(enter(after_connect(bytes((0x20, 2, 0, code)))))
+    assert caught.value.return_code == code
+    assert caught.value.code == errors.E_REFUSED
+
+
+@pytest.mark.parametrize(
+    "answer, reason",
+    [
+        ("20020006", "bad_code"),
+        ("20020100", "bad_code"),  # a session, although a clean one was asked for
+        ("20020200", "bad_flags"),
+        ("200100", "bad_packet_length"),
+        ("d000", "unexpected_packet"),
+        ("20020000 20020000", "unexpected_packet"),
+        ("20020000 100c00044d515454040200000000", "unexpected_packet"),
+        ("20020000 00", "reserved_packet_type"),
+        ("20020000 f000", "reserved_packet_type"),
+        ("20020000 30ffffffff01", "malformed_remaining_length"),
+        ("20020000 36050001610001", "bad_qos"),
+        ("20020000 3003000261", "field_beyond_packet"),
+        ("20020000 3004000223 61", "bad_topic"),
+        ("20020000 30050003c3a9c3", "bad_utf8"),
+        ("20020000 3205000161 0000", "packet_id_zero"),
+        ("20020000 9003 000103", "bad_code"),
+        ("474554202f20485454502f312e310d0a", "bad_flags"),
+    ],
+)
+def test_what_breaks_the_protocol_ends_the_connection_with_its_name(answer: str, reason: str) -> None:
+    with pytest.raises(MqttProtocolError, match=reason) as caught:
+        asyncio.run(enter(after_connect(bytes.fromhex(answer))))
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize("answer", ["", "20", "20020000", "20020000 30", "20020000 3005000161"])
+def test_a_server_that_hangs_up_delivers_nothing_in_part(answer: str) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(bytes.fromhex(answer))
+        writer.close()
+
+    with pytest.raises(MqttConnectionError, match="was lost") as caught:
+        asyncio.run(enter(talk))
+    assert not isinstance(caught.value, MqttProtocolError)
+
+
+def test_a_server_that_accepts_and_resets_at_once() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    with pytest.raises(MqttConnectionError, match="was lost"):
+        asyncio.run(enter(talk))
+
+
+def test_connack_in_pieces_that_never_becomes_whole_is_a_timeout() -> None:
+    with pytest.raises(MqttTimeoutError, match="did not answer CONNECT"):
+        asyncio.run(enter(after_connect(b"\x20\x02\x00"), timeout=0.1))
+
+
+def test_a_packet_that_arrives_byte_by_byte() -> None:
+    packets = bytes.fromhex("3003000161 3209000361c3a9000168 69") + b"\x30\x80\x01\x00\x01b" + bytes(125)
+
+    async def scenario() -> None:
+        pieces = [bytes((byte,)) for byte in CONNACK + packets]
+        async with speak(after_connect(*pieces)) as port, Client(HOST, port) as client:
+            came = [await client.messages.__anext__() for _ in range(3)]
+            assert [(m.topic, len(m.payload)) for m in came] == [("a", 0), ("aé", 2), ("b", 125)]
+
+    asyncio.run(scenario())
+
+
+def test_a_length_that_is_only_claimed_costs_no_memory() -> None:
+    async def scenario() -> None:
+        claim = CONNACK + b"\x30\xff\xff\xff\x7f\x00\x01a" + bytes(1000)
+        async with speak(after_connect(claim)) as port, Client(HOST, port) as client:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.messages.__anext__(), 0.2)
+            assert len(client.session.rx.buf) == 1 << 16
+
+    asyncio.run(scenario())
+
+
+def test_stray_acknowledgements_are_counted_and_otherwise_nothing() -> None:
+    strays = bytes.fromhex("40020001 50020002 62020003 70020004 9003000501 b0020006")
+
+    async def scenario() -> None:
+        async with (
+            speak(after_connect(CONNACK + strays + b"\x30\x03\0\x01a")) as port,
+            Client(HOST, port) as client,
+        ):
+            assert (await client.messages.__anext__()).topic == "a"
+            assert client.session.strays == 6
+            assert client.connected
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_ends_the_connection_in_the_middle_of_a_publish_is_heard_at_once() -> None:
+    def prepare(session: HostServerSession) -> None:
+        session.auto_ack = False
+
+    async def scenario() -> None:
+        async with serve(prepare) as server, Client(HOST, server.port) as client:
+            waiting = asyncio.ensure_future(client.publish("t", b"x", qos=2))
+            while not server.sessions[0].rx_time or not client.session.in_flight:
+                await asyncio.sleep(0)
+            server.connections[0].drop(errors.E_CLOSED)
+            with pytest.raises(MqttConnectionError, match="was lost"):
+                await waiting
+            assert client.session.outbox.count == 1
+
+    asyncio.run(scenario())
+
+
+def test_acknowledgements_leave_in_the_order_of_arrival() -> None:
+    acknowledged: list[int] = []
+
+    def prepare(session: HostServerSession) -> None:
+        session.on_delivered = acknowledged.append
+
+    async def scenario() -> None:
+        async with serve(prepare) as server, Client(HOST, server.port, auto_ack=False) as client:
+            session = server.sessions[0]
+            ids = [session.publish(b"t", b"%d" % i, 1) for i in range(4)]
+            server.connections[0].push()
+            came = [await client.messages.__anext__() for _ in range(4)]
+            assert [m.mid for m in came] == ids
+            for i in (2, 1, 3):
+                await came[i].ack()
+            await client.unsubscribe("barrier")
+            assert acknowledged == []
+            await came[0].ack()
+            await client.unsubscribe("barrier")
+            assert acknowledged == ids
+
+    asyncio.run(scenario())
+
+
+def test_qos2_is_delivered_once_however_often_it_is_sent() -> None:
+    async def scenario() -> None:
+        # PUBLISH three times, PUBREL, and then a new message with the same id.
+        answers = CONNACK + bytes.fromhex("34070001610007 7879") * 3
+        again = bytes.fromhex("62020007 34070001610007 7a7a")
+        async with speak(after_connect(answers, again)) as port, Client(HOST, port) as client:
+            came = [await client.messages.__anext__() for _ in range(2)]
+            assert [m.payload for m in came] == [b"xy", b"zz"]
+            assert client.session.duplicates == 2
+            assert len(client.messages) == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_second_client_object_does_not_disturb_a_session_that_ends_late() -> None:
+    """The transport of a connection that timed out may still close after the next one was opened."""
+
+    def prepare(session: HostServerSession) -> None:
+        session.on_message = lambda packet: None
+
+    async def scenario() -> None:
+        async with serve(prepare) as server:
+            client = Client(HOST, server.port)
+            for _ in range(5):
+                task = asyncio.ensure_future(client.__aenter__())
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                async with client:
+                    await client.publish("t", b"x", qos=1)
+                    assert client.connected
+
+    asyncio.run(scenario())
+
+
+def test_messages_that_come_with_connack_are_delivered() -> None:
+    came: list[bytes] = []
+
+    def prepare(session: HostServerSession) -> None:
+        session.on_message = lambda packet: came.append(_payload(packet))
+
+    def _payload(packet: Packet) -> bytes:
+        return packet.payload_bytes()
+
+    async def scenario() -> None:
+        answer = CONNACK + b"\x30\x05\0\x01aHi" + b"\x32\x06\0\x01a\0\x01!"
+        async with speak(after_connect(answer)) as port, Client(HOST, port) as client:
+            assert [(await client.messages.__anext__()).payload for _ in range(2)] == [b"Hi", b"!"]
+        async with serve(prepare) as server, Client(HOST, server.port) as client:
+            await client.publish("t", b"there", qos=1)
+        assert came == [b"there"]
+
+    asyncio.run(scenario())

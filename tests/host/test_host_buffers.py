@@ -1,0 +1,215 @@
+"""The host's receive buffer, outbox and table of open ids, each beside the plain thing it must be equal to."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwater.errors import E_TOO_LARGE, E_WINDOW
+from headwater.mqtt import topics as core_topics
+from headwater.mqtt.decode import Packet
+from headwater.mqtt.decode_server import packet
+from headwater.mqtt.transitions import DONE
+from headwater_host.errors import MqttArgumentError
+from headwater_host.messages import payload_bytes
+from headwater_host.rxbuf import GrowingRxBuf
+from headwater_host.session import GrowingOutbox, HostClientSession, frame_start
+from headwater_host.topics import Topic, Wildcard, check_name, filter_bytes, topic_bytes
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(16, 64), st.lists(st.tuples(st.integers(1, 60), st.integers(0, 100)), max_size=60))
+def test_receive_buffer_keeps_what_is_unparsed(size: int, steps: list[tuple[int, int]]) -> None:
+    rx = GrowingRxBuf(size, 1000)
+    buf = rx.buf
+    unparsed = bytearray()
+    fill = random.Random(1)
+    for read, parsed in steps:
+        room = rx.window()
+        assert room == len(rx.view) >= 1
+        data = fill.randbytes(min(read, room))
+        rx.view[: len(data)] = data
+        rx.end += len(data)
+        unparsed += data
+        assert bytes(rx.buf[rx.start : rx.end]) == unparsed
+        n = min(parsed, len(unparsed))
+        rx.start += n
+        del unparsed[:n]
+    assert rx.buf is buf
+
+
+def test_receive_buffer_grows_with_what_arrives_and_not_beyond_its_capacity() -> None:
+    rx = GrowingRxBuf(64, 1000)
+    while rx.window():
+        assert rx.size <= max(64, 3 * (rx.end + 64))
+        rx.end += min(10, rx.room)
+    assert rx.capacity <= rx.end == rx.size <= 1000 + 64
+    rx.clear()
+    assert rx.window() == rx.size
+
+
+def test_receive_buffer_gives_a_large_packets_memory_back() -> None:
+    rx = GrowingRxBuf(1 << 16, 1 << 24)
+    for _ in range(1 << 8):
+        rx.end += rx.window()
+    assert rx.size > 1 << 22
+    rx.start = rx.end
+    assert rx.window() == 1 << 16
+    assert len(rx.buf) == 1 << 16
+
+
+def test_receive_buffer_refuses_what_is_no_size() -> None:
+    with pytest.raises(ValueError, match="at least 16 bytes"):
+        GrowingRxBuf(15)
+
+
+class Model:
+    """What an outbox holds: packets by id, in order, and which of them are done."""
+
+    def __init__(self) -> None:
+        self.order: list[int] = []
+        self.packets: dict[int, bytes] = {}
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(1, 8),
+    st.lists(st.one_of(st.integers(1, 120), st.integers(-8, -1)), max_size=80),
+)
+def test_outbox_grows_and_keeps_every_packet(slots: int, steps: list[int]) -> None:
+    box = GrowingOutbox(32, slots, limit=300)
+    live: list[tuple[int, bytes]] = []
+    done: set[int] = set()
+    fill = random.Random(2)
+    for step in steps:
+        if step > 0:
+            used = sum(len(data) for _, data in live)
+            at = box.reserve(step)
+            if at < 0:
+                assert len(live) == slots or used + step > 300
+                continue
+            assert len(live) < slots
+            data = fill.randbytes(step)
+            packet_id = box.next_id()
+            assert packet_id not in dict(live)
+            box.buf[at : at + step] = data
+            i = box.commit(step, 1)
+            assert box.find(packet_id) == i
+            live.append((packet_id, data))
+        elif live:
+            packet_id = live[-step % len(live)][0]
+            i = box.find(packet_id)
+            if i >= 0:
+                box.set(i, DONE)
+                done.add(packet_id)
+            while live and live[0][0] in done:
+                done.remove(live.pop(0)[0])
+        assert box.count == len(live)
+        i = box.head
+        for packet_id, data in live:
+            assert bytes(box.buf[box.at[i] : box.at[i] + box.size[i]]) == data
+            assert (box.find(packet_id) < 0) == (packet_id in done)
+            i = (i + 1) % slots
+    assert len(box.buf) <= 300
+
+
+def test_outbox_says_full_or_too_large() -> None:
+    session = HostClientSession(b"c", slots=2)
+    session.outbox = GrowingOutbox(64, 2, limit=1000)
+    assert session.publish(b"t", bytes(2000), 1) == E_TOO_LARGE
+    assert session.publish(b"t", bytes(900), 1) == 1
+    assert session.publish(b"t", bytes(900), 1) == E_WINDOW
+    assert session.publish(b"t", b"", 1) == 2
+    assert session.publish(b"t", b"", 1) == E_WINDOW
+
+
+def test_as_many_qos2_messages_may_be_open_as_there_are_ids() -> None:
+    session = HostClientSession(b"c")
+    order = random.Random(3)
+    ids = list(range(1, 65536))
+    order.shuffle(ids)
+    for packet_id in ids:
+        assert session._find_open(packet_id) == -1
+        assert session._before_qos2(packet_id) == 0
+        session._received(packet_id, 2, False)
+    assert session._before_qos2(ids[7]) == 1
+    order.shuffle(ids)
+    for packet_id in ids[:-1]:
+        i = session._find_open(packet_id)
+        assert session._open_ids[i] == packet_id
+        session._open_ids[i] = 0
+        assert session._find_open(packet_id) == -1
+    assert session._find_open(ids[-1]) >= 0
+    session.resume(False)
+    assert session._find_open(ids[-1]) == -1
+
+
+@pytest.mark.parametrize(
+    "length", ["05", "8500", "858000", "85808000"], ids=["one byte", "two", "three", "four"]
+)
+@pytest.mark.parametrize("head, packet_id", [("30", ""), ("32", "8080"), ("3d", "0001")])
+def test_a_frame_is_found_from_its_topic(length: str, head: str, packet_id: str) -> None:
+    body = "0001" + "61" + packet_id + ("8080" if not packet_id else "")
+    data = bytes.fromhex("c000" + head + length + body)
+    p = Packet(data)
+    assert packet(p, 2, len(data)) == len(data)
+    assert frame_start(p) == 2
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.one_of(
+        st.binary(max_size=8),
+        st.text(alphabet="aä€𝄞/+#\0\ud800", max_size=4).map(lambda s: s.encode("utf-8", "surrogatepass")),
+    )
+)
+def test_the_fast_check_of_a_name_answers_as_the_cores(name: bytes) -> None:
+    framed = b"xx" + name + b"y"
+    assert check_name(framed, 2, 2 + len(name)) == core_topics.check_name(framed, 2, 2 + len(name))
+
+
+@pytest.mark.parametrize(
+    "pattern, topic, matches",
+    [
+        ("a/+/c", "a/b/c", True),
+        ("a/#", "a", True),
+        ("#", "$SYS/x", False),
+        ("$SYS/#", "$SYS/x", True),
+        ("+", "a/b", False),
+        ("$share/readers/a/+", "a/b", True),
+        ("ä/+", "ä/ö", True),
+    ],
+)
+def test_topics_match_filters(pattern: str, topic: str, matches: bool) -> None:
+    assert Topic(topic).matches(pattern) is matches
+    assert Topic(topic).matches(Wildcard(pattern)) is matches
+
+
+@pytest.mark.parametrize("name", ["", "a/+", "#", "a\0", "x" * 65536, "\ud800"])
+def test_what_is_no_topic_is_refused(name: str) -> None:
+    with pytest.raises(MqttArgumentError):
+        topic_bytes(name)
+
+
+@pytest.mark.parametrize("name", ["", "a+", "#/a", "a\0", "x" * 65536, "\ud800"])
+def test_what_is_no_filter_is_refused(name: str) -> None:
+    with pytest.raises(MqttArgumentError):
+        filter_bytes(name)
+    with pytest.raises(MqttArgumentError):
+        Wildcard(name)
+
+
+def test_what_may_be_a_payload() -> None:
+    assert payload_bytes(None) == b""
+    assert payload_bytes("ä") == "ä".encode()
+    assert payload_bytes(12) == b"12"
+    assert payload_bytes(1.5) == b"1.5"
+    assert payload_bytes(bytearray(b"x")) == b"x"
+    assert payload_bytes(memoryview(bytes(8)).cast("I")) == bytes(8)
+    assert payload_bytes(memoryview(b"abcd")[::2]) == b"ac"
+    for wrong in ({"a": 1}, [1], object()):
+        with pytest.raises(MqttArgumentError, match="encode it first"):
+            payload_bytes(wrong)  # type: ignore[arg-type]
+    with pytest.raises(MqttArgumentError):
+        payload_bytes("\ud800")
