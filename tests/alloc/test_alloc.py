@@ -32,14 +32,15 @@ ALLOCATES = {
 
 
 def declared(script: Path, what: str) -> list[str]:
-    """The names in the comment ``# what: a, b`` at the head of a script."""
+    """The names in the comments ``# what: a, b`` at the head of a script."""
+    found: list[str] = []
     for line in script.read_text().splitlines():
         if not line.startswith("#"):
             break
         key, _, names = line[1:].partition(":")
         if key.strip() == what:
-            return [name.strip() for name in names.split(",") if name.strip()]
-    return []
+            found += [name.strip() for name in names.split(",") if name.strip()]
+    return found
 
 
 @pytest.mark.parametrize("where", WHERE)
