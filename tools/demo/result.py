@@ -1,7 +1,8 @@
-"""What became of the demo's messages: waits for the log, compares it with the boards' own records, shows the table."""
+"""What becomes of the demo's messages: noise on the line, waiting for the log, and whether the figures held."""
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from pathlib import Path
@@ -40,3 +41,26 @@ def wait_for_topic(capture: Path, topic: str, timeout: float) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"no message of {topic} has come to {capture} in {timeout:.0f} s")
         time.sleep(0.05)
+
+
+def verdict(report: Path, boards: list[str]) -> list[str]:
+    """What is wrong with the figures of ``report.json``; nothing when they held.
+
+    A run in which nothing was acknowledged, or nothing went wrong on the way, proves nothing, and is wrong as well.
+    """
+    numbers = json.loads(report.read_text(encoding="utf-8"))
+    rows = {row["board"]: row for row in numbers["compared"] or []}
+    starts = {row["board"]: row["starts"] for row in numbers["boards"]}
+    wrong = []
+    for name in boards:
+        row = rows.get(name)
+        if row is None or row["acknowledged"] == 0:
+            wrong.append(f"{name}: nothing was acknowledged")
+            continue
+        if row["lost"]:
+            wrong.append(f"{name}: {row['lost']} acknowledged messages are lost")
+        if row["duplicates_left"]:
+            wrong.append(f"{name}: {row['duplicates_left']} duplicates are in messages")
+    if starts.get("b2") != 2:
+        wrong.append(f"b2: {starts.get('b2')} starts, and it should be 2: the power cut did not happen")
+    return wrong
