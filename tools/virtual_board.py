@@ -35,6 +35,7 @@ from typing import Any, Literal, TypeVar
 
 from tools.board_process import BoardProcess, unix_command, unix_environment
 from tools.lines import Outlet, open_pty, read_now
+from tools.runtimes import parse_size
 
 T = TypeVar("T")
 Flash = Literal["posix", "littlefs"]
@@ -50,15 +51,6 @@ _START_S = 20.0
 
 class BoardError(Exception):
     """The board did not do what was asked of it."""
-
-
-def parse_size(text: str) -> int:
-    """Bytes in ``192K``, ``1M`` or ``4096``; ValueError for anything else."""
-    unit = {"K": 1024, "M": 1024 * 1024}.get(text[-1:].upper(), 0)
-    digits = text[:-1] if unit else text
-    if not (digits.isascii() and digits.isdigit() and int(digits)):
-        raise ValueError(f"not a size: {text!r} (examples: 128K, 1M, 65536)")
-    return int(digits) * (unit or 1)
 
 
 class VirtualBoard:

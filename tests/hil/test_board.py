@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tools import mpy
 from tools.board import Board, DeviceError
-from tools.deploy import deploy, synchronise, tree_files
+from tools.deploy import deploy, package_files, synchronise, tree_files
+from tools.runtimes import declared_heap
 from tools.toolchain import ROOT
+from tools.virtual_board import VirtualBoard
 
 PORTABLE = ROOT / "tests" / "portable"
 VECTORS = ROOT / "tests" / "vectors"
@@ -73,21 +76,38 @@ def test_headwater_is_deployed_and_only_changes_are_copied_again(board: Board) -
 
 
 @pytest.fixture(scope="session")
-def portable_on_board(deployed_board: Board) -> Board:
-    files = {
-        **tree_files(PORTABLE, "/hil/portable", (".py",)),
+def portable_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Compiled, because a board may lack the memory to compile them, and not optimised, because asserts must stay."""
+    compiled = tmp_path_factory.mktemp("portable")
+    for source in PORTABLE.glob("*.py"):
+        if source.name != "conftest.py":
+            mpy.compile_file(source, compiled / f"{source.stem}.mpy", source.name, optimise="-O0")
+    return {
+        **tree_files(compiled, "/hil/portable", (".mpy",)),
         **tree_files(VECTORS, "/hil/vectors", (".json",)),
     }
-    del files["/hil/portable/conftest.py"]
-    synchronise(deployed_board, files, ["/hil/portable", "/hil/vectors"])
+
+
+@pytest.fixture(scope="session")
+def portable_on_board(deployed_board: Board, portable_files: dict[str, Path]) -> Board:
+    synchronise(deployed_board, portable_files, ["/hil/portable", "/hil/vectors"])
     return deployed_board
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in PORTABLE.glob("test_*.py")))
-def test_portable_tests_pass_on_the_board(portable_on_board: Board, board: Board, name: str) -> None:
-    output = board.exec(
-        f"import sys\nsys.path.insert(0, '/hil/portable')\nimport run\nrun.main([{name!r}])", 300
-    )
+def test_portable_tests_pass_on_the_board(
+    portable_on_board: Board, board: Board, portable_files: dict[str, Path], name: str
+) -> None:
+    code = f"import sys\nsys.path.insert(0, '/hil/portable')\nimport run\nrun.main([{name!r}])"
+    heap = declared_heap(PORTABLE / f"{name}.py")
+    if heap > int(board.exec("import gc\ngc.collect()\nprint(gc.mem_free())")):
+        if board.virtual is None:
+            pytest.skip(f"{name} needs a heap of {heap} bytes, more than this board has")
+        files = {**package_files("mpy"), **portable_files}
+        with VirtualBoard(heap=str(heap), files=files) as large, Board(large.port, large) as remote:
+            output = remote.exec(code, 300)
+    else:
+        output = board.exec(code, 300)
     assert output.rstrip().rpartition("\n")[2].endswith(" passed, 0 failed"), output
 
 

@@ -15,8 +15,9 @@ import pytest
 import serial
 
 from tools.board import Board, DeviceError
+from tools.runtimes import parse_size
 from tools.toolchain import ROOT
-from tools.virtual_board import BoardError, Flash, VirtualBoard, parse_size
+from tools.virtual_board import BoardError, Flash, VirtualBoard
 
 pytestmark = pytest.mark.needs_micropython
 
@@ -176,12 +177,14 @@ def test_boot_runs_before_main_and_their_errors_end_at_the_prompt() -> None:
 def test_a_program_that_will_not_be_interrupted_is_left_alone() -> None:
     stubborn = (
         "import time\nwhile True:\n"
-        "    try:\n        time.sleep(10)\n    except KeyboardInterrupt:\n        print('no')\n"
+        "    try:\n        print('asleep')\n        time.sleep(10)\n"
+        "    except KeyboardInterrupt:\n        print('no')\n"
     )
     with VirtualBoard(main=stubborn) as board, serial.Serial(board.port, timeout=5) as line:
+        at = board.wait_for("asleep")
         for _ in range(3):
             line.write(b"\x03")
-            assert b"no" in line.read_until(b"no\n")
+            at = board.wait_for("asleep", after=board.wait_for("no\n", after=at))
         assert happened(board) == ["power on"]
 
 

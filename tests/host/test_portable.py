@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tools import mpy
-from tools.runtimes import RUNTIMES, Result
+from tools.runtimes import RUNTIMES, Result, declared_heap
 from tools.toolchain import ROOT
 
 PORTABLE = ROOT / "tests" / "portable"
@@ -20,7 +20,8 @@ def sdk(request: pytest.FixtureRequest) -> Path:
 
 
 def run(where: str, runner: Path, sdk: Path, *names: str) -> Result:
-    return RUNTIMES[where](runner, *names, path=[sdk], see=[VECTORS])
+    heap = max([declared_heap(PORTABLE / name) for name in names], default=0) or 2 << 20
+    return RUNTIMES[where](runner, *names, path=[sdk], see=[VECTORS], heap=heap)
 
 
 @pytest.mark.parametrize("where", WHERE)

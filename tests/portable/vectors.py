@@ -3,6 +3,11 @@
 import binascii
 import json
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
 
 def _parent(name: str) -> str:
     if "/" in name:
@@ -19,6 +24,24 @@ def load(name: str):  # type: ignore[no-untyped-def]  # whatever the file holds
     """The content of a vector file."""
     with open(path(name)) as file:
         return json.load(file)
+
+
+def rows(name: str, section: str) -> "Iterator[dict[str, Any]]":
+    """The rows of one list of a vector file, one in memory at a time: a board has no room for the whole file.
+
+    For files with one row on a line, as all of them are laid out.
+    """
+    inside = False
+    with open(path(name)) as file:
+        for line in file:
+            line = line.strip()
+            if not inside:
+                inside = line == '"' + section + '": ['
+            elif line in ("]", "],"):
+                return
+            elif line:
+                yield json.loads(line[:-1] if line.endswith(",") else line)
+    raise ValueError("no list of this name, or no end of it: " + section)
 
 
 def unhex(text: str) -> bytes:
