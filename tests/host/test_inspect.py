@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vectors import load, unhex
 
 from headwater.reasons import REASONS
 from headwater_host import cli
 from headwater_host.inspect import MalformedError, mqtt_frames
 from tests.host.command import environment, headwater
-from tests.portable.vectors import load, unhex
 
 VECTORS = load("mqtt")["packets"]
 GOOD = [row for row in VECTORS if "packet" in row]
@@ -148,7 +148,7 @@ def test_a_file(tmp_path: Path) -> None:
 
 
 def test_for_people() -> None:
-    shown = headwater("inspect", "--hex", "3005000161c3a4 400300")
+    shown = headwater("inspect", "--hex", "3005000161c3a4 400200")
     assert shown.returncode == 1
     first, second = shown.stdout.decode().splitlines()
     assert first.split()[:4] == ["0", "7", "bytes", "PUBLISH"]

@@ -27,7 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headwater.types import Bytes, NameCheck
 
-_SUBACK = const(9)
+# The remaining length of the packet types that have only one; 255 where it varies.
+_SIZES = b"\xff\xff\x02\xff\x02\x02\x02\x02\xff\xff\xff\x02\x00\x00\x00\xff"
 
 #: The answer of ``fixed_header`` when the buffer ends before the header does.
 MORE = const(0)
@@ -97,7 +98,8 @@ def fixed_header(p: Packet, at: int, end: int) -> int:
     """Read the fixed header (2.2) at ``at``, of which bytes up to ``end`` are there.
 
     Returns the offset behind the packet, which may lie beyond ``end``; MORE (0) when the header is not all
-    there; E_LENGTH, E_TYPE or E_FLAGS. Sets ``head``, ``body`` and ``end``.
+    there; E_LENGTH, E_TYPE, E_FLAGS or E_RX_QOS, or E_SIZE for a type that has another length. Sets ``head``,
+    ``body`` and ``end``.
     """
     buf = p.buf
     if at >= end:
@@ -132,6 +134,9 @@ def fixed_header(p: Packet, at: int, end: int) -> int:
     p.head = head
     p.body = i
     p.end = i + size
+    if size != _SIZES[kind] != 255:
+        p.bad_at = i
+        return E_SIZE
     return p.end
 
 
@@ -171,14 +176,6 @@ def publish(p: Packet) -> int:
 
 def packet_id(p: Packet) -> int:
     """PUBACK, PUBREC, PUBREL, PUBCOMP, UNSUBACK (3.4 to 3.7, 3.11)."""
-    at = p.body
-    p.bad_at = at
-    if p.end - at != 2:
-        return E_SIZE
-    return _packet_id(p)
-
-
-def _packet_id(p: Packet) -> int:
     buf = p.buf
     at = p.body
     p.packet_id = buf[at] << 8 | buf[at + 1]
@@ -192,8 +189,6 @@ def connack(p: Packet) -> int:
     buf = p.buf
     at = p.body
     p.bad_at = at
-    if p.end - at != 2:
-        return E_SIZE
     if buf[at] > 1:
         return E_FLAGS
     p.session_present = buf[at] == 1
@@ -216,13 +211,12 @@ def suback(p: Packet) -> int:
         if buf[i] > 2 and buf[i] != 0x80:
             p.bad_at = i
             return E_CODE
-    return _packet_id(p)
+    return packet_id(p)
 
 
 def bare(p: Packet) -> int:
-    """PINGREQ, PINGRESP, DISCONNECT (3.12 to 3.14): nothing behind the fixed header."""
-    p.bad_at = p.body
-    return E_SIZE if p.end != p.body else 0
+    """PINGREQ, PINGRESP, DISCONNECT (3.12 to 3.14): nothing behind the fixed header, which has said so."""
+    return 0
 
 
 def no_decoder(p: Packet) -> int:

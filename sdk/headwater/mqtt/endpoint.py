@@ -132,6 +132,8 @@ class Endpoint:
         self._open_state = bytearray(receive_window)
         self._open_epoch = array("I", [0] * receive_window)
         self._large = LargeMessage()
+        # From this remaining length on, a PUBLISH is not for the short way of ``feed``.
+        self._short = min(128, rx.capacity - 1)
         # The packet types that may arrive, by state, and their handlers, bound once.
         self._takes: tuple[int, ...] = (0, 0, 0, 0, 0)
         self._handlers: tuple[Callable[[Packet], int], ...] = ()
@@ -345,13 +347,15 @@ class Endpoint:
         answer has no room in the transmit buffer.
         """
         rx = self.rx
+        if n:
+            self.rx_time = self.now
+            if rx.gap:
+                rx.join(n)
         i = rx.start
         end = rx.end + n
         rx.end = end
         if self.status:
             return self.status
-        if n:
-            self.rx_time = self.now
         self.stalled = False
         buf = rx.buf
         p = self.packet
@@ -362,6 +366,7 @@ class Endpoint:
             rx.start = end
             return 0
         check = self._check
+        short = self._short
         on_message = self.on_message
         # A handler may end the connection, or begin another: then nothing known here holds any more.
         turn = self._turn
@@ -381,7 +386,12 @@ class Endpoint:
                 stop = i + 2 + buf[i + 1]
                 at = i + 4
                 topic_end = at + (buf[i + 2] << 8 | buf[i + 3])
-                if stop <= end and buf[i + 1] < 128 and topic_end <= stop and check(buf, at, topic_end) == 0:
+                if (
+                    stop <= end
+                    and buf[i + 1] < short
+                    and topic_end <= stop
+                    and check(buf, at, topic_end) == 0
+                ):
                     p.head = head
                     p.packet_id = 0
                     p.topic_at = at
@@ -403,9 +413,8 @@ class Endpoint:
             if self.tx_size - self.tx_end < _ACK_SIZE:
                 self.stalled = True
                 break
-            if stop > end:
-                if stop - i <= rx.capacity:
-                    break
+            if stop - i > rx.capacity:
+                # Even if all of it happens to be here: what becomes of a packet is not a matter of how it arrives.
                 if head >> 4 != _PUBLISH:
                     return self.fail(errors.E_RX_TOO_LARGE)
                 at = large.begin(p, i, end, rx.capacity)
@@ -417,7 +426,11 @@ class Endpoint:
                 bad = self._open_large(p)
                 if bad:
                     return self.fail(bad)
+                if self._turn != turn:
+                    return self.feed(0)
                 continue
+            if stop > end:
+                break
             # The packet is taken, even when its handler raises.
             at = i
             rx.start = i = stop

@@ -5,7 +5,7 @@ It keeps one client's session. Routing between clients is not its affair.
 """
 
 from headwater import errors
-from headwater.mqtt import decode, decode_server, encode, encode_server, spec
+from headwater.mqtt import decode_server, encode, encode_server, spec
 from headwater.mqtt.endpoint import Endpoint
 from headwater.mqtt.topics import check_name
 from headwater.mqtt.transitions import ACCEPT, CLOSING, CONNECTING, FINISH, ONLINE, OPEN, REFUSE, SERVER_TAKES
@@ -173,16 +173,10 @@ class ServerSession(Endpoint):
         return 0
 
     def _on_pingreq(self, p: "Packet") -> int:
-        bad = decode.bare(p)
-        if bad:
-            return bad
         self.tx_end = encode.bare(self.tx, self.tx_end, self.tx_size, spec.PINGRESP)
         return 0
 
     def _on_disconnect(self, p: "Packet") -> int:
-        bad = decode.bare(p)
-        if bad:
-            return bad
         self.graceful = True
         self.event(FINISH)
         return 0

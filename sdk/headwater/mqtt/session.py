@@ -277,4 +277,4 @@ class ClientSession(Endpoint):
 
     def _on_pingresp(self, p: "Packet") -> int:
         self._pinged = False
-        return decode.bare(p)
+        return 0
