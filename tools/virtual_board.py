@@ -150,10 +150,14 @@ class VirtualBoard:
         return self._process is not None
 
     def start(self) -> VirtualBoard:
-        """Bring the port up and switch the power on."""
+        """Bring the port up and switch the power on; a board that does not start is closed."""
         self._thread = threading.Thread(target=self._serve, name=f"virtual board {self.name}", daemon=True)
         self._thread.start()
-        self.power_on()
+        try:
+            self.power_on()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def close(self) -> None:
@@ -175,11 +179,7 @@ class VirtualBoard:
 
     def __enter__(self) -> VirtualBoard:
         """Start the board."""
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
+        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -215,8 +215,10 @@ def test_heap_is_as_small_as_asked(heap: str) -> None:
 
 
 def test_a_heap_that_is_too_small_says_so() -> None:
+    board = VirtualBoard(heap="2K")
     with pytest.raises(BoardError, match="does not start"):
-        VirtualBoard(heap="2K").start()
+        board.start()
+    assert not board.log_path.parent.exists()
 
 
 def test_files_of_the_host_are_out_of_reach(flash: Flash) -> None:
