@@ -21,6 +21,7 @@ from headwater_host.capture import (
 )
 from headwater_host.capture.builder import encode_records
 from headwater_host.capture.format import parse_segment_name, segment_name
+from headwater_host.capture.scan import _WINDOW
 from tests.host.capture_logs import (
     is_subsequence,
     read_log,
@@ -233,6 +234,10 @@ def test_bytes_between_blocks_and_shifted_blocks_are_passed_over(tmp_path: Path)
         reader = CaptureReader(tmp_path)
         assert list(reader.records()) == written
         assert [problem[:4] for problem in reader.problems] == [("bad", path.name, at, len(junk))]
+    # Wherever the next header stands in the pieces that are searched.
+    for length in range(_WINDOW - 140, _WINDOW + 10, 3):
+        path.write_bytes(data[:at] + bytes(length) + data[at:])
+        assert read_log(tmp_path) == written
     # A block that has lost bytes, so that the next begins before its end.
     for missing in range(1, at - 64):
         path.write_bytes(data[: at - missing] + data[at:])

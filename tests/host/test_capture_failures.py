@@ -24,7 +24,7 @@ from headwater_host.capture import (
 )
 from tests.host.capture_logs import numbered, read_log, record, records, segments
 
-KILLS = 40
+KILLS = 32
 
 
 @contextmanager
