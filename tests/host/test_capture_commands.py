@@ -1,6 +1,5 @@
 """``headwater capture ls | verify | cat``: what they print and how they end, on whole, torn and damaged logs."""
 
-import argparse
 import json
 import os
 import signal
@@ -12,23 +11,15 @@ from pathlib import Path
 import pytest
 
 from headwater_host.capture import CaptureWriter, list_blocks
-from headwater_host.capture.commands import add_arguments, format_time, run
+from headwater_host.capture.commands import format_time
+from headwater_host.cli import main
 from tests.host.capture_logs import PEERS, record, records, reopen_last, segments, write_log
 
-MAIN = """
-import argparse, sys
-from headwater_host.capture.commands import add_arguments, run
-parser = argparse.ArgumentParser()
-add_arguments(parser)
-sys.exit(run(parser.parse_args()))
-"""
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def capture(*words: object) -> int:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return run(parser.parse_args([str(word) for word in words]))
+    return main(["capture", *map(str, words)])
 
 
 def damage(directory: Path, block: int) -> tuple[str, int, int]:
@@ -204,7 +195,7 @@ def test_a_directory_that_is_no_log_is_an_error(
         assert capture(command, tmp_path / place) == 2
         out, err = capsys.readouterr()
         assert out == ""
-        assert err.startswith("headwater capture: ")
+        assert err.startswith("headwater: ")
         assert reason in err
         assert str(tmp_path) in err
         assert len(err.splitlines()) == 1
@@ -222,7 +213,7 @@ def test_wrong_words_are_an_error(words: list[str], capsys: pytest.CaptureFixtur
 
 def command(*words: object) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, "-c", MAIN, *map(str, words)],
+        [sys.executable, "-m", "headwater_host", "capture", *map(str, words)],
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -465,6 +465,19 @@ def test_a_manifest_cut_anywhere_is_completed(tmp_path: Path) -> None:
         assert manifest.read_bytes() == before
 
 
+def test_a_torn_line_behind_a_complete_manifest_is_cut(tmp_path: Path) -> None:
+    write_log(tmp_path, [1])
+    manifest = tmp_path / MANIFEST
+    before = manifest.read_bytes()
+    for torn in (b"\0" * 100, b'{"file":', before[:-1]):
+        manifest.write_bytes(before + torn)
+        with CaptureWriter(tmp_path) as writer:
+            assert [problem[:4] for problem in writer.recovery.cut] == [
+                ("torn", MANIFEST, len(before), len(torn))
+            ]
+        assert manifest.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     "line",
     [

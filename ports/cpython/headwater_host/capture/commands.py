@@ -1,14 +1,12 @@
 """``headwater capture ls | verify | cat``: look into a capture log.
 
-``add_arguments(parser)`` mounts the three on a parser, ``run(arguments)`` runs one and returns the exit status: 0 fine,
-1 the log is damaged, 2 it cannot be read.
+The exit status is 0 when all is well (a torn tail included), 1 when the log is damaged, 2 when it cannot be read.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -19,6 +17,7 @@ from typing import Any
 from headwater_host.capture.format import DIRECTIONS, PROTOCOLS, Block, Record
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.reader import CaptureReader, Report, SegmentTotals, verify
+from headwater_host.exits import FAILED, OK, USAGE, CommandError
 
 _FOLLOW_S = 0.2
 _COLUMNS = ("segment", "state", "blocks", "records", "bytes", "first", "last")
@@ -61,27 +60,18 @@ def _count(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command that was parsed; its exit status."""
+    """Run the command that was parsed; its exit status.
+
+    Raises CommandError when the log is not there or cannot be read.
+    """
     command = {"ls": _ls, "verify": _verify, "cat": _cat}[arguments.capture_command]
     try:
-        status = command(arguments)
-        sys.stdout.flush()
-        return status
+        return command(arguments)
     except BrokenPipeError:
-        # Whoever read has enough. What is left in the buffer must not fail when Python flushes it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        return 130
+        raise  # whoever read has enough
     except OSError as error:
-        print(f"headwater capture: {_what(error)}", file=sys.stderr)
-        return 2
-
-
-def _what(error: OSError) -> str:
-    if error.filename is None or error.strerror is None:
-        return str(error)
-    return f"{os.fsdecode(error.filename)}: {error.strerror}"
+        what = str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
+        raise CommandError(what, USAGE) from error
 
 
 def format_time(time_ns: int | None) -> str | None:
@@ -113,7 +103,7 @@ def _ls(arguments: argparse.Namespace) -> int:
     report = verify(arguments.directory, bodies=False)
     if arguments.json:
         print(json.dumps({"segments": list(map(_segment, report.segments)), "total": _sums(report)}))
-        return 0
+        return OK
     rows: list[Iterable[object]] = [_COLUMNS]
     for totals in report.segments:
         times = format_time(totals.first_ns) or "-", format_time(totals.last_ns) or "-"
@@ -127,7 +117,7 @@ def _ls(arguments: argparse.Namespace) -> int:
             f"{len(report.problems) + len(report.torn)} problems in headers; see capture verify",
             file=sys.stderr,
         )
-    return 0
+    return OK
 
 
 def _print_table(rows: list[list[str]]) -> None:
@@ -156,19 +146,19 @@ def _verify(arguments: argparse.Namespace) -> int:
             print(problem)
         counts = ", ".join(f"{count} {what}" for what, count in sums.items())
         print(f"{'damaged' if report.damaged else 'clean'}: {counts}; {len(report.problems)} problems")
-    return 1 if report.damaged else 0
+    return FAILED if report.damaged else OK
 
 
 # ---- cat -------------------------------------------------------------------------------------------------------------
 
 
 def _cat(arguments: argparse.Namespace) -> int:
-    damaged = False
+    status = OK
 
     def report(problem: Problem) -> None:
-        nonlocal damaged
-        damaged = True
-        print(f"headwater capture: {problem}", file=sys.stderr)
+        nonlocal status
+        status = FAILED
+        print(f"headwater: {problem}", file=sys.stderr)
 
     reader = CaptureReader(arguments.directory, on_problem=report)
     left = arguments.limit
@@ -179,14 +169,14 @@ def _cat(arguments: argparse.Namespace) -> int:
                 if left is not None:
                     left -= 1
                     if left == 0:
-                        return int(damaged)
+                        return status
         sys.stdout.flush()
         if not arguments.follow:
             break
         time.sleep(_FOLLOW_S)
     if reader.torn is not None:
-        print(f"headwater capture: {reader.torn}", file=sys.stderr)
-    return int(damaged)
+        print(f"headwater: {reader.torn}", file=sys.stderr)
+    return status
 
 
 def _wanted(block: Block, peer: str | None) -> Iterator[Record]:
