@@ -14,6 +14,7 @@ import pytest
 
 from headwater_host.capture import CaptureLockedError, CaptureWriteError, CaptureWriter, list_blocks, verify
 from headwater_host.capture.asyncio_writer import AsyncCapture, CaptureFullError
+from headwater_host.capture.blocklog import BlockLog
 from tests.host.capture_logs import read_log, record, records, segments
 from tests.host.test_capture_failures import file_size_limit
 
@@ -376,29 +377,40 @@ def test_closing_twice_and_appending_after(tmp_path: Path) -> None:
     assert [segment.sealed for segment in verify(tmp_path).segments] == [True]
 
 
-def test_a_second_writer_is_refused_and_opening_can_be_cancelled(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with AsyncCapture(tmp_path):
             with pytest.raises(CaptureLockedError, match="another writer"):
                 async with AsyncCapture(tmp_path):
                     pass
+
+    run(main())
+
+
+def test_cancelling_while_the_log_is_opened_lets_go_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, go = threading.Event(), threading.Event()
+
+    def open_slowly(*arguments: Any, **sizes: Any) -> BlockLog:
+        log = BlockLog(*arguments, **sizes)
+        opened.set()
+        assert go.wait(DEADLINE)
+        return log
+
+    async def main() -> None:
         opening = asyncio.create_task(AsyncCapture(tmp_path).__aenter__())
-        await asyncio.sleep(0)
+        await asyncio.get_running_loop().run_in_executor(None, opened.wait, DEADLINE)
+        with pytest.raises(CaptureLockedError):
+            CaptureWriter(tmp_path)
         opening.cancel()
         await asyncio.wait([opening])
+        assert opening.cancelled()
+        go.set()
 
-        def lock_is_free() -> bool:
-            try:
-                CaptureWriter(tmp_path).close()
-            except CaptureLockedError:
-                return False
-            return True
-
-        await until(lock_is_free)
-        await until(lambda: threading.active_count() <= threads)
-
-    threads = threading.active_count()
+    monkeypatch.setattr("headwater_host.capture.asyncio_writer.BlockLog", open_slowly)
     run(main())
+    CaptureWriter(tmp_path).close()
 
 
 def test_what_opening_found_is_told(tmp_path: Path) -> None:
