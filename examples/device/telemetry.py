@@ -3,7 +3,7 @@
 ``telemetry.json`` beside this file says who it is and whom it talks to:
 
     {"name": "b1", "host": "127.0.0.1", "port": 1883, "period_ms": 20, "seconds": 20}
-    {"name": "b3", "serial": "/dev/ttyS0", "period_ms": 20, "seconds": 20}
+    {"name": "b3", "serial": 0, "baud": 460800, "period_ms": 20, "seconds": 20}
 
 Each message is a JSON object with the board's identity (``board``, ``boot``, ``seq``), the time in microseconds
 since 1970 (``t``) and the values. ``boot`` counts the starts of this board, in ``boot.txt``. ``sent.jsonl`` keeps
@@ -52,7 +52,7 @@ def dialer(settings: "dict[str, Any]") -> "Dialer":
     if "serial" in settings:
         from headwater_board.serial import Serial
 
-        return Serial(settings["serial"])
+        return Serial(settings["serial"], settings.get("baud", 115200))
     from headwater_board.tcp import Tcp
 
     return Tcp(settings["host"], settings["port"])

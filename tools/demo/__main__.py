@@ -29,6 +29,10 @@ from tools.virtual_board import BoardError
 
 _TOPIC = "headwater/+/telemetry"
 _END_TOPIC = "headwater/demo/end"
+#: How long a packet takes over b1's link, each way.
+_WIFI_MS = 15
+#: The serial line's speed: a message is some 300 bytes, which 115,200 baud carry 38 times a second.
+_BAUD = 460800
 _HEADWATER = (sys.executable, "-m", "headwater_host")
 
 
@@ -105,10 +109,11 @@ def faults(boards: dict[str, DemoBoard], cable: Cable, began: float, seconds: fl
         time.sleep(max(0.0, began + part * seconds - time.monotonic()))
         say(what)
 
-    at(0.25, "b1: the link is cut")
-    cable.cut()
-    at(0.35, "b1: the link is mended")
-    cable.mend()
+    for part in (0.2, 0.27, 0.34):
+        at(part, "b1: the link is cut")
+        cable.cut()
+        at(part + 0.04, "b1: the link is mended")
+        cable.mend()
     at(0.45, "b2: the power is cut")
     boards["b2"].board.power_cut()
     at(0.52, "b2: the power is back")
@@ -152,13 +157,13 @@ def run(out: Path, seconds: float, period_ms: int) -> int:
     with ExitStack() as stack:
         broker = stack.enter_context(start_broker(out / "broker"))
         say(f"the broker is {type(broker).__name__.lower()}, on port {broker.port}")
-        cable = stack.enter_context(Cable(broker.port))
+        cable = stack.enter_context(Cable(broker.port, delay_ms=_WIFI_MS))
         boards = {
             "b1": DemoBoard("b1", out / "b1", {"host": "127.0.0.1", "port": cable.port}, period_ms=period_ms),
             "b2": DemoBoard(
                 "b2", out / "b2", {"host": "127.0.0.1", "port": broker.port}, period_ms=period_ms
             ),
-            "b3": DemoBoard("b3", out / "b3", {"serial": 0}, period_ms=period_ms),
+            "b3": DemoBoard("b3", out / "b3", {"serial": 0, "baud": _BAUD}, period_ms=period_ms),
         }
         for board in boards.values():
             stack.callback(board.board.close)
@@ -169,7 +174,7 @@ def run(out: Path, seconds: float, period_ms: int) -> int:
                 *("--capture", str(capture)),
                 *("--broker", f"{broker.host}:{broker.port}"),
                 *("--topic", f"{_TOPIC}:2", "--topic", f"{_END_TOPIC}:1"),
-                *("--serial", boards["b3"].board.uart_ports[0]),
+                *("--serial", f"{boards['b3'].board.uart_ports[0]}:{_BAUD}"),
             )
         )
         gateway.wait_for("subscribed", 20)

@@ -13,12 +13,15 @@ from typing import Any
 class Cable:
     """Listens on a port of the loopback interface and connects each client to ``(host, port)``.
 
-    ``cut`` ends every connection at once, in the middle of whatever it carries, and refuses new ones until ``mend``.
+    What goes through takes ``delay_ms`` each way, as over a WiFi: so a cut finds messages that have arrived and
+    acknowledgements that have not, which is where duplicates come from. ``cut`` ends every connection at once, in
+    the middle of whatever it carries, and refuses new ones until ``mend``.
     """
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1", delay_ms: int = 0) -> None:
         """Prepare; ``with`` starts it."""
         self._target = (host, port)
+        self._delay_s = delay_ms / 1000
         self._is_cut = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
@@ -88,6 +91,7 @@ class Cable:
         with suppress(OSError):
             while data := await reader.read(1 << 16):
                 self.passed += len(data)
+                await asyncio.sleep(self._delay_s)
                 writer.write(data)
                 await writer.drain()
         writer.close()
