@@ -256,8 +256,8 @@ class Bench:
         **options: int,
     ):
         self.rng = Rng(seed)
-        self.a = End(1000 + seed, size, self.rng, 0, **options)
-        self.b = End(2000 + seed, size, self.rng, 0x3FFFF000, **options)
+        self.a = End(1 + seed % 20000, size, self.rng, 0, **options)
+        self.b = End(30001 + seed % 20000, size, self.rng, 0x3FFFF000, **options)
         faults = faults or {}
         self.ab = Line(self.rng, **faults)
         self.ba = Line(self.rng, **faults)

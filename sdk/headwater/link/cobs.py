@@ -50,14 +50,15 @@ def stuff(src: "Bytes", at: int, n: int, out: bytearray, to: int) -> int:
     while at < n:
         byte = src[at]
         at += 1
-        kind = _KIND[byte] if byte < _BASE else 0
-        if kind == 0:
+        if byte >= _BASE or _KIND[byte] == 0:
             out[to] = byte
             to += 1
             code += _KINDS
             if code < _FULL:
                 continue
-        out[code_at] = code + kind
+        else:
+            code += _KIND[byte]
+        out[code_at] = code
         code_at = to
         code = _BASE
         to += 1
@@ -111,7 +112,7 @@ class Unstuffer:
                 byte -= _BASE
                 left = byte // _KINDS
                 self._kind = byte - left * _KINDS
-                if n + left > self.capacity - (self._kind > 0):
+                if n + left + (self._kind > 0) > self.capacity:
                     left = -1
                     continue
             if left == 0 and self._kind:

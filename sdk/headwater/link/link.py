@@ -89,7 +89,9 @@ class Link:
         """In how many milliseconds ``poll`` and ``out`` have something to do, if nothing arrives."""
         ms = self.keep_ms
         for channel in self.channels:
-            ms = min(ms, channel.due(self.now))
+            left = channel.due(self.now)
+            if left < ms:
+                ms = left
         return ms
 
     def feed(self, buf: "Bytes", at: int, n: int, now_ms: int) -> None:
@@ -97,9 +99,9 @@ class Link:
         self.now = now_ms
         self.bytes_in = self.bytes_in + n & TICKS_MASK
         rx = self._in
-        end = at + n
-        while at < end:
-            at = rx.take(buf, at, end)
+        n += at
+        while at < n:
+            at = rx.take(buf, at, n)
             if rx.size:
                 self._frame(rx.buf, rx.size)
 

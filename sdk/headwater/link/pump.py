@@ -44,37 +44,35 @@ class Pump:
 
         Raises nothing: see ``error``.
         """
-        if self.error is not None:
-            return
-        link = self.link
-        now = self._ticks()
-        try:
-            # First what has come: perhaps the other end is not as dead as the clock says.
-            self._read(link, now)
-            link.poll(now)
-            self._send(link)
-        except OSError as e:
-            self.error = e
-            link.lost()
+        if self.error is None:
+            try:
+                self._turn(self._ticks())
+            except OSError as e:
+                self.error = e
+                self.link.lost()
 
-    def _read(self, link: Link, now: int) -> None:
-        raw = self._raw
-        buf = self._buf
+    def _turn(self, now: int) -> None:
+        # First what has come: perhaps the other end is not as dead as the clock says.
+        self._read(now)
+        self.link.poll(now)
+        self._send()
+
+    def _read(self, now: int) -> None:
         left = _TURN
         while left > 0:
-            n = raw.readinto(buf, self._chunk)
+            n = self._raw.readinto(self._buf, self._chunk)
             if n is None:
                 return
             if n == 0:
                 raise OSError("the line was closed")
-            link.feed(buf, 0, n, now)
+            self.link.feed(self._buf, 0, n, now)
             left -= n
 
-    def _send(self, link: Link) -> None:
-        raw = self._raw
+    def _send(self) -> None:
+        link = self.link
         n = link.out()
         while n:
-            k = raw.write(link.out_buf, link.out_at, n)
+            k = self._raw.write(link.out_buf, link.out_at, n)
             if not k:
                 return
             link.sent(k)
@@ -95,7 +93,7 @@ class Stream:
         pump = self._pump
         pump.pump()
         k = self.channel.readinto(buf, n)
-        if k == 0 and pump.error is not None:
+        if not k and pump.error is not None:
             raise pump.error
         return k
 

@@ -1,0 +1,249 @@
+"""Serial lines under MicroPython: a UART, the board's USB or console line, a terminal under unix; a dialer for them.
+
+``Serial`` runs the reliable link (``headwater.link``) over a raw line, so that MQTT over a serial line looks as it
+does over TCP. Raw lines are transports that may lose, damage and invent bytes. Reading and writing them allocates
+nothing.
+
+The link's bytes never contain ctrl-C, so on the console line the interrupt stays on: mpremote breaks in as ever.
+"""
+
+import os
+import select
+import sys
+
+from headwater.link.link import Link
+from headwater.link.pump import Pump, Stream
+from headwater.link.transitions import IDLE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+
+    from headwater.types import Transport
+
+    class Raw(Transport, Protocol):
+        """A raw line; ``source`` is what ``select.poll`` takes to wait for its bytes."""
+
+        source: Any
+
+    def ticks_ms() -> int:
+        """``time.ticks_ms``, as the integer that it is."""
+        ...
+else:
+    from time import ticks_ms
+
+_TICKS_MASK = 0x3FFFFFFF
+
+
+class Uart:
+    """``machine.UART(number)``; ``pins`` are its further keywords, such as ``tx`` and ``rx``.
+
+    ``rxbuf`` holds what the other end may send while the program is busy elsewhere: with the link's window of 4 that
+    is 1,060 bytes and a few short frames. What is written never exceeds what ``txbuf`` takes at once: some ports
+    would wait for the rest.
+    """
+
+    def __init__(
+        self, number: int, baudrate: int = 115200, rxbuf: int = 1200, txbuf: int = 600, **pins: "object"
+    ):
+        from machine import UART
+
+        settings: dict[str, Any] = {"rxbuf": rxbuf, "txbuf": txbuf, "timeout": 0}
+        settings.update(pins)
+        make: Any = UART
+        self.source = make(number, baudrate, **settings)
+        self._any = self.source.any
+        self._readinto = self.source.readinto
+        self._write = self.source.write
+        self._bytes_per_s = baudrate // 10
+        self._txbuf = txbuf
+        # Bytes that the hardware has not sent yet, as of the time _at.
+        self._unsent = 0
+        self._at = ticks_ms()
+
+    def readinto(self, buf: "bytearray | memoryview", n: int) -> int | None:
+        """As of a transport."""
+        # Asking for what is there: with more, some ports wait for it, a character's time each.
+        k: int = self._any()
+        if k == 0:
+            return None
+        got: int | None = self._readinto(buf, min(k, n))
+        return got or None
+
+    def write(self, buf: "bytes | bytearray | memoryview", off: int, n: int) -> int | None:
+        """As of a transport."""
+        now = ticks_ms()
+        # More than a second empties any buffer here, and keeps the product in 30 bits.
+        sent = min((now - self._at) & _TICKS_MASK, 1000) * self._bytes_per_s // 1000
+        if sent:
+            self._at = now
+            self._unsent = max(0, self._unsent - sent)
+        room = self._txbuf - self._unsent
+        if room <= 0:
+            return None
+        if self._unsent == 0:
+            self._at = now
+        k: int | None = self._write(buf, off, min(n, room))
+        if not k:
+            return None
+        self._unsent += k
+        return k
+
+    def close(self) -> None:
+        """Release the UART."""
+        self.source.deinit()
+
+
+class Console:
+    """The line with the prompt on it: USB, USB serial/JTAG or UART 0, whatever ``sys.stdin`` and ``sys.stdout`` are
+    on this board.
+
+    Reading and writing go byte by byte, because more would wait. What a program prints goes between the frames, and
+    costs nothing but the time on the line. Two programs on one line do not mix: while the link runs, a terminal shows
+    its frames.
+    """
+
+    def __init__(self) -> None:
+        self.source: Any = sys.stdin
+        stdin: Any = sys.stdin
+        stdout: Any = sys.stdout
+        self._readinto = stdin.buffer.readinto
+        self._write = stdout.buffer.write
+        self._byte = bytearray(1)
+        self._in = select.poll()
+        self._in.register(sys.stdin, select.POLLIN)
+        self._out = select.poll()
+        self._out.register(sys.stdout, select.POLLOUT)
+
+    def readinto(self, buf: "bytearray | memoryview", n: int) -> int | None:
+        """As of a transport."""
+        byte = self._byte
+        i = 0
+        while i < n and _ready(self._in):
+            if not self._readinto(byte, 1):
+                # The terminal was closed, which it can be under unix only.
+                return i
+            buf[i] = byte[0]
+            i += 1
+        return i or None
+
+    def write(self, buf: "bytes | bytearray | memoryview", off: int, n: int) -> int | None:
+        """As of a transport."""
+        i = 0
+        while i < n and _ready(self._out) and self._write(buf, off + i, 1):
+            i += 1
+        return i or None
+
+    def close(self) -> None:
+        """The prompt goes on using the line."""
+
+
+class Tty:
+    """A serial device under unix, such as ``/dev/ttyUSB0`` or one end of a pty, in raw mode."""
+
+    def __init__(self, path: str, baudrate: int = 115200):
+        terminal: Any = __import__("termios")
+        self.source: Any = open(path, "r+b")
+        fd = self.source.fileno()
+        terminal.setraw(fd)
+        settings = terminal.tcgetattr(fd)
+        settings[4] = settings[5] = getattr(terminal, "B%d" % baudrate)
+        # VTIME and VMIN 0: reading does not wait.
+        settings[6][5] = settings[6][6] = 0
+        terminal.tcsetattr(fd, terminal.TCSANOW, settings)
+        self._readinto = self.source.readinto
+        self._write = self.source.write
+        self._in = select.poll()
+        self._in.register(self.source, select.POLLIN)
+        self._out = select.poll()
+        self._out.register(self.source, select.POLLOUT)
+
+    def readinto(self, buf: "bytearray | memoryview", n: int) -> int | None:
+        """As of a transport."""
+        k: int | None = self._readinto(buf, n)
+        if not k:
+            if not _ready(self._in):
+                return None
+            # There is something to be read and it is nothing: the end. Or it came just now.
+            k = self._readinto(buf, n)
+        return k
+
+    def write(self, buf: "bytes | bytearray | memoryview", off: int, n: int) -> int | None:
+        """As of a transport."""
+        # The device is ready when there is room for one byte; more might wait.
+        i = 0
+        while i < n and _ready(self._out) and self._write(buf, off + i, 1):
+            i += 1
+        return i or None
+
+    def close(self) -> None:
+        """Close the device."""
+        self.source.close()
+
+
+def _ready(poll: "select.poll") -> bool:
+    """Whether what is registered is ready now."""
+    for _ in poll.ipoll(0):
+        return True
+    return False
+
+
+class Serial:
+    """A dialer over a serial line: ``Serial(1, tx=4, rx=5)`` a UART, ``Serial("usb")`` the console line,
+    ``Serial("/dev/ttyUSB0")``.
+
+    ``line`` may also be a raw line of another kind. ``link`` is the ``Link`` made for it, whose keywords ``window``,
+    ``payload`` and so on may be given; ``channel`` is the number of the channel that is dialled.
+    """
+
+    def __init__(
+        self,
+        line: "int | str | Raw",
+        baudrate: int = 115200,
+        channel: int = 0,
+        channels: int = 1,
+        window: int = 4,
+        payload: int = 240,
+        **pins: "object",
+    ):
+        raw: Raw
+        if isinstance(line, int):
+            raw = Uart(line, baudrate, **pins)  # type: ignore[arg-type]
+        elif isinstance(line, str):
+            raw = Console() if line == "usb" else Tty(line, baudrate)
+        else:
+            raw = line
+        session = int.from_bytes(os.urandom(2), "little") % 0xFFFF + 1
+        self.link = Link(session, channels, window, payload)
+        self.ticks_ms = ticks_ms
+        self.pump = Pump(raw, self.link, ticks_ms)
+        self.raw = raw
+        self._stream = Stream(self.pump, self.link.channels[channel])
+        self._poll = select.poll()
+        self._poll.register(raw.source, select.POLLIN)
+
+    def open(self) -> "Stream":
+        """Begin a stream; it passes bytes when the other end has opened one as well. Raises OSError when the line is
+        broken."""
+        if self.pump.error is not None:
+            raise self.pump.error
+        self._stream.channel.open()
+        return self._stream
+
+    def wait(self, ms: int) -> None:
+        """Sleep until something arrives or the link has something to do, at most ``ms`` milliseconds."""
+        self.pump.pump()
+        for _ in self._poll.ipoll(min(ms, self.link.due())):
+            pass
+
+    def drain(self, ms: int) -> bool:
+        """Wait until the other end has everything, the end of a closed stream included, at most ``ms``
+        milliseconds."""
+        begin = ticks_ms()
+        channel = self._stream.channel
+        while channel.state != IDLE and channel.waiting() and self.pump.error is None:
+            left = ms - ((ticks_ms() - begin) & _TICKS_MASK)
+            if left <= 0:
+                return False
+            self.wait(left)
+        return self.pump.error is None
