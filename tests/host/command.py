@@ -55,8 +55,12 @@ class Running:
 
     def wait_for(self, text: str, seconds: float = 20) -> None:
         """Wait until standard error has ``text``."""
+        self.wait_for_count(text, 1, seconds)
+
+    def wait_for_count(self, text: str, count: int, seconds: float = 20) -> None:
+        """Wait until standard error has ``text`` so many times."""
         deadline = time.monotonic() + seconds
-        while text not in self.errors:
+        while self.errors.count(text) < count:
             assert time.monotonic() < deadline, f"{text!r} is not in:\n{self.errors}"
             assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.errors}"
             time.sleep(0.01)

@@ -159,7 +159,8 @@ class Client:
         self._entered = False
         self._opening: Connection | None = None
         self._online: asyncio.Future[bool] | None = None
-        self._connection: Connection | None = None
+        #: The connection while there is one, for programs that go below this face.
+        self.connection: Connection | None = None
         self._error = MqttConnectionError("the client is not connected", errors.E_OFFLINE)
         self._answers = Answers()
         self._requests = asyncio.Semaphore(_REQUESTS)
@@ -186,7 +187,7 @@ class Client:
             await self._connect(connection)
         except BaseException:
             self._entered = False
-            self._connection = None
+            self.connection = None
             if self._online is not None:
                 self._online.cancel()
             connection.drop(errors.E_TIMEOUT)
@@ -205,7 +206,8 @@ class Client:
             )
         except asyncio.TimeoutError:
             raise MqttTimeoutError(f"no connection to {where} within {self.timeout:g} s") from None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            # The latter: what was given is no host name at all.
             raise MqttConnectionError(f"no connection to {where}: {_os_text(error)}") from error
         if connection.transport is None:
             raise connection_error(errors.E_CLOSED)
@@ -229,7 +231,7 @@ class Client:
     ) -> None:
         """Say DISCONNECT, so that the will is not published, and close."""
         self._entered = False
-        connection = self._connection
+        connection = self.connection
         if connection is None:
             return
         self._end(MqttConnectionError("the client has disconnected", errors.E_OFFLINE))
@@ -240,7 +242,7 @@ class Client:
     @property
     def connected(self) -> bool:
         """Whether messages can pass now."""
-        return self._connection is not None and self.session.state == ONLINE
+        return self.connection is not None and self.session.state == ONLINE
 
     @property
     def session_present(self) -> bool:
@@ -248,7 +250,7 @@ class Client:
         return self.session.session_present
 
     def _on_online(self, session_present: bool) -> None:
-        self._connection = self._opening
+        self.connection = self._opening
         if session_present:
             self.messages.forget_repeated(self.session.epoch)
         # At QoS 1 the server sends again what it keeps; without a session it knows nothing of either.
@@ -259,7 +261,7 @@ class Client:
     def _on_lost(self, status: int, detail: str) -> None:
         refused = status == errors.E_REFUSED
         error = MqttRefusedError(self.session.return_code) if refused else connection_error(status, detail)
-        if self._connection is not None:
+        if self.connection is not None:
             self.logger.warning("%s:%d: %s", self.hostname, self.port, error)
             self._end(error)
         elif self._online is not None and not self._online.done():
@@ -267,7 +269,7 @@ class Client:
 
     def _end(self, error: MqttConnectionError) -> None:
         """The connection is over for the program: whoever waits hears why."""
-        self._connection = None
+        self.connection = None
         self._error = error
         self._answers.fail(error)
         self._more_room()
@@ -278,9 +280,9 @@ class Client:
         self._hold_or_release()
 
     def _current(self) -> Connection:
-        if self._connection is None:
+        if self.connection is None:
             raise self._error.with_traceback(None)
-        return self._connection
+        return self.connection
 
     # -- publishing and subscribing --------------------------------------------------------------------------------
 
@@ -431,7 +433,7 @@ class Client:
             self._hold_or_release()
 
     def _hold_or_release(self) -> None:
-        connection = self._connection
+        connection = self.connection
         if connection is None or self._limit is None:
             return
         if len(self.messages) <= self._limit // 2:
@@ -441,13 +443,13 @@ class Client:
 
     def _release_for_answer(self) -> None:
         """An answer stands behind the messages that are not being read."""
-        if self._connection is not None:
-            self._connection.release(HOLD_APPLICATION)
+        if self.connection is not None:
+            self.connection.release(HOLD_APPLICATION)
 
     async def _acknowledge(self, message: Message) -> None:
         message.acknowledged = True
         queue = self._unacknowledged
-        connection = self._connection
+        connection = self.connection
         while queue and queue[0].acknowledged:
             first = queue.popleft()
             if connection is not None:
@@ -490,7 +492,9 @@ def _field(what: str, value: str | bytes | None) -> bytes | None:
     return data
 
 
-def _os_text(error: OSError) -> str:
+def _os_text(error: OSError | UnicodeError) -> str:
+    if isinstance(error, UnicodeError):
+        return "not a host name"
     if error.errno is None or isinstance(error, socket.gaierror):
         return error.strerror or str(error)
     return os.strerror(error.errno)

@@ -20,9 +20,10 @@ _BACKLOG = 1 << 20
 # How many bytes may wait for the end of the turn.
 _BURST = 1 << 16
 
-#: Why reading is held: the application has enough to do; the peer does not take our answers.
+#: Why reading is held: the application has enough to do; the peer does not take our answers; the gateway's log is full.
 HOLD_APPLICATION = 1
 HOLD_BACKLOG = 2
+HOLD_GATE = 4
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -1,0 +1,138 @@
+"""A broker as a source: topics into the log, acknowledged when on disk, over as many connections as it takes."""
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING
+
+from headwater import errors
+from headwater_host.aio import Client, MqttError
+from headwater_host.capture.format import MAX_FRAME
+from headwater_host.connection import HOLD_GATE
+from headwater_host.gateway.config import BrokerConfig
+from headwater_host.gateway.landing import Acknowledgements, Landing
+from headwater_host.gateway.source import Source
+
+if TYPE_CHECKING:
+    from headwater.mqtt.decode import Packet
+
+_FIRST_DELAY = 0.5
+_LONGEST_DELAY = 30.0
+# A connection that lived so long was a good one: the next delay is the first again.
+_GOOD_S = 10.0
+
+
+class BrokerSource(Source):
+    """Subscribes to the topics of ``config`` in a session that the broker keeps, and reconnects for ever."""
+
+    def __init__(self, landing: Landing, config: BrokerConfig):
+        super().__init__(landing, f"mqtt:{config.host}:{config.port}")
+        self._topics = config.topics
+        # The client's own words would come twice.
+        quiet = logging.getLogger("headwater.gateway.client")
+        quiet.propagate = False
+        quiet.addHandler(logging.NullHandler())
+        self._client = Client(
+            config.host,
+            config.port,
+            identifier=config.client_id,
+            username=config.username,
+            password=config.password,
+            clean_session=False,
+            keepalive=config.keepalive,
+            timeout=config.timeout,
+            max_queued_incoming_messages=None,
+            max_queued_outgoing_messages=1,
+            max_packet_size=MAX_FRAME,
+            auto_ack=False,
+            logger=quiet,
+        )
+        session = self._client.session
+        session.on_message = self._on_message
+        session.sink = _Skip(self)
+        self._acknowledgements = Acknowledgements(landing, session, self._push, self._flush)
+        self._stopping = False
+        self._open = asyncio.Event()
+        self._open.set()
+        landing.on_gate(self._on_gate)
+
+    def _push(self) -> None:
+        if self._client.connection is not None:
+            self._client.connection.push()
+
+    def _flush(self) -> None:
+        if self._client.connection is not None:
+            self._client.connection.flush()
+
+    def _on_gate(self, is_open: bool) -> None:
+        connection = self._client.connection
+        if is_open and not self._stopping:
+            self._open.set()
+            if connection is not None:
+                connection.release(HOLD_GATE)
+        else:
+            self._open.clear()
+            if connection is not None:
+                connection.hold(HOLD_GATE)
+
+    def _on_message(self, p: "Packet") -> None:
+        number = self.land(p)
+        if p.packet_id:
+            self._acknowledgements.add(number, p.packet_id, p.qos())
+
+    async def run(self) -> None:
+        """Until cancelled: it then says DISCONNECT."""
+        delay = _FIRST_DELAY
+        loop = asyncio.get_running_loop()
+        while True:
+            # What cannot be written is not asked for: a new connection would bring the same again.
+            await self._open.wait()
+            begin = loop.time()
+            self.began()
+            try:
+                async with self._client as client:
+                    begin = loop.time()
+                    kept = "it kept our session" if client.session_present else "a new session"
+                    self.say("connected", f"connected, {kept}")
+                    granted = await client.subscribe(self._topics)
+                    if not self._open.is_set():
+                        self._on_gate(False)
+                    names = ", ".join(
+                        f"{topic} (QoS {qos})" for (topic, _), qos in zip(self._topics, granted, strict=True)
+                    )
+                    self.say("subscribed", f"subscribed to {names}")
+                    # No message ever comes this way: it raises when the connection is over.
+                    await client.messages.__anext__()
+            except MqttError as error:
+                if errors.blame(error.code) == errors.PEER:
+                    self.land_malformed(self._client.session)
+                self.say("disconnected", str(error), logging.WARNING)
+            if loop.time() - begin > _GOOD_S:
+                delay = _FIRST_DELAY
+            await asyncio.sleep(delay * random.uniform(0.5, 1))
+            delay = min(2 * delay, _LONGEST_DELAY)
+
+    def stop_reading(self) -> None:
+        """Take nothing more, whatever the gate says."""
+        self._stopping = True
+        self._on_gate(False)
+
+
+class _Skip:
+    """Where messages go that no record of the log can hold: acknowledged, counted and said."""
+
+    def __init__(self, source: BrokerSource):
+        self._source = source
+
+    def open(self, packet: "Packet", size: int) -> bool:
+        source = self._source
+        source.skipped += 1
+        topic = packet.topic_text() or "a topic of its own size"
+        source.say(source.state, f"skipped a message of {size} bytes on {topic}", logging.WARNING)
+        return False
+
+    def write(self, buf: "bytes | bytearray | memoryview", at: int, n: int) -> None:
+        """Never called: nothing is taken."""
+
+    def close(self, complete: bool) -> None:
+        """Never called: nothing is taken."""

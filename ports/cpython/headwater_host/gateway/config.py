@@ -1,0 +1,295 @@
+"""What a gateway is to do: from a TOML file, every key of which is checked, and from the command line."""
+
+import hashlib
+import importlib
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from headwater_host.errors import MqttArgumentError
+from headwater_host.topics import filter_bytes
+
+DEFAULT_PORT = 1883
+DEFAULT_BAUD = 115200
+DEFAULT_QOS = 1
+# From here on a number behind the last colon of a port is a speed; device paths have smaller ones.
+_SLOWEST = 300
+
+
+class ConfigError(Exception):
+    """The configuration is wrong; the text says what, and where."""
+
+
+@dataclass(frozen=True)
+class SerialConfig:
+    """A serial port with a board on it."""
+
+    port: str
+    baud: int = DEFAULT_BAUD
+
+
+@dataclass(frozen=True)
+class BrokerConfig:
+    """A broker, and the topics to land from it, each with the QoS to ask for."""
+
+    host: str
+    port: int = DEFAULT_PORT
+    topics: tuple[tuple[str, int], ...] = ()
+    client_id: str = ""
+    username: str | None = None
+    password: bytes | None = None
+    keepalive: int = 60
+    timeout: float = 10.0
+
+
+@dataclass(frozen=True)
+class GatewayConfig:
+    """All of it."""
+
+    capture: Path
+    serials: tuple[SerialConfig, ...] = ()
+    brokers: tuple[BrokerConfig, ...] = ()
+    stats: Path | None = None
+    stats_seconds: float = 60.0
+
+
+def parse_topic(text: str) -> tuple[str, int]:
+    """``FILTER[:QOS]``: ``a/#`` is ``a/#`` at QoS 1, ``a/#:2`` at QoS 2. Raises ConfigError."""
+    name, colon, qos = text.rpartition(":")
+    if not colon or qos not in ("0", "1", "2"):
+        name, qos = text, str(DEFAULT_QOS)
+    try:
+        filter_bytes(name)
+    except MqttArgumentError as error:
+        raise ConfigError(str(error)) from error
+    return name, int(qos)
+
+
+def parse_serial(text: str) -> SerialConfig:
+    """``PORT[:BAUD]``. Raises ConfigError."""
+    port, colon, baud = text.rpartition(":")
+    if colon and baud.isascii() and baud.isdigit() and int(baud) >= _SLOWEST:
+        return _serial(port, int(baud))
+    return _serial(text, DEFAULT_BAUD)
+
+
+def _serial(port: str, baud: int) -> SerialConfig:
+    if not port or "\0" in port:
+        raise ConfigError(f"{port!r} is not a serial port")
+    if not _SLOWEST <= baud <= 20_000_000:
+        raise ConfigError(f"{baud} is not a serial port's speed")
+    return SerialConfig(port, baud)
+
+
+def parse_broker(text: str) -> tuple[str, int]:
+    """``HOST[:PORT]``; an IPv6 address stands in brackets. Raises ConfigError."""
+    match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]\s]+))(?::([0-9]{1,5}))?", text)
+    port = int(match[3]) if match and match[3] else DEFAULT_PORT
+    if not match or not 1 <= port <= 65535:
+        raise ConfigError(f"{text!r} is not HOST[:PORT]")
+    return match[1] or match[2], port
+
+
+def default_client_id(capture: Path) -> str:
+    """The same at every start, and another one for each machine and each log."""
+    seed = f"{socket.gethostname()}:{capture.absolute()}"
+    return "headwater-" + hashlib.sha256(os.fsencode(seed)).hexdigest()[:12]
+
+
+def check(config: GatewayConfig) -> GatewayConfig:
+    """Look at it as a whole, and fill in what follows from other things. Raises ConfigError."""
+    if not config.serials and not config.brokers:
+        raise ConfigError("there is nothing to land: name a serial port or a broker")
+    ports = [os.path.realpath(serial.port) for serial in config.serials]
+    for port in ports:
+        if ports.count(port) > 1:
+            raise ConfigError(f"the serial port {port} is named twice")
+    brokers = []
+    for number, broker in enumerate(config.brokers):
+        if not broker.topics:
+            raise ConfigError(f"the broker {broker.host}:{broker.port} needs a topic")
+        names = [name for name, _ in broker.topics]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"the topic {name!r} is named twice")
+        made = default_client_id(config.capture) + (f"-{number}" if number else "")
+        brokers.append(replace(broker, client_id=broker.client_id or made))
+    return replace(config, brokers=tuple(brokers))
+
+
+# ---- the file --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Key:
+    """A key of a table: what it is, and what makes its value ours or raises ConfigError, ValueError or TypeError."""
+
+    what: str
+    convert: Callable[[Any], Any]
+    required: bool = False
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError
+    return value
+
+
+def _path(value: object) -> Path:
+    return Path(_text(value))
+
+
+def _whole(least: int, most: int) -> Callable[[object], int]:
+    def convert(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError
+        return value
+
+    return convert
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        raise ValueError
+    return float(value)
+
+
+def _topics(value: object) -> tuple[tuple[str, int], ...]:
+    if not isinstance(value, list) or not value:
+        raise ValueError
+    return tuple(parse_topic(_text(item)) for item in value)
+
+
+def read_password(path: Path) -> bytes:
+    """The first line of a file. Raises ConfigError."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise ConfigError(f"cannot read the password in {path}: {error.strerror}") from error
+    if not lines or not lines[0]:
+        raise ConfigError(f"there is no password in {path}")
+    return lines[0]
+
+
+_TOP = {
+    "capture": _Key("a directory", _path),
+    "stats": _Key("a file", _path),
+    "stats_seconds": _Key("a number of seconds above 0", _seconds),
+    "serial": _Key("a list of tables: [[serial]]", list),
+    "broker": _Key("a list of tables: [[broker]]", list),
+}
+_SERIAL = {
+    "port": _Key("a serial port", _text, required=True),
+    "baud": _Key(f"a whole number, at least {_SLOWEST}", _whole(_SLOWEST, 20_000_000)),
+}
+_BROKER = {
+    "host": _Key("a host name or address", _text, required=True),
+    "port": _Key("a whole number from 1 to 65535", _whole(1, 65535)),
+    "topics": _Key(
+        'a list of topic filters, each with ":0", ":1" or ":2" behind it or not', _topics, required=True
+    ),
+    "client_id": _Key("a text", _text),
+    "username": _Key("a text", _text),
+    "password_file": _Key(
+        "a file, the first line of which is the password", lambda v: read_password(_path(v))
+    ),
+    "keepalive": _Key("a whole number of seconds from 0 to 65535", _whole(0, 65535)),
+    "timeout": _Key("a number of seconds above 0", _seconds),
+}
+
+
+@dataclass
+class _File:
+    """A TOML file, and where its keys stand."""
+
+    path: Path
+    lines: list[str] = field(default_factory=list)
+
+    def fail(self, text: str, table: str = "", index: int = 0, key: str = "") -> ConfigError:
+        """An error at a key of a table; the parser of Python does not say where it found what."""
+        line = self._find(table, index, key)
+        return ConfigError(f"{self.path}{f', line {line}' if line else ''}: {text}")
+
+    def _find(self, table: str, index: int, key: str) -> int:
+        now, seen, header = "", -1, 0
+        for number, line in enumerate(self.lines, 1):
+            found = re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?", line)
+            if found:
+                now = found[1].strip("\"'")
+                seen += now == table
+                if now == table and seen == index:
+                    header = number
+            elif now == table and (not table or seen == index) and key:
+                named = re.match(r"""\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+)\s*[=.]""", line)
+                if named and named[1].strip("\"'") == key:
+                    return number
+            if now == key and not table:
+                return number
+        return header
+
+    def take(
+        self, values: dict[str, Any], keys: dict[str, _Key], table: str = "", index: int = 0
+    ) -> dict[str, Any]:
+        """The values of a table, checked. Raises ConfigError."""
+        taken = {}
+        where = f" in [[{table}]]" if table else ""
+        for name, value in values.items():
+            if name not in keys:
+                known = ", ".join(keys)
+                raise self.fail(f"there is no key {name!r}{where}; there are {known}", table, index, name)
+            try:
+                taken[name] = keys[name].convert(value)
+            except ConfigError as error:
+                raise self.fail(f"{name!r}{where}: {error}", table, index, name) from error
+            except (ValueError, TypeError) as error:
+                text = f"{name!r}{where} is {keys[name].what}, not {value!r}"
+                raise self.fail(text, table, index, name) from error
+        for name, key in keys.items():
+            if key.required and name not in values:
+                raise self.fail(f"{name!r}{where} is missing: {key.what}", table, index)
+        return taken
+
+    def tables(self, values: dict[str, Any], name: str, keys: dict[str, _Key]) -> list[dict[str, Any]]:
+        """The tables of a list of tables, checked."""
+        tables = []
+        for index, table in enumerate(values.get(name, [])):
+            if not isinstance(table, dict):
+                raise self.fail(f"{name!r} is {_TOP[name].what}", key=name)
+            tables.append(self.take(table, keys, name, index))
+        return tables
+
+
+def load(path: Path, capture: Path | None = None) -> GatewayConfig:
+    """Read a file; ``capture`` takes the place of what it says. Raises ConfigError. Not yet looked at as a whole."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8") from error
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        values: dict[str, Any] = toml.loads(text)
+    except toml.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    file = _File(path, text.splitlines())
+    top = file.take(values, _TOP)
+    where = capture or top.get("capture")
+    if where is None:
+        raise file.fail("'capture' is missing: a directory")
+    brokers = []
+    for broker in file.tables(top, "broker", _BROKER):
+        password = broker.pop("password_file", None)
+        brokers.append(BrokerConfig(**broker, password=password))
+    return GatewayConfig(
+        where,
+        tuple(SerialConfig(**serial) for serial in file.tables(top, "serial", _SERIAL)),
+        tuple(brokers),
+        top.get("stats"),
+        top.get("stats_seconds", 60.0),
+    )

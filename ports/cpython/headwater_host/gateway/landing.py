@@ -1,0 +1,184 @@
+"""The way into the capture log: frames are taken, and whoever sent one hears when it is on disk.
+
+When the disk is slow or full, the gate closes: sources then stop taking, as far as their protocol lets them, and what
+was on its way nevertheless is kept in memory, in its order, until the log takes it.
+"""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from headwater import errors
+from headwater.mqtt.endpoint import Endpoint
+from headwater_host.capture import RECEIVED, CaptureWriteError
+from headwater_host.capture.asyncio_writer import AsyncCapture, CaptureFullError
+
+MQTT = 1
+MQTT_3_1_1 = 4
+# Until a session without room for an answer is asked again.
+_AGAIN_S = 0.05
+
+_logger = logging.getLogger("headwater.gateway")
+
+Record = tuple[int, int, str, int, int, int, bytes]
+
+
+class Landing:
+    """Frames into ``capture``, numbered from 1 as the log numbers them.
+
+    ``fatal`` is called when nothing can be written any more, now or later. ``limit_bytes`` is the capture's own limit:
+    at half of it the gate closes, and it opens when everything is on disk.
+    """
+
+    def __init__(self, capture: AsyncCapture, limit_bytes: int, fatal: Callable[[Exception], object]):
+        self.capture = capture
+        self.is_open = True
+        #: What failed the last time, None while the disk takes everything.
+        self.error: CaptureWriteError | None = None
+        #: Frames and bytes taken.
+        self.records = 0
+        self.bytes = 0
+        self._fatal = fatal
+        self._close_at = limit_bytes // 2
+        # What the log did not take yet, and who waits for a part of it.
+        self._overflow: deque[Record] = deque()
+        self._later: deque[tuple[int, Callable[[], object]]] = deque()
+        self._gates: list[Callable[[bool], object]] = []
+        # Unique for ever: milliseconds since 1970 of this start, and a counter.
+        self._connections = itertools.count(time.time_ns() // 1_000_000 << 20)
+
+    def new_connection(self) -> int:
+        """An id for a connection: no two ever share one (docs/capture-log.md)."""
+        return next(self._connections)
+
+    def on_gate(self, call: Callable[[bool], object]) -> None:
+        """Have ``call`` called with whether the gate is open, each time that changes."""
+        self._gates.append(call)
+
+    @property
+    def durable(self) -> int:
+        """The frames up to this number are on disk."""
+        return self.capture.durable_number
+
+    @property
+    def waiting(self) -> int:
+        """How many frames are not on disk yet."""
+        return self.records - self.durable
+
+    def take(self, connection: int, peer: str, frame: bytes, version: int = MQTT_3_1_1) -> int:
+        """Take a frame that was received just now: its number."""
+        record = (time.time_ns(), connection, peer, RECEIVED, MQTT, version, frame)
+        self.records += 1
+        self.bytes += len(frame)
+        if self._overflow or not self._append(record):
+            self._overflow.append(record)
+        if self.is_open and (self._overflow or self.capture.pending_bytes >= self._close_at):
+            self._close()
+        return self.records
+
+    def _append(self, record: Record) -> bool:
+        try:
+            self.capture.append(*record)
+        except CaptureFullError:
+            return False
+        except (ValueError, TypeError) as error:
+            # The log has failed for good: sessions keep every frame from their side of the length limit.
+            self._fatal(error)
+            return False
+        return True
+
+    def when_durable(self, number: int, call: Callable[[], object]) -> None:
+        """Have ``call`` called once frame ``number`` is on disk."""
+        if number > self.records - len(self._overflow):
+            self._later.append((number, call))
+        else:
+            self.capture.when_durable(number, call)
+
+    def _close(self) -> None:
+        self.is_open = False
+        for call in self._gates:
+            call(False)
+        self._watch()
+
+    def _watch(self) -> None:
+        self.capture.when_durable(self.records - len(self._overflow), self._drained)
+
+    def _drained(self) -> None:
+        """Everything that the log had taken is on disk: give it the rest, or open the gate."""
+        self.look()
+        while self._overflow and self._append(self._overflow[0]):
+            self._overflow.popleft()
+        taken = self.records - len(self._overflow)
+        while self._later and self._later[0][0] <= taken:
+            self.capture.when_durable(*self._later.popleft())
+        if self._overflow or self.capture.pending_bytes >= self._close_at:
+            self._watch()
+        else:
+            self.is_open = True
+            for call in self._gates:
+                call(True)
+
+    def failed(self, error: CaptureWriteError) -> None:
+        """The log could not be written: say so when it is new. For the capture's ``on_error``."""
+        if self.error is None or self.error.errno != error.errno:
+            _logger.error("nothing is acknowledged: %s; trying again", error)
+        self.error = error
+
+    def look(self) -> None:
+        """Notice that the log can be written again; a few times a second is enough."""
+        if self.error is not None and self.capture.error is None:
+            self.error = None
+            _logger.info("the capture log can be written again")
+
+
+class Acknowledgements:
+    """Messages of one session that are acknowledged when they are on disk, in the order in which they came.
+
+    ``push`` is called when something is to be sent, ``flush`` when the session has no room for another answer.
+    """
+
+    def __init__(
+        self,
+        landing: Landing,
+        session: Endpoint,
+        push: Callable[[], object],
+        flush: Callable[[], object],
+    ):
+        self._landing = landing
+        self._session = session
+        self._push = push
+        self._flush = flush
+        self._waiting: deque[tuple[int, int, int, int]] = deque()
+        self._watching = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, number: int, packet_id: int, qos: int) -> None:
+        """The message ``packet_id`` is frame ``number``."""
+        self._waiting.append((number, packet_id, qos, self._session.epoch))
+        if not self._watching:
+            self._watching = True
+            self._landing.when_durable(number, self._on_disk)
+
+    def _on_disk(self) -> None:
+        session = self._session
+        waiting = self._waiting
+        durable = self._landing.durable
+        while waiting and waiting[0][0] <= durable:
+            _, packet_id, qos, epoch = waiting[0]
+            if session.acknowledge(packet_id, qos, epoch) == errors.E_AGAIN:
+                self._flush()
+                if session.acknowledge(packet_id, qos, epoch) == errors.E_AGAIN:
+                    # A line that takes nothing now; nobody says when it does.
+                    asyncio.get_running_loop().call_later(_AGAIN_S, self._on_disk)
+                    return
+            # Of an earlier connection: at QoS 1 it comes again; at QoS 2 it is noted, or the session is gone.
+            waiting.popleft()
+        self._push()
+        self._watching = bool(waiting)
+        if waiting:
+            self._landing.when_durable(waiting[0][0], self._on_disk)

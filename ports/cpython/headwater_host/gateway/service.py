@@ -1,0 +1,212 @@
+"""The gateway as a process: sources, the log, statistics, and an end in good order."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headwater_host.capture import CaptureLockedError, CaptureWriteError
+from headwater_host.capture.asyncio_writer import LIMIT_BYTES, AsyncCapture
+from headwater_host.exits import FAILED, OK, CommandError
+from headwater_host.gateway.board import Board
+from headwater_host.gateway.broker import BrokerSource
+from headwater_host.gateway.config import GatewayConfig
+from headwater_host.gateway.landing import Landing
+
+# How often the statistics file is written, and how long the end may take.
+_STATS_S = 1.0
+_FLUSH_S = 10.0
+_FINISH_S = 2.0
+
+_logger = logging.getLogger("headwater.gateway")
+
+
+class Gateway:
+    """One gateway; ``run`` is its life, ``stop`` ends it."""
+
+    def __init__(self, config: GatewayConfig, limit_bytes: int = LIMIT_BYTES):
+        self._config = config
+        self._limit = limit_bytes
+        self._stop = asyncio.Event()
+        self._failure: Exception | None = None
+        self._started = time.time_ns()
+        self._sources: list[Board | BrokerSource] = []
+        self._landing: Landing | None = None
+        self._line_at = 0.0
+        self._line_records = 0
+
+    def stop(self) -> None:
+        """End in good order: what has come is written and acknowledged first."""
+        self._stop.set()
+
+    def _fatal(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+            _logger.critical("the capture log has failed: %s", error)
+        self._stop.set()
+
+    async def run(self) -> int:
+        """Until ``stop``: the exit code. Raises CommandError when the log cannot be opened."""
+        capture = AsyncCapture(
+            self._config.capture, limit_bytes=self._limit, on_error=lambda error: self._failed(error)
+        )
+        try:
+            await capture.__aenter__()
+        except CaptureLockedError as error:
+            raise CommandError(f"another gateway writes to {self._config.capture}: {error}") from error
+        except OSError as error:
+            text = error.strerror or str(error)
+            raise CommandError(f"cannot open the capture log {self._config.capture}: {text}") from error
+        for line in str(capture.recovery).splitlines():
+            _logger.warning("capture log: %s", line)
+        _logger.info("landing in %s", self._config.capture)
+        landing = self._landing = Landing(capture, self._limit, self._fatal)
+        self._sources = [Board(landing, serial) for serial in self._config.serials]
+        self._sources += [BrokerSource(landing, broker) for broker in self._config.brokers]
+        tasks = [asyncio.create_task(source.run(), name=source.peer) for source in self._sources]
+        for task in tasks:
+            task.add_done_callback(self._source_ended)
+        ticker = asyncio.create_task(self._tick(landing))
+        await self._stop.wait()
+        _logger.info("stopping")
+        ticker.cancel()
+        return await self._end(capture, landing, tasks)
+
+    def _failed(self, error: CaptureWriteError) -> None:
+        if self._landing is not None:
+            self._landing.failed(error)
+
+    def _source_ended(self, task: "asyncio.Task[None]") -> None:
+        """A source never ends by itself: what it raised is ours, and must not be lost."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = self._failure or CommandError(f"{task.get_name()}: {error!r}")
+            if not isinstance(error, CommandError):
+                _logger.critical("%s failed", task.get_name(), exc_info=error)
+            self._stop.set()
+
+    async def _end(self, capture: AsyncCapture, landing: Landing, tasks: "list[asyncio.Task[None]]") -> int:
+        for source in self._sources:
+            source.stop_reading()
+        try:
+            # Everything that was taken goes to disk, and is acknowledged while the connections are still there. A disk
+            # that does not take it now is tried once more when the log is closed.
+            seconds = _FLUSH_S if landing.error is None else _STATS_S
+            await asyncio.wait_for(self._flush(capture, landing), seconds)
+        except (asyncio.TimeoutError, CaptureWriteError) as error:
+            _logger.error("not everything could be written: %s", landing.error or error)
+        await asyncio.gather(
+            *(source.finish(_FINISH_S) for source in self._sources if isinstance(source, Board))
+        )
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        code = OK
+        try:
+            await capture.aclose()
+        except CaptureWriteError as error:
+            _logger.error("the capture log could not be finished: %s", error)
+            code = FAILED
+        if landing.waiting:
+            _logger.error(
+                "%d frames were not written: they come again if they were sent at QoS 1 or 2, and are lost otherwise",
+                landing.waiting,
+            )
+            code = FAILED
+        self._write_stats(landing)
+        if self._failure is not None:
+            code = FAILED
+        _logger.info("stopped; %s", self._totals(landing))
+        return code
+
+    async def _flush(self, capture: AsyncCapture, landing: Landing) -> None:
+        while landing.waiting and self._failure is None:
+            await capture.flush()
+            # What was kept back comes next, and acknowledgements are called for by the loop.
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    # -- statistics ------------------------------------------------------------------------------------------------
+
+    async def _tick(self, landing: Landing) -> None:
+        begin = self._line_at = time.monotonic()
+        while True:
+            await asyncio.sleep(_STATS_S - (time.monotonic() - begin) % _STATS_S)
+            landing.look()
+            self._write_stats(landing)
+            now = time.monotonic()
+            if now - self._line_at >= self._config.stats_seconds:
+                rate = (landing.records - self._line_records) / (now - self._line_at)
+                self._line_at, self._line_records = now, landing.records
+                _logger.info("%s, %.1f a second", self._totals(landing), rate)
+
+    def _totals(self, landing: Landing) -> str:
+        states = ", ".join(f"{source.peer} {source.state}" for source in self._sources)
+        return (
+            f"{landing.records} records, {landing.bytes} bytes, {landing.waiting} not yet on disk; {states}"
+        )
+
+    def status(self, landing: Landing) -> dict[str, Any]:
+        """What the statistics file holds."""
+        return {
+            "time_ns": time.time_ns(),
+            "started_ns": self._started,
+            "pid": os.getpid(),
+            "records": landing.records,
+            "bytes": landing.bytes,
+            "durable": landing.durable,
+            "waiting": landing.waiting,
+            "error": str(landing.error) if landing.error else None,
+            "sources": [source.status() for source in self._sources],
+        }
+
+    def _write_stats(self, landing: Landing) -> None:
+        path = self._config.stats
+        if path is None:
+            return
+        try:
+            _replace(path, json.dumps(self.status(landing)).encode() + b"\n")
+        except OSError as error:
+            _logger.warning("cannot write %s: %s", path, error.strerror)
+            self._config = replace(self._config, stats=None)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old one or the new one."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(data)
+    part.replace(path)
+
+
+class _Utc(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+        self.converter = time.gmtime
+
+
+async def serve(config: GatewayConfig) -> int:
+    """Run a gateway until SIGTERM or SIGINT: the exit code. A second signal ends it at once."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Utc())
+    root = logging.getLogger("headwater")
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    gateway = Gateway(config)
+    loop = asyncio.get_running_loop()
+
+    def end(number: int) -> None:
+        loop.remove_signal_handler(signal.SIGTERM)
+        loop.remove_signal_handler(signal.SIGINT)
+        gateway.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, number)
+    try:
+        return await gateway.run()
+    finally:
+        root.removeHandler(handler)

@@ -1,0 +1,91 @@
+"""What a broker and a serial board have in common: frames that are landed, and what is known of the source."""
+
+import logging
+from typing import Any
+
+from headwater import errors
+from headwater.mqtt import spec
+from headwater.mqtt.decode import Packet
+from headwater.mqtt.endpoint import Endpoint
+from headwater_host.gateway.landing import Landing
+from headwater_host.session import frame_start
+
+# How much of what is no packet is kept.
+_GARBAGE = 4096
+_BAD_HEADER = (errors.E_TYPE, errors.E_FLAGS, errors.E_RX_QOS, errors.E_LENGTH)
+_BAD_BODY = (errors.E_FIELD, errors.E_UTF8, errors.E_RX_TOPIC, errors.E_PACKET_ID)
+
+_logger = logging.getLogger("headwater.gateway")
+
+
+class Source:
+    """``peer`` names it in the log (docs/capture-log.md); ``status()`` is its part of the statistics."""
+
+    def __init__(self, landing: Landing, peer: str):
+        self.landing = landing
+        self.peer = peer
+        self.state = "starting"
+        self.connection = 0
+        self.connections = 0
+        self.records = [0, 0, 0]
+        self.bytes = 0
+        self.malformed = 0
+        self.skipped = 0
+        self.last_error: str | None = None
+        self._said = ""
+
+    def say(self, state: str, text: str, level: int = logging.INFO) -> None:
+        """Log a change; the same text is not repeated as long as nothing else is said."""
+        self.state = state
+        if level >= logging.WARNING:
+            self.last_error = text
+        if text != self._said:
+            self._said = text
+            _logger.log(level, "%s: %s", self.peer, text)
+
+    def began(self) -> None:
+        """A connection begins: what comes over it is recorded under a number of its own."""
+        self.connection = self.landing.new_connection()
+        self.connections += 1
+
+    def land(self, p: Packet) -> int:
+        """Take a PUBLISH: its number."""
+        frame = bytes(memoryview(p.buf)[frame_start(p) : p.end])
+        self.records[p.head >> 1 & 3] += 1
+        self.bytes += len(frame)
+        return self.landing.take(self.connection, self.peer, frame)
+
+    def land_malformed(self, session: Endpoint) -> None:
+        """Keep what broke the connection, so that it can be looked at; to be called before the session goes on."""
+        frame = offending_frame(session)
+        if frame:
+            self.malformed += 1
+            self.bytes += len(frame)
+            self.landing.take(self.connection, self.peer, frame)
+
+    def status(self) -> dict[str, Any]:
+        """What is known, as JSON can hold it."""
+        return {
+            "peer": self.peer,
+            "state": self.state,
+            "connections": self.connections,
+            "records": {f"qos{qos}": count for qos, count in enumerate(self.records)},
+            "bytes": self.bytes,
+            "malformed": self.malformed,
+            "skipped": self.skipped,
+            "last_error": self.last_error,
+        }
+
+
+def offending_frame(session: Endpoint) -> bytes:
+    """The PUBLISH for which ``session`` broke the connection, or the bytes that are no packet; otherwise nothing."""
+    rx = session.rx
+    p = session.packet
+    if session.status in _BAD_BODY and p.kind() == spec.PUBLISH:
+        start = p.body - 2
+        while rx.buf[start] & 128:
+            start -= 1
+        return bytes(rx.buf[start : min(p.end, rx.end)])
+    if session.status in _BAD_HEADER and p.bad_at >= rx.start:
+        return bytes(rx.buf[rx.start : min(rx.end, rx.start + _GARBAGE)])
+    return b""

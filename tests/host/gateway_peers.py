@@ -1,0 +1,157 @@
+"""What the gateway's tests put at its other ends: a board on a pty, and the log read back as messages."""
+
+import os
+import select
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headwater.client import Client
+from headwater.errors import HeadwaterError
+from headwater.link.link import Link
+from headwater.link.pump import Pump, Stream
+from headwater.mqtt.decode import Packet
+from headwater.mqtt.decode_server import packet
+from headwater_host.capture import CaptureReader
+from headwater_host.serial_port import new_session, ticks_ms
+from tools.lines import open_pty
+
+
+class PtyLine:
+    """The board's end of a serial line. ``path`` names the gateway's end, whenever the line is plugged in."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fd = self._other = -1
+        self.plug()
+
+    def plug(self) -> None:
+        """The line is there."""
+        self.fd, self._other = open_pty(interrupts=False)
+        self.path.unlink(missing_ok=True)
+        self.path.symlink_to(os.ttyname(self._other))
+
+    def unplug(self) -> None:
+        """The line is gone, as when the cable is pulled."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            os.close(self._other)
+            self.path.unlink()
+            self.fd = -1
+
+    def readinto(self, buf: bytearray | memoryview, n: int) -> int | None:
+        try:
+            data = os.read(self.fd, n)
+        except BlockingIOError:
+            return None
+        buf[: len(data)] = data
+        return len(data)
+
+    def write(self, buf: bytes | bytearray | memoryview, off: int, n: int) -> int | None:
+        try:
+            return os.write(self.fd, memoryview(buf)[off : off + n]) or None
+        except BlockingIOError:
+            return None
+
+    def close(self) -> None:
+        """The line stays."""
+
+
+class PtyDialer:
+    """A dialer over a ``PtyLine``: what ``headwater_board.serial.Serial`` is on a board."""
+
+    def __init__(self, line: PtyLine) -> None:
+        self.line = line
+        self.ticks_ms = ticks_ms
+        self.reset()
+
+    def reset(self) -> None:
+        """As after a reset of the board: another session number, nothing known."""
+        self.link = Link(new_session())
+        self._pump = Pump(self.line, self.link, ticks_ms)
+        self._stream = Stream(self._pump, self.link.channels[0])
+
+    def open(self) -> Stream:
+        if self._pump.error is not None:
+            self._pump.attach(self.line)
+        self._stream.channel.open()
+        return self._stream
+
+    def wait(self, ms: int) -> None:
+        self._pump.pump()
+        select.select([self.line.fd], [], [], min(ms, self.link.due(), 20) / 1000)
+
+
+class PtyBoard:
+    """A board that publishes numbers, and knows which were acknowledged."""
+
+    def __init__(self, line: PtyLine, client_id: bytes = b"board-1", clean: bool = False) -> None:
+        self.dialer = PtyDialer(line)
+        self.client = Client(
+            self.dialer, client_id, clean=clean, response_ms=3000, keep_alive=5, outbox_size=1 << 18
+        )
+        self.client.on_delivered = self._delivered
+        self.under_way: dict[int, bytes] = {}
+        self.acknowledged: list[bytes] = []
+
+    def _delivered(self, packet_id: int) -> None:
+        self.acknowledged.append(self.under_way.pop(packet_id))
+
+    def connect(self, seconds: float = 20) -> None:
+        """Connect, however often it takes."""
+        begin = ticks_ms()
+        while True:
+            try:
+                self.client.connect()
+            except (HeadwaterError, OSError):
+                if (ticks_ms() - begin) & 0x3FFFFFFF > seconds * 1000:
+                    raise
+                self.dialer.wait(50)
+            else:
+                return
+
+    def publish(self, payload: bytes, qos: int, topic: bytes = b"t") -> int:
+        """Publish; waits for room while the connection lasts. The status."""
+        while True:
+            status = self.client.publish(topic, payload, qos)
+            if status >= 0 or self.client.poll():
+                break
+            self.dialer.wait(5)
+        if status > 0:
+            self.under_way[status] = payload
+        return status
+
+
+@dataclass(frozen=True)
+class Landed:
+    """A PUBLISH out of the log."""
+
+    peer: str
+    connection: int
+    qos: int
+    dup: bool
+    retain: bool
+    topic: str
+    payload: bytes
+
+
+def landed(directory: Path) -> Iterator[Landed]:
+    """The log's messages; damage is an error, and so is a frame that is not one whole packet."""
+
+    def damaged(problem: object) -> None:
+        raise AssertionError(problem)
+
+    for block in CaptureReader(directory, on_problem=damaged).blocks():
+        for record in block.records():
+            assert (record.direction, record.protocol, record.version) == (0, 1, 4)
+            p = Packet(record.frame)
+            assert packet(p, 0, len(record.frame)) == len(record.frame), record.frame[:50]
+            yield Landed(
+                record.peer,
+                record.connection,
+                p.qos(),
+                p.dup(),
+                p.retain(),
+                p.topic_text(),
+                p.payload_bytes(),
+            )

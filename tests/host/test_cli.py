@@ -1,0 +1,121 @@
+"""The command ``headwater`` itself: what it says of itself, and how it ends when it is called wrongly."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headwater_host.cli import COMMANDS
+from tests.host.command import HEADWATER, PACKAGES, environment, headwater
+
+
+def test_help_lists_every_command() -> None:
+    shown = headwater("--help")
+    assert shown.returncode == 0
+    for name, entry in COMMANDS.items():
+        assert f"    {name:<9} {entry.help}" in shown.stdout.decode()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str) -> None:
+    shown = headwater(name, "--help")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith(f"usage: headwater {name} ".encode())
+
+
+def test_version() -> None:
+    shown = headwater("--version")
+    assert shown.returncode == 0
+    assert shown.stdout.startswith(b"headwater 0.")
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ([], b"the following arguments are required: COMMAND"),
+        (["sbu"], b"invalid choice: 'sbu'"),
+        (["--verison"], b"the following arguments are required: COMMAND"),
+        (["pub"], b"the following arguments are required: -t/--topic"),
+        (["pub", "-t", "a"], b"one of the arguments -m/--message -f/--file"),
+        (["pub", "-t", "a", "-m", "x", "-n"], b"not allowed with argument"),
+        (["pub", "-t", "a/#", "-n"], b"'a/#' is not a topic"),
+        (["pub", "-t", "", "-n"], b"'' is not a topic"),
+        (["pub", "-t", "a", "-n", "-q", "3"], b"invalid choice: 3"),
+        (["pub", "-t", "a", "-n", "-p", "0"], b"'0' is not a whole number from 1 to 65535"),
+        (["pub", "-t", "a", "-n", "-p", "1883x"], b"'1883x' is not a whole number"),
+        (["pub", "-t", "a", "-n", "-k", "65536"], b"is not a whole number from 0 to 65535"),
+        (["pub", "-t", "a", "-n", "--timeout", "0"], b"'0' is not a number of seconds above 0"),
+        (["pub", "-t", "a", "-n", "--timeout", "nan"], b"'nan' is not a number of seconds above 0"),
+        (["pub", "-t", "a", "-n", "-P", "secret"], b"a password needs a user name"),
+        (["pub", "-t", "a", "-n", "--will-qos", "1"], b"a will needs --will-topic"),
+        (["pub", "-t", "a", "-n", "--will-topic", "+"], b"'+' is not a topic"),
+        (["pub", "-t", "a", "-f", "/nonexistent/x"], b"cannot read /nonexistent/x: No such file"),
+        (["pub", "-t", "a", "-n", "--password-file", "/nonexistent"], b"cannot read /nonexistent"),
+        (["pub", "-t", "a", "-n", "--password-file", os.devnull], b"there is no password in it"),
+        (["sub"], b"the following arguments are required: -t/--topic"),
+        (["sub", "-t", "a#"], b"'a#' is not a topic filter"),
+        (["sub", "-t", "a", "-C", "0"], b"'0' is not a whole number from 1"),
+        (["sub", "-t", "a", "-W", "-1"], b"is not a number of seconds above 0"),
+        (["sub", "-t", "a", "-c"], b"--keep-session needs an identifier"),
+        (["sub", "-t", "a", "-v", "--json"], b"not allowed with argument"),
+        (["capture", "ls"], b"required: DIR"),
+        (["capture", "ls", "/nonexistent"], b"/nonexistent"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2_and_no_traceback(arguments: list[str], says: bytes) -> None:
+    shown = headwater(*arguments)
+    assert says in shown.stderr
+    assert shown.returncode == 2
+    assert shown.stdout == b""
+    assert b"Traceback" not in shown.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, extra",
+    [(["pipeline"], "spark"), (["gateway", "--capture", "log", "--serial", "/dev/null"], "gateway")],
+)
+def test_a_missing_extra_is_named(arguments: list[str], extra: str, tmp_path: Path) -> None:
+    """As on a machine where only the distribution itself is installed."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nfor name in ('pyspark', 'numpy', 'pyarrow', 'serial'):\n    sys.modules[name] = None\n"
+    )
+    folders = [str(tmp_path), *PACKAGES]
+    shown = subprocess.run(
+        [*HEADWATER, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
+        check=False,
+        timeout=30,
+    )
+    assert f"pip install 'headwater[{extra}]'" in shown.stderr
+    assert shown.returncode == 2
+    assert "Traceback" not in shown.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    process = subprocess.Popen(
+        [*HEADWATER, "inspect", "--hex", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
+    process.stdout.close()
+    process.stdin.write(b"c000" * 100_000)
+    process.stdin.close()
+    assert process.wait(30) == 0
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_the_installed_command_is_this_one() -> None:
+    command = Path(sys.executable).parent / "headwater"
+    shown = subprocess.run([command, "--version"], capture_output=True, check=True)
+    assert shown.stdout == headwater("--version").stdout

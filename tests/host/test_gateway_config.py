@@ -1,0 +1,239 @@
+"""The gateway's configuration: every key is checked, and an error says where it is."""
+
+from pathlib import Path
+
+import pytest
+
+from headwater_host.gateway.config import (
+    BrokerConfig,
+    ConfigError,
+    GatewayConfig,
+    SerialConfig,
+    check,
+    default_client_id,
+    load,
+    parse_broker,
+    parse_serial,
+    parse_topic,
+)
+from tests.host.command import headwater
+
+WHOLE = """\
+capture = "/var/lib/headwater"
+stats = "/run/headwater/stats.json"
+stats_seconds = 5
+
+[[serial]]
+port = "/dev/ttyACM0"
+
+[[serial]]
+port = "/dev/ttyUSB0"
+baud = 9600
+
+[[broker]]
+host = "broker.local"
+topics = ["boards/#", "alarms/+:2", "noise:0"]
+
+[[broker]]
+host = "::1"
+port = 1884
+topics = ["#"]
+client_id = "landing"
+username = "me"
+password_file = "secret"
+keepalive = 30
+timeout = 2.5
+"""
+
+
+def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("secret").write_text("päss word\nnot this\n")
+    Path("gateway.toml").write_text(WHOLE)
+    assert load(Path("gateway.toml")) == GatewayConfig(
+        Path("/var/lib/headwater"),
+        (SerialConfig("/dev/ttyACM0", 115200), SerialConfig("/dev/ttyUSB0", 9600)),
+        (
+            BrokerConfig("broker.local", 1883, (("boards/#", 1), ("alarms/+", 2), ("noise", 0))),
+            BrokerConfig(
+                "::1", 1884, (("#", 1),), "landing", "me", "päss word".encode(), keepalive=30, timeout=2.5
+            ),
+        ),
+        Path("/run/headwater/stats.json"),
+        5.0,
+    )
+
+
+@pytest.mark.parametrize(
+    "before, after, line, says",
+    [
+        ("capture =", "captrue =", 1, "there is no key 'captrue'"),
+        ('"/var/lib/headwater"', "12", 1, "'capture' is a directory, not 12"),
+        ("stats_seconds = 5", "stats_seconds = 0", 3, "'stats_seconds' is a number of seconds above 0, not 0"),
+        ("baud = 9600", "baud = 96", 10, "'baud' in [[serial]] is a whole number, at least 300, not 96"),
+        ("baud = 9600", "baud = true", 10, "not True"),
+        ("baud = 9600", "'baud' = '9600'", 10, "not '9600'"),
+        ("baud = 9600", "bauds = 9600", 10, "there is no key 'bauds' in [[serial]]; there are port, baud"),
+        ('port = "/dev/ttyUSB0"\n', "", 8, "'port' in [[serial]] is missing: a serial port"),
+        ('"alarms/+:2"', '"alarms+:2"', 14, "'topics' in [[broker]]: 'alarms+' is not a topic filter"),
+        ('["boards/#", "alarms/+:2", "noise:0"]', '"boards/#"', 14, "is a list of topic filters"),
+        ('["boards/#", "alarms/+:2", "noise:0"]', "[]", 14, "is a list of topic filters"),
+        ('["boards/#", "alarms/+:2", "noise:0"]', "[1]", 14, "is a list of topic filters"),
+        ("port = 1884", "port = 70000", 18, "'port' in [[broker]] is a whole number from 1 to 65535"),
+        ("keepalive = 30", "keepalive = -1", 23, "'keepalive' in [[broker]] is a whole number of seconds"),
+        ("timeout = 2.5", "timeout = inf", 24, "'timeout' in [[broker]] is a number of seconds"),
+        ('host = "::1"', 'host = ""', 17, "'host' in [[broker]] is a host name or address, not ''"),
+        ('"secret"', '"none"', 22, "cannot read the password in none: No such file"),
+        ("[[serial]]\nport = \"/dev/ttyACM0\"", "[serial]\nport = 'x'\n[serial.x]", 0, ""),
+        ("stats_seconds = 5", "stats_seconds = 5\nserial = 5", 4, "'serial' is a list of tables"),
+        ("stats_seconds = 5", "stats_seconds = 5\nserial = [5]", 4, "'serial' is a list of tables"),
+        ("stats_seconds = 5", "stats_seconds = ", 3, "line 3"),
+    ],
+)  # fmt: skip
+def test_an_error_says_what_and_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str, line: int, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("secret").write_text("x")
+    assert before in WHOLE
+    text = WHOLE.replace(before, after)
+    if "serial = " in text:
+        text = text.replace('[[serial]]\nport = "/dev/ttyACM0"\n', "").replace(
+            '[[serial]]\nport = "/dev/ttyUSB0"\nbaud = 9600\n', ""
+        )
+    Path("gateway.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        check(load(Path("gateway.toml")))
+    assert str(caught.value).startswith("gateway.toml")
+    assert says in str(caught.value)
+    assert f"line {line}" in str(caught.value) or not line
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*: No such file"):
+        load(tmp_path / "none.toml")
+    (tmp_path / "latin.toml").write_bytes(b"capture = '\xe4'")
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        load(tmp_path / "latin.toml")
+    (tmp_path / "empty.toml").write_bytes(b"")
+    with pytest.raises(ConfigError, match="'capture' is missing"):
+        load(tmp_path / "empty.toml")
+    assert load(tmp_path / "empty.toml", Path("log")).capture == Path("log")
+
+
+@pytest.mark.parametrize(
+    "text, topic",
+    [
+        ("#:1", ("#", 1)),
+        ("a/b", ("a/b", 1)),
+        ("a/b:0", ("a/b", 0)),
+        ("a:b", ("a:b", 1)),
+        ("a:3", ("a:3", 1)),
+        ("a:1:2", ("a:1", 2)),
+        ("$share/g/a/#:2", ("$share/g/a/#", 2)),
+    ],
+)
+def test_topics(text: str, topic: tuple[str, int]) -> None:
+    assert parse_topic(text) == topic
+
+
+@pytest.mark.parametrize("text", ["", ":1", "a#", "a/#/b:1", "\0"])
+def test_what_is_no_topic(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not a topic filter"):
+        parse_topic(text)
+
+
+@pytest.mark.parametrize(
+    "text, serial",
+    [
+        ("/dev/ttyACM0", SerialConfig("/dev/ttyACM0", 115200)),
+        ("/dev/ttyUSB0:9600", SerialConfig("/dev/ttyUSB0", 9600)),
+        ("/dev/by-path/pci-0000:00:14.0-usb-0:1:1.0", SerialConfig("/dev/by-path/pci-0000:00:14.0-usb-0:1:1.0")),
+        ("/dev/by-path/usb-0:2", SerialConfig("/dev/by-path/usb-0:2")),
+    ],
+)  # fmt: skip
+def test_serial_ports(text: str, serial: SerialConfig) -> None:
+    assert parse_serial(text) == serial
+
+
+@pytest.mark.parametrize("text", ["", ":9600", "x:99999999", "a\0b"])
+def test_what_is_no_serial_port(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_serial(text)
+
+
+@pytest.mark.parametrize(
+    "text, broker",
+    [
+        ("localhost", ("localhost", 1883)),
+        ("10.0.0.1:8883", ("10.0.0.1", 8883)),
+        ("[::1]", ("::1", 1883)),
+        ("[fe80::1%eth0]:1", ("fe80::1%eth0", 1)),
+    ],
+)
+def test_brokers(text: str, broker: tuple[str, int]) -> None:
+    assert parse_broker(text) == broker
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":1883", "host:", "host:0", "host:65536", "host:x", "::1", "a b", "mqtt://x"]
+)
+def test_what_is_no_broker(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not HOST"):
+        parse_broker(text)
+
+
+def test_the_client_id_is_the_same_at_every_start_and_not_for_another_log(tmp_path: Path) -> None:
+    one = default_client_id(tmp_path / "one")
+    assert one == default_client_id(tmp_path / "one")
+    assert one != default_client_id(tmp_path / "two")
+    assert len(one) <= 23  # what every server takes (MQTT 3.1.1, 3.1.3.1)
+
+
+def test_it_is_looked_at_as_a_whole() -> None:
+    log = Path("log")
+    with pytest.raises(ConfigError, match="there is nothing to land"):
+        check(GatewayConfig(log))
+    with pytest.raises(ConfigError, match="needs a topic"):
+        check(GatewayConfig(log, brokers=(BrokerConfig("h"),)))
+    with pytest.raises(ConfigError, match="topic 'a' is named twice"):
+        check(GatewayConfig(log, brokers=(BrokerConfig("h", topics=(("a", 1), ("a", 2))),)))
+    with pytest.raises(ConfigError, match=r"serial port .* is named twice"):
+        check(GatewayConfig(log, (SerialConfig("/dev/null"), SerialConfig("/dev/../dev/null", 9600))))
+    checked = check(GatewayConfig(log, brokers=(BrokerConfig("h", topics=(("a", 1),)),) * 2))
+    assert len({broker.client_id for broker in checked.brokers}) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ([], b"name the capture log: --capture DIR"),
+        (["--capture", "log"], b"there is nothing to land"),
+        (["--capture", "log", "--broker", "h"], b"needs a topic"),
+        (["--capture", "log", "--topic", "a"], b"--topic needs --broker"),
+        (["--capture", "log", "--password-file", "x"], b"--password-file needs --broker"),
+        (["--capture", "log", "--broker", "h:x", "--topic", "a"], b"'h:x' is not HOST[:PORT]"),
+        (["--capture", "log", "--broker", "h", "--topic", "a#"], b"'a#' is not a topic filter"),
+        (["--capture", "log", "--broker", "h", "--topic", "a", "--password-file", "none"], b"cannot read the password"),
+        (["--capture", "log", "--serial", ""], b"'' is not a serial port"),
+        (["--config", "none.toml"], b"cannot read none.toml"),
+        (["--capture", "log", "--serial", "x", "--stats-seconds", "-1"], b"is not a number of seconds"),
+    ],
+)  # fmt: skip
+def test_a_wrong_command_line_is_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: bytes
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = headwater("gateway", *arguments)
+    assert says in shown.stderr
+    assert b"Traceback" not in shown.stderr
+    assert shown.returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_that_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    shown = headwater("gateway", "--capture", tmp_path / "file" / "log", "--serial", tmp_path / "none")
+    assert shown.returncode == 1
+    assert shown.stderr.startswith(b"headwater: cannot open the capture log")
+    assert b"Traceback" not in shown.stderr

@@ -1,0 +1,347 @@
+"""The gateway with boards on serial lines: a process of its own, ptys, and the core's client at the other end."""
+
+import json
+import os
+import random
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headwater_host.capture import CaptureReader, verify
+from tests.host.command import Running, headwater, running
+from tests.host.gateway_peers import PtyBoard, PtyLine, landed
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[PtyLine]:
+    line = PtyLine(tmp_path / "ttyBOARD")
+    yield line
+    line.unplug()
+
+
+def gateway(directory: Path, *ports: Path) -> list[object]:
+    """The command's arguments."""
+    serials = [part for port in ports for part in ("--serial", f"{port}:115200")]
+    return ["gateway", "--capture", directory / "log", "--stats", directory / "stats.json", *serials]
+
+
+def serve(board: PtyBoard, condition: Callable[[], object], what: str, seconds: float = 20) -> None:
+    """Poll the board, reconnecting it, until the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        if board.client.poll():
+            board.connect()
+        board.dialer.wait(10)
+
+
+def end(command: Running, *boards: PtyBoard, how: signal.Signals = signal.SIGTERM) -> int:
+    """End the gateway while the boards go on with their side of the line: the exit code."""
+    command.process.send_signal(how)
+    deadline = time.monotonic() + 20
+    while (code := command.process.poll()) is None:
+        assert time.monotonic() < deadline, command.errors
+        for board in boards:
+            board.client.poll()
+            board.dialer.wait(5)
+    return code
+
+
+def log_has(directory: Path, count: int) -> bool:
+    try:
+        return sum(block.header.records for block in CaptureReader(directory / "log").blocks()) >= count
+    except FileNotFoundError:
+        return False
+
+
+def payloads(directory: Path) -> list[bytes]:
+    return [message.payload for message in landed(directory / "log")]
+
+
+def test_what_a_board_publishes_is_landed_at_every_qos(tmp_path: Path, line: PtyLine) -> None:
+    board = PtyBoard(line)
+    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        board.connect()
+        assert not board.client.session_present
+        for i in range(30):
+            assert board.publish(b"%d" % i, i % 3, b"board/x") >= 0
+        kept = board.client.publish(b"board/kept", b"", 1, True)
+        board.under_way[kept] = b"kept"
+        board.client.publish(b"large", bytes(20), 0)
+        serve(board, lambda: len(board.acknowledged) == 21 and log_has(tmp_path, 32), "all is landed")
+        board.client.disconnect()
+        command.wait_for("said goodbye")
+        assert end(command, board) == 0
+        assert f"serial:{line.path}: board-1 connected" in command.errors
+    messages = list(landed(tmp_path / "log"))
+    assert {(m.peer, m.dup) for m in messages} == {(f"serial:{line.path}", False)}
+    assert len({m.connection for m in messages}) == 1
+    for qos in range(3):
+        numbers = [int(m.payload) for m in messages if m.topic == "board/x" and m.qos == qos]
+        assert numbers == list(range(qos, 30, 3))
+    assert [m.retain for m in messages if m.topic == "board/kept"] == [True]
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    assert (stats["records"], stats["durable"], stats["waiting"], stats["error"]) == (32, 32, 0, None)
+    (source,) = stats["sources"]
+    assert source["records"] == {"qos0": 11, "qos1": 11, "qos2": 10}
+    assert not verify(tmp_path / "log").problems
+
+
+def test_what_a_board_subscribes_to_is_refused(tmp_path: Path, line: PtyLine) -> None:
+    board = PtyBoard(line)
+    answers: list[tuple[int, int]] = []
+    board.client.session.on_answer = lambda packet_id, code: answers.append((packet_id, code))
+    with running(*gateway(tmp_path, line.path), directory=tmp_path):
+        board.connect()
+        first = board.client.subscribe(b"commands", 1)
+        serve(board, lambda: answers, "SUBACK")
+        second = board.client.unsubscribe(b"commands")
+        serve(board, lambda: len(answers) == 2, "UNSUBACK")
+        assert answers == [(first, 0x80), (second, 0)]
+        assert board.client.connected
+
+
+def test_large_messages_pass_the_line(tmp_path: Path, line: PtyLine) -> None:
+    board = PtyBoard(line)
+    large = random.Random(5).randbytes(100_000)
+    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        board.connect()
+        board.publish(large, 1)
+        serve(board, lambda: board.acknowledged, "it is acknowledged", 60)
+        assert end(command, board) == 0
+    assert payloads(tmp_path) == [large]
+
+
+def test_a_port_that_is_not_there_is_waited_for_and_one_that_vanishes_too(
+    tmp_path: Path, line: PtyLine
+) -> None:
+    board = PtyBoard(line)
+    line.unplug()
+    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        command.wait_for("cannot be opened: No such file or directory; trying again")
+        for i in range(3):
+            line.plug()
+            board.connect()
+            board.publish(b"%d" % i, 2)
+            # Whatever the state of the message is now, the cable is pulled.
+            board.dialer.wait(i * 30)
+            line.unplug()
+            command.wait_for_count("the port is gone", i + 1)
+        line.plug()
+        board.connect()
+        assert board.client.session_present
+        serve(board, lambda: len(board.acknowledged) == 3, "all is acknowledged")
+        assert end(command, board) == 0
+        assert command.errors.count("trying again") >= 1
+    assert payloads(tmp_path) == [b"0", b"1", b"2"]
+
+
+def test_a_port_that_is_no_serial_port(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with running(*gateway(tmp_path, tmp_path / "file"), directory=tmp_path) as command:
+        command.wait_for("cannot be opened")
+        assert command.end() == 0
+        assert "Traceback" not in command.errors
+
+
+def test_qos2_is_landed_once_however_often_the_link_breaks(tmp_path: Path, line: PtyLine) -> None:
+    board = PtyBoard(line)
+    fate = random.Random(7)
+    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        board.connect()
+        for i in range(60):
+            board.publish(b"%d" % i, 2)
+            for _ in range(fate.randrange(4)):
+                board.client.poll()
+                board.dialer.wait(fate.randrange(8))
+            if i % 3 == 0:
+                # The stream ends; both ends keep their sessions.
+                board.client.close()
+                board.connect()
+        serve(board, lambda: len(board.acknowledged) == 60, "all is acknowledged")
+        assert end(command, board) == 0
+    assert payloads(tmp_path) == [b"%d" % i for i in range(60)]
+    assert sorted(board.acknowledged, key=int) == payloads(tmp_path)
+
+
+def test_two_boards_and_another_board_at_the_same_port(tmp_path: Path, line: PtyLine) -> None:
+    second = PtyLine(tmp_path / "ttySECOND")
+    one, two = PtyBoard(line, b"one"), PtyBoard(second, b"two")
+    try:
+        with running(*gateway(tmp_path, line.path, second.path), directory=tmp_path) as command:
+            one.connect()
+            two.connect()
+            one.publish(b"1", 2)
+            two.publish(b"2", 2)
+            serve(one, lambda: one.acknowledged, "the first is acknowledged")
+            serve(two, lambda: two.acknowledged, "the second is acknowledged")
+            two.client.disconnect()
+            third = PtyBoard(second, b"three")
+            third.connect()
+            # The session of the board before it is not this one's.
+            assert not third.client.session_present
+            third.publish(b"3", 2)
+            serve(third, lambda: third.acknowledged, "the third is acknowledged")
+            assert end(command, one, third) == 0
+    finally:
+        second.unplug()
+    messages = list(landed(tmp_path / "log"))
+    assert {(m.payload, m.peer) for m in messages} == {
+        (b"1", f"serial:{line.path}"),
+        (b"2", f"serial:{second.path}"),
+        (b"3", f"serial:{second.path}"),
+    }
+    assert len({m.connection for m in messages}) == 3
+
+
+def test_garbage_on_the_line_costs_nothing_but_time(tmp_path: Path, line: PtyLine) -> None:
+    board = PtyBoard(line)
+    noise = random.Random(9)
+    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        os.write(line.fd, noise.randbytes(3000))
+        board.connect()
+        for i in range(40):
+            board.publish(b"%d" % i, 1 + i % 2)
+            board.client.poll()
+            if i % 4 == 0:
+                os.write(line.fd, noise.randbytes(noise.randrange(1, 60)) + b"\r\n>>> MPY: soft reboot\r\n")
+        serve(board, lambda: len(board.acknowledged) == 40, "all is acknowledged", 60)
+        assert end(command, board) == 0
+    assert sorted(set(payloads(tmp_path)), key=int) == [b"%d" % i for i in range(40)]
+
+
+@pytest.mark.parametrize(
+    "bad, kept",
+    [
+        ("3005 0002c3 28 41", "30050002c32841"),  # not UTF-8
+        ("3206 000161 0000 41", "32060001610000 41"),  # packet id 0
+        ("36050001610001", "36050001610001"),  # QoS 3
+        ("30ffffffff7f", "30ffffffff7f"),  # a length of five bytes
+        ("f000", "f000"),  # a reserved type
+        ("30 8300 000261", "308300000261"),  # the topic is beyond the packet, the length longer than it needs
+        ("2002 0000", ""),  # not what a client sends
+        ("6202 0000", ""),  # PUBREL with packet id 0
+    ],
+)
+def test_what_breaks_the_protocol_is_kept_for_the_quarantine(
+    tmp_path: Path, line: PtyLine, bad: str, kept: str
+) -> None:
+    board = PtyBoard(line)
+    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        board.connect()
+        board.publish(b"before", 1)
+        serve(board, lambda: board.acknowledged, "the first is acknowledged")
+        transport = board.client._transport
+        assert transport is not None
+        data = bytes.fromhex(bad)
+        assert transport.write(data, 0, len(data)) == len(data)
+        deadline = time.monotonic() + 20
+        while board.client.poll() == 0:
+            assert time.monotonic() < deadline
+            board.dialer.wait(10)
+        board.connect()
+        board.publish(b"after", 1)
+        serve(board, lambda: len(board.acknowledged) == 2, "the second is acknowledged")
+        assert "given up: " in command.errors
+        assert end(command, board) == 0
+    frames = [
+        record.frame for block in CaptureReader(tmp_path / "log").blocks() for record in block.records()
+    ]
+    assert frames[0].endswith(b"before")
+    assert frames[-1].endswith(b"after")
+    assert frames[1:-1] == ([bytes.fromhex(kept)] if kept else [])
+
+
+def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
+    tmp_path: Path, line: PtyLine
+) -> None:
+    board = PtyBoard(line)
+    fate = random.Random(11)
+    number = 0
+    for life in range(6):
+        with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+            board.connect()
+            late = time.monotonic() + fate.uniform(0.05, 0.5)
+            while time.monotonic() < late or len(board.acknowledged) < 20 * life:
+                if board.publish(b"%d" % number, 1 + number % 2) > 0:
+                    number += 1
+                board.client.poll()
+            command.process.kill()
+            command.wait()
+        acknowledged = set(board.acknowledged)
+        assert acknowledged <= set(payloads(tmp_path))
+    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        board.connect()
+        serve(board, lambda: len(board.acknowledged) == number, "the rest is acknowledged")
+        assert end(command, board) == 0
+    assert set(payloads(tmp_path)) == {b"%d" % i for i in range(number)}
+    assert not verify(tmp_path / "log").damaged
+
+
+#: The log is to be larger than everything else that the gateway writes while its files cannot grow.
+FILLER = bytes(64_000)
+
+
+def limit(command: Running, size: int) -> None:
+    """No file of the gateway grows beyond ``size`` from now on."""
+    hard = resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+def test_a_full_disk_stops_acknowledgements_and_loses_nothing(tmp_path: Path, line: PtyLine) -> None:
+    board = PtyBoard(line)
+    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        board.connect()
+        board.publish(FILLER, 1)
+        serve(board, lambda: board.acknowledged, "the first is acknowledged")
+        (segment,) = (tmp_path / "log").glob("segment-*.hwc")
+        limit(command, segment.stat().st_size + 20)
+        for i in range(6):
+            board.publish(b"%d" % i, i % 3)
+        serve(board, lambda: "nothing is acknowledged" in command.errors, "the gateway says so")
+        stats = tmp_path / "stats.json"
+        # The board's pings are answered all the while.
+        over = time.monotonic() + 6
+        serve(board, lambda: time.monotonic() > over, "six seconds are over")
+        assert board.client.session.epoch == 1
+        assert len(board.acknowledged) == 1
+        assert "File too large" in json.loads(stats.read_text())["error"]
+        limit(command, resource.RLIM_INFINITY)
+        serve(board, lambda: len(board.acknowledged) == 5, "all is acknowledged")
+        command.wait_for("can be written again")
+        assert end(command, board) == 0
+    assert payloads(tmp_path) == [FILLER, *(b"%d" % i for i in range(6))]
+
+
+def test_a_gateway_that_must_end_with_a_full_disk_says_what_is_missing(tmp_path: Path, line: PtyLine) -> None:
+    board = PtyBoard(line)
+    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        board.connect()
+        board.publish(FILLER, 1)
+        serve(board, lambda: board.acknowledged, "the first is acknowledged")
+        (segment,) = (tmp_path / "log").glob("segment-*.hwc")
+        limit(command, segment.stat().st_size)
+        board.publish(b"not", 1)
+        serve(board, lambda: "nothing is acknowledged" in command.errors, "the gateway says so")
+        assert end(command, board) == 1
+        assert "1 frames were not written" in command.errors
+    assert len(board.acknowledged) == 1
+    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        board.connect()
+        serve(board, lambda: len(board.acknowledged) == 2, "the next gateway acknowledges it")
+        assert end(command, board) == 0
+    assert payloads(tmp_path) == [FILLER, b"not"]
+
+
+def test_one_log_has_one_gateway(tmp_path: Path, line: PtyLine) -> None:
+    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        command.wait_for("open, waiting for the board")
+        shown = headwater(*gateway(tmp_path, line.path))
+        assert shown.returncode == 1
+        assert b"another gateway writes to" in shown.stderr
+        assert b"Traceback" not in shown.stderr
+        assert command.end(signal.SIGINT) == 0

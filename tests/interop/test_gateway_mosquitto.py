@@ -1,0 +1,329 @@
+"""The gateway on a real mosquitto, killed, restarted and starved; and a real MicroPython on its serial line."""
+
+import asyncio
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headwater_host.aio import Client
+from headwater_host.capture import CaptureReader, verify
+from tests.host.command import Running, environment, headwater, running
+from tests.host.gateway_peers import Landed, landed
+from tools import deploy
+from tools.broker import HOST, Mosquitto, free_port
+from tools.toolchain import ROOT
+from tools.virtual_board import VirtualBoard
+
+pytestmark = pytest.mark.needs_mosquitto
+StartBroker = Callable[..., Mosquitto]
+
+
+def gateway(directory: Path, broker: Mosquitto, *topics: str) -> list[object]:
+    """The command's arguments."""
+    named = [part for topic in topics for part in ("--topic", topic)]
+    return ["gateway", "--capture", directory / "log", "--broker", f"{HOST}:{broker.port}", *named]
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+def records(directory: Path) -> int:
+    try:
+        return sum(block.header.records for block in CaptureReader(directory / "log").blocks())
+    except FileNotFoundError:
+        return 0
+
+
+def messages(directory: Path) -> list[Landed]:
+    return list(landed(directory / "log"))
+
+
+def publish(broker: Mosquitto, numbers: Iterator[int] | range, topic: str = "t", qos: int = 1) -> None:
+    """Publish the numbers in their order; the broker has acknowledged them when this returns."""
+
+    async def scenario() -> None:
+        async with Client(HOST, broker.port, timeout=30) as client:
+            await asyncio.gather(*(client.publish(topic, number, qos) for number in numbers))
+
+    asyncio.run(scenario())
+
+
+def limit(command: Running, size: int) -> None:
+    """No file of the gateway grows beyond ``size`` from now on."""
+    hard = resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+def test_topics_are_landed_as_they_came(mosquitto: StartBroker, tmp_path: Path) -> None:
+    broker = mosquitto()
+    large = os.urandom(3_000_000)
+
+    async def scenario() -> None:
+        async with Client(HOST, broker.port) as client:
+            for qos in range(3):
+                await client.publish(f"a/{qos}", b"%d" % qos, qos)
+            await client.publish("other/ä", large, 2)
+            await client.publish("nobody/asked", b"x", 1)
+            await client.publish("a/kept", b"kept", 1, retain=True)
+
+    with running(*gateway(tmp_path, broker, "a/#:2", "other/+"), directory=tmp_path) as command:
+        command.wait_for("subscribed to a/# (QoS 2), other/+ (QoS 1)")
+        asyncio.run(scenario())
+        wait_until(lambda: records(tmp_path) == 5, "all is on disk")
+        assert command.end() == 0
+    came = messages(tmp_path)
+    assert [(m.topic, m.payload, m.qos) for m in came] == [
+        ("a/0", b"0", 0),
+        ("a/1", b"1", 1),
+        ("a/2", b"2", 2),
+        ("other/ä", large, 1),
+        ("a/kept", b"kept", 1),
+    ]
+    assert {m.peer for m in came} == {f"mqtt:{HOST}:{broker.port}"}
+    assert not verify(tmp_path / "log").problems
+    assert "Received DISCONNECT from headwater-" in broker.log_text()
+
+
+def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
+    mosquitto: StartBroker, tmp_path: Path
+) -> None:
+    broker = mosquitto()
+    fate = random.Random(13)
+    count = 4000
+    with running(*gateway(tmp_path, broker, "t:2"), directory=tmp_path) as command:
+        command.wait_for("subscribed")
+    # From here on the broker keeps what the gateway does not acknowledge, and forgets what it does.
+    # The numbers are published all the while by a process of its own.
+    program = (
+        "import asyncio\nfrom headwater_host.aio import Client\n"
+        "async def main():\n"
+        f"    async with Client({HOST!r}, {broker.port}, timeout=60) as client:\n"
+        f"        for i in range(0, {count}, 8):\n"
+        "            await asyncio.gather(*(client.publish('t', i + k, 1 + k % 2) for k in range(8)))\n"
+        "            await asyncio.sleep(0.005)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], env=environment()) as publisher:
+        lives = 0
+        while publisher.poll() is None:
+            before = records(tmp_path)
+            with running(*gateway(tmp_path, broker, "t:2"), directory=tmp_path) as command:
+                # It is killed while it is at work, at some moment of it.
+                deadline = time.monotonic() + 30
+                while records(tmp_path) <= before and publisher.poll() is None:
+                    assert time.monotonic() < deadline, "it lands nothing"
+                    time.sleep(0.01)
+                time.sleep(fate.uniform(0, 0.2))
+                command.process.kill()
+                command.wait()
+            lives += 1
+        assert publisher.returncode == 0
+        assert lives > 3
+    with running(*gateway(tmp_path, broker, "t:2"), directory=tmp_path) as command:
+        command.wait_for("it kept our session")
+        wait_until(
+            lambda: len({m.payload for m in messages(tmp_path)}) == count, "everything is in the log", 60
+        )
+        assert command.end() == 0
+    came = [int(m.payload) for m in messages(tmp_path)]
+    assert set(came) == set(range(count))
+    assert not verify(tmp_path / "log").damaged
+
+
+def test_a_broker_that_restarts_and_one_that_is_not_there(mosquitto: StartBroker, tmp_path: Path) -> None:
+    broker = mosquitto(port=free_port(), persistence=True)
+    broker.stop()
+    with running(*gateway(tmp_path, broker, "t"), directory=tmp_path) as command:
+        command.wait_for("Connection refused")
+        broker.start()
+        command.wait_for("connected, a new session")
+        command.wait_for("subscribed")
+        publish(broker, range(100))
+        # A broker that is killed may lose what it has not passed on.
+        wait_until(lambda: records(tmp_path) == 100, "the first are on disk")
+        broker.kill()
+        command.wait_for("the connection was lost")
+        broker.start()
+        command.wait_for_count("subscribed", 2)
+        publish(broker, range(100, 200))
+        wait_until(lambda: len({m.payload for m in messages(tmp_path)}) == 200, "all is in the log")
+        broker.stop()
+        command.wait_for_count("the connection was lost", 2)
+        begin = time.monotonic()
+        assert command.end() == 0
+        assert time.monotonic() - begin < 5
+        # What does not change is said once.
+        assert command.errors.count("Connection refused") <= 3
+    assert len({m.connection for m in messages(tmp_path)}) == 2
+
+
+def test_a_full_disk_stops_acknowledgements_and_loses_nothing(mosquitto: StartBroker, tmp_path: Path) -> None:
+    broker = mosquitto(settings={"max_inflight_messages": 50})
+    with running(*gateway(tmp_path, broker, "t:1"), directory=tmp_path) as command:
+        command.wait_for("subscribed")
+        publish(broker, range(5000))
+        wait_until(lambda: records(tmp_path) == 5000, "all is on disk")
+        (segment,) = (tmp_path / "log").glob("segment-*.hwc")
+        limit(command, segment.stat().st_size + 1000)
+        acknowledged = broker.log_text().count("Received PUBACK from headwater-")
+        publish(broker, range(5000, 6000))
+        command.wait_for("nothing is acknowledged")
+        assert broker.log_text().count("Received PUBACK from headwater-") - acknowledged <= 2 * 1000
+        came = records(tmp_path)
+        assert came < 6000
+        limit(command, resource.RLIM_INFINITY)
+        command.wait_for("can be written again")
+        wait_until(lambda: records(tmp_path) == 6000, "the rest is on disk")
+        assert command.end() == 0
+    assert [int(m.payload) for m in messages(tmp_path)] == list(range(6000))
+
+
+def test_a_full_disk_holds_the_broker_and_the_connection_lives(
+    mosquitto: StartBroker, tmp_path: Path
+) -> None:
+    """QoS 0 in plenty: the gate closes, nothing more is read, and everything that was sent is landed afterwards."""
+    broker = mosquitto()
+    config = tmp_path / "gateway.toml"
+    config.write_text(
+        f'capture = "{tmp_path}/log"\n[[broker]]\nhost = "{HOST}"\nport = {broker.port}\n'
+        'topics = ["t:0"]\nkeepalive = 2\ntimeout = 1\n'
+    )
+    size, count = 50_000, 600
+
+    async def flood() -> None:
+        async with Client(HOST, broker.port, timeout=30) as client:
+            for i in range(count):
+                await client.publish("t", i.to_bytes(4, "big") + bytes(size))
+            await client.unsubscribe("barrier")
+
+    with running("gateway", "--config", config, directory=tmp_path) as command:
+        command.wait_for("subscribed")
+        publish(broker, range(3000), qos=0)
+        wait_until(lambda: records(tmp_path) == 3000, "the first are on disk")
+        (segment,) = (tmp_path / "log").glob("segment-*.hwc")
+        limit(command, segment.stat().st_size)
+        asyncio.run(flood())
+        command.wait_for("nothing is acknowledged")
+        # Three keep-alives: the gateway does not read, and the broker does not give it up.
+        begin = broker.log_text().count("Received PINGREQ from headwater-")
+        wait_until(
+            lambda: broker.log_text().count("Received PINGREQ from headwater-") >= begin + 6, "six pings"
+        )
+        with Path(f"/proc/{command.process.pid}/status").open() as status:
+            resident = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+        assert resident < 90_000
+        limit(command, resource.RLIM_INFINITY)
+        wait_until(lambda: records(tmp_path) == 3000 + count, "all is on disk")
+        assert command.end() == 0
+        assert command.errors.count("connected,") == 1
+    numbers = [int.from_bytes(m.payload[:4], "big") for m in messages(tmp_path) if len(m.payload) > size]
+    assert numbers == list(range(count))
+
+
+def test_a_refusal_is_said_and_tried_again(mosquitto: StartBroker, tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.touch(0o700)
+    subprocess.run(["mosquitto_passwd", "-b", users, "me", "secret"], check=True, capture_output=True)
+    broker = mosquitto(settings={"allow_anonymous": "false", "password_file": users})
+    arguments = gateway(tmp_path, broker, "t")
+    with running(*arguments, directory=tmp_path) as command:
+        command.wait_for("the server refused the connection: not authorized")
+        assert command.end() == 0
+    word = tmp_path / "word"
+    word.write_text("secret\n")
+    with running(*arguments, "--username", "me", "--password-file", word, directory=tmp_path) as command:
+        command.wait_for("subscribed")
+        assert "secret" not in command.errors
+        assert "secret" not in Path(f"/proc/{command.process.pid}/cmdline").read_text()
+        assert command.end() == 0
+
+
+def test_a_second_signal_ends_it_at_once(mosquitto: StartBroker, tmp_path: Path) -> None:
+    broker = mosquitto()
+    with running(*gateway(tmp_path, broker, "t"), directory=tmp_path) as command:
+        command.wait_for("subscribed")
+        publish(broker, range(3000))
+        wait_until(lambda: records(tmp_path) == 3000, "all is on disk")
+        (segment,) = (tmp_path / "log").glob("segment-*.hwc")
+        limit(command, segment.stat().st_size)
+        publish(broker, range(10))
+        command.wait_for("nothing is acknowledged")
+        command.process.send_signal(signal.SIGTERM)
+        command.process.send_signal(signal.SIGTERM)
+        assert command.wait(5) in {-signal.SIGTERM, 1}
+
+
+@pytest.mark.needs_micropython
+def test_a_real_micropython_on_the_serial_line(mosquitto: StartBroker, tmp_path: Path) -> None:
+    """One log, two ways in: a board on a serial line, and topics of a broker."""
+    broker = mosquitto()
+    program = """
+import time
+from headwater.client import Client
+from headwater.errors import HeadwaterError
+from headwater_board.serial import Serial
+client = Client(Serial(0), b"uart-board", clean=False)
+delivered = []
+client.on_delivered = delivered.append
+number = 0
+while len(delivered) < 200:
+    try:
+        client.connect()
+        print("connected", client.session_present)
+        while client.wait(2) == 0 and len(delivered) < 200:
+            if number < 300 and client.publish(b"uart", b"%d" % number, number % 3) >= 0:
+                number += 1
+    except (OSError, HeadwaterError) as error:
+        print("again:", error)
+        time.sleep(0.1)
+client.disconnect()
+print("all delivered")
+"""
+    with (
+        VirtualBoard(main=program, files=deploy.package_files("mpy"), name="uart", uarts=1) as board,
+        running(
+            *gateway(tmp_path, broker, "t:1"), "--serial", board.uart_ports[0], directory=tmp_path
+        ) as command,
+    ):
+        command.wait_for("subscribed")
+        board.wait_for("connected", 30)
+        publish(broker, range(50))
+        board.wait_for("all delivered", 60)
+        command.wait_for("said goodbye")
+        assert "uart-board connected" in command.errors
+        assert command.end() == 0
+    came = messages(tmp_path)
+    numbers = {qos: [int(m.payload) for m in came if m.topic == "uart" and m.qos == qos] for qos in range(3)}
+    assert numbers[1] == list(range(1, 300, 3))
+    assert numbers[2] == list(range(2, 300, 3))
+    assert set(numbers[0]) <= set(range(0, 300, 3))
+    assert len(numbers[0]) > 90
+    assert [int(m.payload) for m in came if m.topic == "t"] == list(range(50))
+
+
+def test_the_command_of_the_readme(tmp_path: Path) -> None:
+    """Its options exist, and mean what it says."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (line,) = [line for line in readme.splitlines() if line.startswith("headwater gateway ")]
+    arguments = [argument.strip("'") for argument in line.split()[1:]]
+    arguments[arguments.index("--capture") + 1] = str(tmp_path / "log")
+    arguments[arguments.index("--broker") + 1] = f"{HOST}:{free_port()}"
+    arguments[arguments.index("--serial") + 1] = str(tmp_path / "none")
+    with running(*arguments, directory=tmp_path) as command:
+        command.wait_for("Connection refused")
+        command.wait_for("cannot be opened")
+        assert command.end() == 0
+    shown = headwater("capture", "verify", tmp_path / "log")
+    assert shown.returncode == 0
