@@ -122,27 +122,63 @@ def test_outbox_says_full_or_too_large() -> None:
     assert session.publish(b"t", bytes(900), 1) == E_WINDOW
     assert session.publish(b"t", b"", 1) == 2
     assert session.publish(b"t", b"", 1) == E_WINDOW
+    # Larger than the outbox is now, and all slots are taken: it fits when they are not.
+    session.outbox = GrowingOutbox(64, 1, limit=1000)
+    assert session.publish(b"t", b"", 1) == 1
+    assert session.publish(b"t", bytes(900), 1) == E_WINDOW
+    assert session.publish(b"t", bytes(1000), 1) == E_TOO_LARGE
+
+
+def sent(session: HostClientSession) -> bytes:
+    """Everything that the session has to send now."""
+    data = b""
+    size = session.out()
+    while size > 0:
+        data += bytes(session.out_buf[session.out_at : session.out_at + size])
+        session.sent(size)
+        size = session.out()
+    return data
+
+
+def feed(session: HostClientSession, data: bytes) -> bytes:
+    """Everything that the session answers to ``data``."""
+    answers = b""
+    at = 0
+    while at < len(data) or session.stalled:
+        n = min(session.rx.window(), len(data) - at)
+        session.rx.view[:n] = data[at : at + n]
+        at += n
+        assert session.feed(n) == 0
+        answers += sent(session)
+    return answers
 
 
 def test_as_many_qos2_messages_may_be_open_as_there_are_ids() -> None:
-    session = HostClientSession(b"c")
+    session = HostClientSession(b"c", clean=False)
+    session.auto_ack = False
+    came: list[int] = []
+    session.on_message = lambda p: came.append(p.packet_id)
+    assert session.connect(0) == 0
+    sent(session)
+    feed(session, bytes.fromhex("20020100"))
     order = random.Random(3)
     ids = list(range(1, 65536))
     order.shuffle(ids)
-    for packet_id in ids:
-        assert session._find_open(packet_id) == -1
-        assert session._before_qos2(packet_id) == 0
-        session._received(packet_id, 2, False)
-    assert session._before_qos2(ids[7]) == 1
+    publish = [b"\x34\x05\0\x01t" + packet_id.to_bytes(2, "big") for packet_id in ids]
+    assert feed(session, b"".join(publish)) == b""
+    assert came == ids
+    assert feed(session, b"".join(publish)) == b""
+    assert session.duplicates == 65535
     order.shuffle(ids)
-    for packet_id in ids[:-1]:
-        i = session._find_open(packet_id)
-        assert session._open_ids[i] == packet_id
-        session._open_ids[i] = 0
-        assert session._find_open(packet_id) == -1
-    assert session._find_open(ids[-1]) >= 0
-    session.resume(False)
-    assert session._find_open(ids[-1]) == -1
+    for packet_id in ids[:1000]:
+        assert session.acknowledge(packet_id, 2, session.epoch) == 0
+    assert len(sent(session)) == 4 * 1000
+    release = [b"\x62\x02" + packet_id.to_bytes(2, "big") for packet_id in ids]
+    assert len(feed(session, b"".join(release))) == 4 * 65535
+    # Every id is free again.
+    came.clear()
+    assert feed(session, b"".join(publish)) == b""
+    assert len(came) == 65535
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ QoS 2 messages may be open as there are packet ids.
 from array import array
 from typing import TYPE_CHECKING
 
+from headwater.errors import E_TOO_LARGE, E_WINDOW
 from headwater.mqtt.decode import Packet
+from headwater.mqtt.encode import publish_size
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
 from headwater.store import RamOutbox
@@ -15,6 +17,8 @@ from headwater_host.rxbuf import MAX_PACKET, GrowingRxBuf
 from headwater_host.topics import check_name
 
 if TYPE_CHECKING:
+    from headwater.types import Bytes
+
     _Array = array[int]
 else:
     _Array = array
@@ -41,7 +45,7 @@ class GrowingOutbox(RamOutbox):
     def reserve(self, n: int) -> int:
         """Where the next packet of ``n`` bytes may be built, or -1 when there is no slot or ``limit`` is reached."""
         if self.count == 0 and len(self.buf) > self._first_size >= n:
-            self.buf = bytearray(self._first_size)
+            self._use(bytearray(self._first_size))
         at = super().reserve(n)
         if at >= 0 or self.count == self.slots:
             return at
@@ -57,9 +61,14 @@ class GrowingOutbox(RamOutbox):
             buf[at : at + size] = self.buf[self.at[i] : self.at[i] + size]
             self.at[i] = at
             at += size
-        self.buf = buf
+        self._use(buf)
         self._free = self._reserved = at
         return at
+
+    def _use(self, buf: bytearray) -> None:
+        self.buf = buf
+        # As the base does: whatever a slice is given, the buffer keeps its length.
+        self._pin = memoryview(buf)
 
 
 class _OpenIds(_Array):
@@ -79,8 +88,11 @@ class _OpenIds(_Array):
         super().__setitem__(i, packet_id)
         if packet_id:
             self._place[packet_id] = i
-            # The endpoint asked for a free place a moment ago: it is the last one.
-            self._free.pop()
+            # The endpoint asked for a free place before: mostly it is the last one.
+            if self._free[-1] == i:
+                self._free.pop()
+            else:
+                self._free.remove(i)
 
     def find(self, packet_id: int) -> int:
         """The place of an id; of 0: a free place, of which there always is one, since no id is open twice."""
@@ -130,6 +142,16 @@ class HostClientSession(ClientSession):
         )
         self._ids = _OpenIds("H")
         self._open_ids = self._ids
+
+    def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:
+        """As of an endpoint: what the outbox could hold, were it empty, is E_WINDOW and not E_TOO_LARGE."""
+        status = super().publish(topic, payload, qos, retain)
+        if status == E_TOO_LARGE and qos:
+            box = self.outbox
+            largest = box.limit if isinstance(box, GrowingOutbox) else len(box.buf)
+            if box.count and publish_size(topic, payload, qos) <= largest:
+                return E_WINDOW
+        return status
 
     def _find_open(self, packet_id: int) -> int:
         return self._ids.find(packet_id)
