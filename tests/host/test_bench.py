@@ -1,0 +1,115 @@
+"""The benchmarks run, and what does not depend on time comes out as promised."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.bench import board, report
+from tools.bench.clients import HEAP_TASKS, TASKS, clients_of
+from tools.bench.report import Table
+from tools.toolchain import ROOT
+
+OURS = ("headwater", "headwater_copies")
+
+
+@pytest.fixture(scope="module")
+def figures() -> board.Figures:
+    return board.measure(board.QUICK, OURS, say=lambda text: None)
+
+
+@pytest.mark.needs_micropython
+@pytest.mark.needs_mosquitto
+def test_headwater_uses_no_heap_for_a_message(figures: board.Figures) -> None:
+    assert set(figures.heap_per_message) == {task.key for task in TASKS}
+    used = {task: found["headwater"] for task, found in figures.heap_per_message.items()}
+    assert set(used.values()) == {0}, used
+
+
+@pytest.mark.needs_micropython
+@pytest.mark.needs_mosquitto
+def test_copies_are_seen_on_the_heap(figures: board.Figures) -> None:
+    # Otherwise the zeros above would mean nothing.
+    copied = [
+        found["headwater_copies"] for key, found in figures.heap_per_message.items() if "receive" in key
+    ]
+    assert copied
+    assert all(used > 50 for used in copied), copied
+
+
+@pytest.mark.needs_micropython
+@pytest.mark.needs_mosquitto
+def test_every_task_has_a_rate_of_every_client_and_a_size(figures: board.Figures) -> None:
+    for task in TASKS:
+        rates = figures.rates[task.key]
+        assert set(rates) == set(clients_of(task, ["floor", *OURS]))
+        assert all(rate > 0 for rounds in rates.values() for rate in rounds)
+    assert figures.size["headwater"]["mpy"] > 1000
+    assert figures.size["headwater"]["heap"] > 1000
+    assert figures.missing == []
+
+
+@pytest.mark.needs_micropython
+@pytest.mark.needs_mosquitto
+def test_tables_have_a_cell_for_every_column(figures: board.Figures) -> None:
+    memory, publishing, receiving = board.tables(figures)
+    assert len(memory.columns) == 3 + len(HEAP_TASKS)
+    assert len(publishing.columns) + len(receiving.columns) == 2 + len(TASKS)
+    for table in (memory, publishing, receiving):
+        assert all(len(row) == len(table.columns) for row in table.rows)
+        assert "umqtt.simple (quoted)" in report.text(table)
+        assert report.markdown(table).count("\n|") == len(table.rows) + 2
+
+
+def test_a_client_that_is_not_installed_is_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tools.bench.clients.CACHE", tmp_path)
+    from tools.bench.clients import CLIENTS, MissingError, compiled
+
+    with pytest.raises(MissingError, match=r"chumicro-mqtt is not installed here: \./run bench gets it"):
+        compiled(CLIENTS["chumicro"])
+
+
+def test_a_table_is_put_between_its_markers(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "before\n<!-- bench one -->\nold\n<!-- end one -->\nafter\n<!-- bench two -->\n<!-- end two -->\n"
+    )
+    report.put("one", report.markdown(Table("T", ["a", "b"], [["1", "\\2"]], ["a note"])), page)
+    report.put("one", report.markdown(Table("T", ["a", "b"], [["1", "\\2"]], ["a note"])), page)
+    assert page.read_text() == (
+        "before\n<!-- bench one -->\n**T**\n\n| a | b |\n|---|--:|\n| 1 | \\2 |\n\na note\n<!-- end one -->\nafter\n"
+        "<!-- bench two -->\n<!-- end two -->\n"
+    )
+    with pytest.raises(ValueError, match="bench three"):
+        report.put("three", "", page)
+
+
+def test_the_page_has_markers_for_every_benchmark() -> None:
+    from tools.bench.__main__ import MODULES
+
+    page = report.DOCUMENT.read_text()
+    for name in ["board", *MODULES]:
+        assert page.count(f"<!-- bench {name} -->") == page.count(f"<!-- end {name} -->") == 1
+
+
+def test_an_unknown_name_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.bench", "bord"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "there is no benchmark 'bord'; there are board" in done.stderr
+
+
+@pytest.mark.needs_micropython
+@pytest.mark.needs_mosquitto
+def test_json_holds_every_round() -> None:
+    command = [sys.executable, "-m", "tools.bench", "board", "--quick", "--json", "--client", "headwater"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    rates = json.loads(done.stdout)["board"]["rates"]
+    assert set(rates) == {task.key for task in TASKS}
+    assert all(len(rounds) == 1 for found in rates.values() for rounds in found.values())

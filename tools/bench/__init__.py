@@ -1,0 +1,1 @@
+"""Benchmarks: ``./run bench``. What they measure, and how, is in ``docs/benchmarks.md``."""

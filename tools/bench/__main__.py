@@ -1,0 +1,91 @@
+"""``./run bench [NAMES]``: runs benchmarks and prints their tables.
+
+Without names, all there are. ``--write`` puts the tables into ``docs/benchmarks.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from tools.bench import board, report
+from tools.bench.clients import CLIENTS
+from tools.bench.report import Table
+from tools.broker import BrokerError
+
+#: Benchmarks that are one module with ``run() -> list of rows``, a row being a mapping from column to value.
+MODULES = {"capture": "tools.bench.capture", "spark": "tools.bench.spark"}
+
+
+def available() -> list[str]:
+    """The names of the benchmarks that this checkout has."""
+    return ["board", *(name for name, module in MODULES.items() if importlib.util.find_spec(module))]
+
+
+def _say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def _board(options: argparse.Namespace) -> tuple[object, list[Table]]:
+    effort = board.QUICK if options.quick else board.Effort()
+    figures = board.measure(effort, options.clients or tuple(CLIENTS), _say)
+    return asdict(figures), board.tables(figures)
+
+
+def _module(name: str) -> tuple[object, list[Table]]:
+    module = importlib.import_module(MODULES[name])
+    rows = [dict(row) for row in module.run()]
+    title = (module.__doc__ or name).strip().partition("\n")[0]
+    columns = list(rows[0]) if rows else [name]
+    cells = [[str(row.get(column, "")) for column in columns] for row in rows]
+    return rows, [Table(title, columns, list(cells))]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what was asked for: the exit status."""
+    names = available()
+    parser = argparse.ArgumentParser(prog="./run bench", description="Benchmarks beside other clients.")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}; all of them without one"
+    )
+    parser.add_argument("--quick", action="store_true", help="one short round: does it work?")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of tables")
+    parser.add_argument(
+        "--write", action="store_true", help=f"put the tables into docs/{report.DOCUMENT.name}"
+    )
+    parser.add_argument(
+        "--client",
+        action="append",
+        dest="clients",
+        choices=list(CLIENTS),
+        help="of the MQTT clients only this one; may be given again",
+    )
+    options = parser.parse_args(arguments)
+    for name in options.names:
+        if name not in names:
+            parser.error(f"there is no benchmark {name!r}; there are {', '.join(names)}")
+    results = {}
+    for name in options.names or names:
+        _say(name)
+        try:
+            figures, tables = _board(options) if name == "board" else _module(name)
+        except (FileNotFoundError, BrokerError, board.DeviceError) as error:
+            _say(f"{name}: {error}")
+            return 1
+        results[name] = figures
+        if not options.json:
+            print("\n\n".join(report.text(table) for table in tables), end="\n\n")
+        if options.write:
+            report.put(name, "\n\n".join(report.markdown(table) for table in tables))
+    if options.json:
+        print(json.dumps(results, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,295 @@
+"""MQTT clients on MicroPython (unix build, 64 bit), side by side: heap, size of code, messages per second.
+
+How it measures is told at the head of ``docs/benchmarks.md``. What runs on MicroPython is in ``device``; each
+measurement is a process of its own. ``run`` gives the tables, ``measure`` the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tools import toolchain
+from tools.bench import canned
+from tools.bench.clients import (
+    CLIENTS,
+    DEVICE,
+    HEAP_TASKS,
+    QUOTED,
+    TASKS,
+    MissingError,
+    Task,
+    clients_of,
+    compiled,
+    label_of,
+)
+from tools.bench.peers import Peers
+from tools.bench.report import Table
+
+# What a Pico W has, twice: on 64 bits objects are twice the size.
+_HEAP = "384K"
+# Without collection: room for the hungriest client's messages.
+_HEAP_UNCOLLECTED = "64M"
+_TIMEOUT_S = 60
+_BUSY_LOAD = 0.5
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure: rounds of so many milliseconds, so many messages queued or counted for heap."""
+
+    rounds: int = 7
+    ms: int = 250
+    queued: int = 6000
+    messages: int = 256
+
+
+QUICK = Effort(rounds=1, ms=30, queued=1200, messages=64)
+
+
+@dataclass
+class Figures:
+    """``rates[task][client]``: messages/s, a figure for each round; ``heap_per_message[task][client]`` in bytes;
+    ``size[client]``: bytes of .mpy files and of heap once connected."""
+
+    interpreter: str = ""
+    machine: str = ""
+    date: str = ""
+    load: float = 0.0
+    rates: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    heap_per_message: dict[str, dict[str, float]] = field(default_factory=dict)
+    size: dict[str, dict[str, int]] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+    def ratios(self, task: str, client: str) -> list[float]:
+        """The rates of a client over those of the floor in the same round."""
+        floor = self.rates[task]["floor"]
+        return [rate / of for rate, of in zip(self.rates[task][client], floor, strict=True)]
+
+
+def _micropython() -> Path:
+    program = toolchain.find("micropython")
+    if program is None:
+        raise FileNotFoundError(f"micropython is missing: {toolchain.TOOLS['micropython'].get}")
+    return program
+
+
+class DeviceError(Exception):
+    """A measurement failed on MicroPython; the text is what it printed."""
+
+
+def device(name: str, job: Mapping[str, object], heap: str = _HEAP) -> dict[str, Any]:
+    """Run one measurement; ``job`` is described in ``device/run.py``."""
+    path = [DEVICE, *compiled(CLIENTS[name])]
+    words = [str(_micropython()), "-X", f"heapsize={heap}", str(DEVICE / "run.py")]
+    environment = {"PATH": os.environ.get("PATH", os.defpath)}
+    environment["MICROPYPATH"] = ":".join([*map(str, path), ".frozen"])
+    done = subprocess.run(
+        [*words, json.dumps({"client": name, **job})],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_TIMEOUT_S,
+    )
+    try:
+        return dict(json.loads(done.stdout.strip().rpartition("\n")[2]))
+    except ValueError:
+        raise DeviceError(f"{name}, {dict(job)}:\n{done.stdout}{done.stderr}") from None
+
+
+class _Run:
+    """One run of the benchmark: what it does, and what it has found so far."""
+
+    def __init__(self, effort: Effort, peers: Peers, say: Callable[[str], object]) -> None:
+        self.effort = effort
+        self.peers = peers
+        self.say = say
+        self.figures = Figures()
+
+    def job(self, name: str, task: Task, measure: str) -> dict[str, Any]:
+        """Do one task with one client."""
+        queued = self.effort.queued if task.is_queued else 0
+        if queued:
+            self.peers.queue(task.qos, queued)
+        job = {
+            "task": task.task,
+            "measure": measure,
+            "qos": task.qos,
+            "window": task.window,
+            "host": canned.HOST,
+            "port": self.peers.port(task.peer),
+            "queued": queued,
+            "ms": self.effort.ms,
+            "messages": self.effort.messages,
+        }
+        result = device(name, job, _HEAP_UNCOLLECTED if measure == "heap" else _HEAP)
+        if task.peer in canned.KINDS:
+            count = self.peers.bytes_read(task.peer)
+            wrong = count != result.get("sent", 0) * len(canned.publish_packet(0, 0))
+            if task.peer == "sink" and measure == "rate" and wrong:
+                raise DeviceError(
+                    f"{name} says it sent {result['sent']} messages; the peer read {count} bytes"
+                )
+        return result
+
+    def sizes(self, names: Sequence[str]) -> None:
+        task = next(task for task in TASKS if task.key == "publish 1")
+        for name in names:
+            result = self.job(name, task, "size")
+            files = [Path(file) for file in result["files"] if file.endswith(".mpy")]
+            self.figures.size[name] = {
+                "mpy": sum(file.stat().st_size for file in files),
+                "heap": result["heap"],
+            }
+
+    def heaps(self, wanted: Sequence[str]) -> None:
+        for task in TASKS:
+            found = self.figures.heap_per_message[task.key] = {}
+            for name in clients_of(task, wanted):
+                if CLIENTS[name].is_floor:
+                    continue
+                result = self.job(name, task, "heap")
+                found[name] = result["heap"] / result["messages"]
+            self.say(f"heap, {task.task} {task.title}")
+
+    def rates(self, wanted: Sequence[str]) -> None:
+        for task in TASKS:
+            self.figures.rates[task.key] = {name: [] for name in clients_of(task, wanted)}
+        for i in range(self.effort.rounds):
+            for task in TASKS:
+                found = self.figures.rates[task.key]
+                names = list(found)
+                # In another order each time: nobody always follows the same neighbour.
+                random.Random(i).shuffle(names)
+                for name in names:
+                    result = self.job(name, task, "rate")
+                    found[name].append(result["messages"] * 1e6 / result["us"])
+            self.say(f"round {i + 1} of {self.effort.rounds}")
+
+
+def interpreter() -> str:
+    """The MicroPython that is measured, with its version."""
+    code = "import sys; print(sys.version.split('; ')[1].split(' on ')[0], '.'.join(map(str, sys.implementation[1])))"
+    done = subprocess.run([str(_micropython()), "-c", code], capture_output=True, text=True, check=True)
+    name, build, version = done.stdout.split()
+    return f"{name} {version.replace('..', '.').strip('.')} ({build}), unix build, 64 bit"
+
+
+def machine() -> str:
+    """This machine, in neutral words."""
+    return f"{os.cpu_count()}-core {platform.machine().replace('_', '-')} {platform.system()}"
+
+
+def measure(
+    effort: Effort, wanted: Sequence[str] = tuple(CLIENTS), say: Callable[[str], object] = print
+) -> Figures:
+    """Measure the clients of ``wanted`` (keys of ``CLIENTS``); those that are not installed are left out and named.
+
+    Raises FileNotFoundError (no MicroPython), BrokerError (no mosquitto), DeviceError.
+    """
+    before = os.sched_getaffinity(0)
+    # MicroPython inherits the first processor; the peers have the last.
+    first, last = min(before), max(before)
+    load = os.getloadavg()[0]
+    if load > _BUSY_LOAD:
+        say(f"this machine is busy (load {load:.1f}): the rates below are worth little")
+    names, missing = [], []
+    for name in ["floor", *(name for name in wanted if name != "floor")]:
+        try:
+            compiled(CLIENTS[name])
+            names.append(name)
+        except MissingError as reason:
+            missing.append(str(reason))
+            say(str(reason))
+    os.sched_setaffinity(0, {first})
+    try:
+        with Peers(last) as peers:
+            run = _Run(effort, peers, say)
+            run.figures = Figures(interpreter(), machine(), time.strftime("%Y-%m-%d"), load, missing=missing)
+            run.figures.labels = {name: label_of(name) for name in names}
+            run.sizes(names)
+            run.heaps(names)
+            run.rates(names)
+            return run.figures
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+# ---- the tables ------------------------------------------------------------------------------------------------------
+
+
+def _thousands(rate: float) -> str:
+    return (
+        f"{rate / 1000:.0f}k" if rate >= 10000 else f"{rate / 1000:.1f}k" if rate >= 1000 else f"{rate:.0f}"
+    )
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}".removeprefix("0")
+
+
+def _rate_cell(figures: Figures, task: str, name: str) -> str:
+    rates = figures.rates[task].get(name)
+    if rates is None:
+        return "–"
+    ratios = sorted(figures.ratios(task, name))
+    cell = _thousands(statistics.median(rates))
+    if name == "floor":
+        spread = f"{_thousands(min(rates))}–{_thousands(max(rates))}"
+        return f"{cell} ({spread})"
+    return f"{cell} **{_ratio(statistics.median(ratios))}** ({_ratio(ratios[0])}–{_ratio(ratios[-1])})"
+
+
+def _rate_table(figures: Figures, kind: str, title: str) -> Table:
+    tasks = [task for task in TASKS if task.task == kind]
+    table = Table(title, ["messages/s, ratio to the floor (spread)", *(task.title for task in tasks)])
+    for name, label in figures.labels.items():
+        cells = [_rate_cell(figures, task.key, name) for task in tasks]
+        if any(cell != "–" for cell in cells):
+            table.rows.append([label, *cells])
+    quoted = [_ratio(QUOTED.ratio[task.key]) if task.key in QUOTED.ratio else "–" for task in tasks]
+    table.rows.append([QUOTED.label, *quoted])
+    return table
+
+
+def _memory_table(figures: Figures) -> Table:
+    columns = [".mpy files", "heap held", *HEAP_TASKS.values()]
+    table = Table(
+        "Memory, in bytes: code, heap after import and connect, heap used by a message", ["", *columns]
+    )
+    for name, label in figures.labels.items():
+        size = figures.size[name]
+        cells = [str(size["mpy"]) if size["mpy"] else "–", str(size["heap"])]
+        for task in HEAP_TASKS:
+            used = figures.heap_per_message[task].get(name)
+            cells.append("–" if used is None else f"{used:.0f}")
+        table.rows.append([label, *cells])
+    used_by_quoted = [str(QUOTED.heap_per_message.get(task, "–")) for task in HEAP_TASKS]
+    table.rows.append([QUOTED.label, str(QUOTED.mpy), str(QUOTED.heap), *used_by_quoted])
+    return table
+
+
+def tables(figures: Figures) -> list[Table]:
+    """The figures as three tables; the first says where and when."""
+    memory = _memory_table(figures)
+    memory.notes = (
+        f"{figures.interpreter}; {figures.machine}; {figures.date}.",
+        *(f"Left out: {reason}." for reason in figures.missing),
+    )
+    return [
+        memory,
+        _rate_table(figures, "publish", "Publishing"),
+        _rate_table(figures, "receive", "Receiving"),
+    ]

@@ -1,0 +1,199 @@
+"""Canned peers: just enough of a broker to keep one client busy, and fast enough not to be what is measured.
+
+    python -m tools.bench.canned KIND
+
+It prints the port that it serves, one connection after the other, and after each connection a line with the bytes it
+received; it ends when its standard input does. KIND is
+
+- ``sink``: accepts and reads. For publishing at QoS 0.
+- ``acks``: answers each PUBLISH at QoS 1 with PUBACK. All packets are ``publish_packet``'s, so finding their ids is a
+  matter of strides.
+- ``flood0``, ``flood1``: after SUBSCRIBE, sends PUBLISH at QoS 0 or 1 without end, from a block built beforehand, and
+  reads what comes back (the packet ids count from 1 to 8000, over and over);
+- ``handshakes``: after SUBSCRIBE, sends PUBLISH at QoS 2, and goes through with it, 20 messages at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+TOPIC = b"x/telemetry"
+PAYLOAD = b"0123456789abcdef"
+HOST = "127.0.0.1"
+_ROOM = 1 << 20
+_FLOOD = 4 << 20
+_IDS = 8000
+_LOOK_S = 0.0005
+_GROUP = 10
+
+
+def publish_packet(qos: int, packet_id: int) -> bytes:
+    """The PUBLISH that all clients send and receive here."""
+    name = len(TOPIC).to_bytes(2, "big") + TOPIC
+    body = name + (packet_id.to_bytes(2, "big") if qos else b"") + PAYLOAD
+    return bytes([0x30 | qos << 1, len(body)]) + body
+
+
+def read_packet(peer: socket.socket) -> bytes:
+    """The body of a packet of less than 128 bytes."""
+    head = peer.recv(2, socket.MSG_WAITALL)
+    return peer.recv(head[1], socket.MSG_WAITALL) if len(head) == 2 else b""
+
+
+def sink(peer: socket.socket) -> int:
+    """Read to the end; the number of bytes.
+
+    It looks again after a while instead of waiting for bytes: otherwise a client that is slower than the sink would
+    pay, with each write, for waking it, which costs more than the write.
+    """
+    room = bytearray(_ROOM)
+    total = 0
+    peer.setblocking(False)
+    while True:
+        try:
+            n = peer.recv_into(room)
+        except BlockingIOError:
+            time.sleep(_LOOK_S)
+            continue
+        total += n
+        if not n:
+            return total
+
+
+def acks(peer: socket.socket) -> int:
+    """Answer each PUBLISH with PUBACK until the end; the number of bytes read."""
+    size = len(publish_packet(1, 1))
+    at = 4 + len(TOPIC)
+    room = bytearray(_ROOM)
+    view = memoryview(room)
+    have = total = 0
+    while n := peer.recv_into(view[have:]):
+        total += n
+        have += n
+        whole = have // size * size
+        if not whole:
+            continue
+        answer = bytearray(b"\x40\x02\x00\x00" * (whole // size))
+        answer[2::4] = room[at:whole:size]
+        answer[3::4] = room[at + 1 : whole : size]
+        room[: have - whole] = room[whole:have]
+        have -= whole
+        peer.sendall(answer)
+    return total
+
+
+def flood(peer: socket.socket, qos: int) -> int:
+    """Send PUBLISH until the other end goes; the number of bytes read meanwhile."""
+    request = read_packet(peer)
+    peer.sendall(b"\x90\x03" + request[:2] + bytes([qos]))
+    size = len(publish_packet(0, 1))
+    block = (
+        b"".join(publish_packet(1, i) for i in range(1, _IDS + 1))
+        if qos
+        else publish_packet(0, 0) * (_FLOOD // size)
+    )
+    view = memoryview(block)
+    room = bytearray(_ROOM)
+    peer.setblocking(False)
+    poll = select.poll()
+    poll.register(peer, select.POLLIN | select.POLLOUT)
+    at = total = 0
+    while True:
+        for _, events in poll.poll():
+            if events & select.POLLIN:
+                n = peer.recv_into(room)
+                total += n
+                if not n:
+                    return total
+            if events & (select.POLLERR | select.POLLHUP):
+                return total
+            if events & select.POLLOUT:
+                at += peer.send(view[at:])
+                if at == len(block):
+                    at = 0
+
+
+def handshakes(peer: socket.socket) -> int:
+    """Send QoS 2, two groups of _GROUP messages at a time, until the other end goes; the number of bytes read."""
+    request = read_packet(peer)
+    peer.sendall(b"\x90\x03" + request[:2] + b"\x02")
+    groups = [range(i, i + _GROUP) for i in range(1, 4 * _GROUP, _GROUP)]
+    new = [b"".join(publish_packet(2, i) for i in group) for group in groups]
+    release = [b"".join(bytes([0x62, 2, 0, i]) for i in group) for group in groups]
+    peer.sendall(new[0] + new[1])
+    room = bytearray(8 * _GROUP)
+    total = k = 0
+    # The first two groups are answered with PUBREC alone, each later one together with an older one's PUBCOMP.
+    view = memoryview(room)[: 4 * _GROUP]
+    while True:
+        n = peer.recv_into(view, 0, socket.MSG_WAITALL)
+        total += n
+        if n < len(view):
+            return total
+        peer.sendall(release[k % 4] + new[(k + 2) % 4])
+        k += 1
+        if k == 2:
+            view = memoryview(room)
+
+
+KINDS: dict[str, Callable[[socket.socket], int]] = {
+    "sink": sink,
+    "acks": acks,
+    "flood0": lambda peer: flood(peer, 0),
+    "flood1": lambda peer: flood(peer, 1),
+    "handshakes": handshakes,
+}
+
+
+def serve(kind: str) -> None:
+    """Serve until standard input ends."""
+    work = KINDS[kind]
+    with socket.create_server((HOST, 0)) as server:
+        print(server.getsockname()[1], flush=True)
+        threading.Thread(target=_serve_all, args=(server, work), daemon=True).start()
+        sys.stdin.read()
+
+
+def _serve_all(server: socket.socket, work: Callable[[socket.socket], int]) -> None:
+    while True:
+        peer, _ = server.accept()
+        with peer:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            read_packet(peer)
+            peer.sendall(b"\x20\x02\x00\x00")
+            total = 0
+            with contextlib.suppress(ConnectionError):
+                total = work(peer)
+            print(total, flush=True)
+
+
+@contextlib.contextmanager
+def running(kind: str, root: Path) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """A peer in a process of its own: its port and the process, whose output has a line for each connection."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tools.bench.canned", kind],
+        cwd=root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield int(process.stdout.readline()), process
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(10)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -1,0 +1,9 @@
+"""The floor with reads of 64 KB: what a board with memory to spare could do."""
+
+import bench_floor
+
+
+class Bench(bench_floor.Bench):
+    """Only the size of a read differs."""
+
+    READ = 65536

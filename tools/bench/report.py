@@ -1,0 +1,60 @@
+"""Tables of results: on the terminal, and in ``docs/benchmarks.md`` between markers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools.toolchain import ROOT
+
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+
+
+@dataclass
+class Table:
+    """A title, the columns' heads, and rows of as many cells; the first column names the row."""
+
+    title: str
+    columns: Sequence[str]
+    rows: list[Sequence[str]] = field(default_factory=list)
+    notes: Sequence[str] = ()
+
+
+def text(table: Table) -> str:
+    """The table for a terminal."""
+    lines = [table.columns, *table.rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(table.columns))]
+    out = [table.title, ""]
+    for line in lines:
+        first = line[0].ljust(widths[0])
+        rest = (cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))
+        out.append("  ".join([first, *rest]).rstrip())
+    out[3:3] = ["  ".join("-" * width for width in widths)]
+    out += [f"  {note}" for note in table.notes]
+    return "\n".join(out)
+
+
+def markdown(table: Table) -> str:
+    """The table as Markdown."""
+    out = [f"**{table.title}**", ""]
+    out.append(f"| {' | '.join(table.columns)} |")
+    out.append(f"|---{'|--:' * (len(table.columns) - 1)}|")
+    out += [f"| {' | '.join(row)} |" for row in table.rows]
+    for note in table.notes:
+        out += ["", note]
+    return "\n".join(out)
+
+
+def put(name: str, body: str, document: Path = DOCUMENT) -> None:
+    """Replace what stands between the markers of ``name``: ``<!-- bench NAME -->`` and ``<!-- end NAME -->``.
+
+    Raises ValueError when the document lacks them.
+    """
+    begin, end = f"<!-- bench {name} -->", f"<!-- end {name} -->"
+    old = document.read_text()
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if len(pattern.findall(old)) != 1:
+        raise ValueError(f"{document.name} needs '{begin}' and '{end}', once each")
+    document.write_text(pattern.sub(lambda _: f"{begin}\n{body}\n{end}", old))
