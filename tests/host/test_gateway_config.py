@@ -1,5 +1,6 @@
 """The gateway's configuration: every key is checked, and an error says where it is."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from headwater_host.gateway.config import (
     parse_topic,
 )
 from tests.host.command import headwater
+from tools.toolchain import ROOT
 
 WHOLE = """\
 capture = "/var/lib/headwater"
@@ -237,3 +239,16 @@ def test_a_log_that_cannot_be_opened(tmp_path: Path) -> None:
     assert shown.returncode == 1
     assert shown.stderr.startswith(b"headwater: cannot open the capture log")
     assert b"Traceback" not in shown.stderr
+
+
+def test_the_file_of_the_documentation(tmp_path: Path) -> None:
+    (document,) = re.findall(
+        r"```toml\n(.*?)```", (ROOT / "docs/gateway.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    (tmp_path / "password").write_text("secret\n")
+    file = tmp_path / "gateway.toml"
+    file.write_text(document.replace("/etc/headwater/password", str(tmp_path / "password")))
+    config = check(load(file))
+    assert config.serials[0].port.startswith("/dev/serial/by-id/")
+    assert config.brokers[0].topics == (("boards/#", 1), ("alarms/+", 2))
+    assert config.brokers[0].password == b"secret"

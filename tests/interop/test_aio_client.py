@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import signal
 import socket
 import time
@@ -22,6 +23,7 @@ from headwater_host.aio import (
     MqttTimeoutError,
     Will,
 )
+from tests.host.mqtt_server import speak
 from tools.broker import HOST, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto
@@ -419,6 +421,75 @@ def test_what_is_unacknowledged_goes_out_again_over_the_next_connection(
         assert first == list(range(300))
         if qos == 2:
             assert came == first
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_link_that_is_cut_again_and_again_costs_no_message(mosquitto: StartBroker, qos: int) -> None:
+    """Writer and reader both reach the broker over a link that breaks after some thousand bytes, wherever that is."""
+    broker = mosquitto()
+    fate = random.Random(17)
+    count = 500
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(HOST, broker.port)
+        left = [fate.randrange(100, 3000)]
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            while left[0] > 0 and (data := await source.read(fate.randrange(1, 400))):
+                target.write(data[: left[0]])
+                left[0] -= len(data)
+
+        with contextlib.suppress(OSError):
+            await asyncio.wait(
+                {
+                    asyncio.ensure_future(copy(reader, far_writer)),
+                    asyncio.ensure_future(copy(far_reader, writer)),
+                },
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        far_writer.transport.abort()
+        writer.transport.abort()
+
+    async def scenario() -> None:
+        async with speak(pass_on) as port:
+            writer = Client(HOST, port, identifier=f"w{qos}", clean_session=False, timeout=5)
+            reader = Client(HOST, port, identifier=f"r{qos}", clean_session=False, timeout=5, auto_ack=False)
+            came: list[int] = []
+
+            async def read() -> None:
+                while len(set(came)) < count:
+                    with contextlib.suppress(MqttError):
+                        async with reader:
+                            await reader.subscribe(f"cut/{qos}", qos)
+                            subscribed.set()
+                            while len(set(came)) < count:
+                                message = await reader.messages.__anext__()
+                                came.append(int(message.payload))
+                                await message.ack()
+
+            subscribed = asyncio.Event()
+            reading = asyncio.create_task(read())
+            await subscribed.wait()
+            sent = 0
+            while sent < count or writer.session.outbox.count:
+                with contextlib.suppress(MqttError):
+                    async with writer:
+                        while sent < count:
+                            # What is refused because there is no connection was not handed in.
+                            writer._current()
+                            sent += 1
+                            await writer.publish(f"cut/{qos}", sent - 1, qos)
+                        while writer.session.outbox.count:
+                            writer._current()
+                            await asyncio.sleep(0.01)
+            await asyncio.wait_for(reading, 60)
+            assert writer.session.epoch > 3
+            assert reader.session.epoch > 3
+            assert list(dict.fromkeys(came)) == list(range(count))
+            if qos == 2:
+                assert len(came) == count
 
     asyncio.run(scenario())
 

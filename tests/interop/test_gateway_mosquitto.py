@@ -15,6 +15,7 @@ import pytest
 
 from headwater_host.aio import Client
 from headwater_host.capture import CaptureReader, verify
+from headwater_host.capture.format import MAX_FRAME
 from tests.host.command import Running, environment, headwater, running
 from tests.host.gateway_peers import Landed, landed
 from tools import deploy
@@ -230,6 +231,30 @@ def test_a_full_disk_holds_the_broker_and_the_connection_lives(
         assert command.errors.count("connected,") == 1
     numbers = [int.from_bytes(m.payload[:4], "big") for m in messages(tmp_path) if len(m.payload) > size]
     assert numbers == list(range(count))
+
+
+def test_the_largest_record_is_landed_and_what_is_larger_is_skipped(
+    mosquitto: StartBroker, tmp_path: Path
+) -> None:
+    broker = mosquitto()
+    # The packet is longer than its payload: first byte, four of length, the topic and its length, the packet id.
+    largest = os.urandom(MAX_FRAME - 11)
+
+    async def scenario() -> None:
+        async with Client(HOST, broker.port, timeout=30) as client:
+            await client.publish("tt", largest, 1)
+            await client.publish("tt", largest + b"x", 1)
+            await client.publish("tt", "behind it", 1)
+
+    with running(*gateway(tmp_path, broker, "tt:1"), directory=tmp_path) as command:
+        command.wait_for("subscribed")
+        asyncio.run(scenario())
+        wait_until(lambda: records(tmp_path) == 2, "both are on disk")
+        assert f"skipped a message of {len(largest) + 1} bytes on tt" in command.errors
+        assert command.end() == 0
+    first, second = messages(tmp_path)
+    assert first.payload == largest
+    assert second.payload == b"behind it"
 
 
 def test_a_refusal_is_said_and_tried_again(mosquitto: StartBroker, tmp_path: Path) -> None:

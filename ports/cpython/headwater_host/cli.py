@@ -76,7 +76,11 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     for name, entry in COMMANDS.items():
         # Where -h is the host, as mosquitto's users expect, help is --help.
         sub = commands.add_parser(
-            name, help=entry.help, description=entry.help.capitalize() + ".", conflict_handler="resolve"
+            name,
+            help=entry.help,
+            description=entry.help[0].upper() + entry.help[1:] + ".",
+            conflict_handler="resolve",
+            allow_abbrev=False,
         )
         if name == chosen:
             module = _load(name)

@@ -64,9 +64,15 @@ def filter_bytes(value: str) -> bytes:
     return pattern
 
 
-@lru_cache(maxsize=4096)
 def topic_bytes(value: str) -> bytes:
     """A topic name in UTF-8. Raises MqttArgumentError when it is not one: empty, too long, a wildcard, U+0000."""
+    try:
+        return _names(value) if len(value) <= _REMEMBERED else _name(value)
+    except TypeError as error:
+        raise MqttArgumentError(f"a topic is text, not {type(value).__name__}") from error
+
+
+def _name(value: str) -> bytes:
     name = _encode(value, "topic")
     if len(name) > 65535 or check_name(name, 0, len(name)):
         raise MqttArgumentError(
@@ -84,8 +90,7 @@ def _encode(value: str, what: str) -> bytes:
         raise MqttArgumentError(f"a {what} is text, not {type(value).__name__}") from error
 
 
-@lru_cache(maxsize=4096)
-def _checked(name: bytes) -> int:
+def _check(name: bytes) -> int:
     try:
         text = name.decode()
     except UnicodeDecodeError:
@@ -95,12 +100,23 @@ def _checked(name: bytes) -> int:
     return core.BAD_TOPIC if not text or "#" in text or "+" in text else core.OK
 
 
+def _topic(name: bytes) -> Topic:
+    return Topic(name, "utf-8")
+
+
+# Names come again and again; long ones are not remembered, so that what is remembered stays small.
+_REMEMBERED = 256
+_checked = lru_cache(maxsize=4096)(_check)
+_topics = lru_cache(maxsize=4096)(_topic)
+_names = lru_cache(maxsize=4096)(_name)
+
+
 def check_name(buf: "Bytes", at: int, end: int) -> int:
     """What ``headwater.mqtt.topics.check_name`` answers, without a loop in Python."""
-    return _checked(bytes(buf[at:end]))
+    name = bytes(buf[at:end])
+    return _checked(name) if end - at <= _REMEMBERED else _check(name)
 
 
-@lru_cache(maxsize=4096)
 def topic_of(name: bytes) -> Topic:
     """The topic of a message that was checked: the same object for the same bytes, as long as it is remembered."""
-    return Topic(name, "utf-8")
+    return _topics(name) if len(name) <= _REMEMBERED else _topic(name)

@@ -121,7 +121,8 @@ class Board(Source):
             pump.pump()
             if pump.error is not None:
                 raise pump.error
-        except OSError as error:
+        except Exception as error:
+            # Of the port: it is waited for. Anything else is a fault of ours, and ends the gateway in order.
             self._broken.set_exception(error)
             return
         if self._timer is not None:

@@ -1,0 +1,199 @@
+"""The way into the log on a disk that is held up: order, acknowledgements, and the gate that closes and opens."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.mqtt.decode import Packet
+from headwater.mqtt.transitions import ONLINE
+from headwater_host.capture import CaptureReader
+from headwater_host.capture.asyncio_writer import AsyncCapture
+from headwater_host.gateway.landing import Acknowledgements, Landing
+from headwater_host.gateway.source import offending_frame
+from headwater_host.session import HostServerSession
+
+LIMIT = 20_000
+
+
+class Disk:
+    """A real fdatasync that waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.go.set()
+
+    def __call__(self, fd: int) -> None:
+        assert self.go.wait(20)
+        os.fdatasync(fd)
+
+
+def run(directory: Path, scenario: Callable[[Landing, Disk], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        disk = Disk()
+        capture = AsyncCapture(directory, max_age=0.001, block_bytes=4000, limit_bytes=LIMIT, datasync=disk)
+        fatal: list[Exception] = []
+        async with capture:
+            landing = Landing(capture, LIMIT, fatal.append)
+            try:
+                await asyncio.wait_for(scenario(landing, disk), 20)
+            finally:
+                disk.go.set()
+        assert fatal == []
+
+    asyncio.run(whole())
+
+
+def frames(directory: Path) -> list[bytes]:
+    return [record.frame for block in CaptureReader(directory).blocks() for record in block.records()]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+def test_what_the_log_refuses_is_kept_in_its_order(tmp_path: Path) -> None:
+    taken = [b"%4d" % number + bytes(996) for number in range(100)]
+
+    async def scenario(landing: Landing, disk: Disk) -> None:
+        gates: list[tuple[bool, int]] = []
+        durable: list[int] = []
+        landing.on_gate(lambda is_open: gates.append((is_open, landing.records)))
+        disk.go.clear()
+        for number, frame in enumerate(taken, 1):
+            assert landing.take(7, "serial:x", frame) == number
+            landing.when_durable(number, lambda number=number: durable.append(number))  # type: ignore[misc]
+            await asyncio.sleep(0)
+        # The gate closed at half of the limit, and a good deal more was taken all the same.
+        (first,) = gates
+        assert first[0] is False
+        assert LIMIT // 2 <= 1000 * first[1] < LIMIT
+        assert landing._overflow
+        assert durable == []
+        disk.go.set()
+        await until(lambda: landing.durable == 100)
+        await until(lambda: landing.is_open)
+        assert durable == list(range(1, 101))
+        assert [is_open for is_open, _ in gates] == [False, True]
+        assert landing.waiting == 0
+        # And it goes on as before.
+        landing.take(7, "serial:x", b"last")
+        assert landing.is_open
+        await until(lambda: landing.durable == 101)
+
+    run(tmp_path, scenario)
+    assert frames(tmp_path) == [*taken, b"last"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_acknowledgements_wait_for_the_disk(tmp_path: Path, qos: int) -> None:
+    async def scenario(landing: Landing, disk: Disk) -> None:
+        session = HostServerSession()
+        session.auto_ack = False
+        pushed: list[bytes] = []
+
+        def push() -> None:
+            n = session.out()
+            while n > 0:
+                pushed.append(bytes(session.out_buf[session.out_at : session.out_at + n]))
+                session.sent(n)
+                n = session.out()
+
+        acknowledgements = Acknowledgements(landing, session, push, push)
+
+        def take(p: Packet) -> None:
+            acknowledgements.add(landing.take(1, "serial:x", p.payload_bytes()), p.packet_id, qos)
+
+        session.on_message = take
+        feed(session, "10 0f 0004 4d515454 04 00 0000 0003 616263")
+        push()
+        pushed.clear()
+        disk.go.clear()
+        for packet_id in range(1, 51):
+            feed(session, f"{0x30 | qos << 1:02x} 06 0001 74 {packet_id:04x} 78")
+        await asyncio.sleep(0.05)
+        assert pushed == []
+        assert len(acknowledgements) == 50
+        disk.go.set()
+        await until(lambda: not len(acknowledgements))
+        answers = b"".join(pushed)
+        kind = b"\x40\x02" if qos == 1 else b"\x50\x02"
+        assert answers == b"".join(kind + packet_id.to_bytes(2, "big") for packet_id in range(1, 51))
+
+    run(tmp_path, scenario)
+
+
+def test_a_connection_that_is_gone_gets_no_acknowledgement_of_an_older_one(tmp_path: Path) -> None:
+    async def scenario(landing: Landing, disk: Disk) -> None:
+        session = HostServerSession()
+        session.auto_ack = False
+        acknowledgements = Acknowledgements(landing, session, lambda: None, lambda: None)
+        session.on_message = lambda p: acknowledgements.add(
+            landing.take(1, "serial:x", p.payload_bytes()), p.packet_id, p.qos()
+        )
+        connect = "10 0f 0004 4d515454 04 00 0000 0003 616263"
+        feed(session, connect)
+        disk.go.clear()
+        feed(session, "32 06 0001 74 0001 78")
+        session.lost()
+        feed(session, connect)
+        before = session.tx_end
+        disk.go.set()
+        await until(lambda: not len(acknowledgements))
+        assert session.tx_end == before
+
+    run(tmp_path, scenario)
+
+
+def feed(session: HostServerSession, data: str) -> int:
+    """Bytes from the board; the first begin a connection."""
+    if session.state != ONLINE:
+        session.listen(0)
+    content = bytes.fromhex(data)
+    session.rx.window()
+    session.rx.view[: len(content)] = content
+    return session.feed(len(content))
+
+
+@pytest.mark.parametrize("before", ["", "c000", "30 03 0001 61", "32 05 0001 61 0001", "30 8300 0001 61"])
+@pytest.mark.parametrize(
+    "bad, behind, kept",
+    [
+        ("30 05 0002 c328 41", "c000", True),
+        ("30 8500 0002 c328 41", "", True),
+        ("32 05 0001 61 0000", "c000", True),
+        ("30 03 0002 61", "", True),
+        ("3a 05 0001 23 0001", "", True),
+        ("36 05 0001 61 0001", "", True),
+        ("38 03 0001 61", "", True),
+        ("00 02 0000", "", True),
+        ("30 ffffffff 01", "", True),
+        ("62 02 0000", "", False),
+        ("82 06 0001 0001 61 03", "", False),
+        ("20 02 0000", "", False),
+    ],
+)
+def test_what_broke_the_connection_is_found_again(before: str, bad: str, behind: str, kept: bool) -> None:
+    session = HostServerSession()
+    feed(session, "10 0f 0004 4d515454 04 00 0000 0003 616263")
+    assert feed(session, before + bad + behind) < 0
+    assert offending_frame(session) == (bytes.fromhex(bad) if kept else b"")
+
+
+def test_a_connect_that_is_wrong_is_not_kept() -> None:
+    session = HostServerSession()
+    assert feed(session, "10 0f 0004 4d515454 04 01 0000 0003 616263 c000") < 0
+    assert offending_frame(session) == b""
+
+
+def test_garbage_is_kept_up_to_a_limit() -> None:
+    session = HostServerSession()
+    feed(session, "10 0f 0004 4d515454 04 00 0000 0003 616263")
+    garbage = b"\xff" * 10_000
+    assert feed(session, garbage.hex()) < 0
+    assert offending_frame(session) == garbage[:4096]
