@@ -28,6 +28,8 @@ class RamOutbox:
         if not 0 < slots < FIRST_REQUEST_ID or size < 8:
             raise ValueError("an outbox needs 1 to 65280 slots, and at least 8 bytes")
         self.buf = bytearray(size)
+        # Whatever a slice is given, the buffer keeps its length.
+        self._pin = memoryview(self.buf)
         self.slots = slots
         self.head = 0
         self.count = 0

@@ -3,6 +3,8 @@
 Nothing in this module allocates.
 """
 
+import builtins
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headwater.types import Bytes
@@ -20,8 +22,18 @@ else:
             return value
 
 
+#: What Python raises when something that is not bytes is used as such; MicroPython does not know BufferError.
+NOT_BYTES: "tuple[type[Exception], ...]" = (TypeError, ValueError, IndexError, NotImplementedError)
+if hasattr(builtins, "BufferError"):
+    NOT_BYTES += (BufferError,)
+
 #: Milliseconds are compared modulo 2**30: MicroPython's ticks wrap there on a 32-bit board.
 TICKS_MASK = const(0x3FFFFFFF)
+
+
+def is_bytes(value: object) -> bool:
+    """Whether this is something the encoders can write."""
+    return isinstance(value, (bytes, bytearray, memoryview))
 
 
 def get_u16(buf: "Bytes", at: int) -> int:

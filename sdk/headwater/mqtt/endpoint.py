@@ -39,7 +39,7 @@ from headwater.mqtt.transitions import (
     WRONG,
 )
 from headwater.rxbuf import RxBuf
-from headwater.wire import TICKS_MASK, const
+from headwater.wire import NOT_BYTES, TICKS_MASK, const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ _PUBREC = const(5)
 _PUBREL = const(6)
 _PUBCOMP = const(7)
 _ACK_SIZE = const(4)
+# CONNECT alone takes 14 bytes.
+_SMALLEST = const(16)
 # Where the chunk that is being sent comes from.
 _CONTROL = const(0)
 _ENTRY = const(1)
@@ -61,6 +63,9 @@ _ENTRY = const(1)
 _DELIVERED = const(1)
 _ANSWERED = const(2)
 _REPEATED = const(3)
+# In the place of a place among the open ids: a message at QoS 1; one at QoS 2 that has come before.
+_QOS_1 = const(-1)
+_REPETITION = const(-1)
 
 
 class Endpoint:
@@ -88,15 +93,19 @@ class Endpoint:
         response_ms: int,
         check: "NameCheck" = check_name,
     ):
+        if tx_size < _SMALLEST:
+            raise ValueError("the transmit buffer needs at least 16 bytes")
         self.rx = rx
         self.tx = bytearray(tx_size)
         self.tx_end = 0
+        # Whatever a slice is given, the buffer keeps its length.
+        self._pin = memoryview(self.tx)
         self.tx_size = tx_size
         self.outbox = outbox
         self.window = window
         self.packet = Packet(rx.buf, check)
         self._check = check
-        self.known_topic: Bytes = b""
+        self.known_topic: Bytes | None = None
         self.state = IDLE
         self._turn = 0
         self.status = 0
@@ -132,6 +141,7 @@ class Endpoint:
         self._open_state = bytearray(receive_window)
         self._open_epoch = array("I", [0] * receive_window)
         self._large = LargeMessage()
+        self._close_large = self._large.close
         # From this remaining length on, a PUBLISH is not for the short way of ``feed``.
         self._short = min(128, rx.capacity - 1)
         # The packet types that may arrive, by state, and their handlers, bound once.
@@ -158,22 +168,25 @@ class Endpoint:
 
     def lost(self) -> None:
         """The transport is gone: what is unacknowledged waits for the next connection."""
-        self._stop()
         self.event(LOST)
+        self._stop()
 
     def fail(self, code: int) -> int:
         """End the connection for a reason; returns ``code``, which stays in ``status``."""
-        self._stop()
         self.status = code
         self.event(FAIL)
+        self._stop()
         return code
 
     def _stop(self) -> None:
-        self._large.give_up()
         if self.out_n and self._out_from == _ENTRY:
             self._may_have_left(self._entry)
         self.tx_end = self.out_n = self._unsent = 0
+        # A handler that is running may hold room for its answer, which nobody waits for now.
+        self.tx_size = len(self.tx)
         self.stalled = self._stuck = False
+        # Last, because the sink may raise.
+        self._large.give_up()
 
     def poll(self, now_ms: int) -> int:
         """Tell the time: 0, or the status of a broken connection. ``now_ms`` wraps at 2**30 or a multiple of
@@ -206,17 +219,23 @@ class Endpoint:
         delivered: done.
         """
         box = self.outbox
-        if not session_present:
-            i = box.head
-            for _ in range(box.count):
-                if box.state[i] == REL:
-                    self._delivered(i)
-                i = i + 1 if i + 1 < box.slots else 0
-            for i in range(len(self._open_ids)):
-                self._open_ids[i] = 0
-        self._entry = box.head
-        self._unsent = box.count
-        self.in_flight = 0
+        turn = self._turn
+        try:
+            if not session_present:
+                for i in range(len(self._open_ids)):
+                    self._open_ids[i] = 0
+                i = box.head
+                for _ in range(box.count):
+                    if box.state[i] == REL:
+                        self._delivered(i)
+                        if self._turn != turn:
+                            return
+                    i = i + 1 if i + 1 < box.slots else 0
+        finally:
+            # Also when ``on_delivered`` raises.
+            self._entry = box.head
+            self._unsent = box.count
+            self.in_flight = 0
         # A server that kept a session which this end has forgotten (a reset, and the outbox was in memory) may hold
         # QoS 2 messages of it under ids that are about to be used again, and would take the new ones for repetitions.
         # So first every id is released; an id that was not held is answered as well (4.3.3).
@@ -232,40 +251,44 @@ class Endpoint:
         bytes-like.
 
         Returns 0 (QoS 0), or its packet id (QoS 1, 2): it is then in the outbox, connection or not, until
-        acknowledged. Errors: E_TOPIC, E_QOS; E_OFFLINE (QoS 0 without a connection); E_AGAIN (the transmit
-        buffer is full for now); E_WINDOW (the outbox is); E_TOO_LARGE.
+        acknowledged. Errors: E_TOPIC, E_QOS; E_ARGUMENT (not bytes); E_OFFLINE (QoS 0 without a connection); E_AGAIN
+        (the transmit buffer is full for now); E_WINDOW (the outbox is); E_TOO_LARGE.
         """
-        if topic is not self.known_topic:
-            # A topic is checked once: the same object again is known to be right, unless it can be changed.
-            n = len(topic)
-            if n > 65535 or self._check(topic, 0, n):
-                return errors.E_TOPIC
-            if isinstance(topic, bytes):
-                self.known_topic = topic
-        if qos == 0:
-            if self.state != ONLINE:
-                return errors.E_OFFLINE
-            end = encode.publish(
-                self.tx, self.tx_end, self.tx_size, topic, payload, 0x31 if retain else 0x30, 0
-            )
-            if end > 0:
-                self.tx_end = end
-                return 0
-            if encode.publish_size(topic, payload, 0) <= self.tx_size:
-                return errors.E_AGAIN
-            return end
-        if qos != 1 and qos != 2:
-            return errors.E_QOS
-        box = self.outbox
-        n = encode.publish_size(topic, payload, qos)
-        at = box.reserve(n)
-        if at < 0:
-            return errors.E_WINDOW if box.count and n <= len(box.buf) else errors.E_TOO_LARGE
-        packet_id = box.next_id()
-        encode.publish(box.buf, at, at + n, topic, payload, 0x30 | qos << 1 | (1 if retain else 0), packet_id)
+        try:
+            if topic is not self.known_topic:
+                # A topic is checked once: the same object again is known to be right, unless it can be changed.
+                n = len(topic)
+                if n > 65535 or self._check(topic, 0, n):
+                    return errors.E_TOPIC
+                if isinstance(topic, bytes):
+                    self.known_topic = topic
+            if qos == 0:
+                return self._publish_now(topic, payload, 0x31 if retain else 0x30)
+            if qos != 1 and qos != 2:
+                return errors.E_QOS
+            box = self.outbox
+            n = encode.publish_size(topic, payload, qos)
+            at = box.reserve(n)
+            if at < 0:
+                return errors.E_WINDOW if box.count and n <= len(box.buf) else errors.E_TOO_LARGE
+            packet_id = box.next_id()
+            head = 0x30 | qos << 1 | (1 if retain else 0)
+            encode.publish(box.buf, at, at + n, topic, payload, head, packet_id)
+        except NOT_BYTES:
+            return errors.E_ARGUMENT
         box.commit(n, qos)
         self._unsent += 1
         return packet_id
+
+    def _publish_now(self, topic: "Bytes", payload: "Bytes", head: int) -> int:
+        """QoS 0: into the transmit buffer, or not at all."""
+        if self.state != ONLINE:
+            return errors.E_OFFLINE
+        end = encode.publish(self.tx, self.tx_end, self.tx_size, topic, payload, head, 0)
+        if end > 0:
+            self.tx_end = end
+            return 0
+        return errors.E_AGAIN if encode.publish_size(topic, payload, 0) <= len(self.tx) else end
 
     def out(self) -> int:
         """How many bytes are to be sent now, from ``out_buf[out_at]`` on; or the status of a broken connection."""
@@ -283,7 +306,12 @@ class Endpoint:
             if self._sweep:
                 return self._out_sweep()
             if self._unsent and self.in_flight < self.window:
-                return self._out_entry()
+                box = self.outbox
+                self.out_buf = box.buf
+                self.out_at = box.at[self._entry]
+                self._out_from = _ENTRY
+                self.out_n = n = box.size[self._entry]
+                return n
         return self.status
 
     def _out_sweep(self) -> int:
@@ -292,20 +320,6 @@ class Endpoint:
             self._swept += 1
             self._put_ack(_PUBREL, self._swept)
         return self.out() if self.tx_end else 0
-
-    def _out_entry(self) -> int:
-        box = self.outbox
-        while self._unsent:
-            i = self._entry
-            if box.state[i] != DONE:
-                self.out_buf = box.buf
-                self.out_at = box.at[i]
-                self._out_from = _ENTRY
-                self.out_n = n = box.size[i]
-                return n
-            self._unsent -= 1
-            self._entry = i + 1 if i + 1 < box.slots else 0
-        return 0
 
     def sent(self, k: int) -> None:
         """The transport took ``k`` of the bytes that ``out`` offered."""
@@ -320,12 +334,21 @@ class Endpoint:
                 if n == 0:
                     self.tx_end = 0
             else:
-                i = self._entry
-                self._may_have_left(i)
-                self._unsent -= 1
+                self._may_have_left(self._entry)
                 self.in_flight += 1
-                self._entry = i + 1 if i + 1 < self.outbox.slots else 0
+                self._next_entry()
         self.out_n = n
+
+    def _next_entry(self) -> None:
+        """Go on to the next entry that is not acknowledged: one that is may leave the outbox at any time."""
+        box = self.outbox
+        i = self._entry
+        while True:
+            i = i + 1 if i + 1 < box.slots else 0
+            self._unsent -= 1
+            if not self._unsent or box.state[i] != DONE:
+                break
+        self._entry = i
 
     def _put(self, end: int) -> int:
         """Take what an encoder wrote behind the control bytes: 0 or its error, E_AGAIN when it may fit later."""
@@ -375,6 +398,8 @@ class Endpoint:
                 i = self._feed_large(i, end)
                 if i < 0:
                     return self.fail(i)
+                if self._turn != turn:
+                    return self.feed(0)
                 if large.left:
                     break
                 continue
@@ -459,15 +484,12 @@ class Endpoint:
             if self.on_message is not None:
                 self.on_message(p)
             return 0
-        packet_id = p.packet_id
-        qos = p.head >> 1 & 3
-        if qos == 2:
-            bad = self._before_qos2(packet_id)
-            if bad:
-                return bad if bad < 0 else 0
-        if self.on_message is not None:
-            self.on_message(p)
-        self._received(packet_id, qos, self.auto_ack)
+        i = _QOS_1
+        if p.head & 4:
+            i = self._open(p.packet_id)
+            if i < 0:
+                return 0 if i == _REPETITION else i
+        self._deliver(self.on_message, p, i, p.packet_id, self.auto_ack)
         return 0
 
     def _find_open(self, packet_id: int) -> int:
@@ -478,42 +500,75 @@ class Endpoint:
                 return i
         return -1
 
-    def _before_qos2(self, packet_id: int) -> int:
-        """0 when the message is new, 1 when it is a repetition: answered, not delivered (4.3.3); or E_RX_WINDOW."""
+    def _open(self, packet_id: int) -> int:
+        """Open a QoS 2 id for a new message: its place; or E_RX_WINDOW.
+
+        _REPETITION when it is open already (4.3.3): that is answered, and not delivered.
+        """
         i = self._find_open(packet_id)
+        if i >= 0:
+            self.duplicates += 1
+            if self._open_state[i] == _ANSWERED:
+                self._put_ack(_PUBREC, packet_id)
+            else:
+                self._open_state[i] = _REPEATED
+            return _REPETITION
+        i = self._find_open(0)
         if i < 0:
-            return 0 if self._find_open(0) >= 0 else errors.E_RX_WINDOW
-        self.duplicates += 1
-        if self._open_state[i] == _ANSWERED:
+            return errors.E_RX_WINDOW
+        self._open_ids[i] = packet_id
+        self._open_state[i] = _DELIVERED
+        self._open_epoch[i] = self.epoch
+        return i
+
+    def _deliver(
+        self, handler: "Callable[..., object] | None", message: object, i: int, packet_id: int, answer: bool
+    ) -> None:
+        """Hand over a message at QoS 2, ``i`` being its place among the open ids, or at QoS 1; and answer it.
+
+        The handler may publish until the transmit buffer is full: room for the answer is kept. It may raise: the
+        message then counts as if it had never come. It may end the connection, and even begin another one.
+        """
+        turn = self._turn
+        epoch = self.epoch
+        if handler is not None:
+            self.tx_size -= _ACK_SIZE
+            try:
+                handler(message)
+            except BaseException:
+                if i >= 0 and self._open_ids[i] == packet_id and self._open_epoch[i] == epoch:
+                    self._open_ids[i] = 0
+                raise
+            finally:
+                if self._turn == turn:
+                    self.tx_size += _ACK_SIZE
+        if not answer:
+            return
+        if self._turn != turn:
+            # Its connection is over. At QoS 1 it comes again; at QoS 2 it is its repetition that is to be answered.
+            if i >= 0 and self.acknowledge(packet_id, 2, epoch) == errors.E_AGAIN:
+                self._open_state[i] = _ANSWERED
+        elif i >= 0:
+            self._open_state[i] = _ANSWERED
             self._put_ack(_PUBREC, packet_id)
         else:
-            self._open_state[i] = _REPEATED
-        return 1
-
-    def _received(self, packet_id: int, qos: int, answer: bool) -> None:
-        """A message at QoS 1 or 2 was delivered.
-
-        Note it, and answer it now or when the application says so.
-        """
-        if qos == 2:
-            i = self._find_open(0)
-            self._open_ids[i] = packet_id
-            self._open_state[i] = _ANSWERED if answer else _DELIVERED
-            self._open_epoch[i] = self.epoch
-        if answer:
-            self._put_ack(_PUBACK if qos == 1 else _PUBREC, packet_id)
+            self._put_ack(_PUBACK, packet_id)
 
     def acknowledge(self, packet_id: int, qos: int, epoch: int) -> int:
         """With ``auto_ack`` off: acknowledge a message; ``epoch`` is the endpoint's when the message came.
 
-        Acknowledge in the order of arrival (4.6). 0; E_AGAIN when the transmit buffer is full for now;
-        E_STATE for a QoS 1 message of an earlier connection (it comes again); E_UNKNOWN_ID for a QoS 2
-        message that is not open.
+        Acknowledge in the order of arrival (4.6). 0; E_QOS; E_AGAIN when the transmit buffer is full for now;
+        E_STATE for a QoS 1 message of an earlier connection (it comes again); E_UNKNOWN_ID for what is no packet id, or
+        at QoS 2 does not wait for an acknowledgement.
         """
+        if qos != 1 and qos != 2:
+            return errors.E_QOS
+        if not 0 < packet_id < 65536:
+            return errors.E_UNKNOWN_ID
         i = 0
         if qos == 2:
             i = self._find_open(packet_id)
-            if i < 0 or packet_id == 0 or self._open_epoch[i] != epoch:
+            if i < 0 or self._open_epoch[i] != epoch or self._open_state[i] == _ANSWERED:
                 return errors.E_UNKNOWN_ID
             if self.state != ONLINE or (epoch != self.epoch and self._open_state[i] != _REPEATED):
                 # Its repetition will be answered at once.
@@ -599,7 +654,16 @@ class Endpoint:
                 return 0
             if self._find_open(0) < 0:
                 return errors.E_RX_WINDOW
-        if not large.open(p, self.sink):
+        turn = self._turn
+        sink = self.sink
+        taken = large.offer(p, sink)
+        if self._turn != turn:
+            # The sink has ended the connection.
+            if taken and sink is not None:
+                sink.close(False)
+            return 0
+        large.streaming = taken
+        if not taken:
             self.skipped += 1
         return 0
 
@@ -615,17 +679,22 @@ class Endpoint:
             return i
         n = large.payload_here(i, end)
         large.left -= n
-        rx.start = i + n
+        i += n
+        rx.start = i
         if n:
-            large.write(rx.buf, i, n)
-        if large.left == 0 and large.qos:
-            streamed = large.streaming
-            bad = self._before_qos2(large.packet_id) if large.qos == 2 else 0
-            if bad < 0:
-                return bad
+            turn = self._turn
+            large.write(rx.buf, i - n, n)
+            if self._turn != turn:
+                return i
+        if large.left:
+            return i
+        if large.qos == 0:
             large.close(True)
-            if bad == 0:
-                self._received(large.packet_id, large.qos, self.auto_ack or not streamed)
-        elif large.left == 0:
-            large.close(True)
-        return i + n
+            return i
+        place = _QOS_1
+        if large.qos == 2:
+            place = self._open(large.packet_id)
+            if place < 0:
+                return i if place == _REPETITION else place
+        self._deliver(self._close_large, True, place, large.packet_id, self.auto_ack or not large.streaming)
+        return i

@@ -59,11 +59,17 @@ class LargeMessage:
         self.left = p.end - p.payload_at
         return p.payload_at
 
-    def open(self, p: "Packet", sink: "Sink | None") -> bool:
-        """Offer the message to the sink; whether the sink takes it."""
+    def offer(self, p: "Packet", sink: "Sink | None") -> bool:
+        """Offer the message to the sink: whether it takes it. If it raises, the message passes, unacknowledged."""
         self._sink = sink
-        self.streaming = bool(sink is not None and p.topic_end > p.topic_at and sink.open(p, self.left))
-        return self.streaming
+        self.streaming = False
+        if sink is None or p.topic_end == p.topic_at:
+            return False
+        try:
+            return sink.open(p, self.left)
+        except BaseException:
+            self.qos = 0
+            raise
 
     def pass_head(self, buf: "Bytes", at: int, end: int) -> int:
         """Pass over a topic that did not fit, and read the packet id behind it; the offset reached, or E_PACKET_ID."""
@@ -91,7 +97,7 @@ class LargeMessage:
             return
         try:
             self._sink.write(buf, at, n)
-        except Exception:
+        except BaseException:
             self.qos = 0
             self.close(False)
             raise
