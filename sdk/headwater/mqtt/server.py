@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 #: What ``on_connect`` answers to take a client back into its session; 0 takes it into a new one.
 SESSION_PRESENT = const(256)
 _MAX_FILTERS = const(64)
+# SUBACK without its codes; UNSUBACK.
+_SUBACK_HEAD = const(4)
+_UNSUBACK_SIZE = const(4)
 #: Answers a handler gives when its reply has no room yet.
 _LATER = const(1)
 
@@ -105,14 +108,14 @@ class ServerSession(Endpoint):
         bad = super().poll(now_ms)
         if bad:
             return bad
-        quiet = (now_ms - self.rx_time) & TICKS_MASK
         if self.state == CONNECTING:
-            limit = self.response_ms
+            # Since the connection began: nothing has been sent yet. A byte now and then does not hold it open.
+            late = (now_ms - self.tx_time) & TICKS_MASK >= self.response_ms
         elif self.state == ONLINE and self.keep_alive:
-            limit = self.keep_alive * 1500
+            late = (now_ms - self.rx_time) & TICKS_MASK >= self.keep_alive * 1500
         else:
             return 0
-        return self.fail(errors.E_TIMEOUT) if quiet >= limit else 0
+        return self.fail(errors.E_TIMEOUT) if late else 0
 
     def _on_connect(self, p: "Packet") -> int:
         c = self.connect_packet
@@ -124,12 +127,17 @@ class ServerSession(Endpoint):
         if c.client_id_at == c.client_id_end and not c.clean():
             return self._refuse_connect(spec.BAD_CLIENT_ID)
         if self.on_connect is not None:
+            turn = self._turn
             code = self.on_connect(c, p)
+            if self._turn != turn:
+                # The connection is over: there is nobody to answer.
+                return 0
         else:
-            code = SESSION_PRESENT if self._has_session and not c.clean() else 0
+            code = SESSION_PRESENT if self._has_session else 0
         if 0 < code < SESSION_PRESENT:
             return self._refuse_connect(code)
-        present = code == SESSION_PRESENT
+        # A clean session begins anew, whatever was kept (3.2.2.2).
+        present = code == SESSION_PRESENT and not c.clean()
         if not present:
             self.outbox.clear()
         self._has_session = not c.clean()
@@ -148,28 +156,47 @@ class ServerSession(Endpoint):
         bad = decode_server.subscribe(p)
         if bad:
             return bad
-        if p.code > _MAX_FILTERS:
+        size = p.code + _SUBACK_HEAD
+        if p.code > _MAX_FILTERS or size > len(self.tx):
             return errors.E_RX_TOO_LARGE
-        if self.tx_size - self.tx_end < p.code + 5:
+        if self.tx_size - self.tx_end < size:
             return _LATER
+        packet_id = p.packet_id
         n = 0
-        qos = decode_server.next_filter(p)
-        while qos >= 0:
-            self._codes[n] = self.on_subscribe(p, qos) if self.on_subscribe is not None else qos
-            n += 1
+        turn = self._turn
+        # The handler may send what is retained: room for the answer is kept.
+        self.tx_size -= size
+        try:
             qos = decode_server.next_filter(p)
-        codes = memoryview(self._codes)[:n]
-        self.tx_end = encode_server.suback(self.tx, self.tx_end, self.tx_size, p.packet_id, codes)
+            while qos >= 0 and self._turn == turn:
+                self._codes[n] = self.on_subscribe(p, qos) if self.on_subscribe is not None else qos
+                n += 1
+                qos = decode_server.next_filter(p)
+        finally:
+            if self._turn == turn:
+                self.tx_size += size
+        if self._turn == turn:
+            codes = memoryview(self._codes)[:n]
+            self.tx_end = encode_server.suback(self.tx, self.tx_end, self.tx_size, packet_id, codes)
         return 0
 
     def _on_unsubscribe(self, p: "Packet") -> int:
         bad = decode_server.subscribe(p)
         if bad:
             return bad
+        packet_id = p.packet_id
         if self.on_unsubscribe is not None:
-            while decode_server.next_filter(p) >= 0:
-                self.on_unsubscribe(p)
-        self._put_ack(spec.UNSUBACK, p.packet_id)
+            turn = self._turn
+            self.tx_size -= _UNSUBACK_SIZE
+            try:
+                while self._turn == turn and decode_server.next_filter(p) >= 0:
+                    self.on_unsubscribe(p)
+            finally:
+                if self._turn == turn:
+                    self.tx_size += _UNSUBACK_SIZE
+            if self._turn != turn:
+                return 0
+        self._put_ack(spec.UNSUBACK, packet_id)
         return 0
 
     def _on_pingreq(self, p: "Packet") -> int:

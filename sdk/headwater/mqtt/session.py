@@ -9,10 +9,10 @@ from headwater import errors
 from headwater.mqtt import decode, encode, spec
 from headwater.mqtt.endpoint import Endpoint
 from headwater.mqtt.topics import check_filter, check_name
-from headwater.mqtt.transitions import ACCEPT, CLIENT_TAKES, CLOSING, CONNECTING, FINISH, ONLINE, OPEN
+from headwater.mqtt.transitions import ACCEPT, CLIENT_TAKES, CLOSING, CONNECTING, FINISH, LOST, ONLINE, OPEN
 from headwater.rxbuf import RxBuf
 from headwater.store import FIRST_REQUEST_ID, RamOutbox
-from headwater.wire import TICKS_MASK, const
+from headwater.wire import NOT_BYTES, TICKS_MASK, const, is_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,11 +114,16 @@ class ClientSession(Endpoint):
     ) -> int:
         """What the server publishes when the connection is lost (3.1.2.5), from the next ``connect`` on.
 
-        E_TOPIC, E_QOS.
+        E_TOPIC, E_QOS, E_ARGUMENT (not bytes, or too many).
         """
-        if topic is not None and (len(topic) > 65535 or self._check(topic, 0, len(topic))):
-            return errors.E_TOPIC
-        if not 0 <= qos <= 2:
+        try:
+            if topic is not None and (len(topic) > 65535 or self._check(topic, 0, len(topic))):
+                return errors.E_TOPIC
+        except NOT_BYTES:
+            return errors.E_ARGUMENT
+        if not is_bytes(payload) or len(payload) > 65535:
+            return errors.E_ARGUMENT
+        if qos != 0 and qos != 1 and qos != 2:
             return errors.E_QOS
         self._will_topic = topic
         self._will_payload = payload
@@ -133,21 +138,25 @@ class ClientSession(Endpoint):
         self.return_code = 0
         for i in range(_REQUESTS):
             self._request_ids[i] = 0
-        end = encode.connect(
-            self.tx,
-            0,
-            self.tx_size,
-            self.client_id,
-            self.keep_alive,
-            self.clean,
-            self._will_topic,
-            self._will_payload,
-            self._will_qos,
-            self._will_retain,
-            self._user,
-            self._password,
-        )
+        try:
+            end = encode.connect(
+                self.tx,
+                0,
+                self.tx_size,
+                self.client_id,
+                self.keep_alive,
+                self.clean,
+                self._will_topic,
+                self._will_payload,
+                self._will_qos,
+                self._will_retain,
+                self._user,
+                self._password,
+            )
+        except NOT_BYTES:
+            end = errors.E_ARGUMENT
         if end < 0:
+            self.event(LOST)
             return end
         self.tx_end = end
         self.event(OPEN)
@@ -156,10 +165,10 @@ class ClientSession(Endpoint):
     def subscribe(self, topic_filter: "Bytes", qos: int = 0) -> int:
         """SUBSCRIBE to one filter. Returns the packet id, which ``on_answer`` gets with the answer.
 
-        E_FILTER, E_QOS, E_OFFLINE, E_TOO_LARGE; E_AGAIN when the transmit buffer is full or eight requests
+        E_FILTER, E_QOS, E_ARGUMENT, E_OFFLINE, E_TOO_LARGE; E_AGAIN when the transmit buffer is full or eight requests
         are unanswered.
         """
-        if not 0 <= qos <= 2:
+        if qos != 0 and qos != 1 and qos != 2:
             return errors.E_QOS
         return self._request(topic_filter, qos, spec.SUBACK)
 
@@ -168,9 +177,12 @@ class ClientSession(Endpoint):
         return self._request(topic_filter, -1, spec.UNSUBACK)
 
     def _request(self, topic_filter: "Bytes", qos: int, answer: int) -> int:
-        n = len(topic_filter)
-        if n > 65535 or check_filter(topic_filter, 0, n):
-            return errors.E_FILTER
+        try:
+            n = len(topic_filter)
+            if n > 65535 or check_filter(topic_filter, 0, n):
+                return errors.E_FILTER
+        except NOT_BYTES:
+            return errors.E_ARGUMENT
         if self.state != ONLINE:
             return errors.E_OFFLINE
         k = 0
@@ -214,20 +226,21 @@ class ClientSession(Endpoint):
         state = self.state
         if state == ONLINE and self.keep_alive:
             interval = self.keep_alive * 750
-            if self._pinged:
-                if (
-                    (now_ms - self._ping_time) & TICKS_MASK
-                    >= self.response_ms
-                    <= (now_ms - self.rx_time) & TICKS_MASK
-                ):
-                    return self.fail(errors.E_TIMEOUT)
-            elif (now_ms - self.tx_time) & TICKS_MASK >= interval or (
-                now_ms - self.rx_time
-            ) & TICKS_MASK >= interval:
-                if self._put(encode.bare(self.tx, self.tx_end, self.tx_size, spec.PINGREQ)) == 0:
+            quiet = (now_ms - self.rx_time) & TICKS_MASK
+            if self.tx_end:
+                # What waits to be sent is as good as a ping, or is one: then its time has not begun.
+                self._ping_time = now_ms
+            elif self._pinged and quiet >= self.response_ms <= (now_ms - self._ping_time) & TICKS_MASK:
+                return self.fail(errors.E_TIMEOUT)
+            elif (now_ms - self.tx_time) & TICKS_MASK >= interval or (quiet >= interval and not self._pinged):
+                # Also when a ping is unanswered, because the answer is queued behind something large: the server
+                # wants to hear from us in every interval (3.1.2-23).
+                self.tx_end = encode.bare(self.tx, 0, self.tx_size, spec.PINGREQ)
+                if not self._pinged:
                     self._pinged = True
                     self._ping_time = now_ms
-        elif state == CONNECTING and (now_ms - self.rx_time) & TICKS_MASK >= self.response_ms:
+        elif state == CONNECTING and (now_ms - self.tx_time) & TICKS_MASK >= self.response_ms:
+            # Since CONNECT left: a byte of the answer now and then does not hold the connection open.
             return self.fail(errors.E_TIMEOUT)
         return 0
 
