@@ -12,11 +12,11 @@
 this port. The core itself has no clock. Publishing, polling and receiving allocate nothing once connected.
 """
 
-from headwater.errors import E_AGAIN, E_CLOSED, E_OFFLINE, E_TIMEOUT, HeadwaterError
+from headwater.errors import E_AGAIN, E_ARGUMENT, E_CLOSED, E_OFFLINE, E_TIMEOUT, HeadwaterError
 from headwater.mqtt.encode import publish as encode_publish
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.transitions import CLOSING, ONLINE
-from headwater.wire import TICKS_MASK, const
+from headwater.wire import NOT_BYTES, TICKS_MASK, const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,7 +136,12 @@ class Client:
             and not session.out_n
         ):
             # Nothing waits: straight to the transport, the shortest way there is.
-            n = encode_publish(session.tx, 0, session.tx_size, topic, payload, 0x31 if retain else 0x30, 0)
+            try:
+                n = encode_publish(
+                    session.tx, 0, session.tx_size, topic, payload, 0x31 if retain else 0x30, 0
+                )
+            except NOT_BYTES:
+                return E_ARGUMENT
             if n > 0:
                 try:
                     k = self._write(session.tx, 0, n)
@@ -179,7 +184,8 @@ class Client:
 
         0, or the negative status with which the connection ended; E_OFFLINE when there is none.
         """
-        if self._transport is None:
+        transport = self._transport
+        if transport is None:
             return self.status or E_OFFLINE
         session = self.session
         status = self._flush()
@@ -193,6 +199,8 @@ class Client:
         for _ in range(_READS):
             if session.stalled:
                 status = session.feed(0)
+                if self._transport is not transport:
+                    return self.status
                 if status:
                     return self._drop(status)
             room = rx.window()
@@ -207,6 +215,9 @@ class Client:
             if n == 0:
                 return self._drop(E_CLOSED)
             status = session.feed(n)
+            if self._transport is not transport:
+                # A handler has closed this connection, or has opened another: nothing here is its business.
+                return self.status
             if status:
                 return self._drop(status)
             # Answers leave together, one write for all that a read brought.
@@ -249,7 +260,7 @@ class Client:
 
     def disconnect(self) -> None:
         """Say DISCONNECT, as far as the transport takes it at once, and close."""
-        if self._transport is not None and self.session.disconnect() == 0:
+        if self._transport is not None and self._flush() == 0 and self.session.disconnect() == 0:
             self._flush()
         self.close()
 
@@ -259,12 +270,15 @@ class Client:
         if transport is not None:
             self._transport = None
             self._readinto = self._write = _nothing
-            self.session.lost()
             try:
-                transport.close()
-            except OSError:
-                # It was to be given up, and now it is.
-                pass
+                self.session.lost()
+            finally:
+                # Also when a sink raises that is told of it.
+                try:
+                    transport.close()
+                except OSError:
+                    # It was to be given up, and now it is.
+                    pass
 
     def _drop(self, status: int) -> int:
         """The connection is over: give the transport back and say why."""
