@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import vectors
-from test_mqtt_vectors import NAMES, encoded
+from test_mqtt_encode import NAMES, encoded
 
 from headwater.mqtt import encode, encode_server, spec
 from tools import pcap, toolchain

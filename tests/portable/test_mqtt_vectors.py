@@ -1,6 +1,6 @@
 # heap: 1M
 # heap: 16M
-"""The shared MQTT vectors through the decoders, the encoders and both sessions: whole, in pieces, with bytes behind.
+"""The shared MQTT vectors through the decoders and both sessions: whole, in pieces, with bytes behind.
 
 Whatever the pieces and the size of the receive buffer, a packet has one outcome.
 """
@@ -8,7 +8,7 @@ Whatever the pieces and the size of the receive buffer, a packet has one outcome
 import vectors
 
 from headwater import errors
-from headwater.mqtt import decode, decode_server, encode, encode_server, spec
+from headwater.mqtt import decode, decode_server, spec
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.transitions import CLOSING, ERROR, ONLINE
@@ -17,14 +17,13 @@ from headwater.reasons import REASONS, reason
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from headwater.mqtt.decode import Packet
     from headwater.mqtt.decode_server import Connect
     from headwater.types import Bytes
 
-    class Row(dict):  # type: ignore[type-arg]
-        """A row of the vector file."""
-
+    Row = dict[str, Any]
 
 NAMES = (
     "",
@@ -484,82 +483,3 @@ def test_server_usual_buffer() -> None:
 
 def test_server_large_buffer() -> None:
     check_rows(_session(True, SIZES[3]))
-
-
-# -- encoders ----------------------------------------------------------------------------------------------------------
-
-
-def encoded(call: str, a: "Row", buf: bytearray, at: int, limit: int) -> int:
-    """Call an encoder with a row's arguments."""
-    if call == "publish":
-        head = 0x30 | (8 if a["dup"] else 0) | a["qos"] << 1 | (1 if a["retain"] else 0)
-        topic = vectors.text_of(a, "topic")
-        return encode.publish(buf, at, limit, topic, vectors.unhex(a["payload"]), head, a["packet_id"])
-    if call == "acknowledge":
-        return encode.acknowledge(buf, at, limit, NAMES.index(a["type"]), a["packet_id"])
-    if call == "bare":
-        return encode.bare(buf, at, limit, NAMES.index(a["type"]))
-    if call == "connect":
-        will = a["will"] or {"topic": None, "message": "", "qos": 0, "retain": False}
-        return encode.connect(
-            buf,
-            at,
-            limit,
-            a["client_id"].encode(),
-            a["keep_alive"],
-            a["clean_session"],
-            None if will["topic"] is None else will["topic"].encode(),
-            vectors.unhex(will["message"]),
-            will["qos"],
-            will["retain"],
-            None if a["user_name"] is None else a["user_name"].encode(),
-            None if a["password"] is None else vectors.unhex(a["password"]),
-        )
-    if call == "subscribe":
-        return encode.subscribe(buf, at, limit, a["packet_id"], vectors.text_of(a, "filter"), a["qos"])
-    if call == "unsubscribe":
-        return encode.subscribe(buf, at, limit, a["packet_id"], vectors.text_of(a, "filter"), -1)
-    if call == "connack":
-        return encode_server.connack(buf, at, limit, a["session_present"], a["return_code"])
-    assert call == "suback"
-    return encode_server.suback(buf, at, limit, a["packet_id"], bytes(a["return_codes"]))
-
-
-def test_encode() -> None:
-    for row in vectors.rows("mqtt", "encode"):
-        want = vectors.unhex(row["hex"])
-        n = len(want)
-        buf = bytearray(b"\x55" * (n + 8))
-        end = encoded(row["call"], row["arguments"], buf, 3, n + 3)
-        assert end == n + 3, (row["name"], end)
-        assert buf[3:end] == want, (row["name"], buf[3:end])
-        # Nothing is written before or behind, and the buffer is as long as it was.
-        assert buf[:3] == b"\x55" * 3 and buf[end:] == b"\x55" * 5 and len(buf) == n + 8, row["name"]
-
-
-def test_encode_without_room() -> None:
-    for row in vectors.rows("mqtt", "encode"):
-        n = len(vectors.unhex(row["hex"]))
-        if n > 300:
-            continue
-        buf = bytearray(b"\x55" * (n + 8))
-        for limit in range(3, n + 3):
-            end = encoded(row["call"], row["arguments"], buf, 3, limit)
-            assert end == errors.E_TOO_LARGE, (row["name"], limit, end)
-            assert buf[limit:] == b"\x55" * (n + 8 - limit), (row["name"], limit)
-
-
-def test_encode_publish_size() -> None:
-    for row in vectors.rows("mqtt", "encode"):
-        if row["call"] == "publish":
-            a = row["arguments"]
-            topic = vectors.text_of(a, "topic")
-            size = encode.publish_size(topic, vectors.unhex(a["payload"]), a["qos"])
-            assert size == len(vectors.unhex(row["hex"])), row["name"]
-
-
-def test_every_packet_we_write_is_read_back() -> None:
-    for row in vectors.rows("mqtt", "encode"):
-        data = vectors.unhex(row["hex"])
-        p = decode.Packet(data)
-        assert outcome(p, 0, len(data)) == ("ok", len(data)), row["name"]

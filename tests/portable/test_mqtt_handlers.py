@@ -1,0 +1,501 @@
+"""What an application's handlers may do inside a session: raise, fill buffers, end the connection, begin another."""
+
+from pipe import Ends, Sink, small_ends
+
+from headwater.errors import E_AGAIN
+from headwater.mqtt.server import ServerSession
+from headwater.mqtt.transitions import CLOSING, CONNECTING, IDLE, ONLINE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from headwater.mqtt.decode import Packet
+    from headwater.types import Bytes
+
+LARGE = 150
+
+
+class OopsError(Exception):
+    """What a handler raises."""
+
+
+def run_raising(e: Ends) -> int:
+    """As ``Ends.run``, but handlers may raise: how often they did."""
+    raised = 0
+    moved = 1
+    while moved:
+        try:
+            # Feeding goes on behind the message whose handler raised.
+            assert e.client.feed(0) == 0
+            moved = e.step()
+            assert moved >= 0, moved
+        except OopsError:
+            raised += 1
+    return raised
+
+
+def again(e: Ends) -> None:
+    """A new connection for the same sessions."""
+    e.lose()
+    e.connect()
+
+
+# -- raising -----------------------------------------------------------------------------------------------------------
+
+
+class Raises:
+    """Raises for the payloads it was given, the first time they come."""
+
+    def __init__(self, e: Ends, payloads: "tuple[bytes, ...]"):
+        self._inbox = e.at_client
+        self._payloads = list(payloads)
+        e.client.on_message = self.message
+
+    def message(self, p: "Packet") -> None:
+        payload = p.payload_bytes()
+        if payload in self._payloads:
+            self._payloads.remove(payload)
+            raise OopsError
+        self._inbox.message(p)
+
+
+def test_a_message_whose_handler_raised_is_not_acknowledged_and_comes_again() -> None:
+    for qos in (1, 2):
+        e = small_ends()
+        Raises(e, (b"two",))
+        for payload in (b"one", b"two", b"three"):
+            e.from_server.publish(b"t", payload, qos)
+        assert run_raising(e) == 1
+        assert e.at_client.payloads(qos) == [b"one", b"three"]
+        assert e.from_server.delivered == [b"one", b"three"]
+        again(e)
+        assert e.at_client.payloads(qos) == [b"one", b"three", b"two"]
+        e.quiet()
+
+
+def test_qos_0_goes_on_behind_a_message_whose_handler_raised() -> None:
+    e = small_ends()
+    Raises(e, (b"one", b"two"))
+    for payload in (b"one", b"two", b"three"):
+        e.from_server.publish(b"t", payload, 0)
+    assert run_raising(e) == 2
+    assert e.at_client.payloads(0) == [b"three"]
+    e.quiet()
+
+
+def test_on_delivered_may_raise() -> None:
+    e = small_ends()
+    done: list[int] = []
+
+    def delivered(packet_id: int) -> None:
+        done.append(packet_id)
+        raise OopsError
+
+    e.client.on_delivered = delivered
+    for qos in (1, 2, 1):
+        e.client.publish(b"t", b"x", qos)
+    assert run_raising(e) == 3
+    assert sorted(done) == [1, 2, 3]
+    assert e.client.outbox.count == 0 and e.client.in_flight == 0
+
+
+def test_on_delivered_may_raise_when_the_server_has_lost_the_session() -> None:
+    """PUBREC has come, PUBCOMP has not, and the next CONNACK says that the session is gone: two are delivered then."""
+    e = small_ends()
+    e.server.auto_ack = False
+    ids = [e.client.publish(b"t", bytes([n]), 2) for n in (1, 2)]
+    e.run()
+    for packet_id in ids:
+        assert e.server.acknowledge(packet_id, 2, e.server.epoch) == 0
+    # PUBREC reaches the client; its PUBREL does not reach the server.
+    link = e.link()
+    link.up.cut = len(link.up.log)
+    e.reconnect = False
+    e.run()
+    e.reconnect = True
+    third = e.client.publish(b"t", b"third", 1)
+    e.lose()
+    done: list[int] = []
+
+    def delivered(packet_id: int) -> None:
+        done.append(packet_id)
+        if packet_id == ids[0]:
+            raise OopsError
+
+    e.client.on_delivered = delivered
+    e.server.on_connect = lambda connect, packet: 0
+    e.server.auto_ack = True
+    e.open()
+    assert run_raising(e) == 1
+    assert e.client.state == ONLINE
+    e.run()
+    assert sorted(done) == sorted(ids + [third])
+    assert e.client.outbox.count == 0 and e.client.in_flight == 0
+
+
+def test_a_sink_may_raise_anywhere() -> None:
+    for where in ("open", "write", "close"):
+        for qos in (1, 2):
+            e = small_ends()
+            sink = RaisingSink(e, where)
+            e.client.sink = sink
+            large = bytes([7]) * LARGE
+            e.from_server.publish(b"t", large, qos)
+            e.from_server.publish(b"t", b"behind", 2)
+            assert run_raising(e) == 1, (where, qos)
+            assert [m[1] for m in e.at_client.got] == [b"behind"]
+            assert e.from_server.delivered == [b"behind"], (where, qos)
+            again(e)
+            assert sorted(m[1] for m in e.at_client.got) == sorted([large, b"behind"]), (where, qos)
+            assert e.client.skipped == 0
+            e.quiet()
+
+
+class RaisingSink(Sink):
+    """Raises once, in one of its methods."""
+
+    def __init__(self, e: Ends, where: str):
+        super().__init__(e.at_client)
+        self._where = where
+
+    def _maybe(self, where: str) -> None:
+        if self._where == where:
+            self._where = ""
+            raise OopsError
+
+    def open(self, p: "Packet", size: int) -> bool:
+        self._maybe("open")
+        return super().open(p, size)
+
+    def write(self, buf: "Bytes", at: int, n: int) -> None:
+        super().write(buf, at, n)
+        self._maybe("write")
+
+    def close(self, complete: bool) -> None:
+        if self._where == "close":
+            # The message is not there for the application: forget what was gathered.
+            super().close(True)
+            self._inbox.got.pop()
+        else:
+            super().close(complete)
+        self._maybe("close")
+
+
+def test_a_sink_that_raises_when_told_of_a_cut() -> None:
+    e = small_ends()
+
+    class Angry(Sink):
+        def close(self, complete: bool) -> None:
+            super().close(complete)
+            if not complete:
+                raise OopsError
+
+    e.client.sink = Angry(e.at_client)
+    large = bytes([7]) * LARGE
+    e.from_server.publish(b"t", large, 2)
+    e.link().down.chunk = 40
+    e.step()
+    for end in (e.client, e.server):
+        try:
+            end.lost()
+        except OopsError:
+            pass
+        assert end.state == IDLE
+    e.connect()
+    assert e.at_client.payloads(2) == [large]
+    e.quiet()
+
+
+# -- filling the transmit buffer ---------------------------------------------------------------------------------------
+
+
+def test_a_handler_may_fill_the_transmit_buffer() -> None:
+    """Room is kept for the answer to the message that is being handled, at every QoS, and for whatever is behind it."""
+    for tx_size in (16, 20, 29, 64):
+        for qos in (1, 2):
+            e = small_ends(64, tx_size)
+            refused = [0]
+
+            def fill(p: "Packet", e: Ends = e, refused: "list[int]" = refused) -> None:
+                e.at_client.message(p)
+                size = 0
+                while size < 40:
+                    status = e.client.publish(b"t", bytes(size % 7), 0)
+                    if status == E_AGAIN:
+                        refused[0] += 1
+                    size += 1
+
+            e.client.on_message = fill
+            for n in range(5):
+                e.from_server.publish(b"t", bytes([n]), qos)
+            e.run()
+            assert e.at_client.payloads(qos) == [bytes([n]) for n in range(5)]
+            assert e.client.tx_size == tx_size
+            assert len(e.client.tx) == tx_size
+            assert refused[0]
+            e.quiet()
+
+
+def test_a_sink_may_fill_the_transmit_buffer() -> None:
+    e = small_ends(64, 16)
+
+    class Filling(Sink):
+        def close(self, complete: bool) -> None:
+            super().close(complete)
+            while e.client.publish(b"t", b"", 0) == 0:
+                pass
+
+    e.client.sink = Filling(e.at_client)
+    e.from_server.publish(b"t", bytes(LARGE), 1)
+    e.from_server.publish(b"t", bytes(LARGE), 2)
+    e.run()
+    assert len(e.at_client.got) == 2
+    e.quiet()
+
+
+def test_on_subscribe_may_fill_the_transmit_buffer() -> None:
+    """A server that sends the retained message from within ``on_subscribe``: its SUBACK follows."""
+    e = small_ends(64, 16)
+
+    def retained(p: "Packet", qos: int) -> int:
+        while e.server.publish(b"t", b"r", 0, True) == 0:
+            pass
+        return qos
+
+    answers: list[tuple[int, int]] = []
+    e.client.on_answer = lambda packet_id, code: answers.append((packet_id, code))
+    e.server.on_subscribe = retained
+    packet_id = e.client.subscribe(b"t", 1)
+    e.run()
+    assert answers == [(packet_id, 1)]
+    assert e.at_client.payloads(0)
+    e.server.on_unsubscribe = lambda p: retained(p, 0)
+    packet_id = e.client.unsubscribe(b"t")
+    e.run()
+    assert answers[1:] == [(packet_id, 0)]
+    e.quiet()
+
+
+# -- ending the connection, beginning another --------------------------------------------------------------------------
+
+
+def test_a_handler_may_disconnect() -> None:
+    for qos in (0, 1, 2):
+        e = small_ends()
+
+        def leave(p: "Packet", e: Ends = e) -> None:
+            e.at_client.message(p)
+            assert e.client.disconnect() == 0
+
+        e.client.on_message = leave
+        for n in range(3):
+            e.from_server.publish(b"t", bytes([n]), qos)
+        e.run()
+        # What was behind the message is not looked at any more, and nothing follows DISCONNECT.
+        assert e.at_client.payloads(qos) == [b"\x00"]
+        assert e.client.state == e.server.state == CLOSING
+        assert bytes(e.link().up.log[-2:]) == b"\xe0\x00"
+        assert e.server.graceful
+        e.client.on_message = e.at_client.message
+        again(e)
+        payloads = e.at_client.payloads(qos)
+        assert payloads == [b"\x00"] if qos == 0 else payloads[-2:] == [b"\x01", b"\x02"]
+        assert qos != 2 or payloads == [b"\x00", b"\x01", b"\x02"]
+        e.quiet()
+
+
+def test_a_handler_may_drop_the_connection_and_begin_another() -> None:
+    """It does what ``Client.connect`` does: new transport, CONNECT, and feeding until CONNACK, inside the handler."""
+    for qos in (0, 1, 2):
+        for to_the_end in (False, True):
+            e = small_ends()
+            times = [0]
+
+            def restart(
+                p: "Packet", e: Ends = e, times: "list[int]" = times, to_the_end: bool = to_the_end
+            ) -> None:
+                payload = p.payload_bytes()
+                e.at_client.message(p)
+                if payload == b"one" and times[0] == 0:
+                    times[0] = 1
+                    e.lose()
+                    e.open()
+                    if to_the_end:
+                        e.run()
+
+            e.client.on_message = restart
+            for payload in (b"one", b"two"):
+                e.from_server.publish(b"t", payload, qos)
+            e.run()
+            e.run()
+            assert e.client.state == e.server.state == ONLINE
+            assert len(e.links) == 2
+            got = e.at_client.payloads(qos)
+            if qos == 2:
+                assert got == [b"one", b"two"], (got, to_the_end)
+            elif qos == 1:
+                assert got == [b"one", b"one", b"two"], (got, to_the_end)
+                # Nothing but CONNECT and two acknowledgements went over the second connection.
+                assert len(e.link().up.log) == 15 + 2 * 4
+            else:
+                assert got == [b"one"]
+            assert e.client.strays == e.server.strays == 0
+            if qos == 2 and to_the_end:
+                # The repetition came while its message was still being handled, and was answered after it.
+                assert e.client.duplicates == 1
+            e.quiet()
+
+
+def test_a_handler_may_begin_a_connection_to_a_server_without_the_session() -> None:
+    """The ids mean something else there: the answer to the old message must not go to the new connection."""
+    for qos in (1, 2):
+        e = small_ends()
+        second = [False]
+
+        def restart(p: "Packet", e: Ends = e, second: "list[bool]" = second, qos: int = qos) -> None:
+            e.at_client.message(p)
+            if not second[0]:
+                second[0] = True
+                e.lose()
+                e.server.on_connect = lambda connect, packet: 0
+                e.from_server.pending.clear()
+                e.open()
+                e.run()
+                assert e.server.publish(b"t", b"other", qos) > 0
+
+        e.client.on_message = restart
+        assert e.from_server.publish(b"t", b"old", qos) > 0
+        e.server.on_delivered = None
+        e.run()
+        assert e.at_client.payloads(qos) == [b"old", b"other"]
+        assert e.server.strays == e.client.strays == 0
+        e.quiet()
+
+
+def test_a_sink_may_end_the_connection_anywhere() -> None:
+    for where in ("open", "write", "close"):
+        for qos in (0, 1, 2):
+            for how in ("disconnect", "reconnect"):
+                sink_ends(where, qos, how)
+
+
+def sink_ends(where: str, qos: int, how: str) -> None:
+    e = small_ends()
+    e.server = ServerSession(64, 256, 512, slots=6)
+    e = Ends(e.client, e.server)
+    e.client.lost()
+    e.connect()
+    times = [0]
+
+    def end(here: str) -> None:
+        if here == where and times[0] == 0:
+            times[0] = 1
+            if how == "disconnect":
+                assert e.client.disconnect() == 0
+            else:
+                e.lose()
+                e.open()
+
+    class Ending(Sink):
+        def open(self, p: "Packet", size: int) -> bool:
+            taken = super().open(p, size)
+            end("open")
+            return taken
+
+        def write(self, buf: "Bytes", at: int, n: int) -> None:
+            super().write(buf, at, n)
+            end("write")
+
+        def close(self, complete: bool) -> None:
+            super().close(complete)
+            end("close")
+
+    sink = Ending(e.at_client)
+    e.client.sink = sink
+    # The payload looks like packets, should anybody take it for some.
+    large = b"\x30\x04\x00\x01t!" * 25
+    e.from_server.publish(b"t", large, qos)
+    e.run()
+    if how == "disconnect":
+        assert e.client.state == CLOSING
+        assert bytes(e.link().up.log[-2:]) == b"\xe0\x00", (where, qos)
+        assert not e.client.status
+        e.lose()
+    assert sink.idle(), (where, qos, how)
+    if how == "disconnect":
+        e.connect()
+    assert all(m[1] == large for m in e.at_client.got), (where, qos, how, e.at_client.got)
+    expected = 1 if qos == 2 or (qos == 0 and where == "close") else 0 if qos == 0 else None
+    if expected is None:
+        assert len(e.at_client.got) == (2 if where == "close" else 1), (where, qos, how)
+    else:
+        assert len(e.at_client.got) == expected, (where, qos, how, len(e.at_client.got))
+    assert sink.cut == (0 if where == "close" else 1)
+    e.quiet()
+
+
+def test_on_online_may_disconnect() -> None:
+    e = small_ends()
+    e.lose()
+
+    def leave(session_present: bool) -> None:
+        e.client.disconnect()
+
+    e.client.on_online = leave
+    e.from_client.publish(b"t", b"later", 1)
+    e.open()
+    e.run()
+    assert e.client.state == CLOSING and e.server.graceful
+    assert e.client.outbox.count == 1
+    e.client.on_online = None
+    again(e)
+    assert e.at_server.payloads(1) == [b"later"]
+
+
+def test_on_delivered_may_publish_and_reconnect() -> None:
+    e = small_ends()
+    count = [0]
+
+    def more(packet_id: int) -> None:
+        e.from_client.done(packet_id)
+        count[0] += 1
+        if count[0] < 20:
+            assert e.from_client.publish(b"t", bytes([count[0]]), 1 + count[0] % 2) > 0
+        if count[0] == 10:
+            e.lose()
+            e.open()
+
+    e.client.on_delivered = more
+    e.from_client.publish(b"t", b"first", 1)
+    e.run()
+    e.run()
+    assert count[0] == 20
+    assert len(e.from_client.delivered) == 20
+    e.quiet()
+
+
+def test_on_connect_and_on_subscribe_may_end_the_connection() -> None:
+    e = small_ends()
+    e.lose()
+
+    def refuse_hard(connect: object, packet: "Packet") -> int:
+        e.server.lost()
+        return 0
+
+    e.server.on_connect = refuse_hard
+    e.open()
+    e.step()
+    assert e.server.state == IDLE and e.client.state == CONNECTING
+    assert e.server.out() == 0 and not e.link().down.log
+    e.server.on_connect = None
+    again(e)
+
+    def leave(packet: "Packet", qos: int) -> int:
+        e.server.lost()
+        return 0
+
+    e.server.on_subscribe = leave
+    assert e.client.subscribe(b"t", 0) > 0
+    sent = len(e.link().down.log)
+    e.step()
+    assert e.server.state == IDLE and e.server.out() == 0
+    assert len(e.link().down.log) == sent

@@ -1,0 +1,474 @@
+"""The session's own rules: connecting, windows, packet ids, room."""
+
+from pipe import Ends, Link, Random, Wire, drain, feed, packets, receive, send
+from states import CONNACK, PACKETS, SESSION_KEPT, client_in, online, server_in
+
+from headwater import errors
+from headwater.mqtt import spec, transitions
+from headwater.mqtt.server import SESSION_PRESENT, ServerSession
+from headwater.mqtt.session import ClientSession
+from headwater.mqtt.transitions import CLOSING, CONNECTING, ERROR, IDLE, ONLINE
+from headwater.store import FIRST_REQUEST_ID
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.decode_server import Connect
+
+# -- connecting --------------------------------------------------------------------------------------------------------
+
+
+def test_the_server_sees_what_connect_says() -> None:
+    seen: list[tuple[object, ...]] = []
+
+    def look(c: "Connect", p: "Packet") -> int:
+        buf = p.buf
+
+        def cut(at: int, end: int) -> "bytes | None":
+            return bytes(buf[at:end]) if at >= 0 else None
+
+        seen.append(
+            (
+                cut(c.client_id_at, c.client_id_end),
+                c.keep_alive,
+                c.clean(),
+                cut(c.will_topic_at, c.will_topic_end),
+                cut(c.will_payload_at, c.will_payload_end),
+                c.will_qos(),
+                c.will_retain(),
+                cut(c.user_at, c.user_end),
+                cut(c.password_at, c.password_end),
+            )
+        )
+        return 0
+
+    client = ClientSession(b"board-1", 77, True, b"me", b"\x00pw\xff", tx_size=128)
+    server = ServerSession()
+    server.on_connect = look
+    e = Ends(client, server)
+    e.connect()
+    assert client.set_will(b"gone", b"\xff\x00", 2, True) == 0
+    e.lose()
+    e.connect()
+    assert client.set_will(b"gone", b"", 1) == 0
+    e.lose()
+    e.connect()
+    assert client.set_will(None) == 0
+    e.lose()
+    e.connect()
+    start = (b"board-1", 77, True)
+    login = (b"me", b"\x00pw\xff")
+    none = (None, None, 0, False)
+    assert seen == [
+        start + none + login,
+        start + (b"gone", b"\xff\x00", 2, True) + login,
+        start + (b"gone", b"", 1, False) + login,
+        start + none + login,
+    ]
+    # What was absent in the next CONNECT does not show from the one before.
+    plain = Ends(ClientSession(b"", 0), server)
+    server.lost()
+    plain.connect()
+    assert seen[-1] == (b"", 0, True) + none + (None, None)
+
+
+def test_refusals() -> None:
+    for code in range(1, 6):
+        c = client_in(CONNECTING)
+        status = feed(c, bytes([0x20, 2, 0, code]))
+        assert status == errors.E_REFUSED == c.status == c.poll(1)
+        assert c.return_code == code and c.state == ERROR
+        assert errors.blame(status) == errors.CONNECTION
+        assert c.connect(2) == 0
+        assert c.return_code == 0 and c.status == 0
+        drain(c)
+        assert feed(c, CONNACK) == 0 and c.state == ONLINE
+
+
+def test_a_server_refuses_with_each_code() -> None:
+    for code in range(1, 6):
+        e = Ends(ClientSession(b"c"), ServerSession())
+        e.server.on_connect = lambda c, p, code=code: code
+        e.open()
+        send(e.client, e.link().up)
+        assert receive(e.server, e.link().up) >= 0
+        assert e.server.state == CLOSING and e.server.closing()
+        send(e.server, e.link().down)
+        assert e.server.out() == 0
+        assert receive(e.client, e.link().down) == errors.E_REFUSED
+        assert e.client.return_code == code
+
+
+def test_a_client_that_asks_for_a_clean_session_gets_one() -> None:
+    """Even from an application that would rather go on with the old one [MQTT-3.2.2-1]."""
+    e = Ends(ClientSession(b"c", clean=True), ServerSession())
+    e.server.on_connect = lambda c, p: SESSION_PRESENT
+    e.connect()
+    assert not e.client.session_present
+    # And a server that says otherwise is in error.
+    c = client_in(CONNECTING)
+    assert feed(c, SESSION_KEPT) == errors.E_CODE
+
+
+def test_session_present() -> None:
+    e = Ends(ClientSession(b"c", clean=False), ServerSession())
+    said: list[bool] = []
+    e.client.on_online = said.append
+    e.connect()
+    for _ in range(2):
+        e.lose()
+        e.connect()
+    e.client.clean = True
+    e.lose()
+    e.connect()
+    e.client.clean = False
+    e.lose()
+    e.connect()
+    assert said == [False, True, True, False, False]
+    assert e.client.session_present is False
+
+
+def test_a_server_that_lost_the_session() -> None:
+    """QoS 1 and 2 without PUBREC go out again; what had its PUBREC is delivered, and ids that were open are not."""
+    e = online()
+    e.server.auto_ack = False
+    ids = [e.from_client.publish(b"t", bytes([n]), 1 + n % 2) for n in range(4)]
+    e.from_server.publish(b"t", b"down", 2)
+    e.run()
+    # PUBREC for the second message only, and no PUBCOMP.
+    assert e.server.acknowledge(ids[1], 2, 1) == 0
+    send(e.server, e.link().down)
+    assert receive(e.client, e.link().down) >= 0
+    assert e.client.outbox.state[ids[1] - 1] == transitions.REL
+    e.lose()
+    e.server = ServerSession()
+    second = Ends(e.client, e.server)
+    second.from_client.pending = e.from_client.pending
+    second.connect()
+    assert not e.client.session_present
+    assert [m[1] for m in second.at_server.got] == [b"\x00", b"\x02", b"\x03"]
+    assert all(m[4] for m in second.at_server.got)
+    assert sorted(second.from_client.delivered) == [b"\x00", b"\x01", b"\x02", b"\x03"]
+    # The server's id 1 means another message now.
+    second.from_server.publish(b"t", b"new", 2)
+    second.run()
+    assert second.at_client.payloads(2) == [b"new"]
+    second.quiet()
+
+
+def test_a_clean_session_still_loses_nothing() -> None:
+    e = online(clean=True)
+    e.reconnect = False
+    link = e.link()
+    link.up.cut = len(link.up.log) + 3
+    for n in range(3):
+        e.from_client.publish(b"t", bytes([n]), 1 + n % 2)
+    e.run()
+    e.lose()
+    e.reconnect = True
+    e.connect()
+    assert [m[1] for m in e.at_server.got] == [b"\x00", b"\x01", b"\x02"]
+    e.quiet()
+
+
+def test_connect_that_cannot_be_built() -> None:
+    cases: list[tuple[ClientSession, int]] = [
+        (ClientSession(b"x" * 600, tx_size=512), errors.E_TOO_LARGE),
+        (ClientSession(b"", clean=False), errors.E_ARGUMENT),
+        (ClientSession(b"c", keep_alive=65536), errors.E_ARGUMENT),
+        (ClientSession(b"c", keep_alive=-1), errors.E_ARGUMENT),
+        (ClientSession(b"c", password=b"p"), errors.E_ARGUMENT),
+        (ClientSession(b"x" * 65536, tx_size=70000), errors.E_ARGUMENT),
+        (ClientSession("text"), errors.E_ARGUMENT),  # type: ignore[arg-type]
+        (ClientSession(b"c", user="me"), errors.E_ARGUMENT),  # type: ignore[arg-type]
+        (ClientSession(b"c", user=b"u", password=7), errors.E_ARGUMENT),  # type: ignore[arg-type]
+        (ClientSession(None), errors.E_ARGUMENT),  # type: ignore[arg-type]
+    ]
+    for c, status in cases:
+        for _ in range(2):
+            assert c.connect(0) == status, (c.client_id, status)
+            assert c.state == IDLE and c.out() == 0 and c.poll(1) == 0
+    # Also from within a connection: that is over then.
+    c = client_in(ONLINE)
+    c.publish(b"t", b"x", 1)
+    c.keep_alive = -1
+    assert c.connect(0) == errors.E_ARGUMENT
+    assert c.state == IDLE and c.out() == 0 and c.outbox.count == 1
+    c.keep_alive = 0
+    assert c.connect(0) == 0
+
+
+def test_constructors_refuse_what_cannot_work() -> None:
+    for make in (
+        lambda: ClientSession(b"c", rx_size=15),
+        lambda: ClientSession(b"c", tx_size=15),
+        lambda: ClientSession(b"c", outbox_size=7),
+        lambda: ClientSession(b"c", slots=0),
+        lambda: ClientSession(b"c", slots=FIRST_REQUEST_ID),
+        lambda: ServerSession(tx_size=4),
+    ):
+        try:
+            make()
+        except ValueError:
+            continue
+        raise AssertionError("taken")
+
+
+# -- windows, ids, room ------------------------------------------------------------------------------------------------
+
+
+def test_no_more_in_flight_than_the_window() -> None:
+    for window in (1, 2, 5, 16):
+        e = online(window=window, slots=12, outbox_size=400)
+        e.server.auto_ack = False
+        for n in range(12):
+            assert e.from_client.publish(b"t", bytes([n]), 1 + n % 2) > 0
+        assert e.client.publish(b"t", b"one too many", 1) == errors.E_WINDOW
+        e.run()
+        assert len(e.at_server.got) == e.client.in_flight == min(window, 12)
+        answered = 0
+        while answered < 12:
+            _, _, qos, _, _, packet_id = e.at_server.got[answered]
+            assert e.server.acknowledge(packet_id, qos, 1) == 0
+            answered += 1
+            e.run()
+            assert e.client.in_flight == min(window, 12 - answered)
+            assert len(e.at_server.got) == min(window + answered, 12)
+        e.quiet()
+        assert [m[1] for m in e.at_server.got] == [bytes([n]) for n in range(12)]
+
+
+def test_a_window_that_shrinks() -> None:
+    """Fewer in flight on the next connection; what was acknowledged out of order on the first is not sent again."""
+    e = online(window=4, slots=6)
+    e.server.auto_ack = False
+    for n in range(4):
+        e.from_client.publish(b"t", bytes([n]), 1)
+    e.run()
+    for packet_id in (3, 2):
+        assert e.server.acknowledge(packet_id, 1, 1) == 0
+    e.run()
+    e.client.window = 1
+    e.server.auto_ack = True
+    e.lose()
+    e.connect()
+    assert e.at_server.payloads(1) == [b"\x00", b"\x01", b"\x02", b"\x03", b"\x00", b"\x03"]
+    e.quiet()
+
+
+def test_a_full_outbox_loses_nothing() -> None:
+    """E_WINDOW by slots and by bytes; every message that was taken arrives, at QoS 2 once, over thousands of ids."""
+    random = Random(7)
+    for slots, size in ((1, 64), (2, 64), (3, 40), (7, 100), (16, 64)):
+        e = online(slots=slots, outbox_size=size, window=4)
+        refused = 0
+        sent = {1: 0, 2: 0}
+        for n in range(300):
+            qos = 1 + random.below(2)
+            payload = bytes([n >> 8, n & 255]) + bytes(random.below(9))
+            status = e.from_client.publish(b"t", payload, qos)
+            if status == errors.E_WINDOW:
+                refused += 1
+                e.run()
+                status = e.from_client.publish(b"t", payload, qos)
+            assert 0 < status <= slots, status
+            sent[qos] += 1
+            if random.below(4) == 0:
+                e.step()
+        e.run()
+        e.quiet()
+        assert refused, (slots, size)
+        for qos in (1, 2):
+            assert len(e.at_server.payloads(qos)) == sent[qos]
+            assert e.at_server.payloads(qos) == e.from_client.payloads(qos)
+
+
+def test_request_ids_are_never_a_message_s() -> None:
+    e = online()
+    answers: list[int] = []
+    e.client.on_answer = lambda packet_id, code: answers.append(packet_id)
+    seen = set()
+    for n in range(700):
+        packet_id = e.client.subscribe(b"t/%d" % (n % 7), n % 3) if n % 2 else e.client.unsubscribe(b"t")
+        assert FIRST_REQUEST_ID <= packet_id <= 65535
+        seen.add(packet_id)
+        if n % 5 == 4:
+            e.run()
+    e.run()
+    assert len(answers) == 700 and e.client.strays == 0
+    assert len(seen) > 30
+
+
+def test_eight_requests_wait_for_their_answers() -> None:
+    e = online(tx_size=256)
+    ids = [e.client.subscribe(b"t", 1) for _ in range(8)]
+    assert len(set(ids)) == 8
+    assert e.client.subscribe(b"t", 1) == e.client.unsubscribe(b"t") == errors.E_AGAIN
+    answers: list[tuple[int, int]] = []
+    e.client.on_answer = lambda packet_id, code: answers.append((packet_id, code))
+    e.run()
+    assert answers == [(packet_id, 1) for packet_id in ids]
+    assert e.client.subscribe(b"t", 1) > 0
+
+
+def test_answers_of_another_kind_or_to_nobody() -> None:
+    c = client_in(ONLINE)
+    packet_id = c.subscribe(b"t", 1)
+    assert feed(c, bytes([0xB0, 2, 1, 1])) == 0 and c.strays == 1
+    assert feed(c, bytes([0x90, 3, 1, 1, 0])) == 0 and c.strays == 2
+    assert feed(c, bytes([0xB0, 2, packet_id >> 8, packet_id & 255])) == errors.E_ACK_KIND
+    c = client_in(ONLINE)
+    packet_id = c.unsubscribe(b"t")
+    assert feed(c, bytes([0x90, 3, packet_id >> 8, packet_id & 255, 0])) == errors.E_ACK_KIND
+
+
+def test_suback_codes_reach_the_application() -> None:
+    for code in (0, 1, 2, 0x80):
+        e = online()
+        e.server.on_subscribe = lambda p, qos, code=code: code
+        answers: list[tuple[int, int]] = []
+        e.client.on_answer = lambda packet_id, code, a=answers: a.append((packet_id, code))
+        packet_id = e.client.subscribe(b"t/#", 2)
+        e.run()
+        assert answers == [(packet_id, code)]
+
+
+def test_a_server_takes_many_filters_at_once() -> None:
+    s = server_in(ONLINE)
+    filters: list[tuple[bytes, int]] = []
+
+    def granted(p: "Packet", qos: int) -> int:
+        filters.append((p.topic_bytes(), qos))
+        return qos
+
+    s.on_subscribe = granted
+    body = b"\x00\x05" + b"".join([b"\x00\x02t" + bytes([48 + n, n % 3]) for n in range(64)])
+    assert feed(s, b"\x82" + bytes([len(body) & 127 | 128, len(body) >> 7]) + body) == 0
+    assert filters == [(b"t" + bytes([48 + n]), n % 3) for n in range(64)]
+    assert drain(s) == b"\x90\x42\x00\x05" + bytes([n % 3 for n in range(64)])
+    # One more than it has room to answer.
+    body += b"\x00\x01t\x00"
+    assert feed(s, b"\x82" + bytes([len(body) & 127 | 128, len(body) >> 7]) + body) == errors.E_RX_TOO_LARGE
+
+
+def test_a_subscription_whose_answer_can_never_fit() -> None:
+    """With the smallest transmit buffer SUBACK has room for twelve codes: more is an error, not a wait for ever."""
+    s = ServerSession(tx_size=16)
+    s.listen(0)
+    assert feed(s, PACKETS[spec.CONNECT]) == 0
+    assert drain(s) == CONNACK
+    for count in (12, 13):
+        body = b"\x00\x05" + b"\x00\x01t\x00" * count
+        status = feed(s, b"\x82" + bytes([len(body)]) + body)
+        assert status == (0 if count == 12 else errors.E_RX_TOO_LARGE)
+        assert not s.stalled
+        assert len(drain(s)) == (16 if count == 12 else 0)
+
+
+def test_acknowledgements_wait_for_room() -> None:
+    """The smallest transmit buffer, a transport that takes a byte at a time or nothing: feeding stops, and goes on."""
+    for take, room in ((1, 0), (1, 2), (3, 4), (0, 5)):
+        e = Ends(
+            ClientSession(b"c", 0, False, rx_size=64, tx_size=16),
+            ServerSession(rx_size=64, tx_size=16),
+            [Link(Wire(take, 0, room), Wire(0, 0, 0))],
+        )
+        e.connect()
+        for n in range(12):
+            e.from_server.publish(b"t", bytes([n]), 1 + n % 2)
+        stalls = 0
+        for _ in range(3):
+            # The client reads, and its transport takes nothing.
+            send(e.server, e.link().down)
+            while receive(e.client, e.link().down):
+                pass
+            stalls += e.client.stalled
+            assert e.client.tx_end <= 16
+        assert stalls
+        e.run()
+        e.quiet()
+        assert [m[1] for m in e.at_client.got] == [bytes([n]) for n in range(12)]
+
+
+def test_a_full_receive_buffer_while_stalled() -> None:
+    e = Ends(ClientSession(b"c", 0, False, rx_size=32, tx_size=16), ServerSession())
+    e.connect()
+    for n in range(16):
+        e.from_server.publish(b"t", bytes([n]), 1)
+    send(e.server, e.link().down)
+    while receive(e.client, e.link().down):
+        pass
+    assert e.client.stalled and e.client.rx.window() == 0
+    assert e.client.feed(0) == 0 and e.client.stalled
+    e.run()
+    e.quiet()
+    assert len(e.at_client.got) == 16
+
+
+def test_publish_refusals() -> None:
+    e = online(tx_size=32, outbox_size=64, slots=2)
+    c = e.client
+    c.on_delivered = None
+    assert c.publish(b"t", bytes(27), 0) == 0
+    assert c.publish(b"t", b"", 0) == errors.E_AGAIN
+    assert c.publish(b"t", bytes(28), 0) == errors.E_TOO_LARGE
+    e.run()
+    assert c.publish(b"t", bytes(28), 0) == errors.E_TOO_LARGE
+    assert c.publish(b"t", bytes(57), 1) > 0
+    assert c.publish(b"t", b"", 1) == errors.E_WINDOW
+    assert c.publish(b"t", bytes(58), 1) == errors.E_TOO_LARGE
+    e.run()
+    assert c.publish(b"t", bytes(58), 1) == errors.E_TOO_LARGE
+    e.lose()
+    assert c.publish(b"t", b"", 0) == errors.E_OFFLINE
+    assert c.subscribe(b"t") == c.unsubscribe(b"t") == errors.E_OFFLINE
+    assert c.publish(b"t", b"kept", 2) > 0
+    assert [
+        errors.blame(code) for code in (errors.E_AGAIN, errors.E_WINDOW, errors.E_TOO_LARGE, errors.E_OFFLINE)
+    ] == [errors.ROOM] * 4
+
+
+def test_open_qos_2_messages_are_bounded() -> None:
+    """A peer with more of them open than there is room for: the connection ends, and nothing is delivered twice."""
+    e = Ends(ClientSession(b"c", 0, False, receive_window=3), ServerSession(window=16))
+    e.connect()
+    e.client.auto_ack = False
+    for n in range(4):
+        e.from_server.publish(b"t", bytes([n]), 2)
+    send(e.server, e.link().down)
+    assert receive(e.client, e.link().down) == errors.E_RX_WINDOW
+    assert errors.blame(errors.E_RX_WINDOW) == errors.ROOM
+    assert e.client.state == ERROR
+    assert e.at_client.payloads(2) == [b"\x00", b"\x01", b"\x02"]
+    for packet_id in (1, 2, 3):
+        assert e.client.acknowledge(packet_id, 2, 1) == 0
+    e.client.auto_ack = True
+    e.server.window = 3
+    e.lose()
+    e.connect()
+    assert e.at_client.payloads(2) == [bytes([n]) for n in range(4)]
+    e.quiet()
+
+
+def test_a_board_that_was_reset_releases_its_ids() -> None:
+    """Its outbox was in memory; the server kept the session and a QoS 2 id of it open."""
+    e = online(slots=4)
+    link = e.link()
+    packet_id = e.client.publish(b"t", b"before the reset", 2)
+    send(e.client, link.up)
+    assert receive(e.server, link.up) >= 0
+    for end in (e.client, e.server):
+        end.lost()
+    reborn = Ends(ClientSession(b"c", 0, False, slots=4), e.server)
+    reborn.connect()
+    assert reborn.client.session_present
+    assert [head for head, _, _ in packets(reborn.link().up.log)] == [0x10] + 4 * [0x62]
+    # The same id again, and another message.
+    assert reborn.from_client.publish(b"t", b"after it", 2) == packet_id
+    reborn.run()
+    assert reborn.at_server.payloads(2) == [b"after it"]
+    reborn.quiet()
+    # Once is enough.
+    reborn.lose()
+    reborn.connect()
+    assert [head for head, _, _ in packets(reborn.link().up.log)] == [0x10]
