@@ -1,0 +1,198 @@
+"""The records of a range, column-wise: blocks of the log as numpy arrays, in batches of a good size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater_host.capture.format import HEADER_BYTES, Block
+from headwater_host.capture.problem import Problem
+from headwater_host.capture.scan import BlockInfo, Scan
+from headwater_spark.plan import OFFSET_BITS, Range
+
+Ints = npt.NDArray[np.int64]
+#: A batch ends at this many bytes of frames, however few its records are.
+BATCH_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Batch:
+    """n records. ``data[starts[i] : starts[i + 1]]`` is the frame of record i.
+
+    ``position`` grows in the order of the log; ``peer`` and ``file`` are indexes into ``peers`` and
+    ``files``; ``offset`` is that of the record's block, and ``record`` the record's number in it."""
+
+    time_ns: Ints
+    connection: Ints
+    direction: npt.NDArray[np.uint8]
+    protocol: npt.NDArray[np.uint8]
+    version: npt.NDArray[np.uint8]
+    peer: npt.NDArray[np.int32]
+    peers: list[str]
+    file: npt.NDArray[np.int32]
+    files: list[str]
+    offset: Ints
+    record: npt.NDArray[np.int32]
+    position: Ints
+    starts: npt.NDArray[np.int32]
+    data: npt.NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+    def slice(self, start: int, end: int) -> Batch:
+        """Records ``start`` to ``end``, without a copy."""
+        part = slice(start, end)
+        return Batch(
+            self.time_ns[part],
+            self.connection[part],
+            self.direction[part],
+            self.protocol[part],
+            self.version[part],
+            self.peer[part],
+            self.peers,
+            self.file[part],
+            self.files,
+            self.offset[part],
+            self.record[part],
+            self.position[part],
+            self.starts[start : end + 1],
+            self.data,
+        )
+
+    def frames(self) -> Any:
+        """The frames as an Arrow binary array over the same bytes."""
+        buffers = [None, pa.py_buffer(self.starts), pa.py_buffer(self.data)]
+        return pa.Array.from_buffers(pa.binary(), len(self), buffers)
+
+    def frame(self, i: int) -> bytes:
+        """The frame of record ``i``."""
+        return self.data[self.starts[i] : self.starts[i + 1]].tobytes()
+
+
+def _array(column: memoryview, dtype: str) -> npt.NDArray[Any]:
+    # The block's memoryviews are in native byte order.
+    return np.frombuffer(column, dtype)
+
+
+def _from_block(info: BlockInfo, block: Block, number: int) -> Batch:
+    n = info.header.records
+    starts = np.empty(n + 1, np.int32)
+    starts[0] = 0
+    np.cumsum(_array(block.length, "u4"), out=starts[1:])
+    first = (number << OFFSET_BITS) + info.offset + HEADER_BYTES
+    return Batch(
+        time_ns=_array(block.time_ns, "i8"),
+        # A connection id is below 2**63 until the year 2248; a larger one keeps its bits.
+        connection=_array(block.connection, "i8"),
+        direction=_array(block.direction, "u1"),
+        protocol=_array(block.protocol, "u1"),
+        version=_array(block.version, "u1"),
+        peer=_array(block.peer, "u2").astype(np.int32),
+        peers=block.peers,
+        file=np.zeros(n, np.int32),
+        files=[info.file],
+        offset=np.full(n, info.offset, np.int64),
+        record=np.arange(n, dtype=np.int32),
+        # Where the record's receive time stands: no other record has that place.
+        position=np.arange(first, first + 8 * n, 8, dtype=np.int64),
+        starts=starts,
+        data=np.frombuffer(block.body, np.uint8)[block.frames_at :],
+    )
+
+
+def _codes(
+    parts: Sequence[tuple[npt.NDArray[np.int32], list[str]]],
+) -> tuple[npt.NDArray[np.int32], list[str]]:
+    """Columns of indexes into lists of their own as one column into one list."""
+    number: dict[str, int] = {}
+    columns = []
+    for codes, strings in parts:
+        # A string table may name the same string twice.
+        own = np.array([number.setdefault(string, len(number)) for string in strings], np.int32)
+        columns.append(own[codes])
+    return np.concatenate(columns), list(number)
+
+
+def _join(parts: Sequence[Batch]) -> Batch:
+    """Whole blocks as one batch."""
+    if len(parts) == 1:
+        return parts[0]
+    sizes = [int(part.starts[-1]) for part in parts]
+    starts = [np.zeros(1, np.int32)]
+    starts += (part.starts[1:] + at for part, at in zip(parts, accumulate(sizes, initial=0), strict=False))
+    peer, peers = _codes([(part.peer, part.peers) for part in parts])
+    file, files = _codes([(part.file, part.files) for part in parts])
+    return Batch(
+        time_ns=np.concatenate([part.time_ns for part in parts]),
+        connection=np.concatenate([part.connection for part in parts]),
+        direction=np.concatenate([part.direction for part in parts]),
+        protocol=np.concatenate([part.protocol for part in parts]),
+        version=np.concatenate([part.version for part in parts]),
+        peer=peer,
+        peers=peers,
+        file=file,
+        files=files,
+        offset=np.concatenate([part.offset for part in parts]),
+        record=np.concatenate([part.record for part in parts]),
+        position=np.concatenate([part.position for part in parts]),
+        starts=np.concatenate(starts),
+        data=np.concatenate([part.data[:size] for part, size in zip(parts, sizes, strict=True)]),
+    )
+
+
+def scan(ranges: Iterable[Range]) -> Iterator[tuple[Range, tuple[BlockInfo, Block] | Problem]]:
+    """The good blocks of the ranges, and what is wrong between them, in the order of the log.
+
+    Raises FileNotFoundError when a segment has gone since the plan was made.
+    """
+    for part in ranges:
+        fd = os.open(part.path, os.O_RDONLY)
+        try:
+            for found in Scan(
+                fd, part.file, part.salt, start=part.start, end=part.end, expected=part.expected
+            ):
+                if isinstance(found, Problem):
+                    yield part, found
+                elif found[1] is not None:
+                    yield part, (found[0], found[1])
+        finally:
+            os.close(fd)
+
+
+def read(ranges: Iterable[Range], batch_rows: int) -> Iterator[Batch | Problem]:
+    """The records of the ranges in batches of ``batch_rows``, the last one smaller; small blocks are joined.
+
+    A batch with many bytes is smaller as well. Problems come in the order of the log, batches soon behind.
+    """
+    waiting: list[Batch] = []
+    rows = size = 0
+    for part, found in scan(ranges):
+        if isinstance(found, Problem):
+            yield found
+            continue
+        batch = _from_block(*found, part.number)
+        waiting.append(batch)
+        rows += len(batch)
+        size += len(batch.data)
+        if rows >= batch_rows or size >= BATCH_BYTES:
+            yield from _split(_join(waiting), batch_rows)
+            waiting = []
+            rows = size = 0
+    if waiting:
+        yield from _split(_join(waiting), batch_rows)
+
+
+def _split(batch: Batch, batch_rows: int) -> Iterator[Batch]:
+    """Pieces of at most ``batch_rows`` and about equal size, and of about BATCH_BYTES."""
+    n = len(batch)
+    pieces = max(-(-n // batch_rows), -(-int(batch.starts[-1] - batch.starts[0]) // BATCH_BYTES))
+    for k in range(min(pieces, n)):
+        yield batch.slice(n * k // pieces, n * (k + 1) // pieces)

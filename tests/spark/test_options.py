@@ -1,0 +1,79 @@
+"""The data source's options: what they may be, and what is said when they are not."""
+
+import pytest
+
+from headwater_spark.options import OPTIONS, OptionError, ReadOptions, parse, parse_size
+
+
+def test_defaults() -> None:
+    assert parse({"path": "/log"}) == ReadOptions("/log", "frames", 32 << 20, 1, 1 << 15)
+
+
+def test_names_in_lower_case_as_spark_hands_them_over() -> None:
+    given = {
+        "path": "/log",
+        "view": "decoded",
+        "partitionbytes": "1m",
+        "minpartitions": "4",
+        "batchrows": "10",
+    }
+    assert parse(given) == ReadOptions("/log", "decoded", 1 << 20, 4, 10)
+    assert parse({name.upper(): value for name, value in given.items()}) == parse(given)
+
+
+@pytest.mark.parametrize(
+    "text, size",
+    [
+        ("1", 1),
+        ("33554432", 32 << 20),
+        ("32m", 32 << 20),
+        ("32 MB", 32 << 20),
+        ("2K", 2048),
+        ("1GiB", 1 << 30),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "path, plain",
+    [("/log", "/log"), ("log", "log"), ("file:/log", "/log"), ("file:///log", "/log"), ("a:b", "a:b")],
+)
+def test_paths(path: str, plain: str) -> None:
+    assert parse({"path": path}).path == plain
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({}, "a log to read is missing"),
+        ({"path": ""}, "option path: '' is empty"),
+        ({"path": "s3a://bucket/log"}, "option path: 's3a://bucket/log' is not a directory of a file system"),
+        ({"path": "x", "view": "frame"}, "option view: 'frame' is not one of frames, decoded, badblocks"),
+        ({"path": "x", "partitionbytes": "32x"}, "option partitionBytes: '32x' is not a size such as"),
+        ({"path": "x", "partitionbytes": "0"}, "option partitionBytes: '0' is not between 1 and"),
+        ({"path": "x", "partitionbytes": "2g"}, "option partitionBytes: '2g' is not between 1 and"),
+        ({"path": "x", "partitionbytes": "-1"}, "option partitionBytes: '-1' is not a size"),
+        ({"path": "x", "minpartitions": "two"}, "option minPartitions: 'two' is not a whole number"),
+        ({"path": "x", "minpartitions": "0"}, "option minPartitions: '0' is not between 1 and"),
+        ({"path": "x", "batchrows": "1e5"}, "option batchRows: '1e5' is not a whole number"),
+        ({"path": "x", "batchrows": "9" * 40}, "option batchRows: "),
+        ({"path": "x", "partition_bytes": "1"}, "there is no option 'partition_bytes' for format"),
+    ],
+)
+def test_errors_name_the_option_and_say_what_it_may_be(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError) as error:
+        parse(given)
+    assert message in str(error.value)
+
+
+def test_every_option_is_described() -> None:
+    assert all(option.what for option in OPTIONS)
+    assert {option.name for option in OPTIONS} >= {
+        "path",
+        "view",
+        "partitionBytes",
+        "minPartitions",
+        "batchRows",
+    }

@@ -1,0 +1,279 @@
+"""Partitions of a log: every block is read once, and what is damaged is found once, however the log is cut."""
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwater_host.capture import CaptureReader, CaptureWriter, Problem
+from headwater_spark.columns import BATCH_BYTES, Batch, read
+from headwater_spark.plan import OFFSET_BITS, Plan, plan
+from tests.spark.logs import Rec, publish, write_log
+
+SIZES = (1, 100, 300, 700, 1000, 5000, 1 << 30)
+
+
+def records(count: int, start: int = 0) -> list[Rec]:
+    return [
+        Rec(publish("t", f"{k}", qos=k % 2), at=k, connection=k % 3, peer=f"peer{k % 4}", version=3 + k % 3)
+        for k in range(start, start + count)
+    ]
+
+
+def log_of(directory: Path, *blocks: int, segment_blocks: int = 10**9) -> Path:
+    written: list[list[Rec]] = []
+    for count in blocks:
+        written.append(records(count, sum(len(block) for block in written)))
+    return write_log(directory, written, segment_blocks=segment_blocks)
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(directory.glob("segment-*.hwc"))
+
+
+def read_all(log: Plan, batch_rows: int = 7) -> tuple[list[tuple[object, ...]], list[Problem]]:
+    """Records as (time, connection, peer, direction, protocol, version, frame, file, position), and problems."""
+    found: list[tuple[object, ...]] = []
+    problems: list[Problem] = []
+    for part in log.partitions:
+        for item in read(part, batch_rows):
+            if isinstance(item, Problem):
+                problems.append(item)
+                continue
+            assert 0 < len(item) <= batch_rows
+            found += rows_of(item)
+    return found, problems
+
+
+def rows_of(batch: Batch) -> list[tuple[object, ...]]:
+    frames = batch.frames().to_pylist()
+    return [
+        (
+            int(batch.time_ns[i]),
+            int(batch.connection[i]),
+            batch.peers[batch.peer[i]],
+            int(batch.direction[i]),
+            int(batch.protocol[i]),
+            int(batch.version[i]),
+            frames[i],
+            batch.files[batch.file[i]],
+            int(batch.position[i]),
+        )
+        for i in range(len(batch))
+    ]
+
+
+def by_the_reader(directory: Path) -> tuple[list[tuple[object, ...]], list[Problem]]:
+    """The same, as the host's reader has it; without file and position."""
+    reader = CaptureReader(directory)
+    return [tuple(record) for record in reader.records()], reader.problems
+
+
+def check(directory: Path, size: int) -> list[Problem]:
+    """Cut the log and hold what is in the parts against the whole; returns what is wrong with it."""
+    log = plan(directory, size, 1)
+    for part in log.partitions:
+        assert part
+        for before, after in pairwise(part):
+            assert (before.number, before.end) < (after.number, after.end)
+    found, problems = read_all(log)
+    expected, expected_problems = by_the_reader(directory)
+    assert [row[:-2] for row in found] == expected
+    positions = [row[-1] for row in found]
+    assert positions == sorted(set(positions))  # type: ignore[type-var]
+    everything = {*problems, *(problem for problem in log.problems if problem.kind != "torn")}
+    assert everything == set(expected_problems)
+    assert len(problems) == len(set(problems))
+    return sorted(everything)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("segment_blocks", [1, 3, 100])
+def test_every_record_is_read_once(tmp_path: Path, size: int, segment_blocks: int) -> None:
+    log_of(tmp_path, 5, 1, 9, 2, 30, 4, 4, segment_blocks=segment_blocks)
+    assert check(tmp_path, size) == []
+
+
+def test_partitions_are_of_about_the_size_that_was_asked_for(tmp_path: Path) -> None:
+    log_of(tmp_path, *[10] * 40, segment_blocks=7)
+    total = sum(path.stat().st_size for path in segments(tmp_path))
+    log = plan(tmp_path, total // 8, 1)
+    sizes = [sum(r.end - r.start for r in part) for part in log.partitions]
+    assert sum(sizes) == total == log.bytes
+    block = total / 40
+    assert all(abs(size - total / len(sizes)) <= block for size in sizes)
+    assert len(sizes) in (8, 9)
+    assert (log.blocks, log.records, log.segments) == (40, 400, 6)
+
+
+@pytest.mark.parametrize("least", [1, 2, 3, 5, 8])
+def test_the_number_of_partitions_is_a_multiple(tmp_path: Path, least: int) -> None:
+    log_of(tmp_path, *[5] * 64)
+    for size in (1000, 3000, 1 << 30):
+        assert len(plan(tmp_path, size, least).partitions) % least == 0
+
+
+def test_blocks_are_not_cut(tmp_path: Path) -> None:
+    log_of(tmp_path, 5, 5, 5)
+    log = plan(tmp_path, 1, 100)
+    assert [len(part) for part in log.partitions] == [1, 1, 1]
+
+
+def test_a_log_without_blocks_has_no_partitions(tmp_path: Path) -> None:
+    with CaptureWriter(tmp_path):
+        pass
+    log = plan(tmp_path, 1000, 4)
+    assert (log.partitions, log.records, log.problems) == ([], 0, [])
+
+
+def test_no_log(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no capture log in"):
+        plan(tmp_path, 1000, 1)
+    with pytest.raises(FileNotFoundError):
+        plan(tmp_path / "missing", 1000, 1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_damaged_body_is_found_and_passed_over(tmp_path: Path, size: int) -> None:
+    log_of(tmp_path, 5, 5, 5, 5, 5)
+    (path,) = segments(tmp_path)
+    data = bytearray(path.read_bytes())
+    starts = [i for i in range(len(data)) if data[i : i + 4] == b"HWB1"]
+    data[starts[2] + 70] ^= 1
+    path.write_bytes(data)
+    (problem,) = check(tmp_path, size)
+    assert (problem.offset, problem.length) == (starts[2], starts[3] - starts[2])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("block", [0, 2, 4])
+def test_a_damaged_header_is_found_and_passed_over(tmp_path: Path, size: int, block: int) -> None:
+    log_of(tmp_path, 5, 5, 5, 5, 5, segment_blocks=3)
+    path = segments(tmp_path)[block // 3]
+    data = bytearray(path.read_bytes())
+    starts = [i for i in range(len(data)) if data[i : i + 4] == b"HWB1"]
+    data[starts[block % 3] + 12] ^= 1
+    path.write_bytes(data)
+    problems = check(tmp_path, size)
+    assert [problem.offset for problem in problems if problem.length] == [starts[block % 3]]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_lost_block_and_a_lost_segment_are_reported(tmp_path: Path, size: int) -> None:
+    log_of(tmp_path, 5, 5, 5, 5, 5, 5, segment_blocks=2)
+    path = segments(tmp_path)[0]
+    data = path.read_bytes()
+    path.write_bytes(data[: data.index(b"HWB1", 4)])
+    segments(tmp_path)[1].unlink()
+    log = plan(tmp_path, size, 1)
+    found, problems = read_all(log)
+    assert len(found) == 15
+    assert {problem.kind for problem in log.problems} == {"bad", "missing"}
+    assert [problem.kind for problem in problems] == ["gap"]
+
+
+@pytest.mark.parametrize("size", [1, 1 << 30])
+@pytest.mark.parametrize("cut", [1, 63, 64, 100, 200])
+def test_the_torn_tail_of_an_open_segment_is_left_alone(tmp_path: Path, size: int, cut: int) -> None:
+    log_of(tmp_path, 5, 5, 5)
+    (tmp_path / "manifest.jsonl").unlink()
+    (path,) = segments(tmp_path)
+    os.truncate(path, path.stat().st_size - cut)
+    log = plan(tmp_path, size, 1)
+    found, problems = read_all(log)
+    assert len(found) == 10
+    assert problems == []
+    (torn,) = log.problems
+    assert (torn.kind, torn.offset + torn.length) == ("torn", path.stat().st_size)
+
+
+@pytest.mark.parametrize("size", [1, 1 << 30])
+def test_an_unfinished_body_at_the_end_of_an_open_segment_is_torn(tmp_path: Path, size: int) -> None:
+    """The file has its length, and not yet its bytes."""
+    log_of(tmp_path, 5, 5, 5)
+    (tmp_path / "manifest.jsonl").unlink()
+    (path,) = segments(tmp_path)
+    data = path.read_bytes()
+    path.write_bytes(data[:-100] + bytes(100))
+    log = plan(tmp_path, size, 1)
+    found, problems = read_all(log)
+    assert len(found) == 10
+    assert problems == []
+    assert [problem.kind for problem in log.problems] == ["torn"]
+
+
+def test_a_plan_does_not_see_what_comes_later(tmp_path: Path) -> None:
+    with CaptureWriter(tmp_path) as writer:
+        for rec in records(5):
+            writer.append(rec.at, rec.connection, rec.peer, 0, 1, 4, rec.frame)
+        writer.flush()
+        log = plan(tmp_path, 1 << 30, 1)
+        writer.append(9, 1, "p", 0, 1, 4, b"later")
+        writer.flush()
+        assert len(read_all(log)[0]) == 5
+        assert len(read_all(plan(tmp_path, 1 << 30, 1))[0]) == 6
+
+
+def test_a_segment_that_is_gone_since_it_was_planned_is_an_error(tmp_path: Path) -> None:
+    log_of(tmp_path, 5)
+    log = plan(tmp_path, 1 << 30, 1)
+    segments(tmp_path)[0].unlink()
+    with pytest.raises(FileNotFoundError):
+        read_all(log)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=8),
+    st.integers(1, 4),
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255)), max_size=4),
+    st.integers(1, 3000),
+)
+def test_however_it_is_damaged_and_cut(
+    tmp_path_factory: pytest.TempPathFactory,
+    blocks: list[int],
+    segment_blocks: int,
+    flips: list[tuple[int, int]],
+    size: int,
+) -> None:
+    directory = tmp_path_factory.mktemp("log")
+    log_of(directory, *blocks, segment_blocks=segment_blocks)
+    for where, bits in flips:
+        path = segments(directory)[where % len(segments(directory))]
+        data = bytearray(path.read_bytes())
+        data[where % len(data)] ^= bits
+        path.write_bytes(data)
+    check(directory, size)
+
+
+def test_small_blocks_are_joined_and_large_ones_split(tmp_path: Path) -> None:
+    log_of(tmp_path, *[3] * 20, 50, segment_blocks=8)
+    log = plan(tmp_path, 1 << 30, 1)
+    batches = [item for item in read(log.partitions[0], 16) if isinstance(item, Batch)]
+    assert sum(map(len, batches)) == 110
+    assert all(8 <= len(batch) <= 16 for batch in batches)
+    joined = [row for batch in batches for row in rows_of(batch)]
+    assert [row[:-2] for row in joined] == by_the_reader(tmp_path)[0]
+
+
+def test_a_batch_of_large_frames_has_fewer_rows(tmp_path: Path) -> None:
+    frame = bytes(BATCH_BYTES // 4)
+    write_log(tmp_path, [[Rec(frame, at=k)] for k in range(10)])
+    batches = [
+        item for item in read(plan(tmp_path, 1 << 30, 1).partitions[0], 1000) if isinstance(item, Batch)
+    ]
+    assert [len(batch) for batch in batches] == [4, 4, 2]
+
+
+def test_a_position_is_that_of_the_record_in_the_log(tmp_path: Path) -> None:
+    log_of(tmp_path, 3, 2, 1, segment_blocks=2)
+    paths = segments(tmp_path)
+    for row in read_all(plan(tmp_path, 1, 1))[0]:
+        assert isinstance(row[-1], int)
+        number, offset = divmod(row[-1], 1 << OFFSET_BITS)
+        data = paths[number].read_bytes()
+        assert int(np.frombuffer(data, "<i8", 1, offset)[0]) == row[0]

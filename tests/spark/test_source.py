@@ -1,0 +1,208 @@
+"""``spark.read.format("headwater")``: schema, rows, partitions, damage, options."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headwater_host.capture import CaptureReader
+from headwater_spark.tables import BADBLOCKS, DECODED, FRAMES
+from tests.spark.logs import BEGIN_NS, Rec, ack, publish, reading, write_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.needs_java
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """600 records in 30 blocks and 4 segments, good and bad ones, of two peers and both directions."""
+    frames = [
+        publish("t/é", reading("b1", 1, 5), qos=1, packet_id=7, retain=True),
+        publish("t", b"\x00\xff"),
+        publish("t", "x", qos=2, dup=True, packet_id=65535),
+        ack(4, 7),
+        b"\x36\x05\x00\x01a\x00\x01",
+        b"\x30\x07\x00\x05a",
+        b"",
+        b"\xc0\x00",
+    ]
+    records = [
+        Rec(
+            frames[k % len(frames)],
+            at=k,
+            connection=k % 3,
+            peer=f"peer{k % 2}",
+            direction=k % 2,
+            protocol=2 if k % 50 == 3 else 1,
+            version=5 if k % 50 == 7 else 4,
+        )
+        for k in range(600)
+    ]
+    directory = tmp_path_factory.mktemp("capture")
+    return write_log(directory, [records[at : at + 20] for at in range(0, 600, 20)], segment_blocks=8)
+
+
+def load(spark: "SparkSession", path: Path, schema: str | None = None, **options: Any) -> "DataFrame":
+    reader = spark.read.format("headwater").options(**options)
+    return (reader.schema(schema) if schema else reader).load(str(path))
+
+
+def test_schema_and_rows(spark: "SparkSession", log: Path) -> None:
+    frames = load(spark, log)
+    assert [f"{name} {type_}" for name, type_ in frames.dtypes] == [
+        "time timestamp",
+        "time_ns bigint",
+        "connection bigint",
+        "peer string",
+        "direction smallint",
+        "protocol smallint",
+        "version smallint",
+        "frame binary",
+        "file string",
+        "offset bigint",
+        "record int",
+    ]
+    rows = frames.collect()
+    assert len(rows) == 600
+    for row, record in zip(rows, CaptureReader(log).records(), strict=True):
+        assert row.time.timestamp() == pytest.approx(record.time_ns / 1e9, abs=1e-6)
+        assert bytes(row.frame) == record.frame
+        assert (row.time_ns, row.connection, row.peer, row.direction, row.protocol, row.version) == record[:6]
+    assert rows[0].time_ns == BEGIN_NS
+    reader = CaptureReader(log)
+    places = [(info.file, info.offset, k) for info in reader.infos() for k in range(info.header.records)]
+    assert [(row.file, row.offset, row.record) for row in rows] == places
+
+
+@pytest.mark.parametrize("partition_bytes", ["1", "3k", "1g"])
+def test_every_record_once_however_it_is_cut(spark: "SparkSession", log: Path, partition_bytes: str) -> None:
+    frames = load(spark, log, "time_ns long", partitionBytes=partition_bytes, batchRows=7)
+    assert frames.rdd.getNumPartitions() == {"1": 30, "1g": 1}.get(
+        partition_bytes, frames.rdd.getNumPartitions()
+    )
+    assert [row.time_ns for row in frames.collect()] == [BEGIN_NS + k * 10**6 for k in range(600)]
+
+
+def test_there_are_as_many_partitions_as_asked_for(spark: "SparkSession", log: Path) -> None:
+    assert load(spark, log, minPartitions=5).rdd.getNumPartitions() == 5
+
+
+def test_only_the_columns_of_a_schema_are_read(spark: "SparkSession", log: Path) -> None:
+    frames = load(spark, log, "record int, frame binary")
+    assert frames.columns == ["record", "frame"]
+    assert [row.record for row in frames.limit(3).collect()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "schema, message",
+    [
+        ("frame string", "column frame of the view frames is binary, not string"),
+        ("topic string", "the view frames has no column 'topic'; it has time, time_ns"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused(
+    spark: "SparkSession", log: Path, schema: str, message: str
+) -> None:
+    with pytest.raises(Exception, match=message):
+        load(spark, log, schema).collect()
+
+
+def test_options_are_checked(spark: "SparkSession", log: Path) -> None:
+    with pytest.raises(Exception, match="there is no option 'partitonbytes'"):
+        load(spark, log, partitonBytes="1").collect()
+    with pytest.raises(Exception, match="option batchRows: 'many' is not a whole number"):
+        load(spark, log, batchRows="many").collect()
+
+
+def test_a_directory_without_a_log(spark: "SparkSession", tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="no capture log in"):
+        load(spark, tmp_path).collect()
+
+
+def test_a_log_without_records(spark: "SparkSession", tmp_path: Path) -> None:
+    write_log(tmp_path, [])
+    for view in (FRAMES, DECODED, BADBLOCKS):
+        frames = load(spark, tmp_path, view=view.name)
+        assert frames.columns == view.names
+        assert frames.count() == 0
+
+
+def test_decoded(spark: "SparkSession", log: Path) -> None:
+    rows = load(spark, log, view="decoded").collect()
+    assert len(rows) == 600
+    publish_ = {"kind": 3, "reason": None, "error_at": None}
+    wanted: list[dict[str, Any]] = [
+        publish_ | {"dup": False, "qos": 1, "retain": True, "packet_id": 7, "topic": "t/é"},
+        publish_
+        | {"dup": False, "qos": 0, "retain": False, "packet_id": None, "topic": "t", "payload": b"\x00\xff"},
+        publish_
+        | {"dup": True, "qos": 2, "retain": False, "packet_id": 65535, "topic": "t", "payload": b"x"},
+        {"kind": 4, "topic": None, "payload": None, "reason": None, "dup": None, "qos": None},
+        {"kind": 3, "topic": None, "payload": None, "reason": "bad_qos", "error_at": 0, "qos": None},
+        {"kind": 3, "topic": None, "payload": None, "reason": "truncated", "error_at": 5, "retain": None},
+        {"kind": 0, "topic": None, "payload": None, "reason": "truncated", "error_at": 0, "packet_id": None},
+        {"kind": 12, "topic": None, "payload": None, "reason": None, "error_at": None},
+    ]
+    for k, row in enumerate(rows):
+        found = row.asDict()
+        for name, value in wanted[k % 8].items():
+            if row.protocol == 2 or row.version == 5:
+                value = None
+            other = found[name]
+            assert (bytes(other) if isinstance(other, bytearray) else other) == value, (k, name)
+
+
+def test_decoded_without_other_protocols(spark: "SparkSession", tmp_path: Path) -> None:
+    write_log(tmp_path, [[Rec(publish("t", "x"))]])
+    (row,) = load(
+        spark, tmp_path, view="decoded", schema="topic string, payload binary, dup boolean"
+    ).collect()
+    assert (row.topic, bytes(row.payload), row.dup) == ("t", b"x", False)
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> tuple[Path, int]:
+    """A log whose second of five blocks has a wrong body, with the offset of that block."""
+    write_log(tmp_path, [[Rec(publish("t", "x"), at=k)] * 4 for k in range(5)])
+    (path,) = tmp_path.glob("segment-*.hwc")
+    data = bytearray(path.read_bytes())
+    at = data.index(b"HWB1", 4)
+    data[at + 64] ^= 1
+    path.write_bytes(data)
+    return tmp_path, at
+
+
+@pytest.mark.parametrize("partition_bytes", [1, 1 << 20])
+def test_a_bad_block_is_a_row_of_badblocks(
+    spark: "SparkSession", damaged: tuple[Path, int], partition_bytes: int
+) -> None:
+    directory, at = damaged
+    assert load(spark, directory, partitionBytes=partition_bytes).count() == 16
+    (row,) = load(spark, directory, view="badblocks", partitionBytes=partition_bytes).collect()
+    assert (row.kind, row.offset, row.length) == ("bad", at, at)
+    assert "body CRC is wrong" in row.reason
+    assert row.file.startswith("segment-")
+
+
+def test_a_torn_tail_is_a_row_of_badblocks(spark: "SparkSession", tmp_path: Path) -> None:
+    write_log(tmp_path, [[Rec(publish("t", "x"))]] * 3)
+    (tmp_path / "manifest.jsonl").unlink()
+    (path,) = tmp_path.glob("segment-*.hwc")
+    os.truncate(path, path.stat().st_size - 1)
+    assert load(spark, tmp_path).count() == 2
+    (row,) = load(spark, tmp_path, view="badblocks").collect()
+    assert (row.kind, row.offset + row.length) == ("torn", path.stat().st_size)
+
+
+def test_sql_over_frames(spark: "SparkSession", log: Path) -> None:
+    load(spark, log).createOrReplaceTempView("frames")
+    rows = spark.sql("select peer, direction, count(*) n from frames group by 1, 2 order by 1, 2").collect()
+    assert [(row.peer, row.direction, row.n) for row in rows] == [("peer0", 0, 300), ("peer1", 1, 300)]
+
+
+def test_a_new_session_finds_the_format_by_itself(spark: "SparkSession", log: Path) -> None:
+    """Nothing here registers it: Spark looks for packages called pyspark_... with a DefaultSource."""
+    assert load(spark.newSession(), log, "record int").count() == 600
