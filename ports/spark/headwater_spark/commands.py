@@ -1,0 +1,147 @@
+"""``headwater pipeline``: capture logs into tables."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyspark  # noqa: F401
+from pyspark.sql import SparkSession
+
+from headwater_host.exits import FAILED, OK, USAGE, CommandError
+from headwater_spark import pipeline, report
+from headwater_spark.options import MAX_BATCH_ROWS, MAX_PARTITION_BYTES, parse_size
+from headwater_spark.publish import BusyError
+from headwater_spark.session import local_session
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
+    run_ = actions.add_parser(
+        "run",
+        help="read a capture log, write tables and a report",
+        description=(
+            "Read a capture log; write the Parquet tables frames, messages, telemetry and quarantine, report.json, "
+            "report.html and chart.png. They appear in DIR all at once, in the place of those of the last run."
+        ),
+    )
+    run_.add_argument("--capture", metavar="DIR", type=Path, required=True, help="the capture log")
+    run_.add_argument("--out", metavar="DIR", type=Path, required=True, help="where the tables go")
+    run_.add_argument(
+        "--master", default="local[*]", help="Spark's master (default: %(default)s, this machine)"
+    )
+    run_.add_argument(
+        "--partition-bytes",
+        metavar="SIZE",
+        type=_size,
+        default=pipeline.PARTITION_BYTES,
+        help="bytes of the log per task at most, such as 32m (the default)",
+    )
+    run_.add_argument(
+        "--batch-rows",
+        metavar="N",
+        type=_rows,
+        default=pipeline.BATCH_ROWS,
+        help="frames that are decoded at once (default: %(default)s)",
+    )
+    run_.add_argument(
+        "--sent",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="a board's own record of what it sent, to compare with; may be given again",
+    )
+    run_.add_argument(
+        "--conf", metavar="KEY=VALUE", type=_setting, action="append", default=[], help="a setting of Spark's"
+    )
+
+
+def _size(text: str) -> int:
+    value = parse_size(text)
+    if not 1 <= value <= MAX_PARTITION_BYTES:
+        raise argparse.ArgumentTypeError(f"{text}: not between 1 and 1g")
+    return value
+
+
+def _rows(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= MAX_BATCH_ROWS:
+        raise argparse.ArgumentTypeError(f"{text}: not between 1 and {MAX_BATCH_ROWS}")
+    return value
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError(f"{text}: not KEY=VALUE")
+    return key, value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the pipeline; 1 when a board's record says that something acknowledged is lost, or doubled."""
+    if not args.capture.is_dir():
+        raise CommandError(f"--capture: {args.capture} is not a directory", USAGE)
+    for path in args.sent:
+        if not path.is_file():
+            raise CommandError(f"--sent: {path} is not a file", USAGE)
+    java = Path(os.environ["JAVA_HOME"], "bin/java") if "JAVA_HOME" in os.environ else shutil.which("java")
+    if java is None or not Path(java).exists():
+        raise CommandError("Spark needs Java 17 or newer: apt-get install default-jre-headless", FAILED)
+    running = SparkSession.getActiveSession()
+    if running is None:
+        say("starting Spark")
+    spark = running or local_session("headwater pipeline", args.master, dict(args.conf))
+    numbers: dict[str, Any] = {}
+
+    def write(result: pipeline.Result, folder: Path) -> None:
+        numbers.update(report.write(result, folder, args.sent))
+
+    try:
+        pipeline.run(
+            spark,
+            args.capture,
+            args.out,
+            partition_bytes=args.partition_bytes,
+            batch_rows=args.batch_rows,
+            report=write,
+            say=say,
+        )
+    except (BusyError, FileExistsError, FileNotFoundError, NotADirectoryError) as error:
+        raise CommandError(str(error), FAILED) from error
+    finally:
+        if running is None:
+            spark.stop()
+    return show(numbers, args.out)
+
+
+say = partial(print, "pipeline:", file=sys.stderr, flush=True)
+
+
+def show(numbers: dict[str, Any], out: Path) -> int:
+    """Print a run's report; the exit code."""
+    print(report.headline(numbers))
+    print()
+    print(report.text_table(numbers["boards"]))
+    compared = numbers["compared"]
+    if compared:
+        print()
+        print(report.text_table(compared))
+    if numbers["quarantined"]:
+        print()
+        print(
+            report.text_table(
+                [{"quarantined": name, "rows": n} for name, n in numbers["quarantined"].items()]
+            )
+        )
+    for problem in numbers["problems"]:
+        say(f"{problem['kind']}: {problem['file']} at {problem['offset']}: {problem['reason']}")
+    print(f"\nThe tables and report.html are in {out}")
+    wrong = [row for row in compared or () if row["lost"] or row["duplicates_left"]]
+    return FAILED if wrong else OK

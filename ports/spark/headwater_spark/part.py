@@ -1,0 +1,181 @@
+"""What a task makes of settled rows: rows of ``messages``, ``telemetry``, ``quarantine``, and numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.reasons import REASONS, reason
+from headwater_host.capture.format import RECEIVED
+from headwater_host.capture.problem import Problem
+from headwater_spark.arrow import Rows, numbers, one, take, valid
+from headwater_spark.messages import Key, Settled
+from headwater_spark.payload import Metric
+from headwater_spark.plan import Range
+from headwater_spark.runs import PartRuns
+from headwater_spark.stats import Slots, Stats, count
+from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Table, Writer
+
+#: This much of a damaged block goes into the quarantine.
+BLOCK_BYTES = 1 << 20
+
+BAD_BLOCK = "bad_block"
+BAD_IDENTITY = "bad_identity"
+IDENTITY_CONFLICT = "identity_conflict"
+_DETAILS = dict(REASONS.values()) | {
+    BAD_IDENTITY: "board must be a string, boot and seq integers from 0",
+    IDENTITY_CONFLICT: "another payload than the message with the same topic, board, boot and seq",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every task of a run knows."""
+
+    out: Path
+    partitions: list[list[Range]]
+    batch_rows: int
+    slots: Slots
+
+
+@dataclass
+class Part:
+    """What a task reports."""
+
+    number: int
+    #: Rows written, by table.
+    rows: Counter[str] = field(default_factory=Counter)
+    #: Frames that are not decoded, by (protocol, version).
+    undecoded: Counter[tuple[int, int]] = field(default_factory=Counter)
+    quarantined: Counter[str] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)
+    stats: Stats = field(default_factory=dict)
+    runs: PartRuns = field(default_factory=dict)
+    unresolved: set[Key] = field(default_factory=set)
+
+
+class Output:
+    """The files of one part, for ``with``: they are there when it ends well, and none is when it does not."""
+
+    def __init__(self, job: Job, part: Part, label: str, tables: Iterable[Table]):
+        self.part = part
+        self._slots = job.slots
+        self._files = ExitStack()
+        self._writers = {table.name: Writer(table, job.out, label) for table in tables}
+
+    def __enter__(self) -> Output:
+        for writer in self._writers.values():
+            self._files.enter_context(writer)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._files.__exit__(*error)
+        self.part.rows.update({name: writer.rows for name, writer in self._writers.items()})
+
+    def write(self, table: Table, columns: dict[str, Any]) -> None:
+        """Append rows to a table, if this part writes it."""
+        if table.name in self._writers:
+            self._writers[table.name].write(columns)
+
+    def settled(self, table: Any, metrics: Iterable[Metric], settled: Settled) -> None:
+        """Write the messages that stay and their telemetry, quarantine the conflicts, count."""
+        self.part.stats = count(table, settled, self._slots)
+        columns = {name: one(table[name]) for name in table.schema.names}
+        conflicts = np.flatnonzero(settled.conflict)
+        if len(conflicts):
+            self.refuse_messages(IDENTITY_CONFLICT, take(columns, conflicts))
+        self._telemetry(columns, metrics, settled)
+        columns["copies"] = pa.array(settled.copies)
+        self.write(MESSAGES, columns if settled.keep.all() else take(columns, np.flatnonzero(settled.keep)))
+
+    def _telemetry(self, columns: dict[str, Any], metrics: Iterable[Metric], settled: Settled) -> None:
+        if TELEMETRY.name not in self._writers:
+            return
+        received, sent, timed = (
+            numbers(columns["time_ns"]),
+            numbers(columns["sent_ns"]),
+            valid(columns["sent_ns"]),
+        )
+        all_kept = bool(settled.keep.all())
+        names = ["board", "boot", "seq", "topic"]
+        source = {name: columns[name] for name in names}
+        source["time"] = pa.array(sent // 1000, mask=~timed).cast(pa.timestamp("us", tz="UTC"))
+        source["received_ns"] = columns["time_ns"]
+        source["latency_ms"] = pa.array((received - sent) / 1e6, mask=~timed)
+        for metric in metrics:
+            kept = None if all_kept else settled.keep[metric.rows]
+            rows = metric.rows if kept is None else metric.rows[kept]
+            if not len(rows):
+                continue
+            n = len(rows)
+            doubles, strings = pa.nulls(n, pa.float64()), pa.nulls(n, pa.string())
+            if metric.numbers is not None:
+                doubles = pa.array(metric.numbers if kept is None else metric.numbers[kept])
+            else:
+                strings = metric.strings if kept is None else metric.strings.filter(pa.array(kept))
+            name = pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int32)), pa.array([metric.name]))
+            self.write(
+                TELEMETRY,
+                _rows(source, rows) | {"metric": name, "value_double": doubles, "value_string": strings},
+            )
+
+    def refuse_messages(self, reason: str, rows: dict[str, Any]) -> None:
+        """Quarantine messages that are well-formed MQTT; ``rows`` has columns of ``messages``."""
+        n = len(rows["payload"])
+        received = pa.array(np.full(n, RECEIVED, np.int16))
+        columns = {"bytes": rows["payload"], "error_at": pa.nulls(n, pa.int32()), "direction": received}
+        self._refuse("message", [reason] * n, rows | columns)
+
+    def refuse_frames(
+        self, codes: npt.NDArray[Any], error_at: npt.NDArray[Any], rows: dict[str, Any]
+    ) -> None:
+        """Quarantine malformed frames, by the core's codes; ``rows`` has the columns of ``frames``."""
+        columns = {"bytes": rows["frame"], "error_at": pa.array(error_at)}
+        self._refuse("frame", [reason(code) for code in codes.tolist()], rows | columns)
+
+    def _refuse(self, kind: str, reasons: list[str], rows: dict[str, Any]) -> None:
+        self.part.quarantined.update(reasons)
+        rows = rows | {
+            "kind": pa.array([kind] * len(reasons)).dictionary_encode(),
+            "reason": pa.array(reasons).dictionary_encode(),
+            "detail": pa.array([_DETAILS.get(reason) for reason in reasons], pa.string()),
+            "length": pc.binary_length(rows["bytes"]).cast(pa.int64()),
+        }
+        self.write(QUARANTINE, {name: rows[name] for name in QUARANTINE.names})
+
+    def refuse_block(self, problem: Problem, data: bytes) -> None:
+        """Quarantine a damaged block; ``data`` is its beginning."""
+        self.part.quarantined[BAD_BLOCK] += 1
+        row = {
+            "kind": "block",
+            "reason": BAD_BLOCK,
+            "detail": problem.reason,
+            "file": problem.file,
+            "offset": problem.offset,
+            "length": problem.length,
+            "bytes": data,
+        }
+        schema, plain = QUARANTINE.arrow, QUARANTINE.plain
+        self.write(
+            QUARANTINE,
+            {f.name: pa.array([row.get(f.name)], plain.field(f.name).type).cast(f.type) for f in schema},
+        )
+
+
+def _rows(columns: dict[str, Any], rows: Rows) -> dict[str, Any]:
+    n = len(columns["topic"])
+    # A metric that every row of a batch has stands in a run of rows.
+    if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows) and bool(np.all(rows[1:] > rows[:-1])):
+        if len(rows) == n:
+            return dict(columns)
+        return {name: column.slice(int(rows[0]), len(rows)) for name, column in columns.items()}
+    return take(columns, rows)

@@ -1,0 +1,356 @@
+"""What boards put into messages: JSON objects with a message identity and values, column-wise.
+
+An object that has all of ``board``, ``boot`` and ``seq`` (none of them null) claims an identity: ``board``
+must be a string, ``boot`` and ``seq`` integers from 0 to 2**63 - 1; otherwise the message is bad. With an
+identity, an integer ``t`` is when the board sent the message, in µs since 1970. Every other number, boolean
+and string at the top of the object is a metric, also in an object without an identity. Nested values and
+nulls stay in the payload.
+
+Payloads are parsed by Arrow, many at once; what Arrow refuses, or might read otherwise than Python's
+``json`` does, goes through ``json`` one by one. The answer is the same either way."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from headwater_spark.arrow import Bools, Rows, numbers, one, valid
+
+_IDENTITY = ("board", "boot", "seq")
+_TIME = "t"
+#: The last moment that fits a timestamp in ns: in the year 2255.
+_MAX_TIME = 9_000_000_000_000_000
+_MAX_INTEGER = (1 << 63) - 1
+#: How many keys Arrow may be told of: each is a column as long as the batch, and a stranger chooses them.
+_MAX_KEYS = 256
+#: This many payloads at most go through Python in one go when Arrow refused them.
+_SMALL = 32
+_STRING, _DOUBLE, _LONG, _BOOL = pa.string(), pa.float64(), pa.int64(), pa.bool_()
+_KINDS = {int: _DOUBLE, float: _DOUBLE, str: _STRING, bool: _BOOL, type(None): _DOUBLE}
+# What these must be; Arrow refuses anything else, and Python then sees what it is.
+_RESERVED = {"board": _STRING, "boot": _LONG, "seq": _LONG, _TIME: _LONG}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric's values, of some rows: numbers (booleans are 0 and 1), or else strings (an Arrow array)."""
+
+    name: str
+    rows: Rows
+    numbers: npt.NDArray[np.float64] | None
+    strings: Any
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """n payloads. ``board`` is an index into ``boards``, -1 without an identity; ``sent_us`` is -1 if unknown."""
+
+    board: npt.NDArray[np.int32]
+    boards: list[str]
+    boot: Rows
+    seq: Rows
+    sent_us: Rows
+    bad: Bools
+    metrics: list[Metric]
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+# The same rules as Arrow's: NaN and Infinity are not JSON.
+_loads = json.JSONDecoder(parse_constant=_no_constant).decode
+
+
+def load(payload: bytes) -> dict[str, Any] | None:
+    """The JSON object that a payload is, or None."""
+    try:
+        value = _loads(payload.decode())
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _is_integer(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_INTEGER
+
+
+class Parser:
+    """Parses payloads; remembers the keys it has seen, to tell Arrow of them in the next batch."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, Any] = dict(_RESERVED)
+        # Keys that were null so far.
+        self._tentative: set[str] = set()
+
+    def parse(self, payloads: Any) -> Parsed:
+        """Parse a binary Arrow array; a null is no JSON."""
+        result = _Result(len(payloads))
+        candidates, risky = _triage(payloads)
+        rows = candidates[~risky]
+        if len(rows):
+            # The first payloads show which keys to expect.
+            self._python(payloads, rows[:_SMALL], result)
+            self._arrow(payloads, rows[_SMALL:], result)
+        self._python(payloads, candidates[risky], result)
+        return result.parsed()
+
+    def _arrow(self, payloads: Any, rows: Rows, result: _Result) -> None:
+        """Parse by Arrow; halve what it refuses until the payloads to blame are alone."""
+        if len(rows) <= _SMALL:
+            self._python(payloads, rows, result)
+            return
+        whole = len(rows) == len(payloads)
+        table = self._read(payloads if whole else payloads.take(pa.array(rows)))
+        if table is not None:
+            result.add_columns(rows, table)
+            return
+        middle = len(rows) // 2
+        self._arrow(payloads, rows[:middle], result)
+        self._arrow(payloads, rows[middle:], result)
+
+    def _read(self, payloads: Any) -> Any:
+        """A table with one row per payload, or None."""
+        lines = pc.binary_join_element_wise(payloads, pa.scalar(b""), pa.scalar(b"\n"))
+        starts = np.frombuffer(lines.buffers()[1], np.int32)[lines.offset : lines.offset + len(lines) + 1]
+        start, end = int(starts[0]), int(starts[-1])
+        try:
+            table = pj.read_json(
+                pa.BufferReader(lines.buffers()[2].slice(start, end - start)),
+                # One block: Arrow must not cut what it reads into pieces of types of their own.
+                pj.ReadOptions(use_threads=False, block_size=end - start + 1),
+                pj.ParseOptions(
+                    explicit_schema=pa.schema(list(self._keys.items())), unexpected_field_behavior="error"
+                ),
+            )
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return None
+        if table.num_rows != len(payloads):
+            return None
+        for column in table.columns:
+            # Arrow reads NaN and Infinity, which are not JSON.
+            if column.type == _DOUBLE and not math.isfinite(pc.sum(pc.abs(column), min_count=0).as_py()):
+                return None
+        return table
+
+    def _python(self, payloads: Any, rows: Rows, result: _Result) -> None:
+        for row, payload in zip(rows.tolist(), payloads.take(pa.array(rows)).to_pylist(), strict=True):
+            value = load(payload)
+            if value is not None:
+                self._learn(value)
+                result.add(row, value)
+
+    def _learn(self, value: dict[str, Any]) -> None:
+        for key, item in value.items():
+            if key in self._keys and key not in self._tentative:
+                continue
+            kind = _KINDS.get(type(item))
+            if kind is None or not _is_text(key) or len(self._keys) >= _MAX_KEYS:
+                continue
+            self._keys[key] = kind
+            if item is None:
+                self._tentative.add(key)
+            else:
+                self._tentative.discard(key)
+
+
+def _is_text(value: str) -> bool:
+    """Whether a string can be UTF-8: an escape may have made half a surrogate pair."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _triage(payloads: Any) -> tuple[Rows, Bools]:
+    """The rows that may be JSON objects, and which of these Arrow must not see.
+
+    Arrow gets one object per line, so a payload with a line break could put the rows out of step, as could
+    one with two objects; deep nesting could exhaust its stack; and it does not check UTF-8. Without these,
+    as many lines as rows means that each row is its own line."""
+    n = len(payloads)
+    if not n:
+        return np.zeros(0, np.int64), np.zeros(0, np.bool_)
+    _, starts_buffer, data_buffer = payloads.buffers()
+    starts = np.frombuffer(starts_buffer, np.int32)[payloads.offset : payloads.offset + n + 1]
+    first, end = int(starts[0]), int(starts[-1])
+    data = np.frombuffer(data_buffer or b"", np.uint8)[first:end]
+    begins = starts[:-1] - first
+    ends = starts[1:] - first
+    filled = ends > begins
+    if payloads.null_count:
+        filled &= payloads.is_valid().to_numpy(zero_copy_only=False)
+    if not len(data):
+        return np.zeros(0, np.int64), np.zeros(0, np.bool_)
+    last = len(data) - 1
+    opens = filled & (data[np.minimum(begins, last)] == 0x7B) & (data[np.maximum(ends - 1, 0)] == 0x7D)
+    # Blanks around an object are rare: let Python look.
+    blank = np.zeros(256, np.bool_)
+    blank[[9, 10, 13, 32]] = True
+    padded = filled & ~opens & (blank[data[np.minimum(begins, last)]] | blank[data[np.maximum(ends - 1, 0)]])
+    risky = padded
+    control = data < 0x20
+    odd: list[npt.NDArray[np.intp]] = []
+    if control.any():
+        odd.append(np.flatnonzero(control))
+    if data.max() > 0x7F and not _is_utf8(payloads):
+        odd.append(np.flatnonzero(data > 0x7F))
+    nested = data == 0x5B
+    if nested.any():
+        odd.append(np.flatnonzero(nested))
+    braces = data == 0x7B
+    if int(np.count_nonzero(braces)) != int(np.count_nonzero(opens)):
+        at = np.flatnonzero(braces)
+        # All but the first byte of a row.
+        row = np.searchsorted(starts, at + first, side="right") - 1
+        odd.append(at[at != begins[row]])
+    for at in odd:
+        risky[np.searchsorted(starts, at + first, side="right") - 1] = True
+    rows = np.flatnonzero(opens | padded)
+    return rows, risky[rows]
+
+
+def _is_utf8(payloads: Any) -> bool:
+    buffers = payloads.buffers()
+    try:
+        pa.Array.from_buffers(_STRING, len(payloads), buffers, offset=payloads.offset).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+class _Result:
+    """What was found so far, in whichever order the rows came."""
+
+    def __init__(self, n: int):
+        self.n = n
+        self.board = np.full(n, -1, np.int32)
+        self.numbers: dict[str, int] = {}
+        self.boot = np.zeros(n, np.int64)
+        self.seq = np.zeros(n, np.int64)
+        self.sent_us = np.full(n, -1, np.int64)
+        self.bad = np.zeros(n, np.bool_)
+        self.metrics: list[Metric] = []
+        self.single: dict[tuple[str, bool], list[tuple[int, Any]]] = defaultdict(list)
+
+    def add(self, row: int, value: dict[str, Any]) -> None:
+        """One payload, as Python read it."""
+        reserved: tuple[str, ...] = ()
+        if all(value.get(key) is not None for key in _IDENTITY):
+            board, boot, seq = (value[key] for key in _IDENTITY)
+            if not (isinstance(board, str) and _is_text(board) and _is_integer(boot) and _is_integer(seq)):
+                self.bad[row] = True
+                return
+            self.board[row] = self.numbers.setdefault(board, len(self.numbers))
+            self.boot[row] = boot
+            self.seq[row] = seq
+            reserved = _IDENTITY
+            sent = value.get(_TIME)
+            if type(sent) is int and 0 <= sent <= _MAX_TIME:
+                self.sent_us[row] = sent
+                reserved = (*_IDENTITY, _TIME)
+        for key, item in value.items():
+            if key in reserved or not _is_text(key):
+                continue
+            if isinstance(item, str):
+                if _is_text(item):
+                    self.single[key, True].append((row, item))
+            elif isinstance(item, (int, float)):
+                self.single[key, False].append((row, _double(item)))
+
+    def add_columns(self, rows: Rows, table: Any) -> None:
+        """Many payloads, as Arrow read them: a column per key, null where the key is missing or null."""
+        columns = {name: one(table[name]) for name in table.schema.names}
+        there = {name: valid(column) for name, column in columns.items() if column.null_count < len(column)}
+        none = np.zeros(len(rows), np.bool_)
+        claimed = there.get("board", none) & there.get("boot", none) & there.get("seq", none)
+        timed = none
+        if claimed.any():
+            claimed, timed = self._identities(rows, columns, claimed, there.get(_TIME, none))
+        bad = self.bad[rows]
+        for name, where in there.items():
+            # An identity and its time are no metrics.
+            if name in _IDENTITY:
+                where = where & ~claimed
+            elif name == _TIME:
+                where = where & ~timed
+            self._metric(name, rows, columns[name], where & ~bad if bad.any() else where)
+
+    def _identities(
+        self, rows: Rows, columns: dict[str, Any], claimed: Bools, timed: Bools
+    ) -> tuple[Bools, Bools]:
+        """Note the identities; returns where there is one, and where ``t`` is its time."""
+        board = columns["board"]
+        boots, seqs = numbers(columns["boot"]), numbers(columns["seq"])
+        good = claimed & (boots >= 0) & (seqs >= 0)
+        self.bad[rows[claimed & ~good]] = True
+        at = rows[good]
+        names = board.dictionary_encode()
+        own = np.array(
+            [self.numbers.setdefault(name, len(self.numbers)) for name in names.dictionary.to_pylist()],
+            np.int32,
+        )
+        every = len(at) == len(rows)
+        codes = numbers(names.indices)
+        self.board[at] = own[codes if every else codes[good]]
+        self.boot[at] = boots if every else boots[good]
+        self.seq[at] = seqs if every else seqs[good]
+        timed = timed & good
+        if timed.any():
+            times = numbers(columns[_TIME])
+            timed &= (times >= 0) & (times <= _MAX_TIME)
+            self.sent_us[rows[timed]] = times[timed]
+        return claimed, timed
+
+    def _metric(self, name: str, rows: Rows, column: Any, where: Bools) -> None:
+        count = int(np.count_nonzero(where))
+        if not count:
+            return
+        every = count == len(where)
+        here = rows if every else rows[where]
+        if column.type == _STRING:
+            self.metrics.append(Metric(name, here, None, column if every else column.filter(pa.array(where))))
+            return
+        values = numbers(column.cast(pa.uint8()) if column.type == _BOOL else column).astype(
+            np.float64, copy=False
+        )
+        self.metrics.append(Metric(name, here, values if every else values[where], None))
+
+    def parsed(self) -> Parsed:
+        """The whole."""
+        return Parsed(
+            self.board,
+            list(self.numbers),
+            self.boot,
+            self.seq,
+            self.sent_us,
+            self.bad,
+            [*self.metrics, *self._singles()],
+        )
+
+    def _singles(self) -> Iterator[Metric]:
+        for (name, is_string), items in self.single.items():
+            rows = np.array([row for row, _ in items], np.int64)
+            values = [value for _, value in items]
+            if is_string:
+                yield Metric(name, rows, None, pa.array(values, _STRING))
+            else:
+                yield Metric(name, rows, np.array(values, np.float64), None)
+
+
+def _double(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)

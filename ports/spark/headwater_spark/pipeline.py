@@ -1,0 +1,170 @@
+"""From a capture log to the tables ``frames``, ``messages``, ``telemetry`` and ``quarantine``, and to a
+report.
+
+Spark cuts the log into parts and runs one task per part; a task decodes, settles and writes its part
+column-wise, and only its numbers come back (``headwater_spark.task``). Frames never cross into the JVM. If
+runs of messages overlap between parts (``headwater_spark.runs``), those parts run again, and Spark brings
+together what they set aside."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from headwater_host.capture.problem import Problem
+from headwater_spark import runs
+from headwater_spark.candidates import CANDIDATES, Aside, settle_candidates
+from headwater_spark.engine import Engine, SparkEngine
+from headwater_spark.part import Job, Part
+from headwater_spark.plan import Plan, plan
+from headwater_spark.publish import new_run
+from headwater_spark.stats import Slots, Stats, add
+from headwater_spark.tables import FRAMES, TABLES, Table
+from headwater_spark.task import run as run_part
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What a run leaves in its folder beside the tables.
+REPORT_FILES = ("report.json", "report.html", "chart.png")
+PARTITION_BYTES = 32 << 20
+BATCH_ROWS = 1 << 15
+# Candidates that one task settles, about.
+_CANDIDATES = 500_000
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Result:
+    """What a run found and wrote."""
+
+    capture: Path
+    plan: Plan
+    #: Rows, by table.
+    rows: Counter[str] = field(default_factory=Counter)
+    undecoded: Counter[tuple[int, int]] = field(default_factory=Counter)
+    quarantined: Counter[str] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)
+    stats: Stats = field(default_factory=dict)
+    slots: Slots = field(default_factory=lambda: Slots(0, 1_000_000))
+    #: Parts that ran a second time, and rows that had to meet.
+    again: int = 0
+    candidates: int = 0
+    seconds: float = 0.0
+
+    @property
+    def duplicates(self) -> int:
+        """Frames that repeat a message."""
+        received = sum(stat.received for stat in self.stats.values())
+        stored = sum(stat.stored for stat in self.stats.values())
+        return received - stored - self.quarantined["identity_conflict"]
+
+
+def run(spark: SparkSession, capture: Path, out: Path, **settings: Any) -> Result:
+    """Run the pipeline on Spark; see ``run_on`` for the settings.
+
+    Every executor must see ``capture`` and ``out`` at the same paths.
+    """
+    return run_on(SparkEngine(spark), capture, out, **settings)
+
+
+def run_on(
+    engine: Engine,
+    capture: Path,
+    out: Path,
+    *,
+    partition_bytes: int = PARTITION_BYTES,
+    batch_rows: int = BATCH_ROWS,
+    report: Callable[[Result, Path], None] | None = None,
+    say: Say = lambda text: None,
+) -> Result:
+    """Run the pipeline: the tables, and what ``report`` writes into the run's folder, stand in ``out`` when
+    it returns.
+
+    Running it again over the same log gives the same tables. Raises FileNotFoundError or NotADirectoryError
+    without a log, ``publish.BusyError`` when another run writes to ``out``, FileExistsError when something
+    else is in the way there."""
+    began = time.monotonic()
+    log = plan(capture, partition_bytes, 2 * engine.slots)
+    result = Result(capture, log, slots=Slots.over(log.first_ns, log.last_ns))
+    say(
+        f"{log.records} records in {log.blocks} blocks, {log.bytes / 1e6:.1f} MB, {len(log.partitions)} parts"
+    )
+    with new_run(out, [table.name for table in TABLES] + list(REPORT_FILES)) as folder:
+        for table in TABLES:
+            (folder / table.name).mkdir()
+        job = Job(folder.absolute(), log.partitions, batch_rows, result.slots)
+        parts = {part.number: part for part in engine.run(range(len(log.partitions)), partial(run_part, job))}
+        settled: list[Part] = []
+        aside, again = _aside(parts.values())
+        if aside:
+            say(f"{len(again)} parts may share messages: once more for them")
+            settled = _run_again(engine, job, parts, aside, again)
+        _collect(result, [*parts.values(), *settled])
+        result.again = len(again)
+        _complete(folder)
+        result.seconds = time.monotonic() - began
+        if report is not None:
+            report(result, folder)
+    return result
+
+
+def _aside(parts: Iterable[Part]) -> tuple[Aside, list[int]]:
+    """What has to be set aside, and by which parts."""
+    parts = list(parts)
+    shared = runs.shared((part.number, part.runs) for part in parts)
+    keys = frozenset(key for part in parts for key in part.unresolved)
+    # Which parts use a packet id is not known.
+    again = {part.number for part in parts} if keys else shared.parts
+    return Aside(shared.ranges, keys), sorted(again)
+
+
+def _run_again(
+    engine: Engine, job: Job, parts: dict[int, Part], aside: Aside, again: Sequence[int]
+) -> list[Part]:
+    """Run parts again, and settle what they set aside; updates ``parts``, returns those of the candidates."""
+    for part in engine.run(again, partial(run_part, job, aside=aside)):
+        part.rows[FRAMES.name] = parts[part.number].rows[FRAMES.name]
+        parts[part.number] = part
+    count = sum(parts[number].rows[CANDIDATES.name] for number in again)
+    if not count:
+        return []
+    tasks = max(engine.slots, -(-count // _CANDIDATES))
+    return engine.settle(
+        job.out / CANDIDATES.name, tasks, len(job.partitions), partial(settle_candidates, job)
+    )
+
+
+def _collect(result: Result, parts: Sequence[Part]) -> None:
+    result.problems = list(result.plan.problems)
+    for part in parts:
+        result.rows.update(part.rows)
+        result.undecoded.update(part.undecoded)
+        result.quarantined.update(part.quarantined)
+        result.problems += part.problems
+    result.candidates = result.rows.pop(CANDIDATES.name, 0)
+    result.stats = add(part.stats for part in parts)
+
+
+def _complete(folder: Path) -> None:
+    """Every table can be read, also one without rows; what only this run needed goes."""
+    for table in TABLES:
+        if not any((folder / table.name).glob("part-*.parquet")):
+            _empty(folder / table.name, table)
+    waiting = folder / CANDIDATES.name
+    if waiting.exists():
+        for path in waiting.iterdir():
+            path.unlink()
+        waiting.rmdir()
+
+
+def _empty(folder: Path, table: Table) -> None:
+    pq.write_table(table.arrow.empty_table(), folder / "part-000000.parquet", store_schema=False)

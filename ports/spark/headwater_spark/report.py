@@ -1,0 +1,307 @@
+"""What a run found, as numbers (``report.json``), as a page (``report.html``, which needs no other file)
+and as a text.
+
+``compare`` holds the table ``messages`` against what the boards wrote down themselves, and says what is lost.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater_spark import chart
+from headwater_spark.stats import Stat, Stats, percentile
+
+if TYPE_CHECKING:
+    import os
+
+    from headwater_spark.pipeline import Result
+
+#: What stands for messages without an identity.
+NO_BOARD = "(no identity)"
+
+
+@dataclass(frozen=True)
+class BoardRow:
+    """One board. ``gaps``: messages that are missing between others of one start. Latencies are in ms."""
+
+    board: str
+    starts: int
+    received: int
+    stored: int
+    duplicates: int
+    gaps: int | None
+    p50_ms: float | None
+    p99_ms: float | None
+    first: str | None
+    last: str | None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One board's own record beside the table ``messages``.
+
+    ``lost``: acknowledged at QoS 1 or 2, and not stored. ``duplicates_left``: rows beyond the first of a
+    message."""
+
+    board: str
+    sent: int
+    acknowledged: int
+    stored: int
+    duplicates_removed: int
+    duplicates_left: int
+    lost: int
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+def _time(ns: int) -> str:
+    seconds, rest = divmod(ns, 10**9)
+    moment = datetime.fromtimestamp(seconds, timezone.utc)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest // 10**6:03d}Z"
+
+
+def board_rows(stats: Stats) -> list[BoardRow]:
+    """The boards by name, messages without an identity last."""
+    starts: dict[str | None, list[Stat]] = defaultdict(list)
+    for (board, _), stat in stats.items():
+        starts[board].append(stat)
+    return [
+        _board_row(board, starts[board]) for board in sorted(starts, key=lambda name: (name is None, name))
+    ]
+
+
+def _board_row(board: str | None, starts: Sequence[Stat]) -> BoardRow:
+    stored = [stat for stat in starts if stat.stored]
+    latency: Counter[int] = Counter()
+    for stat in starts:
+        latency.update(stat.latency)
+    received, kept = sum(stat.received for stat in starts), sum(stat.stored for stat in starts)
+    return BoardRow(
+        board=NO_BOARD if board is None else board,
+        starts=0 if board is None else len(starts),
+        received=received,
+        stored=kept,
+        duplicates=received - kept,
+        gaps=None if board is None else sum(max(0, s.high - s.low + 1 - s.stored) for s in stored),
+        p50_ms=percentile(latency, 0.5),
+        p99_ms=percentile(latency, 0.99),
+        first=_time(min(stat.first_ns for stat in stored)) if stored else None,
+        last=_time(max(stat.last_ns for stat in stored)) if stored else None,
+    )
+
+
+def summary(result: Result) -> dict[str, Any]:
+    """A run's numbers, as JSON holds them."""
+    log = result.plan
+    return {
+        "capture": str(result.capture),
+        "segments": log.segments,
+        "blocks": log.blocks,
+        "bytes": log.bytes,
+        "records": log.records,
+        "parts": len(log.partitions),
+        "parts_settled_again": result.again,
+        "rows_brought_together": result.candidates,
+        "seconds": round(result.seconds, 3),
+        "frames_per_second": round(log.records / result.seconds) if result.seconds else None,
+        "tables": dict(result.rows),
+        "duplicates_removed": result.duplicates,
+        "quarantined": dict(result.quarantined),
+        "undecoded": [
+            {"protocol": protocol, "version": version, "frames": n}
+            for (protocol, version), n in sorted(result.undecoded.items())
+        ],
+        "problems": [problem._asdict() for problem in result.problems],
+        "boards": [asdict(row) for row in board_rows(result.stats)],
+        "compared": None,
+    }
+
+
+def compare(messages: str | os.PathLike[str], sent: Iterable[str | os.PathLike[str]]) -> list[Compared]:
+    """Each board's own record beside the table in the directory ``messages``.
+
+    ``sent``: files of one JSON object per line with ``board``, ``boot``, ``seq`` and ``qos``; with
+    ``"acknowledged": false`` it says that a message was handed in, otherwise that the other end has
+    acknowledged it. A line that is not one is passed over: a power cut may tear it."""
+    import pyarrow.dataset as ds
+
+    handed_in: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    acknowledged: dict[str, dict[tuple[int, int], int]] = defaultdict(dict)
+    for path in sent:
+        for row in _lines(Path(path)):
+            key = (row["boot"], row["seq"])
+            handed_in[row["board"]].add(key)
+            if row.get("acknowledged", True):
+                acknowledged[row["board"]][key] = row["qos"]
+    columns = ["board", "boot", "seq", "copies", "time_ns", "sent_ns"]
+    stored: dict[str, list[Any]] = defaultdict(list)
+    for batch in ds.dataset(messages, format="parquet").to_batches(columns=columns):
+        for row in batch.to_pylist():
+            if row["board"] is not None:
+                stored[row["board"]].append(row)
+    boards = sorted(handed_in.keys() | stored.keys())
+    return [_compare(board, handed_in[board], acknowledged[board], stored[board]) for board in boards]
+
+
+def _lines(path: Path) -> Iterable[dict[str, Any]]:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+            if isinstance(row["board"], str) and all(
+                isinstance(row[name], int) for name in ("boot", "seq", "qos")
+            ):
+                yield row
+        except (ValueError, TypeError, KeyError):
+            continue
+
+
+def _compare(
+    board: str,
+    sent: set[tuple[int, int]],
+    acknowledged: dict[tuple[int, int], int],
+    rows: list[dict[str, Any]],
+) -> Compared:
+    keys = {(row["boot"], row["seq"]) for row in rows}
+    latencies = sorted((row["time_ns"] - row["sent_ns"]) / 1e6 for row in rows if row["sent_ns"] is not None)
+
+    def at(share: float) -> float | None:
+        return latencies[max(0, -(-int(share * 100) * len(latencies) // 100) - 1)] if latencies else None
+
+    return Compared(
+        board=board,
+        sent=len(sent),
+        acknowledged=len(acknowledged),
+        stored=len(keys),
+        duplicates_removed=sum(row["copies"] - 1 for row in rows),
+        duplicates_left=len(rows) - len(keys),
+        lost=sum(1 for key, qos in acknowledged.items() if qos and key not in keys),
+        p50_ms=at(0.5),
+        p99_ms=at(0.99),
+    )
+
+
+def write(result: Result, folder: Path, sent: Sequence[str | os.PathLike[str]] = ()) -> dict[str, Any]:
+    """Write a run's report into its folder; returns its numbers. ``sent``: the boards' own records."""
+    numbers = summary(result)
+    if sent:
+        numbers["compared"] = [asdict(row) for row in compare(folder / "messages", sent)]
+    (folder / "report.json").write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+    png = chart.draw(result.stats, result.slots)
+    if png is not None:
+        (folder / "chart.png").write_bytes(png)
+    render(folder, numbers, png)
+    return numbers
+
+
+def render(
+    folder: Path, numbers: dict[str, Any], png: bytes | None, compared: Iterable[Compared] | None = None
+) -> Path:
+    """Write ``report.html`` of the numbers of ``summary``, a chart and a comparison, if any; returns its path."""
+    rows = numbers["compared"] if compared is None else [asdict(row) for row in compared]
+    picture = (
+        f'<img alt="Messages per second, and latencies" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+        if png is not None
+        else "<p>There is no chart: <code>pip install 'headwater[report]'</code> draws one.</p>"
+    )
+    parts = [
+        f"<h1>{_escape(numbers['capture'])}</h1>",
+        f"<p>{_escape(headline(numbers))}</p>",
+        picture,
+        "<h2>Boards</h2>",
+        _html_table(numbers["boards"]),
+    ]
+    if rows:
+        parts += ["<h2>What the boards say themselves</h2>", _html_table(rows)]
+    parts += [
+        "<h2>Tables</h2>",
+        _html_table([{"table": name, "rows": n} for name, n in numbers["tables"].items()]),
+    ]
+    if numbers["quarantined"]:
+        quarantined = [{"reason": name, "rows": n} for name, n in numbers["quarantined"].items()]
+        parts += ["<h2>Quarantine</h2>", _html_table(quarantined)]
+    if numbers["undecoded"]:
+        parts += ["<h2>Frames that are not decoded yet</h2>", _html_table(numbers["undecoded"])]
+    if numbers["problems"]:
+        parts += ["<h2>Problems of the log</h2>", _html_table(numbers["problems"])]
+    path = folder / "report.html"
+    path.write_text(_PAGE.replace("@BODY@", "\n".join(parts)), encoding="utf-8")
+    return path
+
+
+def headline(numbers: dict[str, Any]) -> str:
+    """A run in one sentence."""
+    tables = numbers["tables"]
+    return (
+        f"{tables.get('frames', 0)} frames in {numbers['blocks']} blocks became {tables.get('messages', 0)} messages; "
+        f"{numbers['duplicates_removed']} duplicates removed, {tables.get('quarantine', 0)} rows in quarantine, "
+        f"{tables.get('telemetry', 0)} values; {numbers['seconds']:.1f} s."
+    )
+
+
+def text_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as aligned text, their keys as the head."""
+    if not rows:
+        return "(nothing)"
+    head = list(rows[0])
+    cells = [head, *([_cell(row[name]) for name in head] for row in rows)]
+    widths = [max(len(line[k]) for line in cells) for k in range(len(head))]
+    left = [isinstance(rows[0][name], str) for name in head]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if is_left else cell.rjust(width)
+            for cell, width, is_left in zip(line, widths, left, strict=True)
+        ).rstrip()
+        for line in cells
+    )
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    # Names come from strangers.
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
+
+
+def _escape(value: Any) -> str:
+    return html.escape(_cell(value))
+
+
+def _html_table(rows: Sequence[dict[str, Any]]) -> str:
+    if not rows:
+        return "<p>None.</p>"
+    head = "".join(f"<th>{_escape(name.replace('_', ' '))}</th>" for name in rows[0])
+    body = "\n".join(
+        "<tr>" + "".join(f"<td{_kind(value)}>{_escape(value)}</td>" for value in row.values()) + "</tr>"
+        for row in rows
+    )
+    return f"<table>\n<tr>{head}</tr>\n{body}\n</table>"
+
+
+def _kind(value: Any) -> str:
+    return "" if isinstance(value, str) else ' class="number"'
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>headwater: report</title>
+<style>
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em; color: #222; }
+h1 { font-size: 1.3em; } h2 { font-size: 1.1em; margin-top: 2em; }
+table { border-collapse: collapse; } th, td { padding: .25em .8em; border-bottom: 1px solid #ddd; text-align: left; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; } img { max-width: 100%; }
+</style>
+@BODY@
+</html>
+"""

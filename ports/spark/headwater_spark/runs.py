@@ -1,0 +1,108 @@
+"""Which messages may have come to more than one part of the log: found from ranges of seq, not from the
+messages.
+
+Each part says which runs of ``seq`` it holds, per topic, board and boot. Boards count upwards, so that a
+part of a hundred thousand messages has a few runs; where there are many, close ones are joined. What lies
+in the runs of one part only cannot have a copy elsewhere. The rest is *shared*: these rows, and no others,
+have to meet. A run that was joined may make a row shared that has no copy, never the other way round."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headwater_spark.messages import Groups
+
+#: Runs per part and group at most.
+MAX_RUNS = 1024
+
+Name = tuple[str, str, int]  # topic, board, boot
+
+
+class Runs(NamedTuple):
+    """Least and greatest seq of each run of one group in one part, rising, apart from each other."""
+
+    low: npt.NDArray[np.int64]
+    high: npt.NDArray[np.int64]
+
+
+#: The runs of one part, by group.
+PartRuns = dict[Name, Runs]
+
+
+class Shared(NamedTuple):
+    """Ranges of seq, both ends included, that may be in several parts; and the parts with a run there."""
+
+    ranges: dict[Name, Runs]
+    parts: set[int]
+
+
+def runs_of(groups: Groups) -> PartRuns:
+    """The runs of one part."""
+    result = {}
+    for name, place in groups.parts():
+        seq = groups.seq[place]
+        steps = np.diff(seq)
+        cuts = np.flatnonzero(steps > 1)
+        if len(cuts) >= MAX_RUNS:
+            # Keep the widest gaps.
+            cuts = np.sort(cuts[np.argpartition(steps[cuts], -MAX_RUNS + 1)[-MAX_RUNS + 1 :]])
+        result[name] = Runs(seq[np.append(0, cuts + 1)], seq[np.append(cuts, len(seq) - 1)])
+    return result
+
+
+def shared(parts: Iterable[tuple[int, PartRuns]]) -> Shared:
+    """Where runs of different parts overlap."""
+    by_name: dict[Name, list[tuple[int, int, int]]] = defaultdict(list)
+    for part, runs in parts:
+        for name, (low, high) in runs.items():
+            by_name[name] += ((lo, hi, part) for lo, hi in zip(low.tolist(), high.tolist(), strict=True))
+    result = Shared({}, set())
+    for name, runs_ in by_name.items():
+        ranges = _overlaps(runs_)
+        if not ranges:
+            continue
+        low, high = (np.array(ends, np.int64) for ends in zip(*ranges, strict=True))
+        result.ranges[name] = Runs(low, high)
+        highs = high.tolist()
+        for lo, hi, part in runs_:
+            # The first range that does not end in front of the run.
+            at = bisect_right(highs, lo - 1)
+            if at < len(ranges) and ranges[at][0] <= hi:
+                result.parts.add(part)
+    return result
+
+
+def _overlaps(runs: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """Ranges in two runs or more, rising, apart from each other. The runs of one part never overlap."""
+    ranges: list[tuple[int, int]] = []
+    reach = -1  # the greatest seq of the runs so far
+    for low, high, _ in sorted(runs):
+        common = min(high, reach)
+        if low <= common:
+            if ranges and low <= ranges[-1][1] + 1:
+                ranges[-1] = (ranges[-1][0], max(common, ranges[-1][1]))
+            else:
+                ranges.append((low, common))
+        reach = max(reach, high)
+    return ranges
+
+
+def rows_in(groups: Groups, ranges: dict[Name, Runs]) -> npt.NDArray[np.int64]:
+    """The rows of a part whose identity lies in the ranges."""
+    found = [np.zeros(0, np.int64)]
+    for name, place in groups.parts():
+        runs = ranges.get(name)
+        if runs is None:
+            continue
+        seq = groups.seq[place]
+        at = np.searchsorted(runs.high, seq)
+        inside = at < len(runs.high)
+        inside[inside] = runs.low[at[inside]] <= seq[inside]
+        found.append(groups.rows[place][inside])
+    return np.concatenate(found)

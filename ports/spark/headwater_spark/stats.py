@@ -1,0 +1,146 @@
+"""What the report says about each board, counted part by part and added up.
+
+Latencies are counted in buckets that are 1.1 % wide, so that their percentiles can be added up as well: a
+percentile is right to 0.6 % or 1 µs. A board's start is a (board, boot); its gaps are the ``seq`` that are
+missing between its least and its greatest."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headwater_spark.arrow import codes, numbers, one, valid
+from headwater_spark.messages import Settled
+
+#: Buckets per factor of 2.
+_FINE = 64
+
+#: Time slots of the timeline.
+SLOTS = 120
+
+
+class Slots(NamedTuple):
+    """The timeline: slot k begins at ``first_ns + k * width_ns``."""
+
+    first_ns: int
+    width_ns: int
+
+    @classmethod
+    def over(cls, first_ns: int, last_ns: int) -> Slots:
+        """SLOTS slots, of a millisecond or more, over a span of time."""
+        return cls(first_ns, max(1_000_000, (last_ns - first_ns) // SLOTS + 1))
+
+
+#: (board, boot); (None, 0) are the messages without an identity.
+Start = tuple[str | None, int]
+
+
+@dataclass
+class Stat:
+    """One start of a board. Times: ns since 1970; ``latency`` counts by bucket, ``timeline`` by time slot."""
+
+    received: int = 0
+    stored: int = 0
+    low: int = 0
+    high: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+    latency: Counter[int] = field(default_factory=Counter)
+    timeline: Counter[int] = field(default_factory=Counter)
+
+    def add(self, other: Stat) -> None:
+        """Count what another part counted."""
+        if other.stored:
+            if not self.stored:
+                self.low, self.high = other.low, other.high
+                self.first_ns, self.last_ns = other.first_ns, other.last_ns
+            self.low = min(self.low, other.low)
+            self.high = max(self.high, other.high)
+            self.first_ns = min(self.first_ns, other.first_ns)
+            self.last_ns = max(self.last_ns, other.last_ns)
+        self.received += other.received
+        self.stored += other.stored
+        self.latency.update(other.latency)
+        self.timeline.update(other.timeline)
+
+
+Stats = dict[Start, Stat]
+
+
+def buckets(latency_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The bucket of each latency; a negative one (clocks that differ) has a negative bucket."""
+    size = np.rint(_FINE * np.log2(1 + np.abs(latency_us.astype(np.float64)))).astype(np.int64)
+    result: npt.NDArray[np.int64] = np.where(latency_us < 0, -size, size)
+    return result
+
+
+def percentile(latency: Counter[int], share: float) -> float | None:
+    """The latency in ms that ``share`` (0 to 1) of the messages do not exceed; None without any."""
+    left = max(1, math.ceil(share * sum(latency.values())))
+    for bucket in sorted(latency):
+        left -= latency[bucket]
+        if left <= 0:
+            return math.copysign(2 ** (abs(bucket) / _FINE) - 1, bucket) / 1000
+    return None
+
+
+def count(table: Any, settled: Settled, slots: Slots) -> Stats:
+    """The statistics of settled rows (``messages.COLUMNS``)."""
+    result: Stats = {}
+    if not table.num_rows:
+        return result
+    seq, time_ns, sent_ns = numbers(table["seq"]), numbers(table["time_ns"]), numbers(table["sent_ns"])
+    boards: list[str | None] = [None, *one(table["board"]).dictionary.to_pylist()]
+    boot_values = one(table["boot"]).dictionary_encode()
+    boots: list[int] = [0, *boot_values.dictionary.to_pylist()]
+    wide = (codes(table["board"]) + 1) * len(boots) + codes(boot_values) + 1
+    received = np.bincount(wide[~settled.elsewhere], minlength=len(boards) * len(boots))
+    names = np.flatnonzero(received)
+    start = (np.cumsum(received > 0) - 1)[wide]
+    stats = [Stat(received=n) for n in received[names].tolist()]
+    rows = np.flatnonzero(settled.keep)
+    # Sorting 16-bit numbers is linear.
+    small = start[rows].astype(np.uint16) if len(names) <= 0x10000 else start[rows]
+    rows = rows[np.argsort(small, kind="stable")]
+    edges = np.searchsorted(start[rows], np.arange(len(names) + 1)).tolist()
+    for k, stat in enumerate(stats):
+        mine = rows[edges[k] : edges[k + 1]]
+        stat.stored = len(mine)
+        if len(mine):
+            times, seqs = time_ns[mine], seq[mine]
+            stat.first_ns, stat.last_ns = int(times.min()), int(times.max())
+            stat.low, stat.high = int(seqs.min()), int(seqs.max())
+        board, boot = divmod(int(names[k]), len(boots))
+        result[boards[board], boots[boot]] = stat
+    slot = np.clip((time_ns - slots.first_ns) // slots.width_ns, 0, SLOTS - 1)
+    _spread(stats, start[rows], slot[rows], "timeline")
+    timed = rows[valid(table["sent_ns"])[rows]]
+    _spread(stats, start[timed], buckets((time_ns[timed] - sent_ns[timed]) // 1000), "latency")
+    return result
+
+
+def _spread(stats: list[Stat], start: npt.NDArray[np.intp], value: npt.NDArray[np.int64], name: str) -> None:
+    """Count the values of each start. There are some thousand different values at most."""
+    if not len(start):
+        return
+    low = int(value.min())
+    width = int(value.max()) - low + 1
+    cells, counts = np.unique(start * width + (value - low), return_counts=True)
+    for cell, n in zip(cells.tolist(), counts.tolist(), strict=True):
+        k, at = divmod(cell, width)
+        getattr(stats[k], name)[at + low] += n
+
+
+def add(parts: Iterable[Stats]) -> Stats:
+    """The statistics of several parts together."""
+    total: Stats = {}
+    for part in parts:
+        for start, stat in part.items():
+            total.setdefault(start, Stat()).add(stat)
+    return total

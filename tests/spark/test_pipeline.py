@@ -1,0 +1,376 @@
+"""From a capture log to tables: what each holds, that they come all at once, and the same from Spark."""
+
+import json
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headwater_host.cli import main
+from headwater_spark import pipeline, report
+from headwater_spark.pipeline import Result, run_on
+from headwater_spark.publish import BusyError, new_run
+from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TABLES, TELEMETRY
+from tests.spark.logs import BEGIN_NS, SERIAL, InProcess, Rec, ack, publish, reading, rows, write_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T_US = BEGIN_NS // 1000
+
+
+def records() -> list[Rec]:
+    """Two boards, one of them restarted, with duplicates near and far, and most kinds of trouble."""
+    found = []
+    for seq in range(120):
+        for board, peer, connection in (("b1", "mqtt:h:1", 10), ("b2", SERIAL, 20)):
+            qos = seq % 3
+            boot, number = (2, seq - 80) if board == "b2" and seq >= 80 else (1, seq)
+            if board == "b1" and seq in (50, 51):
+                continue  # a gap
+            payload = reading(
+                board, boot, number, t=T_US + seq * 10_000, load1=seq / 8, mem_free=1000 + seq, state="ok"
+            )
+            frame = publish(f"hw/{board}", payload, qos=qos, packet_id=seq + 1)
+            at = seq * 10 + 5
+            found.append(Rec(frame, at=at, connection=connection, peer=peer))
+            if qos and seq % 10 == 0:  # sent again after a reconnect
+                again = publish(f"hw/{board}", payload, qos=qos, packet_id=seq + 1, dup=True)
+                found.append(Rec(again, at=at + 300, connection=connection + 1, peer=peer))
+            if seq == 30:  # kept by the broker, and seen again much later
+                found.append(
+                    Rec(
+                        publish(f"hw/{board}", payload, retain=True),
+                        at=1300,
+                        connection=connection + 1,
+                        peer=peer,
+                    )
+                )
+        found.append(Rec(publish("plain", f"{seq}", qos=1, packet_id=200 + seq), at=seq * 10 + 6, peer="q"))
+        if seq % 40 == 7:
+            dup = publish("plain", f"{seq}", qos=1, packet_id=200 + seq, dup=True)
+            found.append(Rec(dup, at=seq * 10 + 400, connection=2, peer="q"))
+    found += [
+        Rec(b"\x36\x05\x00\x01a\x00\x01", at=1),
+        Rec(b"\x30\x07\x00\x05a", at=2),
+        Rec(publish("hw/b1", reading("b1", 1, 0.5)), at=3),  # type: ignore[arg-type]
+        Rec(publish("hw/b1", reading("b1", 1, 7, load1=99)), at=1299),
+        Rec(publish("other", {"temperature": 21.5, "ok": True}), at=4),
+        Rec(ack(4, 1), at=5, direction=1),
+        Rec(b"frame of FMQ", at=6, protocol=2, version=0),
+        Rec(publish("v5", "x"), at=7, version=5),
+    ]
+    return sorted(found, key=lambda rec: rec.at)
+
+
+def capture_of(directory: Path, per_block: int = 13) -> Path:
+    some = records()
+    return write_log(
+        directory, [some[at : at + per_block] for at in range(0, len(some), per_block)], segment_blocks=9
+    )
+
+
+def damage(capture: Path) -> None:
+    path = sorted(capture.glob("segment-*.hwc"))[1]
+    data = bytearray(path.read_bytes())
+    data[data.index(b"HWB1", 4) + 64] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    """A run over the log in many parts, in this process."""
+    tmp = tmp_path_factory.mktemp("pipeline")
+    result = run_on(
+        InProcess(),
+        capture_of(tmp / "log"),
+        tmp / "out",
+        partition_bytes=3000,
+        report=lambda r, f: _report(r, f),
+    )
+    return result, tmp / "out"
+
+
+def _report(result: Result, folder: Path) -> None:
+    report.write(result, folder)
+
+
+def test_frames_are_all_records(done: tuple[Result, Path]) -> None:
+    result, out = done
+    assert rows(out, FRAMES, "time_ns", "frame") == sorted(
+        ((BEGIN_NS + rec.at * 10**6, rec.frame) for rec in records()), key=repr
+    )
+    assert result.rows["frames"] == len(records()) == result.plan.records
+
+
+def test_messages_are_each_message_once(done: tuple[Result, Path]) -> None:
+    result, out = done
+    known = [row for row in rows(out, MESSAGES, "board", "boot", "seq", "copies") if row[0] is not None]
+    wanted = [("b1", 1, seq) for seq in range(120) if seq not in (50, 51)]
+    wanted += [("b2", 1, seq) for seq in range(80)] + [("b2", 2, seq) for seq in range(40)]
+    assert sorted(row[:3] for row in known) == sorted(wanted)
+    copies = {row[:3]: row[3] for row in known}
+    assert copies["b1", 1, 10] == copies["b1", 1, 100] == copies["b2", 2, 20] == 2
+    assert copies["b1", 1, 30] == copies["b2", 1, 30] == 2  # QoS 0, retained
+    assert copies["b1", 1, 11] == 1
+    plain = [row for row in rows(out, MESSAGES, "payload", "copies", "topic") if row[2] == "plain"]
+    assert len(plain) == 120
+    assert {int(payload) for payload, n, _ in plain if n == 2} == {7, 47, 87}
+    assert result.duplicates == sum(n - 1 for n in rows(out, MESSAGES, "copies"))
+    assert result.again > 1
+    assert result.candidates
+
+
+def test_a_message_has_its_first_receipt(done: tuple[Result, Path]) -> None:
+    columns = ("board", "boot", "seq", "time_ns", "sent_ns", "connection", "peer", "qos", "retain", "topic")
+    (row,) = [row for row in rows(done[1], MESSAGES, *columns) if row[:3] == ("b2", 2, 20)]
+    assert row[3:] == (BEGIN_NS + 1_005_000_000, BEGIN_NS + 1_000_000_000, 20, SERIAL, 1, False, "hw/b2")
+    (file, offset, record) = next(
+        row[3:]
+        for row in rows(done[1], MESSAGES, "board", "boot", "seq", "file", "offset", "record")
+        if row[:3] == ("b2", 2, 20)
+    )
+    frames = [
+        row
+        for row in rows(done[1], FRAMES, "file", "offset", "record", "frame")
+        if row[:3] == (file, offset, record)
+    ]
+    assert b'"seq": 20' in frames[0][3]
+
+
+def test_telemetry_has_a_row_per_value(done: tuple[Result, Path]) -> None:
+    _, out = done
+    found = rows(out, TELEMETRY, "board", "boot", "seq", "metric", "value_double", "value_string")
+    assert [row[3:] for row in found if row[:3] == ("b1", 1, 30)] == [
+        ("load1", 3.75, None),
+        ("mem_free", 1030.0, None),
+        ("state", None, "ok"),
+    ]
+    assert len([row for row in found if row[0] is not None]) == 3 * 238
+    assert [row[3:] for row in found if row[0] is None] == [("ok", 1.0, None), ("temperature", 21.5, None)]
+    late = {
+        row[0]
+        for row in rows(out, TELEMETRY, "latency_ms", "board", "topic", "received_ns", "time")
+        if row[1] is not None
+    }
+    assert late == {5.0}
+
+
+def test_quarantine_has_what_was_refused_with_its_bytes(done: tuple[Result, Path]) -> None:
+    result, out = done
+    found = rows(out, QUARANTINE, "kind", "reason", "error_at", "bytes", "length")
+    assert found == sorted(
+        [
+            ("frame", "bad_qos", 0, b"\x36\x05\x00\x01a\x00\x01", 7),
+            ("frame", "truncated", 5, b"\x30\x07\x00\x05a", 5),
+            ("message", "bad_identity", None, b'{"board": "b1", "boot": 1, "seq": 0.5}', 38),
+            ("message", "identity_conflict", None, b'{"board": "b1", "boot": 1, "seq": 7, "load1": 99}', 49),
+        ],
+        key=repr,
+    )
+    assert result.quarantined == {name: 1 for _, name, *_ in found}
+    assert result.undecoded == {(2, 0): 1, (1, 5): 1}
+
+
+def test_a_damaged_block_is_quarantined(tmp_path: Path) -> None:
+    capture = capture_of(tmp_path / "log")
+    damage(capture)
+    result = run_on(InProcess(), capture, tmp_path / "out", partition_bytes=5000)
+    (row,) = [row for row in rows(tmp_path / "out", QUARANTINE) if row[0] == "block"]
+    found = dict(zip(QUARANTINE.names, row, strict=True))
+    data = (capture / found["file"]).read_bytes()
+    assert found["bytes"] == data[found["offset"] : found["offset"] + found["length"]]
+    assert found["bytes"].startswith(b"HWB1")
+    assert "body CRC is wrong" in found["detail"]
+    assert found["reason"] == "bad_block"
+    assert result.rows["frames"] == len(records()) - 13
+    assert [problem.offset for problem in result.problems] == [found["offset"]]
+
+
+def files_of(out: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(out / "current").as_posix(): path.read_bytes()
+        for table in TABLES
+        for path in (out / "current" / table.name).iterdir()
+    }
+
+
+def test_again_gives_the_same_files(tmp_path: Path) -> None:
+    capture = capture_of(tmp_path / "log")
+    out = tmp_path / "out"
+    run_on(InProcess(), capture, out, partition_bytes=3000)
+    before = files_of(out)
+    run_on(InProcess(), capture, out, partition_bytes=3000)
+    assert files_of(out) == before
+    assert len(list((out / ".runs").iterdir())) == 1
+
+
+def test_fewer_parts_leave_no_rows_of_the_run_before(tmp_path: Path) -> None:
+    capture = capture_of(tmp_path / "log")
+    run_on(InProcess(), capture, tmp_path / "out", partition_bytes=1)
+    wanted = {table.name: rows(tmp_path / "out", table) for table in TABLES}
+    run_on(InProcess(), capture, tmp_path / "out")
+    assert {table.name: rows(tmp_path / "out", table) for table in TABLES} == wanted
+
+
+def test_a_run_that_fails_leaves_the_old_tables(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run_on(InProcess(), capture_of(tmp_path / "log"), out)
+    before = files_of(out)
+
+    def fail(result: Result, folder: Path) -> None:
+        assert (folder / "messages").is_dir()
+        raise RuntimeError("power cut")
+
+    other = write_log(tmp_path / "other", [[Rec(publish("t", "x"))]])
+    with pytest.raises(RuntimeError, match="power cut"):
+        run_on(InProcess(), other, out, report=fail)
+    assert files_of(out) == before
+    run_on(InProcess(), other, out)
+    assert rows(out, MESSAGES, "topic") == ["t"]
+    assert len(list((out / ".runs").iterdir())) == 1
+
+
+def test_a_run_killed_at_any_step_of_the_switch_leaves_old_or_new(tmp_path: Path) -> None:
+    """Every call that changes the directory is the last one, once; all tables are of one run then."""
+    calls = [0]
+
+    def run(text: str, stop_at: int) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("replace", "symlink_to", "unlink", "mkdir"):
+                original = getattr(Path, name)
+
+                def step(self: Path, *args: Any, _original: Any = original, **more: Any) -> Any:
+                    calls[0] += 1
+                    if calls[0] == stop_at:
+                        raise KeyboardInterrupt
+                    return _original(self, *args, **more)
+
+                patch.setattr(Path, name, step)
+            with new_run(tmp_path / "out", ["a", "b"]) as folder:
+                (folder / "a").write_text(text)
+                (folder / "b").write_text(text)
+
+    run("0", 10**9)
+    for number in range(1, 12):
+        before = (tmp_path / "out/a").read_text()
+        calls[0] = 0
+        with suppress(KeyboardInterrupt):
+            run(str(number), number)
+        texts = {(tmp_path / "out" / name).read_text() for name in "ab"}
+        assert texts in ({before}, {str(number)})
+    assert calls[0] < number  # the last run was not stopped
+
+
+def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
+    capture = capture_of(tmp_path / "log")
+    with (
+        new_run(tmp_path / "out", ["a"]),
+        pytest.raises(BusyError, match="another pipeline is writing"),
+    ):
+        run_on(InProcess(), capture, tmp_path / "out")
+
+
+def test_what_no_pipeline_made_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "out/messages").mkdir(parents=True)
+    with pytest.raises(FileExistsError, match="messages is in the way"):
+        run_on(InProcess(), capture_of(tmp_path / "log"), tmp_path / "out")
+
+
+def test_an_empty_log_gives_empty_tables(tmp_path: Path) -> None:
+    result = run_on(InProcess(), write_log(tmp_path / "log", []), tmp_path / "out", report=_report)
+    for table in TABLES:
+        (path,) = (tmp_path / "out" / table.name).iterdir()
+        assert pq.read_table(path).schema.names == table.names
+        assert rows(tmp_path / "out", table) == []
+    assert result.duplicates == 0
+    assert "0 frames" in (tmp_path / "out/report.html").read_text()
+
+
+def test_parquet_types_are_those_of_the_tables(done: tuple[Result, Path]) -> None:
+    for table in TABLES:
+        for path in (done[1] / table.name).iterdir():
+            stored = pq.read_schema(path)
+            plain = [f.type.value_type if pa.types.is_dictionary(f.type) else f.type for f in stored]
+            assert plain == table.plain.types
+
+
+@pytest.mark.needs_java
+def test_spark_gives_the_same_tables(
+    spark: "SparkSession", done: tuple[Result, Path], tmp_path: Path
+) -> None:
+    capture = capture_of(tmp_path / "log")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "_CANDIDATES", 20)
+        result = pipeline.run(spark, capture, tmp_path / "out", partition_bytes=4000)
+    for table in TABLES:
+        drop = {"file"}  # its salt is a random number
+        names = [name for name in table.names if name not in drop]
+        assert rows(tmp_path / "out", table, *names) == rows(done[1], table, *names)
+    assert result.stats == done[0].stats
+    assert result.candidates
+    for table in TABLES:
+        frame = spark.read.parquet(str(tmp_path / "out" / table.name))
+        assert [f"{name} {type_}" for name, type_ in frame.dtypes] == [
+            re.sub(r"short$", "smallint", f"{column.name} {column.type}").replace("long", "bigint")
+            for column in table.columns
+        ]
+        assert frame.count() == done[0].rows[table.name]
+    by_board = (
+        spark.read.parquet(str(tmp_path / "out/telemetry")).groupBy("board", "metric").count().collect()
+    )
+    assert {(row.board, row.metric): row["count"] for row in by_board}["b1", "load1"] == 118
+
+
+@pytest.mark.needs_java
+def test_the_command(spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capture = capture_of(tmp_path / "log")
+    damage(capture)
+    sent = tmp_path / "sent.jsonl"
+    lines = [
+        {"board": "b1", "boot": 1, "seq": 11, "qos": 2, "acknowledged": True},
+        {"board": "b1", "boot": 1, "seq": 50, "qos": 2, "acknowledged": True},
+        {"board": "b1", "boot": 1, "seq": 51, "qos": 0, "acknowledged": False},
+    ]
+    sent.write_text("\n".join(map(json.dumps, lines)))
+    places = ["--capture", str(capture), "--out", str(tmp_path / "out"), "--sent", str(sent)]
+    assert main(["pipeline", "run", *places]) == 1  # b1's message 50 is lost
+    printed = capsys.readouterr().out
+    assert "duplicates removed" in printed
+    assert re.search(r"^b2 +2 ", printed, re.MULTILINE)
+    assert re.search(r"^bad_block +1$", printed, re.MULTILINE)
+    assert spark.range(3).count() == 3  # a session that was there stays
+    numbers = json.loads((tmp_path / "out/report.json").read_text())
+    (b1,) = [row for row in numbers["compared"] if row["board"] == "b1"]
+    assert (b1["sent"], b1["acknowledged"], b1["lost"], b1["duplicates_left"]) == (3, 2, 1, 0)
+    page = (tmp_path / "out/report.html").read_text()
+    assert "data:image/png;base64," in page
+    assert "What the boards say themselves" in page
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--capture", "/no/such/place"], "is not a directory"),
+        (["--capture", ".", "--sent", "/no/such/file"], "is not a file"),
+        (["--capture", ".", "--partition-bytes", "2g"], "not between 1 and 1g"),
+        (["--capture", ".", "--partition-bytes", "x"], "invalid"),
+        (["--capture", ".", "--batch-rows", "0"], "not between 1 and"),
+        (["--capture", ".", "--conf", "key"], "not KEY=VALUE"),
+        ([], "--capture"),
+    ],
+)
+def test_a_wrong_command_line_says_what_is_wrong(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(["pipeline", "run", "--out", str(tmp_path / "out"), *options])
+    except SystemExit as error:
+        code = int(error.code or 0)
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,174 @@
+"""The report: numbers per board, comparison with the boards' own records, page and chart."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headwater_spark import chart, report
+from headwater_spark.pipeline import Result, run_on
+from headwater_spark.report import Compared, compare
+from headwater_spark.stats import SLOTS, Slots, Stat, Stats, buckets, percentile
+from tests.spark.logs import BEGIN_NS, InProcess, Rec, publish, reading, write_log
+
+T_US = BEGIN_NS // 1000
+
+
+def message(
+    board: str, boot: int, seq: int, *, at: int = 0, sent: int | None = None, **options: bool | int
+) -> Rec:
+    """A message that came ``at`` ms, sent at ``sent`` ms."""
+    time = {} if sent is None else {"t": T_US + sent * 1000}
+    return Rec(publish("t", reading(board, boot, seq, **time), **options), at=at)  # type: ignore[arg-type]
+
+
+def run(tmp_path: Path, *records: Rec) -> tuple[Result, Path]:
+    capture = write_log(tmp_path / "log", [[record] for record in records])
+    result = run_on(
+        InProcess(), capture, tmp_path / "out", partition_bytes=1, report=lambda r, f: _write(r, f)
+    )
+    return result, tmp_path / "out"
+
+
+def _write(result: Result, folder: Path) -> None:
+    report.write(result, folder)
+
+
+def test_numbers_per_board(tmp_path: Path) -> None:
+    result, out = run(
+        tmp_path,
+        message("b1", 1, 5, at=10, sent=0),
+        message("b1", 1, 6, at=20, sent=0),
+        message("b1", 1, 6, at=30, sent=0),
+        message("b1", 1, 9, at=40, sent=0),
+        message("b1", 2, 0, at=1050, sent=0),
+        message("a", 1, 3, at=60),
+        Rec(publish("t", "no identity"), at=70),
+    )
+    numbers = json.loads((out / "report.json").read_text())
+    a, b1, none = numbers["boards"]
+    assert b1 == b1 | {"board": "b1", "starts": 2, "received": 5, "stored": 4, "duplicates": 1, "gaps": 2}
+    assert b1["p50_ms"] == pytest.approx(20, rel=0.01)
+    assert b1["p99_ms"] == pytest.approx(1050, rel=0.01)
+    assert (b1["first"], b1["last"]) == ("2026-09-21T14:13:20.010Z", "2026-09-21T14:13:21.050Z")
+    assert a == a | {"board": "a", "gaps": 0, "p50_ms": None, "p99_ms": None}
+    assert none == none | {"board": "(no identity)", "starts": 0, "received": 1, "stored": 1, "gaps": None}
+    assert numbers["duplicates_removed"] == result.duplicates == 1
+    assert numbers["tables"]["messages"] == 6
+    assert numbers["frames_per_second"] > 0
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.9, 0.99, 1.0])
+def test_percentiles_of_buckets_are_right_to_a_percent(share: float) -> None:
+    chance = random.Random(7)
+    values = sorted(int(chance.lognormvariate(8, 2)) for _ in range(5000))
+    counts = Counter(buckets(np.array(values)).tolist())
+    exact = values[max(0, -(-int(share * 100) * len(values) // 100) - 1)] / 1000
+    assert percentile(counts, share) == pytest.approx(exact, rel=0.006, abs=0.001)
+
+
+def test_percentiles_of_nothing_and_of_clocks_that_differ() -> None:
+    assert percentile(Counter(), 0.5) is None
+    counts = Counter(buckets(np.array([-5_000_000, -5_000_000, 1000])).tolist())
+    assert percentile(counts, 0.5) == pytest.approx(-5000, rel=0.01)
+    assert percentile(counts, 1.0) == pytest.approx(1, rel=0.01)
+
+
+def test_the_timeline_covers_the_log(tmp_path: Path) -> None:
+    result, _ = run(tmp_path, *(message("b", 1, seq, at=seq * 100) for seq in range(100)))
+    timeline = result.stats["b", 1].timeline
+    assert sum(timeline.values()) == 100
+    assert min(timeline) == 0
+    assert max(timeline) == SLOTS - 1
+
+
+def write_sent(path: Path, *rows: tuple[str, int, int, int, bool]) -> Path:
+    names = ("board", "boot", "seq", "qos", "acknowledged")
+    lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
+    path.write_text("\n".join(lines) + '\n{"board": "b1", "bo')
+    return path
+
+
+def test_compare_finds_what_is_lost_and_what_is_left_double(tmp_path: Path) -> None:
+    _, out = run(
+        tmp_path,
+        message("b1", 1, 0, at=4, sent=0),
+        message("b1", 1, 1, at=8, sent=0, qos=1),
+        message("b1", 1, 1, at=9, sent=0, qos=1, dup=True),
+        Rec(publish("another topic", reading("b1", 1, 1)), at=9),
+        message("b3", 1, 0),
+    )
+    b1 = write_sent(
+        tmp_path / "b1.jsonl",
+        ("b1", 1, 0, 0, False),
+        ("b1", 1, 1, 1, False),
+        ("b1", 1, 1, 1, True),
+        ("b1", 1, 2, 2, False),
+        ("b1", 1, 2, 2, True),
+        ("b1", 1, 3, 0, False),
+        ("b1", 1, 4, 1, False),
+    )
+    b2 = write_sent(tmp_path / "b2.jsonl", ("b2", 1, 0, 1, True))
+    assert compare(out / "messages", [b1, b2]) == [
+        Compared("b1", 5, 2, 2, 1, 1, 1, 4.0, 8.0),
+        Compared("b2", 1, 1, 0, 0, 0, 1, None, None),
+        Compared("b3", 0, 0, 1, 0, 0, 0, None, None),
+    ]
+
+
+def test_a_record_without_acknowledged_says_that_it_was(tmp_path: Path) -> None:
+    _, out = run(tmp_path, message("b1", 1, 0))
+    sent = tmp_path / "sent.jsonl"
+    sent.write_text(
+        '{"board": "b1", "boot": 1, "seq": 1, "qos": 1}\n[]\n{"board": 1, "boot": 1, "seq": 1, "qos": 1}\n'
+    )
+    (row,) = compare(out / "messages", [sent])
+    assert (row.sent, row.acknowledged, row.lost) == (1, 1, 1)
+
+
+def test_the_page_is_whole_and_safe(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>$\\frac"
+    _, out = run(
+        tmp_path, message(evil, 1, 0, at=5, sent=0), message("_b", 1, 0), message("\x00\x1b[2J", 1, 0)
+    )
+    page = (out / "report.html").read_text()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert "\x1b" not in page
+    assert 'src="data:image/png;base64,' in page
+    assert "http" not in page
+    assert (out / "chart.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_there_is_a_page_without_a_chart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chart, "draw", lambda stats, slots: None)
+    _, out = run(tmp_path, message("b", 1, 0))
+    assert (
+        "pip install &#x27;headwater[report]&#x27;" in (out / "report.html").read_text()
+        or "headwater[report]" in (out / "report.html").read_text()
+    )
+    assert not (out / "chart.png").exists()
+
+
+def test_a_chart_of_many_boards_has_a_line_for_the_rest() -> None:
+    stats: Stats = {
+        (f"b{k}", 1): Stat(received=k + 1, stored=k + 1, timeline=Counter({0: k + 1})) for k in range(30)
+    }
+    lines = chart._lines(stats)
+    assert len(lines) == 10
+    assert lines["21 others"][0][0] == sum(range(1, 22))
+    assert chart.draw(stats, Slots(0, 10**9)) is not None
+    assert chart.draw({}, Slots(0, 10**9)) is not None
+
+
+def test_text_tables_line_up() -> None:
+    text = report.text_table(
+        [{"board": "b1", "n": 5, "ms": 1.25}, {"board": "longer", "n": 12345, "ms": None}]
+    )
+    assert text == "board       n    ms\nb1          5  1.25\nlonger  12345     -"
+    assert report.text_table([]) == "(nothing)"
