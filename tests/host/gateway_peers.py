@@ -85,10 +85,12 @@ class PtyDialer:
 class PtyBoard:
     """A board that publishes numbers, and knows which were acknowledged."""
 
-    def __init__(self, line: PtyLine, client_id: bytes = b"board-1", clean: bool = False) -> None:
+    def __init__(
+        self, line: PtyLine, client_id: bytes = b"board-1", clean: bool = False, keep_alive: int = 5
+    ) -> None:
         self.dialer = PtyDialer(line)
         self.client = Client(
-            self.dialer, client_id, clean=clean, response_ms=3000, keep_alive=5, outbox_size=1 << 18
+            self.dialer, client_id, clean=clean, response_ms=3000, keep_alive=keep_alive, outbox_size=1 << 18
         )
         self.client.on_delivered = self._delivered
         self.under_way: dict[int, bytes] = {}

@@ -10,12 +10,15 @@ from headwater import errors
 from headwater.mqtt.decode import Packet
 from headwater_host.aio import (
     Client,
+    Message,
     MqttConnectionError,
     MqttProtocolError,
     MqttRefusedError,
     MqttSubscribeError,
     MqttTimeoutError,
+    Topic,
 )
+from headwater_host.calls import Inbox, Line
 from headwater_host.session import HostServerSession
 from tests.host.mqtt_server import HOST, serve, speak
 
@@ -195,6 +198,41 @@ def test_acknowledgements_leave_in_the_order_of_arrival() -> None:
             await came[0].ack()
             await client.unsubscribe("barrier")
             assert acknowledged == ids
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_that_is_cancelled_leaves_its_message_to_the_next() -> None:
+    async def scenario() -> None:
+        inbox = Inbox(lambda: None, lambda: None)
+        readers = [asyncio.ensure_future(inbox.__anext__()) for _ in range(3)]
+        await asyncio.sleep(0)
+        inbox.put(Message(Topic("a"), b"1"))
+        # Woken already, and cancelled before it could take anything.
+        readers[0].cancel()
+        readers[1].cancel()
+        assert (await asyncio.wait_for(readers[2], 5)).payload == b"1"
+        assert readers[0].cancelled()
+        assert readers[1].cancelled()
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_is_cancelled_in_its_turn_passes_it_on() -> None:
+    async def scenario() -> None:
+        line = Line()
+        late = asyncio.get_running_loop().time() + 5
+        assert await line.enter(late)
+        places = [asyncio.ensure_future(line.enter(late)) for _ in range(3)]
+        await asyncio.sleep(0)
+        line.leave()
+        places[0].cancel()
+        places[1].cancel()
+        assert await asyncio.wait_for(places[2], 5)
+        assert line.busy
+        assert not await line.enter(asyncio.get_running_loop().time() + 0.01)
+        line.leave()
+        assert not line.busy
 
     asyncio.run(scenario())
 

@@ -77,6 +77,7 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("baud = 9600", "'baud' = '9600'", 10, "not '9600'"),
         ("baud = 9600", "bauds = 9600", 10, "there is no key 'bauds' in [[serial]]; there are port, baud"),
         ('port = "/dev/ttyUSB0"\n', "", 8, "'port' in [[serial]] is missing: a serial port"),
+        ('host = "broker.local"\n', "", 12, "'host' in [[broker]] is missing"),
         ('"alarms/+:2"', '"alarms+:2"', 14, "'topics' in [[broker]]: 'alarms+' is not a topic filter"),
         ('["boards/#", "alarms/+:2", "noise:0"]', '"boards/#"', 14, "is a list of topic filters"),
         ('["boards/#", "alarms/+:2", "noise:0"]', "[]", 14, "is a list of topic filters"),

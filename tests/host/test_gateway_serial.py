@@ -1,10 +1,12 @@
 """The gateway with boards on serial lines: a process of its own, ptys, and the core's client at the other end."""
 
+import asyncio
 import json
 import os
 import random
 import resource
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +14,10 @@ from pathlib import Path
 import pytest
 
 from headwater_host.capture import CaptureReader, verify
+from headwater_host.capture.asyncio_writer import AsyncCapture
+from headwater_host.gateway.board import Board
+from headwater_host.gateway.config import SerialConfig
+from headwater_host.gateway.landing import Landing
 from tests.host.command import Running, headwater, running
 from tests.host.gateway_peers import PtyBoard, PtyLine, landed
 
@@ -335,6 +341,70 @@ def test_a_gateway_that_must_end_with_a_full_disk_says_what_is_missing(tmp_path:
         serve(board, lambda: len(board.acknowledged) == 2, "the next gateway acknowledges it")
         assert end(command, board) == 0
     assert payloads(tmp_path) == [FILLER, b"not"]
+
+
+def test_what_is_landed_is_acknowledged_when_the_gateway_ends(tmp_path: Path, line: PtyLine) -> None:
+    board = PtyBoard(line)
+    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        board.connect()
+        number = 0
+        # It ends in the middle of its work.
+        while len(board.acknowledged) < 100:
+            if board.publish(b"%d" % number, 1) > 0:
+                number += 1
+            board.client.poll()
+        assert board.under_way
+        assert end(command, board) == 0
+    assert sorted(board.acknowledged, key=int) == sorted(payloads(tmp_path), key=int)
+
+
+def test_a_board_is_heard_while_the_log_takes_nothing(tmp_path: Path, line: PtyLine) -> None:
+    """The gate is closed: its pings are answered, and it may send so much and no more."""
+    board = PtyBoard(line, keep_alive=1)
+    disk = threading.Event()
+
+    def sync(fd: int) -> None:
+        assert disk.wait(60)
+        os.fdatasync(fd)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        limit_bytes = 20_000
+        async with AsyncCapture(
+            tmp_path / "log", block_bytes=4000, limit_bytes=limit_bytes, datasync=sync
+        ) as capture:
+            landing = Landing(capture, limit_bytes, lambda error: None)
+            source = Board(landing, SerialConfig(str(line.path)))
+            task = asyncio.create_task(source.run())
+
+            def on_the_board() -> None:
+                board.connect()
+                for number in range(16):
+                    board.publish(b"%2d" % number + bytes(1000), 1)
+                serve(board, lambda: not landing.is_open, "the gate is closed")
+                before = board.dialer.link.bytes_in
+                over = time.monotonic() + 4
+                serve(board, lambda: time.monotonic() > over, "four keep-alives are over")
+                assert board.dialer.link.bytes_in > before
+                assert board.client.session.epoch == 1
+                assert board.acknowledged == []
+                for _ in range(400):
+                    board.client.publish(b"t", bytes(400), 0)
+                    board.client.poll()
+
+            try:
+                await loop.run_in_executor(None, on_the_board)
+                assert landing.records < 16 + 250
+                disk.set()
+                await loop.run_in_executor(
+                    None, serve, board, lambda: len(board.acknowledged) == 16, "all is acknowledged"
+                )
+            finally:
+                disk.set()
+                task.cancel()
+                await asyncio.wait({task})
+
+    asyncio.run(scenario())
 
 
 def test_one_log_has_one_gateway(tmp_path: Path, line: PtyLine) -> None:

@@ -67,6 +67,16 @@ def limit(command: Running, size: int) -> None:
     resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE, (size, hard))
 
 
+def config_file(directory: Path, broker: Mosquitto) -> Path:
+    """Topic ``t`` at QoS 0, and a short keep-alive."""
+    path = directory / "gateway.toml"
+    path.write_text(
+        f'capture = "{directory}/log"\n[[broker]]\nhost = "{HOST}"\nport = {broker.port}\n'
+        'topics = ["t:0"]\nkeepalive = 2\ntimeout = 1\n'
+    )
+    return path
+
+
 def test_topics_are_landed_as_they_came(mosquitto: StartBroker, tmp_path: Path) -> None:
     broker = mosquitto()
     large = os.urandom(3_000_000)
@@ -196,12 +206,7 @@ def test_a_full_disk_holds_the_broker_and_the_connection_lives(
 ) -> None:
     """QoS 0 in plenty: the gate closes, nothing more is read, and everything that was sent is landed afterwards."""
     broker = mosquitto()
-    config = tmp_path / "gateway.toml"
-    config.write_text(
-        f'capture = "{tmp_path}/log"\n[[broker]]\nhost = "{HOST}"\nport = {broker.port}\n'
-        'topics = ["t:0"]\nkeepalive = 2\ntimeout = 1\n'
-    )
-    size, count = 50_000, 600
+    size, count = 50_000, 2000
 
     async def flood() -> None:
         async with Client(HOST, broker.port, timeout=30) as client:
@@ -209,7 +214,7 @@ def test_a_full_disk_holds_the_broker_and_the_connection_lives(
                 await client.publish("t", i.to_bytes(4, "big") + bytes(size))
             await client.unsubscribe("barrier")
 
-    with running("gateway", "--config", config, directory=tmp_path) as command:
+    with running("gateway", "--config", config_file(tmp_path, broker), directory=tmp_path) as command:
         command.wait_for("subscribed")
         publish(broker, range(3000), qos=0)
         wait_until(lambda: records(tmp_path) == 3000, "the first are on disk")
@@ -224,13 +229,42 @@ def test_a_full_disk_holds_the_broker_and_the_connection_lives(
         )
         with Path(f"/proc/{command.process.pid}/status").open() as status:
             resident = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
-        assert resident < 90_000
+        assert resident < 75_000
         limit(command, resource.RLIM_INFINITY)
         wait_until(lambda: records(tmp_path) == 3000 + count, "all is on disk")
         assert command.end() == 0
         assert command.errors.count("connected,") == 1
     numbers = [int.from_bytes(m.payload[:4], "big") for m in messages(tmp_path) if len(m.payload) > size]
     assert numbers == list(range(count))
+
+
+def test_a_full_disk_keeps_the_gateway_from_connecting(mosquitto: StartBroker, tmp_path: Path) -> None:
+    """Each connection would bring what is unacknowledged again, and more of it."""
+    broker = mosquitto()
+
+    async def flood() -> None:
+        async with Client(HOST, broker.port, timeout=30) as client:
+            for _ in range(400):
+                await client.publish("t", bytes(50_000))
+
+    with running("gateway", "--config", config_file(tmp_path, broker), directory=tmp_path) as command:
+        command.wait_for("subscribed")
+        publish(broker, range(3000), qos=0)
+        wait_until(lambda: records(tmp_path) == 3000, "the first are on disk")
+        (segment,) = (tmp_path / "log").glob("segment-*.hwc")
+        limit(command, segment.stat().st_size)
+        asyncio.run(flood())
+        command.wait_for("nothing is acknowledged")
+        broker.restart()
+        # Its next ping tells that the connection is gone.
+        command.wait_for("the connection was lost")
+        over = time.monotonic() + 2
+        wait_until(lambda: time.monotonic() > over, "four times the first delay is over")
+        assert command.errors.count("connected,") == 1
+        limit(command, resource.RLIM_INFINITY)
+        wait_until(lambda: records(tmp_path) > 3100, "what was taken is on disk")
+        command.wait_for_count("connected,", 2)
+        assert command.end() == 0
 
 
 def test_the_largest_record_is_landed_and_what_is_larger_is_skipped(
