@@ -23,7 +23,7 @@ else:
 
 
 #: What Python raises when something that is not bytes is used as such; MicroPython does not know BufferError.
-NOT_BYTES: "tuple[type[Exception], ...]" = (TypeError, ValueError, IndexError, NotImplementedError)
+NOT_BYTES: "tuple[type[Exception], ...]" = (TypeError, ValueError, LookupError, NotImplementedError)
 if hasattr(builtins, "BufferError"):
     NOT_BYTES += (BufferError,)
 

@@ -69,3 +69,17 @@ def online(**options: object) -> Ends:
     e = Ends(ClientSession(b"c", **options), ServerSession())  # type: ignore[arg-type]
     e.connect()
     return e
+
+
+#: A message at QoS 1 with packet id 9.
+GOOD = b"\x32\x07\x00\x01t\x00\x09ok"
+
+
+def sessions() -> "list[Ends]":
+    """Two connected pairs: bad input goes to the client of the first, and to the server of the second."""
+    pairs = []
+    for _ in range(2):
+        e = Ends(ClientSession(b"c", 0, False), ServerSession(512, 512))
+        e.connect()
+        pairs.append(e)
+    return pairs
