@@ -15,7 +15,8 @@ from headwater.mqtt.transitions import CONNECTING, ERROR, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    pass
+    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.decode_server import Connect
 
 
 def breaks(data: bytes, code: int, blame: int = errors.PEER, to: str = "client server") -> None:
