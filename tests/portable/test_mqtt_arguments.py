@@ -1,3 +1,4 @@
+# heap: 512K
 """Bad arguments of every call: the caller's fault, said so, and without any effect."""
 
 from pipe import Ends, drain

@@ -1,3 +1,4 @@
+# heap: 1M
 """Every kind of bad input, by name, and what becomes of it.
 
 A broken packet ends the connection: the status says what was wrong and whose fault it is, nothing of it is delivered,

@@ -1,3 +1,4 @@
+# heap: 512K
 """The shared MQTT vectors through the encoders."""
 
 import vectors

@@ -1,3 +1,4 @@
+# heap: 768K
 """The session's own rules: connecting, windows, packet ids, room."""
 
 from pipe import Ends, Link, Random, Wire, drain, feed, packets, receive, send
