@@ -41,7 +41,7 @@ class SerialPort:
         except (ValueError, serial.SerialException) as e:
             code, text = errno.EINVAL, str(e)
             if isinstance(e, OSError) and e.errno:
-                code, text = e.errno, e.strerror
+                code, text = e.errno, e.strerror or text
             raise OSError(code, text if path in text else f"{path}: {text}") from e
         self.path = path
         # pyserial opens and configures; reading and writing the descriptor is what does not block in any case.
