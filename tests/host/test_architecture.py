@@ -31,6 +31,7 @@ CORE = [
     ["headwater.mqtt.transitions", "headwater.mqtt.encode"],
     ["headwater.mqtt.decode", "headwater.mqtt.encode_server"],
     ["headwater.mqtt.decode_server", "headwater.mqtt.large"],
+    ["headwater.mqtt.sender"],
     ["headwater.mqtt.endpoint"],
     ["headwater.mqtt.session", "headwater.mqtt.server"],
     ["headwater.client"],
