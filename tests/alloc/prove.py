@@ -41,11 +41,11 @@ def _open(fn: "Callable[[], object]", times: int, kept: "list[int]") -> None:
     gc.disable()
     try:
         _repeat(fn, 0)
-        used = gc.mem_alloc()  # type: ignore[attr-defined]
+        used = gc.mem_alloc()
         total = _total()
         _repeat(fn, times)
         total = _total() - total
-        used = gc.mem_alloc() - used  # type: ignore[attr-defined]
+        used = gc.mem_alloc() - used
     finally:
         gc.enable()
     kept[0] = used
