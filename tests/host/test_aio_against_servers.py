@@ -273,6 +273,66 @@ def test_a_second_client_object_does_not_disturb_a_session_that_ends_late() -> N
     asyncio.run(scenario())
 
 
+class Writes:
+    """Counts what the client hands to its transport."""
+
+    def __init__(self, client: Client) -> None:
+        connection = client.connection
+        assert connection is not None
+        assert connection.transport is not None
+        self.sizes: list[int] = []
+        self._write = connection.transport.write
+        connection.transport.write = self  # type: ignore[method-assign]
+
+    def __call__(self, data: bytes | bytearray | memoryview) -> None:
+        self.sizes.append(len(data))
+        self._write(data)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_burst_leaves_in_few_writes_and_its_first_packet_at_once(qos: int) -> None:
+    async def scenario() -> None:
+        async with serve() as server, Client(HOST, server.port, max_inflight_messages=100) as client:
+            writes = Writes(client)
+            tasks = [asyncio.ensure_future(client.publish("t", bytes(100), qos)) for _ in range(100)]
+            while not writes.sizes:
+                await asyncio.sleep(0)
+            assert writes.sizes[0] <= 110
+            await asyncio.gather(*tasks)
+            await client.unsubscribe("barrier")
+            # One for the first packet, one for the others; at QoS 2 PUBREL; and UNSUBSCRIBE.
+            assert len(writes.sizes) <= (3 if qos < 2 else 6)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_one_read_brings_is_answered_in_one_write(qos: int) -> None:
+    def publish(packet_id: int) -> bytes:
+        return bytes((0x30 | qos << 1, 6, 0, 1)) + b"t" + packet_id.to_bytes(2, "big") + b"x"
+
+    async def scenario() -> None:
+        answered = asyncio.Event()
+
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1000)
+            writer.write(CONNACK)
+            await go.wait()
+            writer.write(b"".join(publish(packet_id) for packet_id in range(1, 101)))
+            await reader.readexactly(4 * 100)
+            answered.set()
+            await reader.read()
+
+        go = asyncio.Event()
+        async with speak(talk) as port, Client(HOST, port) as client:
+            writes = Writes(client)
+            go.set()
+            await asyncio.wait_for(answered.wait(), 10)
+            assert writes.sizes == [4 * 100]
+
+    asyncio.run(scenario())
+
+
 def test_messages_that_come_with_connack_are_delivered() -> None:
     came: list[bytes] = []
 
