@@ -18,6 +18,7 @@ def draw(stats: Stats, slots: Slots) -> bytes | None:
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
+        from matplotlib.ticker import FuncFormatter, NullFormatter
     except ModuleNotFoundError:
         return None
     lines = _lines(stats)
@@ -26,15 +27,24 @@ def draw(stats: Stats, slots: Slots) -> bytes | None:
         figure = Figure(figsize=(11, 7), layout="constrained")
         rate, late = figure.subplots(2, 1)
         seconds = slots.width_ns / 1e9
+        # The same colour for the same board in both.
+        colours = {name: f"C{place}" for place, name in enumerate(lines)}
         for name, (timeline, _) in lines.items():
             counts = [timeline[k] / seconds for k in range(SLOTS)]
-            rate.plot([k * seconds for k in range(SLOTS)], counts, label=name, linewidth=1.2)
+            rate.plot(
+                [k * seconds for k in range(SLOTS)], counts, label=name, color=colours[name], linewidth=1.2
+            )
         rate.set(xlabel="seconds since the first frame", ylabel="messages per second", ylim=(0, None))
         for name, (_, latency) in lines.items():
             if latency:
                 values = [max(percentile(latency, share) or 0.0, 0.001) for share in _SHARES]
-                late.plot(values, [100 * share for share in _SHARES], label=name, linewidth=1.2)
+                late.plot(
+                    values, [100 * share for share in _SHARES], label=name, color=colours[name], linewidth=1.2
+                )
         late.set(xlabel="latency, ms", ylabel="messages within, %", xscale="log", ylim=(0, 101))
+        # The usual labels of a logarithmic axis are formulas.
+        late.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: f"{ms:g}"))
+        late.xaxis.set_minor_formatter(NullFormatter())
         for axes in (rate, late):
             axes.grid(alpha=0.3)
             if axes.lines:
