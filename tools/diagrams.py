@@ -60,12 +60,7 @@ def grid(corner: str, rows: Sequence[str], columns: Sequence[str], cell: Callabl
     """A Markdown table."""
     lines = [[corner, *columns], ["---"] * (len(columns) + 1)]
     lines += [[name, *(cell(r, c) for c in range(len(columns)))] for r, name in enumerate(rows)]
-    return (
-        "\n".join("| " + " | ".join(line) + " |" for line in lines)
-        .replace("|  |", "| |")
-        .replace("|  |", "| |")
-        + "\n"
-    )
+    return "".join("|" + "".join(f" {text} |" if text else " |" for text in line) + "\n" for line in lines)
 
 
 def numbered(module: object, names: Sequence[str]) -> None:

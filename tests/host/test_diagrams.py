@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from headwater.mqtt import transitions as mqtt
 from tools import diagrams
+from tools.toolchain import ROOT
 
 
 def test_documents_show_the_tables() -> None:
@@ -12,7 +14,7 @@ def test_documents_show_the_tables() -> None:
 
 
 def test_every_drawing_is_shown() -> None:
-    texts = [path.read_text(encoding="utf-8") for path in (diagrams.ROOT / "docs").glob("*.md")]
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")]
     missing = [
         name for name in diagrams.DRAWINGS if not any(f"<!-- drawn: {name} -->" in text for text in texts)
     ]
@@ -20,14 +22,14 @@ def test_every_drawing_is_shown() -> None:
 
 
 def test_a_change_of_the_tables_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = bytearray(diagrams.mqtt.NEXT)
-    table[diagrams.mqtt.IDLE * diagrams.mqtt.EVENTS + diagrams.mqtt.OPEN] = diagrams.mqtt.ERROR
-    monkeypatch.setattr(diagrams.mqtt, "NEXT", bytes(table))
+    table = bytearray(mqtt.NEXT)
+    table[mqtt.IDLE * mqtt.EVENTS + mqtt.OPEN] = mqtt.ERROR
+    monkeypatch.setattr(mqtt, "NEXT", bytes(table))
     assert [path.name for path in diagrams.outdated()] == ["mqtt-session.md"]
 
 
 def test_names_that_do_not_fit_their_numbers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagrams.mqtt, "ONLINE", 3)
+    monkeypatch.setattr(mqtt, "ONLINE", 3)
     with pytest.raises(ValueError, match="ONLINE"):
         diagrams.mqtt_connection()
 
