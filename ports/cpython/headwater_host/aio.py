@@ -22,7 +22,6 @@ import logging
 import os
 import secrets
 import socket
-import struct
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
@@ -31,7 +30,6 @@ from typing import TYPE_CHECKING
 from headwater import errors, reasons
 from headwater.mqtt import spec
 from headwater.mqtt.transitions import ONLINE
-from headwater.wire import put_varint
 from headwater_host.calls import Answers, Inbox, Line
 from headwater_host.connection import HOLD_APPLICATION, Connection
 from headwater_host.errors import (
@@ -45,7 +43,7 @@ from headwater_host.errors import (
     MqttTimeoutError,
     connection_error,
 )
-from headwater_host.messages import Message, Payload, Will, payload_bytes
+from headwater_host.messages import Message, Payload, Will, payload_bytes, publish_frame
 from headwater_host.rxbuf import MAX_PACKET
 from headwater_host.session import HostClientSession
 from headwater_host.topics import Topic, Wildcard, filter_bytes, topic_bytes, topic_of
@@ -70,7 +68,6 @@ __all__ = [
 ]
 
 _PINGREQ = bytes((spec.PINGREQ << 4, 0))
-_short_head = struct.Struct(">BBH").pack
 # Requests that the session lets wait for their answers at a time.
 _REQUESTS = 8
 # From how many bytes on a memoryview, which saves the second copy of a payload, costs less than that copy.
@@ -328,7 +325,7 @@ class Client:
     ) -> int:
         """0, a packet id, an error; E_AGAIN when there is no room for now."""
         if qos == 0:
-            connection.write(_publish_frame(topic, payload, retain))
+            connection.write(publish_frame(topic, payload, retain))
             return 0
         status = self.session.publish(topic, payload, qos, retain)
         if status > 0:
@@ -498,20 +495,3 @@ def _os_text(error: OSError | UnicodeError) -> str:
     if error.errno is None or isinstance(error, socket.gaierror):
         return error.strerror or str(error)
     return os.strerror(error.errno)
-
-
-def _publish_frame(topic: bytes, payload: "bytes | bytearray | memoryview", retain: bool) -> bytes:
-    """PUBLISH at QoS 0, by joining: about twice as fast here as writing in place."""
-    t = len(topic)
-    n = t + len(payload) + 2
-    head = 0x31 if retain else 0x30
-    if n < 128:
-        return b"".join((_short_head(head, n, t), topic, payload))
-    if n > spec.MAX_REMAINING:
-        raise MqttArgumentError("not published: MQTT's packets end at 268 435 455 bytes", errors.E_TOO_LARGE)
-    front = bytearray(7)
-    front[0] = head
-    at = put_varint(front, 1, n)
-    front[at] = t >> 8
-    front[at + 1] = t & 255
-    return b"".join((front[: at + 2], topic, payload))

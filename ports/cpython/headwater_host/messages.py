@@ -1,10 +1,16 @@
 """What a client hands to a program: messages, wills, and what may be a payload."""
 
+import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from headwater import errors
+from headwater.mqtt import spec
+from headwater.wire import put_varint
 from headwater_host.errors import MqttArgumentError
 from headwater_host.topics import Topic
+
+_short_head = struct.Struct(">BBH").pack
 
 #: What ``publish`` takes: None is an empty payload, text is sent in UTF-8, numbers as their decimal text.
 Payload = bytes | bytearray | memoryview | str | int | float | None
@@ -83,3 +89,20 @@ class Message:
         return (
             f"Message(topic={self.topic!s}, qos={self.qos}, retain={self.retain}, {len(self.payload)} bytes)"
         )
+
+
+def publish_frame(topic: bytes, payload: "bytes | bytearray | memoryview", retain: bool) -> bytes:
+    """PUBLISH at QoS 0, by joining: about twice as fast here as writing in place."""
+    t = len(topic)
+    n = t + len(payload) + 2
+    head = 0x31 if retain else 0x30
+    if n < 128:
+        return b"".join((_short_head(head, n, t), topic, payload))
+    if n > spec.MAX_REMAINING:
+        raise MqttArgumentError("not published: MQTT's packets end at 268 435 455 bytes", errors.E_TOO_LARGE)
+    front = bytearray(7)
+    front[0] = head
+    at = put_varint(front, 1, n)
+    front[at] = t >> 8
+    front[at + 1] = t & 255
+    return b"".join((front[: at + 2], topic, payload))
