@@ -117,6 +117,14 @@ def test_the_number_of_partitions_is_a_multiple(tmp_path: Path, least: int) -> N
         assert len(plan(tmp_path, size, least).partitions) % least == 0
 
 
+def test_partitions_are_not_too_small_for_a_task(tmp_path: Path) -> None:
+    log_of(tmp_path, *[5] * 64)
+    size = segments(tmp_path)[0].stat().st_size
+    assert len(plan(tmp_path, 1 << 30, 8, size // 3).partitions) == 3
+    assert len(plan(tmp_path, 1 << 30, 8, size * 2).partitions) == 1
+    assert len(plan(tmp_path, 1, 8, size).partitions) == 64
+
+
 def test_blocks_are_not_cut(tmp_path: Path) -> None:
     log_of(tmp_path, 5, 5, 5)
     log = plan(tmp_path, 1, 100)

@@ -1,5 +1,5 @@
-"""Capture logs in Spark: the data source ``headwater``, a column-wise MQTT decoder, and the pipeline from
-raw frames to tables.
+"""Capture logs in Spark: a data source, a column-wise MQTT decoder, and a pipeline to tables.
 
 ``spark.read.format("headwater").load(directory)`` needs nothing but this distribution installed;
-``docs/spark.md`` has the tables, the options and the rules."""
+``docs/spark.md`` has the tables, the options and the rules.
+"""

@@ -27,7 +27,8 @@ class Batch:
     """n records. ``data[starts[i] : starts[i + 1]]`` is the frame of record i.
 
     ``position`` grows in the order of the log; ``peer`` and ``file`` are indexes into ``peers`` and
-    ``files``; ``offset`` is that of the record's block, and ``record`` the record's number in it."""
+    ``files``; ``offset`` is that of the record's block, and ``record`` the record's number in it.
+    """
 
     time_ns: Ints
     connection: Ints

@@ -34,11 +34,11 @@ class Engine(Protocol):
         ...
 
     def settle(self, folder: Path, tasks: int, first: int, settle: Settle) -> list[Part]:
-        """Call ``settle`` for disjoint sets of the rows of the Parquet files in ``folder``, numbered from
-        ``first`` on.
+        """Call ``settle`` for disjoint sets of the rows of the Parquet files in ``folder``.
 
-        Rows that are equal in the column ``meet`` are in one set; there are ``tasks`` sets, some may be
-        empty."""
+        The sets are numbered from ``first`` on. Rows that are equal in the column ``meet`` are in one set;
+        there are ``tasks`` sets, some may be empty.
+        """
         ...
 
 

@@ -9,7 +9,8 @@
   same packet id from the same peer, when QoS, topic and payload are equal, and nothing says that the first
   one was finished: over the same connection a PUBACK (QoS 1) between them does; PUBREL or PUBCOMP (QoS 2)
   do over any. (MQTT 3.1.1, 4.3 and 4.4: over a new connection the PUBACK may have been lost, so DUP is
-  believed.) QoS 0 without an identity is never a copy."""
+  believed.) QoS 0 without an identity is never a copy.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +123,8 @@ def settle(table: Any, groups: Groups, acks: Any, elsewhere: Bools) -> Settled:
     """Apply both rules to rows of COLUMNS, in the order of the log.
 
     ``groups`` are theirs and ``acks`` (ACKS) those between them. Rows ``elsewhere`` are not to be settled
-    here: they only show how packet ids were used."""
+    here: they only show how packet ids were used.
+    """
     n = table.num_rows
     settled = Settled(~elsewhere, np.ones(n, np.int32), np.zeros(n, np.bool_), elsewhere)
     _by_identity(table, groups, settled)

@@ -1,9 +1,9 @@
-"""MQTT 3.1 and 3.1.1 frames, column-wise: the fixed header of every packet, and PUBLISH whole (3.1.1,
-sections 2.2 and 3.3).
+"""MQTT 3.1 and 3.1.1 frames, column-wise: the fixed header of every packet (2.2), and PUBLISH whole (3.3).
 
 Gives the same answers as the core's decoder (``headwater.mqtt.decode``), for some ten thousand frames at a
 time. A record of the capture log is one packet, so a frame that is shorter or longer than its remaining
-length says is malformed."""
+length says is malformed.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int32]
 
 _FLAGS = np.frombuffer(FLAGS, np.uint8)
-# The remaining length of the packet types that have but one; CONNACK, PUBACK to PUBCOMP, UNSUBACK have 2 (3.2 to
-# 3.11), PINGREQ, PINGRESP and DISCONNECT 0 (3.12 to 3.14).
+# The remaining length of the packet types that have but one; CONNACK, PUBACK to PUBCOMP, UNSUBACK have 2
+# (3.2 to 3.11), PINGREQ, PINGRESP and DISCONNECT 0 (3.12 to 3.14).
 _ONE_SIZE = np.full(16, -1, np.int32)
 _ONE_SIZE[[2, 4, 5, 6, 7, 11]] = 2
 _ONE_SIZE[[12, 13, 14]] = 0
@@ -35,14 +35,15 @@ _LOOK[128:] = True
 
 @dataclass(frozen=True)
 class Packets:
-    """n frames, decoded. Where ``error`` is not 0, or ``kind`` is not PUBLISH, the columns from ``dup`` on
-    mean nothing.
+    """n frames, decoded.
 
+    Where ``error`` is not 0, or ``kind`` is not PUBLISH, the columns from ``dup`` on mean nothing.
     ``kind`` is the packet type, 0 … 15 (0 as well for a frame of no bytes). ``error`` is 0 or a code of
     ``headwater.errors``, and ``error_at`` the offset in the frame of what is wrong; the body is checked for
     PUBLISH only. ``body`` is the offset in ``data`` behind the fixed header. ``packet_id`` is 0 at QoS 0.
     ``topic`` (dictionary of string) and ``payload`` (binary) are Arrow arrays, null where there is no
-    well-formed PUBLISH."""
+    well-formed PUBLISH.
+    """
 
     kind: npt.NDArray[np.uint8]
     error: npt.NDArray[np.int8]

@@ -7,7 +7,8 @@ and string at the top of the object is a metric, also in an object without an id
 nulls stay in the payload.
 
 Payloads are parsed by Arrow, many at once; what Arrow refuses, or might read otherwise than Python's
-``json`` does, goes through ``json`` one by one. The answer is the same either way."""
+``json`` does, goes through ``json`` one by one. The answer is the same either way.
+"""
 
 from __future__ import annotations
 
@@ -178,7 +179,8 @@ def _triage(payloads: Any) -> tuple[Rows, Bools]:
 
     Arrow gets one object per line, so a payload with a line break could put the rows out of step, as could
     one with two objects; deep nesting could exhaust its stack; and it does not check UTF-8. Without these,
-    as many lines as rows means that each row is its own line."""
+    as many lines as rows means that each row is its own line.
+    """
     n = len(payloads)
     if not n:
         return np.zeros(0, np.int64), np.zeros(0, np.bool_)

@@ -1,10 +1,10 @@
-"""From a capture log to the tables ``frames``, ``messages``, ``telemetry`` and ``quarantine``, and to a
-report.
+"""From a capture log to the tables ``frames``, ``messages``, ``telemetry``, ``quarantine``, and a report.
 
 Spark cuts the log into parts and runs one task per part; a task decodes, settles and writes its part
 column-wise, and only its numbers come back (``headwater_spark.task``). Frames never cross into the JVM. If
 runs of messages overlap between parts (``headwater_spark.runs``), those parts run again, and Spark brings
-together what they set aside."""
+together what they set aside.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 REPORT_FILES = ("report.json", "report.html", "chart.png")
 PARTITION_BYTES = 32 << 20
 BATCH_ROWS = 1 << 15
+# A part of less is not worth a task.
+_LEAST_BYTES = 1 << 20
 # Candidates that one task settles, about.
 _CANDIDATES = 500_000
 
@@ -86,14 +88,14 @@ def run_on(
     report: Callable[[Result, Path], None] | None = None,
     say: Say = lambda text: None,
 ) -> Result:
-    """Run the pipeline: the tables, and what ``report`` writes into the run's folder, stand in ``out`` when
-    it returns.
+    """Run the pipeline: when it returns, the tables stand in ``out``, and what ``report`` writes.
 
     Running it again over the same log gives the same tables. Raises FileNotFoundError or NotADirectoryError
     without a log, ``publish.BusyError`` when another run writes to ``out``, FileExistsError when something
-    else is in the way there."""
+    else is in the way there.
+    """
     began = time.monotonic()
-    log = plan(capture, partition_bytes, 2 * engine.slots)
+    log = plan(capture, partition_bytes, 2 * engine.slots, _LEAST_BYTES)
     result = Result(capture, log, slots=Slots.over(log.first_ns, log.last_ns))
     say(
         f"{log.records} records in {log.blocks} blocks, {log.bytes / 1e6:.1f} MB, {len(log.partitions)} parts"

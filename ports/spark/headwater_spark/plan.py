@@ -1,7 +1,8 @@
 """What there is to read in a capture log, cut into ranges for Spark: headers only, no bodies.
 
 A ``Plan`` is a snapshot. Positions in a log are good for ever, so several passes over one plan read the
-same records, also while the gateway goes on writing behind it."""
+same records, also while the gateway goes on writing behind it.
+"""
 
 from __future__ import annotations
 
@@ -128,13 +129,14 @@ class _Walk:
         return True
 
 
-def plan(directory: str | os.PathLike[str], partition_bytes: int, min_partitions: int) -> Plan:
-    """The log in ``directory`` as partitions of ``partition_bytes`` or less; their number is a multiple of
-    ``min_partitions``.
+def plan(
+    directory: str | os.PathLike[str], partition_bytes: int, min_partitions: int, least_bytes: int = 0
+) -> Plan:
+    """Cut the log in ``directory`` into partitions of ``partition_bytes`` or less.
 
-    It is less when there are too few blocks.
-
-    Raises FileNotFoundError or NotADirectoryError when there is no log.
+    Their number is a multiple of ``min_partitions``. There are fewer when there are too few blocks, or when
+    they would have less than ``least_bytes``. Raises FileNotFoundError or NotADirectoryError when there is
+    no log.
     """
     listing = list_log(directory)
     problems = list(listing.problems)
@@ -151,6 +153,8 @@ def plan(directory: str | os.PathLike[str], partition_bytes: int, min_partitions
     size = sum(walk.end for walk in walks)
     headers = [block.header for walk in walks for block in walk.blocks]
     count = min_partitions * max(1, -(-size // (partition_bytes * min_partitions)))
+    if least_bytes:
+        count = min(count, max(1, size // min(least_bytes, partition_bytes)))
     return Plan(
         partitions=_cut(walks, size / count),
         problems=problems,

@@ -3,7 +3,8 @@
 ``OUT/<table>`` are links through ``OUT/current``, which is a link to the run's own folder,
 ``OUT/.runs/<name>``. A run writes into its folder; then ``current`` is renamed over the old one, in one
 step. A crash before that leaves the old tables, all of them; after it, the new ones. The folder of the old
-run is removed then, and by the next run whatever a crash has left."""
+run is removed then, and by the next run whatever a crash has left.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ class BusyError(RuntimeError):
 
 @contextmanager
 def new_run(out: Path, names: Iterable[str]) -> Iterator[Path]:
-    """A folder for a run; when the block ends without an exception, what it holds of ``names`` stands in
-    ``out``, and nothing else of them.
+    """A folder for a run; what it holds of ``names`` stands in ``out`` when the block ends well.
 
-    Raises BusyError when another process is in such a block for ``out``, and FileExistsError when something
-    that no run has made is in the way.
+    Names that it does not hold do not stand there any more. When the block raises, nothing changes. Raises
+    BusyError when another process is in such a block for ``out``, and FileExistsError when something that
+    no run has made is in the way.
     """
     out.mkdir(parents=True, exist_ok=True)
     lock = os.open(out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)

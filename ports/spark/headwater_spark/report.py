@@ -1,5 +1,4 @@
-"""What a run found, as numbers (``report.json``), as a page (``report.html``, which needs no other file)
-and as a text.
+"""What a run found: as numbers (``report.json``), as a page that needs no other file, and as a text.
 
 ``compare`` holds the table ``messages`` against what the boards wrote down themselves, and says what is lost.
 """
@@ -16,7 +15,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwater_spark import chart
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from headwater_spark import arrow, chart
 from headwater_spark.stats import Stat, Stats, percentile
 
 if TYPE_CHECKING:
@@ -49,7 +52,8 @@ class Compared:
     """One board's own record beside the table ``messages``.
 
     ``lost``: acknowledged at QoS 1 or 2, and not stored. ``duplicates_left``: rows beyond the first of a
-    message."""
+    message.
+    """
 
     board: str
     sent: int
@@ -130,9 +134,8 @@ def compare(messages: str | os.PathLike[str], sent: Iterable[str | os.PathLike[s
 
     ``sent``: files of one JSON object per line with ``board``, ``boot``, ``seq`` and ``qos``; with
     ``"acknowledged": false`` it says that a message was handed in, otherwise that the other end has
-    acknowledged it. A line that is not one is passed over: a power cut may tear it."""
-    import pyarrow.dataset as ds
-
+    acknowledged it. A line that is not one is passed over: a power cut may tear it.
+    """
     handed_in: dict[str, set[tuple[int, int]]] = defaultdict(set)
     acknowledged: dict[str, dict[tuple[int, int], int]] = defaultdict(dict)
     for path in sent:
@@ -142,13 +145,13 @@ def compare(messages: str | os.PathLike[str], sent: Iterable[str | os.PathLike[s
             if row.get("acknowledged", True):
                 acknowledged[row["board"]][key] = row["qos"]
     columns = ["board", "boot", "seq", "copies", "time_ns", "sent_ns"]
-    stored: dict[str, list[Any]] = defaultdict(list)
-    for batch in ds.dataset(messages, format="parquet").to_batches(columns=columns):
-        for row in batch.to_pylist():
-            if row["board"] is not None:
-                stored[row["board"]].append(row)
-    boards = sorted(handed_in.keys() | stored.keys())
-    return [_compare(board, handed_in[board], acknowledged[board], stored[board]) for board in boards]
+    table = ds.dataset(messages, format="parquet").to_table(columns=columns)
+    table = table.filter(pc.is_valid(table["board"]))
+    boards = sorted(handed_in.keys() | set(pc.unique(table["board"]).to_pylist()))
+    return [
+        _compare(board, handed_in[board], acknowledged[board], table.filter(pc.equal(table["board"], board)))
+        for board in boards
+    ]
 
 
 def _lines(path: Path) -> Iterable[dict[str, Any]]:
@@ -164,27 +167,25 @@ def _lines(path: Path) -> Iterable[dict[str, Any]]:
 
 
 def _compare(
-    board: str,
-    sent: set[tuple[int, int]],
-    acknowledged: dict[tuple[int, int], int],
-    rows: list[dict[str, Any]],
+    board: str, sent: set[tuple[int, int]], acknowledged: dict[tuple[int, int], int], rows: Any
 ) -> Compared:
-    keys = {(row["boot"], row["seq"]) for row in rows}
-    latencies = sorted((row["time_ns"] - row["sent_ns"]) / 1e6 for row in rows if row["sent_ns"] is not None)
+    keys = set(zip(rows["boot"].to_pylist(), rows["seq"].to_pylist(), strict=True))
+    timed = rows.filter(pc.is_valid(rows["sent_ns"]))
+    latencies = np.sort((arrow.numbers(timed["time_ns"]) - arrow.numbers(timed["sent_ns"])) / 1e6)
 
-    def at(share: float) -> float | None:
-        return latencies[max(0, -(-int(share * 100) * len(latencies) // 100) - 1)] if latencies else None
+    def at(percent: int) -> float | None:
+        return float(latencies[max(0, -(-percent * len(latencies) // 100) - 1)]) if len(latencies) else None
 
     return Compared(
         board=board,
         sent=len(sent),
         acknowledged=len(acknowledged),
         stored=len(keys),
-        duplicates_removed=sum(row["copies"] - 1 for row in rows),
-        duplicates_left=len(rows) - len(keys),
+        duplicates_removed=int(arrow.numbers(rows["copies"]).sum()) - rows.num_rows,
+        duplicates_left=rows.num_rows - len(keys),
         lost=sum(1 for key, qos in acknowledged.items() if qos and key not in keys),
-        p50_ms=at(0.5),
-        p99_ms=at(0.99),
+        p50_ms=at(50),
+        p99_ms=at(99),
     )
 
 

@@ -1,10 +1,10 @@
-"""Which messages may have come to more than one part of the log: found from ranges of seq, not from the
-messages.
+"""Which messages may be in more than one part of the log: found from ranges of seq.
 
 Each part says which runs of ``seq`` it holds, per topic, board and boot. Boards count upwards, so that a
 part of a hundred thousand messages has a few runs; where there are many, close ones are joined. What lies
 in the runs of one part only cannot have a copy elsewhere. The rest is *shared*: these rows, and no others,
-have to meet. A run that was joined may make a row shared that has no copy, never the other way round."""
+have to meet. A run that was joined may make a row shared that has no copy, never the other way round.
+"""
 
 from __future__ import annotations
 

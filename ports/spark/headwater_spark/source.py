@@ -1,7 +1,8 @@
 """The data source: ``spark.read.format("headwater").load(directory)``.
 
 Rows are views of the log (``tables.VIEWS``). Spark does not tell a Python data source which columns a query
-needs, but it passes on a schema: ``.schema("time_ns long, frame binary")`` reads these columns only."""
+needs, but it passes on a schema: ``.schema("time_ns long, frame binary")`` reads these columns only.
+"""
 
 from __future__ import annotations
 

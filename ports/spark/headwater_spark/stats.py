@@ -2,7 +2,8 @@
 
 Latencies are counted in buckets that are 1.1 % wide, so that their percentiles can be added up as well: a
 percentile is right to 0.6 % or 1 µs. A board's start is a (board, boot); its gaps are the ``seq`` that are
-missing between its least and its greatest."""
+missing between its least and its greatest.
+"""
 
 from __future__ import annotations
 

@@ -190,10 +190,10 @@ _DIFFERENCES = {"time", "time_ns", "record", "seq", "sent_ns", "received_ns"}
 
 
 class Writer:
-    """Writes one Parquet file of a table; it has its name only when it is whole, whoever else writes the
-    same file.
+    """Writes one Parquet file of a table.
 
-    A table without rows in this part has no file. Use it with ``with``: an exception leaves nothing behind.
+    It has its name only when it is whole, whoever else writes the same file. A table without rows in this
+    part has no file. Use it with ``with``: an exception leaves nothing behind.
     """
 
     def __init__(self, table: Table, directory: Path, part: str):

@@ -2,7 +2,8 @@
 
 Only numbers go back to the driver. A part is settled by itself at first. When the driver finds that
 messages may be shared between parts, these parts run again and set the shared rows aside as *candidates*
-(``headwater_spark.candidates``)."""
+(``headwater_spark.candidates``).
+"""
 
 from __future__ import annotations
 

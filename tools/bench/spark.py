@@ -1,0 +1,135 @@
+"""Spark (local[2]): captured frames per second, decoded and turned into tables.
+
+The log has messages of four boards: JSON with an identity, in frames of 58 bytes with one value, or of 142 bytes with
+a time and four values. Each figure is the best of three runs. The floor is Spark's own scan of the Parquet table
+``messages`` of the same run: what it takes the JVM to look at rows that are decoded already.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater_host.capture import CaptureWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FRAMES = 2_000_000
+_ROUNDS = 3
+_PEER = "mqtt:127.0.0.1:1883"
+_BEGIN_US = 1_763_700_000_000_000
+
+
+def small(number: int) -> bytes:
+    """A frame of 58 bytes: QoS 0, one value."""
+    payload = b'{"board":"b%d","boot":3,"seq":%d,"load":0.%04d}' % (
+        number % 4,
+        1_000_000 + number // 4,
+        number % 10_000,
+    )
+    return b"\x30\x38\x00\x03b/%d%b" % (number % 4, payload)
+
+
+def large(number: int) -> bytes:
+    """A frame of about 142 bytes: QoS 1, a time and four values."""
+    payload = (
+        b'{"board":"board%d","boot":3,"seq":%d,"t":%d,"load1":0.%02d,"mem_free":%d,"disk":%d,"net_rx":%d}'
+        % (
+            number % 4,
+            1_000_000 + number // 4,
+            _BEGIN_US + number * 500 - 2000,
+            number % 100,
+            100_000 + number % 1000,
+            5555,
+            number,
+        )
+    )
+    topic = b"hw/board%d/telemetry" % (number % 4)
+    body = len(topic).to_bytes(2, "big") + topic + (number % 65535 + 1).to_bytes(2, "big") + payload
+    return b"\x32%c%c%b" % (len(body) & 127 | 128, len(body) >> 7, body)
+
+
+def write_log(directory: Path, frame: Callable[[int], bytes], count: int) -> Path:
+    """A log of ``count`` frames, half a millisecond apart."""
+    # Nothing here must survive a power cut.
+    with CaptureWriter(directory, datasync=lambda fd: None) as writer:
+        for number in range(count):
+            time_ns = (_BEGIN_US + number * 500) * 1000
+            writer.append(time_ns, 5 << 20, _PEER, 0, 1, 4, frame(number))
+    return directory
+
+
+def _best(work: Callable[[], object]) -> float:
+    """Seconds, the least of some runs; one before them warms up."""
+    work()
+    seconds = []
+    for _ in range(_ROUNDS):
+        began = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
+
+
+def _noop(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _measures(spark: SparkSession, folder: Path) -> Iterator[tuple[str, float]]:
+    from headwater_spark import mqtt, pipeline
+    from headwater_spark.columns import Batch, read
+    from headwater_spark.plan import plan
+
+    logs = {name: write_log(folder / name, frame, FRAMES) for name, frame in (("58", small), ("142", large))}
+
+    def load(view: str, schema: str = "") -> Any:
+        reader = spark.read.format("headwater").option("view", view).option("minPartitions", 2)
+        return (reader.schema(schema) if schema else reader).load(str(logs["58"]))
+
+    batches = [batch for part in plan(logs["58"], 1 << 30, 1).partitions for batch in read(part, 1 << 15)]
+    frames = [(batch.data, batch.starts) for batch in batches if isinstance(batch, Batch)]
+    yield "decoder alone, one core", _best(lambda: [mqtt.decode(data, starts) for data, starts in frames])
+    yield "frames, all columns, into Spark", _best(lambda: _noop(load("frames")))
+    yield (
+        "frames, time_ns and frame, into Spark",
+        _best(lambda: _noop(load("frames", "time_ns long, frame binary"))),
+    )
+    yield "decoded, all columns, into Spark", _best(lambda: _noop(load("decoded")))
+    columns = "time_ns long, qos short, topic string, payload binary"
+    yield (
+        "decoded, time_ns, qos, topic and payload, into Spark",
+        _best(lambda: _noop(load("decoded", columns))),
+    )
+    for name, log in logs.items():
+        what = f"pipeline, capture log to four tables, frames of {name} bytes"
+        yield what, _best(lambda log=log: pipeline.run(spark, log, folder / "out"))  # type: ignore[misc]
+        if name == "58":
+            scan = partial(spark.read.parquet, str(folder / "out/messages"))
+            yield "floor: Parquet scan of messages", _best(lambda scan=scan: _noop(scan()))  # type: ignore[misc]
+
+
+def run() -> list[dict[str, object]]:
+    """A row per figure, with its ratio to the floor."""
+    from headwater_spark.session import local_session
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = local_session("headwater bench", "local[2]", {"spark.driver.memory": "2g"})
+    try:
+        with tempfile.TemporaryDirectory(prefix="headwater-bench-") as folder:
+            found = {}
+            for what, seconds in _measures(spark, Path(folder)):
+                print(f"bench: {what}: {seconds:.2f} s", file=sys.stderr, flush=True)
+                found[what] = FRAMES / seconds / 1e6
+    finally:
+        spark.stop()
+    floor = next(rate for what, rate in found.items() if what.startswith("floor"))
+    return [
+        {"what": what, "M frames/s": f"{rate:.2f}", "of the floor": f"{rate / floor:.2f}"}
+        for what, rate in found.items()
+    ]
