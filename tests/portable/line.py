@@ -337,6 +337,12 @@ class Bench:
         return "; ".join(words)
 
 
+def kinds(line: bytes) -> "list[int]":
+    """The types of the frames on the line."""
+    found = _parts(Unstuffer(PAYLOAD + TRAILER), line)
+    return [body[len(body) - TRAILER] >> 3 & 7 for body in found]
+
+
 def frame_on_line(body: bytes) -> bytes:
     """A frame, made by hand, as it stands on the line."""
     out = bytearray(2 * len(body) + 2)

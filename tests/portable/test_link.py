@@ -4,10 +4,10 @@
 Every byte that a stream delivers is checked where it is read.
 """
 
-from line import Bench, End, Line, Rng, content, frame_on_line
+from line import Bench, End, Line, Rng, content, frame_on_line, kinds
 
 from headwater.link.crc16 import INIT, crc16
-from headwater.link.frame import ACK, ASK, DATA, FIN, RESET, TRAILER, fill_trailer
+from headwater.link.frame import ACK, ASK, DATA, FIN, HELLO, RESET, TRAILER, fill_trailer
 from headwater.link.link import Link
 from headwater.link.transitions import (
     CLOSING,
@@ -120,6 +120,17 @@ def test_nothing_is_written_before_the_stream_is_up() -> None:
     assert channel.write(b"now", 0, 3) == 3
 
 
+def test_the_answer_that_completes_the_opening_is_lost() -> None:
+    bench = Bench(size=0)
+    bench.until(lambda: bench.b.channel.state == HALF)
+    bench.ab.cut = True
+    bench.until(lambda: bench.a.channel.state == UP)
+    bench.ab.cut = False
+    assert bench.b.channel.state == HALF
+    # It repeats its HELLO, and is answered.
+    bench.until(bench.up, 400)
+
+
 def test_the_smaller_window_and_payload_hold() -> None:
     bench = Bench(size=0)
     bench.a = End(1, 3000, bench.rng, window=8, payload=200)
@@ -182,6 +193,7 @@ def test_an_echo_is_not_the_other_end() -> None:
 def test_a_line_that_echoes() -> None:
     """Both ends hear the other one and themselves, and are connected all the same."""
     bench = Bench(size=1500)
+    session = bench.a.channel.session
     to_a = to_b = b""
     while not (bench.up() and bench.a.got == bench.b.got == 1500):
         bench.now += 10
@@ -192,6 +204,10 @@ def test_a_line_that_echoes() -> None:
         to_a = to_b = from_a + from_b
         assert bench.now < 60000, bench.report()
     assert bench.a.channel.echoes > 5
+    echo = _frame(HELLO, bench.a.channel.session, payload=b"\0\0\xf0")
+    for _ in range(10):
+        _put(bench.a.link, echo, bench.now + 77)
+    assert bench.a.channel.session == session
     assert bench.a.channel.streams == bench.b.channel.streams == 1
 
 
@@ -246,9 +262,27 @@ def test_a_reader_that_stops_stops_the_writer_and_loses_nothing() -> None:
     assert bench.a.channel.streams == 1
 
 
+def test_a_reader_that_goes_on_says_so_at_once() -> None:
+    bench = _bench_up()
+    a, b = bench.a.channel, bench.b.channel
+    while a.sender.credit:
+        a.write(b"w" * 240, 0, 240)
+        bench.turn()
+    bench.run(300)
+    a.sender.rto = 9000
+    # Half of the window is room enough to tell of; less is not.
+    assert _read(b, 240) == b"w" * 240
+    bench.run(100)
+    assert a.sender.credit == 0
+    assert _read(b, 240) == b"w" * 240
+    bench.until(lambda: a.sender.credit == 2, 50)
+
+
 def test_a_lost_credit_is_asked_for() -> None:
     """The frame that says that there is room again is lost: the writer does not wait for ever."""
     bench = Bench(size=6000)
+    bench.a.link.keep_ms = bench.b.link.keep_ms = 50000
+    bench.a.link.dead_ms = bench.b.link.dead_ms = 100000
     bench.until(bench.up)
     bench.b.reading = False
     bench.until(lambda: bench.a.channel.sender.credit == 0 and bench.a.channel.write(b"", 0, 0) is None)
@@ -422,6 +456,21 @@ def test_close_behind_a_full_window_on_a_bad_line() -> None:
         assert got == b"y" * taken
 
 
+def test_close_with_a_window_of_one() -> None:
+    """The end of the stream waits for a place, and the acknowledgement that makes it is not that of the end."""
+    bench = _bench_up(window=1)
+    a, b = bench.a.channel, bench.b.channel
+    _say(a, b"z" * 240)
+    bench.turn()
+    a.close()
+    assert a.waiting() == 2
+    assert b.state == UP
+    bench.until(lambda: a.state == IDLE, 2000)
+    assert b.why == WHY_CLOSED
+    assert _read(b, 300) == b"z" * 240
+    assert _read(b, 300) == b""
+
+
 def test_both_ends_close_at_once() -> None:
     bench = _bench_up()
     _say(bench.a.channel, b"bye")
@@ -465,6 +514,9 @@ def test_a_stream_opened_behind_the_one_that_closes() -> None:
     a.close()
     a.open()
     assert a.state == CLOSING
+    # The transport is there, and its stream is not up yet.
+    assert a.write(b"early", 0, 5) is None
+    assert _read(a) is None
     bench.until(lambda: b.state == ENDED, 1000)
     assert _read(b) == b"last words"
     assert _read(b) == b""
@@ -546,6 +598,22 @@ def test_a_reset_is_seen_once_and_the_next_stream_is_clean() -> None:
         assert end.ended == []
 
 
+def test_what_was_not_read_does_not_come_out_in_the_next_stream() -> None:
+    bench = _bench_up()
+    a, b = bench.a.channel, bench.b.channel
+    _say(a, b"unread")
+    bench.run(100)
+    a.close()
+    bench.until(lambda: b.state == ENDED, 1000)
+    b.open()
+    a.open()
+    bench.until(bench.up, 1000)
+    assert _read(b) is None
+    _say(a, b"new")
+    bench.run(100)
+    assert _read(b) == b"new"
+
+
 def test_what_had_come_before_a_reset_can_be_read() -> None:
     bench = _bench_up()
     _say(bench.a.channel, b"before the reset")
@@ -561,10 +629,18 @@ def test_a_reset_to_the_same_session_number() -> None:
     bench = Bench(size=4000)
     bench.until(lambda: bench.b.got > 1000)
     bench.a.start(bench.a.channel.session)
-    bench.until(lambda: bench.b.over, 5000)
+    bench.until(lambda: bench.b.over, 1000)
     bench.b.open()
     bench.until(bench.delivered)
     assert len(bench.b.ended) == 1
+
+
+def test_a_reset_to_the_same_session_number_on_a_quiet_line() -> None:
+    bench = _bench_up()
+    bench.a.start(bench.a.channel.session)
+    # It is asked at once, not when the line has been quiet for a while.
+    bench.until(lambda: bench.b.channel.state == ENDED, 100)
+    assert bench.b.channel.why == WHY_RESET
 
 
 def test_frames_of_a_former_stream_are_refused() -> None:
@@ -626,9 +702,9 @@ def test_one_deaf_direction_ends_the_stream_at_both_ends() -> None:
     bench.step_ms = 50
     bench.until(lambda: bench.b.channel.state == ENDED, 10500)
     assert bench.b.channel.why == WHY_DEAD
-    # The other one hears as before; it learns of it when the stream is opened anew.
-    bench.b.open()
-    bench.until(lambda: bench.a.channel.state == ENDED, 1000)
+    # The other one now hears nothing either; when it asks, it is told.
+    bench.ab.cut = False
+    bench.until(lambda: bench.a.channel.state == ENDED, 3000)
     assert bench.a.channel.why == WHY_RESET
 
 
@@ -763,6 +839,101 @@ def test_data_beyond_the_room_is_refused_and_asked_for_again() -> None:
     assert _read(b.channel, 1000) == b"d" * 960
     _put(b.link, _frame(DATA, key, 4, 0, 4, b"e" * 240), bench.now)
     assert _read(b.channel, 1000) == b"e" * 240
+
+
+def test_a_gap_is_mended_without_waiting_for_the_time_to_be_up() -> None:
+    bench = _bench_up()
+    a, b = bench.a.channel, bench.b.channel
+    assert a.write(b"1" * 240 + b"2" * 240 + b"3" * 240, 0, 720) == 720
+    a.sender.rto = 5000
+    lost = bench.a.out(300)
+    assert kinds(lost)[0] == DATA
+    bench.until(lambda: not a.waiting(), 300)
+    assert a.sender.timeouts == 0
+    got = _read(b, 1000)
+    assert got == b"1" * 240 + b"2" * 240 + b"3" * 240
+
+
+def test_one_frame_tries_the_line_when_the_time_was_up() -> None:
+    bench = _bench_up()
+    a = bench.a.channel
+    assert a.write(b"5" * 960, 0, 960) == 960
+    bench.run(30)
+    bench.ab.cut = True
+    bench.until(lambda: a.sender.timeouts == 2, 2000)
+    bench.turn()
+    repeated = a.sender.repeated
+    bench.until(lambda: a.sender.timeouts == 3, 2000)
+    bench.run(100)
+    assert a.sender.repeated == repeated + 1
+    bench.ab.cut = False
+    bench.until(lambda: not a.waiting(), 2000)
+    assert a.sender._sent == 0
+    assert _read(bench.b.channel, 1000) == b"5" * 960
+    bench.run(50)
+    assert a.write(b"6" * 960, 0, 960) == 960
+    bench.until(lambda: a.sender.flight > 2, 100)
+
+
+def test_the_time_out_follows_the_round_trip() -> None:
+    fast = Bench(size=3000, rate=1000, step_ms=5)
+    fast.until(fast.delivered)
+    assert fast.a.channel.sender.rto <= 80
+    # 9,600 baud: a window takes longer than the first time-out.
+    slow = Bench(size=8000, rate=10, step_ms=10)
+    slow.until(lambda: slow.a.got >= 4000 and slow.b.got >= 4000)
+    sender = slow.a.channel.sender
+    assert sender.rto > 500
+    repeated = sender.repeated
+    assert repeated < 12
+    slow.until(slow.delivered)
+    assert sender.repeated == repeated
+
+
+def test_a_writer_that_is_blocked_asks_seldom() -> None:
+    bench = _bench_up()
+    a = bench.a.channel
+    while a.sender.credit:
+        a.write(b"b" * 240, 0, 240)
+        bench.turn()
+    a.write(b"b" * 240, 0, 240)
+    frames = bench.a.link.frames_out
+    bench.step_ms = 50
+    bench.run(10000)
+    assert 8 < bench.a.link.frames_out - frames < 20
+
+
+def test_half_a_window_is_acknowledged_at_once() -> None:
+    bench = _bench_up()
+    bench.b.link.ack_ms = 2000
+    a = bench.a.channel
+    assert a.write(b"6" * 480, 0, 480) == 480
+    bench.until(lambda: not a.waiting(), 100)
+    a.sender.rto = 9000
+    _say(a, b"one frame waits for data to travel with")
+    bench.run(200)
+    assert a.waiting() == 1
+    _say(bench.b.channel, b"data")
+    bench.until(lambda: not a.waiting(), 50)
+
+
+def test_the_end_is_acknowledged_at_once() -> None:
+    bench = _bench_up()
+    bench.b.link.ack_ms = 2000
+    bench.a.channel.close()
+    bench.until(lambda: bench.a.channel.state == IDLE, 60)
+
+
+def test_what_comes_twice_is_acknowledged_twice() -> None:
+    bench = _bench_up()
+    b = bench.b
+    b.out(1000)
+    key = b.channel._key_in
+    for _ in range(2):
+        _put(b.link, _frame(DATA, key, 0, 0, 4, b"w"), bench.now + b.clock)
+    (answer,) = kinds(b.out(1000))
+    assert answer == ACK
+    assert _read(b.channel) == b"w"
 
 
 def test_a_gap_is_answered_once_a_wave() -> None:

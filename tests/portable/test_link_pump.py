@@ -1,3 +1,4 @@
+# heap: 512K
 """The link's transports: over raw lines that take and give little, that break; and MQTT over them, on a bad line."""
 
 from line import Line, Rng
@@ -147,6 +148,16 @@ def test_a_line_that_breaks_before_the_stream_is_up() -> None:
     error = _raised(lambda: stream.readinto(bytearray(5), 5))
     assert error is pair.raws[0].broken
     assert stream.channel.state == OPENING
+
+
+def test_another_line_ends_the_stream_there_is() -> None:
+    pair = Pair()
+    pair.up()
+    pair.pumps[0].attach(pair.raws[0])
+    stream = pair.streams[0]
+    assert stream.channel.state == ENDED
+    assert stream.channel.why == WHY_LINE
+    assert stream.readinto(bytearray(5), 5) == 0
 
 
 def test_close_reaches_the_other_end_when_it_is_pumped_on() -> None:

@@ -189,11 +189,11 @@ def _ready(poll: "select.poll") -> bool:
 
 
 class Serial:
-    """A dialer over a serial line: ``Serial(1, tx=4, rx=5)`` a UART, ``Serial("usb")`` the console line,
-    ``Serial("/dev/ttyUSB0")``.
+    """A dialer over a serial line: ``Serial(1, tx=4, rx=5)``, ``Serial("usb")``, ``Serial("/dev/ttyUSB0")``.
 
-    ``line`` may also be a raw line of another kind. ``link`` is the ``Link`` made for it, whose keywords ``window``,
-    ``payload`` and so on may be given; ``channel`` is the number of the channel that is dialled.
+    ``line`` is the number of a UART (``pins`` go to ``Uart``), ``"usb"`` for the console line, a path under unix, or
+    a raw line of another kind. ``link`` is the ``Link`` over it, of which ``channels``, ``window`` and ``payload`` may
+    be given; its times are attributes, such as ``link.dead_ms``. ``channel`` is the number of the one that is dialled.
     """
 
     def __init__(
@@ -208,6 +208,8 @@ class Serial:
     ):
         raw: Raw
         if isinstance(line, int):
+            # All that the other end may have under way, so that nothing is overrun while the program is busy.
+            pins.setdefault("rxbuf", 265 * window + 140)
             raw = Uart(line, baudrate, **pins)  # type: ignore[arg-type]
         elif isinstance(line, str):
             raw = Console() if line == "usb" else Tty(line, baudrate)
@@ -223,8 +225,7 @@ class Serial:
         self._poll.register(raw.source, select.POLLIN)
 
     def open(self) -> "Stream":
-        """Begin a stream; it passes bytes when the other end has opened one as well. Raises OSError when the line is
-        broken."""
+        """Begin a stream; it passes bytes when the other end has opened one as well. OSError: the line is broken."""
         if self.pump.error is not None:
             raise self.pump.error
         self._stream.channel.open()
@@ -237,8 +238,7 @@ class Serial:
             pass
 
     def drain(self, ms: int) -> bool:
-        """Wait until the other end has everything, the end of a closed stream included, at most ``ms``
-        milliseconds."""
+        """Wait until the other end has everything, also the end of a closed stream: whether it has, within ``ms``."""
         begin = ticks_ms()
         channel = self._stream.channel
         while channel.state != IDLE and channel.waiting() and self.pump.error is None:

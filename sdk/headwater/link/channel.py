@@ -9,7 +9,7 @@ from errno import ECONNRESET, ENOTCONN
 
 from headwater.link.cobs import stuff
 from headwater.link.crc16 import INIT, crc16
-from headwater.link.frame import ACK, ASK, DATA, FIN, HELLO, NAK, RESET, close_frame, fill_trailer
+from headwater.link.frame import ACK, ASK, COUNT_MASK, DATA, FIN, HELLO, NAK, RESET, close_frame, fill_trailer
 from headwater.link.sender import BLOCKED, Sender
 from headwater.link.transitions import (
     CHANGED,
@@ -61,7 +61,7 @@ class Channel:
 
     ``state`` and ``why`` (the last stream ended) are values of ``headwater.link.transitions``. ``streams`` counts
     those that came up; ``received`` the frames taken, ``refused`` those that came twice, or behind a gap, or when
-    there was no room; ``stale`` the frames of no stream of ours; ``echoes`` our own. Counters are modulo 2**30.
+    there was no room; ``stale`` the frames of no stream of ours; ``echoes`` our own. Counters are modulo 2**29.
     """
 
     def __init__(self, link: "Link", number: int, session: int, window: int, payload: int):
@@ -310,9 +310,9 @@ class Channel:
                 self._up()
             self._take(kind, buf, n)
         elif key == self._key_out:
-            self.echoes = self.echoes + 1 & TICKS_MASK
+            self.echoes = self.echoes + 1 & COUNT_MASK
         else:
-            self.stale = self.stale + 1 & TICKS_MASK
+            self.stale = self.stale + 1 & COUNT_MASK
             self._reset_key = key
 
     def _hear(self, session: int, buf: bytearray, n: int) -> None:
@@ -320,7 +320,7 @@ class Channel:
         link = self._link
         window = buf[n + 3]
         if n < 3 or session == 0 or window == 0 or buf[2] == 0:
-            link.foreign = link.foreign + 1 & TICKS_MASK
+            link.foreign = link.foreign + 1 & COUNT_MASK
             return
         if session == self.session:
             self._clash()
@@ -350,7 +350,7 @@ class Channel:
 
     def _clash(self) -> None:
         """Our own session number came in: an echo, or the other end has the same one; after some, take another."""
-        self.echoes = self.echoes + 1 & TICKS_MASK
+        self.echoes = self.echoes + 1 & COUNT_MASK
         self._clashes += 1
         if self._clashes == _CLASHES and IDLE < self.state < UP:
             self._clashes = 0
@@ -374,7 +374,7 @@ class Channel:
         """Take a frame with a sequence number, if it is the next one and there is room."""
         ahead = buf[n + 1] - self._expected & 0xFF
         if ahead or (kind == DATA and n > self._capacity - self._ring.any()):
-            self.refused = self.refused + 1 & TICKS_MASK
+            self.refused = self.refused + 1 & COUNT_MASK
             if ahead == 0 or ahead > 127:
                 # No room, or it has come before and our acknowledgement was lost.
                 self._ack = _NOW
@@ -388,7 +388,7 @@ class Channel:
             return
         if self.state == UP and kind == DATA:
             self._ring.write(buf, 0, n)
-        self.received = self.received + 1 & TICKS_MASK
+        self.received = self.received + 1 & COUNT_MASK
         self._expected = self._expected + 1 & 0xFF
         self._gap = 0
         self._nak = False
@@ -409,7 +409,7 @@ class Channel:
 
     def _up(self) -> None:
         self._heard_at = self._asked_at = self._link.now
-        self.streams = self.streams + 1 & TICKS_MASK
+        self.streams = self.streams + 1 & COUNT_MASK
         self._step(NAMED)
 
     def _over(self, event: int, why: int) -> None:

@@ -48,6 +48,9 @@ _CHECKED = const(7)
 #: The largest window: sequence numbers have eight bits, and what is ahead must be told from what is behind.
 WINDOW = const(64)
 
+#: Counters go on modulo 2**29, so that no sum leaves the small integers of a 32-bit board.
+COUNT_MASK = const(0x1FFFFFFF)
+
 # What is wrong with a frame.
 OK = const(0)
 DAMAGED = const(1)

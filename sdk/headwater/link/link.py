@@ -15,9 +15,18 @@
 from headwater.link.channel import Channel
 from headwater.link.cobs import Unstuffer
 from headwater.link.crc16 import INIT, crc16
-from headwater.link.frame import CHANNELS, FOREIGN, OK, PAYLOAD, TRAILER, WINDOW, check_frame, frame_size
+from headwater.link.frame import (
+    CHANNELS,
+    COUNT_MASK,
+    FOREIGN,
+    OK,
+    PAYLOAD,
+    TRAILER,
+    WINDOW,
+    check_frame,
+    frame_size,
+)
 from headwater.link.transitions import WHY_LINE
-from headwater.wire import TICKS_MASK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +43,7 @@ class Link:
     ``rto_ms`` is the first time-out, before a round trip was measured; after ``keep_ms`` without a frame the other
     end is asked for one, after ``dead_ms`` it is given up.
 
-    Counters are modulo 2**30.
+    Counters are modulo 2**29.
     """
 
     def __init__(
@@ -46,7 +55,7 @@ class Link:
         *,
         hello_ms: int = 250,
         ack_ms: int = 10,
-        rto_ms: int = 300,
+        rto_ms: int = 500,
         keep_ms: int = 2000,
         dead_ms: int = 10000,
     ):
@@ -97,7 +106,7 @@ class Link:
     def feed(self, buf: "Bytes", at: int, n: int, now_ms: int) -> None:
         """Take ``n`` bytes of the line, at ``buf[at]``. Whatever they are, this raises nothing."""
         self.now = now_ms
-        self.bytes_in = self.bytes_in + n & TICKS_MASK
+        self.bytes_in = self.bytes_in + n & COUNT_MASK
         rx = self._in
         n += at
         while at < n:
@@ -110,12 +119,12 @@ class Link:
         if bad == OK and buf[n - TRAILER] & 7 >= len(self.channels):
             bad = FOREIGN
         if bad == OK:
-            self.frames_in = self.frames_in + 1 & TICKS_MASK
+            self.frames_in = self.frames_in + 1 & COUNT_MASK
             self.channels[buf[n - TRAILER] & 7].receive(buf, n - TRAILER)
         elif bad == FOREIGN:
-            self.foreign = self.foreign + 1 & TICKS_MASK
+            self.foreign = self.foreign + 1 & COUNT_MASK
         else:
-            self.damaged = self.damaged + 1 & TICKS_MASK
+            self.damaged = self.damaged + 1 & COUNT_MASK
 
     def out(self) -> int:
         """How many bytes are to be sent, from ``out_buf[out_at]`` on."""
@@ -136,7 +145,7 @@ class Link:
     def sent(self, n: int) -> None:
         """The first ``n`` of the bytes to be sent were taken by the line."""
         self.out_at += n
-        self.bytes_out = self.bytes_out + n & TICKS_MASK
+        self.bytes_out = self.bytes_out + n & COUNT_MASK
         if self.out_at == self.out_end:
             self._free()
 
@@ -163,7 +172,7 @@ class Link:
         self.out_at = at if self._pause else at + 1
         self.out_end = end
         self._pause = False
-        self.frames_out = self.frames_out + 1 & TICKS_MASK
+        self.frames_out = self.frames_out + 1 & COUNT_MASK
 
     def key(self, sender: int, receiver: int) -> int:
         """The key of the frames that an end with the session number ``sender`` sends to one with ``receiver``."""

@@ -10,7 +10,7 @@ from array import array
 
 from headwater.link.cobs import stuff, stuffed_size
 from headwater.link.crc16 import INIT, crc16
-from headwater.link.frame import DATA, frame_size
+from headwater.link.frame import COUNT_MASK, DATA, frame_size
 from headwater.wire import TICKS_MASK, const
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ class Sender:
         self.kind = bytearray(window)
         #: The slot that is on the line right now: it must not change.
         self.busy = _NONE
-        # Counters, modulo 2**30.
+        # Counters, modulo 2**29.
         self.frames = 0
         self.repeated = 0
         self.timeouts = 0
@@ -122,20 +122,24 @@ class Sender:
     def next(self, now: int) -> int:
         """The sequence number of the frame that is to be sent now, or -1; ``busy`` is its slot from here on."""
         sent = self._sent
-        if sent >= self.queued or sent >= self.credit or sent >= self._burst:
+        if sent >= self.queued or sent >= self._burst:
+            return _NONE
+        i = (self._head + sent) % self.window
+        if sent >= self.credit and self.kind[i] == DATA:
+            # FIN needs no room.
             return _NONE
         if sent == 0:
             self._timer_at = now
         if sent < self.flight:
-            self.repeated = self.repeated + 1 & TICKS_MASK
+            self.repeated = self.repeated + 1 & COUNT_MASK
         else:
             self.flight = sent + 1
-            self.frames = self.frames + 1 & TICKS_MASK
+            self.frames = self.frames + 1 & COUNT_MASK
             if self._timed == 0:
                 self._timed = sent + 1
                 self._timed_at = now
         self._sent = sent + 1
-        self.busy = (self._head + sent) % self.window
+        self.busy = i
         return self.una + sent & 0xFF
 
     def acknowledge(self, ack: int, credit: int, now: int) -> None:
@@ -174,10 +178,10 @@ class Sender:
         if not self.queued or self.left(now) > 0:
             return WAIT
         self._timer_at = now
+        self.rto = min(2 * self.rto, max(2 * self._base, _PATIENCE))
         if not self.flight:
             return WAIT if self.credit else BLOCKED
-        self.timeouts = self.timeouts + 1 & TICKS_MASK
-        self.rto = min(2 * self.rto, max(2 * self._base, _PATIENCE))
+        self.timeouts = self.timeouts + 1 & COUNT_MASK
         self._burst = 1
         self._sent = 0
         self._timed = 0
