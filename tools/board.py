@@ -25,6 +25,8 @@ from tools.virtual_board import VirtualBoard
 #: ``HEADWATER_BOARD_POWER="uhubctl -l 1-1 -p 2 -a {state}"``.
 POWER_COMMAND = "HEADWATER_BOARD_POWER"
 _OPEN_S = 15.0
+#: How often the raw prompt is asked for.
+_ATTEMPTS = 3
 _CHUNK = 1024
 
 
@@ -177,11 +179,18 @@ class Board:
 
             self._wait(attempt, "cannot be opened (does another program use it?)")
             self._transport = opened[0]
-        try:
-            self._transport.enter_raw_repl(soft_reset=soft_reset)
-        except BaseException:
-            self.close(leave=False)
-            raise
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            try:
+                self._transport.enter_raw_repl(soft_reset=soft_reset)
+                return
+            except TransportError:
+                # A board that is just starting drops what it is sent, and mpremote sends it once.
+                if not attempts_left:
+                    self.close(leave=False)
+                    raise
+            except BaseException:
+                self.close(leave=False)
+                raise
 
     def _switch(self, state: str) -> None:
         command = os.environ.get(POWER_COMMAND)
