@@ -35,6 +35,13 @@ CORE = [
     ["headwater.mqtt.endpoint"],
     ["headwater.mqtt.session", "headwater.mqtt.server"],
     ["headwater.client"],
+    # The link stands beside MQTT and knows nothing of it.
+    ["headwater.link.crc16", "headwater.link.cobs", "headwater.link.transitions", "headwater.link.ring"],
+    ["headwater.link.frame"],
+    ["headwater.link.sender"],
+    ["headwater.link.channel"],
+    ["headwater.link.link"],
+    ["headwater.link.pump"],
 ]
 LEVEL = {name: level for level, names in enumerate(CORE) for name in names}
 #: Modules that nothing on a board has: the core must not need them.
@@ -91,13 +98,19 @@ def test_modules_of_the_core_import_only_downwards() -> None:
     names = set()
     for path in (ROOT / "sdk/headwater").rglob("*.py"):
         name = module_name(path, ROOT / "sdk")
-        if path.name == "__init__.py" or name.startswith("headwater.link"):
+        if path.name == "__init__.py":
             continue
         names.add(name)
         assert name in LEVEL, f"{name} has no place in CORE"
         for imported in runtime_imports(path) & LEVEL.keys():
             assert LEVEL[imported] < LEVEL[name], f"{name} imports {imported}"
     assert names == LEVEL.keys()
+
+
+def test_the_link_and_mqtt_do_not_know_each_other() -> None:
+    for part, other in (("link", "headwater.mqtt"), ("mqtt", "headwater.link")):
+        for path in (ROOT / "sdk/headwater" / part).rglob("*.py"):
+            assert not [name for name in runtime_imports(path) if name.startswith(other)], path
 
 
 def test_the_core_needs_nothing_a_board_lacks() -> None:
