@@ -91,8 +91,8 @@ class Outbox(Protocol):
     count: int
     fresh: bool
     state: bytearray
-    at: array[int]
-    size: array[int]
+    at: "array[int]"
+    size: "array[int]"
 
     def next_id(self) -> int:
         """The packet id of the entry that the next ``commit`` makes."""
