@@ -12,11 +12,11 @@
 this port. The core itself has no clock. Publishing, polling and receiving allocate nothing once connected.
 """
 
-from headwater.errors import E_AGAIN, E_ARGUMENT, E_CLOSED, E_OFFLINE, E_TIMEOUT, HeadwaterError
-from headwater.mqtt.encode import publish as encode_publish
+from headwater.errors import E_AGAIN, E_CLOSED, E_OFFLINE, E_TIMEOUT, HeadwaterError
+from headwater.mqtt.encode import short_publish
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.transitions import CLOSING, ONLINE
-from headwater.wire import NOT_BYTES, TICKS_MASK, const
+from headwater.wire import TICKS_MASK, const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # How often one poll reads before it lets the application have its turn.
 _READS = const(16)
 _TURN_MS = const(20)
+# What fits into the transmit buffer as it is; other bytes-like objects take the longer way.
+_PLAIN = (bytes, bytearray)
 
 
 class Client:
@@ -127,34 +129,52 @@ class Client:
         acknowledged; ``on_delivered`` tells), or an error as of ``ClientSession.publish``: E_WINDOW means
         poll, and try again.
         """
-        session = self.session
         if (
             qos == 0
-            and topic is session.known_topic
-            and session.state == ONLINE
-            and not session.tx_end
-            and not session.out_n
+            and topic is self.session.known_topic
+            and not self.session.tx_end
+            and not self.session.out_n
+            and self.session.state == ONLINE
+            and isinstance(payload, _PLAIN)
         ):
-            # Nothing waits: straight to the transport, the shortest way there is.
-            try:
-                n = encode_publish(
-                    session.tx, 0, session.tx_size, topic, payload, 0x31 if retain else 0x30, 0
-                )
-            except NOT_BYTES:
-                return E_ARGUMENT
-            if n > 0:
-                try:
-                    k = self._write(session.tx, 0, n)
-                except OSError:
-                    return self._drop(E_CLOSED)
-                if k == n:
-                    session.tx_time = session.now
-                    return 0
-                session.tx_end = n
-                if k:
-                    session.out()
-                    session.sent(k)
-                return 0
+            # Nothing waits: straight to the transport, the shortest way there is. It is cut into small functions
+            # because a board takes a frame of more than 11 words from the heap, and looks long for it.
+            return self._publish_now(topic, payload, 0x31 if retain else 0x30)
+        return self._publish(topic, payload, qos, retain)
+
+    def _publish_now(self, topic: "Bytes", payload: "Bytes", head: int) -> int:
+        n = short_publish(self.session.tx, topic, payload, head)
+        if n == 0 or n > self.session.tx_size:
+            return self._publish_long(topic, payload, head)
+        k = self._write_now(n)
+        if k != n:
+            return self._keep(n, k)
+        self.session.tx_time = self.session.now
+        return 0
+
+    def _publish_long(self, topic: "Bytes", payload: "Bytes", head: int) -> int:
+        return self._publish(topic, payload, 0, head == 0x31)
+
+    def _write_now(self, n: int) -> int:
+        """Send the packet of ``n`` bytes that alone stands in the transmit buffer: how many were taken, or -1."""
+        try:
+            return self._write(self.session.tx, 0, n) or 0
+        except OSError:
+            return -1
+
+    def _keep(self, n: int, k: int) -> int:
+        """The transport took ``k`` bytes of ``n``, and the rest waits; or it is broken."""
+        if k < 0:
+            return self._drop(E_CLOSED)
+        session = self.session
+        session.tx_end = n
+        if k:
+            session.out()
+            session.sent(k)
+        return 0
+
+    def _publish(self, topic: "Bytes", payload: "Bytes", qos: int, retain: bool) -> int:
+        session = self.session
         status = session.publish(topic, payload, qos, retain)
         if status == E_AGAIN and self._flush() == 0:
             status = session.publish(topic, payload, qos, retain)

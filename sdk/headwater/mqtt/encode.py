@@ -54,6 +54,26 @@ def publish(
     return i + p
 
 
+def short_publish(buf: bytearray, topic: "Bytes", payload: "Bytes", head: int) -> int:
+    """PUBLISH (3.3) at QoS 0 at the start of ``buf``, when its remaining length takes one byte.
+
+    Returns its size, or 0 when it is longer or does not fit: ``publish`` then says what is to be said.
+    """
+    t = len(topic)
+    n = t + len(payload) + 2
+    if n > 127 or n + 2 > len(buf):
+        return 0
+    buf[0] = head
+    buf[1] = n
+    buf[2] = 0
+    buf[3] = t
+    t += 4
+    n += 2
+    buf[4:t] = topic
+    buf[t:n] = payload
+    return n
+
+
 def publish_size(topic: "Bytes", payload: "Bytes", qos: int) -> int:
     """How many bytes PUBLISH takes on the wire."""
     n = len(topic) + len(payload) + 2
