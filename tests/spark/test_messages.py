@@ -251,7 +251,12 @@ def test_pubrec_does_not_end_a_qos_2_message(outcome: Any) -> None:
     assert found.payloads() == [(b"x", 2)]
 
 
-@pytest.mark.parametrize("end", [Rec(ack(PUBREL, 1), at=1), Rec(ack(PUBCOMP, 1), at=1, direction=SENT)])
+LONG_PUBREL = b"\x62\x82\x00\x00\x01"  # its remaining length in two bytes
+
+
+@pytest.mark.parametrize(
+    "end", [Rec(ack(PUBREL, 1), at=1), Rec(LONG_PUBREL, at=1), Rec(ack(PUBCOMP, 1), at=1, direction=SENT)]
+)
 @pytest.mark.parametrize("connection", [1, 2])
 def test_a_released_qos_2_message_is_over(outcome: Any, end: Rec, connection: int) -> None:
     found = outcome(

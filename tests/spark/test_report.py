@@ -110,10 +110,11 @@ def test_compare_finds_what_is_lost_and_what_is_left_double(tmp_path: Path) -> N
         ("b1", 1, 2, 2, True),
         ("b1", 1, 3, 0, False),
         ("b1", 1, 4, 1, False),
+        ("b1", 1, 5, 0, True),  # nobody acknowledges QoS 0, and who does loses nothing
     )
     b2 = write_sent(tmp_path / "b2.jsonl", ("b2", 1, 0, 1, True))
     assert compare(out / "messages", [b1, b2]) == [
-        Compared("b1", 5, 2, 2, 1, 1, 1, 4.0, 8.0),
+        Compared("b1", 6, 3, 2, 1, 1, 1, 4.0, 8.0),
         Compared("b2", 1, 1, 0, 0, 0, 1, None, None),
         Compared("b3", 0, 0, 1, 0, 0, 0, None, None),
     ]

@@ -171,7 +171,7 @@ def decode(data: npt.NDArray[np.uint8], starts: Ints) -> Packets:
     topic_at = body + 2
     topic_end = topic_at + u16(body)
     payload_at = topic_end + np.where(qos > 0, np.int32(2), np.int32(0))
-    wrong.note(publish & ((remaining < 2) | (topic_end > end)), errors.E_FIELD, header)
+    wrong.note(publish & (topic_end > end), errors.E_FIELD, header)
     good = publish & (wrong.code == 0)
     every = bool(good.all())
 

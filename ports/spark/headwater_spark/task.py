@@ -142,8 +142,7 @@ class _Work:
         found = np.zeros(len(batch), np.bool_)
         for kind, direction in _ENDS:
             found |= (packets.kind == kind) & (batch.direction == direction)
-        size = batch.starts[1:] - batch.starts[:-1]
-        rows = np.flatnonzero(found & decoded & (packets.error == 0) & (size == 4))
+        rows = np.flatnonzero(found & decoded & (packets.error == 0))
         if not len(rows):
             return
         at = packets.body[rows]
