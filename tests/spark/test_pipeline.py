@@ -13,6 +13,7 @@ import pytest
 from headwater_host.cli import main
 from headwater_spark import pipeline, report
 from headwater_spark.pipeline import Result, run_on
+from headwater_spark.plan import plan
 from headwater_spark.publish import BusyError, new_run
 from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TABLES, TELEMETRY
 from tests.spark.logs import BEGIN_NS, SERIAL, InProcess, Rec, ack, publish, reading, rows, write_log
@@ -350,6 +351,32 @@ def test_the_command(spark: "SparkSession", tmp_path: Path, capsys: pytest.Captu
     page = (tmp_path / "out/report.html").read_text()
     assert "data:image/png;base64," in page
     assert "What the boards say themselves" in page
+
+
+@pytest.mark.needs_java
+def test_the_command_says_what_a_task_failed_on(
+    spark: "SparkSession", tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention removes a segment after the plan was made."""
+    capture = capture_of(tmp_path / "log")
+
+    def plan_and_lose(*arguments: Any) -> Any:
+        made = plan(*arguments)
+        sorted(capture.glob("segment-*.hwc"))[1].unlink()
+        return made
+
+    monkeypatch.setattr(pipeline, "plan", plan_and_lose)
+    assert main(["pipeline", "run", "--capture", str(capture), "--out", str(tmp_path / "out")]) == 1
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert last.startswith("headwater: a task of Spark failed: FileNotFoundError: ")
+    assert "segment-" in last
+    assert not (tmp_path / "out/messages").exists()
+
+
+def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(OSError, match="out"):
+        run_on(InProcess(), capture_of(tmp_path / "log"), tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyspark  # noqa: F401
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
@@ -113,15 +115,25 @@ def run(args: argparse.Namespace) -> int:
             report=write,
             say=say,
         )
-    except (BusyError, FileExistsError, FileNotFoundError, NotADirectoryError) as error:
+    except (BusyError, OSError) as error:
         raise CommandError(str(error), FAILED) from error
+    except (Py4JError, PySparkException) as error:
+        raise CommandError(f"a task of Spark failed: {_cause(str(error))}", FAILED) from error
     finally:
         if running is None:
             spark.stop()
     return show(numbers, args.out)
 
 
-say = partial(print, "pipeline:", file=sys.stderr, flush=True)
+def say(text: str) -> None:
+    """A line about how far it is."""
+    print("pipeline:", text, file=sys.stderr, flush=True)
+
+
+def _cause(text: str) -> str:
+    """What a task raised: the last line of the first Python traceback in what Spark says; without one, all of it."""
+    found = re.search(r"^Traceback \(most recent call last\):\n(?: .*\n)+(.+)$", text, re.MULTILINE)
+    return found[1] if found else text
 
 
 def show(numbers: dict[str, Any], out: Path) -> int:
