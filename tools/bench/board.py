@@ -50,7 +50,7 @@ class Effort:
     rounds: int = 7
     ms: int = 250
     queued: int = 6000
-    messages: int = 256
+    messages: int = 64
 
 
 QUICK = Effort(rounds=1, ms=30, queued=1200, messages=64)
