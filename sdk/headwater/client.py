@@ -12,8 +12,8 @@
 this port. The core itself has no clock. Publishing, polling and receiving allocate nothing once connected.
 """
 
-from headwater.errors import E_AGAIN, E_CLOSED, E_OFFLINE, E_TIMEOUT, HeadwaterError
-from headwater.mqtt.encode import short_publish
+from headwater.errors import E_AGAIN, E_CLOSED, E_OFFLINE, E_QOS, E_TIMEOUT, HeadwaterError
+from headwater.mqtt.sender import rewrite
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.transitions import CLOSING, ONLINE
 from headwater.wire import TICKS_MASK, const
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 # How often one poll reads before it lets the application have its turn.
 _READS = const(16)
 _TURN_MS = const(20)
-# What fits into the transmit buffer as it is; other bytes-like objects take the longer way.
-_PLAIN = (bytes, bytearray)
+# The first byte of PUBLISH at QoS 0.
+_PUBLISH_0 = const(0x30)
 
 
 class Client:
@@ -53,6 +53,12 @@ class Client:
         self.dialer = dialer
         self.session = session or ClientSession(client_id, **options)  # type: ignore[arg-type]
         self._ticks = dialer.ticks_ms
+        # Bound once, because binding allocates; and an attribute is found faster than a method.
+        self._hand_in = self.session.hand_in
+        self._out = self.session.out
+        self._sent = self.session.sent
+        self._window = self.session.rx.window
+        self._feed = self.session.feed
         self._transport: Transport | None = None
         self._readinto: Callable[[bytearray | memoryview, int], int | None] = _nothing
         self._write: Callable[[Bytes, int, int], int | None] = _nothing
@@ -129,58 +135,20 @@ class Client:
         acknowledged; ``on_delivered`` tells), or an error as of ``ClientSession.publish``: E_WINDOW means
         poll, and try again.
         """
+        session = self.session
         if (
-            qos == 0
-            and topic is self.session.known_topic
-            and not self.session.tx_end
-            and not self.session.out_n
-            and self.session.state == ONLINE
-            and isinstance(payload, _PLAIN)
+            topic is session.ready
+            and session.tx[0] == _PUBLISH_0
+            and not (qos or retain or session.tx_end or session.out_n)
         ):
-            # Nothing waits: straight to the transport, the shortest way there is. It is cut into small functions
-            # because a board takes a frame of more than 11 words from the heap, and looks long for it.
-            return self._publish_now(topic, payload, 0x31 if retain else 0x30)
-        return self._publish(topic, payload, qos, retain)
-
-    def _publish_now(self, topic: "Bytes", payload: "Bytes", head: int) -> int:
-        n = short_publish(self.session.tx, topic, payload, head)
-        if n == 0 or n > self.session.tx_size:
-            return self._publish_long(topic, payload, head)
-        k = self._write_now(n)
-        if k != n:
-            return self._keep(n, k)
-        self.session.tx_time = self.session.now
-        return 0
-
-    def _publish_long(self, topic: "Bytes", payload: "Bytes", head: int) -> int:
-        return self._publish(topic, payload, 0, head == 0x31)
-
-    def _write_now(self, n: int) -> int:
-        """Send the packet of ``n`` bytes that alone stands in the transmit buffer: how many were taken, or -1."""
-        try:
-            return self._write(self.session.tx, 0, n) or 0
-        except OSError:
-            return -1
-
-    def _keep(self, n: int, k: int) -> int:
-        """The transport took ``k`` bytes of ``n``, and the rest waits; or it is broken."""
-        if k < 0:
-            return self._drop(E_CLOSED)
-        session = self.session
-        session.tx_end = n
-        if k:
-            session.out()
-            session.sent(k)
-        return 0
-
-    def _publish(self, topic: "Bytes", payload: "Bytes", qos: int, retain: bool) -> int:
-        session = self.session
-        status = session.publish(topic, payload, qos, retain)
-        if status == E_AGAIN and self._flush() == 0:
-            status = session.publish(topic, payload, qos, retain)
-        if status >= 0:
-            self._flush()
-        return status
+            # The packet before had this topic, and nothing waits: the payload is all that changes.
+            if rewrite(session, payload):
+                return _send(self, session.tx_end)
+        if qos != 0 and qos != 1 and qos != 2:
+            return E_QOS
+        # QoS and RETAIN as in PUBLISH's first byte; under the same name, because of what ``mqtt.sender`` says of names.
+        qos = qos << 1 | (1 if retain else 0)
+        return _publish(self, topic, payload, qos)
 
     def subscribe(self, topic_filter: "Bytes", qos: int = 0) -> int:
         """Ask for the messages of a filter: the request's packet id, or an error of ``ClientSession.subscribe``.
@@ -189,14 +157,14 @@ class Client:
         """
         status = self.session.subscribe(topic_filter, qos)
         if status >= 0:
-            self._flush()
+            _flush(self)
         return status
 
     def unsubscribe(self, topic_filter: "Bytes") -> int:
         """Take a subscription back; as ``subscribe``."""
         status = self.session.unsubscribe(topic_filter)
         if status >= 0:
-            self._flush()
+            _flush(self)
         return status
 
     def poll(self) -> int:
@@ -204,51 +172,19 @@ class Client:
 
         0, or the negative status with which the connection ended; E_OFFLINE when there is none.
         """
-        transport = self._transport
-        if transport is None:
+        if self._transport is None:
             return self.status or E_OFFLINE
-        session = self.session
-        status = self._flush()
-        if status:
-            return status
-        status = session.poll(self._ticks())
-        if status:
-            return self._drop(status)
-        rx = session.rx
-        readinto = self._readinto
+        bad = _flush(self)
+        if bad:
+            return bad
+        bad = self.session.poll(self._ticks())
+        if bad:
+            return _drop(self, bad)
         for _ in range(_READS):
-            if session.stalled:
-                status = session.feed(0)
-                if self._transport is not transport:
-                    return self.status
-                if status:
-                    return self._drop(status)
-            room = rx.window()
-            if room == 0:
-                break
-            try:
-                n = readinto(rx.view, room)
-            except OSError:
-                return self._drop(E_CLOSED)
-            if n is None:
-                break
-            if n == 0:
-                return self._drop(E_CLOSED)
-            status = session.feed(n)
-            if self._transport is not transport:
-                # A handler has closed this connection, or has opened another: nothing here is its business.
-                return self.status
-            if status:
-                return self._drop(status)
-            # Answers leave together, one write for all that a read brought.
-            status = self._flush()
-            if status:
-                return status
-            if n < room:
-                break
-        else:
-            return 0
-        return self._flush()
+            bad = _read(self, self._transport)
+            if bad:
+                return bad if bad < 0 else 0
+        return 0
 
     def wait(self, ms: int) -> int:
         """Poll for ``ms`` milliseconds, idle in between: 0, or the status with which the connection ended."""
@@ -280,8 +216,8 @@ class Client:
 
     def disconnect(self) -> None:
         """Say DISCONNECT, as far as the transport takes it at once, and close."""
-        if self._transport is not None and self._flush() == 0 and self.session.disconnect() == 0:
-            self._flush()
+        if self._transport is not None and _flush(self) == 0 and self.session.disconnect() == 0:
+            _flush(self)
         self.close()
 
     def close(self) -> None:
@@ -300,31 +236,80 @@ class Client:
                     # It was to be given up, and now it is.
                     pass
 
-    def _drop(self, status: int) -> int:
-        """The connection is over: give the transport back and say why."""
-        if self.session.state == CLOSING:
-            status = E_CLOSED
-        self.close()
-        self.status = status
-        return status
 
-    def _flush(self) -> int:
-        """Send what can be sent now: 0, or the status with which the connection ended."""
-        session = self.session
-        write = self._write
-        while True:
-            n = session.out()
-            if n <= 0:
-                return self._drop(n) if n else 0
-            try:
-                k = write(session.out_buf, session.out_at, n)
-            except OSError:
-                return self._drop(E_CLOSED)
-            if not k:
-                return 0
-            session.sent(k)
-            if k < n:
-                return 0
+def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int) -> int:
+    status = client._hand_in(topic, payload, flags)
+    if status == E_AGAIN and _flush(client) == 0:
+        status = client._hand_in(topic, payload, flags)
+    if status >= 0:
+        _flush(client)
+    return status
+
+
+def _send(client: Client, n: "int | None") -> int:
+    """Send the ``n`` bytes of the transmit buffer, which are all that waits: 0 or E_CLOSED."""
+    try:
+        n = client._write(client.session.tx, 0, n)  # type: ignore[arg-type]  # it is a number until here
+    except OSError:
+        return _drop(client, E_CLOSED)
+    if n == client.session.tx_end:
+        client.session.tx_end = 0
+        client.session.tx_time = client.session.now
+    elif n:
+        client.session.out()
+        client.session.sent(n)
+    return 0
+
+
+def _flush(client: Client) -> int:
+    """Send what can be sent now: 0, or the status with which the connection ended."""
+    n: int | None = client._out()
+    while n > 0:  # type: ignore[operator]  # None has returned
+        try:
+            n = client._write(client.session.out_buf, client.session.out_at, n)  # type: ignore[arg-type]
+        except OSError:
+            return _drop(client, E_CLOSED)
+        if not n:
+            return 0
+        n = client._sent(n)
+    return _drop(client, n) if n else 0
+
+
+def _read(client: Client, transport: "Transport") -> int:
+    """Read once and take what came: 0; 1 when there is no more now; or the status with which the connection ended."""
+    done = 1
+    k = client._feed(0) if client.session.stalled else 0
+    if k == 0 and client._transport is transport:
+        room = client._window()
+        k = _receive(client, room) if room else 0
+        if k > 0:
+            done = room - k
+            k = client._feed(k)
+    if client._transport is not transport:
+        # A handler has closed this connection, or has opened another: nothing here is its business.
+        return client.status or 1
+    if k:
+        return _drop(client, k)
+    # Answers leave together, one write for all that a read brought.
+    return _flush(client) or done
+
+
+def _receive(client: Client, n: "int | None") -> int:
+    """Read at most ``n`` bytes: their number, 0 when there are none now, or E_CLOSED."""
+    try:
+        n = client._readinto(client.session.rx.view, n)  # type: ignore[arg-type]  # it is a number until here
+    except OSError:
+        return E_CLOSED
+    return 0 if n is None else n or E_CLOSED
+
+
+def _drop(client: Client, status: int) -> int:
+    """The connection is over: give the transport back and say why."""
+    if client.session.state == CLOSING:
+        status = E_CLOSED
+    client.close()
+    client.status = status
+    return status
 
 
 def _nothing(*_: object) -> None:

@@ -21,7 +21,9 @@ class RamOutbox:
 
     A packet is built in ``buf`` at the offset that ``reserve`` gives and becomes an entry with ``commit``.
     ``head`` is the oldest entry's index, ``count`` how many there are from it on; ``state[i]``, ``at[i]`` and
-    ``size[i]`` describe entry i. ``fresh``: nothing is known of what was under way before this was made.
+    ``size[i]`` describe entry i, whose packet id is i + 1. ``next`` is the index of the entry that the next ``commit``
+    makes, ``reserved`` the offset that ``reserve`` gave last. ``fresh``: nothing is known of what was under way before
+    this was made.
     """
 
     def __init__(self, size: int, slots: int):
@@ -37,13 +39,9 @@ class RamOutbox:
         self.at = array("I", [0] * slots)
         self.size = array("I", [0] * slots)
         self.fresh = True
-        self._next = 0
+        self.next = 0
         self._free = 0
-        self._reserved = 0
-
-    def next_id(self) -> int:
-        """The packet id of the entry that the next ``commit`` makes."""
-        return self._next + 1
+        self.reserved = 0
 
     def reserve(self, n: int) -> int:
         """Where in ``buf`` the next packet of ``n`` bytes may be built, or -1 when there is no slot or no room."""
@@ -52,7 +50,7 @@ class RamOutbox:
         size = len(self.buf)
         if self.count == 0:
             self._free = 0
-            self._reserved = 0
+            self.reserved = 0
             return 0 if n <= size else -1
         oldest = self.at[self.head]
         free = self._free
@@ -64,17 +62,17 @@ class RamOutbox:
                     return -1
         elif free + n > oldest:
             return -1
-        self._reserved = free
+        self.reserved = free
         return free
 
     def commit(self, n: int, state: int) -> int:
         """Make the packet of ``n`` bytes built at the reserved offset an entry; returns its index."""
-        i = self._next
+        i = self.next
         self.state[i] = state
-        self.at[i] = self._reserved
+        self.at[i] = self.reserved
         self.size[i] = n
-        self._free = self._reserved + n
-        self._next = i + 1 if i + 1 < self.slots else 0
+        self._free = self.reserved + n
+        self.next = i + 1 if i + 1 < self.slots else 0
         self.count += 1
         return i
 
@@ -100,5 +98,5 @@ class RamOutbox:
         """Forget every entry: for a session that begins anew."""
         for i in range(self.slots):
             self.state[i] = _FREE
-        self.head = self._next
+        self.head = self.next
         self.count = 0

@@ -17,6 +17,9 @@ Bytes = bytes | bytearray | memoryview
 #: ``check_name(buf, at, end) -> int``: whether a range is a topic name (``headwater.mqtt.topics``).
 NameCheck = Callable[[Bytes, int, int], int]
 
+#: ``message(packet, at, end) -> int``: takes a short PUBLISH apart (``headwater.mqtt.decode``).
+Scan = Callable[["Packet", int, int], int]
+
 
 class Transport(Protocol):
     """A non-blocking byte stream: MicroPython's own stream methods, so that a socket there is one as it
@@ -89,14 +92,12 @@ class Outbox(Protocol):
     slots: int
     head: int
     count: int
+    next: int
+    reserved: int
     fresh: bool
     state: bytearray
     at: "array[int]"
     size: "array[int]"
-
-    def next_id(self) -> int:
-        """The packet id of the entry that the next ``commit`` makes."""
-        ...
 
     def reserve(self, n: int, /) -> int:
         """Where the next packet of ``n`` bytes may be built, or -1."""

@@ -91,7 +91,7 @@ def test_outbox_grows_and_keeps_every_packet(slots: int, steps: list[int]) -> No
                 continue
             assert len(live) < slots
             data = fill.randbytes(step)
-            packet_id = box.next_id()
+            packet_id = box.next + 1
             assert packet_id not in dict(live)
             box.buf[at : at + step] = data
             i = box.commit(step, 1)

@@ -112,6 +112,10 @@ class Pair:
             assert self.client.poll() == 0
             self.dialer.serve()
 
+    def settle_server(self) -> None:
+        for _ in range(200):
+            self.dialer.serve()
+
 
 def raised(call: object, *arguments: object) -> int:
     """The code of the HeadwaterError that a call raises."""
@@ -287,6 +291,68 @@ def test_publish_again_flushes_once_before_it_refuses() -> None:
     # The transport takes again: the buffer is emptied and the message fits.
     assert p.client.publish(b"t", bytes(20), 0) == 0
     assert p.client.session.tx_end == 0
+
+
+def test_topics_and_payloads_in_any_order() -> None:
+    """Whatever was sent before and however it left, a message goes out as itself: the packet at the beginning of the
+    transmit buffer is used again for the next message of its topic."""
+    topics = (b"a", b"a/longer/topic", bytearray(b"changing"))
+    for faults in ((0, 0, 0), (5, 0, 0), (0, 0, 3)):
+        p = Pair(tx_size=160, outbox_size=600)
+        p.dialer.faults = faults
+        got: list[tuple[bytes, int, int, bytes]] = []
+        p.server.on_message = lambda m, got=got: got.append(
+            (m.topic_bytes(), m.qos(), m.retain(), m.payload_bytes())
+        )
+        p.client.connect()
+        sent = {0: [], 1: [], 2: []}  # type: ignore[var-annotated]
+        x = 7
+        for n in range(150):
+            x = (x * 75 + 74) % 65537
+            topic = topics[(x >> 4) % 3 if x & 1 else 0]
+            qos = (x >> 6) % 3 if x & 8 else 0
+            retain = x & 0x700 == 0
+            payload: Bytes = bytes([n & 255]) * ((x >> 8) % 140 if x & 2 else n % 4)
+            if x & 0x3000 == 0:
+                payload = memoryview(payload)
+            if topic is topics[2]:
+                topics[2][0] = 97 + n % 26
+            if x & 0xC000 == 0:
+                status = p.client.publish(topic, "text", qos)  # type: ignore[arg-type]
+                assert status in (errors.E_ARGUMENT, errors.E_AGAIN, errors.E_WINDOW)
+            status = p.client.publish(topic, payload, qos, retain)
+            while status in (errors.E_AGAIN, errors.E_WINDOW):
+                assert p.client.wait(20) == 0
+                status = p.client.publish(topic, payload, qos, retain)
+            assert status >= 0, status
+            sent[qos].append((bytes(topic), qos, retain, bytes(payload)))
+            if x % 11 == 0:
+                assert p.client.subscribe(b"a", 1) > 0 or faults[2]
+            if x % 31 == 0:
+                p.client.flush(100000)
+                p.client.disconnect()
+                p.settle_server()
+                p.client.connect()
+        p.client.flush(100000)
+        p.settle()
+        for qos in (0, 1, 2):
+            assert [m for m in got if m[1] == qos] == sent[qos], (faults, qos)
+
+
+def test_nothing_leaves_behind_disconnect() -> None:
+    p = Pair()
+    p.client.connect()
+    topic = b"t"
+    assert p.client.publish(topic, b"1") == p.client.publish(topic, b"2") == 0
+    line = p.dialer.line()
+    line.up.room = 1
+    line.up.arrived = len(line.up.log)
+    assert p.client.publish(topic, b"3") == 0
+    assert p.client.session.disconnect() == 0
+    line.up.room = 0
+    p.client.poll()
+    assert p.client.publish(topic, b"4") == errors.E_OFFLINE
+    assert [head for head, _, _ in packets(line.up.log)] == [0x10, 0x30, 0x30, 0x30, 0xE0]
 
 
 def test_subscribing() -> None:

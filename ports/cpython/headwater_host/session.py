@@ -62,7 +62,7 @@ class GrowingOutbox(RamOutbox):
             self.at[i] = at
             at += size
         self._use(buf)
-        self._free = self._reserved = at
+        self._free = self.reserved = at
         return at
 
     def _use(self, buf: bytearray) -> None:

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 # The remaining length of the packet types that have only one; 255 where it varies.
 _SIZES = b"\xff\xff\x02\xff\x02\x02\x02\x02\xff\xff\xff\x02\x00\x00\x00\xff"
 
+# By first byte: 1 for a PUBLISH with a QoS there is, and without DUP at QoS 0 (3.3.1).
+_MESSAGE = bytearray(256)
+for _head in b"\x30\x31\x32\x33\x34\x35\x3a\x3b\x3c\x3d":
+    _MESSAGE[_head] = 1
+
 #: The answer of ``fixed_header`` when the buffer ends before the header does.
 MORE = const(0)
 
@@ -52,6 +57,8 @@ class Packet:
         self.session_present = False
         self.code = 0
         self.bad_at = 0
+        #: From this remaining length on, ``message`` leaves a packet alone; at most 128.
+        self.short = 128
 
     def kind(self) -> int:
         """The packet type, 0 … 15."""
@@ -116,28 +123,70 @@ def fixed_header(p: Packet, at: int, end: int) -> int:
             return E_FLAGS
     elif head & 15 != FLAGS[kind]:
         return E_FLAGS
-    size = 0
-    shift = 0
-    i = at + 1
-    while True:
-        if shift == 28:
-            p.bad_at = i
-            return E_LENGTH
-        if i >= end:
-            return MORE
-        b = buf[i]
-        i += 1
-        size |= (b & 127) << shift
-        if b < 128:
-            break
-        shift += 7
+    at += 1
+    if at >= end:
+        return MORE
+    if buf[at] < 128:
+        p.body = at + 1
+        p.end = at + 1 + buf[at]
+    else:
+        bad = _long_length(p, at, end)
+        if bad <= 0:
+            return bad
     p.head = head
-    p.body = i
-    p.end = i + size
-    if size != _SIZES[kind] != 255:
-        p.bad_at = i
+    if p.end - p.body != _SIZES[kind] != 255:
+        p.bad_at = p.body
         return E_SIZE
     return p.end
+
+
+def _long_length(p: Packet, at: int, end: int) -> int:
+    """A remaining length of more than one byte (2.2.3): 1 when ``body`` and ``end`` are set, MORE or E_LENGTH."""
+    size = shift = 0
+    while shift < 28:
+        if at >= end:
+            return MORE
+        b = p.buf[at]
+        at += 1
+        size |= (b & 127) << shift
+        if b < 128:
+            p.body = at
+            p.end = at + size
+            return 1
+        shift += 7
+    p.bad_at = at
+    return E_LENGTH
+
+
+def message(p: Packet, at: int, end: int) -> int:
+    """Take the packet at ``at`` apart if it is a PUBLISH that is all there, below ``p.short`` and well-formed.
+
+    Returns the offset behind it. 0 says nothing about the packet: ``fixed_header`` and ``publish`` will. A port may
+    hand a session its own faster function with the same answers, where 0 is always a right one.
+    """
+    buf = p.buf
+    if at + 4 > end or not _MESSAGE[buf[at]] or buf[at + 1] >= p.short:
+        return 0
+    stop = at + 2 + buf[at + 1]
+    i = buf[at + 2] << 8 | buf[at + 3]
+    i += at + 4
+    if i > stop or stop > end or p.check(buf, at + 4, i):
+        return 0
+    p.topic_end = i
+    if buf[at] & 6:
+        if i + 2 > stop:
+            return 0
+        p.packet_id = buf[i] << 8 | buf[i + 1]
+        if p.packet_id == 0:
+            return 0
+        i += 2
+    else:
+        p.packet_id = 0
+    p.head = buf[at]
+    p.topic_at = at + 4
+    p.payload_at = i
+    p.end = stop
+    return stop
 
 
 def publish(p: Packet) -> int:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from headwater.types import Bytes
 
 _MAX_REMAINING = const(268435455)
+# The first byte of each acknowledgement, by packet type.
+_HEADS = bytes([kind << 4 | spec.FLAGS[kind] for kind in range(16)])
 
 
 def publish(
@@ -24,69 +26,54 @@ def publish(
 
     The topic must be a topic name (``topics.check_name``): that is not looked at here.
     """
-    t = len(topic)
-    p = len(payload)
-    n = t + p + 2
-    if packet_id:
-        n += 2
-    if n < 128:
-        # The common packet, without a call: a board's throughput is decided here.
-        if at + n + 2 > limit:
-            return E_TOO_LARGE
-        buf[at + 1] = n
-        i = at + 2
-    else:
-        if n > _MAX_REMAINING or at + n + 1 + varint_size(n) > limit:
-            return E_TOO_LARGE
-        i = put_varint(buf, at + 1, n)
-    buf[at] = head
-    buf[i] = t >> 8
-    buf[i + 1] = t & 255
-    i += 2
-    buf[i : i + t] = topic
-    i += t
-    if packet_id:
-        buf[i] = packet_id >> 8
-        buf[i + 1] = packet_id & 255
-        i += 2
-    if p:
-        buf[i : i + p] = payload
-    return i + p
+    n = publish_size(topic, payload, packet_id)
+    if n < 0 or at + n > limit:
+        return E_TOO_LARGE
+    return put_publish(buf, at, topic, payload, head | packet_id << 8)
 
 
-def short_publish(buf: bytearray, topic: "Bytes", payload: "Bytes", head: int) -> int:
-    """PUBLISH (3.3) at QoS 0 at the start of ``buf``, when its remaining length takes one byte.
-
-    Returns its size, or 0 when it is longer or does not fit: ``publish`` then says what is to be said.
-    """
+def put_publish(buf: bytearray, at: int, topic: "Bytes", payload: "Bytes", word: int) -> int:
+    """``publish`` where there is room for it. ``word`` is the first byte and, above it, the packet id."""
     t = len(topic)
     n = t + len(payload) + 2
-    if n > 127 or n + 2 > len(buf):
-        return 0
-    buf[0] = head
-    buf[1] = n
-    buf[2] = 0
-    buf[3] = t
-    t += 4
-    n += 2
-    buf[4:t] = topic
+    if word > 255:
+        n += 2
+    buf[at] = word & 255
+    if n < 128:
+        buf[at + 1] = n
+        at += 2
+    else:
+        at = put_varint(buf, at + 1, n)
+    # From here on n is where the packet ends, and t where the topic does.
+    n += at
+    buf[at] = t >> 8
+    buf[at + 1] = t & 255
+    at += 2
+    t += at
+    buf[at:t] = topic
+    if word > 255:
+        buf[t] = word >> 16
+        buf[t + 1] = word >> 8 & 255
+        t += 2
     buf[t:n] = payload
     return n
 
 
 def publish_size(topic: "Bytes", payload: "Bytes", qos: int) -> int:
-    """How many bytes PUBLISH takes on the wire."""
+    """How many bytes PUBLISH takes on the wire; E_TOO_LARGE when MQTT has no length for it."""
     n = len(topic) + len(payload) + 2
     if qos:
         n += 2
-    return n + 1 + varint_size(n)
+    if n < 128:
+        return n + 2
+    return n + 1 + varint_size(n) if n <= _MAX_REMAINING else E_TOO_LARGE
 
 
 def acknowledge(buf: bytearray, at: int, limit: int, packet_type: int, packet_id: int) -> int:
     """PUBACK, PUBREC, PUBREL, PUBCOMP or UNSUBACK (3.4 to 3.7, 3.11): a packet id alone."""
     if at + 4 > limit:
         return E_TOO_LARGE
-    buf[at] = packet_type << 4 | spec.FLAGS[packet_type]
+    buf[at] = _HEADS[packet_type]
     buf[at + 1] = 2
     buf[at + 2] = packet_id >> 8
     buf[at + 3] = packet_id & 255

@@ -16,10 +16,10 @@ store of an attribute, which costs eight times the store.
 from array import array
 
 from headwater import errors
-from headwater.mqtt import decode, encode
-from headwater.mqtt.decode import Packet
+from headwater.mqtt import decode
+from headwater.mqtt.decode import Packet, fixed_header
 from headwater.mqtt.large import LargeMessage
-from headwater.mqtt.sender import Sender
+from headwater.mqtt.sender import Sender, acknowledged, put_ack
 from headwater.mqtt.topics import check_name
 from headwater.mqtt.transitions import ONLINE
 from headwater.rxbuf import RxBuf
@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.types import NameCheck, Outbox, Sink
+    from headwater.types import NameCheck, Outbox, Scan, Sink
 
 _PUBLISH = const(3)
 _PUBACK = const(4)
@@ -37,6 +37,9 @@ _PUBREC = const(5)
 _PUBREL = const(6)
 _PUBCOMP = const(7)
 _ACK_SIZE = const(4)
+_PUBACK_HEAD = const(0x40)
+# In ``_takes``: the bit of PUBLISH. Where it is taken, PUBACK is.
+_TAKES_PUBLISH = const(8)
 # An open QoS 2 id: delivered to the application, which has not acknowledged it; answered with PUBREC; or delivered,
 # and sent again on this connection before the application acknowledged it.
 _DELIVERED = const(1)
@@ -71,10 +74,14 @@ class Endpoint(Sender):
         receive_window: int,
         response_ms: int,
         check: "NameCheck" = check_name,
+        scan: "Scan" = decode.message,
     ):
         super().__init__(tx_size, outbox, window, response_ms, check)
         self.rx = rx
         self.packet = Packet(rx.buf, check)
+        # Above the receive buffer's capacity no packet is taken whole, even when all of it happens to be there.
+        self.packet.short = min(128, rx.capacity - 1)
+        self._scan = scan
         #: Counts connections, so that an acknowledgement can be told from one of the connection before.
         self.epoch = 0
         self.auto_ack = True
@@ -91,8 +98,6 @@ class Endpoint(Sender):
         self._open_epoch = array("I", [0] * receive_window)
         self._large = LargeMessage()
         self._close_large = self._large.close
-        # From this remaining length on, a PUBLISH is not for the short way of ``feed``.
-        self._short = min(128, rx.capacity - 1)
         # The packet types that may arrive, by state, and their handlers, bound once.
         self._takes: tuple[int, ...] = (0, 0, 0, 0, 0)
         self._handlers: tuple[Callable[[Packet], int], ...] = ()
@@ -136,101 +141,31 @@ class Endpoint(Sender):
             self.rx_time = self.now
             if rx.gap:
                 rx.join(n)
-        i = rx.start
-        end = rx.end + n
-        rx.end = end
+        # From here on n is where what has been read ends.
+        n += rx.end
+        rx.end = n
         if self.status:
             return self.status
         self.stalled = False
-        buf = rx.buf
-        p = self.packet
-        large = self._large
-        takes = self._takes[self.state]
-        if not takes:
+        i = rx.start
+        if not self._takes[self.state]:
             # CLOSING, or no connection: what arrives is not looked at.
-            rx.start = end
-            return 0
-        check = self._check
-        short = self._short
-        on_message = self.on_message
+            i = n
         # A handler may end the connection, or begin another: then nothing known here holds any more.
         turn = self._turn
-        while i < end:
-            if large.left:
-                i = self._feed_large(i, end)
-                if i < 0:
-                    return self.fail(i)
-                if self._turn != turn:
-                    return self.feed(0)
-                if large.left:
-                    break
-                continue
-            head = buf[i]
-            if head & 0xFE == 0x30 and i + 4 < end and takes & 8:
-                # PUBLISH at QoS 0, whole and with a short length, is by far the most frequent packet, and a
-                # board's throughput is decided here: no call but to check the topic. Whatever is unusual
-                # about it is left to the careful way below.
-                stop = i + 2 + buf[i + 1]
-                at = i + 4
-                topic_end = at + (buf[i + 2] << 8 | buf[i + 3])
-                if (
-                    stop <= end
-                    and buf[i + 1] < short
-                    and topic_end <= stop
-                    and check(buf, at, topic_end) == 0
-                ):
-                    p.head = head
-                    p.packet_id = 0
-                    p.topic_at = at
-                    p.topic_end = p.payload_at = topic_end
-                    p.end = stop
-                    rx.start = i = stop
-                    if on_message is not None:
-                        on_message(p)
-                        if self._turn != turn:
-                            return self.feed(0)
-                    continue
-            stop = decode.fixed_header(p, i, end)
-            if stop <= 0:
-                if stop:
-                    return self.fail(stop)
-                break
-            if not takes >> (head >> 4) & 1:
-                return self.fail(errors.E_UNEXPECTED)
-            if self.tx_size - self.tx_end < _ACK_SIZE:
-                self.stalled = True
-                break
-            if stop - i > rx.capacity:
-                # Even if all of it happens to be here: what becomes of a packet is not a matter of how it arrives.
-                if head >> 4 != _PUBLISH:
-                    return self.fail(errors.E_RX_TOO_LARGE)
-                at = large.begin(p, i, end, rx.capacity)
-                if at < 0:
-                    return self.fail(at)
-                if at == 0:
-                    break
-                rx.start = i = at
-                bad = self._open_large(p)
-                if bad:
-                    return self.fail(bad)
-                if self._turn != turn:
-                    return self.feed(0)
-                continue
-            if stop > end:
-                break
-            # The packet is taken, even when its handler raises.
+        while i < n:
             at = i
-            rx.start = i = stop
-            bad = self._handlers[head >> 4](p)
-            if bad:
-                if bad < 0:
-                    return self.fail(bad)
-                # The answer has no room yet: the packet is taken again later.
-                self.stalled = True
-                i = at
-                break
-            if self._turn != turn:
+            if self._large.left:
+                i = self._feed_large(i, n)
+            else:
+                if self._takes[self.state] & _TAKES_PUBLISH:
+                    at = i = _messages(self, i, n)
+                if 0 <= i < n:
+                    i = _packet(self, i, n)
+            if i < 0 or self._turn != turn:
                 return self.feed(0)
+            if i == at:
+                break
         rx.start = i
         return 0
 
@@ -239,19 +174,19 @@ class Endpoint(Sender):
         return errors.E_UNEXPECTED
 
     def _on_publish(self, p: Packet) -> int:
-        bad = decode.publish(p)
-        if bad:
-            return bad
-        if p.head & 6 == 0:
-            if self.on_message is not None:
-                self.on_message(p)
-            return 0
-        i = _QOS_1
+        return decode.publish(p) or self._take(p)
+
+    def _take(self, p: Packet) -> int:
+        """Hand a message to the application and answer it, for which there is room: 0 or E_RX_WINDOW."""
         if p.head & 4:
             i = self._open(p.packet_id)
             if i < 0:
                 return 0 if i == _REPETITION else i
-        self._deliver(self.on_message, p, i, p.packet_id, self.auto_ack)
+            self._deliver(self.on_message, p, i, p.packet_id, self.auto_ack)
+        elif p.head & 2:
+            _deliver_1(self, p)
+        elif self.on_message is not None:
+            self.on_message(p)
         return 0
 
     def _find_open(self, packet_id: int) -> int:
@@ -271,7 +206,7 @@ class Endpoint(Sender):
         if i >= 0:
             self.duplicates += 1
             if self._open_state[i] == _ANSWERED:
-                self._put_ack(_PUBREC, packet_id)
+                put_ack(self, _PUBREC, packet_id)
             else:
                 self._open_state[i] = _REPEATED
             return _REPETITION
@@ -312,9 +247,9 @@ class Endpoint(Sender):
                 self._open_state[i] = _ANSWERED
         elif i >= 0:
             self._open_state[i] = _ANSWERED
-            self._put_ack(_PUBREC, packet_id)
+            put_ack(self, _PUBREC, packet_id)
         else:
-            self._put_ack(_PUBACK, packet_id)
+            put_ack(self, _PUBACK, packet_id)
 
     def acknowledge(self, packet_id: int, qos: int, epoch: int) -> int:
         """With ``auto_ack`` off: acknowledge a message; ``epoch`` is the endpoint's when the message came.
@@ -338,14 +273,12 @@ class Endpoint(Sender):
                 return 0
         elif epoch != self.epoch or self.state != ONLINE:
             return errors.E_STATE
-        bad = self._put(
-            encode.acknowledge(
-                self.tx, self.tx_end, self.tx_size, _PUBACK if qos == 1 else _PUBREC, packet_id
-            )
-        )
-        if bad == 0 and qos == 2:
+        if self.tx_size - self.tx_end < _ACK_SIZE:
+            return errors.E_AGAIN
+        put_ack(self, _PUBACK if qos == 1 else _PUBREC, packet_id)
+        if qos == 2:
             self._open_state[i] = _ANSWERED
-        return bad
+        return 0
 
     def _on_pubrel(self, p: Packet) -> int:
         bad = decode.packet_id(p)
@@ -357,10 +290,22 @@ class Endpoint(Sender):
         else:
             # The other end missed our PUBCOMP, or it is confused: either way it may forget the id (4.3.3).
             self.strays += 1
-        self._put_ack(_PUBCOMP, p.packet_id)
+        put_ack(self, _PUBCOMP, p.packet_id)
         return 0
 
     # -- messages larger than the receive buffer ---------------------------------------------------------------------
+
+    def _begin_large(self, i: int, end: int) -> int:
+        """As ``_packet``, for one that is larger than the receive buffer, even if all of it happens to be here: what
+        becomes of a packet is not a matter of how it arrives."""
+        if self.packet.head >> 4 != _PUBLISH:
+            return self.fail(errors.E_RX_TOO_LARGE)
+        at = self._large.begin(self.packet, i, end, self.rx.capacity)
+        if at <= 0:
+            return self.fail(at) if at else i
+        self.rx.start = at
+        bad = self._open_large(self.packet)
+        return self.fail(bad) if bad else at
 
     def _open_large(self, p: Packet) -> int:
         large = self._large
@@ -383,33 +328,116 @@ class Endpoint(Sender):
         return 0
 
     def _feed_large(self, i: int, end: int) -> int:
-        """Pass on what is here of the large message; the offset reached, or an error."""
+        """Pass on what is here of the large message: the offset reached, or negative when the connection is over."""
         large = self._large
         if end - i >= large.left and self.tx_size - self.tx_end < _ACK_SIZE:
             self.stalled = True
             return i
-        rx = self.rx
-        i = large.pass_head(rx.buf, i, end)
+        i = large.pass_head(self.rx.buf, i, end)
         if i < 0:
-            return i
+            return self.fail(i)
         n = large.payload_here(i, end)
         large.left -= n
         i += n
-        rx.start = i
+        self.rx.start = i
         if n:
             turn = self._turn
-            large.write(rx.buf, i - n, n)
+            large.write(self.rx.buf, i - n, n)
             if self._turn != turn:
-                return i
-        if large.left:
-            return i
+                return -1
+        if large.left == 0 and self._end_large():
+            return self.fail(errors.E_RX_WINDOW)
+        return i
+
+    def _end_large(self) -> int:
+        """All of the large message has passed: 0 or E_RX_WINDOW."""
+        large = self._large
         if large.qos == 0:
             large.close(True)
-            return i
+            return 0
         place = _QOS_1
         if large.qos == 2:
             place = self._open(large.packet_id)
             if place < 0:
-                return i if place == _REPETITION else place
+                return 0 if place == _REPETITION else place
         self._deliver(self._close_large, True, place, large.packet_id, self.auto_ack or not large.streaming)
+        return 0
+
+
+def _messages(s: Endpoint, i: int, end: int) -> int:
+    """Take the packets that come most: PUBLISH, whole and short, and PUBACK, as many as stand one behind the other.
+
+    A board's throughput is decided here; whatever is unusual about a packet is left to ``_packet``. Returns the offset
+    reached, or negative when the connection is over.
+    """
+    p = s.packet
+    turn = s._turn
+    while i < end:
+        stop = s._scan(p, i, end)
+        if stop == 0:
+            stop = i + 4
+            if stop > end or p.buf[i] != _PUBACK_HEAD or p.buf[i + 1] != 2:
+                break
+            s.rx.start = stop
+            if not acknowledged(s, p.buf, i + 2):
+                break
+            i = stop
+        else:
+            if p.head & 6 and s.tx_size - s.tx_end < _ACK_SIZE:
+                break
+            # The packet is taken, even when its handler raises.
+            s.rx.start = i = stop
+            if p.head & 6 == 0:
+                if s.on_message is not None:
+                    s.on_message(p)
+            elif p.head & 2:
+                _deliver_1(s, p)
+            elif s._take(p):
+                return s.fail(errors.E_RX_WINDOW)
+        if s._turn != turn:
+            return -1
+    return i
+
+
+def _packet(s: Endpoint, i: int, end: int) -> int:
+    """Take one packet, of any kind: the offset behind it; ``i`` when it has to wait, for bytes or for room to answer
+    it; negative when the connection is over."""
+    p = s.packet
+    stop = fixed_header(p, i, end)
+    if stop <= 0:
+        return s.fail(stop) if stop else i
+    kind = p.head >> 4
+    if not s._takes[s.state] >> kind & 1:
+        return s.fail(errors.E_UNEXPECTED)
+    if s.tx_size - s.tx_end < _ACK_SIZE:
+        s.stalled = True
         return i
+    if stop - i > s.rx.capacity:
+        return s._begin_large(i, end)
+    if stop > end:
+        return i
+    # The packet is taken, even when its handler raises.
+    s.rx.start = stop
+    bad = s._handlers[kind](p)
+    if bad < 0:
+        return s.fail(bad)
+    if bad:
+        # The answer has no room yet: the packet is taken again later.
+        s.stalled = True
+        return i
+    return stop
+
+
+def _deliver_1(s: Endpoint, p: Packet) -> None:
+    """As ``_deliver``, for a message at QoS 1 that is whole."""
+    packet_id = p.packet_id
+    turn = s._turn
+    if s.on_message is not None:
+        s.tx_size -= _ACK_SIZE
+        try:
+            s.on_message(p)
+        finally:
+            if s._turn == turn:
+                s.tx_size += _ACK_SIZE
+    if s.auto_ack and s._turn == turn:
+        put_ack(s, _PUBACK, packet_id)

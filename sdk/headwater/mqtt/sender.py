@@ -2,13 +2,16 @@
 
 Control packets and QoS 0 go through one transmit buffer, behind each other; messages at QoS 1 and 2 leave from
 the outbox, in which they stay until they are acknowledged. ``endpoint.Endpoint`` adds the way in.
+
+Here and in ``endpoint``, what runs for each message is functions with few names, for MicroPython's sake. It looks for a
+method among the object's attributes first, in vain, which takes longer than the call. And a function that needs more
+than eleven machine words, three more and six at least where it catches an exception, gets them from the heap.
 """
 
 from headwater import errors
-from headwater.mqtt import decode, encode, spec
+from headwater.mqtt import decode, spec
+from headwater.mqtt.encode import acknowledge, publish_size, put_publish
 from headwater.mqtt.transitions import (
-    AT1,
-    AT2,
     DELIVERY,
     DONE,
     EVENTS,
@@ -19,7 +22,6 @@ from headwater.mqtt.transitions import (
     NEXT,
     ONLINE,
     REL,
-    STRAY,
     WRONG,
 )
 from headwater.wire import NOT_BYTES, TICKS_MASK, const
@@ -37,9 +39,17 @@ _PUBCOMP = const(7)
 _ACK_SIZE = const(4)
 # CONNECT alone takes 14 bytes.
 _SMALLEST = const(16)
+# As in ``transitions``; a constant costs less than a name.
+_AT1 = const(1)
+_AT2 = const(2)
+_DONE = const(4)
 # Where the chunk that is being sent comes from.
 _CONTROL = const(0)
 _ENTRY = const(1)
+# The longest packet whose remaining length has one byte.
+_SHORT = const(129)
+# Nobody's topic is this object.
+_NO_TOPIC = bytearray(0)
 
 
 class Sender:
@@ -57,7 +67,13 @@ class Sender:
         self.outbox = outbox
         self.window = window
         self._check = check
+        #: A topic that has been checked, and cannot change.
         self.known_topic: Bytes | None = None
+        #: The topic of the last PUBLISH at QoS 0 that was put at the beginning of ``tx``, and where its payload is
+        #: there. As long as ``tx`` begins with its first byte and the connection is as it was, it can be sent again
+        #: with another payload (``rewrite``): no other packet begins so.
+        self.ready: Bytes = _NO_TOPIC
+        self.ready_at = 0
         self.state = IDLE
         self._turn = 0
         self.status = 0
@@ -86,6 +102,7 @@ class Sender:
         """Move the connection along its table (``transitions.NEXT``)."""
         self.state = NEXT[self.state * EVENTS + event]
         self._turn += 1
+        self.ready = _NO_TOPIC
 
     def lost(self) -> None:
         """The transport is gone: what is unacknowledged waits for the next connection."""
@@ -101,7 +118,7 @@ class Sender:
 
     def _stop(self) -> None:
         if self.out_n and self._out_from == _ENTRY:
-            self._may_have_left(self._entry)
+            _may_have_left(self.outbox, self._entry)
         self.tx_end = self.out_n = self._unsent = 0
         # A handler that is running may hold room for its answer, which nobody waits for now.
         self.tx_size = len(self.tx)
@@ -124,12 +141,6 @@ class Sender:
         elif (now_ms - self._stuck_since) & TICKS_MASK >= self.response_ms:
             return self.fail(errors.E_TIMEOUT)
         return 0
-
-    def _may_have_left(self, i: int) -> None:
-        """The next sending of entry ``i``, if there is one, is a repetition: DUP (3.3.1.1)."""
-        box = self.outbox
-        if box.state[i] == AT1 or box.state[i] == AT2:
-            box.buf[box.at[i]] |= spec.DUP
 
     def resume(self, session_present: bool) -> None:
         """Everything unacknowledged goes out again, in its order (4.4); new messages follow.
@@ -171,41 +182,46 @@ class Sender:
         acknowledged. Errors: E_TOPIC, E_QOS; E_ARGUMENT (not bytes); E_OFFLINE (QoS 0 without a connection); E_AGAIN
         (the transmit buffer is full for now); E_WINDOW (the outbox is); E_TOO_LARGE.
         """
+        if qos != 0 and qos != 1 and qos != 2:
+            return errors.E_QOS
+        return self.hand_in(topic, payload, qos << 1 | (1 if retain else 0))
+
+    def hand_in(self, topic: "Bytes", payload: "Bytes", flags: int) -> int:
+        """``publish``, with QoS and RETAIN as they stand in PUBLISH's first byte."""
         try:
-            if topic is not self.known_topic:
-                # A topic is checked once: the same object again is known to be right, unless it can be changed.
-                n = len(topic)
-                if n > 65535 or self._check(topic, 0, n):
-                    return errors.E_TOPIC
-                if isinstance(topic, bytes):
-                    self.known_topic = topic
-            if qos == 0:
-                return self._publish_now(topic, payload, 0x31 if retain else 0x30)
-            if qos != 1 and qos != 2:
-                return errors.E_QOS
-            box = self.outbox
-            n = encode.publish_size(topic, payload, qos)
-            at = box.reserve(n)
-            if at < 0:
-                return errors.E_WINDOW if box.count and n <= len(box.buf) else errors.E_TOO_LARGE
-            packet_id = box.next_id()
-            head = 0x30 | qos << 1 | (1 if retain else 0)
-            encode.publish(box.buf, at, at + n, topic, payload, head, packet_id)
+            if topic is not self.known_topic and _is_bad(self, topic):
+                return errors.E_TOPIC
+            n = publish_size(topic, payload, flags >> 1)
+            if flags > 1:
+                box = self.outbox
+                if n < 0 or box.reserve(n) < 0:
+                    return errors.E_WINDOW if box.count and 0 < n <= len(box.buf) else errors.E_TOO_LARGE
+                packet_id = box.next + 1
+                put_publish(box.buf, box.reserved, topic, payload, 0x30 | flags | packet_id << 8)
+                box.commit(n, flags >> 1)
+                self._unsent += 1
+                return packet_id
+            if self.state != ONLINE:
+                return errors.E_OFFLINE
+            at = self.tx_end
+            if n < 0 or n > self.tx_size - at:
+                return errors.E_AGAIN if 0 < n <= len(self.tx) else errors.E_TOO_LARGE
+            if at == 0:
+                # Whatever comes of it, this takes the place of the packet that was ready.
+                self.ready = _NO_TOPIC
+            put_publish(self.tx, at, topic, payload, 0x30 | flags)
+            self.tx_end = at + n
+            if (
+                at == 0
+                and flags == 0
+                and topic is self.known_topic
+                and n <= _SHORT <= self.tx_size - _ACK_SIZE
+            ):
+                self.ready = topic
+                self.ready_at = n - len(payload)
         except NOT_BYTES:
             return errors.E_ARGUMENT
-        box.commit(n, qos)
-        self._unsent += 1
-        return packet_id
-
-    def _publish_now(self, topic: "Bytes", payload: "Bytes", head: int) -> int:
-        """QoS 0: into the transmit buffer, or not at all."""
-        if self.state != ONLINE:
-            return errors.E_OFFLINE
-        end = encode.publish(self.tx, self.tx_end, self.tx_size, topic, payload, head, 0)
-        if end > 0:
-            self.tx_end = end
-            return 0
-        return errors.E_AGAIN if encode.publish_size(topic, payload, 0) <= len(self.tx) else end
+        return 0
 
     def out(self) -> int:
         """How many bytes are to be sent now, from ``out_buf[out_at]`` on; or the status of a broken connection."""
@@ -235,37 +251,25 @@ class Sender:
         """PUBREL for the next ids to be released, as many as the transmit buffer holds; 0 while answers are awaited."""
         while self._swept < self.outbox.slots and self.tx_size - self.tx_end >= _ACK_SIZE:
             self._swept += 1
-            self._put_ack(_PUBREL, self._swept)
+            put_ack(self, _PUBREL, self._swept)
         return self.out() if self.tx_end else 0
 
-    def sent(self, k: int) -> None:
-        """The transport took ``k`` of the bytes that ``out`` offered."""
+    def sent(self, k: int) -> int:
+        """The transport took ``k`` of the bytes that ``out`` offered. Returns what ``out`` offers now."""
         self.tx_time = self.now
         self._stuck = False
-        at = self.out_at + k
-        self.out_at = at
-        n = self.out_n - k
+        k += self.out_at
+        n = self.out_at + self.out_n - k
+        self.out_at = k
         if n == 0:
             if self._out_from == _CONTROL:
-                n = self.tx_end - at
+                n = self.tx_end - k
                 if n == 0:
                     self.tx_end = 0
             else:
-                self._may_have_left(self._entry)
-                self.in_flight += 1
-                self._next_entry()
+                _entry_left(self)
         self.out_n = n
-
-    def _next_entry(self) -> None:
-        """Go on to the next entry that is not acknowledged: one that is may leave the outbox at any time."""
-        box = self.outbox
-        i = self._entry
-        while True:
-            i = i + 1 if i + 1 < box.slots else 0
-            self._unsent -= 1
-            if not self._unsent or box.state[i] != DONE:
-                break
-        self._entry = i
+        return n or (self.out() if self.tx_end or self._unsent or self._sweep else 0)
 
     def _put(self, end: int) -> int:
         """Take what an encoder wrote behind the control bytes: 0 or its error, E_AGAIN when it may fit later."""
@@ -274,44 +278,36 @@ class Sender:
         self.tx_end = end
         return 0
 
-    def _put_ack(self, packet_type: int, packet_id: int) -> None:
-        """Answer with a packet id; ``feed`` made sure that there is room."""
-        self.tx_end = encode.acknowledge(self.tx, self.tx_end, self.tx_size, packet_type, packet_id)
-
     # -- acknowledgements ----------------------------------------------------------------------------------------------
 
     def _on_ack(self, p: "Packet") -> int:
         bad = decode.packet_id(p)
         if bad:
             return bad
-        box = self.outbox
-        packet_id = p.packet_id
-        i = box.find(packet_id)
-        if i >= 0 and not self._was_sent(i):
+        i = self.outbox.find(p.packet_id)
+        if i >= 0 and not _was_sent(self, i):
             i = -1
-        kind = p.head >> 4
-        new = DELIVERY[(box.state[i] if i >= 0 else FREE) * 4 + kind - 4]
-        if new == WRONG:
+        new = DELIVERY[(self.outbox.state[i] if i >= 0 else FREE) * 4 + (p.head >> 4) - 4]
+        if new == DONE:
+            self.in_flight -= 1
+            self._delivered(i)
+        elif new == REL:
+            _release(self, i)
+        elif new == WRONG:
             return errors.E_ACK_KIND
-        if new == STRAY:
-            if self._sweep and kind == _PUBCOMP and packet_id <= box.slots:
-                self._sweep -= 1
-                box.fresh = self._sweep > 0
-                return 0
-            self.strays += 1
-            if kind == _PUBREC:
-                self._put_ack(_PUBREL, packet_id)
-            return 0
-        if new == REL:
-            # From here on the entry is its PUBREL: that is what a new connection sends again.
-            encode.acknowledge(box.buf, box.at[i], box.at[i] + _ACK_SIZE, _PUBREL, packet_id)
-            box.size[i] = _ACK_SIZE
-            box.set(i, REL)
-            self._put_ack(_PUBREL, packet_id)
-            return 0
-        self.in_flight -= 1
-        self._delivered(i)
+        else:
+            self._stray(p.head >> 4, p.packet_id)
         return 0
+
+    def _stray(self, packet_type: int, packet_id: int) -> None:
+        """An acknowledgement of what is not under way."""
+        if self._sweep and packet_type == _PUBCOMP and packet_id <= self.outbox.slots:
+            self._sweep -= 1
+            self.outbox.fresh = self._sweep > 0
+            return
+        self.strays += 1
+        if packet_type == _PUBREC:
+            put_ack(self, _PUBREL, packet_id)
 
     def _delivered(self, i: int) -> None:
         """Entry ``i`` is acknowledged to its end."""
@@ -319,10 +315,87 @@ class Sender:
         if self.on_delivered is not None:
             self.on_delivered(i + 1)
 
-    def _was_sent(self, i: int) -> bool:
-        """Whether this connection has sent entry ``i`` to its last byte: only then can it be acknowledged."""
-        box = self.outbox
-        place = i - box.head
-        if place < 0:
-            place += box.slots
-        return place < box.count - self._unsent
+
+def rewrite(s: Sender, payload: "Bytes") -> int:
+    """Put another payload into the packet that is ready, to be sent: its size; or 0 when ``hand_in`` must see to it."""
+    try:
+        s.tx_end = s.ready_at + len(payload)
+        if s.tx_end <= _SHORT:
+            s.tx[1] = s.tx_end - 2
+            s.tx[s.ready_at : s.tx_end] = payload
+            return s.tx_end
+    except NOT_BYTES:
+        pass
+    s.tx_end = 0
+    return 0
+
+
+def put_ack(s: Sender, packet_type: int, packet_id: int) -> None:
+    """Answer with a packet id; the caller made sure that there is room."""
+    s.tx_end = acknowledge(s.tx, s.tx_end, s.tx_size, packet_type, packet_id)
+
+
+def acknowledged(s: Sender, buf: "Bytes", at: int) -> bool:
+    """PUBACK has come, with its packet id at ``at``: whether it ends a message at QoS 1; if not, nothing happened."""
+    box = s.outbox
+    i = (buf[at] << 8 | buf[at + 1]) - 1
+    if i < 0 or i >= box.slots or box.state[i] != _AT1 or not _was_sent(s, i):
+        return False
+    s.in_flight -= 1
+    box.set(i, _DONE)
+    if s.on_delivered is not None:
+        s.on_delivered(i + 1)
+    return True
+
+
+def _is_bad(s: Sender, topic: "Bytes") -> bool:
+    """Check a topic, once: the same object again is known to be right, unless it can be changed."""
+    n = len(topic)
+    if n > 65535 or s._check(topic, 0, n):
+        return True
+    if isinstance(topic, bytes):
+        s.known_topic = topic
+    return False
+
+
+def _may_have_left(box: "Outbox", i: int) -> None:
+    """The next sending of entry ``i``, if there is one, is a repetition: DUP (3.3.1.1)."""
+    if box.state[i] <= _AT2:
+        box.buf[box.at[i]] |= spec.DUP
+
+
+def _entry_left(s: Sender) -> None:
+    """The entry under way has been sent; go on to the next one that is not acknowledged.
+
+    One that is acknowledged may leave the outbox at any time.
+    """
+    box = s.outbox
+    i = s._entry
+    _may_have_left(box, i)
+    s.in_flight += 1
+    n = s._unsent
+    while True:
+        i = i + 1 if i + 1 < box.slots else 0
+        n -= 1
+        if not n or box.state[i] != _DONE:
+            break
+    s._entry = i
+    s._unsent = n
+
+
+def _was_sent(s: Sender, i: int) -> bool:
+    """Whether this connection has sent entry ``i`` to its last byte: only then can it be acknowledged."""
+    box = s.outbox
+    i -= box.head
+    if i < 0:
+        i += box.slots
+    return i < box.count - s._unsent
+
+
+def _release(s: Sender, i: int) -> None:
+    """Entry ``i`` was answered with PUBREC. Now it is its PUBREL: that is what a new connection sends again."""
+    box = s.outbox
+    acknowledge(box.buf, box.at[i], box.at[i] + _ACK_SIZE, _PUBREL, i + 1)
+    box.size[i] = _ACK_SIZE
+    box.set(i, REL)
+    put_ack(s, _PUBREL, i + 1)

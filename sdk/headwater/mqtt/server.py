@@ -7,6 +7,7 @@ It keeps one client's session. Routing between clients is not its affair.
 from headwater import errors
 from headwater.mqtt import decode_server, encode, encode_server, spec
 from headwater.mqtt.endpoint import Endpoint
+from headwater.mqtt.sender import put_ack
 from headwater.mqtt.topics import check_name
 from headwater.mqtt.transitions import ACCEPT, CLOSING, CONNECTING, FINISH, ONLINE, OPEN, REFUSE, SERVER_TAKES
 from headwater.rxbuf import RxBuf
@@ -196,7 +197,7 @@ class ServerSession(Endpoint):
                     self.tx_size += _UNSUBACK_SIZE
             if self._turn != turn:
                 return 0
-        self._put_ack(spec.UNSUBACK, packet_id)
+        put_ack(self, spec.UNSUBACK, packet_id)
         return 0
 
     def _on_pingreq(self, p: "Packet") -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headwater.mqtt.decode import Packet
-    from headwater.types import Bytes, NameCheck, Outbox
+    from headwater.types import Bytes, NameCheck, Outbox, Scan
 
 _REQUESTS = const(8)
 _GENERATIONS = const(31)
@@ -53,6 +53,7 @@ class ClientSession(Endpoint):
         receive_window: int = 20,
         response_ms: int = 10000,
         check: "NameCheck" = check_name,
+        scan: "Scan" = decode.message,
         rx: "RxBuf | None" = None,
         outbox: "Outbox | None" = None,
     ):
@@ -64,6 +65,7 @@ class ClientSession(Endpoint):
             receive_window,
             response_ms,
             check,
+            scan,
         )
         self.client_id = client_id
         self.keep_alive = keep_alive
