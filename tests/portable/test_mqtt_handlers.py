@@ -499,3 +499,42 @@ def test_on_connect_and_on_subscribe_may_end_the_connection() -> None:
     e.step()
     assert e.server.state == IDLE and e.server.out() == 0
     assert len(e.link().down.log) == sent
+
+
+def test_on_delivered_may_reconnect_when_the_server_has_lost_the_session() -> None:
+    """It is told in the middle of CONNACK; what the connection it begins does is that one's own affair."""
+    for window in (1, 6):
+        e = small_ends()
+        e.client.window = window
+        e.server.auto_ack = False
+        packet_id = e.from_client.publish(b"t", b"had", 2)
+        e.run()
+        assert e.server.acknowledge(packet_id, 2, e.server.epoch) == 0
+        # PUBREC reaches the client; its PUBREL does not reach the server.
+        link = e.link()
+        link.up.cut = len(link.up.log)
+        e.reconnect = False
+        e.run()
+        e.reconnect = True
+        e.server.auto_ack = True
+        e.server.on_connect = lambda connect, packet: 0
+        for payload in (b"one", b"two", b"three"):
+            e.from_client.publish(b"t", payload, 1)
+        online: list[int] = []
+
+        def note(session_present: bool, e: Ends = e, online: "list[int]" = online) -> None:
+            online.append(e.client.epoch)
+
+        def again_at_once(packet_id: int, e: Ends = e) -> None:
+            e.from_client.done(packet_id)
+            e.client.on_delivered = e.from_client.done
+            e.lose()
+            e.connect()
+
+        e.client.on_online = note
+        e.client.on_delivered = again_at_once
+        again(e)
+        assert online == [e.client.epoch]
+        assert e.at_server.payloads(1) == [b"one", b"two", b"three"]
+        assert e.from_client.delivered == [b"had", b"one", b"two", b"three"]
+        e.quiet()

@@ -160,17 +160,17 @@ class Sender:
                             return
                     i = i + 1 if i + 1 < box.slots else 0
         finally:
-            # Also when ``on_delivered`` raises.
-            self._entry = box.head
-            self._unsent = box.count
-            self.in_flight = 0
-        # A server that kept a session which this end has forgotten (a reset, and the outbox was in memory) may hold
-        # QoS 2 messages of it under ids that are about to be used again, and would take the new ones for repetitions.
-        # So first every id is released; an id that was not held is answered as well (4.3.3).
-        self._sweep = self._swept = 0
-        if session_present and box.fresh:
-            self._sweep = box.slots
-        box.fresh = session_present and box.fresh
+            # Also when ``on_delivered`` raises; but not when it has ended the connection, and perhaps begun another.
+            if self._turn == turn:
+                self._entry = box.head
+                self._unsent = box.count
+                self.in_flight = 0
+                # A server that kept a session which this end has forgotten (a reset, and the outbox was in memory) may
+                # hold QoS 2 messages of it under ids that are about to be used again, and would take the new ones for
+                # repetitions. So first every id is released; an id that was not held is answered as well (4.3.3).
+                box.fresh = session_present and box.fresh
+                self._sweep = box.slots if box.fresh else 0
+                self._swept = 0
 
     # -- sending -------------------------------------------------------------------------------------------------------
 

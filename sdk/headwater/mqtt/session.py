@@ -260,9 +260,11 @@ class ClientSession(Endpoint):
             return errors.E_CODE
         self.session_present = p.session_present
         self.event(ACCEPT)
+        turn = self._turn
         self.resume(p.session_present)
-        if self.on_online is not None:
-            self.on_online(p.session_present)
+        # The connection may have ended in ``on_delivered``: then it is not this one that is online.
+        if self.on_online is not None and self._turn == turn:
+            self.on_online(self.session_present)
         return 0
 
     def _on_suback(self, p: "Packet") -> int:
