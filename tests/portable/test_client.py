@@ -598,3 +598,37 @@ def test_a_sink_that_raises_does_not_keep_the_transport_open() -> None:
     p.client.close()
     assert p.dialer.line().closed == 1
     assert p.client.connect() is True
+
+
+def test_on_delivered_may_publish_when_the_server_has_lost_the_session() -> None:
+    """It is told in the middle of CONNACK of a message that the server had: nothing else may leave before its turn."""
+    for qos in (1, 2):
+        p = Pair()
+        p.client.connect()
+        p.client.publish(b"t", b"done", 2)
+        p.settle()
+        p.server.auto_ack = False
+        had = p.client.publish(b"t", b"had", 2)
+        p.settle()
+        assert p.server.acknowledge(had, 2, p.server.epoch) == 0
+        # PUBREC reaches the client; its PUBREL does not reach the server.
+        send(p.server, p.dialer.line().down)
+        assert p.client.poll() == 0
+        p.server.auto_ack = True
+        p.server.on_connect = lambda connect, packet: 0
+        p.client.publish(b"t", b"waiting", qos)
+
+        def reply(packet_id: int, p: Pair = p, qos: int = qos, had: int = had) -> None:
+            p.delivered.append(packet_id)
+            if packet_id == had:
+                assert p.client.publish(b"t", b"reply", qos) > 0
+
+        p.client.on_delivered = reply
+        p.client.connect()
+        p.settle()
+        up = p.dialer.line().up.log
+        heads = [head for head, _, _ in packets(up) if head >> 4 == 3]
+        assert p.at_server == [b"done", b"had", b"waiting", b"reply"], p.at_server
+        # "waiting" went out on the connection before, "reply" for the first time.
+        assert heads == [0x38 | qos << 1, 0x30 | qos << 1]
+        assert p.client.session.outbox.count == p.client.session.in_flight == p.client.session.strays == 0

@@ -150,6 +150,9 @@ class Sender:
         """
         box = self.outbox
         turn = self._turn
+        # ``on_delivered`` may publish: nothing leaves the outbox before it is settled what of it is left.
+        self.in_flight = self.window
+        self._sweep = 0
         try:
             if not session_present:
                 i = box.head
