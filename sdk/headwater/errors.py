@@ -24,6 +24,7 @@ E_OFFLINE = const(-22)
 E_TOO_LARGE = const(-23)
 E_RX_TOO_LARGE = const(-24)
 E_RX_WINDOW = const(-25)
+E_STORE = const(-26)
 
 # The peer's fault: the connection ends.
 E_LENGTH = const(-40)

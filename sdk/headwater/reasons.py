@@ -22,6 +22,7 @@ REASONS = {
         "a packet that cannot be skipped is larger than the receive buffer",
     ),
     e.E_RX_WINDOW: ("receive_window_full", "the peer has more QoS 2 messages open than there is room for"),
+    e.E_STORE: ("store_failed", "the store cannot keep it: its file system is full, or failing"),
     e.E_LENGTH: ("malformed_remaining_length", "the remaining length has more than four bytes"),
     e.E_TYPE: ("reserved_packet_type", "packet types 0 and 15 are reserved"),
     e.E_FLAGS: ("bad_flags", "the fixed header's flags are not what the packet type demands"),

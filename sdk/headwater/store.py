@@ -10,6 +10,10 @@ from array import array
 
 from headwater.wire import const
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from headwater.types import ReceivedIds
+
 _FREE = const(0)
 _DONE = const(4)
 #: Packet ids from here on belong to SUBSCRIBE and UNSUBSCRIBE.
@@ -25,6 +29,9 @@ class RamOutbox:
     makes, ``reserved`` the offset that ``reserve`` gave last. ``fresh``: nothing is known of what was under way before
     this was made.
     """
+
+    #: What outlives a power cut brings the QoS 2 ids that were open when it came (``types.ReceivedIds``).
+    received: "ReceivedIds | None" = None
 
     def __init__(self, size: int, slots: int):
         if not 0 < slots < FIRST_REQUEST_ID or size < 8:
@@ -81,8 +88,8 @@ class RamOutbox:
         i = packet_id - 1
         return i if 0 <= i < self.slots and _FREE != self.state[i] != _DONE else -1
 
-    def set(self, i: int, state: int) -> None:
-        """Change an entry's delivery state; acknowledged entries leave from the oldest on."""
+    def set(self, i: int, state: int) -> int:
+        """Change an entry's delivery state: 0. Acknowledged entries leave from the oldest on."""
         self.state[i] = state
         if state == _DONE:
             head = self.head
@@ -93,6 +100,12 @@ class RamOutbox:
                     head = 0
                 self.count -= 1
             self.head = head
+        return 0
+
+    def settle(self) -> int:
+        """The other end holds nothing of an earlier life any more: ``fresh`` is over. 0."""
+        self.fresh = False
+        return 0
 
     def clear(self) -> None:
         """Forget every entry: for a session that begins anew."""

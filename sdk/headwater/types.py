@@ -85,8 +85,27 @@ class Sink(Protocol):
         ...
 
 
+class ReceivedIds(Protocol):
+    """The ids of the QoS 2 messages that were taken and wait for PUBREL, kept where a power cut does not reach."""
+
+    #: Those that were open when the store was; 0 is none.
+    ids: "array[int]"
+
+    def opened(self, packet_id: int, /) -> int:
+        """A message is the application's: 0, and PUBREC may leave; or E_STORE. Opening twice is harmless."""
+        ...
+
+    def closed(self, packet_id: int, /) -> int:
+        """PUBREL has come (0: the session was lost, and every id with it): 0, and PUBCOMP may leave; or E_STORE."""
+        ...
+
+
 class Outbox(Protocol):
-    """What holds the unacknowledged messages; see ``headwater.store`` for the meaning of each member."""
+    """What holds the unacknowledged messages; see ``headwater.store`` for the meaning of each member.
+
+    What returns a status returns E_STORE when a store cannot keep what it is told. ``commit`` has then made no entry,
+    ``set`` to REL has changed nothing, and ``set`` to DONE is kept until the store takes it.
+    """
 
     buf: bytearray
     slots: int
@@ -98,21 +117,26 @@ class Outbox(Protocol):
     state: bytearray
     at: "array[int]"
     size: "array[int]"
+    received: "ReceivedIds | None"
 
     def reserve(self, n: int, /) -> int:
         """Where the next packet of ``n`` bytes may be built, or -1."""
         ...
 
     def commit(self, n: int, state: int, /) -> int:
-        """Make the packet built at the reserved offset an entry; returns its index."""
+        """Make the packet built at the reserved offset an entry: its index; or E_STORE."""
         ...
 
     def find(self, packet_id: int, /) -> int:
         """The index of the unacknowledged entry with this id, or -1."""
         ...
 
-    def set(self, i: int, state: int, /) -> None:
-        """Change an entry's delivery state."""
+    def set(self, i: int, state: int, /) -> int:
+        """Change an entry's delivery state: 0, or E_STORE."""
+        ...
+
+    def settle(self) -> int:
+        """The other end holds nothing of an earlier life any more: 0, or E_STORE."""
         ...
 
     def clear(self) -> None:

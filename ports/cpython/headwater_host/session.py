@@ -142,6 +142,7 @@ class HostClientSession(ClientSession):
         )
         self._ids = _OpenIds("H")
         self._open_ids = self._ids
+        self._restore()
 
     def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:
         """As of an endpoint: what the outbox could hold, were it empty, is E_WINDOW and not E_TOO_LARGE."""

@@ -93,9 +93,13 @@ class Endpoint(Sender):
         #: Whether what was read waits for room to answer it; ``feed(0)`` goes on once something was sent.
         self.stalled = False
         # QoS 2 ids that wait for PUBREL (0 = free place), what became of each, and the epoch it came in.
+        self._received = outbox.received
+        if self._received is not None:
+            receive_window = max(receive_window, len(self._received.ids))
         self._open_ids = array("H", bytes(2 * receive_window))
         self._open_state = bytearray(receive_window)
         self._open_epoch = array("I", [0] * receive_window)
+        self._restore()
         self._large = LargeMessage()
         self._close_large = self._large.close
         # The packet types that may arrive, by state, and their handlers, bound once.
@@ -121,11 +125,23 @@ class Endpoint(Sender):
         # Last, because the sink may raise.
         self._large.give_up()
 
+    def _restore(self) -> None:
+        """Take the open ids of an earlier life: their messages were delivered and answered then."""
+        if self._received is not None:
+            for packet_id in self._received.ids:
+                if packet_id:
+                    i = self._find_open(0)
+                    self._open_ids[i] = packet_id
+                    self._open_state[i] = _ANSWERED
+
     def resume(self, session_present: bool) -> None:
         """Go on with the session, or forget it because the other end has: as of ``Sender``; and the QoS 2 ids."""
         if not session_present:
             for i in range(len(self._open_ids)):
                 self._open_ids[i] = 0
+            if self._received is not None and self._received.closed(0):
+                self.fail(errors.E_STORE)
+                return
         super().resume(session_present)
 
     # -- receiving -----------------------------------------------------------------------------------------------------
@@ -206,7 +222,7 @@ class Endpoint(Sender):
         if i >= 0:
             self.duplicates += 1
             if self._open_state[i] == _ANSWERED:
-                put_ack(self, _PUBREC, packet_id)
+                self._answer(i, packet_id)
             else:
                 self._open_state[i] = _REPEATED
             return _REPETITION
@@ -243,13 +259,20 @@ class Endpoint(Sender):
             return
         if self._turn != turn:
             # Its connection is over. At QoS 1 it comes again; at QoS 2 it is its repetition that is to be answered.
-            if i >= 0 and self.acknowledge(packet_id, 2, epoch) == errors.E_AGAIN:
+            if i >= 0 and self.acknowledge(packet_id, 2, epoch) <= errors.E_AGAIN:
                 self._open_state[i] = _ANSWERED
         elif i >= 0:
-            self._open_state[i] = _ANSWERED
-            put_ack(self, _PUBREC, packet_id)
+            self._answer(i, packet_id)
         else:
             put_ack(self, _PUBACK, packet_id)
+
+    def _answer(self, i: int, packet_id: int) -> None:
+        """Answer a message at QoS 2: from now on, whatever happens, it is not delivered again."""
+        self._open_state[i] = _ANSWERED
+        if self._received is not None and self._received.opened(packet_id):
+            self.fail(errors.E_STORE)
+        else:
+            put_ack(self, _PUBREC, packet_id)
 
     def acknowledge(self, packet_id: int, qos: int, epoch: int) -> int:
         """With ``auto_ack`` off: acknowledge a message; ``epoch`` is the endpoint's when the message came.
@@ -269,15 +292,18 @@ class Endpoint(Sender):
                 return errors.E_UNKNOWN_ID
             if self.state != ONLINE or (epoch != self.epoch and self._open_state[i] != _REPEATED):
                 # Its repetition will be answered at once.
+                if self._received is not None and self._received.opened(packet_id):
+                    return errors.E_STORE
                 self._open_state[i] = _ANSWERED
                 return 0
         elif epoch != self.epoch or self.state != ONLINE:
             return errors.E_STATE
         if self.tx_size - self.tx_end < _ACK_SIZE:
             return errors.E_AGAIN
-        put_ack(self, _PUBACK if qos == 1 else _PUBREC, packet_id)
         if qos == 2:
-            self._open_state[i] = _ANSWERED
+            self._answer(i, packet_id)
+            return self.status
+        put_ack(self, _PUBACK, packet_id)
         return 0
 
     def _on_pubrel(self, p: Packet) -> int:
@@ -286,6 +312,8 @@ class Endpoint(Sender):
             return bad
         i = self._find_open(p.packet_id)
         if i >= 0:
+            if self._received is not None and self._received.closed(p.packet_id):
+                return errors.E_STORE
             self._open_ids[i] = 0
         else:
             # The other end missed our PUBCOMP, or it is confused: either way it may forget the id (4.3.3).

@@ -171,9 +171,10 @@ class Sender:
                 # A server that kept a session which this end has forgotten (a reset, and the outbox was in memory) may
                 # hold QoS 2 messages of it under ids that are about to be used again, and would take the new ones for
                 # repetitions. So first every id is released; an id that was not held is answered as well (4.3.3).
-                box.fresh = session_present and box.fresh
-                self._sweep = box.slots if box.fresh else 0
+                self._sweep = box.slots if session_present and box.fresh else 0
                 self._swept = 0
+                if box.fresh and not session_present and box.settle():
+                    self.fail(errors.E_STORE)
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -201,7 +202,8 @@ class Sender:
                     return errors.E_WINDOW if box.count and 0 < n <= len(box.buf) else errors.E_TOO_LARGE
                 packet_id = box.next + 1
                 put_publish(box.buf, box.reserved, topic, payload, 0x30 | flags | packet_id << 8)
-                box.commit(n, flags >> 1)
+                if box.commit(n, flags >> 1) < 0:
+                    return errors.E_STORE
                 self._unsent += 1
                 return packet_id
             if self.state != ONLINE:
@@ -306,7 +308,8 @@ class Sender:
         """An acknowledgement of what is not under way."""
         if self._sweep and packet_type == _PUBCOMP and packet_id <= self.outbox.slots:
             self._sweep -= 1
-            self.outbox.fresh = self._sweep > 0
+            if not self._sweep and self.outbox.settle():
+                self.fail(errors.E_STORE)
             return
         self.strays += 1
         if packet_type == _PUBREC:
@@ -398,7 +401,9 @@ def _was_sent(s: Sender, i: int) -> bool:
 def _release(s: Sender, i: int) -> None:
     """Entry ``i`` was answered with PUBREC. Now it is its PUBREL: that is what a new connection sends again."""
     box = s.outbox
+    if box.set(i, REL):
+        s.fail(errors.E_STORE)
+        return
     acknowledge(box.buf, box.at[i], box.at[i] + _ACK_SIZE, _PUBREL, i + 1)
     box.size[i] = _ACK_SIZE
-    box.set(i, REL)
     put_ack(s, _PUBREL, i + 1)
