@@ -12,7 +12,7 @@
 this port. The core itself has no clock. Publishing, polling and receiving allocate nothing once connected.
 """
 
-from headwater.errors import E_AGAIN, E_CLOSED, E_OFFLINE, E_QOS, E_TIMEOUT, HeadwaterError
+from headwater.errors import E_AGAIN, E_CLOSED, E_OFFLINE, E_QOS, E_STATE, E_TIMEOUT, HeadwaterError
 from headwater.mqtt.sender import rewrite
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.transitions import CLOSING, ONLINE
@@ -170,7 +170,8 @@ class Client:
     def poll(self) -> int:
         """Send what waits, take what has arrived, keep the connection alive; never blocks.
 
-        0, or the negative status with which the connection ended; E_OFFLINE when there is none.
+        0, or the negative status with which the connection ended; E_OFFLINE when there is none. Called by a handler,
+        it takes nothing: what has arrived waits for the handler to return.
         """
         if self._transport is None:
             return self.status or E_OFFLINE
@@ -180,6 +181,8 @@ class Client:
         bad = self.session.poll(self._ticks())
         if bad:
             return _drop(self, bad)
+        if self.session.feeding:
+            return _flush(self)
         for _ in range(_READS):
             bad = _read(self, self._transport)
             if bad:
@@ -199,7 +202,8 @@ class Client:
     def flush(self, timeout_ms: int) -> None:
         """Poll until everything published at QoS 1 and 2 is acknowledged and everything else is sent.
 
-        Raises HeadwaterError: E_TIMEOUT, or the status with which the connection ended.
+        Raises HeadwaterError: E_TIMEOUT; E_STATE when a handler waits for acknowledgements, which cannot come before
+        it returns; or the status with which the connection ended.
         """
         session = self.session
         begin = self._ticks()
@@ -208,7 +212,9 @@ class Client:
             if status == 0:
                 if not session.outbox.count and not session.out():
                     return
-                if (self._ticks() - begin) & TICKS_MASK >= timeout_ms:
+                if session.feeding and session.outbox.count:
+                    status = E_STATE
+                elif (self._ticks() - begin) & TICKS_MASK >= timeout_ms:
                     status = E_TIMEOUT
             if status:
                 raise HeadwaterError(status)
@@ -278,13 +284,13 @@ def _flush(client: Client) -> int:
 def _read(client: Client, transport: "Transport") -> int:
     """Read once and take what came: 0; 1 when there is no more now; or the status with which the connection ended."""
     done = 1
-    k = client._feed(0) if client.session.stalled else 0
+    k = _take(client, 0) if client.session.stalled else 0
     if k == 0 and client._transport is transport:
         room = client._window()
         k = _receive(client, room) if room else 0
         if k > 0:
             done = room - k
-            k = client._feed(k)
+            k = _take(client, k)
     if client._transport is not transport:
         # A handler has closed this connection, or has opened another: nothing here is its business.
         return client.status or 1
@@ -292,6 +298,18 @@ def _read(client: Client, transport: "Transport") -> int:
         return _drop(client, k)
     # Answers leave together, one write for all that a read brought.
     return _flush(client) or done
+
+
+def _take(client: Client, n: int) -> int:
+    """Let the session take ``n`` bytes that were read: its status. Where a handler raises, the next poll goes on."""
+    try:
+        n = client._feed(n)
+    except BaseException:
+        client.session.feeding = False
+        client.session.stalled = True
+        raise
+    client.session.feeding = False
+    return n
 
 
 def _receive(client: Client, n: "int | None") -> int:

@@ -632,3 +632,89 @@ def test_on_delivered_may_publish_when_the_server_has_lost_the_session() -> None
         # "waiting" went out on the connection before, "reply" for the first time.
         assert heads == [0x38 | qos << 1, 0x30 | qos << 1]
         assert p.client.session.outbox.count == p.client.session.in_flight == p.client.session.strays == 0
+
+
+def test_what_came_behind_a_message_whose_handler_raised_does_not_wait_for_more() -> None:
+    for qos in (0, 1, 2):
+        p = Pair()
+        p.client.connect()
+
+        def angry(m: "Packet", p: Pair = p) -> None:
+            p.at_client.append(m.payload_bytes())
+            if p.at_client == [b"0"]:
+                raise RuntimeError("no")
+
+        p.client.on_message = angry
+        for n in range(3):
+            p.server.publish(b"t", b"%d" % n, qos)
+        p.dialer.serve()
+        try:
+            p.client.poll()
+            raise AssertionError("nothing was raised")
+        except RuntimeError:
+            pass
+        # The server has no more to say: it answers nothing now.
+        assert p.client.poll() == 0
+        assert p.at_client == [b"0", b"1", b"2"]
+
+
+def test_a_handler_may_poll() -> None:
+    """It takes nothing then, and the messages behind come when it returns."""
+    for qos in (0, 1, 2):
+        p = Pair()
+        p.client.connect()
+        deep: list[int] = []
+
+        def waits(m: "Packet", p: Pair = p, deep: "list[int]" = deep) -> None:
+            assert not deep
+            deep.append(1)
+            payload = m.payload_bytes()
+            assert p.client.publish(b"echo", payload, 0) == 0
+            if payload == b"0":
+                p.client.flush(1000)
+            assert p.client.wait(50) == 0
+            assert m.payload_bytes() == payload
+            assert p.client.publish(b"echo", payload, 1) > 0
+            assert raised(p.client.flush, 1000) == errors.E_STATE
+            p.at_client.append(payload)
+            deep.clear()
+
+        p.client.on_message = waits
+        payloads = [b"%d" % n for n in range(4)]
+        for payload in payloads:
+            p.server.publish(b"t", payload, qos)
+        p.dialer.serve()
+        p.settle()
+        assert p.at_client == payloads
+        assert sorted(p.at_server) == sorted(payloads * 2)
+        assert p.server.outbox.count == p.client.session.outbox.count == 0
+        p.client.flush(0)
+
+
+def test_the_other_handlers_may_poll() -> None:
+    p = Pair()
+    p.client.session.on_online = lambda present: p.client.wait(100)
+    p.client.session.on_answer = lambda packet_id, code: p.client.poll()
+    p.client.on_delivered = lambda packet_id: p.delivered.append(p.client.wait(100))
+    p.client.connect()
+    assert p.client.subscribe(b"t", 1) > 0
+    for n in range(3):
+        p.client.publish(b"t", bytes([n]), n % 2 + 1)
+    p.settle()
+    assert p.delivered == [0, 0, 0] and len(p.at_server) == 3
+    p.client.flush(0)
+    # A handler that begins another connection, and polls on it.
+    p.client.session.on_online = None
+
+    def again(m: "Packet") -> None:
+        p.at_client.append(m.payload_bytes())
+        if len(p.dialer.lines) == 1:
+            p.client.connect()
+            assert p.client.wait(100) == 0
+
+    p.client.on_message = again
+    for n in range(3):
+        p.server.publish(b"t", bytes([n]), 2)
+    p.dialer.serve()
+    p.settle()
+    assert p.at_client == [b"\x00", b"\x01", b"\x02"] and p.server.outbox.count == 0

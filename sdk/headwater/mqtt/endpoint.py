@@ -92,6 +92,8 @@ class Endpoint(Sender):
         self.skipped = self.duplicates = 0
         #: Whether what was read waits for room to answer it; ``feed(0)`` goes on once something was sent.
         self.stalled = False
+        #: From ``feed`` on until its caller clears it: so that a caller notices when a handler calls it again.
+        self.feeding = False
         # QoS 2 ids that wait for PUBREL (0 = free place), what became of each, and the epoch it came in.
         self._received = outbox.received
         if self._received is not None:
@@ -121,7 +123,7 @@ class Endpoint(Sender):
 
     def _stop(self) -> None:
         super()._stop()
-        self.stalled = False
+        self.stalled = self.feeding = False
         # Last, because the sink may raise.
         self._large.give_up()
 
@@ -163,6 +165,7 @@ class Endpoint(Sender):
         if self.status:
             return self.status
         self.stalled = False
+        self.feeding = True
         i = rx.start
         if not self._takes[self.state]:
             # CLOSING, or no connection: what arrives is not looked at.
