@@ -41,6 +41,9 @@ E_UNEXPECTED = const(-50)
 E_ACK_KIND = const(-51)
 E_CODE = const(-52)
 E_TRUNCATED = const(-53)
+E_PROPERTY = const(-54)
+E_REPEATED = const(-55)
+E_VALUE = const(-56)
 
 # The connection's fate.
 E_REFUSED = const(-60)

@@ -31,9 +31,13 @@ if hasattr(builtins, "BufferError"):
 TICKS_MASK = const(0x3FFFFFFF)
 
 
+# A tuple that is written out where it is used is made anew each time.
+_BYTES = (bytes, bytearray, memoryview)
+
+
 def is_bytes(value: object) -> bool:
     """Whether this is something the encoders can write."""
-    return isinstance(value, (bytes, bytearray, memoryview))
+    return isinstance(value, _BYTES)
 
 
 def get_u16(buf: "Bytes", at: int) -> int:

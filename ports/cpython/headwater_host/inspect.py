@@ -82,7 +82,7 @@ def _connect_fields(p: Packet) -> Fields:
             "retain": c.will_retain(),
         }
     return {
-        "protocol_name": spec.PROTOCOL_NAME[2:].decode(),
+        "protocol_name": spec.PROTOCOL[2:-1].decode(),
         "protocol_level": c.level,
         "clean_session": c.clean(),
         "keep_alive": c.keep_alive,

@@ -19,7 +19,6 @@ from headwater.errors import (
     E_TYPE,
     E_UTF8,
 )
-from headwater.mqtt.spec import FLAGS
 from headwater.mqtt.topics import BAD_UTF8, check_name
 from headwater.wire import const
 
@@ -27,13 +26,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headwater.types import Bytes, NameCheck
 
-# The remaining length of the packet types that have only one; 255 where it varies.
-_SIZES = b"\xff\xff\x02\xff\x02\x02\x02\x02\xff\xff\xff\x02\x00\x00\x00\xff"
+#: Rules for the fixed header of 3.1.1, by packet type. The flags, but PUBLISH's: those that count in the high nibble,
+#: what they must be in the low one. The remaining length: 255 where it varies, 254 where there is no such type.
+FLAGS = b"\xf0\xf0\xf0\x00\xf0\xf0\xf2\xf0\xf2\xf0\xf2\xf0\xf0\xf0\xf0\xf0"
+SIZES = b"\xfe\xff\x02\xff\x02\x02\x02\x02\xff\xff\xff\x02\x00\x00\x00\xfe"
+_VARIES = const(255)
+_NO_TYPE = const(254)
 
-# By first byte: 1 for a PUBLISH with a QoS there is, and without DUP at QoS 0 (3.3.1).
-_MESSAGE = bytearray(256)
+#: By first byte: 1 for a PUBLISH with a QoS there is, and without DUP at QoS 0 (3.3.1).
+MESSAGE = bytearray(256)
 for _head in b"\x30\x31\x32\x33\x34\x35\x3a\x3b\x3c\x3d":
-    _MESSAGE[_head] = 1
+    MESSAGE[_head] = 1
 
 #: The answer of ``fixed_header`` when the buffer ends before the header does.
 MORE = const(0)
@@ -59,6 +62,9 @@ class Packet:
         self.bad_at = 0
         #: From this remaining length on, ``message`` leaves a packet alone; at most 128.
         self.short = 128
+        #: The version's rules for the fixed header.
+        self.flags = FLAGS
+        self.sizes = SIZES
 
     def kind(self) -> int:
         """The packet type, 0 … 15."""
@@ -114,14 +120,14 @@ def fixed_header(p: Packet, at: int, end: int) -> int:
     head = buf[at]
     kind = head >> 4
     p.bad_at = at
-    if kind == 0 or kind == 15:
+    if p.sizes[kind] == _NO_TYPE:
         return E_TYPE
     if kind == 3:
         if head & 6 == 6:
             return E_RX_QOS
         if head & 14 == 8:
             return E_FLAGS
-    elif head & 15 != FLAGS[kind]:
+    elif head & p.flags[kind] >> 4 != p.flags[kind] & 15:
         return E_FLAGS
     at += 1
     if at >= end:
@@ -134,7 +140,7 @@ def fixed_header(p: Packet, at: int, end: int) -> int:
         if bad <= 0:
             return bad
     p.head = head
-    if p.end - p.body != _SIZES[kind] != 255:
+    if p.end - p.body != p.sizes[kind] != _VARIES:
         p.bad_at = p.body
         return E_SIZE
     return p.end
@@ -165,7 +171,7 @@ def message(p: Packet, at: int, end: int) -> int:
     hand a session its own faster function with the same answers, where 0 is always a right one.
     """
     buf = p.buf
-    if at + 4 > end or not _MESSAGE[buf[at]] or buf[at + 1] >= p.short:
+    if at + 4 > end or not MESSAGE[buf[at]] or buf[at + 1] >= p.short:
         return 0
     stop = at + 2 + buf[at + 1]
     i = buf[at + 2] << 8 | buf[at + 3]

@@ -16,26 +16,44 @@ from headwater.errors import (
 )
 from headwater.mqtt import decode, spec
 from headwater.mqtt.topics import BAD_UTF8, check_filter
-from headwater.wire import check_utf8, get_u16
+from headwater.wire import check_utf8, const, get_u16
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headwater.mqtt.decode import Packet
+
+
+# CONNECT's body up to its keep-alive. 3.1's name is two bytes longer.
+_SMALLEST = const(10)
+_LEVEL_3_1 = const(3)
+_LEVEL_5 = const(5)
+_IN_WILL = const(1)
 
 
 class Connect:
     """What a CONNECT says, as offsets into the packet's buffer; an absent string begins at -1.
 
-    ``level`` is the protocol level, ``flags`` the connect flags (3.1.2.3), ``keep_alive`` in seconds.
+    ``level`` is the protocol level, ``flags`` the connect flags (3.1.2.3), ``keep_alive`` in seconds. ``protocols`` are
+    the names and levels that are taken.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, protocols: "tuple[bytes, ...]" = (spec.PROTOCOL,)):
+        self.protocols = protocols
         self.level = self.flags = self.keep_alive = 0
         self.client_id_at = self.client_id_end = 0
         self.will_topic_at = self.will_topic_end = -1
         self.will_payload_at = self.will_payload_end = -1
         self.user_at = self.user_end = -1
         self.password_at = self.password_end = -1
+
+    def properties(self, p: "Packet", at: int, where: int) -> int:
+        """Take the properties that stand at ``at`` from 5.0 on, ``where`` being the bit of the packet or of the will.
+
+        Returns the offset behind them, or an error.
+        """
+        return at
 
     def clean(self) -> bool:
         """Whether the session begins anew (3.1.2.4)."""
@@ -50,7 +68,7 @@ class Connect:
         return self.flags & spec.WILL_RETAIN != 0
 
 
-def _block(p: "Packet", at: int, text: bool) -> int:
+def block(p: "Packet", at: int, text: bool) -> int:
     """Check the length-prefixed field at ``at``; returns the offset behind it or an error."""
     p.bad_at = at
     if at + 2 > p.end:
@@ -66,26 +84,39 @@ def _block(p: "Packet", at: int, text: bool) -> int:
     return end
 
 
+def _protocol(p: "Packet", c: Connect) -> int:
+    """Read CONNECT's name and level: the offset behind them, or an error."""
+    buf = p.buf
+    at = p.bad_at = p.body
+    c.level = -1
+    if p.end - at < _SMALLEST:
+        return E_SIZE
+    for protocol in c.protocols:
+        n = len(protocol) - 1
+        i = 0
+        while i < n and buf[at + i] == protocol[i]:
+            i += 1
+        if i == n:
+            c.level = buf[at + n]
+            if c.level == protocol[n]:
+                return at + n + 1
+            p.bad_at = at + n
+    return E_PROTOCOL
+
+
 def connect(p: "Packet", c: Connect) -> int:
-    """CONNECT (3.1).
+    """CONNECT (3.1), of the versions in ``c.protocols``.
 
     E_PROTOCOL: the level, then in ``c.level``, is not spoken here; or the name is not MQTT's, and ``c.level`` is -1.
     """
     buf = p.buf
-    at = p.body
-    c.level = -1
-    p.bad_at = at
-    if p.end - at < 10:
+    at = _protocol(p, c)
+    if at < 0:
+        return at
+    if at + 3 > p.end:
         return E_SIZE
-    for i in range(6):
-        if buf[at + i] != spec.PROTOCOL_NAME[i]:
-            return E_PROTOCOL
-    c.level = buf[at + 6]
-    if c.level != spec.LEVEL_3_1_1:
-        p.bad_at = at + 6
-        return E_PROTOCOL
-    flags = c.flags = buf[at + 7]
-    p.bad_at = at + 7
+    flags = c.flags = buf[at]
+    p.bad_at = at
     if flags & 1:
         return E_FLAGS
     if flags & spec.WILL == 0:
@@ -93,18 +124,24 @@ def connect(p: "Packet", c: Connect) -> int:
             return E_FLAGS
     elif flags & 0x18 == 0x18:
         return E_RX_QOS
-    if flags & spec.PASSWORD and not flags & spec.USER_NAME:
+    if flags & spec.PASSWORD and not flags & spec.USER_NAME and c.level < _LEVEL_5:
         return E_FLAGS
-    c.keep_alive = get_u16(buf, at + 8)
-    c.client_id_at = at + 12
-    at = c.client_id_end = _block(p, at + 10, True)
+    c.keep_alive = get_u16(buf, at + 1)
+    at = c.properties(p, at + 3, 1 << spec.CONNECT)
+    if at < 0:
+        return at
+    c.client_id_at = at + 2
+    at = c.client_id_end = block(p, at, True)
     c.will_topic_at = c.will_payload_at = c.user_at = c.password_at = -1
     c.will_topic_end = c.will_payload_end = c.user_end = c.password_end = -1
     if at < 0:
         return at
     if flags & spec.WILL:
+        at = c.properties(p, at, _IN_WILL)
+        if at < 0:
+            return at
         c.will_topic_at = at + 2
-        at = c.will_topic_end = _block(p, at, True)
+        at = c.will_topic_end = block(p, at, True)
         if at < 0:
             return at
         bad = p.check(buf, c.will_topic_at, at)
@@ -112,17 +149,22 @@ def connect(p: "Packet", c: Connect) -> int:
             p.bad_at = c.will_topic_at
             return E_RX_TOPIC
         c.will_payload_at = at + 2
-        at = c.will_payload_end = _block(p, at, False)
+        at = c.will_payload_end = block(p, at, False)
         if at < 0:
             return at
+    if at == p.end and c.level == _LEVEL_3_1:
+        # 3.1 lets the flags promise what the packet does not have.
+        flags = 0
     if flags & spec.USER_NAME:
         c.user_at = at + 2
-        at = c.user_end = _block(p, at, True)
+        at = c.user_end = block(p, at, True)
         if at < 0:
             return at
+    if at == p.end and c.level == _LEVEL_3_1:
+        flags = 0
     if flags & spec.PASSWORD:
         c.password_at = at + 2
-        at = c.password_end = _block(p, at, False)
+        at = c.password_end = block(p, at, False)
         if at < 0:
             return at
     if at != p.end:
@@ -156,7 +198,7 @@ def subscribe(p: "Packet") -> int:
     count = 0
     while at < p.end:
         start = at + 2
-        at = _block(p, at, False)
+        at = block(p, at, False)
         if at < 0:
             return at
         bad = check_filter(buf, start, at)
@@ -201,7 +243,7 @@ DECODERS = (
 )
 
 
-def packet(p: "Packet", at: int, end: int) -> int:
+def packet(p: "Packet", at: int, end: int, decoders: "tuple[Callable[[Packet], int], ...]" = DECODERS) -> int:
     """Read one whole packet of any type at ``at``.
 
     The offset behind it, MORE (0) when it is not all there, or an error.
@@ -211,5 +253,5 @@ def packet(p: "Packet", at: int, end: int) -> int:
         return stop
     if stop > end:
         return decode.MORE
-    bad = DECODERS[p.head >> 4](p)
+    bad = decoders[p.head >> 4](p)
     return bad if bad < 0 else stop

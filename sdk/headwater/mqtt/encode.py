@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from headwater.types import Bytes
 
 _MAX_REMAINING = const(268435455)
-# The first byte of each acknowledgement, by packet type.
-_HEADS = bytes([kind << 4 | spec.FLAGS[kind] for kind in range(16)])
+#: The first byte of each acknowledgement, by packet type.
+HEADS = bytes([kind << 4 | spec.FLAGS[kind] for kind in range(16)])
 
 
 def publish(
@@ -73,7 +73,7 @@ def acknowledge(buf: bytearray, at: int, limit: int, packet_type: int, packet_id
     """PUBACK, PUBREC, PUBREL, PUBCOMP or UNSUBACK (3.4 to 3.7, 3.11): a packet id alone."""
     if at + 4 > limit:
         return E_TOO_LARGE
-    buf[at] = _HEADS[packet_type]
+    buf[at] = HEADS[packet_type]
     buf[at + 1] = 2
     buf[at + 2] = packet_id >> 8
     buf[at + 3] = packet_id & 255
@@ -102,17 +102,20 @@ def connect(
     will_retain: bool = False,
     user: "Bytes | None" = None,
     password: "Bytes | None" = None,
+    protocol: bytes = spec.PROTOCOL,
+    properties: "Bytes" = b"",
+    will_properties: "Bytes" = b"",
 ) -> int:
-    """CONNECT (3.1), level 4. ``keep_alive`` in seconds, 0 … 65 535. A password needs a user name (3.1.2.9).
+    """CONNECT (3.1), of the version whose name and level ``protocol`` is. ``keep_alive`` in seconds, 0 … 65 535.
 
-    E_ARGUMENT: a string above 65 535 bytes, keep_alive or will_qos out of range, a password without a user
-    name, an empty client id without a clean session (3.1.3.1).
+    5.0 has blocks of properties. E_ARGUMENT: a string above 65 535 bytes, keep_alive or will_qos out of range; and
+    before 5.0, a password without a user name (3.1.2.9), an empty client id without a clean session (3.1.3.1).
     """
-    n = 12 + len(client_id)
+    n = len(protocol) + 5 + len(client_id) + len(properties)
     flags = spec.CLEAN_SESSION if clean else 0
-    bad = len(client_id) > 65535 or not 0 <= keep_alive <= 65535 or not (client_id or clean)
+    bad = len(client_id) > 65535 or not 0 <= keep_alive <= 65535 or not (client_id or clean or properties)
     if will_topic is not None:
-        n += 4 + len(will_topic) + len(will_payload)
+        n += 4 + len(will_topic) + len(will_payload) + len(will_properties)
         flags |= spec.WILL | will_qos << spec.WILL_QOS_SHIFT
         if will_retain:
             flags |= spec.WILL_RETAIN
@@ -124,20 +127,20 @@ def connect(
     if password is not None:
         n += 2 + len(password)
         flags |= spec.PASSWORD
-        bad = bad or len(password) > 65535 or user is None
+        bad = bad or len(password) > 65535 or not (user is not None or properties)
     if bad:
         return E_ARGUMENT
     if at + 1 + varint_size(n) + n > limit:
         return E_TOO_LARGE
     buf[at] = spec.CONNECT << 4
     i = put_varint(buf, at + 1, n)
-    buf[i : i + 6] = spec.PROTOCOL_NAME
-    buf[i + 6] = spec.LEVEL_3_1_1
-    buf[i + 7] = flags
-    buf[i + 8] = keep_alive >> 8
-    buf[i + 9] = keep_alive & 255
-    i = put_block(buf, i + 10, client_id)
+    i = _put(buf, i, protocol)
+    buf[i] = flags
+    buf[i + 1] = keep_alive >> 8
+    buf[i + 2] = keep_alive & 255
+    i = put_block(buf, _put(buf, i + 3, properties), client_id)
     if will_topic is not None:
+        i = _put(buf, i, will_properties)
         i = put_block(buf, put_block(buf, i, will_topic), will_payload)
     if user is not None:
         i = put_block(buf, i, user)
@@ -146,9 +149,27 @@ def connect(
     return i
 
 
-def subscribe(buf: bytearray, at: int, limit: int, packet_id: int, topic_filter: "Bytes", qos: int) -> int:
-    """SUBSCRIBE (3.8) for one filter; ``qos`` -1 makes it UNSUBSCRIBE (3.10)."""
-    n = 4 + len(topic_filter)
+def _put(buf: bytearray, at: int, data: "Bytes") -> int:
+    """Write ``data`` as it is; returns the offset behind it."""
+    end = at + len(data)
+    buf[at:end] = data
+    return end
+
+
+def subscribe(
+    buf: bytearray,
+    at: int,
+    limit: int,
+    packet_id: int,
+    topic_filter: "Bytes",
+    qos: int,
+    properties: "Bytes" = b"",
+) -> int:
+    """SUBSCRIBE (3.8) for one filter; ``qos`` -1 makes it UNSUBSCRIBE (3.10).
+
+    5.0 has a block of properties, and options beside the QoS.
+    """
+    n = 4 + len(topic_filter) + len(properties)
     head = spec.UNSUBSCRIBE << 4 | 2
     if qos >= 0:
         n += 1
@@ -159,7 +180,7 @@ def subscribe(buf: bytearray, at: int, limit: int, packet_id: int, topic_filter:
     i = put_varint(buf, at + 1, n)
     buf[i] = packet_id >> 8
     buf[i + 1] = packet_id & 255
-    i = put_block(buf, i + 2, topic_filter)
+    i = put_block(buf, _put(buf, i + 2, properties), topic_filter)
     if qos >= 0:
         buf[i] = qos
         i += 1

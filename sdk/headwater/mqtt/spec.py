@@ -29,8 +29,7 @@ DUP = const(8)
 MAX_REMAINING = const(268435455)
 
 #: CONNECT's variable header up to the level, and CONNECT's flag bits (3.1.2).
-PROTOCOL_NAME = b"\x00\x04MQTT"
-LEVEL_3_1_1 = const(4)
+PROTOCOL = b"\x00\x04MQTT\x04"
 CLEAN_SESSION = const(2)
 WILL = const(4)
 WILL_QOS_SHIFT = const(3)

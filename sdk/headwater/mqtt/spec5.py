@@ -1,0 +1,94 @@
+"""What MQTT 5.0 has beyond 3.1.1: property identifiers (2.2.2.2) and reason codes (2.4).
+
+``headwater.names5`` has their names, and costs a board nothing unless it is imported.
+"""
+
+from headwater.wire import const
+
+#: CONNECT's variable header up to the level (3.1.2.1, 3.1.2.2).
+PROTOCOL = b"\x00\x04MQTT\x05"
+
+AUTH = const(15)
+
+#: A property block without properties (2.2.2.1).
+NO_PROPERTIES = b"\x00"
+
+# Property identifiers (2.2.2.2, table 2-4).
+PAYLOAD_FORMAT_INDICATOR = const(1)
+MESSAGE_EXPIRY_INTERVAL = const(2)
+CONTENT_TYPE = const(3)
+RESPONSE_TOPIC = const(8)
+CORRELATION_DATA = const(9)
+SUBSCRIPTION_IDENTIFIER = const(11)
+SESSION_EXPIRY_INTERVAL = const(17)
+ASSIGNED_CLIENT_IDENTIFIER = const(18)
+SERVER_KEEP_ALIVE = const(19)
+AUTHENTICATION_METHOD = const(21)
+AUTHENTICATION_DATA = const(22)
+REQUEST_PROBLEM_INFORMATION = const(23)
+WILL_DELAY_INTERVAL = const(24)
+REQUEST_RESPONSE_INFORMATION = const(25)
+RESPONSE_INFORMATION = const(26)
+SERVER_REFERENCE = const(28)
+REASON_STRING = const(31)
+RECEIVE_MAXIMUM = const(33)
+TOPIC_ALIAS_MAXIMUM = const(34)
+TOPIC_ALIAS = const(35)
+MAXIMUM_QOS = const(36)
+RETAIN_AVAILABLE = const(37)
+USER_PROPERTY = const(38)
+MAXIMUM_PACKET_SIZE = const(39)
+WILDCARD_SUBSCRIPTION_AVAILABLE = const(40)
+SUBSCRIPTION_IDENTIFIER_AVAILABLE = const(41)
+SHARED_SUBSCRIPTION_AVAILABLE = const(42)
+
+# Reason codes (2.4, table 2-6).
+SUCCESS = const(0x00)
+GRANTED_QOS_1 = const(0x01)
+GRANTED_QOS_2 = const(0x02)
+DISCONNECT_WITH_WILL = const(0x04)
+NO_MATCHING_SUBSCRIBERS = const(0x10)
+NO_SUBSCRIPTION_EXISTED = const(0x11)
+CONTINUE_AUTHENTICATION = const(0x18)
+RE_AUTHENTICATE = const(0x19)
+UNSPECIFIED_ERROR = const(0x80)
+MALFORMED_PACKET = const(0x81)
+PROTOCOL_ERROR = const(0x82)
+IMPLEMENTATION_SPECIFIC_ERROR = const(0x83)
+UNSUPPORTED_PROTOCOL_VERSION = const(0x84)
+CLIENT_IDENTIFIER_NOT_VALID = const(0x85)
+BAD_USER_NAME_OR_PASSWORD = const(0x86)
+NOT_AUTHORIZED = const(0x87)
+SERVER_UNAVAILABLE = const(0x88)
+SERVER_BUSY = const(0x89)
+BANNED = const(0x8A)
+SERVER_SHUTTING_DOWN = const(0x8B)
+BAD_AUTHENTICATION_METHOD = const(0x8C)
+KEEP_ALIVE_TIMEOUT = const(0x8D)
+SESSION_TAKEN_OVER = const(0x8E)
+TOPIC_FILTER_INVALID = const(0x8F)
+TOPIC_NAME_INVALID = const(0x90)
+PACKET_IDENTIFIER_IN_USE = const(0x91)
+PACKET_IDENTIFIER_NOT_FOUND = const(0x92)
+RECEIVE_MAXIMUM_EXCEEDED = const(0x93)
+TOPIC_ALIAS_INVALID = const(0x94)
+PACKET_TOO_LARGE = const(0x95)
+MESSAGE_RATE_TOO_HIGH = const(0x96)
+QUOTA_EXCEEDED = const(0x97)
+ADMINISTRATIVE_ACTION = const(0x98)
+PAYLOAD_FORMAT_INVALID = const(0x99)
+RETAIN_NOT_SUPPORTED = const(0x9A)
+QOS_NOT_SUPPORTED = const(0x9B)
+USE_ANOTHER_SERVER = const(0x9C)
+SERVER_MOVED = const(0x9D)
+SHARED_SUBSCRIPTIONS_NOT_SUPPORTED = const(0x9E)
+CONNECTION_RATE_EXCEEDED = const(0x9F)
+MAXIMUM_CONNECT_TIME = const(0xA0)
+SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED = const(0xA1)
+WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = const(0xA2)
+
+# The options of a subscription (3.8.3.1), beside its QoS.
+NO_LOCAL = const(4)
+RETAIN_AS_PUBLISHED = const(8)
+#: Retained messages: always, only if the subscription is new, never: 0, 1 or 2 shifted by this.
+RETAIN_HANDLING_SHIFT = const(4)
