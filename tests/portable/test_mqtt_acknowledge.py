@@ -1,6 +1,6 @@
 """Acknowledgements left to the application (``auto_ack`` off)."""
 
-from pipe import small_ends
+from pipe import Ends, small_ends
 
 from headwater.errors import E_AGAIN, E_OFFLINE, E_QOS, E_STATE, E_UNKNOWN_ID
 from headwater.mqtt.transitions import ERROR
@@ -112,3 +112,31 @@ def test_nothing_is_acknowledged_while_offline() -> None:
     assert e.client.acknowledge(1, 1, e.client.epoch) == E_STATE
     assert e.client.publish(b"t", b"", 0) == E_OFFLINE
     assert e.client.tx_end == 0 and e.client.state != ERROR
+
+
+def test_a_handler_that_raises_behind_its_acknowledgement() -> None:
+    """What the application has acknowledged does not come again, also when PUBREC is lost with the connection."""
+    for cut in (False, True):
+        e = small_ends()
+        e.client.auto_ack = False
+        got: list[bytes] = []
+
+        def angry(p: "Packet", e: Ends = e, got: "list[bytes]" = got) -> None:
+            got.append(p.payload_bytes())
+            assert e.client.acknowledge(p.packet_id, 2, e.client.epoch) == 0
+            raise RuntimeError("no")
+
+        e.client.on_message = angry
+        e.from_server.publish(b"t", b"once", 2)
+        try:
+            e.run()
+            raise AssertionError("nothing was raised")
+        except RuntimeError:
+            pass
+        if cut:
+            e.lose()
+            e.connect()
+        e.run()
+        assert got == [b"once"] and e.from_server.delivered == [b"once"]
+        assert e.client.strays == 0
+        e.quiet()

@@ -252,7 +252,13 @@ class Endpoint(Sender):
             try:
                 handler(message)
             except BaseException:
-                if i >= 0 and self._open_ids[i] == packet_id and self._open_epoch[i] == epoch:
+                # Unless it was acknowledged first.
+                if (
+                    i >= 0
+                    and self._open_ids[i] == packet_id
+                    and self._open_epoch[i] == epoch
+                    and self._open_state[i] != _ANSWERED
+                ):
                     self._open_ids[i] = 0
                 raise
             finally:
