@@ -15,7 +15,7 @@ this port. The core itself has no clock. Publishing, polling and receiving alloc
 from headwater.errors import E_AGAIN, E_CLOSED, E_OFFLINE, E_QOS, E_STATE, E_TIMEOUT, HeadwaterError
 from headwater.mqtt.sender import rewrite
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.transitions import CLOSING, ONLINE
+from headwater.mqtt.transitions import CLOSING, ERROR, ONLINE
 from headwater.wire import TICKS_MASK, const
 
 TYPE_CHECKING = False
@@ -120,7 +120,8 @@ class Client:
         if bad < 0:
             self.close()
             self.status = bad
-            raise HeadwaterError(bad)
+            # A dialer whose transports open in their first write, such as TLS, knows better than E_CLOSED.
+            raise getattr(self.dialer, "error", None) or HeadwaterError(bad)
         return self.session_present
 
     @property
@@ -325,9 +326,21 @@ def _drop(client: Client, status: int) -> int:
     """The connection is over: give the transport back and say why."""
     if client.session.state == CLOSING:
         status = E_CLOSED
+    elif client.session.state == ERROR:
+        _last_word(client)
     client.close()
     client.status = status
     return status
+
+
+def _last_word(client: Client) -> None:
+    """Where the version has one, a broken session ends with a packet that says why."""
+    n = client._out()
+    if n > 0:
+        try:
+            client._write(client.session.out_buf, client.session.out_at, n)
+        except OSError:
+            pass
 
 
 def _nothing(*_: object) -> None:

@@ -65,6 +65,10 @@ class Endpoint(Sender):
     end.
     """
 
+    # What a version brings of its own: the cursor, and what passes messages on that are too large for it.
+    _cursor = Packet
+    _large_message = LargeMessage
+
     def __init__(
         self,
         rx: RxBuf,
@@ -78,13 +82,15 @@ class Endpoint(Sender):
     ):
         super().__init__(tx_size, outbox, window, response_ms, check)
         self.rx = rx
-        self.packet = Packet(rx.buf, check)
+        self.packet = self._cursor(rx.buf, check)
         # Above the receive buffer's capacity no packet is taken whole, even when all of it happens to be there.
         self.packet.short = min(128, rx.capacity - 1)
         self._scan = scan
         #: Counts connections, so that an acknowledgement can be told from one of the connection before.
         self.epoch = 0
         self.auto_ack = True
+        #: With ``auto_ack`` off: messages at QoS 1 of this connection that the application has not acknowledged.
+        self.unanswered = 0
         self.on_message: Callable[[Packet], object] | None = None
         #: Where messages larger than the receive buffer go; None skips them.
         self.sink: Sink | None = None
@@ -102,7 +108,7 @@ class Endpoint(Sender):
         self._open_state = bytearray(receive_window)
         self._open_epoch = array("I", [0] * receive_window)
         self._restore()
-        self._large = LargeMessage()
+        self._large = self._large_message()
         self._close_large = self._large.close
         # The packet types that may arrive, by state, and their handlers, bound once.
         self._takes: tuple[int, ...] = (0, 0, 0, 0, 0)
@@ -116,6 +122,7 @@ class Endpoint(Sender):
         self.rx.clear()
         self.status = 0
         self.epoch += 1
+        self.unanswered = 0
         self.now = self.rx_time = self.tx_time = now_ms
         for i in range(len(self._open_state)):
             if self._open_state[i] == _REPEATED:
@@ -265,6 +272,8 @@ class Endpoint(Sender):
                 if self._turn == turn:
                     self.tx_size += _ACK_SIZE
         if not answer:
+            if i < 0 and self._turn == turn:
+                self.unanswered += 1
             return
         if self._turn != turn:
             # Its connection is over. At QoS 1 it comes again; at QoS 2 it is its repetition that is to be answered.
@@ -312,6 +321,8 @@ class Endpoint(Sender):
         if qos == 2:
             self._answer(i, packet_id)
             return self.status
+        if self.unanswered:
+            self.unanswered -= 1
         put_ack(self, _PUBACK, packet_id)
         return 0
 
@@ -476,5 +487,8 @@ def _deliver_1(s: Endpoint, p: Packet) -> None:
         finally:
             if s._turn == turn:
                 s.tx_size += _ACK_SIZE
-    if s.auto_ack and s._turn == turn:
-        put_ack(s, _PUBACK, packet_id)
+    if s._turn == turn:
+        if s.auto_ack:
+            put_ack(s, _PUBACK, packet_id)
+        else:
+            s.unanswered += 1

@@ -67,6 +67,9 @@ class Sender:
         self.outbox = outbox
         self.window = window
         self._check = check
+        # How a version writes PUBLISH.
+        self._publish_size = publish_size
+        self._put_publish = put_publish
         #: A topic that has been checked, and cannot change.
         self.known_topic: Bytes | None = None
         #: The topic of the last PUBLISH at QoS 0 that was put at the beginning of ``tx``, and where its payload is
@@ -195,13 +198,13 @@ class Sender:
         try:
             if topic is not self.known_topic and _is_bad(self, topic):
                 return errors.E_TOPIC
-            n = publish_size(topic, payload, flags >> 1)
+            n = self._publish_size(topic, payload, flags >> 1)
             if flags > 1:
                 box = self.outbox
                 if n < 0 or box.reserve(n) < 0:
                     return errors.E_WINDOW if box.count and 0 < n <= len(box.buf) else errors.E_TOO_LARGE
                 packet_id = box.next + 1
-                put_publish(box.buf, box.reserved, topic, payload, 0x30 | flags | packet_id << 8)
+                self._put_publish(box.buf, box.reserved, topic, payload, 0x30 | flags | packet_id << 8)
                 if box.commit(n, flags >> 1) < 0:
                     return errors.E_STORE
                 self._unsent += 1
@@ -214,7 +217,7 @@ class Sender:
             if at == 0:
                 # Whatever comes of it, this takes the place of the packet that was ready.
                 self.ready = _NO_TOPIC
-            put_publish(self.tx, at, topic, payload, 0x30 | flags)
+            self._put_publish(self.tx, at, topic, payload, 0x30 | flags)
             self.tx_end = at + n
             if (
                 at == 0

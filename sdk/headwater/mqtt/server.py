@@ -127,31 +127,40 @@ class ServerSession(Endpoint):
             return bad
         if c.client_id_at == c.client_id_end and not c.clean():
             return self._refuse_connect(spec.BAD_CLIENT_ID)
-        if self.on_connect is not None:
-            turn = self._turn
-            code = self.on_connect(c, p)
-            if self._turn != turn:
-                # The connection is over: there is nobody to answer.
-                return 0
-        else:
-            code = SESSION_PRESENT if self._has_session else 0
-        if 0 < code < SESSION_PRESENT:
-            return self._refuse_connect(code)
+        return self._decide(p)
+
+    def _decide(self, p: "Packet") -> int:
+        """Ask the application what becomes of a CONNECT that is well-formed."""
+        if self.on_connect is None:
+            return self._accept(self._has_session)
+        turn = self._turn
+        code = self.on_connect(self.connect_packet, p)
+        if self._turn != turn:
+            # The connection is over: there is nobody to answer.
+            return 0
+        return self._refuse_connect(code) if 0 < code < SESSION_PRESENT else self._accept(code > 0)
+
+    def _accept(self, present: bool) -> int:
+        """Take the client, into the session that was kept if it is ``present``."""
+        c = self.connect_packet
         # A clean session begins anew, whatever was kept (3.2.2.2).
-        present = code == SESSION_PRESENT and not c.clean()
+        present = present and not c.clean()
         if not present:
             self.outbox.clear()
         self._has_session = not c.clean()
         self.keep_alive = c.keep_alive
-        self.tx_end = encode_server.connack(self.tx, 0, self.tx_size, present, spec.ACCEPTED)
+        self._put_connack(present, spec.ACCEPTED)
         self.event(ACCEPT)
         self.resume(present)
         return 0
 
     def _refuse_connect(self, code: int) -> int:
-        self.tx_end = encode_server.connack(self.tx, 0, self.tx_size, False, code)
+        self._put_connack(False, code)
         self.event(REFUSE)
         return 0
+
+    def _put_connack(self, present: bool, code: int) -> None:
+        self.tx_end = encode_server.connack(self.tx, 0, self.tx_size, present, code)
 
     def _on_subscribe(self, p: "Packet") -> int:
         bad = decode_server.subscribe(p)
@@ -170,7 +179,7 @@ class ServerSession(Endpoint):
         try:
             qos = decode_server.next_filter(p)
             while qos >= 0 and self._turn == turn:
-                self._codes[n] = self.on_subscribe(p, qos) if self.on_subscribe is not None else qos
+                self._codes[n] = self._grant(p, qos)
                 n += 1
                 qos = decode_server.next_filter(p)
         finally:
@@ -180,6 +189,10 @@ class ServerSession(Endpoint):
             codes = memoryview(self._codes)[:n]
             self.tx_end = encode_server.suback(self.tx, self.tx_end, self.tx_size, packet_id, codes)
         return 0
+
+    def _grant(self, p: "Packet", qos: int) -> int:
+        """SUBACK's code for one filter."""
+        return self.on_subscribe(p, qos) if self.on_subscribe is not None else qos
 
     def _on_unsubscribe(self, p: "Packet") -> int:
         bad = decode_server.subscribe(p)

@@ -38,6 +38,11 @@ class ClientSession(Endpoint):
     SUBACK (code 0, 1, 2 or 0x80, refused) and UNSUBACK (code 0). The will is set by ``set_will``.
     """
 
+    # What CONNECT says of the version: name and level, and 5.0's blocks of properties.
+    _protocol = spec.PROTOCOL
+    _properties: "Bytes" = b""
+    _will_properties: "Bytes" = b""
+
     def __init__(
         self,
         client_id: "Bytes" = b"",
@@ -154,6 +159,9 @@ class ClientSession(Endpoint):
                 self._will_retain,
                 self._user,
                 self._password,
+                self._protocol,
+                self._properties,
+                self._will_properties,
             )
         except NOT_BYTES:
             end = errors.E_ARGUMENT
@@ -178,7 +186,7 @@ class ClientSession(Endpoint):
         """UNSUBSCRIBE from one filter; as ``subscribe``."""
         return self._request(topic_filter, -1, spec.UNSUBACK)
 
-    def _request(self, topic_filter: "Bytes", qos: int, answer: int) -> int:
+    def _request(self, topic_filter: "Bytes", qos: int, answer: int, properties: "Bytes" = b"") -> int:
         try:
             n = len(topic_filter)
             if n > 65535 or check_filter(topic_filter, 0, n):
@@ -193,7 +201,9 @@ class ClientSession(Endpoint):
             if k == _REQUESTS:
                 return errors.E_AGAIN
         packet_id = FIRST_REQUEST_ID + k + _REQUESTS * self._generation
-        bad = self._put(encode.subscribe(self.tx, self.tx_end, self.tx_size, packet_id, topic_filter, qos))
+        bad = self._put(
+            encode.subscribe(self.tx, self.tx_end, self.tx_size, packet_id, topic_filter, qos, properties)
+        )
         if bad:
             return bad
         # An id is not taken again soon, so that a late answer is not mistaken for another's.
@@ -249,9 +259,10 @@ class ClientSession(Endpoint):
     # -- what arrives --------------------------------------------------------------------------------------------------
 
     def _on_connack(self, p: "Packet") -> int:
-        bad = decode.connack(p)
-        if bad:
-            return bad
+        return decode.connack(p) or self._accepted(p)
+
+    def _accepted(self, p: "Packet") -> int:
+        """What CONNACK means."""
         if p.code:
             self.return_code = p.code
             return errors.E_REFUSED
