@@ -134,7 +134,7 @@ class Client:
 
         0 (QoS 0: handed to the transport or waiting for it), or the packet id (QoS 1, 2: kept until
         acknowledged; ``on_delivered`` tells), or an error as of ``ClientSession.publish``: E_WINDOW means
-        poll, and try again.
+        poll, and try again. At QoS 0 also E_CLOSED: the connection broke, and the message is lost.
         """
         session = self.session
         if (
@@ -248,7 +248,10 @@ def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int) -> in
     status = client._hand_in(topic, payload, flags)
     if status == E_AGAIN and _flush(client) == 0:
         status = client._hand_in(topic, payload, flags)
-    if status >= 0:
+    if status == 0:
+        # At QoS 0 a message is lost with its connection.
+        status = _flush(client)
+    elif status > 0:
         _flush(client)
     return status
 

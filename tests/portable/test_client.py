@@ -435,7 +435,12 @@ def test_the_transport_fails() -> None:
             assert p.client.poll() == errors.E_CLOSED
         elif how == "publish":
             topic = b"t"
-            p.client.publish(topic, b"", 0)
+            line.write_error = OSError(32)
+            assert p.client.publish(topic, b"", 0) == errors.E_CLOSED
+            # The same for a packet that is made from the one before.
+            p.client.connect()
+            assert line.closed == 1 and p.client.publish(topic, b"", 0) == 0
+            line = p.dialer.line()
             line.write_error = OSError(32)
             assert p.client.publish(topic, b"", 0) == errors.E_CLOSED
         else:
