@@ -184,13 +184,10 @@ class Board:
                 self._transport.enter_raw_repl(soft_reset=soft_reset)
                 return
             except TransportError:
-                # A board that is just starting drops what it is sent, and mpremote sends it once. A virtual one on a
-                # busy machine may miss the interrupt for good: then its reset button helps, as on a real one.
+                # A board that is just starting drops what it is sent, and mpremote sends it once.
                 if not attempts_left:
                     self.close(leave=False)
                     raise
-                if self.virtual is not None:
-                    self.virtual.reset()
             except BaseException:
                 self.close(leave=False)
                 raise

@@ -14,6 +14,7 @@ import termios
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 from tools import toolchain
@@ -44,6 +45,22 @@ def unix_environment(path: str) -> dict[str, str]:
     """The environment of a board's process: ``path`` is where it looks for modules first."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return {**kept, "MICROPYPATH": f"{path}:.frozen"}
+
+
+def interrupt(pid: int) -> bool:
+    """Send a child process the signal of ctrl-C; False, and nothing sent, when it would die of it: try again soon.
+
+    MicroPython handles the signal only while it runs a program, not on the way from there to the prompt. So it is
+    stopped, looked at and let go: nothing can change in between.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    handled = int(status.partition("SigCgt:")[2].split(maxsplit=1)[0], 16) >> (signal.SIGINT - 1) & 1
+    if handled:
+        os.kill(pid, signal.SIGINT)
+    os.kill(pid, signal.SIGCONT)
+    return bool(handled)
 
 
 class RawPaste:
@@ -153,6 +170,9 @@ class BoardProcess:
 
     def step(self, *, read: bool = True) -> bytes:
         """Move bytes both ways: what the board says to the host. ``read=False`` leaves its output where it is."""
+        # Before its output is read: what it has said on the way to the prompt has come then.
+        flags = termios.tcgetattr(self._slave)[3]
+        at_prompt = not flags & termios.ISIG
         heard = b""
         while read and (data := read_now(self._inner)):
             heard += data
@@ -161,14 +181,12 @@ class BoardProcess:
             self._note_prompt(said)
             self._paste.from_board(heard)
         self._asked += read_now(self._control)
-        flags = termios.tcgetattr(self._slave)[3]
-        at_prompt = not flags & termios.ISIG
-        if at_prompt and self._stages and self._stages[0][1] == READY:
+        if read and at_prompt and self._stages and self._stages[0][1] == READY:
             self.kill()  # the boot script has failed, and the prompt came instead
         elif self._entering_raw and at_prompt:
             self._entering_raw = False
             os.write(self._inner, _CTRL_A)
-        if self._input and self.listening:
+        if self._input and self.listening and self._child.returncode is None:
             # The boot script's kbd_intr sets the other flag, which does nothing else here.
             running = self._paste.running or not at_prompt
             self._forward(running and not flags & termios.ECHONL)
@@ -241,9 +259,9 @@ class BoardProcess:
             return
         end = self._input.find(_CTRL_C) if interruptible else -1
         if end == 0:
-            del self._input[0]
-            os.kill(self._child.pid, signal.SIGINT)
-            self._hold_until = now + _HOLD_S
+            if interrupt(self._child.pid):
+                del self._input[0]
+                self._hold_until = now + _HOLD_S
             return
         try:
             taken = os.write(self._inner, self._input[: end if end > 0 else 4096])
