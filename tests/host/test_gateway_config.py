@@ -91,6 +91,10 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("stats_seconds = 5", "stats_seconds = 5\nserial = 5", 4, "'serial' is a list of tables"),
         ("stats_seconds = 5", "stats_seconds = 5\nserial = [5]", 4, "'serial' is a list of tables"),
         ("stats_seconds = 5", "stats_seconds = ", 3, "line 3"),
+        ("stats_seconds = 5", "stats_seconds = " + "9" * 5000, 0, "limit"),
+        ("stats_seconds = 5", "stats_seconds = " + "[" * 9999, 0, "recursion"),
+        ("/var/lib/headwater", r"/var\u0000", 1, "'capture' is a directory, not '/var\\x00'"),
+        ("broker.local", r"broker\u0000", 13, "'host' in [[broker]] is a host name or address, not 'broker\\x00'"),
     ],
 )  # fmt: skip
 def test_an_error_says_what_and_where(
@@ -159,7 +163,7 @@ def test_serial_ports(text: str, serial: SerialConfig) -> None:
     assert parse_serial(text) == serial
 
 
-@pytest.mark.parametrize("text", ["", ":9600", "x:99999999", "a\0b"])
+@pytest.mark.parametrize("text", ["", ":9600", "x:99999999", "x:" + "9" * 5000, "a\0b"])
 def test_what_is_no_serial_port(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_serial(text)
@@ -218,6 +222,8 @@ def test_it_is_looked_at_as_a_whole() -> None:
         (["--capture", "log", "--broker", "h:x", "--topic", "a"], b"'h:x' is not HOST[:PORT]"),
         (["--capture", "log", "--broker", "h", "--topic", "a#"], b"'a#' is not a topic filter"),
         (["--capture", "log", "--broker", "h", "--topic", "a", "--password-file", "none"], b"cannot read the password"),
+        (["--capture", "", "--serial", "x"], b"the directory's name is empty"),
+        (["--capture", "log", "--serial", "x", "--stats", "/"], b"statistics go to a file, and / is none"),
         (["--capture", "log", "--serial", ""], b"'' is not a serial port"),
         (["--config", "none.toml"], b"cannot read none.toml"),
         (["--capture", "log", "--serial", "x", "--stats-seconds", "-1"], b"is not a number of seconds"),

@@ -16,6 +16,7 @@ from headwater_spark.pipeline import Result, run_on
 from headwater_spark.plan import plan
 from headwater_spark.publish import BusyError, new_run
 from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TABLES, TELEMETRY
+from tests.host.command import headwater
 from tests.spark.logs import BEGIN_NS, SERIAL, InProcess, Rec, ack, publish, reading, rows, write_log
 
 if TYPE_CHECKING:
@@ -385,8 +386,11 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         (["--capture", "/no/such/place"], "is not a directory"),
         (["--capture", ".", "--sent", "/no/such/file"], "is not a file"),
         (["--capture", ".", "--partition-bytes", "2g"], "not between 1 and 1g"),
-        (["--capture", ".", "--partition-bytes", "x"], "invalid"),
-        (["--capture", ".", "--batch-rows", "0"], "not between 1 and"),
+        (["--capture", ".", "--partition-bytes", "x"], "x: not a size such as"),
+        (["--capture", ".", "--batch-rows", "0"], "is not a whole number from 1"),
+        (["--capture", ".", "--batch-rows", "x"], "is not a whole number from 1"),
+        (["--capture", ".", "--out", "."], "is the capture log itself"),
+        (["--capture", ".", "--out", ""], "the directory's name is empty"),
         (["--capture", ".", "--conf", "key"], "not KEY=VALUE"),
         ([], "--capture"),
     ],
@@ -401,3 +405,12 @@ def test_a_wrong_command_line_says_what_is_wrong(
     assert code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_spark_that_does_not_start_is_no_traceback(tmp_path: Path) -> None:
+    log = capture_of(tmp_path / "log")
+    places = ("--capture", log, "--out", tmp_path / "out")
+    shown = headwater("pipeline", "run", *places, "--master", "nonsense")
+    assert b"headwater: Spark does not start (--master, --conf?): " in shown.stderr
+    assert b"Traceback" not in shown.stderr
+    assert shown.returncode == 1

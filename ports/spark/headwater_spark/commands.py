@@ -15,6 +15,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from headwater_host.commands.options import directory, whole
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_spark import pipeline, report
 from headwater_spark.options import MAX_BATCH_ROWS, MAX_PARTITION_BYTES, parse_size
@@ -33,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "report.html and chart.png. They appear in DIR all at once, in the place of those of the last run."
         ),
     )
-    run_.add_argument("--capture", metavar="DIR", type=Path, required=True, help="the capture log")
-    run_.add_argument("--out", metavar="DIR", type=Path, required=True, help="where the tables go")
+    run_.add_argument("--capture", metavar="DIR", type=directory, required=True, help="the capture log")
+    run_.add_argument("--out", metavar="DIR", type=directory, required=True, help="where the tables go")
     run_.add_argument(
         "--master", default="local[*]", help="Spark's master (default: %(default)s, this machine)"
     )
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_.add_argument(
         "--batch-rows",
         metavar="N",
-        type=_rows,
+        type=whole(1, MAX_BATCH_ROWS),
         default=pipeline.BATCH_ROWS,
         help="frames that are decoded at once (default: %(default)s)",
     )
@@ -66,16 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _size(text: str) -> int:
-    value = parse_size(text)
+    try:
+        value = parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
     if not 1 <= value <= MAX_PARTITION_BYTES:
         raise argparse.ArgumentTypeError(f"{text}: not between 1 and 1g")
-    return value
-
-
-def _rows(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= MAX_BATCH_ROWS:
-        raise argparse.ArgumentTypeError(f"{text}: not between 1 and {MAX_BATCH_ROWS}")
     return value
 
 
@@ -90,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the pipeline; 1 when a board's record says that something acknowledged is lost, or doubled."""
     if not args.capture.is_dir():
         raise CommandError(f"--capture: {args.capture} is not a directory", USAGE)
+    if args.out.resolve() == args.capture.resolve():
+        raise CommandError(f"--out: {args.out} is the capture log itself", USAGE)
     for path in args.sent:
         if not path.is_file():
             raise CommandError(f"--sent: {path} is not a file", USAGE)
@@ -99,7 +98,10 @@ def run(args: argparse.Namespace) -> int:
     running = SparkSession.getActiveSession()
     if running is None:
         say("starting Spark")
-    spark = running or local_session("headwater pipeline", args.master, dict(args.conf))
+    try:
+        spark = running or local_session("headwater pipeline", args.master, dict(args.conf))
+    except (Py4JError, PySparkException) as error:
+        raise CommandError(f"Spark does not start (--master, --conf?): {_cause(str(error))}", FAILED) from error
     numbers: dict[str, Any] = {}
 
     def write(result: pipeline.Result, folder: Path) -> None:
@@ -131,8 +133,9 @@ def say(text: str) -> None:
 
 
 def _cause(text: str) -> str:
-    """What a task raised: the last line of the first Python traceback in what Spark says; without one, all of it."""
-    found = re.search(r"^Traceback \(most recent call last\):\n(?: .*\n)+(.+)$", text, re.MULTILINE)
+    """What was raised, in what Spark says: the end of the first Python traceback, or the JVM's error, or all of it."""
+    python = re.search(r"^Traceback \(most recent call last\):\n(?: .*\n)+(.+)$", text, re.MULTILINE)
+    found = python or re.search(r"^: (.+)\n\tat ", text, re.MULTILINE)
     return found[1] if found else text
 
 

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", type=Path, metavar="FILE", help="a TOML file; what is named here comes on top"
     )
     parser.add_argument(
-        "--capture", type=Path, metavar="DIR", help="the capture log; made when it is not there"
+        "--capture", type=options.directory, metavar="DIR", help="the capture log; made when it is not there"
     )
     parser.add_argument(
         "--serial", action="append", default=[], metavar="PORT[:BAUD]", help="a port with a board; repeatable"

@@ -41,6 +41,13 @@ def seconds(text: str) -> float:
     return value
 
 
+def directory(text: str) -> Path:
+    """An argument type: a directory's path. Path makes the current one of an empty text: of an unset variable."""
+    if not text:
+        raise argparse.ArgumentTypeError("the directory's name is empty")
+    return Path(text)
+
+
 def topic(text: str) -> str:
     """An argument type: a topic name."""
     try:

@@ -73,8 +73,9 @@ def parse_topic(text: str) -> tuple[str, int]:
 def parse_serial(text: str) -> SerialConfig:
     """``PORT[:BAUD]``. Raises ConfigError."""
     port, colon, baud = text.rpartition(":")
-    if colon and baud.isascii() and baud.isdigit() and int(baud) >= _SLOWEST:
-        return _serial(port, int(baud))
+    # Twenty digits are too fast already, and Python refuses to read thousands.
+    if colon and baud.isascii() and baud.isdigit() and (speed := int(baud[:20])) >= _SLOWEST:
+        return _serial(port, speed)
     return _serial(text, DEFAULT_BAUD)
 
 
@@ -105,6 +106,8 @@ def check(config: GatewayConfig) -> GatewayConfig:
     """Look at it as a whole, and fill in what follows from other things. Raises ConfigError."""
     if not config.serials and not config.brokers:
         raise ConfigError("there is nothing to land: name a serial port or a broker")
+    if config.stats is not None and not config.stats.name:
+        raise ConfigError(f"statistics go to a file, and {config.stats} is none")
     ports = [os.path.realpath(serial.port) for serial in config.serials]
     for port in ports:
         if ports.count(port) > 1:
@@ -135,7 +138,7 @@ class _Key:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError
     return value
 
@@ -275,7 +278,8 @@ def load(path: Path, capture: Path | None = None) -> GatewayConfig:
     toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         values: dict[str, Any] = toml.loads(text)
-    except toml.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # The parser's own error is a ValueError, as is a number of thousands of digits.
         raise ConfigError(f"{path}: {error}") from error
     file = _File(path, text.splitlines())
     top = file.take(values, _TOP)
