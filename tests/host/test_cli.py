@@ -1,5 +1,6 @@
 """The command ``headwater`` itself: what it says of itself, and how it ends when it is called wrongly."""
 
+import json
 import os
 import subprocess
 import sys
@@ -113,6 +114,21 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert process.wait(30) == 0
     assert process.stderr.read() == b""
     process.stderr.close()
+
+
+def test_a_disk_that_is_full_is_said() -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [*HEADWATER, "inspect", "--hex", "c000"]
+        shown = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment(), check=False)
+    assert shown.stderr == b"headwater: [Errno 28] No space left on device\n"
+    assert shown.returncode == 1
+
+
+def test_output_is_utf_8_whatever_the_terminal_is() -> None:
+    command = [*HEADWATER, "inspect", "--json", "--hex", "30040002c3a9"]
+    env = environment() | {"PYTHONIOENCODING": "ascii"}
+    shown = subprocess.run(command, capture_output=True, env=env, check=True)
+    assert json.loads(shown.stdout)["topic"] == "\N{LATIN SMALL LETTER E WITH ACUTE}"
 
 
 def test_the_installed_command_is_this_one() -> None:

@@ -2,13 +2,14 @@
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from headwater_host.errors import MqttError
-from headwater_host.exits import SIGNALLED, USAGE, CommandError, code_of
+from headwater_host.exits import FAILED, SIGNALLED, USAGE, CommandError, code_of
 
 
 class Command(Protocol):
@@ -92,6 +93,9 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``headwater`` with the arguments ``argv`` (those of the process by default): the exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Topics and JSON are UTF-8, whatever the terminal is.
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         args = _parser(arguments).parse_args(arguments)
         code: int = args.run(args)
@@ -102,10 +106,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MqttError as error:
         print(f"headwater: {error}", file=sys.stderr)
         return code_of(error)
-    except BrokenPipeError:
-        # Who read our output has seen enough. Python would complain once more when it flushes at its end.
+    except OSError as error:
+        # Python would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if isinstance(error, BrokenPipeError):  # who read our output has seen enough
+            return 0
+        print(f"headwater: {error}", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         return SIGNALLED + 2
     return code
