@@ -16,8 +16,8 @@ from tools.virtual_board import VirtualBoard
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.{handler})
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     sys.stdin.read()
 except KeyboardInterrupt:
     print("interrupted")
@@ -66,6 +66,7 @@ def test_a_board_that_is_at_its_prompt_before_it_was_heard_is_not_taken_for_one_
         while b">>> " not in process.step():
             assert process.ending() is None
         assert process.listening
+        assert process.ending() is None
     finally:
         process.close()
 
