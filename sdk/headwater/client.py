@@ -268,6 +268,7 @@ def _send(client: Client, n: "int | None") -> int:
     elif n:
         client.session.out()
         client.session.sent(n)
+        return _flush(client)
     return 0
 
 

@@ -723,3 +723,21 @@ def test_the_other_handlers_may_poll() -> None:
     p.dialer.serve()
     p.settle()
     assert p.at_client == [b"\x00", b"\x01", b"\x02"] and p.server.outbox.count == 0
+
+
+def test_a_packet_made_from_the_one_before_leaves_as_far_as_the_transport_takes_it() -> None:
+    p = Pair(tx_size=140)
+    p.client.connect()
+    topic = b"topic"
+    line = p.dialer.line()
+    line.up.take = 3
+    for n in range(3):
+        begin = len(line.up.log)
+        assert p.client.publish(topic, bytes([n]) * 20) == 0
+        assert len(line.up.log) == begin + 29 and p.client.session.tx_end == 0
+    line.up.room = line.up.waiting() + 10
+    assert p.client.publish(topic, b"waits", 0) == 0
+    assert p.client.session.tx_end == 14 and line.up.waiting() == line.up.room
+    line.up.room = 0
+    p.settle()
+    assert p.at_server == [bytes([n]) * 20 for n in range(3)] + [b"waits"]
