@@ -23,7 +23,6 @@ import selectors
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 import threading
 import time
@@ -33,24 +32,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
-from tools.board_process import BoardProcess, unix_command, unix_environment
+from tools.board_files import BOOT_DIR, BoardError, BoardFiles, Content, Flash
+from tools.board_process import BoardProcess
 from tools.lines import Outlet, open_pty, read_now
 from tools.runtimes import parse_size
 
-T = TypeVar("T")
-Flash = Literal["posix", "littlefs"]
-Cause = Literal["power on", "hard reset", "soft reset"]
-Content = str | bytes | Path
+__all__ = ["BoardError", "Content", "Flash", "VirtualBoard"]
 
-_BOOT_DIR = Path(__file__).with_name("device")
-_BLOCK = 4096
+T = TypeVar("T")
+Cause = Literal["power on", "hard reset", "soft reset"]
 #: ``machine.reset_cause()`` of each.
 _CAUSES: dict[Cause, int] = {"power on": 1, "hard reset": 2, "soft reset": 5}
 _START_S = 20.0
-
-
-class BoardError(Exception):
-    """The board did not do what was asked of it."""
 
 
 class VirtualBoard:
@@ -83,8 +76,6 @@ class VirtualBoard:
         crlf: bool = False,
     ) -> None:
         """Prepare the board; ``start`` (or ``with``) brings its port up and switches it on."""
-        if flash_size % _BLOCK or flash_size < 8 * _BLOCK:
-            raise ValueError(f"flash_size {flash_size} is not a multiple of {_BLOCK}, at least {8 * _BLOCK}")
         if not name.isalnum():
             raise ValueError(f"the name becomes part of the port's: letters and digits, not {name!r}")
         self.name = name
@@ -94,8 +85,6 @@ class VirtualBoard:
         self.uart_filter: Callable[[int, bool, bytes], bytes] = lambda number, to_board, data: data
         self.heap = parse_size(heap)
         self._flash = flash
-        self._flash_blocks = flash_size // _BLOCK
-        self._host_dirs = [(mount, str(Path(path).absolute())) for mount, path in (host_dirs or {}).items()]
         self._crlf = crlf
         self._work = Path(tempfile.mkdtemp(prefix="headwater-board-"))
         self.root = Path(root).absolute() if root is not None else self._work / "root"
@@ -112,11 +101,11 @@ class VirtualBoard:
         self._outlets: list[Outlet] = []
         self._board_uarts: list[socket.socket] = []
         try:
+            self._files = BoardFiles(self.root, flash, flash_size, host_dirs or {})
             self.root.mkdir(parents=True, exist_ok=True)
             self._log = self.log_path.open("ab", buffering=0)
             self._open_lines(uarts)
-            if flash == "littlefs" and not self._image.exists():
-                self._image.write_bytes(b"\xff" * flash_size)
+            self._files.prepare()
             self.put({**(files or {}), **({} if main is None else {"main.py": main})})
         except BaseException:
             self.close()
@@ -240,43 +229,23 @@ class VirtualBoard:
 
     def fs_path(self, name: str) -> Path:
         """Where a file of the board lies on this machine (``flash="posix"`` only)."""
-        if self._flash != "posix":
-            raise ValueError("the board's files lie in a littlefs image: use put and get, or mpremote")
-        return _inside(self.root, name)
+        return self._files.path(name)
 
     def put(self, files: Mapping[str, Content]) -> None:
         """Write files to the board's file system, as a factory does; with littlefs the power must be off."""
-        if not files:
-            return
-        with tempfile.TemporaryDirectory(dir=self._work) as staged:
-            stage = self.root if self._flash == "posix" else Path(staged)
-            for name, content in files.items():
-                path = _inside(stage, name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                data = content.read_bytes() if isinstance(content, Path) else content
-                path.write_bytes(data.encode() if isinstance(data, str) else data)
-            if self._flash == "littlefs":
-                self._factory("copy_in", staged)
+        self._check_flash_is_free()
+        self._files.put(files)
 
     def get(self, name: str) -> bytes:
         """One file of the board's file system; with littlefs the power must be off. FileNotFoundError without it."""
-        if self._flash == "posix":
-            return self.fs_path(name).read_bytes()
-        with tempfile.TemporaryDirectory(dir=self._work) as staged:
-            self._factory("copy_out", staged, name)
-            return (Path(staged) / "file").read_bytes()
+        self._check_flash_is_free()
+        return self._files.get(name)
+
+    def _check_flash_is_free(self) -> None:
+        if self._flash == "littlefs" and self.running:
+            raise BoardError("the power is on: use mpremote")
 
     # ---- start and stop (in the board's thread) ----------------------------------------------------------------------
-
-    @property
-    def _image(self) -> Path:
-        return self.root / "flash.img"
-
-    def _config(self, cut_at: int = 0) -> dict[str, object]:
-        """Where the boot script finds the board's files, for every use of it."""
-        if self._flash == "posix":
-            return {"root": str(self.root), "host_dirs": self._host_dirs}
-        return {"flash": (str(self._image), self._flash_blocks, _BLOCK, cut_at), "host_dirs": self._host_dirs}
 
     def _spawn(self, cause: Cause, *, cut_at: int = 0, raw: bool = False) -> None:
         uarts = [line.fileno() for line in self._board_uarts]
@@ -284,13 +253,13 @@ class VirtualBoard:
             while read_now(fd):  # what a UART has received is lost with a reset
                 pass
         config = {
-            **self._config(cut_at),
+            **self._files.config(cut_at),
             "uarts": uarts,
             "cause": _CAUSES[cause],
             "id": self.name.encode()[:8],
         }
         self._starting = True
-        self._process = BoardProcess(self.heap, str(_BOOT_DIR), config, uarts, raw=raw)
+        self._process = BoardProcess(self.heap, str(BOOT_DIR), config, uarts, raw=raw)
         for fd in self._process.fds:
             self._selector.register(fd, selectors.EVENT_READ, lambda: None)
         self._event(cause)
@@ -437,33 +406,6 @@ class VirtualBoard:
         with self._changed:
             if not self._changed.wait_for(true, timeout):
                 raise BoardError(f"{failure} within {timeout} s; its log ends: {self.log[-2000:]!r}")
-
-    def _factory(self, what: str, *arguments: str) -> None:
-        """Open the flash without the board, in a process that ends."""
-        if self.running:
-            raise BoardError("the power is on: use mpremote")
-        code = f"__import__('virtual_board_boot').{what}({self._config()!r}, *{arguments!r})"
-        command = unix_command(8 << 20, "-c", code)
-        done = subprocess.run(
-            command,
-            env=unix_environment(str(_BOOT_DIR)),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        if done.returncode:
-            text = done.stdout + done.stderr
-            if "ENOENT" in text:
-                raise FileNotFoundError(*arguments[1:])
-            raise BoardError(text)
-
-
-def _inside(root: Path, name: str) -> Path:
-    path = (root / name.lstrip("/")).resolve()
-    if not path.is_relative_to(root.resolve()):
-        raise ValueError(f"{name!r} is outside the board's file system")
-    return path
 
 
 def main() -> None:
