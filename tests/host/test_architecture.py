@@ -47,6 +47,7 @@ CORE = [
     ["headwater.mqtt.sender"],
     ["headwater.mqtt.endpoint"],
     ["headwater.mqtt.session", "headwater.mqtt.server"],
+    ["headwater.mqtt.session31", "headwater.mqtt.server31"],
     ["headwater.client"],
     # The link stands beside MQTT and knows nothing of it.
     ["headwater.link.crc16", "headwater.link.cobs", "headwater.link.transitions", "headwater.link.ring"],

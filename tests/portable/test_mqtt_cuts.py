@@ -4,9 +4,20 @@ Whatever was handed in at QoS 1 arrives, at QoS 2 exactly once, in order; nothin
 repetitions and on nothing else; and ``on_delivered`` is called once for each message.
 """
 
-import sys
-
-from pipe import Ends, Inbox, Link, Outgoing, Random, Sink, Wire, packets
+import cuts
+from cuts import (
+    LARGE,
+    Count,
+    both_ways,
+    check,
+    cut_everywhere,
+    keep_alive,
+    once,
+    payload,
+    published_while_offline,
+    send_all,
+)
+from pipe import Ends, Link, Random, Sink, Wire, packets
 
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
@@ -17,10 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headwater.mqtt.decode import Packet
-
-# (take, chunk, room) of both directions: nothing in the way; pieces; and a transport that is nearly always full.
-FAULTS = ((0, 0, 0), (5, 3, 0), (2, 0, 6))
-LARGE = 130
 
 
 def ends(links: "list[Link]", rx_size: int = 64, tx_size: int = 64, window: int = 4) -> Ends:
@@ -44,125 +51,10 @@ def ends(links: "list[Link]", rx_size: int = 64, tx_size: int = 64, window: int 
     )
 
 
-def check_way(published: Outgoing, inbox: Inbox, wires: "list[Wire]", lossless: bool) -> None:
-    """One direction: what was published, what arrived, and the wire of each connection."""
-    for qos in (0, 1, 2):
-        sent = published.payloads(qos)
-        got = inbox.payloads(qos)
-        if qos == 2 or lossless:
-            assert got == sent, (qos, sent, got)
-            continue
-        first = []
-        for payload in got:
-            if payload not in first:
-                first.append(payload)
-        if qos == 1:
-            assert first == sent, (sent, got)
-        else:
-            assert got == [payload for payload in sent if payload in got], (sent, got)
-    seen = []
-    for topic, payload, qos, retain, dup, packet_id in inbox.got:
-        assert topic == b"t" and retain == (payload[0] & 1 == 1), (topic, retain)
-        assert (packet_id != 0) == (qos != 0)
-        if payload in seen:
-            assert dup, "a repetition without DUP"
-        seen.append(payload)
-    assert sorted(published.delivered) == sorted([p for p, qos in published.published if qos])
-    assert not published.pending
-    check_dup(wires)
-
-
-def check_dup(wires: "list[Wire]") -> None:
-    """On the wire, DUP is on what was sent before, and on nothing else."""
-    seen: list[bytes] = []
-    partial = False
-    for wire in wires:
-        log = wire.log
-        # What was offered to a full transport may have left it in part, for all the session knows.
-        partial = partial or wire.room > 0
-        here = []
-        for head, at, end in packets(log):
-            if head >> 4 != 3 or head & 6 == 0:
-                continue
-            # Behind two bytes of header (three from 128 bytes on), topic "t" and packet id: the payload.
-            payload = bytes(log[at + (8 if end > at + 129 else 7) : end])
-            whole = len(payload) >= 2 and len(payload) == payload[1]
-            if not whole:
-                partial = True
-                continue
-            assert payload not in here, "sent twice over one connection"
-            here.append(payload)
-            if payload in seen:
-                assert head & 8, "sent again without DUP"
-            elif head & 8:
-                # Only if a part of it had left before, and what it was cannot be seen any more.
-                assert partial, "DUP on a message that was never sent"
-        seen += here
-
-
-def check(e: Ends, lossless: bool) -> None:
-    e.quiet()
-    check_way(e.from_client, e.at_server, [link.up for link in e.links], lossless)
-    check_way(e.from_server, e.at_client, [link.down for link in e.links], lossless)
-    for end in (e.client, e.server):
-        assert end.strays == 0 or not lossless
-
-
-def payload(n: int, size: int = 2) -> bytes:
-    """A payload that nothing else has: its number (odd ones go out with RETAIN), its size, and filling."""
-    return bytes([n, size]) + bytes([n]) * (size - 2)
-
-
-class Count:
-    """Hands out numbers."""
-
-    def __init__(self) -> None:
-        self.n = 0
-
-    def next(self) -> int:
-        self.n += 1
-        return self.n
-
-
-def send_all(e: Ends, end: Outgoing, count: Count, levels: "tuple[int, ...]", size: int = 2) -> None:
-    for qos in levels:
-        n = count.next()
-        end.publish(b"t", payload(n, size), qos, n & 1 == 1)
-
-
-def cut_everywhere(run: "Callable[[list[Link]], Ends]", number: int = 0) -> "list[Ends]":
-    """Run without a fault, and then with a connection cut behind each byte of either direction; the runs without one.
-
-    ``run`` gets the links to use; ``number`` is which of its connections is the one to be cut.
-    """
-    whole = []
-    for f in range(len(FAULTS)):
-        take, chunk, room = FAULTS[f]
-        fair = run([Link(Wire(take, chunk, room), Wire(take, chunk, room))])
-        whole.append(fair)
-        link = fair.links[number]
-        # MicroPython meets every byte without other faults, and samples with them.
-        step = 5 if f and sys.implementation.name == "micropython" else 1
-        for k in range(f, len(link.up.log) + 1, step):
-            run([Link(Wire(take, chunk, room, k), Wire(take, chunk, room))])
-        for k in range(f, len(link.down.log) + 1, step):
-            run([Link(Wire(take, chunk, room), Wire(take, chunk, room, k))])
-    return whole
-
-
-def once(flow: "Callable[[Ends], object]", e: Ends) -> Ends:
-    e.connect()
-    flow(e)
-    e.run()
-    check(e, False)
-    return e
-
-
 def every_cut(
     flow: "Callable[[Ends], object]", make: "Callable[[list[Link]], Ends]" = ends, number: int = 0
 ) -> None:
-    for e in cut_everywhere(lambda links: once(flow, make(links)), number):
-        check(e, True)
+    cuts.every_cut(flow, make, number)
 
 
 # -- flows -------------------------------------------------------------------------------------------------------------
@@ -202,30 +94,12 @@ def test_a_window_of_one() -> None:
     )
 
 
-def both_ways(e: Ends) -> None:
-    up = Count()
-    down = Count()
-    for qos in (1, 2, 0):
-        send_all(e, e.from_client, up, (qos,))
-        send_all(e, e.from_server, down, (2 - qos,))
-        e.step()
-    send_all(e, e.from_server, down, (2, 1))
-
-
 def test_both_ways_at_once() -> None:
     every_cut(both_ways)
 
 
 def test_both_ways_with_the_smallest_buffers() -> None:
     every_cut(both_ways, lambda links: ends(links, 32, 16, 2))
-
-
-def published_while_offline(e: Ends) -> None:
-    e.lose()
-    count = Count()
-    send_all(e, e.from_client, count, (2, 1))
-    send_all(e, e.from_server, count, (1, 2))
-    e.open()
 
 
 def test_messages_published_while_offline() -> None:
@@ -356,15 +230,6 @@ def test_subscribe_and_unsubscribe() -> None:
         return e
 
     cut_everywhere(run)
-
-
-def keep_alive(e: Ends) -> None:
-    """40 seconds of silence: a ping every 7.5 of them."""
-    for _ in range(80):
-        e.now += 500
-        assert e.client.poll(e.now) == 0
-        assert e.server.poll(e.now) == 0
-        e.run()
 
 
 def test_keep_alive() -> None:

@@ -1,0 +1,54 @@
+"""A server's end of one connection for clients of MQTT 3.1 (``MQIsdp``), and of 3.1.1 if asked."""
+
+from headwater.mqtt import decode_server, spec, spec31
+from headwater.mqtt.server import ServerSession
+from headwater.wire import const
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from headwater.mqtt.decode import Packet
+
+_MAX_CLIENT_ID = const(23)
+_LEVEL = const(3)
+
+
+class ServerSession31(ServerSession):
+    """A server's end, as ``ServerSession``: ``protocols`` are the names and levels it takes.
+
+    To a client of 3.1 CONNACK does not say whether the session was kept, and SUBACK not that a filter was refused: the
+    granted QoS is then the requested one (3.1, 3.9). Such a client must have an id of 1 to 23 characters.
+    """
+
+    def __init__(
+        self,
+        *args: "object",
+        protocols: "tuple[bytes, ...]" = (spec31.PROTOCOL, spec.PROTOCOL),
+        **options: "object",
+    ):
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self.connect_packet = decode_server.Connect(protocols)
+        self._flags = self.packet.flags
+
+    def listen(self, now_ms: int) -> None:
+        """As of ``ServerSession``."""
+        self.packet.flags = self._flags
+        super().listen(now_ms)
+
+    def _decide(self, p: "Packet") -> int:
+        c = self.connect_packet
+        if c.level != _LEVEL:
+            return super()._decide(p)
+        n = 0
+        for i in range(c.client_id_at, c.client_id_end):
+            n += p.buf[i] & 0xC0 != 0x80
+        if not 0 < n <= _MAX_CLIENT_ID:
+            return self._refuse_connect(spec.BAD_CLIENT_ID)
+        self.packet.flags = spec31.FLAGS
+        return super()._decide(p)
+
+    def _put_connack(self, present: bool, code: int) -> None:
+        super()._put_connack(present and self.connect_packet.level != _LEVEL, code)
+
+    def _grant(self, p: "Packet", qos: int) -> int:
+        code = super()._grant(p, qos)
+        return qos if code == spec.SUBSCRIBE_FAILED and self.connect_packet.level == _LEVEL else code
