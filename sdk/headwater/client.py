@@ -12,7 +12,16 @@
 this port. The core itself has no clock. Publishing, polling and receiving allocate nothing once connected.
 """
 
-from headwater.errors import E_AGAIN, E_CLOSED, E_OFFLINE, E_QOS, E_STATE, E_TIMEOUT, HeadwaterError
+from headwater.errors import (
+    E_AGAIN,
+    E_CLOSED,
+    E_OFFLINE,
+    E_QOS,
+    E_STATE,
+    E_TIMEOUT,
+    E_UNREACHABLE,
+    HeadwaterError,
+)
 from headwater.mqtt.sender import rewrite
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.transitions import CLOSING, ERROR, ONLINE
@@ -39,8 +48,9 @@ class Client:
     ``ClientSession``. Methods return a status integer (``headwater.errors``): 0 or more is success. Only
     ``connect`` and ``flush`` raise.
 
-    A negative status of ``poll`` says that the connection is over; ``connect`` begins the next one, and what
-    was unacknowledged is sent again. ``connected`` says whether messages can pass.
+    A negative status of ``poll`` says that the connection is over; ``connect`` begins the next one, or
+    ``begin_connect`` does without waiting, and what was unacknowledged is sent again. ``connected`` says whether
+    messages can pass.
     """
 
     def __init__(
@@ -60,10 +70,16 @@ class Client:
         self._window = self.session.rx.window
         self._feed = self.session.feed
         self._transport: Transport | None = None
+        self._dialing = False
         self._readinto: Callable[[bytearray | memoryview, int], int | None] = _nothing
         self._write: Callable[[Bytes, int, int], int | None] = _nothing
         #: Why the last connection ended: a code of ``headwater.errors``.
         self.status = 0
+        #: The error number of the dialer, where that is E_UNREACHABLE.
+        self.errno = 0
+        #: With False nothing is read, and the server has to wait: for a program that has enough to do. The silence
+        #: is then no sign of a dead line. What is in the receive buffer is delivered all the same.
+        self.reading = True
 
     @property
     def connected(self) -> bool:
@@ -106,12 +122,7 @@ class Client:
         """
         self.close()
         session = self.session
-        transport = self.dialer.open()
-        self._transport = transport
-        self._readinto = transport.readinto
-        self._write = transport.write
-        self.status = 0
-        bad = session.connect(self._ticks())
+        bad = _begin(self, self.dialer.open())
         if bad == 0:
             bad = self.poll()
         while bad == 0 and session.state != ONLINE:
@@ -123,6 +134,18 @@ class Client:
             # A dialer whose transports open in their first write, such as TLS, knows better than E_CLOSED.
             raise getattr(self.dialer, "error", None) or HeadwaterError(bad)
         return self.session_present
+
+    def begin_connect(self) -> int:
+        """Begin to connect, and let ``poll`` go on with it until ``connected``, or until it returns why not.
+
+        Waits only where the dialer does: for a name, and for everything where it has no ``ready``
+        (``headwater.types.PollDialer``). 0, or as ``poll``: E_UNREACHABLE (``errno`` says why), E_ARGUMENT or
+        E_TOO_LARGE (CONNECT cannot be built), E_REFUSED, E_TIMEOUT, E_CLOSED, or what was wrong with the answer.
+        """
+        self.close()
+        self.status = 0
+        self._dialing = True
+        return _dial(self)
 
     @property
     def session_present(self) -> bool:
@@ -175,7 +198,7 @@ class Client:
         it takes nothing: what has arrived waits for the handler to return.
         """
         if self._transport is None:
-            return self.status or E_OFFLINE
+            return _dial(self) if self._dialing else self.status or E_OFFLINE
         bad = _flush(self)
         if bad:
             return bad
@@ -183,6 +206,9 @@ class Client:
         if bad:
             return _drop(self, bad)
         if self.session.feeding:
+            return _flush(self)
+        if not self.reading:
+            self.session.rx_time = self.session.now
             return _flush(self)
         for _ in range(_READS):
             bad = _read(self, self._transport)
@@ -230,6 +256,9 @@ class Client:
     def close(self) -> None:
         """Close the transport without a word: the server then publishes the will."""
         transport = self._transport
+        if (transport is not None or self._dialing) and hasattr(self.dialer, "hang_up"):
+            self.dialer.hang_up()
+        self._dialing = False
         if transport is not None:
             self._transport = None
             self._readinto = self._write = _nothing
@@ -242,6 +271,32 @@ class Client:
                 except OSError:
                     # It was to be given up, and now it is.
                     pass
+
+
+def _dial(client: Client) -> int:
+    """Go on with opening the transport, and begin the session when it is open."""
+    dialer = client.dialer
+    try:
+        if hasattr(dialer, "ready") and not dialer.ready():
+            return 0
+        transport = dialer.open()
+    except OSError as e:
+        client.close()
+        client.errno = e.errno or 0
+        client.status = E_UNREACHABLE
+        return E_UNREACHABLE
+    return _begin(client, transport)
+
+
+def _begin(client: Client, transport: "Transport") -> int:
+    """There is a transport: hand in CONNECT. 0, or why it cannot be built."""
+    client._dialing = False
+    client._transport = transport
+    client._readinto = transport.readinto
+    client._write = transport.write
+    client.status = 0
+    bad = client.session.connect(client._ticks())
+    return _drop(client, bad) if bad else 0
 
 
 def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int) -> int:

@@ -49,6 +49,7 @@ E_VALUE = const(-56)
 E_REFUSED = const(-60)
 E_TIMEOUT = const(-61)
 E_CLOSED = const(-62)
+E_UNREACHABLE = const(-63)
 
 CALLER = const(1)
 ROOM = const(2)

@@ -49,6 +49,7 @@ REASONS = {
     e.E_REFUSED: ("refused", "the server refused the connection"),
     e.E_TIMEOUT: ("timed_out", "the peer did not answer in time"),
     e.E_CLOSED: ("closed", "the connection was closed"),
+    e.E_UNREACHABLE: ("unreachable", "no connection to the server could be opened"),
 }
 
 _BLAMES = {0: "none", e.CALLER: "caller", e.ROOM: "room", e.PEER: "peer", e.CONNECTION: "connection"}

@@ -63,6 +63,21 @@ class Dialer(Protocol):
         ...
 
 
+class PollDialer(Dialer, Protocol):
+    """A dialer that need not wait for a connection to open. ``Client`` asks each dialer whether it is one."""
+
+    def ready(self) -> bool:
+        """Whether ``open`` will not wait: begins to connect when nothing is under way. Raises OSError.
+
+        Connecting has a time-out of its own (ETIMEDOUT).
+        """
+        ...
+
+    def hang_up(self) -> None:
+        """Forget what was opened last, or is being opened: it will be closed, or never used."""
+        ...
+
+
 class Sink(Protocol):
     """What takes a message that is larger than the receive buffer."""
 

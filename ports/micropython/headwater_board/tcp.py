@@ -20,6 +20,7 @@ else:
 
 _IPPROTO_TCP = 6
 _TCP_NODELAY = 1
+_TICKS_MASK = 0x3FFFFFFF
 
 
 class Tcp:
@@ -31,13 +32,49 @@ class Tcp:
         self.timeout_ms = timeout_ms
         self.ticks_ms = ticks_ms
         self._poll = select.poll()
+        # The socket that ``wait`` looks at: the transport, or the one that is being connected.
         self._socket: socket.socket | None = None
+        self._connecting = False
+        self._connected = False
+        self._began = 0
 
     def open(self) -> "Any":
         """Connect; raises OSError (ETIMEDOUT when nobody answered)."""
-        if self._socket is not None:
-            self._poll.unregister(self._socket)
+        while not self.ready():
+            self._poll.poll(max(1, self.timeout_ms - (ticks_ms() - self._began & _TICKS_MASK)))
+        s = self._socket
+        self._connected = False
+        return s
+
+    def ready(self) -> bool:
+        """Whether ``open`` will not wait. Begins to connect, and waits for nothing but the name.
+
+        Raises OSError: ETIMEDOUT after ``timeout_ms``, or why connecting failed.
+        """
+        if self._connected:
+            return True
+        if not self._connecting:
+            self._begin()
+        for event in self._poll.ipoll(0):
+            self._finish(event[1])
+            return True
+        if ticks_ms() - self._began & _TICKS_MASK >= self.timeout_ms:
+            self.hang_up()
+            raise OSError(errno.ETIMEDOUT)
+        return False
+
+    def hang_up(self) -> None:
+        """Forget the socket, and close it when nobody has it."""
+        s = self._socket
+        if s is not None:
             self._socket = None
+            self._poll.unregister(s)
+            if self._connecting or self._connected:
+                self._connecting = self._connected = False
+                s.close()
+
+    def _begin(self) -> None:
+        self.hang_up()
         address = socket.getaddrinfo(self.host, self.port, 0, socket.SOCK_STREAM)[0]
         s = socket.socket(address[0], socket.SOCK_STREAM)
         try:
@@ -48,26 +85,32 @@ class Tcp:
                 if e.errno != errno.EINPROGRESS:
                     raise
             self._poll.register(s, select.POLLOUT)
-            events = self._poll.poll(self.timeout_ms)
-            self._poll.unregister(s)
-            if not events:
-                raise OSError(errno.ETIMEDOUT)
-            if events[0][1] & (select.POLLERR | select.POLLHUP):
-                # Reading tells why.
-                s.read(1)
-                raise OSError(errno.ECONNREFUSED)
-            try:
-                # One packet is one write here; waiting to join small ones only delays acknowledgements.
-                s.setsockopt(_IPPROTO_TCP, _TCP_NODELAY, 1)
-            except (OSError, ValueError):
-                # This port's stack does not have the option.
-                pass
         except OSError:
             s.close()
             raise
-        self._poll.register(s, select.POLLIN)
         self._socket = s
-        return s
+        self._connecting = True
+        self._began = ticks_ms()
+
+    def _finish(self, event: int) -> None:
+        s: Any = self._socket
+        try:
+            if event & (select.POLLERR | select.POLLHUP):
+                # Reading tells why.
+                s.read(1)
+                raise OSError(errno.ECONNREFUSED)
+            self._poll.modify(s, select.POLLIN)
+        except OSError:
+            self.hang_up()
+            raise
+        try:
+            # One packet is one write here; waiting to join small ones only delays acknowledgements.
+            s.setsockopt(_IPPROTO_TCP, _TCP_NODELAY, 1)
+        except (OSError, ValueError):
+            # This port's stack does not have the option.
+            pass
+        self._connecting = False
+        self._connected = True
 
     def wait(self, ms: int) -> None:
         """Sleep until something arrives, at most ``ms`` milliseconds."""
