@@ -111,6 +111,15 @@ def test_what_a_board_subscribes_to_is_refused(tmp_path: Path, line: PtyLine) ->
         assert board.client.connected
 
 
+def test_a_client_id_cannot_forge_a_line_of_the_log(tmp_path: Path, line: PtyLine) -> None:
+    board = PtyBoard(line, "a\n2026 INFO forged\x1b[2J\N{SNOWMAN}".encode())
+    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        board.connect()
+        command.wait_for("connected")
+        (said,) = [text for text in command.errors.splitlines() if "forged" in text]
+    assert said.endswith(": a\ufffd2026 INFO forged\ufffd[2J\N{SNOWMAN} connected")
+
+
 def test_large_messages_pass_the_line(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
     large = random.Random(5).randbytes(100_000)

@@ -36,6 +36,8 @@ class Source:
 
     def say(self, state: str, text: str, level: int = logging.INFO) -> None:
         """Log a change; the same text is not repeated as long as nothing else is said."""
+        # Client ids and topics come from strangers: no line breaks, nothing that a terminal obeys.
+        text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
         self.state = state
         if level >= logging.WARNING:
             self.last_error = text
