@@ -440,7 +440,8 @@ def main() -> None:
             print(f"uart {number} {port}")
         print(f"files {board.root}", flush=True)
         try:
-            signal.pause()
+            while True:  # a signal that comes just before a wait without an end would be noticed at its end
+                time.sleep(0.5)
         except KeyboardInterrupt:
             print()
 
