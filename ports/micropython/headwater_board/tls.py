@@ -1,0 +1,185 @@
+"""TLS under MicroPython: a dialer as ``Tcp`` is, which connects to a server whose certificate it checks.
+
+    dialer = Tls("broker.local", ca="ca.der")
+    client = Client(dialer, b"board-1")
+
+The handshake is part of the first write, and never blocks: ``Client.connect`` polls until it is done, and raises what
+went wrong with it. What it costs on a board, and how to make that less: ``docs/security.md``.
+"""
+
+import binascii
+import errno
+import gc
+import select
+
+import tls
+
+from headwater_board.tcp import Tcp, ticks_ms
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_TICKS_MASK = 0x3FFFFFFF
+# What one record carries at most: with what TLS puts around it, it fills one TCP segment on Ethernet. It must also be
+# less than what any port's TLS takes at once (4096), see `_Stream.write`.
+_RECORD = 1360
+_BEGIN = b"-----BEGIN "
+_CERTIFICATE = b"CERTIFICATE"
+_KEY = b"PRIVATE KEY"
+
+
+class Tls(Tcp):
+    """``host`` is a name or an address, which the server's certificate must be for; ``server_name`` is the name to
+    ask for and to check instead, where ``host`` is an address that the certificate does not have.
+
+    ``ca`` is what vouches for the server: the certificate of an authority, or the server's own if it has signed itself.
+    ``cert`` and ``key`` are the client's, where the server wants one. Each is the path of a file, or bytes; DER needs
+    less memory than PEM. ``timeout_ms`` bounds the connecting, and once more the handshake.
+
+    ``context`` is a ``tls.SSLContext`` made otherwise, in place of the three; it then says whether to check at all.
+
+    Raises OSError when a file cannot be read, and ValueError for what is no certificate or key, or is missing.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int = 8883,
+        ca: "str | bytes | None" = None,
+        cert: "str | bytes | None" = None,
+        key: "str | bytes | None" = None,
+        server_name: "str | None" = None,
+        timeout_ms: int = 10000,
+        context: "Any" = None,
+    ):
+        super().__init__(host, port, timeout_ms)
+        self.server_name = server_name or host
+        if context is None:
+            if ca is None:
+                raise ValueError("TLS needs a ca: what vouches for the server")
+            if (cert is None) != (key is None):
+                raise ValueError("a client's certificate needs its key")
+            # It checks by default, which MicroPython's module ssl, made of this one, does not.
+            context = tls.SSLContext(tls.PROTOCOL_TLS_CLIENT)
+            for one in _ders(ca, _CERTIFICATE):
+                context.load_verify_locations(one)
+            if cert is not None and key is not None:
+                (own,) = _ders(cert, _CERTIFICATE)
+                (private,) = _ders(key, _KEY)
+                context.load_cert_chain(own, private)
+        self._context = context
+        #: Why the last handshake failed, until the next ``open``.
+        self.error: OSError | None = None
+
+    def open(self) -> "_Stream":
+        """Connect, and begin the handshake; raises OSError (ETIMEDOUT when nobody answered)."""
+        self.error = None
+        raw = super().open()
+        self._poll.unregister(raw)
+        self._socket = None
+        # The TLS layer wants two large pieces of memory. Those of the last connection are free now, but only what is
+        # collected can be one piece with them.
+        gc.collect()
+        try:
+            s = self._context.wrap_socket(
+                raw, do_handshake_on_connect=False, server_hostname=self.server_name
+            )
+        except (OSError, MemoryError):
+            raw.close()
+            raise
+        # Not `raw`: what has been decrypted and not read only `s` knows of.
+        self._poll.register(s, select.POLLIN)
+        self._socket = s
+        return _Stream(self, s)
+
+
+def _ders(source: "str | bytes", what: bytes) -> "list[bytes]":
+    """The DER form of what ``source``, a path or bytes, has of a kind; not every port's TLS reads PEM."""
+    if isinstance(source, str):
+        with open(source, "rb") as file:
+            data: bytes = file.read()
+    else:
+        data = source
+    if data.find(_BEGIN) < 0:
+        return [data]
+    found = []
+    for part in data.split(_BEGIN)[1:]:
+        body = part.find(b"-----")
+        end = part.find(b"-----END")
+        # A label such as EC PRIVATE KEY says how it is written, which TLS sees by itself.
+        if part[:body].endswith(what) and 0 <= body < end:
+            found.append(binascii.a2b_base64(part[body + 5 : end]))
+    if not found:
+        raise ValueError("there is no " + what.decode() + " in it")
+    return found
+
+
+class _Stream:
+    """A transport over a socket of ``tls``."""
+
+    def __init__(self, dialer: Tls, s: "Any"):
+        self._dialer = dialer
+        self._socket = s
+        self._readinto = s.readinto
+        self._write = s.write
+        self._began: int | None = ticks_ms()
+        # How many bytes the TLS layer has encrypted and not yet sent, and where they were.
+        self._owed = 0
+        self._buf: bytes | bytearray | memoryview = b""
+        self._off = 0
+
+    def readinto(self, buf: "bytearray | memoryview", n: int) -> int | None:
+        """As of a transport; before the first write is through there is nothing."""
+        if self._began is not None:
+            return None
+        if self._owed:
+            self._settle()
+        got: int | None = self._readinto(buf, n)
+        return got
+
+    def write(self, buf: "bytes | bytearray | memoryview", off: int, n: int) -> int | None:
+        """As of a transport; takes nothing until the handshake is done. Raises OSError when it fails."""
+        if n > _RECORD:
+            n = _RECORD
+        if self._began is not None:
+            return self._begin(buf, off, n)
+        if self._owed and not self._settle():
+            return None
+        k: int | None = self._write(buf, off, n)
+        if k is None:
+            # They are encrypted as one record, and the TLS layer keeps what there was no room for: taken. It must be
+            # called again with as many, and would count others as written.
+            self._buf = buf
+            self._off = off
+            self._owed = k = n
+        return k
+
+    def _settle(self) -> bool:
+        """Whether nothing is owed any more."""
+        if self._write(self._buf, self._off, self._owed) is None:
+            return False
+        self._owed = 0
+        return True
+
+    def _begin(self, buf: "bytes | bytearray | memoryview", off: int, n: int) -> int | None:
+        """Go on with the handshake, and write when it is done. Until then TLS takes no byte."""
+        dialer = self._dialer
+        try:
+            k: int | None = self._write(buf, off, n)
+            if k is None and (ticks_ms() - (self._began or 0)) & _TICKS_MASK > dialer.timeout_ms:
+                raise OSError(errno.ETIMEDOUT)
+        except OSError as e:
+            dialer.error = e
+            raise
+        except ValueError as e:
+            # What is wrong with the server's certificate, in words.
+            dialer.error = OSError(errno.EACCES, "; ".join([line for line in str(e).split("\n") if line]))
+            raise dialer.error
+        if k is not None:
+            self._began = None
+        return k
+
+    def close(self) -> None:
+        """Close the connection; closing twice is harmless."""
+        self._socket.close()
