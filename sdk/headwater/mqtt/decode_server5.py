@@ -1,6 +1,6 @@
 """The packets only a server reads (MQTT 5.0): CONNECT, SUBSCRIBE, UNSUBSCRIBE; and the decoders of all fifteen."""
 
-from headwater.errors import E_CODE, E_FIELD, E_PACKET_ID, E_RX_QOS, E_RX_TOPIC, E_SIZE, E_UTF8
+from headwater.errors import E_CODE, E_FIELD, E_FLAGS, E_PACKET_ID, E_RX_TOPIC, E_SIZE, E_UTF8
 from headwater.mqtt import decode5, decode_server, spec, spec5
 from headwater.mqtt.decode_server import Connect, block, connect
 from headwater.mqtt.properties import WILL_PROPERTIES, check
@@ -99,9 +99,9 @@ def _filter(p: "Packet5", at: int, subscribing: bool) -> int:
     if at >= p.end:
         return E_FIELD
     options = p.buf[at]
-    if options & _QOS == _QOS:
-        return E_RX_QOS
-    if options & _RESERVED or options & _RETAIN_HANDLING == _RETAIN_HANDLING:
+    if options & _RESERVED:
+        return E_FLAGS
+    if options & _QOS == _QOS or options & _RETAIN_HANDLING == _RETAIN_HANDLING:
         return E_CODE
     if options & spec5.NO_LOCAL and unshared(p.buf, start, at) > start:
         # 3.8.3-4: a shared subscription has no sender of its own.

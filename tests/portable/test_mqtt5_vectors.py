@@ -1,0 +1,171 @@
+# heap: 1M
+"""The shared MQTT 5.0 vectors through the decoders and encoders: whole, byte by byte, with bytes behind."""
+
+import vectors
+from packets5 import NAMES, encoded, expected, fields
+
+from headwater import errors
+from headwater.mqtt import decode5, decode_server5, spec
+from headwater.mqtt.decode5 import Packet5
+from headwater.names5 import PROPERTIES
+from headwater.reasons import REASONS, reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    Row = dict[str, Any]
+
+# A packet that may follow another one.
+BEHIND = b"\x30\x06\x00\x01z\x00!!"
+
+
+def rows() -> "Iterator[tuple[Row, bytes]]":
+    for row in vectors.rows("mqtt5", "packets"):
+        yield row, vectors.unhex(row["hex"])
+
+
+def outcome(p: "Packet5", at: int, end: int) -> "tuple[str, int]":
+    """What the decoder says of ``buf[at:end]``: ("ok", length), or (reason, offset in the packet)."""
+    stop = decode_server5.packet(p, at, end)
+    if stop > 0:
+        return "ok", stop - at
+    return (reason(stop), p.bad_at - at) if stop else ("truncated", end - at)
+
+
+def wanted(row: "Row", data: bytes) -> "tuple[str, int]":
+    return (row["error"]["reason"], row["error"]["offset"]) if "error" in row else ("ok", len(data))
+
+
+def test_rows_are_complete() -> None:
+    """Every packet, and every property in every packet that it may stand in; and every error there is."""
+    kinds = set()
+    reasons = set()
+    stand: set[tuple[str, str]] = set()
+    for row, data in rows():
+        assert row["section"] and data, row["name"]
+        assert ("packet" in row) != ("error" in row), row["name"]
+        if "error" in row:
+            reasons.add(row["error"]["reason"])
+            assert 0 <= row["error"]["offset"] <= len(data), row["name"]
+            continue
+        packet = row["packet"]
+        kinds.add(packet["type"])
+        for name, _ in packet.get("properties", ()):
+            stand.add((packet["type"], name))
+        for name, _ in (packet.get("will") or {}).get("properties", ()):
+            stand.add(("", name))
+    assert kinds == set(NAMES) - {""}
+    assert len(stand) == 64, len(stand)
+    assert {name for _, name in stand} == set(PROPERTIES.values())
+    missing = [
+        REASONS[code][0]
+        for code in REASONS
+        if errors.blame(code) == errors.PEER
+        and code not in (errors.E_UNEXPECTED, errors.E_ACK_KIND)
+        and REASONS[code][0] not in reasons
+    ]
+    assert not missing, missing
+
+
+def test_decode_whole() -> None:
+    for row, data in rows():
+        p = Packet5(data)
+        got = outcome(p, 0, len(data))
+        assert got == wanted(row, data), (row["name"], got)
+        if "packet" in row:
+            assert fields(p) == expected(row), (row["name"], fields(p))
+
+
+def test_decode_byte_by_byte() -> None:
+    for row, data in rows():
+        if len(data) > 2000:
+            continue
+        p = Packet5(data)
+        final = outcome(p, 0, len(data))
+        for n in range(len(data)):
+            got = outcome(p, 0, n)
+            if got != ("truncated", n):
+                # An error may show before the packet is whole, and then stays what it is.
+                assert got == final and final[0] != "ok", (row["name"], n, got)
+
+
+def test_decode_with_bytes_behind_and_before() -> None:
+    for row, data in rows():
+        if "error" in row and row["error"]["reason"] == "truncated":
+            continue
+        for behind in (b"\x00", b"\xff\xff", BEHIND):
+            whole = b"\x55\xaa\x30" + data + behind
+            p = Packet5(whole)
+            assert outcome(p, 3, len(whole)) == wanted(row, data), row["name"]
+            if "packet" in row:
+                assert fields(p) == expected(row), row["name"]
+
+
+def test_a_decoder_is_reusable() -> None:
+    """What a packet before has left in the cursor does not show in the next."""
+    buf = bytearray(1000)
+    p = Packet5(buf)
+    for row, data in rows():
+        if len(data) > len(buf):
+            continue
+        buf[: len(data)] = data
+        assert outcome(p, 0, len(data)) == wanted(row, data), row["name"]
+        if "packet" in row:
+            assert fields(p) == expected(row), row["name"]
+
+
+def test_the_scan_agrees_with_the_decoder() -> None:
+    """``message5`` takes what ``publish`` takes, but for a topic alias; and says the same of it."""
+    taken = 0
+    for row, data in rows():
+        if "error" in row and row["error"]["reason"] == "truncated":
+            continue
+        whole = data + BEHIND
+        p = Packet5(whole)
+        stop = decode5.message5(p, 0, len(whole))
+        packet = row.get("packet", {})
+        alias = [name for name, _ in packet.get("properties", ()) if name == "topic_alias"]
+        short = packet.get("type") == "PUBLISH" and len(data) < 130 and not alias
+        if short and "longer" not in row["name"]:
+            assert stop == len(data), row["name"]
+            taken += 1
+        if stop:
+            assert stop == len(data) and fields(p) == expected(row), row["name"]
+            for n in range(len(data)):
+                assert decode5.message5(p, 0, n) == 0, row["name"]
+    assert taken > 25
+
+
+def test_encode() -> None:
+    for row in vectors.rows("mqtt5", "encode"):
+        want = vectors.unhex(row["hex"])
+        n = len(want)
+        buf = bytearray(b"\x55" * (n + 8))
+        end = encoded(row["call"], row["arguments"], buf, 3, n + 3)
+        assert end == n + 3, (row["name"], end)
+        assert buf[3:end] == want, (row["name"], buf[3:end])
+        assert buf[:3] == b"\x55" * 3 and buf[end:] == b"\x55" * 5 and len(buf) == n + 8, row["name"]
+
+
+def test_encode_without_room() -> None:
+    for row in vectors.rows("mqtt5", "encode"):
+        n = len(vectors.unhex(row["hex"]))
+        if n > 300:
+            continue
+        buf = bytearray(b"\x55" * (n + 8))
+        for limit in range(3, n + 3):
+            end = encoded(row["call"], row["arguments"], buf, 3, limit)
+            assert end == errors.E_TOO_LARGE, (row["name"], limit, end)
+            assert buf[limit:] == b"\x55" * (n + 8 - limit), (row["name"], limit)
+
+
+def test_every_packet_we_write_is_read_back() -> None:
+    for row in vectors.rows("mqtt5", "encode"):
+        data = vectors.unhex(row["hex"])
+        p = Packet5(data)
+        assert decode_server5.packet(p, 0, len(data)) == len(data), row["name"]
+        if p.kind() not in (spec.CONNECT, spec.PINGREQ, spec.PINGRESP):
+            want = [[name, value] for name, value in row["arguments"]["properties"]]
+            assert fields(p)["properties"] == want, row["name"]
