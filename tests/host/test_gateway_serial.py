@@ -183,6 +183,26 @@ def test_qos2_is_landed_once_however_often_the_link_breaks(tmp_path: Path, line:
     assert sorted(board.acknowledged, key=int) == payloads(tmp_path)
 
 
+def test_a_board_that_lost_its_session_loses_no_message_of_the_next(tmp_path: Path, line: PtyLine) -> None:
+    """After a power cut a board's packet ids begin anew: at the ids that the gateway still holds open, if need be."""
+    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        before = PtyBoard(line)
+        before.connect()
+        first = before.publish(b"before", 2)
+        # Landed, so the gateway holds the id open; the power goes before the board has heard of it.
+        before.client.poll()
+        deadline = time.monotonic() + 20
+        while not log_has(tmp_path, 1):
+            assert time.monotonic() < deadline
+        after = PtyBoard(line)
+        after.connect()
+        assert after.client.session_present
+        assert after.publish(b"after", 2) == first
+        serve(after, lambda: after.acknowledged == [b"after"], "all is acknowledged")
+        assert end(command, after) == 0
+    assert payloads(tmp_path) == [b"before", b"after"]
+
+
 def test_two_boards_and_another_board_at_the_same_port(tmp_path: Path, line: PtyLine) -> None:
     second = PtyLine(tmp_path / "ttySECOND")
     one, two = PtyBoard(line, b"one"), PtyBoard(second, b"two")
