@@ -21,6 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from headwater.mqtt.decode import Packet
     from headwater.mqtt.decode5 import Packet5
     from headwater.mqtt.decode_server import Connect
     from headwater.types import Bytes
@@ -71,7 +72,7 @@ def _text(buf: "Bytes", at: int, end: int) -> "str | None":
     return str(buf[at:end], "utf-8") if at >= 0 else None
 
 
-def connect_fields(p: "Packet5", c: "Connect") -> "Row":
+def connect_fields(p: "Packet", c: "Connect") -> "Row":
     buf = bytes(p.buf)
     five = isinstance(c, decode_server5.Connect5) and c.level == 5
     will: Row | None = None
