@@ -1,5 +1,5 @@
 # heap: 512K
-"""The MQTT 3.1 vectors through the decoders, with 3.1's rules: whole, byte by byte, with bytes behind; and the encoder."""
+"""The MQTT 3.1 vectors through its rules: whole, byte by byte, with bytes behind; and the encoder."""
 
 import vectors
 from packets5 import connect_fields

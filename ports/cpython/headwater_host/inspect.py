@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from headwater import errors, reasons
-from headwater.mqtt import decode, spec
+from headwater.mqtt import decode, decode_server, decode_server5, spec, spec31
 from headwater.mqtt.decode import Packet
-from headwater.mqtt.decode_server import Connect, connect, next_filter, packet
+from headwater.mqtt.decode5 import Packet5
+from headwater.mqtt.decode_server import Connect, connect, next_filter
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
+from headwater_host.inspect5 import FIELDS as FIELDS_5
 from headwater_host.topics import check_name
 
-#: The names of the packet types (MQTT 3.1.1, table 2.1).
+#: The names of the packet types (MQTT 5.0, table 2-1).
 NAMES = (
     "",
     "CONNECT",
@@ -31,7 +33,7 @@ NAMES = (
     "PINGREQ",
     "PINGRESP",
     "DISCONNECT",
-    "",
+    "AUTH",
 )
 
 #: What is known of a frame: names and values that JSON can hold; ``type`` comes first.
@@ -49,29 +51,62 @@ class MalformedError(Exception):
         self.offset = offset
 
 
-def mqtt_frames(data: bytes) -> Iterator[Frame]:
-    """The control packets in ``data``, of both directions. Raises MalformedError behind the last good one.
-
-    When the input ends inside a packet the reason is ``truncated`` and the offset is the input's length.
-    """
-    p = Packet(data, check_name)
+def _frames(
+    p: Packet, read: Callable[[Any, int, int], int], fields: dict[int, Callable[[Any], Fields]]
+) -> Iterator[Frame]:
+    data = p.buf
     at = 0
     while at < len(data):
-        stop = packet(p, at, len(data))
+        stop = read(p, at, len(data))
         if stop < 0:
             raise MalformedError(stop, p.bad_at)
         if stop == decode.MORE:
             raise MalformedError(errors.E_TRUNCATED, len(data))
-        yield at, stop - at, {"type": NAMES[p.kind()]} | _MQTT[p.kind()](p)
+        yield at, stop - at, {"type": NAMES[p.kind()]} | fields[p.kind()](p)
         at = stop
+
+
+def mqtt_frames(data: bytes, version: str = "3.1.1") -> Iterator[Frame]:
+    """The control packets in ``data``, of both directions. Raises MalformedError behind the last good one.
+
+    When the input ends inside a packet the reason is ``truncated`` and the offset is the input's length.
+    """
+    return VERSIONS[version](data)
+
+
+def _frames_31(data: bytes) -> Iterator[Frame]:
+    p = Packet(data, check_name)
+    p.flags = spec31.FLAGS
+    return _frames(p, _packet_31, _MQTT | {spec.CONNECT: lambda p: _connect_fields(p, spec31.PROTOCOL)})
+
+
+def _packet_31(p: Packet, at: int, end: int) -> int:
+    return decode_server.packet(p, at, end, _DECODERS_31)
+
+
+def _connect_31(p: Packet) -> int:
+    return connect(p, Connect((spec31.PROTOCOL,)))
+
+
+_DECODERS_31 = (
+    *decode_server.DECODERS[: spec.CONNECT],
+    _connect_31,
+    *decode_server.DECODERS[spec.CONNECT + 1 :],
+)
+#: How the packets of each version are taken apart.
+VERSIONS: dict[str, Callable[[bytes], Iterator[Frame]]] = {
+    "3.1": _frames_31,
+    "3.1.1": lambda data: _frames(Packet(data, check_name), decode_server.packet, _MQTT),
+    "5": lambda data: _frames(Packet5(data, check_name), decode_server5.packet, FIELDS_5),
+}
 
 
 def _text(p: Packet, at: int, end: int) -> str:
     return str(p.buf[at:end], "utf-8")
 
 
-def _connect_fields(p: Packet) -> Fields:
-    c = Connect()
+def _connect_fields(p: Packet, protocol: bytes = spec.PROTOCOL) -> Fields:
+    c = Connect((protocol,))
     connect(p, c)
     will = None
     if c.will_topic_at >= 0:
@@ -82,7 +117,7 @@ def _connect_fields(p: Packet) -> Fields:
             "retain": c.will_retain(),
         }
     return {
-        "protocol_name": spec.PROTOCOL[2:-1].decode(),
+        "protocol_name": protocol[2:-1].decode(),
         "protocol_level": c.level,
         "clean_session": c.clean(),
         "keep_alive": c.keep_alive,
@@ -153,7 +188,7 @@ _MQTT: dict[int, Callable[[Packet], Fields]] = {
 }
 
 #: How the frames of each protocol are taken apart.
-PROTOCOLS: dict[str, Callable[[bytes], Iterator[Frame]]] = {"mqtt": mqtt_frames}
+PROTOCOLS: dict[str, Callable[[bytes, str], Iterator[Frame]]] = {"mqtt": mqtt_frames}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -163,6 +198,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "cut short: the packets before it are shown, then what is wrong and where, and the exit code is 1."
     )
     parser.add_argument("--protocol", choices=sorted(PROTOCOLS), default="mqtt", help="default: mqtt")
+    parser.add_argument(
+        "--version", choices=sorted(VERSIONS), default="3.1.1", help="of the protocol; default: 3.1.1"
+    )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--hex",
@@ -199,7 +237,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the frames; 1 when the input is malformed."""
     data = _input(args)
     try:
-        for at, size, fields in PROTOCOLS[args.protocol](data):
+        for at, size, fields in PROTOCOLS[args.protocol](data, args.version):
             print(json.dumps(fields, ensure_ascii=False) if args.json else _line(at, size, fields))
     except MalformedError as error:
         if args.json:

@@ -88,6 +88,7 @@ TABLE = (
     b"\x01\x00\x04"  # Shared Subscription Available: CONNACK
 )
 LAST = const(42)
+_ONCE = const(15)
 
 # What a block has is a set of bits, of which a board's small integers hold 30. The identifiers that may stand in the
 # same packet are different modulo this.
@@ -104,6 +105,11 @@ def kind_of(ident: int) -> int:
 def allowed(ident: int) -> int:
     """The packets a property may stand in, as bits; 0 when there is no such property."""
     return get_u16(TABLE, ident * 3 + 1) if 0 <= ident <= LAST else 0
+
+
+def many(ident: int) -> bool:
+    """Whether a property may stand more than once in some packet."""
+    return 0 <= ident <= LAST and TABLE[ident * 3] > _ONCE
 
 
 def _varint_end(buf: "Bytes", at: int, end: int) -> int:
@@ -165,10 +171,10 @@ def _property(p: "Packet5", at: int, where: int) -> int:
     ident = p.buf[at]
     if not allowed(ident) & where:
         return E_PROPERTY
-    many = TABLE[ident * 3] >> 4
-    if many < 2:
+    times = TABLE[ident * 3] >> 4
+    if times < 2:
         bit = 1 << ident % _SET
-        if p.seen & bit and not (many and where != _SUBSCRIBE):
+        if p.seen & bit and not (times and where != _SUBSCRIBE):
             return E_REPEATED
         p.seen |= bit
     return _value(p, at + 1, TABLE[ident * 3] & 15)
@@ -343,8 +349,8 @@ class Properties:
         """Put a property behind the others: 0; E_ARGUMENT, also when it must not stand there; E_TOO_LARGE."""
         if not allowed(ident) & self._where:
             return E_ARGUMENT
-        many = TABLE[ident * 3] >> 4
-        if many == 0 or (many == 1 and self._where == _SUBSCRIBE):
+        times = TABLE[ident * 3] >> 4
+        if times == 0 or (times == 1 and self._where == _SUBSCRIBE):
             if find(self._buf, 4, self._end, ident) >= 0:
                 return E_ARGUMENT
         end = put(self._buf, self._end, len(self._buf), ident, value, value2)
