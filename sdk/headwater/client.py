@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 # How often one poll reads before it lets the application have its turn.
 _READS = const(16)
 _TURN_MS = const(20)
+_ENOMEM = const(12)
 # The first byte of PUBLISH at QoS 0.
 _PUBLISH_0 = const(0x30)
 
@@ -280,9 +281,10 @@ def _dial(client: Client) -> int:
         if hasattr(dialer, "ready") and not dialer.ready():
             return 0
         transport = dialer.open()
-    except OSError as e:
+    except (OSError, MemoryError) as e:
+        # TLS on a board needs two large pieces of memory, and the next attempt may well find them.
         client.close()
-        client.errno = e.errno or 0
+        client.errno = e.errno or 0 if isinstance(e, OSError) else _ENOMEM
         client.status = E_UNREACHABLE
         return E_UNREACHABLE
     return _begin(client, transport)

@@ -50,6 +50,8 @@ CORE = [
     ["headwater.mqtt.session", "headwater.mqtt.server"],
     ["headwater.mqtt.session31", "headwater.mqtt.server31"],
     ["headwater.client"],
+    ["headwater.backlog"],
+    ["headwater.keeper"],
     # The link stands beside MQTT and knows nothing of it.
     ["headwater.link.crc16", "headwater.link.cobs", "headwater.link.transitions", "headwater.link.ring"],
     ["headwater.link.frame"],
