@@ -25,6 +25,7 @@ E_TOO_LARGE = const(-23)
 E_RX_TOO_LARGE = const(-24)
 E_RX_WINDOW = const(-25)
 E_STORE = const(-26)
+E_LIMIT = const(-27)
 
 # The peer's fault: the connection ends.
 E_LENGTH = const(-40)
@@ -44,12 +45,15 @@ E_TRUNCATED = const(-53)
 E_PROPERTY = const(-54)
 E_REPEATED = const(-55)
 E_VALUE = const(-56)
+E_ALIAS = const(-57)
 
 # The connection's fate.
 E_REFUSED = const(-60)
 E_TIMEOUT = const(-61)
 E_CLOSED = const(-62)
 E_UNREACHABLE = const(-63)
+E_DISCONNECTED = const(-64)
+E_AUTH = const(-65)
 
 CALLER = const(1)
 ROOM = const(2)

@@ -23,6 +23,7 @@ REASONS = {
     ),
     e.E_RX_WINDOW: ("receive_window_full", "the peer has more QoS 2 messages open than there is room for"),
     e.E_STORE: ("store_failed", "the store cannot keep it: its file system is full, or failing"),
+    e.E_LIMIT: ("not_offered", "the other end has said that it does not offer this, or not at this QoS"),
     e.E_LENGTH: ("malformed_remaining_length", "the remaining length has more than four bytes"),
     e.E_TYPE: ("reserved_packet_type", "the packet type is 0, or 15 before MQTT 5.0"),
     e.E_FLAGS: ("bad_flags", "the fixed header's flags are not what the packet type demands"),
@@ -46,10 +47,13 @@ REASONS = {
         "bad_property_value",
         "a property's value is out of range, or the property it depends on is missing",
     ),
+    e.E_ALIAS: ("bad_topic_alias", "the topic alias is none that was agreed on, or stands for no topic"),
     e.E_REFUSED: ("refused", "the server refused the connection"),
     e.E_TIMEOUT: ("timed_out", "the peer did not answer in time"),
     e.E_CLOSED: ("closed", "the connection was closed"),
     e.E_UNREACHABLE: ("unreachable", "no connection to the server could be opened"),
+    e.E_DISCONNECTED: ("disconnected", "the server ended the connection, and said why"),
+    e.E_AUTH: ("not_authenticated", "the application did not go on with the authentication"),
 }
 
 _BLAMES = {0: "none", e.CALLER: "caller", e.ROOM: "room", e.PEER: "peer", e.CONNECTION: "connection"}

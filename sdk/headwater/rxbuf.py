@@ -17,17 +17,17 @@ class RxBuf:
 
     ``buf[start:end]`` is what was read and not yet parsed. ``window()`` makes ``view`` and ``room`` ready: read at most
     ``room`` bytes to the start of ``view``, and hand their number to the session. It calls ``join`` when ``gap`` is
-    not 0, and moves ``end`` and ``start``.
+    not 0, and moves ``end`` and ``start``. Behind it, ``buf`` has ``extra`` bytes that are nobody's business here.
     """
 
     #: How far behind ``end`` the view begins: what was read is to be joined with what was there.
     gap = 0
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, extra: int = 0):
         step = size // _VIEWS
         if step < 2:
             raise ValueError("the receive buffer needs at least 16 bytes")
-        self.buf = bytearray(size)
+        self.buf = bytearray(size + extra)
         self.size = size
         self.step = step
         self.capacity = (_VIEWS - 1) * step

@@ -44,12 +44,7 @@ class LargeMessage:
             p.bad_at = body
             return E_FIELD
         if need - at > capacity:
-            p.topic_at = p.topic_end = body + 2
-            self._topic_left = topic_end - body - 2
-            self._id_missing = self.qos > 0
-            self.packet_id = 0
-            self.left = p.end - body - 2
-            return body + 2
+            return self._unshown(p)
         if need > end:
             return 0
         bad = decode.publish(p)
@@ -58,6 +53,16 @@ class LargeMessage:
         self.packet_id = p.packet_id
         self.left = p.end - p.payload_at
         return p.payload_at
+
+    def _unshown(self, p: "Packet") -> int:
+        """What stands before the payload does not fit: pass over it, and read the packet id on the way."""
+        at = p.body + 2
+        p.topic_at = p.topic_end = at
+        self._topic_left = p.buf[at - 2] << 8 | p.buf[at - 1]
+        self._id_missing = self.qos > 0
+        self.packet_id = 0
+        self.left = p.end - at
+        return at
 
     def offer(self, p: "Packet", sink: "Sink | None") -> bool:
         """Offer the message to the sink: whether it takes it. If it raises, the message passes, unacknowledged."""

@@ -293,7 +293,7 @@ class Sender:
         if bad:
             return bad
         i = self.outbox.find(p.packet_id)
-        if i >= 0 and not _was_sent(self, i):
+        if i >= 0 and not was_sent(self, i):
             i = -1
         new = DELIVERY[(self.outbox.state[i] if i >= 0 else FREE) * 4 + (p.head >> 4) - 4]
         if new == DONE:
@@ -348,7 +348,7 @@ def acknowledged(s: Sender, buf: "Bytes", at: int) -> bool:
     """PUBACK has come, with its packet id at ``at``: whether it ends a message at QoS 1; if not, nothing happened."""
     box = s.outbox
     i = (buf[at] << 8 | buf[at + 1]) - 1
-    if i < 0 or i >= box.slots or box.state[i] != _AT1 or not _was_sent(s, i):
+    if i < 0 or i >= box.slots or box.state[i] != _AT1 or not was_sent(s, i):
         return False
     s.in_flight -= 1
     box.set(i, _DONE)
@@ -392,7 +392,7 @@ def _entry_left(s: Sender) -> None:
     s._unsent = n
 
 
-def _was_sent(s: Sender, i: int) -> bool:
+def was_sent(s: Sender, i: int) -> bool:
     """Whether this connection has sent entry ``i`` to its last byte: only then can it be acknowledged."""
     box = s.outbox
     i -= box.head

@@ -20,13 +20,12 @@ if TYPE_CHECKING:
 
     from headwater.mqtt.decode import Packet
     from headwater.mqtt.decode_server import Connect
-    from headwater.types import NameCheck, Outbox
+    from headwater.types import Bytes, NameCheck, Outbox
 
 #: What ``on_connect`` answers to take a client back into its session; 0 takes it into a new one.
 SESSION_PRESENT = const(256)
 _MAX_FILTERS = const(64)
-# SUBACK without its codes; UNSUBACK.
-_SUBACK_HEAD = const(4)
+# UNSUBACK.
 _UNSUBACK_SIZE = const(4)
 #: Answers a handler gives when its reply has no room yet.
 _LATER = const(1)
@@ -42,6 +41,9 @@ class ServerSession(Endpoint):
     ``on_unsubscribe(packet)`` is told. ``connect_packet`` keeps CONNECT's fields, which are offsets into the
     buffer and valid only during ``on_connect``. ``graceful``: the client said DISCONNECT: no will (3.14.4).
     """
+
+    # SUBACK without its codes.
+    _suback_head = 4
 
     def __init__(
         self,
@@ -163,10 +165,11 @@ class ServerSession(Endpoint):
         self.tx_end = encode_server.connack(self.tx, 0, self.tx_size, present, code)
 
     def _on_subscribe(self, p: "Packet") -> int:
-        bad = decode_server.subscribe(p)
-        if bad:
-            return bad
-        size = p.code + _SUBACK_HEAD
+        return decode_server.subscribe(p) or self._answer_filters(p)
+
+    def _answer_filters(self, p: "Packet") -> int:
+        """Ask the application about each filter, and send its codes."""
+        size = p.code + self._suback_head
         if p.code > _MAX_FILTERS or size > len(self.tx):
             return errors.E_RX_TOO_LARGE
         if self.tx_size - self.tx_end < size:
@@ -186,9 +189,11 @@ class ServerSession(Endpoint):
             if self._turn == turn:
                 self.tx_size += size
         if self._turn == turn:
-            codes = memoryview(self._codes)[:n]
-            self.tx_end = encode_server.suback(self.tx, self.tx_end, self.tx_size, packet_id, codes)
+            self._put_codes(packet_id, memoryview(self._codes)[:n])
         return 0
+
+    def _put_codes(self, packet_id: int, codes: "Bytes") -> None:
+        self.tx_end = encode_server.suback(self.tx, self.tx_end, self.tx_size, packet_id, codes)
 
     def _grant(self, p: "Packet", qos: int) -> int:
         """SUBACK's code for one filter."""

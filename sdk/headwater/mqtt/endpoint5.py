@@ -1,0 +1,440 @@
+"""What both ends of an MQTT 5.0 connection have beyond ``endpoint``: limits, reason codes, properties, topic aliases.
+
+``Endpoint5`` stands before ``session.ClientSession`` or ``server.ServerSession`` among the bases of a class.
+MicroPython looks through bases one behind the other, to the end of each: so it has no base itself, and calls what it
+overrides by name.
+"""
+
+from headwater import errors
+from headwater.mqtt import decode5, encode5, spec5
+from headwater.mqtt.decode5 import Packet5
+from headwater.mqtt.endpoint import Endpoint
+from headwater.mqtt.large5 import LargeMessage5
+from headwater.mqtt.properties import Properties, find, has, number, skip
+from headwater.mqtt.sender import Sender, was_sent
+from headwater.mqtt.transitions import AT1, AT2, CLOSING, DONE, FINISH, ONLINE
+from headwater.rxbuf import RxBuf
+from headwater.wire import NOT_BYTES, const, get_u16
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
+    from headwater.types import Bytes
+
+    _Base = Endpoint
+else:
+    _Base = object
+
+_PUBACK = const(4)
+_PUBREC = const(5)
+_PUBREL = const(6)
+_PUBCOMP = const(7)
+# An acknowledgement with a reason code.
+_LONG_ACK = const(5)
+_ERROR = const(0x80)
+# As in ``endpoint``.
+_ANSWERED = const(2)
+#: What a handler answers when its reply has no room yet.
+LATER = const(1)
+# The longest packet that ``sender.rewrite`` makes.
+_SHORT = const(129)
+_NO_TOPIC = bytearray(0)
+# Four-byte integers are read as at most this, which no board has to allocate; as seconds it is 34 years.
+_MOST = const(0x3FFFFFFF)
+_MOST_BYTE = const(0x40)
+
+#: What the other end may say of itself in CONNECT or CONNACK, and what holds if it does not (3.1.2.11, 3.2.2.3). -1:
+#: it said nothing.
+LIMITS = {
+    spec5.SESSION_EXPIRY_INTERVAL: -1,
+    spec5.SERVER_KEEP_ALIVE: -1,
+    spec5.RECEIVE_MAXIMUM: 65535,
+    spec5.TOPIC_ALIAS_MAXIMUM: 0,
+    spec5.MAXIMUM_QOS: 2,
+    spec5.RETAIN_AVAILABLE: 1,
+    spec5.MAXIMUM_PACKET_SIZE: _MOST,
+    spec5.WILDCARD_SUBSCRIPTION_AVAILABLE: 1,
+    spec5.SUBSCRIPTION_IDENTIFIER_AVAILABLE: 1,
+    spec5.SHARED_SUBSCRIPTION_AVAILABLE: 1,
+}
+
+#: The reason code (4.13) that DISCONNECT gives the other end, by our error, from E_RX_TOO_LARGE (-24) down to E_ALIAS
+#: (-57); 0 stands where there is nothing to tell it.
+REASONS = (
+    b"\x95\x93\x83\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"  # too large, window, store
+    b"\x81\x81\x81\x81\x81\x81\x81\x90"  # length, type, flags, QoS, size, field, UTF-8, topic
+    b"\x82\x82\x82\x82\x81\x81\x81\x82\x82\x94"  # id to truncated; property, again, value, alias
+)
+
+
+class Endpoint5(_Base):
+    """One end of an MQTT 5.0 connection.
+
+    ``limits`` is what the other end has said of itself, by property (``spec5``); it is kept until it says something
+    else. ``on_refused(packet_id, code)`` is called instead of ``on_delivered`` when the other end has refused a message
+    (PUBACK or PUBREC with a code from 0x80 on), and when a message that was handed in before its limits were known
+    does not keep to them. In ``on_message`` the packet's properties are ``buf[props_at:props_end]``
+    (``headwater.mqtt.properties.find``).
+
+    When the other end breaks the protocol, DISCONNECT says so: ``out`` offers it once before it answers the status.
+    """
+
+    _cursor = Packet5
+    _large_message = LargeMessage5
+
+    packet: Packet5
+    _large: LargeMessage5
+
+    def _setup(self, aliases_in: "IncomingAliases | None", aliases_out: "OutgoingAliases | None") -> None:
+        self.aliases_in = aliases_in
+        self.aliases_out = aliases_out
+        if aliases_in is not None:
+            aliases_in.attach(self.rx)
+        self.limits = dict(LIMITS)
+        #: The reason code of the last CONNACK, DISCONNECT.
+        self.return_code = 0
+        self.on_refused: Callable[[int, int], object] | None = None
+        self._large.read = self._read_publish
+        self._publish_size = self._size
+        self._put_publish = self._put_message
+        # What goes into the PUBLISH that is being handed in: its properties, and whether it has an alias.
+        self._block: Bytes = spec5.NO_PROPERTIES
+        self._aliased = False
+        # A reason code that is more to the point than the error's.
+        self._reason = 0
+        self._announced = len(self._open_ids)
+        self._max_packet = 0
+        # The window that the other end's receive maximum has narrowed; 0 if it has not.
+        self._own_window = 0
+
+    def _announce(self, properties: Properties, max_packet: int) -> Properties:
+        """Say in CONNECT's or CONNACK's properties what this end takes."""
+        if self._announced == 0 or 0 < max_packet < self.rx.capacity:
+            raise ValueError("a receive window, and a maximum of what the receive buffer holds at least")
+        self._max_packet = max_packet
+        bad = properties.add(spec5.RECEIVE_MAXIMUM, self._announced) if self._announced < 65535 else 0
+        if max_packet:
+            bad = bad or properties.add(spec5.MAXIMUM_PACKET_SIZE, max_packet)
+        if self.aliases_in is not None:
+            bad = bad or properties.add(spec5.TOPIC_ALIAS_MAXIMUM, self.aliases_in.count)
+        if bad:
+            raise ValueError("no room for what is to be announced")
+        return properties
+
+    def _take_limits(self, buf: "Bytes", at: int, end: int) -> None:
+        """Begin with what the other end says of itself in the properties ``buf[at:end]``."""
+        read_limits(self.limits, buf, at, end)
+        if self.limits[spec5.RECEIVE_MAXIMUM] < self.window:
+            self._own_window = self.window
+            self.window = self.limits[spec5.RECEIVE_MAXIMUM]
+        if self.aliases_in is not None:
+            self.aliases_in.clear()
+        if self.aliases_out is not None:
+            self.aliases_out.reset(self.limits[spec5.TOPIC_ALIAS_MAXIMUM])
+
+    def _stop(self) -> None:
+        if self._own_window:
+            self.window = self._own_window
+            self._own_window = 0
+        Endpoint._stop(self)
+
+    def fail(self, code: int) -> int:
+        """End the connection for a reason, and tell it to the other end, unless a packet is half sent."""
+        i = errors.E_RX_TOO_LARGE - code
+        reason = self._reason or (REASONS[i] if 0 <= i < len(REASONS) else 0)
+        if self.out_n and self.out_at != (self.outbox.at[self._entry] if self._out_from else 0):
+            reason = 0
+        state = self.state
+        self._reason = 0
+        Sender.fail(self, code)
+        if reason:
+            self._last_word(state, reason)
+        return code
+
+    def _last_word(self, state: int, reason: int) -> None:
+        """Say why the connection ends, which it did in ``state``."""
+        if state == ONLINE:
+            self.tx_end = encode5.disconnect(self.tx, 0, self.tx_size, reason)
+
+    def disconnect(self, code: int = 0, properties: "Bytes" = spec5.NO_PROPERTIES) -> int:
+        """Queue DISCONNECT (3.14), with a reason code. Close the transport once ``out`` is 0.
+
+        E_AGAIN when the transmit buffer is full for now, E_TOO_LARGE, E_ARGUMENT.
+        """
+        if self.state == CLOSING:
+            return 0
+        if self.state == ONLINE:
+            try:
+                bad = self._put(encode5.disconnect(self.tx, self.tx_end, self.tx_size, code, properties))
+            except NOT_BYTES:
+                bad = errors.E_ARGUMENT
+            if bad:
+                return bad
+        self.event(FINISH)
+        return 0
+
+    def resume(self, session_present: bool) -> None:
+        """As of ``Endpoint``; what waits and does not keep to the limits is given up before."""
+        turn = self._turn
+        # ``on_refused`` may publish: nothing leaves the outbox before it is settled what of it is left.
+        self.in_flight = self.window
+        self._sweep = 0
+        box = self.outbox
+        i = box.head
+        for _ in range(box.count):
+            code = self._unfit(i)
+            if code:
+                self._end_refused(i, code)
+                if self._turn != turn:
+                    return
+            i = i + 1 if i + 1 < box.slots else 0
+        Endpoint.resume(self, session_present)
+
+    def _unfit(self, i: int) -> int:
+        """Why entry ``i`` cannot be sent to this server: a reason code; or 0."""
+        box = self.outbox
+        if box.state[i] != AT1 and box.state[i] != AT2:
+            return 0
+        if box.size[i] > self.limits[spec5.MAXIMUM_PACKET_SIZE]:
+            return spec5.PACKET_TOO_LARGE
+        if box.state[i] > self.limits[spec5.MAXIMUM_QOS]:
+            return spec5.QOS_NOT_SUPPORTED
+        return (
+            spec5.RETAIN_NOT_SUPPORTED if box.buf[box.at[i]] & 1 > self.limits[spec5.RETAIN_AVAILABLE] else 0
+        )
+
+    def _end_refused(self, i: int, code: int) -> None:
+        self.outbox.set(i, DONE)
+        if self.on_refused is not None:
+            self.on_refused(i + 1, code)
+
+    def _put(self, end: int) -> int:
+        if end - self.tx_end > self.limits[spec5.MAXIMUM_PACKET_SIZE]:
+            return errors.E_TOO_LARGE
+        return Sender._put(self, end)
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: "Bytes",
+        payload: "Bytes",
+        qos: int = 0,
+        retain: bool = False,
+        properties: "Bytes" = spec5.NO_PROPERTIES,
+    ) -> int:
+        """As of ``Sender``, with a block of properties (``Properties.block``); that must not have a topic alias.
+
+        Also E_LIMIT: the other end has no such QoS, or does not retain; E_TOO_LARGE is also said of what is above its
+        maximum packet size.
+        """
+        if qos != 0 and qos != 1 and qos != 2:
+            return errors.E_QOS
+        if properties is spec5.NO_PROPERTIES:
+            return self.hand_in(topic, payload, qos << 1 | (1 if retain else 0))
+        try:
+            if not self._may_publish(properties):
+                return errors.E_ARGUMENT
+        except NOT_BYTES:
+            return errors.E_ARGUMENT
+        self._block = properties
+        try:
+            return self.hand_in(topic, payload, qos << 1 | (1 if retain else 0))
+        finally:
+            self._block = spec5.NO_PROPERTIES
+            # Its properties are not the next message's.
+            self.ready = _NO_TOPIC
+
+    def _may_publish(self, block: "Bytes") -> bool:
+        return len(block) > 0 and not block_has(block, spec5.TOPIC_ALIAS)
+
+    def hand_in(self, topic: "Bytes", payload: "Bytes", flags: int) -> int:
+        """As of ``Sender``."""
+        limits = self.limits
+        if flags >> 1 > limits[spec5.MAXIMUM_QOS] or flags & 1 > limits[spec5.RETAIN_AVAILABLE]:
+            return errors.E_LIMIT
+        aliases = self.aliases_out
+        if flags > 1 or aliases is None or not aliases.choose(topic):
+            flags = Sender.hand_in(self, topic, payload, flags)
+        else:
+            self._aliased = True
+            try:
+                flags = Sender.hand_in(self, topic, payload, flags)
+            finally:
+                self._aliased = False
+            if flags == 0:
+                aliases.sent(topic)
+                if aliases.new:
+                    self.ready = _NO_TOPIC
+        if limits[spec5.MAXIMUM_PACKET_SIZE] < _SHORT:
+            self.ready = _NO_TOPIC
+        return flags
+
+    def _size(self, topic: "Bytes", payload: "Bytes", qos: int) -> int:
+        if self._aliased and self.aliases_out is not None:
+            n = self.aliases_out.publish_size(topic, payload, self._block)
+        else:
+            n = encode5.publish_size(topic, payload, qos, self._block)
+        return n if n <= self.limits[spec5.MAXIMUM_PACKET_SIZE] else errors.E_TOO_LARGE
+
+    def _put_message(self, buf: bytearray, at: int, topic: "Bytes", payload: "Bytes", word: int) -> int:
+        if self._aliased and self.aliases_out is not None:
+            return self.aliases_out.put_publish(buf, at, topic, payload, word, self._block)
+        return encode5.put_publish(buf, at, topic, payload, word, self._block)
+
+    # -- acknowledgements of ours --------------------------------------------------------------------------------------
+
+    def _on_ack(self, p: "Packet") -> int:
+        if self.tx_size - self.tx_end < _LONG_ACK:
+            return LATER
+        bad = decode5.packet_id(self.packet)
+        if bad:
+            return bad
+        if p.code >= _ERROR and p.head >> 4 <= _PUBREC:
+            return self._on_refusal(p)
+        # PUBCOMP may say that the id was not known: it is free then as well (4.3.3).
+        return Sender._on_ack(self, p)
+
+    def _on_refusal(self, p: "Packet") -> int:
+        """PUBACK or PUBREC with an error: the message is over (4.3.2, 4.3.3)."""
+        i = self.outbox.find(p.packet_id)
+        if i < 0 or not was_sent(self, i):
+            self.strays += 1
+            return 0
+        if self.outbox.state[i] != (AT1 if p.head >> 4 == _PUBACK else AT2):
+            return errors.E_ACK_KIND
+        self.in_flight -= 1
+        self._end_refused(i, p.code)
+        return 0
+
+    def _stray(self, packet_type: int, packet_id: int) -> None:
+        if packet_type != _PUBREC:
+            Sender._stray(self, packet_type, packet_id)
+            return
+        self.strays += 1
+        self._put_ack(_PUBREL, packet_id, spec5.PACKET_IDENTIFIER_NOT_FOUND)
+
+    def _put_ack(self, packet_type: int, packet_id: int, code: int) -> None:
+        self.tx_end = encode5.acknowledge(self.tx, self.tx_end, self.tx_size, packet_type, packet_id, code)
+
+    # -- what arrives --------------------------------------------------------------------------------------------------
+
+    def feed(self, n: int) -> int:
+        """As of ``Endpoint``. E_RX_WINDOW also when more messages wait for the application to acknowledge them than the
+        receive maximum that was announced (3.3.4)."""
+        status = Endpoint.feed(self, n)
+        if self.unanswered and status == 0:
+            n = self.unanswered
+            for packet_id in self._open_ids:
+                n += packet_id > 0
+            if n > self._announced:
+                return self.fail(errors.E_RX_WINDOW)
+        return status
+
+    def _on_publish(self, p: "Packet") -> int:
+        return self._read_publish(self.packet) or self._take(p)
+
+    def _read_publish(self, p: Packet5) -> int:
+        bad = decode5.publish(p)
+        if bad == 0 and has(p, spec5.TOPIC_ALIAS):
+            return self.aliases_in.resolve(p) if self.aliases_in is not None else errors.E_ALIAS
+        return bad
+
+    def _begin_large(self, i: int, end: int) -> int:
+        if 0 < self._max_packet < self.packet.end - i:
+            return self.fail(errors.E_RX_TOO_LARGE)
+        return Endpoint._begin_large(self, i, end)
+
+    def acknowledge(self, packet_id: int, qos: int, epoch: int, code: int = 0) -> int:
+        """As of ``Endpoint``, with a reason code; one from 0x80 on refuses the message, which its sender then gives up.
+
+        A message of an earlier connection cannot be refused: E_STATE.
+        """
+        if code == 0:
+            return Endpoint.acknowledge(self, packet_id, qos, epoch)
+        if qos != 1 and qos != 2:
+            return errors.E_QOS
+        if not 0 < code < 256:
+            return errors.E_ARGUMENT
+        if not 0 < packet_id < 65536:
+            return errors.E_UNKNOWN_ID
+        i = self._find_open(packet_id)
+        if qos == 2 and (i < 0 or self._open_epoch[i] != epoch or self._open_state[i] == _ANSWERED):
+            return errors.E_UNKNOWN_ID
+        if epoch != self.epoch or self.state != ONLINE:
+            return errors.E_STATE
+        if self.tx_size - self.tx_end < _LONG_ACK:
+            return errors.E_AGAIN
+        if qos == 1:
+            if self.unanswered:
+                self.unanswered -= 1
+        elif code >= _ERROR:
+            # What comes under this id is another message (4.3.3).
+            self._open_ids[i] = 0
+        elif self._received is not None and self._received.opened(packet_id):
+            return errors.E_STORE
+        else:
+            self._open_state[i] = _ANSWERED
+        self._put_ack(_PUBACK if qos == 1 else _PUBREC, packet_id, code)
+        return 0
+
+    def _on_pubrel(self, p: "Packet") -> int:
+        bad = decode5.packet_id(self.packet)
+        if bad:
+            return bad
+        if self._find_open(p.packet_id) >= 0:
+            return Endpoint._on_pubrel(self, p)
+        if self.tx_size - self.tx_end < _LONG_ACK:
+            return LATER
+        self.strays += 1
+        self._put_ack(_PUBCOMP, p.packet_id, spec5.PACKET_IDENTIFIER_NOT_FOUND)
+        return 0
+
+
+def new_rx(size: int, aliases: "IncomingAliases | None") -> RxBuf:
+    """A receive buffer, with room behind it for topic aliases."""
+    return RxBuf(size, aliases.room if aliases is not None else 0)
+
+
+def read_limits(limits: "dict[int, int]", buf: "Bytes", at: int, end: int) -> None:
+    """Put what the properties ``buf[at:end]`` say into ``limits``, and the default into the others."""
+    for ident in LIMITS:
+        limits[ident] = LIMITS[ident]
+    while at < end:
+        ident = buf[at]
+        if ident in limits:
+            large = ident == spec5.MAXIMUM_PACKET_SIZE or ident == spec5.SESSION_EXPIRY_INTERVAL
+            limits[ident] = _MOST if large and buf[at + 1] >= _MOST_BYTE else number(buf, at + 1, ident)
+        at = skip(buf, at)
+
+
+def block_start(block: "Bytes") -> int:
+    """Where the properties begin in a block with its length in front."""
+    at = 1
+    while block[at - 1] > 127:
+        at += 1
+    return at
+
+
+def block_at(block: "Bytes", ident: int) -> int:
+    """Where a property's value is in a block with its length in front, or -1."""
+    return find(block, block_start(block), len(block), ident)
+
+
+def block_has(block: "Bytes", ident: int) -> bool:
+    """Whether a block, with its length in front, has a property."""
+    return block_at(block, ident) >= 0
+
+
+def same_text(buf: "Bytes", at: int, other: "Bytes", to: int) -> bool:
+    """Whether the same text stands at ``buf[at]`` and ``other[to]``, its length in front."""
+    n = get_u16(buf, at) + 2
+    if to + n > len(other):
+        return False
+    for i in range(n):
+        if buf[at + i] != other[to + i]:
+            return False
+    return True
