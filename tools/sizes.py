@@ -31,6 +31,7 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "client": ("headwater.client",),
     "server end": ("headwater.mqtt.server",),
     "outbox": ("headwater.store",),
+    "flash outbox": ("headwater.journal",),
     "serial link": ("headwater.link.channel",),
 }
 #: A function's frame lies on the C stack up to this many machine words, and on the heap beyond (py/objfun.c).

@@ -100,6 +100,38 @@ class Sink(Protocol):
         ...
 
 
+class JournalFile(Protocol):
+    """The file of a ``headwater.journal``, and its successor while that is written. Every method may raise OSError."""
+
+    def load(self) -> bytearray | None:
+        """What the file holds, None when there is none; ``write`` then goes on at its end."""
+        ...
+
+    def write(self, buf: Bytes, at: int, n: int, /) -> object:
+        """Append ``buf[at : at + n]``: all of it, or OSError."""
+        ...
+
+    def sync(self) -> object:
+        """What was written outlives a power cut."""
+        ...
+
+    def begin(self) -> object:
+        """Begin an empty successor, which ``write`` then goes to; what was begun before is thrown away."""
+        ...
+
+    def replace(self) -> object:
+        """Sync the successor and put it into the file's place, at once: a power cut leaves one or the other."""
+        ...
+
+    def set_aside(self) -> object:
+        """Put the file where somebody can look at it, because it is no journal."""
+        ...
+
+    def close(self) -> object:
+        """Give the file back; closing twice is harmless."""
+        ...
+
+
 class ReceivedIds(Protocol):
     """The ids of the QoS 2 messages that were taken and wait for PUBREL, kept where a power cut does not reach."""
 

@@ -31,6 +31,7 @@ CORE = [
         "headwater.mqtt.topics",
     ],
     [
+        "headwater.journal",
         "headwater.names5",
         "headwater.mqtt.transitions",
         "headwater.mqtt.encode",

@@ -1,10 +1,28 @@
 # heap: 2M
-"""The outbox in memory against a model of it, with random operations."""
+"""The outboxes against a model, with random operations: the one in memory, and the one with a journal.
 
+``CASES`` are for the tests of further stores as well.
+"""
+
+from journal_file import MemoryFile
 from pipe import Random
 
+from headwater.journal import JournalOutbox
 from headwater.mqtt.transitions import AT1, AT2, DONE, FREE, REL
 from headwater.store import RamOutbox
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Make = Callable[[int, int], RamOutbox]
+
+
+def journal(size: int, slots: int) -> RamOutbox:
+    return JournalOutbox(MemoryFile(), size, slots, limit=300)
+
+
+STORES: "tuple[Make, ...]" = (RamOutbox, journal)
 
 
 class Model:
@@ -49,10 +67,10 @@ def check(box: RamOutbox, model: Model) -> None:
         assert (box.find(packet_id) >= 0) == (packet_id in live)
 
 
-def play(seed: int, size: int, slots: int) -> int:
+def play(make: "Make", seed: int, size: int, slots: int) -> int:
     """Random publishes, acknowledgements and clearing; how many messages there was no room for."""
     random = Random(seed)
-    box = RamOutbox(size, slots)
+    box = make(size, slots)
     model = Model(slots)
     refused = 0
     for step in range(400):
@@ -86,11 +104,11 @@ def play(seed: int, size: int, slots: int) -> int:
                 box.buf[box.at[i] : box.at[i] + 4] = b"\x62\x02" + bytes([packet_id >> 8, packet_id & 255])
                 box.size[i] = 4
                 entry[1], entry[2] = REL, bytes(box.buf[box.at[i] : box.at[i] + 4])
-                box.set(i, REL)
+                assert box.set(i, REL) == 0
             else:
                 entry[1] = DONE
                 model.clean()
-                box.set(i, DONE)
+                assert box.set(i, DONE) == 0
         elif what == 99:
             box.clear()
             model.entries.clear()
@@ -98,16 +116,16 @@ def play(seed: int, size: int, slots: int) -> int:
     return refused
 
 
-def test_random_operations() -> None:
+def random_operations(make: "Make", seeds: int = 8) -> None:
     refused = 0
-    for seed in range(8):
+    for seed in range(seeds):
         for size, slots in ((8, 1), (30, 3), (64, 2), (100, 8), (200, 16), (60, 40)):
-            refused += play(seed * 7 + size, size, slots)
-    assert refused > 100
+            refused += play(make, seed * 7 + size, size, slots)
+    assert refused > 12 * seeds
 
 
-def test_a_ring_that_is_exactly_full() -> None:
-    box = RamOutbox(32, 4)
+def a_ring_that_is_exactly_full(make: "Make") -> None:
+    box = make(32, 4)
     for _ in range(4):
         at = box.reserve(8)
         assert at >= 0
@@ -121,8 +139,8 @@ def test_a_ring_that_is_exactly_full() -> None:
         assert box.reserve(1) == -1
 
 
-def test_what_was_acknowledged_out_of_order_waits_for_the_oldest() -> None:
-    box = RamOutbox(64, 4)
+def what_was_acknowledged_out_of_order_waits_for_the_oldest(make: "Make") -> None:
+    box = make(64, 4)
     for _ in range(4):
         assert box.reserve(16) >= 0
         box.commit(16, AT1)
@@ -134,8 +152,8 @@ def test_what_was_acknowledged_out_of_order_waits_for_the_oldest() -> None:
     assert box.next == 0 and box.head == 0
 
 
-def test_the_whole_buffer_for_one_message() -> None:
-    box = RamOutbox(100, 4)
+def the_whole_buffer_for_one_message(make: "Make") -> None:
+    box = make(100, 4)
     assert box.reserve(101) == -1
     for _ in range(6):
         assert box.reserve(100) == 0
@@ -144,11 +162,26 @@ def test_the_whole_buffer_for_one_message() -> None:
         box.set(i, DONE)
 
 
-def test_sizes_that_make_no_sense() -> None:
+def sizes_that_make_no_sense(make: "Make") -> None:
     for size, slots in ((7, 1), (100, 0), (100, -1), (100, 65281)):
         try:
-            RamOutbox(size, slots)
+            make(size, slots)
         except ValueError:
             continue
         raise AssertionError((size, slots))
-    assert RamOutbox(8, 65280).slots == 65280
+    assert make(8, 65280).slots == 65280
+
+
+CASES = (
+    random_operations,
+    a_ring_that_is_exactly_full,
+    what_was_acknowledged_out_of_order_waits_for_the_oldest,
+    the_whole_buffer_for_one_message,
+    sizes_that_make_no_sense,
+)
+
+
+def test_every_store_as_the_contract_says() -> None:
+    for make in STORES:
+        for case in CASES:
+            case(make)
