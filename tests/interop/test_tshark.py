@@ -1,8 +1,6 @@
 """tshark, an independent decoder, reads every packet that we write, and finds in it what we put there."""
 
 import json
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +8,7 @@ import vectors
 from test_mqtt_encode import NAMES, encoded
 
 from headwater.mqtt import encode, encode_server, spec
+from tests.interop.tshark import colons, flat, packets
 from tools import pcap, toolchain
 from tools.toolchain import ROOT
 
@@ -45,36 +44,6 @@ WILL = {
 }
 
 
-def flat(tree: Row) -> Row:
-    """tshark's nested fields as one dictionary."""
-    found: Row = {}
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            found.update(flat(value))
-        else:
-            found[name] = value
-    return found
-
-
-def read(path: Path, tshark: Path) -> list[list[Row]]:
-    """Per connection, the MQTT packets that tshark sees; fails when it finds one malformed."""
-    command = [str(tshark), "-r", str(path), "-T", "json", "--no-duplicate-keys", "-d", "tcp.port==1883,mqtt"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    streams: dict[int, list[Row]] = {}
-    for frame in json.loads(done.stdout):
-        layers = frame["_source"]["layers"]
-        assert "_ws.malformed" not in layers, layers
-        packets = layers.get("mqtt", [])
-        for packet in packets if isinstance(packets, list) else [packets]:
-            assert "_ws.malformed" not in packet, packet
-            streams.setdefault(int(layers["tcp"]["tcp.stream"]), []).append(flat(packet))
-    return [streams[number] for number in sorted(streams)]
-
-
-def colons(hexadecimal: str) -> str:
-    return ":".join(f"{byte:02x}" for byte in vectors.unhex(hexadecimal))
-
-
 def text_of(row: Row, name: str) -> str:
     value: bytes = vectors.text_of(row, name)
     return value.decode()
@@ -91,12 +60,16 @@ def expected(call: str, a: Row) -> Row:
                 if value is not None:
                     told = value[part]
                     fields[wanted] = (
-                        colons(told) if part == "message" else told if part == "topic" else str(int(told))
+                        colons(vectors.unhex(told))
+                        if part == "message"
+                        else told
+                        if part == "topic"
+                        else str(int(told))
                     )
         elif field is None or value is None or (name == "packet_id" and value == 0):
             continue
         elif name == "payload":
-            fields[field] = colons(value)
+            fields[field] = colons(vectors.unhex(value))
         elif name == "return_codes":
             fields[field] = [str(code) for code in value] if len(value) > 1 else str(value[0])
         elif name in {"topic", "filter", "client_id", "user_name"}:
@@ -131,16 +104,16 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> list[list[Row]]:
         streams.append([*handshake, (row["call"] not in SERVER_CALLS, bytes(buf[:end]))])
     path = tmp_path_factory.mktemp("tshark") / "packets.pcap"
     pcap.write(path, streams, 1883)
-    packets = read(path, tshark)
-    assert len(packets) == len(VECTORS)
-    return packets
+    found = packets(path, tshark)
+    assert len(found) == len(VECTORS)
+    return found
 
 
 @pytest.mark.needs_tshark
 @pytest.mark.parametrize("number", range(len(VECTORS)), ids=[row["name"] for row in VECTORS])
 def test_tshark_reads_what_we_encode(seen: list[list[Row]], number: int) -> None:
     row = VECTORS[number]
-    packet = seen[number][-1]
+    packet = flat(seen[number][-1])
     call, arguments = row["call"], row["arguments"]
     kind = arguments.get("type") or call.upper()
     assert int(packet["mqtt.msgtype"]) == NAMES.index(kind)

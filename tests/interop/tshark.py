@@ -1,0 +1,39 @@
+"""What tshark makes of MQTT packets in a capture file."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+Fields = dict[str, Any]
+
+
+def packets(path: Path, tshark: Path) -> list[list[Fields]]:
+    """Per connection, the MQTT packets that tshark sees, as nested fields; fails when it finds one malformed."""
+    command = [str(tshark), "-r", str(path), "-T", "json", "--no-duplicate-keys", "-d", "tcp.port==1883,mqtt"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    streams: dict[int, list[Fields]] = {}
+    for frame in json.loads(done.stdout):
+        layers = frame["_source"]["layers"]
+        assert "_ws.malformed" not in layers, layers
+        found = layers.get("mqtt", [])
+        for packet in found if isinstance(found, list) else [found]:
+            assert "_ws.malformed" not in packet, packet
+            streams.setdefault(int(layers["tcp"]["tcp.stream"]), []).append(packet)
+    return [streams[number] for number in sorted(streams)]
+
+
+def flat(tree: Fields) -> Fields:
+    """tshark's nested fields as one dictionary."""
+    found: Fields = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            found.update(flat(value))
+        else:
+            found[name] = value
+    return found
+
+
+def colons(data: bytes) -> str:
+    """Bytes as tshark writes them."""
+    return ":".join(f"{byte:02x}" for byte in data)
