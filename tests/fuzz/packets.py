@@ -128,15 +128,21 @@ def _damage(data: bytes, how: int, at: int, value: int) -> bytes:
 
 
 _damages = st.tuples(st.integers(0, 4), st.integers(0, 300), st.integers(0, 255))
-#: Bytes that were a packet before one to three of them were changed, dropped or added.
-broken = st.builds(
-    lambda packet, damages: _damaged(packet.encoded, damages),
-    sensible,
-    st.lists(_damages, min_size=1, max_size=3),
-)
+
+
+def damaged(packets: st.SearchStrategy[Sample]) -> st.SearchStrategy[bytes]:
+    """Bytes that were one of these packets before one to three of them were changed, dropped or added."""
+    return st.builds(
+        lambda packet, damages: _damaged(packet.encoded, damages),
+        packets,
+        st.lists(_damages, min_size=1, max_size=3),
+    )
 
 
 def _damaged(data: bytes, damages: list[tuple[int, int, int]]) -> bytes:
     for how, at, value in damages:
         data = _damage(data, how, at, value) if data else data
     return data
+
+
+broken = damaged(sensible)
