@@ -84,31 +84,36 @@ def check_utf8(buf: "Bytes", at: int, end: int) -> int:
     Surrogates, overlong forms and code points above U+10FFFF are ill-formed (RFC 3629).
     """
     while at < end:
-        c = buf[at]
-        if 0 < c < 128:
+        if 0 < buf[at] < 128:
             at += 1
             continue
-        if 0xC2 <= c < 0xE0:
-            more = 1
-        elif 0xE0 <= c < 0xF0:
-            more = 2
-        elif 0xF0 <= c < 0xF5:
-            more = 3
-        else:
+        n = _character(buf, at, end)
+        if n == 0:
             return at
-        if at + more >= end:
-            return at
-        d = buf[at + 1]
-        # The second byte of four leading bytes is bounded more tightly: no overlong form, no surrogate, no
-        # U+110000.
-        low = 0xA0 if c == 0xE0 else 0x90 if c == 0xF0 else 0x80
-        high = 0x9F if c == 0xED else 0x8F if c == 0xF4 else 0xBF
-        if not low <= d <= high:
-            return at
-        k = 2
-        while k <= more:
-            if buf[at + k] & 0xC0 != 0x80:
-                return at
-            k += 1
-        at += more + 1
+        at += n
     return -1
+
+
+def _character(buf: "Bytes", at: int, end: int) -> int:
+    """How many bytes the character at ``at`` takes, which is not ASCII; 0 when it is ill-formed, or U+0000."""
+    c = buf[at]
+    if 0xC2 <= c < 0xE0:
+        more = 1
+    elif 0xE0 <= c < 0xF0:
+        more = 2
+    elif 0xF0 <= c < 0xF5:
+        more = 3
+    else:
+        return 0
+    if at + more >= end:
+        return 0
+    d = buf[at + 1]
+    # The second byte of four leading bytes is bounded more tightly: no overlong form, no surrogate, no U+110000.
+    low = 0xA0 if c == 0xE0 else 0x90 if c == 0xF0 else 0x80
+    high = 0x9F if c == 0xED else 0x8F if c == 0xF4 else 0xBF
+    if not low <= d <= high:
+        return 0
+    for k in range(2, more + 1):
+        if buf[at + k] & 0xC0 != 0x80:
+            return 0
+    return more + 1

@@ -36,25 +36,25 @@ def put_publish(
     buf: bytearray, at: int, topic: "Bytes", payload: "Bytes", word: int, properties: "Bytes"
 ) -> int:
     """``publish`` where there is room for it. ``word`` is the first byte and, above it, the packet id."""
-    t = len(topic)
-    n = t + len(payload) + len(properties) + 2
+    n = len(topic) + len(payload) + len(properties) + 2
     if word > 255:
         n += 2
     buf[at] = word & 255
     at = put_varint(buf, at + 1, n)
-    # From here on n is where the packet ends.
-    n += at
-    buf[at] = t >> 8
-    buf[at + 1] = t & 255
+    n = len(topic)
+    buf[at] = n >> 8
+    buf[at + 1] = n & 255
     at += 2
-    t += at
-    buf[at:t] = topic
+    # From here on each field begins at ``at`` and ends at n, or the other way round.
+    n += at
+    buf[at:n] = topic
     if word > 255:
-        buf[t] = word >> 16
-        buf[t + 1] = word >> 8 & 255
-        t += 2
-    at = t + len(properties)
-    buf[t:at] = properties
+        buf[n] = word >> 16
+        buf[n + 1] = word >> 8 & 255
+        n += 2
+    at = n + len(properties)
+    buf[n:at] = properties
+    n = at + len(payload)
     buf[at:n] = payload
     return n
 

@@ -88,7 +88,9 @@ TABLE = (
     b"\x01\x00\x04"  # Shared Subscription Available: CONNACK
 )
 LAST = const(42)
+# Of the type's byte: up to which a property may stand only once, and from which on several times anywhere.
 _ONCE = const(15)
+_ANYWHERE = const(32)
 
 # What a block has is a set of bits, of which a board's small integers hold 30. The identifiers that may stand in the
 # same packet are different modulo this.
@@ -171,13 +173,12 @@ def _property(p: "Packet5", at: int, where: int) -> int:
     ident = p.buf[at]
     if not allowed(ident) & where:
         return E_PROPERTY
-    times = TABLE[ident * 3] >> 4
-    if times < 2:
-        bit = 1 << ident % _SET
-        if p.seen & bit and not (times and where != _SUBSCRIBE):
+    kind = TABLE[ident * 3]
+    if kind < _ANYWHERE:
+        if has(p, ident) and (kind <= _ONCE or where == _SUBSCRIBE):
             return E_REPEATED
-        p.seen |= bit
-    return _value(p, at + 1, TABLE[ident * 3] & 15)
+        p.seen |= 1 << ident % _SET
+    return _value(p, at + 1, kind & 15)
 
 
 def _value(p: "Packet5", at: int, kind: int) -> int:
@@ -349,8 +350,8 @@ class Properties:
         """Put a property behind the others: 0; E_ARGUMENT, also when it must not stand there; E_TOO_LARGE."""
         if not allowed(ident) & self._where:
             return E_ARGUMENT
-        times = TABLE[ident * 3] >> 4
-        if times == 0 or (times == 1 and self._where == _SUBSCRIBE):
+        kind = TABLE[ident * 3]
+        if kind <= _ONCE or (kind < _ANYWHERE and self._where == _SUBSCRIBE):
             if find(self._buf, 4, self._end, ident) >= 0:
                 return E_ARGUMENT
         end = put(self._buf, self._end, len(self._buf), ident, value, value2)
