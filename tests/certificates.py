@@ -73,6 +73,19 @@ def make(
     if issuer is not None:
         key_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.private.public_key())
         builder = builder.add_extension(key_id, critical=False)
+    if authority:
+        usage = dict.fromkeys(
+            ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False
+        )
+        signs = x509.KeyUsage(
+            digital_signature=True,
+            key_cert_sign=True,
+            crl_sign=True,
+            encipher_only=False,
+            decipher_only=False,
+            **usage,
+        )
+        builder = builder.add_extension(signs, critical=True)
     if names:
         subjects = x509.SubjectAlternativeName([_subject(name) for name in names])
         builder = builder.add_extension(subjects, critical=False)

@@ -3,6 +3,7 @@
 =================  =====================================================================================
 ``aio``            asyncio client, in the shape that aiomqtt's users know
 ``connection``     an MQTT session of the core over an asyncio transport
+``route``          how to reach a server: TCP, TLS, WebSocket (``docs/security.md``)
 ``serial_port``    a serial line to a board
 ``capture``        the capture log: writer, reader (``docs/capture-log.md``)
 ``gateway``        serial boards and broker topics into the capture log (``docs/gateway.md``)

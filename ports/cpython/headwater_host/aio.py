@@ -19,9 +19,8 @@ with it, so what was published at QoS 1 or 2 and is not acknowledged goes out ag
 
 import asyncio
 import logging
-import os
 import secrets
-import socket
+import ssl
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
@@ -41,9 +40,11 @@ from headwater_host.errors import (
     MqttRefusedError,
     MqttSubscribeError,
     MqttTimeoutError,
+    MqttTlsError,
     connection_error,
 )
 from headwater_host.messages import Message, Payload, Will, payload_bytes, publish_frame
+from headwater_host.route import Route, Tls
 from headwater_host.rxbuf import MAX_PACKET
 from headwater_host.session import HostClientSession
 from headwater_host.topics import Topic, Wildcard, filter_bytes, topic_bytes, topic_of
@@ -62,6 +63,8 @@ __all__ = [
     "MqttRefusedError",
     "MqttSubscribeError",
     "MqttTimeoutError",
+    "MqttTlsError",
+    "Tls",
     "Topic",
     "Wildcard",
     "Will",
@@ -77,6 +80,10 @@ _LARGE = 512
 class Client:
     """A connection to a server, from ``async with`` to its end, and the session that outlives it.
 
+    - ``port``: 1883, with TLS 8883, with WebSocket 80 or 443.
+    - ``tls``: True for the operating system's authorities, or a ``Tls`` (``headwater_host.route``), or an
+      ``ssl.SSLContext``. Certificate and name are checked unless one of these says otherwise.
+    - ``websocket``: the path, such as ``"/mqtt"``, where the server speaks MQTT over WebSocket.
     - ``identifier``: the client id; without one, a random one is made. A kept session (``clean_session=False``)
       needs one.
     - ``timeout``: seconds that connecting, and each call, may take. ``keepalive``: seconds, 0 for none.
@@ -95,8 +102,10 @@ class Client:
     def __init__(
         self,
         hostname: str,
-        port: int = 1883,
+        port: int | None = None,
         *,
+        tls: Tls | ssl.SSLContext | bool | None = None,
+        websocket: str | None = None,
         identifier: str | None = None,
         username: str | None = None,
         password: str | bytes | None = None,
@@ -123,8 +132,9 @@ class Client:
             )
         if password is not None and username is None:
             raise MqttArgumentError("a password needs a user name (MQTT 3.1.1, 3.1.2.9)")
+        self._route = Route(hostname, port, tls, websocket)
         self.hostname = hostname
-        self.port = port
+        self.port = self._route.port
         self.identifier = "headwater-" + secrets.token_hex(6) if identifier is None else identifier
         self.timeout = timeout
         self.auto_ack = auto_ack
@@ -195,30 +205,20 @@ class Client:
 
     async def _connect(self, connection: Connection) -> None:
         loop = asyncio.get_running_loop()
-        where = f"{self.hostname}:{self.port}"
         deadline = loop.time() + self.timeout
-        try:
-            await asyncio.wait_for(
-                loop.create_connection(lambda: connection, self.hostname, self.port), self.timeout
-            )
-        except asyncio.TimeoutError:
-            raise MqttTimeoutError(f"no connection to {where} within {self.timeout:g} s") from None
-        except (OSError, UnicodeError) as error:
-            # The latter: what was given is no host name at all.
-            raise MqttConnectionError(f"no connection to {where}: {_os_text(error)}") from error
-        if connection.transport is None:
-            raise connection_error(errors.E_CLOSED)
-        endpoint = connection.transport.get_extra_info("socket")
-        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._requests = asyncio.Semaphore(_REQUESTS)
         online = self._online = loop.create_future()
+        await self._route.open(connection, self.timeout)
+        if connection.transport is None:
+            # The server did not want us: with TLS 1.3 it says so only now.
+            online.result()
+        self._requests = asyncio.Semaphore(_REQUESTS)
         bad = self.session.connect(connection.now_ms())
         if bad:
             raise MqttArgumentError(f"CONNECT cannot be built: {reasons.describe(bad)}", bad)
         connection.push()
         await asyncio.wait({online}, timeout=max(0.0, deadline - loop.time()))
         if not online.done():
-            raise MqttTimeoutError(f"{where} did not answer CONNECT within {self.timeout:g} s")
+            raise MqttTimeoutError(f"{self._route} did not answer CONNECT within {self.timeout:g} s")
         online.result()
         # It may have come and gone.
         self._current()
@@ -482,16 +482,9 @@ def _field(what: str, value: str | bytes | None) -> bytes | None:
     """A string of CONNECT: at most 65535 bytes (MQTT 3.1.1, 1.5.3)."""
     try:
         data = value.encode() if isinstance(value, str) else value
-    except UnicodeEncodeError as error:
-        raise MqttArgumentError(f"the {what} cannot be written in UTF-8") from error
+    except UnicodeEncodeError:
+        # Python's error quotes what may be a password.
+        raise MqttArgumentError(f"the {what} cannot be written in UTF-8") from None
     if data is not None and len(data) > 65535:
         raise MqttArgumentError(f"the {what} takes more than 65535 bytes")
     return data
-
-
-def _os_text(error: OSError | UnicodeError) -> str:
-    if isinstance(error, UnicodeError):
-        return "not a host name"
-    if error.errno is None or isinstance(error, socket.gaierror):
-        return error.strerror or str(error)
-    return os.strerror(error.errno)

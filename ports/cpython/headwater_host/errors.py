@@ -46,6 +46,10 @@ class MqttConnectionError(MqttError, ConnectionError):
     """There is no connection: it could not be made, or it was lost. ``code`` says why."""
 
 
+class MqttTlsError(MqttConnectionError):
+    """There is no connection, because the server's certificate does not hold, or TLS failed otherwise."""
+
+
 class MqttProtocolError(MqttConnectionError):
     """The connection was given up because the server sent what MQTT does not allow."""
 
