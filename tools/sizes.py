@@ -27,6 +27,7 @@ from tools.runtimes import RUNTIMES
 #: Component: its entry modules.
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "packets": ("headwater.mqtt.encode", "headwater.mqtt.decode"),
+    "packets of 5.0": ("headwater.mqtt.encode5", "headwater.mqtt.decode5"),
     "session": ("headwater.mqtt.session",),
     "client": ("headwater.client",),
     "server end": ("headwater.mqtt.server",),

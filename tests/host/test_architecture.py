@@ -64,6 +64,10 @@ CORE = [
     ["headwater.link.pump"],
 ]
 LEVEL = {name: level for level, names in enumerate(CORE) for name in names}
+#: What only MQTT 5.0 has, beside the modules whose names end with its number.
+OF_5 = {"headwater.mqtt.properties", "headwater.mqtt.topic_aliases"}
+#: What is for printing.
+NAMES = {"headwater.reasons", "headwater.names5"}
 #: Modules that nothing on a board has: the core must not need them.
 NOT_ON_A_BOARD = {
     "typing",
@@ -125,6 +129,33 @@ def test_modules_of_the_core_import_only_downwards() -> None:
         for imported in runtime_imports(path) & LEVEL.keys():
             assert LEVEL[imported] < LEVEL[name], f"{name} imports {imported}"
     assert names == LEVEL.keys()
+
+
+def reached_from(*entries: str) -> set[str]:
+    """The modules of the core that importing these imports."""
+    files = {module_name(path, ROOT / "sdk"): path for path in (ROOT / "sdk/headwater").rglob("*.py")}
+    found: set[str] = set()
+    waiting = list(entries)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += runtime_imports(files[name]) & files.keys()
+    return found
+
+
+@pytest.mark.parametrize("entry", ["headwater.client", "headwater.mqtt.session", "headwater.mqtt.server"])
+def test_whoever_speaks_3_1_1_alone_does_not_pay_for_other_versions(entry: str) -> None:
+    reached = reached_from(entry)
+    assert {"headwater.mqtt.decode", "headwater.mqtt.spec"} <= reached
+    others = {name for name in reached if name.endswith(("5", "31"))} | reached & OF_5
+    assert not others
+
+
+def test_a_client_does_not_pay_for_the_server_nor_a_board_for_names() -> None:
+    for entry in ("headwater.client", "headwater.mqtt.session5", "headwater.mqtt.session31"):
+        reached = reached_from(entry)
+        assert not {name for name in reached if "server" in name or name in NAMES}, entry
 
 
 def test_the_link_and_mqtt_do_not_know_each_other() -> None:
