@@ -215,6 +215,8 @@ class Client:
             bad = _read(self, self._transport)
             if bad:
                 return bad if bad < 0 else 0
+            if not self.reading:
+                break
         return 0
 
     def wait(self, ms: int) -> int:

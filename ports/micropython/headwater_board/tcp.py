@@ -73,6 +73,10 @@ class Tcp:
                 self._connecting = self._connected = False
                 s.close()
 
+    def source(self) -> "Any":
+        """What ``select.poll`` takes to wait for bytes; None without a connection."""
+        return self._socket
+
     def _begin(self) -> None:
         self.hang_up()
         address = socket.getaddrinfo(self.host, self.port, 0, socket.SOCK_STREAM)[0]
