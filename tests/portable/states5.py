@@ -56,7 +56,7 @@ def connack5(*properties: "tuple[int, int | bytes]") -> bytes:
 
 def made(*properties: "tuple[int, int | bytes]") -> bytes:
     """A block of properties."""
-    block = Properties(200)
+    block = Properties(300)
     for ident, value in properties:
         assert block.add(ident, value) == 0, (ident, value)
     return bytes(block.block)

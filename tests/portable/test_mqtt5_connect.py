@@ -7,6 +7,7 @@ from states5 import CONNACK5, Ends5, client5, connack5, made, online5, text_in
 
 from headwater import errors
 from headwater.mqtt import spec5
+from headwater.mqtt.properties import Properties
 from headwater.mqtt.server import SESSION_PRESENT, ServerSession
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session import ClientSession
@@ -30,7 +31,6 @@ def test_connect_on_the_wire() -> None:
         ({"clean": False}, b"\x21\x00\x14\x11" + NEVER),
         ({"clean": True, "session_expiry": 7}, b"\x21\x00\x14\x11\x00\x00\x00\x07"),
         ({"clean": False, "session_expiry": 0}, b"\x21\x00\x14"),
-        ({"receive_window": 65535}, b""),
         ({"max_packet": 1000}, b"\x21\x00\x14\x27\x00\x00\x03\xe8"),
         ({"aliases_in": IncomingAliases(5, 9)}, b"\x21\x00\x14\x22\x00\x05"),
         ({"aliases_out": OutgoingAliases(5)}, b"\x21\x00\x14"),
@@ -40,6 +40,12 @@ def test_connect_on_the_wire() -> None:
         flags = 2 if options.get("clean", True) else 0
         body = b"\x00\x04MQTT\x05" + bytes([flags, 0, 60, len(block)]) + block + b"\x00\x01c"
         assert drain(c) == b"\x10" + bytes([len(body)]) + body, options
+
+
+def test_the_largest_receive_maximum_is_not_said() -> None:
+    c = ClientSession5(b"c")
+    c._announced = 65535
+    assert bytes(c._announce(Properties(9), 0).block) == b"\x00"
 
 
 def test_constructors_refuse_what_cannot_work() -> None:
@@ -133,7 +139,7 @@ def test_connect_that_cannot_be_built() -> None:
 
 def test_the_receive_maximum_narrows_the_window() -> None:
     """As long as its connection lasts; then ours holds again."""
-    for ours, theirs, window in ((16, 3, 3), (2, 3, 2), (3, 65535, 3)):
+    for ours, theirs, window in ((16, 3, 3), (2, 3, 2), (3, 200, 3)):
         e = Ends5(
             ClientSession5(b"c", 0, False, window=ours, slots=12), ServerSession5(receive_window=theirs)
         )
