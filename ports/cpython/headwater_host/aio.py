@@ -22,14 +22,14 @@ import logging
 import secrets
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from headwater import errors, reasons
 from headwater.mqtt import spec
 from headwater.mqtt.transitions import ONLINE
-from headwater_host.calls import Answers, Inbox, Line
+from headwater_host.calls import Inbox
 from headwater_host.connection import HOLD_APPLICATION, Connection
 from headwater_host.errors import (
     MqttArgumentError,
@@ -43,7 +43,8 @@ from headwater_host.errors import (
     MqttTlsError,
     connection_error,
 )
-from headwater_host.messages import Message, Payload, Will, payload_bytes, publish_frame
+from headwater_host.messages import Message, Payload, Will, payload_bytes
+from headwater_host.outgoing import Outgoing
 from headwater_host.route import Route, Tls
 from headwater_host.rxbuf import MAX_PACKET
 from headwater_host.session import HostClientSession
@@ -158,7 +159,8 @@ class Client:
             raise MqttArgumentError("a will's QoS is 0, 1 or 2")
         session.auto_ack = auto_ack
         session.on_message = self._on_message
-        session.on_delivered = self._on_delivered
+        self._outgoing = Outgoing(session, self._current, self._release_for_answer)
+        session.on_delivered = self._outgoing.delivered
         session.on_answer = self._on_answer
         session.on_online = self._on_online
         session.sink = _TooLarge(self.logger)
@@ -169,10 +171,8 @@ class Client:
         #: The connection while there is one, for programs that go below this face.
         self.connection: Connection | None = None
         self._error = MqttConnectionError("the client is not connected", errors.E_OFFLINE)
-        self._answers = Answers()
+        self._answers = self._outgoing.answers
         self._requests = asyncio.Semaphore(_REQUESTS)
-        self._line = Line()
-        self._room: asyncio.Future[None] | None = None
         self._unacknowledged: deque[Message] = deque()
         self.messages = Inbox(self._current, self._hold_or_release)
 
@@ -268,8 +268,7 @@ class Client:
         """The connection is over for the program: whoever waits hears why."""
         self.connection = None
         self._error = error
-        self._answers.fail(error)
-        self._more_room()
+        self._outgoing.end(error)
         self.messages.end()
 
     def _on_tick(self, now: float) -> None:
@@ -283,7 +282,7 @@ class Client:
 
     # -- publishing and subscribing --------------------------------------------------------------------------------
 
-    async def publish(
+    def publish(
         self,
         topic: str,
         payload: Payload = None,
@@ -291,7 +290,7 @@ class Client:
         retain: bool = False,
         *,
         timeout: float | None = None,
-    ) -> None:
+    ) -> Coroutine[None, None, None]:
         """Publish; returns when the message is handed to the connection (QoS 0), or acknowledged to its end (1, 2).
 
         Several calls may run at a time (``asyncio.gather``); messages leave in the order of the calls. Waits while the
@@ -301,68 +300,31 @@ class Client:
         two at QoS 1 or 2, and when the call is cancelled, a message that was handed in stays in the session: it is
         still sent, now or over the next connection of this client.
         """
-        data = payload_bytes(payload)
-        name = topic_bytes(topic)
-        deadline = self._deadline(timeout)
-        connection = self._current()
-        status = errors.E_AGAIN
-        if not self._line.busy and not connection.paused:
-            status = self._send(connection, name, data, qos, retain)
-        if status == errors.E_AGAIN:
-            status = await self._send_in_turn(deadline, name, data, qos, retain)
-        if status < 0:
-            raise MqttArgumentError(f"not published: {reasons.describe(status)}", status)
-        if status:
-            await self._answer(status, deadline)
+        return self._outgoing.publish(
+            topic, payload, qos, retain, self.timeout if timeout is None else timeout
+        )
 
-    def _send(
+    def post(
         self,
-        connection: Connection,
-        topic: bytes,
-        payload: bytes | bytearray | memoryview,
-        qos: int,
-        retain: bool,
-    ) -> int:
-        """0, a packet id, an error; E_AGAIN when there is no room for now."""
-        if qos == 0:
-            connection.write(publish_frame(topic, payload, retain))
-            return 0
-        status = self.session.publish(topic, payload, qos, retain)
-        if status > 0:
-            connection.push()
-        return errors.E_AGAIN if status == errors.E_WINDOW else status
+        topic: str,
+        payload: Payload = None,
+        qos: int = 0,
+        retain: bool = False,
+        *,
+        timeout: float | None = None,
+    ) -> Coroutine[None, None, None]:
+        """As ``publish``, but returns when the message is handed in, at every QoS: so that many are under way.
 
-    async def _send_in_turn(
-        self, deadline: float, topic: bytes, payload: bytes | bytearray | memoryview, qos: int, retain: bool
-    ) -> int:
-        loop = asyncio.get_running_loop()
-        late = MqttTimeoutError("there was no room for the message in time; it was not sent", errors.E_AGAIN)
-        if not await self._line.enter(deadline):
-            raise late
-        try:
-            while True:
-                connection = self._current()
-                if not connection.paused:
-                    status = self._send(connection, topic, payload, qos, retain)
-                    if status != errors.E_AGAIN:
-                        return status
-                    self._release_for_answer()
-                    self._room = loop.create_future()
-                    await asyncio.wait({self._room}, timeout=max(0.0, deadline - loop.time()))
-                else:
-                    await connection.writable(deadline - loop.time())
-                if loop.time() >= deadline:
-                    raise late
-        finally:
-            self._line.leave()
+        ``drain`` waits for their acknowledgements.
+        """
+        return self._outgoing.post(topic, payload, qos, retain, self.timeout if timeout is None else timeout)
 
-    def _more_room(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+    async def drain(self, timeout: float | None = None) -> None:
+        """Wait until no message of ours is unacknowledged.
 
-    def _on_delivered(self, packet_id: int) -> None:
-        self._answers.settle(packet_id, 0)
-        self._more_room()
+        Raises MqttTimeoutError, and MqttConnectionError: then the messages wait for the next connection.
+        """
+        await self._outgoing.drain(self.timeout if timeout is None else timeout)
 
     def _on_answer(self, packet_id: int, code: int) -> None:
         self._answers.settle(packet_id, code)
@@ -435,7 +397,7 @@ class Client:
             return
         if len(self.messages) <= self._limit // 2:
             connection.release(HOLD_APPLICATION)
-        elif len(self.messages) > self._limit and not self._answers and not self._line.busy:
+        elif len(self.messages) > self._limit and not self._outgoing.is_awaited:
             connection.hold(HOLD_APPLICATION)
 
     def _release_for_answer(self) -> None:

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable
 
 from headwater.errors import E_CLOSED
-from headwater.mqtt.endpoint import Endpoint
 from headwater.mqtt.transitions import CLOSING, ONLINE
+from headwater_host.fast import FastEndpoint
 
 #: How often, in seconds, a connection looks at the clock.
 TICK = 0.5
@@ -38,7 +38,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        session: Endpoint,
+        session: FastEndpoint,
         on_lost: Callable[[int, str], object],
         on_tick: Callable[[float], object] | None = None,
         probe: bytes = b"",
@@ -58,6 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writable: deque[asyncio.Future[None]] = deque()
         self._chunks: list[bytes | bytearray | memoryview] = []
         self._burst = 0
+        session.frames = self._chunks
         self._turn = False
         self._holds = 0
         self._unsent = 0
@@ -165,13 +166,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         session = self.session
         chunks = self._chunks
-        n = session.out()
-        while n > 0:
-            at = session.out_at
-            # A copy: the transport may keep it, and the session uses its buffers again.
-            chunks.append(session.out_buf[at : at + n])
-            session.sent(n)
-            n = session.out()
+        session.take(chunks)
         if chunks:
             session.tx_time = session.now
             transport = self.transport

@@ -13,6 +13,7 @@ from headwater.mqtt.encode import publish_size
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
 from headwater.store import RamOutbox
+from headwater_host.fast import FastEndpoint
 from headwater_host.rxbuf import MAX_PACKET, GrowingRxBuf
 from headwater_host.topics import check_name
 
@@ -104,7 +105,7 @@ class _OpenIds(_Array):
         return self._free[-1]
 
 
-class HostClientSession(ClientSession):
+class HostClientSession(FastEndpoint, ClientSession):
     """A client's session on a computer.
 
     ``max_packet`` is the largest packet that is received whole; larger messages go to ``sink`` or are skipped.
@@ -158,7 +159,7 @@ class HostClientSession(ClientSession):
         return self._ids.find(packet_id)
 
 
-class HostServerSession(ServerSession):
+class HostServerSession(FastEndpoint, ServerSession):
     """A server's end of a connection on a computer, for messages up to ``max_packet`` bytes."""
 
     def __init__(self, *, max_packet: int = MAX_PACKET, response_ms: int = 10000):

@@ -1,0 +1,138 @@
+"""A client's way out: messages are handed in, in the order of the calls; wait for room; are acknowledged."""
+
+import asyncio
+from collections.abc import Callable
+
+from headwater import errors, reasons
+from headwater_host.calls import Answers, Line
+from headwater_host.connection import Connection
+from headwater_host.errors import MqttArgumentError, MqttError, MqttTimeoutError
+from headwater_host.messages import Payload, payload_bytes, publish_frame
+from headwater_host.session import HostClientSession
+from headwater_host.topics import topic_bytes
+
+
+class Outgoing:
+    """What a client publishes.
+
+    ``current`` gives the connection or raises what ended it. ``release`` is called before waiting for an answer, which
+    stands behind what is not being read.
+    """
+
+    def __init__(
+        self, session: HostClientSession, current: Callable[[], Connection], release: Callable[[], object]
+    ):
+        self.answers = Answers()
+        self._session = session
+        self._current = current
+        self._release = release
+        self._line = Line()
+        # Who is first in line, and until how many entries are left in the outbox.
+        self._room: asyncio.Future[None] | None = None
+        self._enough = 0
+        self._drained: asyncio.Future[None] | None = None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a call waits for an answer of the server."""
+        return bool(self.answers) or self._line.busy or self._drained is not None
+
+    async def publish(self, topic: str, payload: Payload, qos: int, retain: bool, timeout: float) -> None:
+        """``Client.publish``."""
+        status = self._send_now(topic, payload, qos, retain)
+        if status:
+            deadline = asyncio.get_running_loop().time() + timeout
+            if status == errors.E_AGAIN:
+                status = await self._send_in_turn(deadline, topic, payload, qos, retain)
+            if status:
+                self._release()
+                await self.answers.wait(status, deadline)
+
+    async def post(self, topic: str, payload: Payload, qos: int, retain: bool, timeout: float) -> None:
+        """``Client.post``."""
+        if self._send_now(topic, payload, qos, retain) == errors.E_AGAIN:
+            deadline = asyncio.get_running_loop().time() + timeout
+            await self._send_in_turn(deadline, topic, payload, qos, retain)
+
+    async def drain(self, timeout: float) -> None:
+        """``Client.drain``."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while self._session.outbox.count:
+            self._current()
+            self._release()
+            if self._drained is None:
+                self._drained = loop.create_future()
+            await asyncio.wait({self._drained}, timeout=max(0.0, deadline - loop.time()))
+            if self._session.outbox.count and loop.time() >= deadline:
+                raise MqttTimeoutError("the server did not acknowledge in time")
+
+    def _send_now(self, topic: str, payload: Payload, qos: int, retain: bool) -> int:
+        """0, a packet id; E_AGAIN when there is no room for now. Raises MqttArgumentError, MqttConnectionError."""
+        connection = self._current()
+        if self._line.busy or connection.paused:
+            return errors.E_AGAIN
+        return self._send(connection, topic, payload, qos, retain)
+
+    def _send(self, connection: Connection, topic: str, payload: Payload, qos: int, retain: bool) -> int:
+        data = payload if type(payload) is bytes else payload_bytes(payload)
+        if qos == 0:
+            connection.write(publish_frame(topic_bytes(topic), data, retain))
+            return 0
+        status = self._session.publish(topic_bytes(topic), data, qos, retain)
+        if status > 0:
+            connection.push()
+            return status
+        if status == errors.E_WINDOW:
+            return errors.E_AGAIN
+        raise MqttArgumentError(f"not published: {reasons.describe(status)}", status)
+
+    async def _send_in_turn(
+        self, deadline: float, topic: str, payload: Payload, qos: int, retain: bool
+    ) -> int:
+        loop = asyncio.get_running_loop()
+        late = MqttTimeoutError("there was no room for the message in time; it was not sent", errors.E_AGAIN)
+        if not await self._line.enter(deadline):
+            raise late
+        try:
+            while True:
+                connection = self._current()
+                if not connection.paused:
+                    status = self._send(connection, topic, payload, qos, retain)
+                    if status != errors.E_AGAIN:
+                        return status
+                    self._release()
+                    # Not for every place that gets free: that would be a turn of the loop for each message.
+                    self._enough = self._session.outbox.count * 3 // 4
+                    self._room = loop.create_future()
+                    await asyncio.wait({self._room}, timeout=max(0.0, deadline - loop.time()))
+                else:
+                    await connection.writable(deadline - loop.time())
+                if loop.time() >= deadline:
+                    raise late
+        finally:
+            self._line.leave()
+
+    def delivered(self, packet_id: int) -> None:
+        """A message is acknowledged to its end."""
+        self.answers.settle(packet_id, 0)
+        if self._room is not None and self._session.outbox.count <= self._enough:
+            self._more_room()
+        if self._drained is not None and not self._session.outbox.count:
+            self._all_done()
+
+    def _more_room(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
+    def _all_done(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+    def end(self, error: MqttError) -> None:
+        """The connection is over: whoever waits hears why."""
+        self.answers.fail(error)
+        self._more_room()
+        self._all_done()
