@@ -82,10 +82,8 @@ def test_draining_ends_with_the_connection_and_the_messages_wait_for_the_next_on
     mosquitto: StartBroker,
 ) -> None:
     async def scenario() -> None:
-        broker = mosquitto(persistence=True)
+        broker = mosquitto()
         client = Client(HOST, broker.port, identifier="poster", clean_session=False)
-        async with Client(HOST, broker.port, identifier="kept", clean_session=False) as reader:
-            await reader.subscribe("kept", qos=1)
         async with client:
             os.kill(broker.pid, signal.SIGSTOP)
             for number in range(50):
@@ -98,10 +96,11 @@ def test_draining_ends_with_the_connection_and_the_messages_wait_for_the_next_on
             with pytest.raises(MqttConnectionError):
                 await client.post("kept", 0, 1)
         broker.start()
-        async with client, Client(HOST, broker.port) as reader:
+        async with Client(HOST, broker.port) as reader:
             await reader.subscribe("kept", qos=1)
-            await client.post("kept", 50, 1)
-            await client.drain()
+            async with client:
+                await client.post("kept", 50, 1)
+                await client.drain()
             assert await take(reader, 51) == list(range(51))
 
     asyncio.run(scenario())

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from tools.bench import board, report
+from tools.bench import board, host, report
 from tools.bench.clients import CLIENTS
 from tools.bench.report import Table
 from tools.broker import BrokerError
@@ -24,7 +24,7 @@ MODULES = {"capture": "tools.bench.capture", "spark": "tools.bench.spark"}
 
 def available() -> list[str]:
     """The names of the benchmarks that this checkout has."""
-    return ["board", *(name for name, module in MODULES.items() if importlib.util.find_spec(module))]
+    return [*WITH_CLIENTS, *(name for name, module in MODULES.items() if importlib.util.find_spec(module))]
 
 
 def _say(text: str) -> None:
@@ -37,6 +37,12 @@ def _board(options: argparse.Namespace) -> tuple[object, list[Table]]:
     return asdict(figures), board.tables(figures)
 
 
+def _host(options: argparse.Namespace) -> tuple[object, list[Table]]:
+    effort = host.QUICK if options.quick else host.Effort()
+    figures = host.measure(effort, options.clients or tuple(host.CLIENTS), _say)
+    return asdict(figures), host.tables(figures)
+
+
 def _module(name: str) -> tuple[object, list[Table]]:
     module = importlib.import_module(MODULES[name])
     rows = [dict(row) for row in module.run()]
@@ -44,6 +50,10 @@ def _module(name: str) -> tuple[object, list[Table]]:
     columns = list(rows[0]) if rows else [name]
     cells = [[str(row.get(column, "")) for column in columns] for row in rows]
     return rows, [Table(title, columns, list(cells))]
+
+
+#: Benchmarks of MQTT clients, which take options.
+WITH_CLIENTS = {"board": _board, "host": _host}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--client",
         action="append",
         dest="clients",
-        choices=list(CLIENTS),
+        choices=list(dict.fromkeys([*CLIENTS, *host.CLIENTS])),
         help="of the MQTT clients only this one; may be given again",
     )
     options = parser.parse_args(arguments)
@@ -73,8 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.names or names:
         _say(name)
         try:
-            figures, tables = _board(options) if name == "board" else _module(name)
-        except (FileNotFoundError, BrokerError, board.DeviceError) as error:
+            measure = WITH_CLIENTS.get(name)
+            figures, tables = measure(options) if measure else _module(name)
+        except (FileNotFoundError, BrokerError, board.DeviceError, host.ClientError) as error:
             _say(f"{name}: {error}")
             return 1
         results[name] = figures

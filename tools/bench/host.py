@@ -1,0 +1,303 @@
+"""MQTT clients on CPython, side by side, against mosquitto: messages per second, processor time per message.
+
+How it measures is told in ``docs/benchmarks.md``. The clients are in ``hosts``; each measurement is a process of its
+own. ``measure`` gives the figures, ``tables`` what is printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import random
+import re
+import select
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tools import toolchain
+from tools.bench.board import machine
+from tools.bench.hosts import sync
+from tools.bench.hosts.job import SIZE, Job, packet
+from tools.bench.report import Table
+from tools.broker import Mosquitto
+from tools.toolchain import CACHE, ROOT
+
+_TIMEOUT_S = 120
+_BUSY_LOAD = 0.5
+_COUNTER = b"$SYS/broker/publish/bytes/received"
+
+
+@dataclass(frozen=True)
+class Client:
+    """One row: what it was installed from, and at which QoS it can publish."""
+
+    label: str
+    distribution: str = ""
+    qos: Sequence[int] = (0, 1, 2)
+
+
+CLIENTS: Mapping[str, Client] = {
+    "floor": Client("raw socket (floor)"),
+    "blocks": Client("raw socket, 64 messages a write", qos=(0,)),
+    "headwater": Client("headwater"),
+    "pymosquitto": Client("pymosquitto (C library)", "pymosquitto"),
+    "mqttium": Client("mqttium", "mqttium"),
+    "gmqtt": Client("gmqtt", "gmqtt"),
+    "chumicro": Client("chumicro-mqtt", "chumicro-mqtt", qos=(0, 1)),
+    "paho": Client("paho-mqtt", "paho-mqtt"),
+    "aiomqtt": Client("aiomqtt", "aiomqtt"),
+    "amqtt": Client("amqtt", "amqtt"),
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One column."""
+
+    key: str
+    title: str
+    task: str
+    qos: int
+
+    def done_by(self, name: str) -> bool:
+        """Whether a client takes part."""
+        return self.qos in CLIENTS[name].qos and (name != "blocks" or self.task == "publish")
+
+
+TASKS: Sequence[Task] = (
+    Task("publish 0", "pub Q0", "publish", 0),
+    Task("publish 1", "pub Q1", "publish", 1),
+    Task("publish 2", "pub Q2", "publish", 2),
+    Task("receive 0", "rx Q0", "receive", 0),
+    Task("receive 1", "rx Q1", "receive", 1),
+)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Rounds; milliseconds to publish for; messages to receive."""
+
+    rounds: int = 7
+    ms: int = 250
+    messages: int = 20_000
+
+
+QUICK = Effort(rounds=1, ms=30, messages=500)
+
+
+@dataclass
+class Figures:
+    """``rates[task][client]``: messages/s, and ``cpu[task][client]``: µs of processor time per message, for each
+    round."""
+
+    interpreter: str = ""
+    machine: str = ""
+    date: str = ""
+    load: float = 0.0
+    rates: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    cpu: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+    def ratios(self, task: str, client: str) -> list[float]:
+        """The rates of a client over those of the floor in the same round."""
+        floor = self.rates[task]["floor"]
+        return [rate / of for rate, of in zip(self.rates[task][client], floor, strict=True)]
+
+
+class ClientError(Exception):
+    """A measurement failed; the text is what the client's process printed."""
+
+
+class Counter:
+    """How many messages of ours the broker has read, by its own count of payload bytes, told once a second."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = sync.join(port, b"bench-counter")
+        sync.subscribe(self._socket, 0, _COUNTER)
+        self._rest = b""
+        self.value = 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def expect(self, value: int) -> None:
+        """Wait until the broker counts ``value``. Raises ClientError when it counts more, or does not get there."""
+        deadline = time.monotonic() + 5
+        while self.value < value:
+            if not select.select([self._socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                break
+            self._rest += sync.some(self._socket)
+            while len(self._rest) > 1 and len(self._rest) >= 2 + self._rest[1]:
+                body, self._rest = self._rest[2 : 2 + self._rest[1]], self._rest[2 + self._rest[1] :]
+                self.value = int(body[2 + len(_COUNTER) :]) // SIZE
+        if self.value != value:
+            raise ClientError(f"the broker has read {self.value} messages; {value} were said to be sent")
+
+
+def installed(client: Client) -> str:
+    """Its version, '' when it is not here."""
+    found = metadata.distributions(name=client.distribution, path=[str(CACHE / "peers"), *sys.path])
+    return next((distribution.version for distribution in found), "")
+
+
+def flood(port: int, qos: int, messages: int) -> None:
+    """Publish so many, numbered, as fast as the broker takes them; at QoS 1 until all are acknowledged."""
+    with contextlib.closing(sync.join(port, b"bench-flood")) as publisher:
+        block = memoryview(b"".join(packet(qos, i) for i in range(messages)))
+        left = 4 * messages if qos else 0
+        publisher.setblocking(False)
+        while block or left:
+            readable, writable, _ = select.select([publisher], [publisher] if block else [], [], _TIMEOUT_S)
+            if not readable and not writable:
+                raise ClientError("the broker takes no more")
+            if readable:
+                left -= len(sync.some(publisher))
+            if writable:
+                block = block[publisher.send(block[: 1 << 16]) :]
+        publisher.setblocking(True)
+        publisher.sendall(b"\xe0\x00")
+        publisher.shutdown(socket.SHUT_WR)
+
+
+class _Run:
+    def __init__(self, effort: Effort, port: int, counter: Counter, cpu: int) -> None:
+        self.effort = effort
+        self.port = port
+        self.cpu = cpu
+        self.counter = counter
+        self.published = counter.value
+
+    def measure(self, name: str, task: Task) -> dict[str, Any]:
+        """Do one task with one client; what it claims is held against what the broker counts."""
+        effort = self.effort
+        job = Job(name, task.task, task.qos, self.port, effort.ms, effort.messages, self.cpu)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tools.bench.hosts", json.dumps(asdict(job))],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        try:
+            if process.stdout.readline() == "ready\n" and task.task == "receive":
+                flood(self.port, task.qos, effort.messages)
+                self.published += effort.messages
+            output, problems = process.communicate(timeout=_TIMEOUT_S)
+            result: dict[str, Any] = json.loads(output)
+        except (subprocess.TimeoutExpired, ValueError) as error:
+            process.kill()
+            output, problems = process.communicate()
+            raise ClientError(f"{name}, {task.title}:\n{output}{problems}{error}") from None
+        if task.task == "publish":
+            self.published += result["messages"]
+        try:
+            self.counter.expect(self.published)
+        except ClientError as error:
+            raise ClientError(f"{name}, {task.title}: {error}") from None
+        return result
+
+
+def measure(
+    effort: Effort, wanted: Sequence[str] = tuple(CLIENTS), say: Callable[[str], object] = print
+) -> Figures:
+    """Measure the clients of ``wanted`` (keys of ``CLIENTS``); those that are not installed are left out and named.
+
+    Raises BrokerError (no mosquitto), ClientError.
+    """
+    before = os.sched_getaffinity(0)
+    # The client has the first processor; the broker, and who sends to it, the last.
+    first, last = min(before), max(before)
+    load = os.getloadavg()[0]
+    if load > _BUSY_LOAD:
+        say(f"this machine is busy (load {load:.1f}): the rates below are worth little")
+    version = platform.python_version()
+    figures = Figures(f"CPython {version}", machine(), time.strftime("%Y-%m-%d"), load)
+    for name in dict.fromkeys(["floor", *wanted]):
+        client = CLIENTS[name]
+        found = installed(client) if client.distribution else ""
+        if client.distribution and not found:
+            figures.missing.append(f"{client.label} is not installed here: ./run bench gets it")
+            say(figures.missing[-1])
+        else:
+            figures.labels[name] = f"{client.label} {found}".strip()
+    os.sched_setaffinity(0, {last})
+    try:
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headwater-bench-")))
+            settings = {"log_type": "error", "sys_interval": 1}
+            broker = stack.enter_context(Mosquitto(folder, settings=settings))
+            counter = stack.enter_context(contextlib.closing(Counter(broker.port)))
+            figures.interpreter += f", mosquitto {_mosquitto()}"
+            run = _Run(effort, broker.port, counter, first)
+            for i in range(effort.rounds):
+                _round(run, figures, i)
+                say(f"round {i + 1} of {effort.rounds}")
+        return figures
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _round(run: _Run, figures: Figures, i: int) -> None:
+    for task in TASKS:
+        names = [name for name in figures.labels if task.done_by(name)]
+        # In another order each time: nobody always follows the same neighbour.
+        random.Random(i).shuffle(names)
+        for name in names:
+            result = run.measure(name, task)
+            rates = figures.rates.setdefault(task.key, {}).setdefault(name, [])
+            rates.append(result["messages"] / result["seconds"])
+            used = figures.cpu.setdefault(task.key, {}).setdefault(name, [])
+            used.append(result["cpu_seconds"] / result["messages"] * 1e6)
+
+
+def _mosquitto() -> str:
+    program = toolchain.find("mosquitto")
+    done = subprocess.run([str(program), "-h"], capture_output=True, text=True, check=False)
+    found = re.search(r"version (\S+)", done.stdout)
+    return found[1] if found else "?"
+
+
+def _rate_cell(figures: Figures, task: str, name: str) -> str:
+    rates = figures.rates.get(task, {}).get(name)
+    if rates is None:
+        return "–"
+    ratios = sorted(figures.ratios(task, name))
+    cell = f"{statistics.median(rates) / 1000:.1f}k"
+    if name == "floor":
+        return f"{cell} ({min(rates) / 1000:.0f}k–{max(rates) / 1000:.0f}k)"
+    return f"{cell} **{statistics.median(ratios):.2f}** ({ratios[0]:.2f}–{ratios[-1]:.2f})"
+
+
+def _cpu_cell(figures: Figures, task: str, name: str) -> str:
+    used = figures.cpu.get(task, {}).get(name)
+    return "–" if used is None else f"{statistics.median(used):.1f}"
+
+
+def _table(figures: Figures, title: str, cell: Callable[[Figures, str, str], str]) -> Table:
+    table = Table(title, ["", *(task.title for task in TASKS)])
+    for name, label in figures.labels.items():
+        table.rows.append([label, *(cell(figures, task.key, name) for task in TASKS)])
+    return table
+
+
+def tables(figures: Figures) -> list[Table]:
+    """The figures as two tables; the first says where and when."""
+    rates = _table(figures, "Messages/s, ratio to the floor (spread)", _rate_cell)
+    rates.notes = (
+        f"{figures.interpreter}; {figures.machine}; {figures.date}.",
+        *(f"Left out: {reason}." for reason in figures.missing),
+    )
+    return [rates, _table(figures, "Processor time of the client, µs per message", _cpu_cell)]
