@@ -120,6 +120,11 @@ def test_every_property_twice() -> None:
             assert got[0] == 0 if many else got == (errors.E_REPEATED, at), (kind, ident, got)
 
 
+def test_two_properties_may_stand_more_than_once() -> None:
+    many = [ident for ident in PROPERTIES if props.many(ident)]
+    assert sorted(many) == [spec5.SUBSCRIPTION_IDENTIFIER, spec5.USER_PROPERTY]
+
+
 def test_all_properties_of_a_packet_beside_each_other() -> None:
     """None is taken for another: the set of those that were there tells them apart."""
     legal = standing()
@@ -287,6 +292,7 @@ def test_what_is_no_property() -> None:
             assert made.add(ident, 1) == errors.E_ARGUMENT, ident
             assert props.put(bytearray(9), 0, 9, ident, b"a") == errors.E_ARGUMENT
             assert props.kind_of(ident) == props.allowed(ident) == 0
+            assert not props.many(ident)
     assert made.block == b"\x00"
 
 

@@ -40,7 +40,11 @@ def put_publish(
     if word > 255:
         n += 2
     buf[at] = word & 255
-    at = put_varint(buf, at + 1, n)
+    if n < 128:
+        buf[at + 1] = n
+        at += 2
+    else:
+        at = put_varint(buf, at + 1, n)
     n = len(topic)
     buf[at] = n >> 8
     buf[at + 1] = n & 255
@@ -53,7 +57,11 @@ def put_publish(
         buf[n + 1] = word >> 8 & 255
         n += 2
     at = n + len(properties)
-    buf[n:at] = properties
+    if at == n + 1:
+        # No properties; quicker than a slice.
+        buf[n] = 0
+    else:
+        buf[n:at] = properties
     n = at + len(payload)
     buf[at:n] = payload
     return n
