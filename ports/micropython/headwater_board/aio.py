@@ -1,0 +1,281 @@
+"""The client for asyncio on a board: ``await`` what has an answer, and iterate over what arrives.
+
+    keeper = Keeper(Client(Tcp("broker.local"), b"board-1", clean=False))
+    async with aio.Client(keeper) as client:
+        await client.subscribe(b"board-1/commands", 1)
+        await client.publish(b"board-1/hello", b"", 1)
+        async for message in client:
+            print(message.topic, message.payload)
+
+A task keeps the connection (``headwater.keeper``), so that nothing here is lost or raised because of a broken one:
+what is awaited comes about on the next. To wait no longer than so long, use ``asyncio.wait_for_ms``: any of these
+calls may be cancelled. What allocates, and how much: ``docs/connection.md``.
+"""
+
+import asyncio
+
+from headwater.errors import E_AGAIN, E_OFFLINE, E_REFUSED, E_WINDOW, HeadwaterError
+from headwater.keeper import GIVEN_UP, OFF, ONLINE, Keeper
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any
+
+    from headwater.mqtt.decode import Packet
+    from headwater.types import Bytes
+
+    core: Any
+
+    def ticks_ms() -> int:
+        """``time.ticks_ms``, as the integer that it is."""
+        ...
+else:
+    from asyncio import core
+    from time import ticks_ms
+
+_TICKS_MASK = 0x3FFFFFFF
+_LATER = (E_WINDOW, E_AGAIN, E_OFFLINE)
+_TURN_MS = 20
+
+
+class Message:
+    """A message that has arrived. ``acknowledge`` of the client wants it, where that is the program's affair."""
+
+    def __init__(self, packet: "Packet", epoch: int):
+        self.topic = packet.topic_text()
+        self.payload = packet.payload_bytes()
+        self.qos = packet.qos()
+        self.retain = packet.retain()
+        self.packet_id = packet.packet_id
+        self.epoch = epoch
+
+
+class Client:
+    """``keeper`` is started and stopped by ``async with``; ``keeper.client`` is the client that it keeps.
+
+    ``queue``: how many messages may wait for the iteration. When they do, nothing more is read, and the server has to
+    wait: there are never more than these and what was in the receive buffer. ``turn_ms`` is how often the keeper is
+    polled besides when something arrives. On leaving, up to ``close_ms`` go to what is unsent or unacknowledged; none
+    after an exception.
+
+    Handlers of the keeper may be set, but for ``on_answer``; ``keeper.client.on_message`` may be set as well: messages
+    then go to that handler, without being copied, and none to the iteration. What a handler raises goes to the loop's
+    exception handler.
+    """
+
+    def __init__(self, keeper: Keeper, queue: int = 8, turn_ms: int = 50, close_ms: int = 5000):
+        self.keeper = keeper
+        self.queue = queue
+        self.turn_ms = turn_ms
+        self.close_ms = close_ms
+        self._changed = asyncio.Event()
+        self._inbox: list[Message] = []
+        # Who waits for an acknowledgement, by packet id; and for an answer: [filter, code].
+        self._undelivered: dict[int, object] = {}
+        self._asking: list[list[Any]] = []
+        # Whether somebody waits for room, which nothing announces.
+        self._crowded = False
+        self._keeping: Any = None
+        self._listening: Any = None
+        self._source: Any = None
+        self._inner = keeper.on_delivered
+        keeper.on_delivered = self._delivered
+        keeper.on_answer = self._answered
+        if keeper.client.on_message is None:
+            keeper.client.on_message = self._arrived
+
+    async def __aenter__(self) -> "Client":
+        self.keeper.start()
+        self._keeping = asyncio.create_task(self._keep())
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            if kind is None:
+                await self._flush(self.close_ms)
+        finally:
+            self._keeping.cancel()
+            self.keeper.stop()
+            self._listen()
+            self._notify()
+
+    async def online(self) -> None:
+        """Wait until there is a connection; raises HeadwaterError when the keeper has given up."""
+        while self.keeper.state != ONLINE:
+            await self._change()
+
+    async def publish(
+        self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False, wait: bool = True
+    ) -> int:
+        """Publish: 0, or the packet id.
+
+        Waits for room, at QoS 0 for a connection, and at QoS 1 and 2 until the message is acknowledged, unless ``wait``
+        is False. Cancelled after it was handed in, it is delivered all the same. Raises HeadwaterError: E_TOPIC,
+        E_QOS, E_ARGUMENT, E_TOO_LARGE; E_REFUSED and others when the keeper has given up, E_OFFLINE when it was
+        stopped. ``keeper.publish`` is the one that waits for nothing, and allocates nothing.
+        """
+        status = self.keeper.publish(topic, payload, qos, retain)
+        while status in _LATER:
+            self._crowded = True
+            await self._change()
+            status = self.keeper.publish(topic, payload, qos, retain)
+        if status < 0:
+            raise HeadwaterError(status)
+        if status and wait:
+            mine = self._undelivered[status] = object()
+            try:
+                while self._undelivered.get(status) is mine:
+                    await self._change()
+            finally:
+                if self._undelivered.get(status) is mine:
+                    del self._undelivered[status]
+        return status
+
+    async def flush(self, timeout_ms: int) -> None:
+        """Wait until everything published is acknowledged; raises HeadwaterError: E_TIMEOUT, or as ``online``."""
+        status = await self._flush(timeout_ms)
+        if status:
+            raise HeadwaterError(status)
+
+    async def subscribe(self, topic_filter: "Bytes", qos: int = 0) -> int:
+        """Subscribe, now and on all connections to come: the QoS that the server grants.
+
+        Raises HeadwaterError: E_REFUSED for a filter that the server refuses, E_FILTER, E_QOS, E_ARGUMENT; E_WINDOW
+        when the keeper has no room for another one. Cancelled, it goes on: ``unsubscribe``.
+        """
+        return await self._ask(topic_filter, self.keeper.subscribe(topic_filter, qos))
+
+    async def unsubscribe(self, topic_filter: "Bytes") -> None:
+        """Take a subscription back; raises HeadwaterError, E_UNKNOWN_ID for one that there is not."""
+        await self._ask(topic_filter, self.keeper.unsubscribe(topic_filter))
+
+    async def acknowledge(self, message: Message) -> None:
+        """Acknowledge a message, where ``keeper.client.session.auto_ack`` is off; in the order of arrival.
+
+        Raises HeadwaterError: E_STATE when its connection is over, and it will come again.
+        """
+        if message.qos:
+            session = self.keeper.client.session
+            status = session.acknowledge(message.packet_id, message.qos, message.epoch)
+            while status == E_AGAIN:
+                self._crowded = True
+                await self._change()
+                status = session.acknowledge(message.packet_id, message.qos, message.epoch)
+            if status:
+                raise HeadwaterError(status)
+            self._turn()
+
+    def __aiter__(self) -> "Client":
+        return self
+
+    async def __anext__(self) -> Message:
+        while not self._inbox:
+            if self.keeper.state == OFF:
+                raise StopAsyncIteration
+            await self._change()
+        message = self._inbox.pop(0)
+        if not self.keeper.client.reading and len(self._inbox) < self.queue:
+            self.keeper.client.reading = True
+            self._turn()
+        return message
+
+    # -- the connection ------------------------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        while True:
+            self._turn()
+            await asyncio.sleep_ms(self.turn_ms)
+
+    def _turn(self) -> None:
+        keeper = self.keeper
+        state = keeper.state
+        try:
+            keeper.poll()
+        except Exception as e:
+            asyncio.get_event_loop().call_exception_handler(
+                {"message": "a handler failed", "exception": e, "future": None}
+            )
+        self._listen()
+        if self._crowded or keeper.state != state:
+            self._crowded = False
+            self._notify()
+
+    def _listen(self) -> None:
+        """Have a task that listens to the socket in use, if any; and none that listens to another."""
+        client = self.keeper.client
+        source = None
+        if client._transport is not None and client.reading and hasattr(client.dialer, "source"):
+            source = client.dialer.source()
+        if source is not self._source:
+            self._source = source
+            task = self._listening
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+            self._listening = None
+            if source is not None:
+                listener: Any = self._wait_for_bytes(source)
+                self._listening = asyncio.create_task(listener)
+
+    def _wait_for_bytes(self, source: "Any") -> "Generator[None, None, None]":
+        # A task of its own for each socket: asyncio's queue must not be left with one that is closed.
+        while self._source is source:
+            yield core._io_queue.queue_read(source)
+            if self._source is source:
+                self._turn()
+
+    def _arrived(self, packet: "Packet") -> None:
+        client = self.keeper.client
+        self._inbox.append(Message(packet, client.session.epoch))
+        if len(self._inbox) >= self.queue:
+            client.reading = False
+        self._notify()
+
+    def _delivered(self, packet_id: int) -> None:
+        if self._undelivered.pop(packet_id, None) is not None:
+            self._notify()
+        if self._inner is not None:
+            self._inner(packet_id)
+
+    def _answered(self, topic_filter: "Bytes", code: int) -> None:
+        for one in self._asking:
+            if one[0] == topic_filter and one[1] is None:
+                one[1] = code
+                self._notify()
+
+    async def _ask(self, topic_filter: "Bytes", status: int) -> int:
+        if status < 0:
+            raise HeadwaterError(status)
+        mine = [bytes(topic_filter), None]
+        self._asking.append(mine)
+        self._turn()
+        try:
+            while mine[1] is None:
+                await self._change()
+        finally:
+            self._asking.remove(mine)
+        code: Any = mine[1]
+        if code < 0 or code & 0x80:
+            raise HeadwaterError(code if code < 0 else E_REFUSED)
+        return int(code)
+
+    async def _flush(self, timeout_ms: int) -> int:
+        begin = ticks_ms()
+        while self.keeper.waiting():
+            if (ticks_ms() - begin) & _TICKS_MASK >= timeout_ms or self.keeper.state in (OFF, GIVEN_UP):
+                return self.keeper.flush(0)
+            await asyncio.sleep_ms(_TURN_MS)
+        return 0
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    async def _change(self) -> None:
+        """Wait until something has happened; raises HeadwaterError when nothing will."""
+        if self.keeper.state in (OFF, GIVEN_UP):
+            raise HeadwaterError(self.keeper.status or E_OFFLINE)
+        await self._changed.wait()
+
+    def _notify(self) -> None:
+        """Wake everybody who waits: each knows what for."""
+        self._changed.set()
+        self._changed.clear()
