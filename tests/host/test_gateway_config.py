@@ -17,6 +17,8 @@ from headwater_host.gateway.config import (
     parse_serial,
     parse_topic,
 )
+from headwater_host.route import Tls
+from tests.certificates import make
 from tests.host.command import headwater
 from tools.toolchain import ROOT
 
@@ -209,6 +211,65 @@ def test_it_is_looked_at_as_a_whole() -> None:
         check(GatewayConfig(log, (SerialConfig("/dev/null"), SerialConfig("/dev/../dev/null", 9600))))
     checked = check(GatewayConfig(log, brokers=(BrokerConfig("h", topics=(("a", 1),)),) * 2))
     assert len({broker.client_id for broker in checked.brokers}) == 2
+
+
+@pytest.mark.parametrize(
+    "keys, tls, port",
+    [
+        ("tls = true", Tls(), 8883),
+        ("tls = true\nport = 1", Tls(), 1),
+        ("tls = false", None, 1883),
+        ('cafile = "ca.pem"', Tls(Path("ca.pem")), 8883),
+        ('cafile = "ca.pem"\ninsecure = true', Tls(Path("ca.pem"), check_hostname=False), 8883),
+        ('server_name = "inside"\nwebsocket = "/mqtt"', Tls(server_name="inside"), 443),
+        ('cert = "own.pem"\nkey = "own.key.pem"', Tls(cert=Path("own.pem"), key=Path("own.key.pem")), 8883),
+        ('websocket = "/mqtt"', None, 80),
+    ],
+)
+def test_how_a_broker_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str, tls: Tls | None, port: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path, "ca", authority=True)
+    make(tmp_path, "own")
+    Path("gateway.toml").write_text(f'capture = "log"\n[[broker]]\nhost = "h"\ntopics = ["#"]\n{keys}\n')
+    (broker,) = check(load(Path("gateway.toml"))).brokers
+    assert (broker.tls, broker.port) == (tls, port)
+    assert broker.websocket == ("/mqtt" if "websocket" in keys else None)
+
+
+@pytest.mark.parametrize(
+    "keys, line, says",
+    [
+        ("tls = 1", 5, "'tls' in [[broker]] is true or false, not 1"),
+        ('tls = false\ncafile = "ca.pem"', 6, "'cafile' in [[broker]] needs TLS, and 'tls' is false"),
+        ("insecure = true", 5, "'insecure' in [[broker]] needs 'tls'"),
+        ('tls = true\ncafile = "none.pem"', 6, "cannot use the CA in none.pem: No such file"),
+        ('cert = "none.pem"', 5, "cannot use the certificate none.pem: No such file"),
+        ('key = "none.pem"', 5, "a client's key needs its certificate"),
+        ('websocket = "mqtt"', 5, "'mqtt' is not a path for WebSocket"),
+        ("websocket = true", 5, "'websocket' in [[broker]] is a path"),
+        ("server_name = 5", 5, "'server_name' in [[broker]] is a host name or address, not 5"),
+        ("username = 12345", 5, "'username' in [[broker]] is a text, not another kind of value"),
+        (
+            "password_file = ['secret']",
+            5,
+            "the first line of which is the password, not another kind of value",
+        ),
+        ("password = 'secret'", 5, "there is no key 'password' in [[broker]]"),
+    ],
+)
+def test_how_a_broker_cannot_be_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str, line: int, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("gateway.toml").write_text(f'capture = "log"\n[[broker]]\nhost = "h"\ntopics = ["#"]\n{keys}\n')
+    with pytest.raises(ConfigError) as caught:
+        load(Path("gateway.toml"))
+    assert str(caught.value).startswith(f"gateway.toml, line {line}: ")
+    assert says in str(caught.value)
+    assert "12345" not in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

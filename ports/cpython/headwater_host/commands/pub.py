@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Publish. At QoS 1 and 2 the command ends well only when the server has acknowledged everything."
     )
-    parser.add_argument("-t", "--topic", type=options.topic, required=True)
+    parser.add_argument("-t", "--topic", type=options.topic)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("-m", "--message", metavar="TEXT", help="the payload, sent in UTF-8")
     what.add_argument(
@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Publish; 0 when all was acknowledged (QoS 1, 2) or sent (QoS 0)."""
+    args.topic, *more = options.topics(args, [] if args.topic is None else [args.topic])
+    if more:
+        raise CommandError("one topic: -t, or in the path of -L", USAGE)
     # The error that ends the command says it.
     logging.getLogger("headwater.client").addHandler(logging.NullHandler())
     client = options.make_client(args)

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topic",
         type=options.topic_filter,
         action="append",
-        required=True,
+        default=[],
         help="a filter; repeatable",
     )
     parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0)
@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
     """Print messages; see ``add_arguments`` for when it ends how."""
     if args.keep_session and not args.id:
         raise CommandError("--keep-session needs an identifier: -i", USAGE)
+    args.topic = options.topics(args, args.topic)
     logging.getLogger("headwater.client").addHandler(logging.NullHandler())
     client = options.make_client(args, clean_session=not args.keep_session, auto_ack=False)
     code = options.run_until_signal(_subscribe(client, args))

@@ -26,7 +26,8 @@ class BrokerSource(Source):
     """Subscribes to the topics of ``config`` in a session that the broker keeps, and reconnects for ever."""
 
     def __init__(self, landing: Landing, config: BrokerConfig):
-        super().__init__(landing, f"mqtt:{config.host}:{config.port}")
+        route = config.route
+        super().__init__(landing, f"mqtt:{route}")
         self._topics = config.topics
         # The client's own words would come twice.
         quiet = logging.getLogger("headwater.gateway.client")
@@ -35,6 +36,8 @@ class BrokerSource(Source):
         self._client = Client(
             config.host,
             config.port,
+            tls=config.tls,
+            websocket=config.websocket,
             identifier=config.client_id,
             username=config.username,
             password=config.password,

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from headwater_host.errors import MqttArgumentError
+from headwater_host.route import DEFAULT_PORTS, Route, Tls
 from headwater_host.topics import filter_bytes
 
-DEFAULT_PORT = 1883
 DEFAULT_BAUD = 115200
 DEFAULT_QOS = 1
 # From here on a number behind the last colon of a port is a speed; device paths have smaller ones.
@@ -35,16 +35,23 @@ class SerialConfig:
 
 @dataclass(frozen=True)
 class BrokerConfig:
-    """A broker, and the topics to land from it, each with the QoS to ask for."""
+    """A broker, and the topics to land from it, each with the QoS to ask for. Without ``port`` it is the usual one."""
 
     host: str
-    port: int = DEFAULT_PORT
+    port: int | None = None
     topics: tuple[tuple[str, int], ...] = ()
     client_id: str = ""
-    username: str | None = None
-    password: bytes | None = None
+    username: str | None = field(default=None, repr=False)
+    password: bytes | None = field(default=None, repr=False)
     keepalive: int = 60
     timeout: float = 10.0
+    tls: Tls | None = None
+    websocket: str | None = None
+
+    @property
+    def route(self) -> Route:
+        """The way there. Raises MqttArgumentError."""
+        return Route(self.host, self.port, self.tls, self.websocket)
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,7 @@ def _serial(port: str, baud: int) -> SerialConfig:
 def parse_broker(text: str) -> tuple[str, int]:
     """``HOST[:PORT]``; an IPv6 address stands in brackets. Raises ConfigError."""
     match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]\s]+))(?::([0-9]{1,5}))?", text)
-    port = int(match[3]) if match and match[3] else DEFAULT_PORT
+    port = int(match[3]) if match and match[3] else DEFAULT_PORTS[False, False]
     if not match or not 1 <= port <= 65535:
         raise ConfigError(f"{text!r} is not HOST[:PORT]")
     return match[1] or match[2], port
@@ -115,7 +122,7 @@ def check(config: GatewayConfig) -> GatewayConfig:
     brokers = []
     for number, broker in enumerate(config.brokers):
         if not broker.topics:
-            raise ConfigError(f"the broker {broker.host}:{broker.port} needs a topic")
+            raise ConfigError(f"the broker {broker.host} needs a topic")
         names = [name for name, _ in broker.topics]
         for name in names:
             if names.count(name) > 1:
@@ -135,6 +142,8 @@ class _Key:
     what: str
     convert: Callable[[Any], Any]
     required: bool = False
+    #: Whether its value is nobody's business.
+    secret: bool = False
 
 
 def _text(value: object) -> str:
@@ -154,6 +163,12 @@ def _whole(least: int, most: int) -> Callable[[object], int]:
         return value
 
     return convert
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
 
 
 def _seconds(value: object) -> float:
@@ -197,13 +212,22 @@ _BROKER = {
         'a list of topic filters, each with ":0", ":1" or ":2" behind it or not', _topics, required=True
     ),
     "client_id": _Key("a text", _text),
-    "username": _Key("a text", _text),
+    "username": _Key("a text", _text, secret=True),
     "password_file": _Key(
-        "a file, the first line of which is the password", lambda v: read_password(_path(v))
+        "a file, the first line of which is the password", lambda v: read_password(_path(v)), secret=True
     ),
     "keepalive": _Key("a whole number of seconds from 0 to 65535", _whole(0, 65535)),
     "timeout": _Key("a number of seconds above 0", _seconds),
+    "websocket": _Key('a path, such as "/mqtt"', _text),
+    "tls": _Key("true or false", _truth),
+    "cafile": _Key("a file with the authorities that vouch for the broker", _path),
+    "cert": _Key("a file with the gateway's certificate", _path),
+    "key": _Key("a file with its key", _path),
+    "server_name": _Key("a host name or address", _text),
+    "insecure": _Key("true or false", _truth),
 }
+#: Keys that ask for TLS: the fields of ``Tls`` that they are.
+_TLS = {"cafile": "ca", "cert": "cert", "key": "key", "server_name": "server_name"}
 
 
 @dataclass
@@ -250,7 +274,8 @@ class _File:
             except ConfigError as error:
                 raise self.fail(f"{name!r}{where}: {error}", table, index, name) from error
             except (ValueError, TypeError) as error:
-                text = f"{name!r}{where} is {keys[name].what}, not {value!r}"
+                found = "another kind of value" if keys[name].secret else repr(value)
+                text = f"{name!r}{where} is {keys[name].what}, not {found}"
                 raise self.fail(text, table, index, name) from error
         for name, key in keys.items():
             if key.required and name not in values:
@@ -265,6 +290,28 @@ class _File:
                 raise self.fail(f"{name!r} is {_TOP[name].what}", key=name)
             tables.append(self.take(table, keys, name, index))
         return tables
+
+
+def _broker(file: _File, index: int, values: dict[str, Any]) -> BrokerConfig:
+    wanted = values.pop("tls", None)
+    insecure = values.pop("insecure", False)
+    password = values.pop("password_file", None)
+    given = [key for key in _TLS if key in values]
+    fields = {_TLS[key]: values.pop(key) for key in given}
+    if wanted is False and given:
+        raise file.fail(
+            f"{given[0]!r} in [[broker]] needs TLS, and 'tls' is false", "broker", index, given[0]
+        )
+    tls = Tls(**fields, check_hostname=not insecure) if wanted or given else None
+    if insecure and tls is None:
+        raise file.fail("'insecure' in [[broker]] needs 'tls'", "broker", index, "insecure")
+    broker = BrokerConfig(**values, password=password, tls=tls)
+    try:
+        # Files that cannot be used are found now, and not when a connection is wanted.
+        port = broker.route.port
+    except MqttArgumentError as error:
+        raise file.fail(str(error), "broker", index, next(iter(given), "websocket")) from None
+    return replace(broker, port=port)
 
 
 def load(path: Path, capture: Path | None = None) -> GatewayConfig:
@@ -286,10 +333,9 @@ def load(path: Path, capture: Path | None = None) -> GatewayConfig:
     where = capture or top.get("capture")
     if where is None:
         raise file.fail("'capture' is missing: a directory")
-    brokers = []
-    for broker in file.tables(top, "broker", _BROKER):
-        password = broker.pop("password_file", None)
-        brokers.append(BrokerConfig(**broker, password=password))
+    brokers = [
+        _broker(file, index, broker) for index, broker in enumerate(file.tables(top, "broker", _BROKER))
+    ]
     return GatewayConfig(
         where,
         tuple(SerialConfig(**serial) for serial in file.tables(top, "serial", _SERIAL)),

@@ -1,0 +1,147 @@
+"""``headwater pub``, ``sub`` and ``gateway`` over TLS and WebSocket, against mosquitto."""
+
+import base64
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headwater_host.capture import CaptureReader
+from tests.certificates import Pki
+from tests.host.command import headwater, running
+from tests.interop.test_cli_pub_sub import subscribed
+from tools.broker import HOST, Mosquitto, free_port
+
+pytestmark = pytest.mark.needs_mosquitto
+StartBroker = Callable[..., Mosquitto]
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return Pki(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture(scope="module")
+def broker(mosquitto: StartBroker, pki: Pki) -> Mosquitto:
+    return mosquitto(settings=pki.listener(pki.server))
+
+
+def test_options_of_mosquittos_users(broker: Mosquitto, pki: Pki, tmp_path: Path) -> None:
+    """--cafile turns TLS on, --insecure leaves the name unchecked and nothing else."""
+    where = ["-h", HOST, "-p", broker.port, "--cafile", pki.ca.cert]
+    with running("sub", *where, "-t", "cli/tls", "-i", "tls", "-C", 3, directory=tmp_path) as sub:
+        subscribed(broker, "tls")
+        assert headwater("pub", *where, "-t", "cli/tls", "-m", "1", "-q", 1).returncode == 0
+        assert headwater("pub", *where, "-t", "cli/tls", "-m", "2", "-q", 1, "--insecure").returncode == 0
+        url = f"mqtts://{HOST}:{broker.port}/cli/tls"
+        sent = headwater("pub", "-L", url, "--cafile", pki.ca.cert, "-m", "3", "-q", 1)
+        assert (sent.returncode, sent.stderr) == (0, b"")
+        assert sub.wait() == 0
+        assert sub.output == b"1\n2\n3\n"
+    refused = headwater("pub", *where[:4], "--cafile", pki.stranger.cert, "-t", "a", "-n", "--insecure")
+    assert refused.returncode == 3
+    assert b"TLS: the server's certificate is refused" in refused.stderr
+    assert b"Traceback" not in refused.stderr
+    refused = headwater("pub", "-L", f"mqtts://{HOST}:{broker.port}/a", "-n")
+    assert refused.returncode == 3
+    assert b"TLS: the server's certificate is refused" in refused.stderr
+
+
+def test_a_wrong_name_and_insecure(mosquitto: StartBroker, pki: Pki) -> None:
+    with mosquitto(settings=pki.listener(pki.elsewhere)) as broker:
+        where = ["-h", HOST, "-p", broker.port, "--cafile", pki.ca.cert, "-t", "a", "-n"]
+        refused = headwater("pub", *where)
+        assert refused.returncode == 3
+        assert b"IP address mismatch" in refused.stderr
+        assert headwater("pub", *where, "--insecure", "-q", 1).returncode == 0
+
+
+def test_our_own_certificate(mosquitto: StartBroker, pki: Pki) -> None:
+    with mosquitto(settings=pki.listener(pki.server, clients=True)) as broker:
+        where = ["-h", HOST, "-p", broker.port, "--cafile", pki.ca.cert, "-t", "a", "-n", "-q", 1]
+        assert headwater("pub", *where, "--cert", pki.client.cert, "--key", pki.client.key).returncode == 0
+        assert headwater("pub", *where).returncode == 3
+        wrong = headwater("pub", *where, "--cert", pki.client.cert, "--key", pki.server.key)
+        assert wrong.returncode == 2
+        assert b"key values mismatch" in wrong.stderr
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_websocket(mosquitto: StartBroker, pki: Pki, tmp_path: Path, secure: bool) -> None:
+    port = free_port()
+    own = pki.listener(pki.server) if secure else {}
+    settings = {"listener ": f"{port} {HOST}", "protocol": "websockets", **own}
+    broker = mosquitto(settings=settings)
+    with broker:
+        where = ["-L", f"{'wss' if secure else 'ws'}://{HOST}:{port}", "-t", "cli/ws"]
+        where += ["--cafile", str(pki.ca.cert)] if secure else []
+        with running("sub", *where, "-i", "web", "-C", 1, directory=tmp_path) as sub:
+            subscribed(broker, "web")
+            sent = headwater("pub", *where, "-m", "over the web", "-q", 1)
+            assert (sent.returncode, sent.stderr) == (0, b"")
+            assert sub.wait() == 0
+            assert sub.output == b"over the web\n"
+
+
+def test_user_and_password_in_a_url(mosquitto: StartBroker, tmp_path: Path) -> None:
+    passwords = tmp_path / "passwords"
+    # As mosquitto_passwd, which is in another package, would write it.
+    salt = os.urandom(12)
+    digest = hashlib.pbkdf2_hmac("sha512", b"p@ss:w/rd", salt, 101)
+    line = f"who@me:$7$101${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}\n"
+    passwords.write_text(line)
+    with mosquitto(settings={"allow_anonymous": "false", "password_file": passwords}) as broker:
+        url = f"mqtt://who%40me:p%40ss:w%2Frd@{HOST}:{broker.port}/a"
+        sent = headwater("pub", "-L", url, "-n", "-q", 1)
+        assert (sent.returncode, sent.stderr) == (0, b"")
+        refused = headwater("pub", "-L", url, "-n", "-q", 1, "-P", "hunter2")
+        assert refused.returncode == 1
+        assert b"hunter2" not in refused.stderr
+        assert b"who@me" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (["-L", "mqtt://h/a", "-p", "1"], b"leave out -h and -p"),
+        (["-L", "mqtt://h/a", "-h", "g"], b"leave out -h and -p"),
+        (["-L", "mqtt://h"], b"name a topic"),
+        (["-L", "ws://h/a"], b"name a topic"),
+        ([], b"name a topic"),
+        (["-t", "a", "--insecure"], b"--insecure needs TLS"),
+        (["-t", "a", "--cafile", "none.pem"], b"cannot use the CA in none.pem"),
+        (["-t", "a", "--cafile", "a", "--capath", "b"], b"not both"),
+        (["-t", "a", "--cert", "none.pem"], b"cannot use the certificate none.pem"),
+        (["-L", "http://me:hunter2@h/a"], b"-L/--url: it is SCHEME://"),
+        (["-L", "mqtt://me:hunter2@h:x/a"], b"-L/--url: it is SCHEME://"),
+        (["-L", "mqtt://me:hunter2@h:99999/a"], b"-L/--url: it is SCHEME://"),
+        (["-L", "mqtt://me:hunter2@/a"], b"-L/--url: it is SCHEME://"),
+        (["-L", "mqtt://me:hunter2@h/a#"], b"is not a topic filter"),
+        (["-L", "ws://h/a b", "-t", "a"], b"is not a path for WebSocket"),
+    ],
+)
+@pytest.mark.parametrize("command", [["pub", "-n"], ["sub"]])
+def test_a_wrong_command_line(command: list[str], arguments: list[str], says: bytes) -> None:
+    shown = headwater(*command, *arguments)
+    assert shown.returncode == 2
+    assert says in shown.stderr
+    assert b"hunter2" not in shown.stderr
+    assert b"Traceback" not in shown.stderr
+
+
+def test_the_gateway_lands_from_a_broker_over_tls(mosquitto: StartBroker, pki: Pki, tmp_path: Path) -> None:
+    with mosquitto(settings=pki.listener(pki.server, clients=True)) as broker:
+        config = tmp_path / "gateway.toml"
+        config.write_text(
+            f'capture = "{tmp_path}/log"\n[[broker]]\nhost = "{HOST}"\nport = {broker.port}\n'
+            f'topics = ["t:1"]\ncafile = "{pki.ca.cert}"\ncert = "{pki.client.cert}"\nkey = "{pki.client.key}"\n'
+        )
+        with running("gateway", "--config", config, directory=tmp_path) as gateway:
+            gateway.wait_for("subscribed to t (QoS 1)")
+            own = ["--cafile", pki.ca.cert, "--cert", pki.client.cert, "--key", pki.client.key]
+            sent = headwater("pub", "-h", HOST, "-p", broker.port, *own, "-t", "t", "-m", "x", "-q", 1)
+            assert sent.returncode == 0, sent.stderr
+            assert gateway.end() == 0
+        assert sum(block.header.records for block in CaptureReader(tmp_path / "log").blocks()) == 1
