@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from tools.bench import board, host, report
@@ -31,15 +31,19 @@ def _say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
+def _wanted(options: argparse.Namespace, clients: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name for name in clients if not options.clients or name in options.clients)
+
+
 def _board(options: argparse.Namespace) -> tuple[object, list[Table]]:
     effort = board.QUICK if options.quick else board.Effort()
-    figures = board.measure(effort, options.clients or tuple(CLIENTS), _say)
+    figures = board.measure(effort, _wanted(options, CLIENTS), _say)
     return asdict(figures), board.tables(figures)
 
 
 def _host(options: argparse.Namespace) -> tuple[object, list[Table]]:
     effort = host.QUICK if options.quick else host.Effort()
-    figures = host.measure(effort, options.clients or tuple(host.CLIENTS), _say)
+    figures = host.measure(effort, _wanted(options, host.CLIENTS), _say)
     return asdict(figures), host.tables(figures)
 
 

@@ -1,0 +1,283 @@
+"""A blocking MQTT client for programs with threads: the asyncio client, on a loop in a thread of its own.
+
+    with Client("broker.local", identifier="reader", clean_session=False) as client:
+        client.subscribe("boards/#", qos=1)
+        for message in client.messages(timeout=60):
+            print(message.topic, message.payload)
+            client.publish("seen", str(message.topic), qos=1)
+
+Every method may be called from every thread, several at a time. A thread that has called ``get`` or iterates over
+``messages`` may publish meanwhile, and so may ``on_message``: it is called in a thread that nothing else waits for.
+"""
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from headwater import errors
+from headwater_host import aio
+from headwater_host.errors import MqttConnectionError, MqttReentrantError, MqttTimeoutError
+from headwater_host.messages import Message, Payload
+
+__all__ = ["Client", "Message"]
+
+_T = TypeVar("_T")
+# How many messages are taken out of the loop's thread at a time: going there costs more than a message does.
+_BATCH = 256
+
+
+class Client:
+    """``headwater_host.aio.Client`` for threads: the same options, methods and errors.
+
+    ``with`` connects and disconnects; ``connect`` and ``disconnect`` do the same. After a lost connection ``connect``
+    may be called again: the session goes on. A client that is still connected when the interpreter exits says
+    DISCONNECT then.
+
+    ``on_message(client, message)`` is called for each message, one at a time, in a thread of its own; what it raises is
+    logged. With it, ``get`` and ``messages`` have nothing to give.
+
+    On the loop's thread, where handlers of ``logger`` run, a call would wait for itself: it raises MqttReentrantError.
+    """
+
+    def __init__(
+        self,
+        hostname: str,
+        port: int | None = None,
+        *,
+        on_message: "Callable[[Client, Message], object] | None" = None,
+        **options: Any,
+    ):
+        self._client = aio.Client(hostname, port, **options)
+        self._on_message = on_message
+        self._delivering = threading.Lock()
+        self._connecting = threading.Lock()
+        # Guards the two below. What is handed to a loop under it is begun before the loop ends.
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._over = asyncio.Event()
+        # Taken out of the loop's thread and not yet handed to a thread of the program; one thread at a time gets more.
+        self._taken: deque[Message] = deque()
+        self._taking = threading.Lock()
+
+    # -- the connection --------------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Connect. Raises what ``aio.Client.__aenter__`` raises."""
+        with self._connecting:
+            started = self._start()
+            try:
+                if not (started or self.connected):
+                    # The connection was lost: leave it, and enter again.
+                    self._run(self._client.__aexit__(None, None, None))
+                self._run(self._client.__aenter__())
+            except BaseException:
+                if started:
+                    self._stop()
+                raise
+        if self._on_message is not None:
+            name = f"headwater-messages-{self.identifier}"
+            threading.Thread(target=self._deliver, args=(self._on_message,), name=name, daemon=True).start()
+
+    def disconnect(self) -> None:
+        """Say DISCONNECT and close. Who waits in a call hears of it (MqttConnectionError); twice is harmless."""
+        with contextlib.suppress(MqttConnectionError):
+            self._run(self._client.__aexit__(None, None, None))
+        self._stop()
+
+    def __enter__(self) -> "Client":
+        """``connect``."""
+        self.connect()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """``disconnect``."""
+        self.disconnect()
+
+    @property
+    def connected(self) -> bool:
+        """Whether messages can pass now."""
+        return self._client.connected
+
+    @property
+    def session_present(self) -> bool:
+        """Whether the server had kept the session when it accepted the last connection."""
+        return self._client.session_present
+
+    @property
+    def identifier(self) -> str:
+        """The client id."""
+        return self._client.identifier
+
+    # -- publishing and subscribing --------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        payload: Payload = None,
+        qos: int = 0,
+        retain: bool = False,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """As of ``aio.Client``: returns when the message is acknowledged to its end (QoS 1, 2)."""
+        self._run(self._client.publish(topic, payload, qos, retain, timeout=timeout))
+
+    def post(
+        self,
+        topic: str,
+        payload: Payload = None,
+        qos: int = 0,
+        retain: bool = False,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """As of ``aio.Client``: returns when the message is handed in."""
+        self._run(self._client.post(topic, payload, qos, retain, timeout=timeout))
+
+    def drain(self, timeout: float | None = None) -> None:
+        """As of ``aio.Client``: waits until everything is acknowledged, whichever thread handed it in."""
+        self._run(self._client.drain(timeout))
+
+    def subscribe(
+        self, topic: str | Sequence[tuple[str, int]], qos: int = 0, *, timeout: float | None = None
+    ) -> tuple[int, ...]:
+        """As of ``aio.Client``: the QoS that the server granted, for each filter."""
+        return self._run(self._client.subscribe(topic, qos, timeout=timeout))
+
+    def unsubscribe(self, topic: str | Sequence[str], *, timeout: float | None = None) -> None:
+        """As of ``aio.Client``."""
+        self._run(self._client.unsubscribe(topic, timeout=timeout))
+
+    # -- receiving -------------------------------------------------------------------------------------------------
+
+    def get(self, timeout: float | None = None) -> Message:
+        """The next message; each goes to one thread.
+
+        Raises MqttTimeoutError when none comes within ``timeout`` seconds (None: for ever), and MqttConnectionError
+        when none will come because there is no connection; what had arrived before is given out first.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with contextlib.suppress(IndexError):
+                return self._taken.popleft()
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self._taking.acquire(timeout=-1 if left is None else left):
+                raise MqttTimeoutError("no message came in time")
+            try:
+                if not self._taken:
+                    self._run(self._fetch(left))
+            finally:
+                self._taking.release()
+
+    def messages(self, timeout: float | None = None) -> Iterator[Message]:
+        """Messages as they come, until none comes for ``timeout`` seconds. Raises MqttConnectionError."""
+        while True:
+            try:
+                message = self.get(timeout)
+            except MqttTimeoutError:
+                return
+            yield message
+
+    def ack(self, message: Message) -> None:
+        """With ``auto_ack=False``: as ``message.ack()`` of ``aio.Client``."""
+        self._run(message.ack())
+
+    async def _fetch(self, timeout: float | None) -> None:
+        if len(self._client.messages):
+            await self._move()
+            return
+        try:
+            await asyncio.wait_for(self._move(), timeout)
+        except asyncio.TimeoutError:
+            raise MqttTimeoutError("no message came in time") from None
+
+    async def _move(self) -> None:
+        inbox = self._client.messages
+        # Whoever waits for this may give up meanwhile; what was taken out of the one queue is in the other.
+        self._taken.append(await inbox.__anext__())
+        while len(inbox) and len(self._taken) < _BATCH:
+            self._taken.append(await inbox.__anext__())
+
+    def _deliver(self, on_message: "Callable[[Client, Message], object]") -> None:
+        # That of the connection before may still be at its last message.
+        with self._delivering, contextlib.suppress(MqttConnectionError):
+            for message in self.messages():
+                try:
+                    on_message(self, message)
+                except Exception:
+                    self._client.logger.exception("on_message failed for a message on %s", message.topic)
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+
+    def _start(self) -> bool:
+        with self._lock:
+            if self._thread is not None:
+                return False
+            ready = threading.Event()
+            # A daemon, because a program that forgets ``disconnect`` would never end otherwise: see ``_at_exit``.
+            self._thread = threading.Thread(
+                target=lambda: asyncio.run(self._serve(ready)),
+                name=f"headwater-{self.identifier}",
+                daemon=True,
+            )
+            self._thread.start()
+            ready.wait()
+        _running.add(self)
+        return True
+
+    async def _serve(self, ready: threading.Event) -> None:
+        self._over = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        ready.set()
+        # When this is over, ``asyncio.run`` cancels the calls that are still waiting, and their threads hear of it.
+        await self._over.wait()
+
+    def _stop(self) -> None:
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+            if loop is not None:
+                loop.call_soon_threadsafe(self._over.set)
+        _running.discard(self)
+        if thread is not None:
+            thread.join()
+
+    def _run(self, call: Coroutine[Any, Any, _T]) -> _T:
+        """Let the loop's thread do it, and wait for the outcome."""
+        if threading.current_thread() is self._thread:
+            call.close()
+            raise MqttReentrantError(
+                "a blocking call on the thread of the client's loop would wait for itself: call from another thread"
+            )
+        with self._lock:
+            if self._loop is None:
+                call.close()
+                raise MqttConnectionError("the client is not connected", errors.E_OFFLINE)
+            outcome = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return outcome.result()
+        except concurrent.futures.CancelledError:
+            raise MqttConnectionError("the client has disconnected", errors.E_OFFLINE) from None
+        except BaseException:
+            # KeyboardInterrupt: nobody waits any more. Otherwise it is over already.
+            outcome.cancel()
+            raise
+
+
+_running: set[Client] = set()
+
+
+@atexit.register
+def _at_exit() -> None:
+    for client in list(_running):
+        client.disconnect()
