@@ -1,5 +1,7 @@
 """Strategies for MQTT 5.0 packets: sensible ones of every type with properties, and ones that were damaged."""
 
+import functools
+
 from hypothesis import strategies as st
 
 from headwater.mqtt import encode, encode5, encode_server5, properties, spec, spec5
@@ -33,6 +35,10 @@ def _one(ident: int) -> st.SearchStrategy[Property]:
     return VALUES[properties.kind_of(ident)].map(lambda value: (ident, *value))
 
 
+_ONE = {ident: _one(ident) for ident in sorted(PROPERTIES)}
+
+
+@functools.cache
 def lists(kind: int) -> st.SearchStrategy[list[Property]]:
     """Properties that may stand beside each other in a packet of this type (0: the will)."""
     idents = sorted(ident for ident in PROPERTIES if properties.allowed(ident) >> kind & 1)
@@ -49,7 +55,7 @@ def lists(kind: int) -> st.SearchStrategy[list[Property]]:
             kept.append(method)
         return kept
 
-    return st.lists(st.sampled_from(idents).flatmap(_one), max_size=6).map(sound)
+    return st.lists(st.one_of([_ONE[ident] for ident in idents]), max_size=6).map(sound)
 
 
 def block(found: list[Property]) -> Bytes:
