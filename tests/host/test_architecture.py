@@ -53,8 +53,9 @@ CORE = [
     ["headwater.mqtt.endpoint5"],
     ["headwater.mqtt.topic_aliases", "headwater.mqtt.session5", "headwater.mqtt.server5"],
     ["headwater.client"],
+    ["headwater.client5"],
     ["headwater.backlog"],
-    ["headwater.keeper"],
+    ["headwater.keeper", "headwater.compat.umqtt"],
     # The link stands beside MQTT and knows nothing of it.
     ["headwater.link.crc16", "headwater.link.cobs", "headwater.link.transitions", "headwater.link.ring"],
     ["headwater.link.frame"],
