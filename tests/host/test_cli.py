@@ -38,7 +38,7 @@ def test_version() -> None:
         ([], b"the following arguments are required: COMMAND"),
         (["sbu"], b"invalid choice: 'sbu'"),
         (["--verison"], b"the following arguments are required: COMMAND"),
-        (["pub"], b"name a topic: -t"),
+        (["pub", "-n"], b"name a topic: -t"),
         (["pub", "-t", "a"], b"one of the arguments -m/--message -f/--file"),
         (["pub", "-t", "a", "-m", "x", "-n"], b"not allowed with argument"),
         (["pub", "-t", "a/#", "-n"], b"'a/#' is not a topic"),

@@ -5,6 +5,7 @@ it does on a plain socket: no task, no queue of its own.
 """
 
 import asyncio
+import contextlib
 import logging
 
 from websockets.client import ClientProtocol
@@ -142,7 +143,9 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
             if data:
                 net.write(data)
             elif net.can_write_eof():
-                net.write_eof()
+                # The socket may be gone already.
+                with contextlib.suppress(OSError):
+                    net.write_eof()
             else:
                 net.close()
 
