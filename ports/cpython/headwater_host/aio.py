@@ -38,6 +38,7 @@ from headwater_host.errors import (
     MqttProtocolError,
     MqttReentrantError,
     MqttRefusedError,
+    MqttStoreError,
     MqttSubscribeError,
     MqttTimeoutError,
     MqttTlsError,
@@ -47,11 +48,14 @@ from headwater_host.messages import Message, Payload, Will, payload_bytes
 from headwater_host.outgoing import Outgoing
 from headwater_host.route import Route, Tls
 from headwater_host.rxbuf import MAX_PACKET
-from headwater_host.session import HostClientSession
+from headwater_host.session import GrowingOutbox, HostClientSession
 from headwater_host.topics import Topic, Wildcard, filter_bytes, topic_bytes, topic_of
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from headwater.mqtt.decode import Packet
+    from headwater_host.store import SqliteOutbox
 
 __all__ = [
     "Client",
@@ -62,6 +66,7 @@ __all__ = [
     "MqttProtocolError",
     "MqttReentrantError",
     "MqttRefusedError",
+    "MqttStoreError",
     "MqttSubscribeError",
     "MqttTimeoutError",
     "MqttTlsError",
@@ -95,6 +100,8 @@ class Client:
       then waits. ``max_inflight_messages`` of them are sent without an acknowledgement; mosquitto hangs up on a client
       that has more than its own ``max_inflight_messages``, 20, under way at QoS 2.
     - ``max_packet_size``: larger messages are skipped: acknowledged, and logged as a warning.
+    - ``store``: the path of a file that keeps the session over the end of the process and of the machine's power, or a
+      ``SqliteOutbox`` (``headwater_host.store``). It needs an identifier, and one file for each.
     - ``auto_ack=False``: QoS 1 and 2 messages are acknowledged by ``message.ack()`` only.
 
     Errors are ``MqttError`` and its subclasses (``headwater_host.errors``). Not for use from several threads.
@@ -119,6 +126,7 @@ class Client:
         max_inflight_messages: int = 20,
         max_packet_size: int = MAX_PACKET,
         auto_ack: bool = True,
+        store: "SqliteOutbox | str | PathLike[str] | None" = None,
         logger: logging.Logger | None = None,
     ):
         if not clean_session and not identifier:
@@ -154,6 +162,7 @@ class Client:
             window=max_inflight_messages,
             response_ms=int(timeout * 1000),
             room=len(will_topic) + len(will_payload),
+            outbox=self._open_store(store, identifier, max_queued_outgoing_messages),
         )
         if will and session.set_will(will_topic, _field("will", will_payload) or b"", will.qos, will.retain):
             raise MqttArgumentError("a will's QoS is 0, 1 or 2")
@@ -175,6 +184,22 @@ class Client:
         self._requests = asyncio.Semaphore(_REQUESTS)
         self._unacknowledged: deque[Message] = deque()
         self.messages = Inbox(self._current, self._hold_or_release)
+
+    def _open_store(
+        self, store: "SqliteOutbox | str | PathLike[str] | None", identifier: str | None, slots: int
+    ) -> "SqliteOutbox | None":
+        if store is None:
+            return None
+        # Not everybody has a store, and some Pythons have no SQLite.
+        from headwater_host.store import SqliteOutbox
+
+        if not identifier:
+            raise MqttArgumentError("a store needs the identifier whose session it keeps")
+        if not isinstance(store, SqliteOutbox):
+            return SqliteOutbox(store, identifier, slots=slots)
+        if store.identifier != identifier:
+            raise MqttArgumentError(f"the store is of the client {store.identifier!r}")
+        return store
 
     # -- the connection --------------------------------------------------------------------------------------------
 
@@ -419,6 +444,8 @@ class Client:
             connection.push()
             if connection.paused:
                 await connection.writable(self.timeout)
+        elif isinstance(self.session.outbox, GrowingOutbox):
+            self.session.outbox.sync()
 
 
 class _TooLarge:

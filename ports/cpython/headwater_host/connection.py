@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from headwater.errors import E_CLOSED
+from headwater.errors import E_CLOSED, E_STORE
 from headwater.mqtt.transitions import CLOSING, ONLINE
 from headwater_host.fast import FastEndpoint
 
@@ -56,6 +56,8 @@ class Connection(asyncio.BufferedProtocol):
         self._probe = probe
         self._probe_ms = probe_ms
         self._writable: deque[asyncio.Future[None]] = deque()
+        # What is sent must not be ahead of a store (``headwater_host.store``).
+        self._sync: Callable[[], int] | None = getattr(session.outbox, "sync", None)
         self._chunks: list[bytes | bytearray | memoryview] = []
         self._burst = 0
         session.frames = self._chunks
@@ -167,13 +169,20 @@ class Connection(asyncio.BufferedProtocol):
         session = self.session
         chunks = self._chunks
         session.take(chunks)
-        if chunks:
+        if chunks and (self._sync is None or self._keep()):
             session.tx_time = session.now
             transport = self.transport
             if transport is not None and not transport.is_closing():
                 transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
             chunks.clear()
             self._burst = 0
+
+    def _keep(self) -> bool:
+        """Let the store keep what has changed; whether it could."""
+        if self._sync is not None and not self._over and self._sync():
+            self.drop(E_STORE)
+            return False
+        return True
 
     async def writable(self, timeout: float) -> bool:
         """Wait until the transport has room or the connection is over; False after ``timeout`` seconds."""
@@ -236,6 +245,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.write(self._probe)
         status = session.poll(now)
         self.flush()
+        self._keep()
         if status:
             self.drop(status)
             return
@@ -248,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._over:
             if not self.session.status:
                 self.session.fail(status)
-            self._finish()
+            self._finish(str(getattr(self.session.outbox, "error", "")) if status == E_STORE else "")
         if self.transport is not None:
             self.transport.abort()
 
@@ -262,6 +272,7 @@ class Connection(asyncio.BufferedProtocol):
         The session is free for another connection at once.
         """
         self.flush()
+        self._keep()
         self._finish()
         self._close_transport()
         if self.transport is not None:

@@ -70,6 +70,13 @@ class MqttTimeoutError(MqttError, TimeoutError):
         super().__init__(detail, code)
 
 
+class MqttStoreError(MqttConnectionError):
+    """The file that keeps the session cannot be opened; or it cannot be written, and the connection was given up."""
+
+    def __init__(self, detail: str = "", code: int = errors.E_STORE):
+        super().__init__(detail, code)
+
+
 class MqttSubscribeError(MqttError):
     """The server refused a subscription; ``topic`` is its filter (MQTT 3.1.1, 3.9.3)."""
 
@@ -82,6 +89,8 @@ def connection_error(status: int, detail: str = "") -> MqttConnectionError:
     """The error for a connection that ended with ``status``; ``detail`` is what the transport said."""
     if errors.blame(status) == errors.PEER:
         return MqttProtocolError(f"the server broke the protocol: {reasons.describe(status)}", status)
+    if status == errors.E_STORE:
+        return MqttStoreError(f"the connection was given up: the store cannot be written: {detail}")
     if status == errors.E_TIMEOUT:
         return MqttConnectionError("the connection was given up: the server does not answer", status)
     if status == errors.E_CLOSED:

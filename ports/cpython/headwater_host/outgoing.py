@@ -6,7 +6,7 @@ from collections.abc import Callable
 from headwater import errors, reasons
 from headwater_host.calls import Answers, Line
 from headwater_host.connection import Connection
-from headwater_host.errors import MqttArgumentError, MqttError, MqttTimeoutError
+from headwater_host.errors import MqttArgumentError, MqttError, MqttStoreError, MqttTimeoutError
 from headwater_host.messages import Payload, payload_bytes, publish_frame
 from headwater_host.session import HostClientSession
 from headwater_host.topics import topic_bytes
@@ -85,6 +85,9 @@ class Outgoing:
             return status
         if status == errors.E_WINDOW:
             return errors.E_AGAIN
+        if status == errors.E_STORE:
+            error = getattr(self._session.outbox, "error", None)
+            raise MqttStoreError(f"not published: the store cannot be written: {error}")
         raise MqttArgumentError(f"not published: {reasons.describe(status)}", status)
 
     async def _send_in_turn(

@@ -66,6 +66,10 @@ class GrowingOutbox(RamOutbox):
         self._free = self.reserved = at
         return at
 
+    def sync(self) -> int:
+        """Let a store keep what has changed: 0, or E_STORE. This one is in memory."""
+        return 0
+
     def _use(self, buf: bytearray) -> None:
         self.buf = buf
         # As the base does: whatever a slice is given, the buffer keeps its length.
@@ -110,7 +114,8 @@ class HostClientSession(FastEndpoint, ClientSession):
 
     ``max_packet`` is the largest packet that is received whole; larger messages go to ``sink`` or are skipped.
     ``slots`` messages of ours may be unacknowledged or waiting, ``window`` of them sent. ``room`` is what CONNECT takes
-    beside the strings that are named here: the will.
+    beside the strings that are named here: the will. ``outbox`` is one that outlives the process
+    (``headwater_host.store``).
     """
 
     def __init__(
@@ -126,6 +131,7 @@ class HostClientSession(FastEndpoint, ClientSession):
         window: int = 20,
         response_ms: int = 10000,
         room: int = 0,
+        outbox: GrowingOutbox | None = None,
     ):
         super().__init__(
             client_id,
@@ -139,11 +145,15 @@ class HostClientSession(FastEndpoint, ClientSession):
             response_ms=response_ms,
             check=check_name,
             rx=GrowingRxBuf(_RX, max_packet),
-            outbox=GrowingOutbox(_TX, slots),
+            outbox=outbox or GrowingOutbox(_TX, slots),
         )
         self._ids = _OpenIds("H")
+        for packet_id in self._open_ids:
+            if not packet_id:
+                # The endpoint has put those of an earlier life at the beginning, with their states.
+                break
+            self._ids[self._ids.find(0)] = packet_id
         self._open_ids = self._ids
-        self._restore()
 
     def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:
         """As of an endpoint: what the outbox could hold, were it empty, is E_WINDOW and not E_TOO_LARGE."""

@@ -107,7 +107,11 @@ class Endpoint(Sender):
         self._open_ids = array("H", bytes(2 * receive_window))
         self._open_state = bytearray(receive_window)
         self._open_epoch = array("I", [0] * receive_window)
-        self._restore()
+        if self._received is not None:
+            # Those of an earlier life: their messages were delivered and answered then.
+            for i in range(len(self._received.ids)):
+                self._open_ids[i] = self._received.ids[i]
+                self._open_state[i] = _ANSWERED
         self._large = self._large_message()
         self._close_large = self._large.close
         # The packet types that may arrive, by state, and their handlers, bound once.
@@ -133,15 +137,6 @@ class Endpoint(Sender):
         self.stalled = self.feeding = False
         # Last, because the sink may raise.
         self._large.give_up()
-
-    def _restore(self) -> None:
-        """Take the open ids of an earlier life: their messages were delivered and answered then."""
-        if self._received is not None:
-            for packet_id in self._received.ids:
-                if packet_id:
-                    i = self._find_open(0)
-                    self._open_ids[i] = packet_id
-                    self._open_state[i] = _ANSWERED
 
     def resume(self, session_present: bool) -> None:
         """Go on with the session, or forget it because the other end has: as of ``Sender``; and the QoS 2 ids."""

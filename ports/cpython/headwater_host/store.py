@@ -1,0 +1,374 @@
+"""An outbox in an SQLite file: what is unacknowledged outlives the process, and the machine's power.
+
+    async with Client("broker.local", identifier="meter", clean_session=False, store="meter.db") as client:
+        ...
+
+The ring in memory is in front (``GrowingOutbox``), every change goes to the file within a transaction, and the
+transaction is committed before the connection sends anything (``sync``): what one turn of the event loop hands in is
+one commit. The file belongs to one process at a time and to one client identifier. ``docs/stores.md`` says more.
+"""
+
+import contextlib
+import sqlite3
+import zlib
+from array import array
+from os import PathLike
+from types import TracebackType
+
+from headwater.errors import E_STORE
+from headwater.mqtt.transitions import AT1, AT2, DONE, FREE, REL
+from headwater_host.errors import MqttStoreError
+from headwater_host.session import OUTBOX_LIMIT, GrowingOutbox
+
+#: PRAGMA application_id of our files ("HWob"), and the version of what is in them.
+APPLICATION_ID = 0x48576F62
+VERSION = 1
+_SCHEMA = """
+CREATE TABLE about (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE outbox (seq INTEGER PRIMARY KEY, place INTEGER, state INTEGER, packet BLOB, crc INTEGER);
+CREATE TABLE received (packet_id INTEGER PRIMARY KEY, crc INTEGER);
+"""
+_SIZE = 1 << 16
+_PUBREL = b"\x62\x02"
+_DUP = 8
+#: What ``synchronous`` may be, and SQLite's word for it.
+_SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
+
+
+class SqliteOutbox(GrowingOutbox):
+    """The outbox of the client ``identifier``, in the file ``path``, with what that holds.
+
+    ``keeps_over``: "power", each commit is on the disk before anything of it leaves; or "process", which is much
+    faster and outlives the end of the process, but not the machine's. ``slots`` is how many messages it takes; a
+    file that holds messages keeps the number it was made with, because packet ids depend on it.
+
+    MqttStoreError: another process uses the file; it is damaged, of a later version, or something else altogether; it
+    is another client's. Nothing in the file has been changed then. When it cannot be written later on, the methods that
+    return a status return E_STORE, ``error`` says why, and the next ``sync`` tries to write all of it.
+    """
+
+    def __init__(
+        self,
+        path: "str | PathLike[str]",
+        identifier: str,
+        *,
+        slots: int = 1024,
+        keeps_over: str = "power",
+        size: int = _SIZE,
+        limit: int = OUTBOX_LIMIT,
+    ):
+        if keeps_over not in _SYNCHRONOUS:
+            raise ValueError(f"keeps_over is one of {', '.join(_SYNCHRONOUS)}, not {keeps_over!r}")
+        super().__init__(size, slots, limit)
+        self.path = str(path)
+        self.identifier = identifier
+        #: The ids of received QoS 2 messages that were open when the file was.
+        self.ids = array("H")
+        self.received = self
+        #: What SQLite said last, when it could not.
+        self.error: sqlite3.Error | None = None
+        self._open_ids: set[int] = set()
+        self._seq = 0
+        self._rows: dict[int, int] = {}
+        self._stale = False
+        self._db = _open(self.path)
+        try:
+            self._prepare(_SYNCHRONOUS[keeps_over])
+            self._load()
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            raise _explained(self.path, error) from error
+        except BaseException:
+            self._db.close()
+            raise
+
+    def __enter__(self) -> "SqliteOutbox":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the file."""
+        try:
+            self.close()
+        except MqttStoreError:
+            if kind is None:
+                raise
+
+    def close(self) -> None:
+        """Commit and give the file back; closing twice is harmless. MqttStoreError when it could not be written."""
+        if self._db is None:
+            return
+        status = self.sync()
+        self._db.close()
+        self._db = None  # type: ignore[assignment]
+        if status:
+            raise MqttStoreError(f"the store {self.path} is not up to date: {self.error}")
+
+    # -- opening ---------------------------------------------------------------------------------------------------
+
+    def _prepare(self, synchronous: str) -> None:
+        db = self._db
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if tables == 0 and application == 0:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("BEGIN IMMEDIATE")
+            for statement in _SCHEMA.split(";"):
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version = {VERSION}")
+            self._about()
+            db.execute("COMMIT")
+        elif application != APPLICATION_ID:
+            raise MqttStoreError(f"{self.path} is an SQLite file of something else than a store of messages")
+        elif version != VERSION:
+            raise MqttStoreError(
+                f"the store {self.path} is of version {version}; this program knows version {VERSION}"
+            )
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(f"PRAGMA synchronous = {synchronous}")
+
+    def _about(self) -> None:
+        about = [("identifier", self.identifier), ("slots", self.slots), ("fresh", int(self.fresh))]
+        about.append(("crc", zlib.crc32(repr(about).encode())))
+        self._db.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", about)
+
+    def _load(self) -> None:
+        db = self._db
+        (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if state != "ok":
+            raise _damaged(self.path, state)
+        about = dict(db.execute("SELECT name, value FROM about"))
+        said = [(name, about.get(name)) for name in ("identifier", "slots", "fresh")]
+        slots = about.get("slots")
+        if about.get("crc") != zlib.crc32(repr(said).encode()) or not isinstance(slots, int):
+            raise _damaged(self.path, "its description does not make sense")
+        if about["identifier"] != self.identifier:
+            raise MqttStoreError(
+                f"the store {self.path} belongs to the client {about['identifier']!r}, not to {self.identifier!r}"
+            )
+        rows = db.execute("SELECT seq, place, state, packet, crc FROM outbox ORDER BY seq").fetchall()
+        if rows and slots != self.slots:
+            GrowingOutbox.__init__(self, self._first_size, slots, self.limit)
+        self.fresh = about["fresh"] == 1
+        for packet_id, crc in db.execute("SELECT packet_id, crc FROM received"):
+            if crc != _crc(packet_id, 0, 0, b""):
+                raise _damaged(self.path, "a received packet id is not what was written")
+            self.ids.append(packet_id)
+            self._open_ids.add(packet_id)
+        for number, row in enumerate(rows):
+            if not _is_entry(*row, slots=self.slots):
+                raise _damaged(self.path, f"message {number + 1} of {len(rows)} is not what was written")
+            self._restore(*row[:4])
+        if slots != self.slots:
+            db.execute("BEGIN")
+            self._about()
+
+    def _restore(self, seq: int, place: int, state: int, packet: bytes) -> None:
+        """Put an entry back where it was; the places left out were acknowledged before older ones."""
+        if not self.count:
+            self.head = self.next = place
+        while self.next != place:
+            if self.reserve(1) < 0:
+                raise _damaged(self.path, "there are more messages than places")
+            self.state[super().commit(1, AT1)] = DONE
+        data = bytearray(packet) if state != REL else bytearray(_PUBREL + (place + 1).to_bytes(2, "big"))
+        if state != REL:
+            data[0] |= _DUP
+        self.limit = max(self.limit, sum(self.size) + len(data))
+        at = self.reserve(len(data))
+        if at < 0:
+            raise _damaged(self.path, "there are more messages than places")
+        self.buf[at : at + len(data)] = data
+        self._rows[super().commit(len(data), state)] = seq
+        self._seq = seq
+
+    # -- the contract ----------------------------------------------------------------------------------------------
+
+    def commit(self, n: int, state: int) -> int:
+        """Make the packet of ``n`` bytes built at the reserved offset an entry: its index; or E_STORE."""
+        i = super().commit(n, state)
+        if self._execute(*self._insert(i)):
+            self.state[i] = FREE
+            self.count -= 1
+            self.next = i
+            self._free = self.reserved
+            return E_STORE
+        return i
+
+    def _insert(self, i: int) -> tuple[str, tuple[object, ...]]:
+        self._seq += 1
+        self._rows[i] = self._seq
+        state = self.state[i]
+        packet = bytes(self.buf[self.at[i] : self.at[i] + self.size[i]]) if state != REL else b""
+        row = (self._seq, i, state, packet, _crc(self._seq, i, state, packet))
+        return "INSERT INTO outbox VALUES (?, ?, ?, ?, ?)", row
+
+    def set(self, i: int, state: int) -> int:
+        """Change an entry's delivery state: 0, or E_STORE; acknowledged entries leave from the oldest on."""
+        seq = self._rows[i]
+        if state == DONE:
+            del self._rows[i]
+            super().set(i, state)
+            return self._execute("DELETE FROM outbox WHERE seq = ?", (seq,))
+        before = self.state[i]
+        super().set(i, state)
+        row = (state, b"", _crc(seq, i, state, b""), seq)
+        status = self._execute("UPDATE outbox SET state = ?, packet = ?, crc = ? WHERE seq = ?", row)
+        if status:
+            self.state[i] = before
+        return status
+
+    def settle(self) -> int:
+        """The other end holds nothing of an earlier life any more: 0, or E_STORE."""
+        self.fresh = False
+        try:
+            if not self._stale:
+                self._begin()
+                self._about()
+                return 0
+        except sqlite3.Error as error:
+            self._failed(error)
+        if self._write_all():
+            self.fresh = True
+            return E_STORE
+        return 0
+
+    def clear(self) -> None:
+        """Forget every entry."""
+        super().clear()
+        self._rows.clear()
+        self._execute("DELETE FROM outbox", ())
+
+    def opened(self, packet_id: int) -> int:
+        """A received message is the application's: 0, or E_STORE."""
+        if packet_id in self._open_ids:
+            return 0
+        self._open_ids.add(packet_id)
+        if self._execute("INSERT INTO received VALUES (?, ?)", (packet_id, _crc(packet_id, 0, 0, b""))):
+            self._open_ids.discard(packet_id)
+            return E_STORE
+        return 0
+
+    def closed(self, packet_id: int) -> int:
+        """A received id is free again (0: all of them are): 0, or E_STORE."""
+        gone = {packet_id} & self._open_ids if packet_id else set(self._open_ids)
+        if not gone and not self._stale:
+            return 0
+        self._open_ids -= gone
+        status = self._execute("DELETE FROM received WHERE packet_id = ? OR ? = 0", (packet_id, packet_id))
+        if status and packet_id:
+            self._open_ids |= gone
+        return status
+
+    # -- the file --------------------------------------------------------------------------------------------------
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether something is not in the file yet."""
+        return self._stale or self._db.in_transaction
+
+    def sync(self) -> int:
+        """Commit everything so far, as it must be before anything of it is sent: 0, or E_STORE."""
+        if self._stale:
+            return self._write_all()
+        if self._db.in_transaction:
+            try:
+                self._db.execute("COMMIT")
+            except sqlite3.Error as error:
+                return self._failed(error)
+        return 0
+
+    def _execute(self, statement: str, values: tuple[object, ...]) -> int:
+        """Do this within the transaction. When the file is behind the memory already, all of it is written instead."""
+        if self._stale:
+            return self._write_all()
+        try:
+            self._begin()
+            self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            return self._failed(error)
+        return 0
+
+    def _begin(self) -> None:
+        if not self._db.in_transaction:
+            self._db.execute("BEGIN")
+
+    def _write_all(self) -> int:
+        db = self._db
+        try:
+            db.execute("BEGIN")
+            db.execute("DELETE FROM outbox")
+            db.execute("DELETE FROM received")
+            self._about()
+            for k in range(self.count):
+                i = (self.head + k) % self.slots
+                if self.state[i] != DONE:
+                    db.execute(*self._insert(i))
+            ids = [(packet_id, _crc(packet_id, 0, 0, b"")) for packet_id in self._open_ids]
+            db.executemany("INSERT INTO received VALUES (?, ?)", ids)
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            return self._failed(error)
+        self._stale = False
+        return 0
+
+    def _failed(self, error: sqlite3.Error) -> int:
+        self.error = error
+        self._stale = True
+        with contextlib.suppress(sqlite3.Error):
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+        return E_STORE
+
+
+def _crc(seq: object, place: object, state: object, packet: bytes) -> int:
+    """SQLite does not see when a bit of a value changes."""
+    return zlib.crc32(packet, zlib.crc32(repr((seq, place, state)).encode()))
+
+
+def _is_entry(seq: object, place: object, state: object, packet: object, crc: object, *, slots: int) -> bool:
+    return (
+        isinstance(seq, int)
+        and isinstance(place, int)
+        and isinstance(packet, bytes)
+        and 0 <= place < slots
+        and state in (AT1, AT2, REL)
+        and (state == REL) == (packet == b"")
+        and crc == _crc(seq, place, state, packet)
+    )
+
+
+def _open(path: str) -> sqlite3.Connection:
+    """Open the file, for us alone until it is closed."""
+    db = None
+    try:
+        # The client stays with one thread at a time; it need not be the one that opened the file.
+        db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("BEGIN EXCLUSIVE")
+        db.execute("COMMIT")
+    except sqlite3.Error as error:
+        if db is not None:
+            db.close()
+        raise _explained(path, error) from error
+    return db
+
+
+def _explained(path: str, error: sqlite3.Error) -> MqttStoreError:
+    text = str(error)
+    if "locked" in text:
+        return MqttStoreError(f"the store {path} is in use: it belongs to one client at a time")
+    if "not a database" in text:
+        return MqttStoreError(f"{path} is no store of messages: {text}")
+    if "malformed" in text or "no such table" in text or "no such column" in text:
+        return _damaged(path, text)
+    return MqttStoreError(f"the store {path} cannot be opened: {text}")
+
+
+def _damaged(path: str, what: str) -> MqttStoreError:
+    return MqttStoreError(
+        f"the store {path} is damaged ({what}); it has not been touched. Move it away, with {path}-wal, to begin anew"
+    )

@@ -1,0 +1,356 @@
+"""The store in an SQLite file: the contract of the outbox, over restarts; whose it is; damage; a full disk."""
+
+import random
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pipe import Ends, Link, Wire
+from test_store import CASES
+
+from headwater.errors import E_STORE
+from headwater.mqtt.server import ServerSession
+from headwater.mqtt.transitions import AT1, AT2, DONE, REL
+from headwater_host.errors import MqttStoreError
+from headwater_host.session import HostClientSession
+from headwater_host.store import SqliteOutbox
+
+Entry = tuple[int, int, bytes]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[[int, int], SqliteOutbox]]:
+    made: list[SqliteOutbox] = []
+
+    def one(size: int, slots: int) -> SqliteOutbox:
+        path = tmp_path / f"{len(made)}.db"
+        made.append(SqliteOutbox(path, "c", slots=slots, keeps_over="process", size=size, limit=size))
+        return made[-1]
+
+    yield one
+    for box in made:
+        box.close()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_the_contract(
+    case: Callable[[Callable[[int, int], SqliteOutbox]], None], make: Callable[[int, int], SqliteOutbox]
+) -> None:
+    case(make)
+
+
+def packet(packet_id: int, qos: int, mark: int) -> bytes:
+    body = b"\x00\x01t" + packet_id.to_bytes(2, "big") + bytes([mark & 255]) * (2 + mark % 40)
+    return bytes([0x30 | qos << 1, len(body)]) + body
+
+
+def publish(box: SqliteOutbox, qos: int, mark: int) -> int:
+    data = packet(box.next + 1, qos, mark)
+    at = box.reserve(len(data))
+    if at < 0:
+        return -1
+    box.buf[at : at + len(data)] = data
+    return box.commit(len(data), qos)
+
+
+def release(box: SqliteOutbox, i: int) -> None:
+    assert box.set(i, REL) == 0
+    at = box.at[i]
+    box.buf[at : at + 4] = b"\x62\x02" + (i + 1).to_bytes(2, "big")
+    box.size[i] = 4
+
+
+def content(box: SqliteOutbox) -> list[Entry]:
+    """(packet id, state, packet without DUP) of each entry that is not acknowledged, oldest first."""
+    found = []
+    for k in range(box.count):
+        i = (box.head + k) % box.slots
+        data = bytearray(box.buf[box.at[i] : box.at[i] + box.size[i]])
+        if box.state[i] in (AT1, AT2):
+            data[0] &= ~8
+        if box.state[i] != DONE:
+            found.append((i + 1, box.state[i], bytes(data)))
+    return found
+
+
+def test_what_was_synced_is_there_again(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    numbers = random.Random("sqlite store")
+    box = SqliteOutbox(path, "c", slots=9, keeps_over="process", size=64)
+    restarts = 0
+    for mark in range(1500):
+        what = numbers.random()
+        live = content(box)
+        if what < 0.4:
+            publish(box, numbers.choice((1, 2)), mark)
+        elif what < 0.8 and live:
+            i = numbers.choice((live[0], numbers.choice(live)))[0] - 1
+            if box.state[i] == AT2:
+                release(box, i)
+            else:
+                assert box.set(i, DONE) == 0
+        elif what < 0.85:
+            assert box.opened(numbers.randint(1, 5)) == 0
+        elif what < 0.9:
+            assert box.closed(numbers.randint(1, 5)) == 0
+        elif what < 0.905:
+            assert box.closed(0) == 0
+        elif what < 0.91:
+            box.clear()
+        elif what < 0.915:
+            assert box.settle() == 0
+        elif what > 0.95:
+            before = content(box), box._open_ids, box.fresh
+            box.close()
+            box = SqliteOutbox(path, "c", slots=9, keeps_over="process", size=64)
+            assert (content(box), set(box.ids), box.fresh) == before
+            for packet_id, state, _ in before[0]:
+                assert state == REL or box.buf[box.at[packet_id - 1]] & 8, "maybe it was sent: DUP"
+            restarts += 1
+    assert restarts > 50
+    box.close()
+
+
+def test_what_was_not_committed_never_was(tmp_path: Path) -> None:
+    """A process that ends without a word: as if the power had gone between two commits."""
+    path = tmp_path / "store.db"
+    code = f"""
+import os, sys
+sys.path[:0] = {sys.path!r}
+from headwater_host.store import SqliteOutbox
+box = SqliteOutbox({str(path)!r}, "c")
+for n in range(3):
+    at = box.reserve(10)
+    box.buf[at : at + 10] = b"\\x32\\x08\\x00\\x01t\\x00" + bytes([n + 1]) + b"abc"
+    assert box.commit(10, 1) == n
+    if n == 1:
+        assert box.sync() == 0 and not box.unsynced
+assert box.unsynced
+os._exit(9)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    with SqliteOutbox(path, "c") as box:
+        assert [packet_id for packet_id, _, _ in content(box)] == [1, 2]
+        assert box.fresh
+
+
+def test_a_second_process_is_refused_and_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    code = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+from headwater_host.store import SqliteOutbox
+SqliteOutbox({str(path)!r}, "c")
+"""
+    box = SqliteOutbox(path, "c")
+    assert publish(box, 1, 1) == 0
+    for synced in (False, True):
+        if synced:
+            assert box.sync() == 0
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1].endswith(
+            f"MqttStoreError: the store {path} is in use: it belongs to one client at a time"
+        )
+        with pytest.raises(MqttStoreError, match="in use"):
+            SqliteOutbox(path, "c")
+    box.close()
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_files_that_are_not_ours(tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database at all\n" * 300)
+    with pytest.raises(MqttStoreError, match=r"notes\.txt is no store of messages"):
+        SqliteOutbox(text, "c")
+    assert text.read_text() == "not a database at all\n" * 300
+    other = tmp_path / "other.db"
+    db = sqlite3.connect(other)
+    db.execute("CREATE TABLE outbox (x)")
+    db.commit()
+    db.close()
+    before = other.read_bytes()
+    with pytest.raises(MqttStoreError, match="of something else"):
+        SqliteOutbox(other, "c")
+    assert other.read_bytes() == before
+    with pytest.raises(MqttStoreError, match="cannot be opened"):
+        SqliteOutbox(tmp_path / "no" / "such" / "folder.db", "c")
+    with pytest.raises(ValueError, match="keeps_over"):
+        SqliteOutbox(tmp_path / "new.db", "c", keeps_over="always")
+
+
+def test_a_store_of_another_client_or_of_a_later_version(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with SqliteOutbox(path, "one") as box:
+        publish(box, 2, 1)
+    with pytest.raises(MqttStoreError, match="belongs to the client 'one', not to 'two'"):
+        SqliteOutbox(path, "two")
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 2")
+    db.close()
+    with pytest.raises(MqttStoreError, match="version 2; this program knows version 1"):
+        SqliteOutbox(path, "one")
+
+
+def test_the_number_of_slots_stays_while_there_are_messages(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with SqliteOutbox(path, "c", slots=5) as box:
+        for mark in range(5):
+            assert publish(box, 1, mark) == mark
+        before = content(box)
+    with SqliteOutbox(path, "c", slots=9) as box:
+        assert box.slots == 5
+        assert content(box) == before
+        for i in range(5):
+            box.set(i, DONE)
+    for count in range(2):
+        with SqliteOutbox(path, "c", slots=9) as box:
+            assert box.slots == 9
+            assert box.count == count
+            publish(box, 1, 1)
+
+
+def damaged_store(path: Path) -> list[Entry]:
+    with SqliteOutbox(path, "c", slots=8) as box:
+        box.settle()
+        for mark in range(1, 6):
+            publish(box, 1 + mark % 2, mark)
+        for packet_id in (7, 300):
+            box.opened(packet_id)
+        release(box, 0)
+        box.set(1, DONE)
+        return content(box)
+
+
+@pytest.mark.timeout(300)
+def test_damage_anywhere_is_reported_or_does_no_harm(tmp_path: Path) -> None:
+    """A byte is changed: the store opens with what it had, or MqttStoreError says that it is damaged."""
+    path = tmp_path / "store.db"
+    good = damaged_store(path)
+    image = path.read_bytes()
+    used = [k for k in range(len(image)) if image[k] or k < 120]
+    reported = 0
+    for k in used:
+        bad = bytearray(image)
+        bad[k] ^= 0x11
+        path.write_bytes(bytes(bad))
+        for name in ("store.db-wal", "store.db-shm", "store.db-journal"):
+            (tmp_path / name).unlink(missing_ok=True)
+        try:
+            box = SqliteOutbox(path, "c", slots=8, keeps_over="process")
+        except MqttStoreError as error:
+            reported += str(path) in str(error)
+            continue
+        found = content(box), sorted(box.ids), box.fresh, box.slots
+        box.close()
+        assert found == (good, [7, 300], False, 8), (k, "delivered falsely, or lost without a word")
+    assert reported > len(used) // 4
+
+
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    """E_STORE; the memory goes on, and when there is room again, all of it is in the file."""
+    path = tmp_path / "store.db"
+    box = SqliteOutbox(path, "c", slots=200)
+    (pages,) = box._db.execute("PRAGMA page_count").fetchone()
+    box._db.execute(f"PRAGMA max_page_count = {pages + 2}")
+    status = 0
+    count = 0
+    while status == 0:
+        i = publish(box, 2, 39)
+        status = box.sync() if i >= 0 else i
+        count += i >= 0
+    assert status == E_STORE
+    assert box.error is not None
+    assert "full" in str(box.error)
+    kept = box.count
+    assert publish(box, 1, 2) == E_STORE
+    assert box.count == kept
+    box._db.execute("PRAGMA query_only = 1")
+    assert box.opened(5) == E_STORE
+    assert box._open_ids == set()
+    assert box.settle() == E_STORE
+    assert box.fresh
+    assert box.set(0, REL) == E_STORE
+    assert box.state[0] == AT2
+    assert box.closed(0) == E_STORE
+    assert box.unsynced
+    with pytest.raises(MqttStoreError, match="not up to date"):
+        box.close()
+    with SqliteOutbox(path, "c", slots=200) as again:
+        assert [entry[0] for entry in content(again)] == list(range(1, again.count + 1))
+        assert again.count == kept
+        again._db.execute(f"PRAGMA max_page_count = {pages + 2}")
+        while publish(again, 2, 39) >= 0 and again.sync() == 0:
+            pass
+        again._db.execute("PRAGMA max_page_count = 100000")
+        assert again.opened(5) == 0
+        assert again.sync() == 0
+        for i in range(3):
+            again.set(i, DONE)
+        before = content(again)
+    with SqliteOutbox(path, "c", slots=200) as box:
+        assert content(box) == before
+        assert list(box.ids) == [5]
+
+
+@pytest.mark.parametrize("server_forgets", [False, True])
+def test_a_process_that_ends_at_every_byte(tmp_path: Path, server_forgets: bool) -> None:
+    """The connection goes at byte k, and with it everything that was not committed before something was sent."""
+    for direction in (0, 1):
+        k = -1
+        whole = 0
+        while k <= whole:
+            path = tmp_path / f"{direction}.{k}.db"
+            server = ServerSession(128, 128, 1024, slots=8)
+            got: list[bytes] = []
+            handed: list[bytes] = []
+            taken: list[bytes] = []
+            for life in range(2):
+                wire = Wire(chunk=4, cut=-1 if life else k)
+                link = Link(wire) if direction == 0 else Link(down=wire)
+                box = SqliteOutbox(path, "c", slots=7, keeps_over="process", size=64)
+                session = HostClientSession(b"c", clean=False, outbox=box)
+                ends = Ends(session, server, [link])
+                ends.reconnect = False
+                session.on_delivered = server.on_delivered = None
+                server.on_message = lambda p, got=got: got.append(p.payload_bytes())
+                session.on_message = lambda p, taken=taken: taken.append(p.payload_bytes())
+                for n in range(3):
+                    handed.append(b"%d.%d" % (life, n))
+                    assert session.publish(b"t", handed[-1], 2) > 0
+                assert box.sync() == 0
+                ends.open()
+                for turn in range(100):
+                    moved = ends.step()
+                    if turn == 3 and life == 0:
+                        server.publish(b"t", b"down", 2)
+                    # As a connection does, before what this turn brought is sent.
+                    assert moved >= 0
+                    assert box.sync() == 0
+                    if link.broken() or (moved == 0 and turn > 5):
+                        break
+                if k < 0 and life == 0:
+                    whole = len((link.up if direction == 0 else link.down).log)
+                ends.lose()
+                if life == 0 and k >= 0:
+                    box._db.execute("BEGIN") if not box._db.in_transaction else None
+                    box._db.execute("ROLLBACK")
+                    box._db.close()
+                    if server_forgets:
+                        server = ServerSession(128, 128, 1024, slots=8)
+                else:
+                    assert box.count == 0
+                    assert not any(session._open_ids)
+                    box.close()
+            if server_forgets:
+                assert list(dict.fromkeys(got)) == handed, k
+            else:
+                assert got == handed, (direction, k)
+                assert taken == [b"down"] or (not taken and k >= 0), (direction, k, taken)
+            k += 7 if server_forgets else 2
+        assert whole > 40

@@ -1,0 +1,221 @@
+"""A client with a store is killed (SIGKILL) in the middle, again and again, before a real broker.
+
+What it was told is published arrives at QoS 1 at least once and at QoS 2 exactly once, in order; what it had received
+at QoS 2 and acknowledged is not received again.
+"""
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headwater_host.aio import Client, MqttStoreError
+from headwater_host.errors import MqttArgumentError
+from headwater_host.store import SqliteOutbox
+from tools.broker import Mosquitto
+
+LIVES = 12
+
+PUBLISHER = """
+import asyncio, sys, time
+sys.path[:0] = {path!r}
+from headwater_host.aio import Client
+
+async def main(life, count):
+    handed = open({handed!r}, "a", buffering=1)
+    async with Client("127.0.0.1", {port}, identifier="killed", clean_session=False, store={store!r}) as client:
+        print("online", client.session.outbox.count, flush=True)
+        for n in range(count):
+            qos = 1 + n % 2
+            # The session's own call: what it returns an id for is committed before it leaves.
+            while True:
+                packet_id = client.session.publish(b"kill/%d" % qos, b"%d.%d" % (life, n), qos)
+                if packet_id > 0:
+                    break
+                await asyncio.sleep(0.001)
+            client.connection.flush()
+            handed.write("%d %d.%d\\n" % (qos, life, n))
+            if n % 5 == 0:
+                await asyncio.sleep(0)
+        while client.session.outbox.count:
+            await asyncio.sleep(0.01)
+
+asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
+print("done", flush=True)
+"""
+
+RECEIVER = """
+import asyncio, os, sys
+sys.path[:0] = {path!r}
+from headwater_host.aio import Client
+
+async def main():
+    taken = os.open({taken!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    async with Client("127.0.0.1", {port}, identifier="taker", clean_session=False, auto_ack=False,
+                      store={store!r}) as client:
+        await client.subscribe("down", qos=2)
+        print("online", flush=True)
+        async for message in client.messages:
+            os.write(taken, b"%s %d\\n" % (message.payload, message.mid))
+            await message.ack()
+            os.write(taken, b"%s acknowledged\\n" % message.payload)
+            if message.payload == b"end":
+                await asyncio.sleep(0.2)
+                return
+
+asyncio.run(main())
+"""
+
+
+def start(code: str, *arguments: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def check_far_end(received: list[tuple[int, str]], handed: list[tuple[int, str]]) -> None:
+    for qos in (1, 2):
+        there = [payload for level, payload in handed if level == qos]
+        here = [payload for level, payload in received if level == qos]
+        first = list(dict.fromkeys(here))
+        assert set(there) <= set(first), ("lost", sorted(set(there) - set(first)))
+        assert first == sorted(first, key=lambda payload: [int(part) for part in payload.split(".")])
+        if qos == 2:
+            assert len(here) == len(first), Counter(here).most_common(3)
+
+
+@pytest.mark.needs_mosquitto
+def test_a_publisher_that_is_killed(mosquitto: Callable[..., Mosquitto], tmp_path: Path) -> None:
+    broker = mosquitto(settings={"max_queued_messages": 0})
+    store, handed = tmp_path / "store.db", tmp_path / "handed.txt"
+    code = PUBLISHER.format(path=sys.path, port=broker.port, store=str(store), handed=str(handed))
+    numbers = random.Random("killed")
+    recovered = []
+
+    def lives() -> None:
+        for life in range(LIVES + 1):
+            last = life == LIVES
+            process = start(code, life, 40 if last else 1_000_000)
+            assert process.stdout is not None
+            with process:
+                line = process.stdout.readline()
+                assert line.startswith("online"), line
+                recovered.append(int(line.split()[1]))
+                if last:
+                    assert process.stdout.readline() == "done\n"
+                else:
+                    # Somewhere in the middle: that is the test.
+                    with pytest.raises(subprocess.TimeoutExpired):
+                        process.wait(numbers.uniform(0.02, 0.25))
+                    process.send_signal(signal.SIGKILL)
+
+    async def listen() -> list[tuple[int, str]]:
+        received = []
+        async with Client("127.0.0.1", broker.port) as client:
+            await client.subscribe([("kill/+", 2), ("end", 2)])
+            run = asyncio.create_task(asyncio.to_thread(lives))
+            run.add_done_callback(lambda _: asyncio.create_task(client.publish("end", qos=2)))
+            async for message in client.messages:
+                if str(message.topic) == "end":
+                    break
+                received.append((int(str(message.topic)[-1]), message.payload.decode()))
+            await run
+        return received
+
+    received = asyncio.run(asyncio.wait_for(listen(), 100))
+    lines = [line.split() for line in handed.read_text().splitlines()]
+    check_far_end(received, [(int(qos), payload) for qos, payload in lines])
+    assert len(lines) > 100
+    assert any(recovered), "no life found anything of the one before"
+
+
+@pytest.mark.needs_mosquitto
+def test_a_receiver_that_is_killed(mosquitto: Callable[..., Mosquitto], tmp_path: Path) -> None:
+    broker = mosquitto(settings={"max_queued_messages": 0, "max_inflight_messages": 8})
+    store, taken = tmp_path / "store.db", tmp_path / "taken.txt"
+    code = RECEIVER.format(path=sys.path, port=broker.port, store=str(store), taken=str(taken))
+    numbers = random.Random("taker")
+    process = start(code)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "online\n"
+
+    async def feed() -> None:
+        async with Client("127.0.0.1", broker.port) as client:
+            for n in range(3000):
+                await client.publish("down", str(n), qos=1 + (n % 10 > 0))
+            await client.publish("down", "end", qos=2)
+
+    thread = threading.Thread(target=asyncio.run, args=(feed(),))
+    thread.start()
+    killed = 0
+    while True:
+        try:
+            process.wait(numbers.uniform(0.05, 0.3) if killed < LIVES else 60)
+            break
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+            killed += 1
+            process = start(code)
+            assert process.stdout is not None
+            process.stdout.readline()
+    if process.stdout is not None:
+        process.stdout.close()
+    thread.join()
+    assert killed > 3
+    seen: list[str] = []
+    acknowledged: set[str] = set()
+    for line in taken.read_text().splitlines():
+        payload, what = line.split()
+        if what == "acknowledged":
+            acknowledged.add(payload)
+            continue
+        if payload != "end" and int(payload) % 10 > 0:
+            assert payload not in acknowledged, "acknowledged at QoS 2, and received again"
+        seen.append(payload)
+    assert set(seen) == {str(n) for n in range(3000)} | {"end"}, "lost"
+    doubled = [payload for payload, times in Counter(seen).items() if times > 1]
+    assert len([payload for payload in doubled if int(payload) % 10 > 0]) <= killed * 8, "more than were open"
+
+
+@pytest.mark.needs_mosquitto
+def test_the_store_of_a_client(mosquitto: Callable[..., Mosquitto], tmp_path: Path) -> None:
+    broker = mosquitto()
+
+    async def run() -> None:
+        path = tmp_path / "store.db"
+        with pytest.raises(MqttArgumentError, match="identifier"):
+            Client("127.0.0.1", broker.port, store=path)
+        first = Client("127.0.0.1", broker.port, identifier="a", clean_session=False, store=path)
+        with pytest.raises(MqttStoreError, match="in use"):
+            Client("127.0.0.1", broker.port, identifier="a", clean_session=False, store=path)
+        box = first.session.outbox
+        assert isinstance(box, SqliteOutbox)
+        async with first as client:
+            await client.publish("t", "x" * 100, qos=2)
+        assert not box.unsynced
+        box.close()
+        with SqliteOutbox(path, "a") as own:
+            with pytest.raises(MqttArgumentError, match="of the client 'a'"):
+                Client("127.0.0.1", broker.port, identifier="b", store=own)
+            client = Client("127.0.0.1", broker.port, identifier="a", clean_session=False, store=own)
+            async with client:
+                await client.publish("t", "y", qos=1)
+                own._db.execute("PRAGMA query_only = 1")
+                with pytest.raises(MqttStoreError, match=r"cannot be written: .*readonly"):
+                    await client.publish("t", "z", qos=1)
+            own._db.execute("PRAGMA query_only = 0")
+            async with client:
+                await client.publish("t", "again", qos=1)
+            assert own.count == 0
+
+    asyncio.run(asyncio.wait_for(run(), 60))
