@@ -258,6 +258,8 @@ def test_every_value_that_is_right() -> None:
             made = Properties(400)
             other = b"value" if kind == props.PAIR else b""
             assert made.add(ident, value, other) == 0, (ident, value)
+            size = props.size_of(ident, value, other)
+            assert size == props.skip(made.block, len(made.block) - size) - (len(made.block) - size)
             p = Packet5(bytes(made.block))
             assert props.check(p, 0, len(p.buf), props.allowed(ident)) in (len(p.buf), errors.E_VALUE)
             at = props.find(p.buf, p.props_at, p.props_end, ident)
@@ -267,6 +269,17 @@ def test_every_value_that_is_right() -> None:
                 n = p.buf[at] << 8 | p.buf[at + 1]
                 assert p.buf[at + 2 : at + 2 + n] == value, (ident, value)
                 assert p.buf[at + 2 + n :] == (b"\x00\x05value" if other else b"")
+
+
+def test_the_longest_values() -> None:
+    most = bytearray(b"a" * 65535)
+    assert props.size_of(spec5.REASON_STRING, most) == props.size_of(spec5.CORRELATION_DATA, most) == 65538
+    assert props.size_of(spec5.RESPONSE_TOPIC, most) == 65538
+    assert props.size_of(spec5.USER_PROPERTY, most, most) == 131075
+    buf = bytearray(65540)
+    assert props.put(buf, 1, len(buf), spec5.REASON_STRING, most) == 65539
+    assert buf[:5] == b"\x00\x1f\xff\xffa" and buf[65538:] == b"a\x00"
+    assert props.put(buf, 1, 65538, spec5.REASON_STRING, most) == errors.E_TOO_LARGE
 
 
 def test_every_value_that_is_wrong() -> None:

@@ -87,6 +87,7 @@ def test_decode_whole() -> None:
         got = outcome(p, 0, len(data))
         assert got == wanted(row, data), (row["name"], got)
         if "packet" in row:
+            assert decode_server5.DECODERS[p.kind()](p) == 0, row["name"]
             assert fields(p) == expected(row), (row["name"], fields(p))
 
 
