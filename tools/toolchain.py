@@ -4,6 +4,7 @@
 """
 
 import functools
+import importlib.util
 import os
 import re
 import shutil
@@ -44,6 +45,11 @@ def _wasm() -> Path | None:
     return WASM_PACKAGE if WASM_PACKAGE.is_dir() and _on_path("node") else None
 
 
+def _module(name: str) -> Path | None:
+    spec = importlib.util.find_spec(name)
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
 def _java() -> Path | None:
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin/java" if home else _on_path("java")
@@ -63,6 +69,16 @@ TOOLS = {
         "MicroPython's unix build",
         _micropython,
         "./run setup (x86-64 Linux), or put a MicroPython 1.24 or newer on PATH",
+    ),
+    "rabbitmq": Tool(
+        "another MQTT broker",
+        lambda: _on_path("rabbitmq-server"),
+        "apt-get install --no-install-recommends rabbitmq-server, and let no service of it start",
+    ),
+    "atheris": Tool(
+        "a coverage-guided fuzzer",
+        lambda: _module("atheris"),
+        "./run setup (x86-64 Linux with Python 3.11 to 3.14), or pip install atheris",
     ),
     "java": Tool("runs Spark", _java, f"apt-get install default-jre-headless ({JAVA_AT_LEAST} or newer)"),
 }

@@ -13,9 +13,9 @@ from headwater.reasons import REASONS
 from headwater.types import Bytes
 from headwater.wire import get_u16
 from tests.fuzz import packets5
+from tests.fuzz.guarded import Guarded
 from tests.fuzz.packets import Sample, names, payloads
 from tests.fuzz.packets5 import Property, broken, sensible
-from tests.fuzz.test_mqtt_packets import Guarded
 
 
 def decoded(data: bytes, before: bytes = b"", behind: bytes = b"") -> tuple[int, int, Packet5]:

@@ -1,7 +1,5 @@
 """Every MQTT decoder on arbitrary and on damaged bytes, and encoders and decoders as inverses of each other."""
 
-import sys
-
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -10,22 +8,10 @@ from headwater.mqtt import decode, decode_server, encode, encode_server, spec
 from headwater.mqtt.topics import check_filter, check_name, matches
 from headwater.reasons import REASONS
 from headwater.wire import check_utf8, put_varint, varint_size
+from tests.fuzz import mqtt_reference as reference
 from tests.fuzz import packets
+from tests.fuzz.guarded import Guarded
 from tests.fuzz.packets import broken, names, sensible
-
-
-class Guarded(bytearray):
-    """A buffer that fails when it is read at or behind ``end``, or before ``start``."""
-
-    start = 0
-    end = sys.maxsize
-
-    def __getitem__(self, key):  # type: ignore[no-untyped-def]
-        if isinstance(key, slice):
-            assert key.step is None and self.start <= key.start <= key.stop <= self.end, "read outside"
-        else:
-            assert self.start <= key < self.end, "read outside"
-        return super().__getitem__(key)
 
 
 def decoded(data: bytes, before: bytes = b"", behind: bytes = b"") -> tuple[int, int, decode.Packet]:
@@ -218,19 +204,6 @@ def test_varint_and_back(value: int) -> None:
     assert decode.fixed_header(p, 0, end) == end + value
 
 
-def model_matches(pattern: str, name: str) -> bool:
-    """4.7, level by level."""
-    if name.startswith("$") and pattern[0] in "+#":
-        return False
-    levels, parts = pattern.split("/"), name.split("/")
-    for i, level in enumerate(levels):
-        if level == "#":
-            return True
-        if i >= len(parts) or level not in ("+", parts[i]):
-            return False
-    return len(levels) == len(parts)
-
-
 _level = st.sampled_from(["", "a", "b", "ab", "$S"])
 _names = st.lists(_level, min_size=1, max_size=4).map("/".join).filter(bool)
 _patterns = st.lists(_level | st.just("+"), max_size=4).flatmap(
@@ -248,7 +221,7 @@ def test_matching_is_the_specification_s(pattern: str, name: str) -> None:
     assert check_filter(pattern.encode(), 0, len(pattern)) == 0
     assert check_name(name.encode(), 0, len(name)) == 0
     got = matches(pattern.encode(), b"+" + name.encode() + b"/x", 1, 1 + len(name))
-    assert got == model_matches(pattern, name)
+    assert got == reference.matches(pattern, name)
 
 
 @given(st.text(st.sampled_from("a/+#$é\0"), max_size=6))

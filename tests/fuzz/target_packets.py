@@ -1,0 +1,416 @@
+"""Targets: what MQTT's packets are made of, against the reference; what looks alike against each other.
+
+A packet's input is its bytes. A block of properties has in front of it where it stands (a packet type, 0 for the will).
+A topic name and a topic filter have a line feed between them.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from headwater import errors
+from headwater.mqtt import (
+    decode,
+    decode5,
+    decode_server,
+    decode_server5,
+    encode,
+    encode5,
+    encode_server,
+    encode_server5,
+    spec,
+    spec5,
+    spec31,
+    topics,
+    topics5,
+)
+from headwater.mqtt import properties as props
+from headwater.reasons import REASONS
+from headwater.wire import check_utf8, get_u16
+from headwater_host.topics import check_name as host_check_name
+from tests.fuzz import mqtt_reference as reference
+from tests.fuzz.guarded import Guarded
+from tests.fuzz.mqtt_reference import Malformed, Meaning
+
+PROTOCOLS = {3: spec31.PROTOCOL, 4: spec.PROTOCOL, 5: spec5.PROTOCOL}
+BEFORE, BEHIND = b"\xd5\x30", b"\x00\xffa"
+
+# -- what a cursor says ------------------------------------------------------------------------------------------------
+
+
+def _text(p: decode.Packet, at: int, end: int) -> str | None:
+    return str(p.buf[at:end], "utf-8") if at >= 0 else None
+
+
+def _bytes(p: decode.Packet, at: int, end: int) -> bytes | None:
+    return bytes(p.buf[at:end]) if at >= 0 else None
+
+
+def _block(p: decode.Packet, at: int) -> bytes:
+    return bytes(p.buf[at + 2 : at + 2 + get_u16(p.buf, at)])
+
+
+def _value(p: decode.Packet, at: int, ident: int) -> Any:
+    kind = props.kind_of(ident)
+    if kind < props.BINARY:
+        return props.number(p.buf, at, ident)
+    first = _block(p, at)
+    if kind == props.BINARY:
+        return first
+    return (
+        (str(first, "utf-8"), str(_block(p, at + 2 + len(first)), "utf-8"))
+        if kind == props.PAIR
+        else first.decode()
+    )
+
+
+def properties(p: decode.Packet, at: int, end: int) -> list[tuple[int, Any]]:
+    """The properties of a block that was checked, walked in both ways that there are."""
+    found = []
+    while at < end:
+        ident = p.buf[at]
+        assert props.find(p.buf, at, end, ident) == at + 1
+        found.append((ident, _value(p, at + 1, ident)))
+        at = props.skip(p.buf, at)
+    assert at == end
+    return found
+
+
+def _said_properties(p: decode.Packet) -> list[tuple[int, Any]]:
+    if not isinstance(p, decode5.Packet5):
+        return []
+    found = properties(p, p.props_at, p.props_end)
+    present = {ident for ident, _ in found}
+    for ident in range(props.LAST + 1):
+        if props.allowed(ident) >> p.kind() & 1 and ident != spec5.USER_PROPERTY:
+            assert props.has(p, ident) == (ident in present) or ident == spec5.SUBSCRIPTION_IDENTIFIER
+    return found
+
+
+def _connect(p: decode.Packet, c: decode_server.Connect) -> Meaning:
+    five = isinstance(c, decode_server5.Connect5)
+    will = None
+    if c.will_topic_at >= 0:
+        will = (
+            _text(p, c.will_topic_at, c.will_topic_end),
+            _bytes(p, c.will_payload_at, c.will_payload_end),
+            c.will_qos(),
+            c.will_retain(),
+            properties(p, c.will_props_at, c.will_props_end) if five else [],  # type: ignore[attr-defined]
+        )
+    return (
+        spec.CONNECT,
+        c.clean(),
+        c.keep_alive,
+        properties(p, c.props_at, c.props_end) if five else [],  # type: ignore[attr-defined]
+        _text(p, c.client_id_at, c.client_id_end),
+        will,
+        _text(p, c.user_at, c.user_end),
+        _bytes(p, c.password_at, c.password_end),
+    )
+
+
+def _filters(p: decode.Packet) -> list[Any]:
+    found: list[Any] = []
+    options = decode_server.next_filter(p)
+    while options >= 0:
+        name = p.topic_text()
+        found.append((name, options) if p.kind() == spec.SUBSCRIBE else name)
+        options = decode_server.next_filter(p)
+    assert len(found) == p.code
+    return found
+
+
+def said(p: decode.Packet, level: int) -> Meaning:
+    """What a cursor says of a packet that its decoder took, in the reference's words."""
+    kind = p.kind()
+    if kind == spec.CONNECT:
+        c = (decode_server5.Connect5 if level == 5 else decode_server.Connect)((PROTOCOLS[level],))
+        assert decode_server.connect(p, c) == 0
+        return _connect(p, c)
+    if kind == spec.PUBLISH:
+        name = p.topic_bytes()
+        assert p.topic_is(name) and not p.topic_is(name + b"x")
+        payload = p.payload_bytes()
+        found = _said_properties(p)
+        return kind, p.topic_text(), payload, p.qos(), p.dup(), p.retain(), p.packet_id, found
+    if kind == spec.CONNACK:
+        return kind, p.session_present, p.code, _said_properties(p)
+    if spec.PUBACK <= kind <= spec.PUBCOMP or (kind == spec.UNSUBACK and level < 5):
+        return kind, p.packet_id, p.code if level == 5 else 0, _said_properties(p)
+    if kind in (spec.SUBACK, spec.UNSUBACK):
+        return kind, p.packet_id, _said_properties(p), list(p.buf[p.payload_at : p.end])
+    if kind in (spec.SUBSCRIBE, spec.UNSUBSCRIBE):
+        return kind, p.packet_id, _said_properties(p), _filters(p)
+    if kind in (spec.DISCONNECT, spec5.AUTH) and level == 5:
+        return kind, p.code, _said_properties(p)
+    return (kind,)
+
+
+# -- and back ----------------------------------------------------------------------------------------------------------
+
+
+def _encoded_properties(found: list[tuple[int, Any]], where: int, size: int) -> bytes:
+    made = props.Properties(size, where)
+    for ident, value in found:
+        first, second = value if isinstance(value, tuple) else (value, "")
+        if isinstance(first, str):
+            first = first.encode()
+        assert made.add(ident, first, second.encode()) == 0, (ident, value)
+    return bytes(made.block)
+
+
+def _encode(m: Meaning, level: int, buf: bytearray) -> int:
+    """Write what a meaning says; 0 for what there is no encoder for."""
+    kind, n = m[0], len(buf)
+    five = level == 5
+
+    def block(found: list[tuple[int, Any]], where: int = 1 << kind) -> bytes:
+        return _encoded_properties(found, where, n) if five else b""
+
+    if kind == spec.CONNECT:
+        _, clean, keep_alive, found, client_id, will, user, password = m
+        if not five and not clean and not client_id:
+            # Well-formed, and refused by every server: not written.
+            return 0
+        topic, message, qos, retain, will_found = will or (None, b"", 0, False, [])
+        return encode.connect(
+            buf,
+            0,
+            n,
+            client_id.encode(),
+            keep_alive,
+            clean,
+            None if topic is None else topic.encode(),
+            message,
+            qos,
+            retain,
+            None if user is None else user.encode(),
+            password,
+            PROTOCOLS[level],
+            block(found),
+            block(will_found, props.WILL_PROPERTIES),
+        )
+    if kind == spec.CONNACK:
+        if five:
+            return encode_server5.connack(buf, 0, n, m[1], m[2], block(m[3]))
+        return encode_server.connack(buf, 0, n, m[1], m[2])
+    if kind == spec.PUBLISH:
+        _, name, payload, qos, dup, retain, packet_id, found = m
+        head = 0x30 | qos << 1 | dup << 3 | retain
+        if five:
+            return encode5.publish(buf, 0, n, name.encode(), payload, head, packet_id, block(found))
+        return encode.publish(buf, 0, n, name.encode(), payload, head, packet_id)
+    if kind in (spec.SUBSCRIBE, spec.UNSUBSCRIBE):
+        if len(m[3]) > 1:
+            return 0
+        name, options = m[3][0] if kind == spec.SUBSCRIBE else (m[3][0], -1)
+        return encode.subscribe(buf, 0, n, m[1], name.encode(), options, block(m[2]))
+    if kind == spec.SUBACK or (kind == spec.UNSUBACK and five):
+        if not five:
+            return encode_server.suback(buf, 0, n, m[1], bytes(m[3]))
+        write = encode_server5.suback if kind == spec.SUBACK else encode_server5.unsuback
+        return write(buf, 0, n, m[1], bytes(m[3]), block(m[2]))
+    if len(m) == 4:
+        if five:
+            return encode5.acknowledge(buf, 0, n, kind, m[1], m[2], block(m[3]))
+        return encode.acknowledge(buf, 0, n, kind, m[1])
+    if len(m) == 3:
+        write_reason = encode5.disconnect if kind == spec.DISCONNECT else encode5.auth
+        return write_reason(buf, 0, n, m[1], block(m[2]))
+    return encode.bare(buf, 0, n, kind)
+
+
+# -- packets -----------------------------------------------------------------------------------------------------------
+
+Decoder = Callable[[Any, int, int], int]
+
+
+def _cursor(level: int, data: bytes) -> decode.Packet:
+    buf = Guarded(BEFORE + data + BEHIND)
+    buf.start = len(BEFORE)
+    buf.end = buf.start + len(data)
+    p = decode5.Packet5(buf) if level == 5 else decode.Packet(buf)
+    if level == 3:
+        p.flags = spec31.FLAGS
+    return p
+
+
+def _connect_31(p: decode.Packet) -> int:
+    return decode_server.connect(p, decode_server.Connect((spec31.PROTOCOL,)))
+
+
+_DECODERS_31 = (
+    *decode_server.DECODERS[: spec.CONNECT],
+    _connect_31,
+    *decode_server.DECODERS[spec.CONNECT + 1 :],
+)
+#: By level: the decoders of all packets, those of what a client takes, and the short way through a PUBLISH.
+WAYS: dict[int, tuple[Any, Any, Decoder]] = {
+    3: (_DECODERS_31, decode.DECODERS, decode.message),
+    4: (decode_server.DECODERS, decode.DECODERS, decode.message),
+    5: (decode_server5.DECODERS, decode5.DECODERS, decode5.message5),
+}
+
+
+def _verdict(data: bytes, level: int) -> tuple[Meaning, int] | int:
+    """What the reference makes of ``data``: -1 for malformed, 0 for not all there."""
+    try:
+        return reference.decode(data, level) or 0
+    except Malformed:
+        return -1
+
+
+def _rightly_early(data: bytes, level: int) -> bool:
+    """Whether a packet of which this is the beginning is malformed, whatever follows."""
+    size = 0
+    for i in range(1, len(data)):
+        size |= (data[i] & 127) << 7 * (i - 1)
+        if data[i] < 128:
+            # The fixed header alone may be answered before the rest is here: its size is wrong for any content.
+            kinds = {2: 2, 4: 2, 5: 2, 6: 2, 7: 2, 11: 2, 12: 0, 13: 0, 14: 0}
+            if level == 5:
+                kinds = {12: 0, 13: 0}
+            return size != kinds.get(data[0] >> 4, size)
+    return False
+
+
+def packet(data: bytes, level: int) -> None:
+    """The packet at the beginning of ``data``."""
+    decoders, client_decoders, message = WAYS[level]
+    want = _verdict(data, level)
+    p = _cursor(level, data)
+    start, end = len(BEFORE), len(BEFORE) + len(data)
+    got = decode_server.packet(p, start, end, decoders)
+    bad_at = p.bad_at
+    if got < 0:
+        assert errors.blame(got) == errors.PEER and got in REASONS
+        assert start <= bad_at <= end
+        assert want == -1 or (want == 0 and _rightly_early(data, level)), (want, REASONS[got])
+    elif got == 0:
+        assert want == 0, want
+    else:
+        assert isinstance(want, tuple), want
+        assert got - start == want[1]
+        assert said(p, level) == want[0]
+        _and_back(want[0], level, len(data))
+
+    # Whatever of it came first was either not enough, or showed the same error.
+    for n in {len(data) // 2, len(data) - 1} - {-1}:
+        early = decode_server.packet(_cursor(level, data[:n]), start, start + n, decoders)
+        assert early in (0, got), (n, early, got)
+
+    # A client takes what it takes as a server does, and refuses the rest.
+    q = _cursor(level, data)
+    at_client = decode_server.packet(q, start, end, client_decoders)
+    if at_client != got:
+        assert at_client == errors.E_TYPE and client_decoders[data[0] >> 4] is decode.no_decoder
+    _short_way(data, level, message, got)
+
+
+def _short_way(data: bytes, level: int, message: Decoder, got: int) -> None:
+    """The short way takes what it may, and says the same."""
+    start = len(BEFORE)
+    p = _cursor(level, data)
+    stop = message(p, start, start + len(data))
+    if stop:
+        want = reference.decode(data, level)
+        assert want is not None and stop == got == start + want[1]
+        assert said(p, level) == want[0]
+    elif got > 0 and data[0] >> 4 == spec.PUBLISH and data[1] < p.short:
+        m = reference.decode(data, level)
+        assert m is not None and spec5.TOPIC_ALIAS in dict(m[0][7]), "the short way was not taken"
+
+
+def _and_back(m: Meaning, level: int, size: int) -> None:
+    buf = bytearray(size + 16)
+    end = _encode(m, level, buf)
+    assert end >= 0, REASONS[end]
+    if end:
+        assert reference.decode(bytes(buf[:end]), level) == (m, end)
+
+
+def packet_3(data: bytes) -> None:
+    """MQTT 3.1."""
+    packet(data, 3)
+
+
+def packet_4(data: bytes) -> None:
+    """MQTT 3.1.1."""
+    packet(data, 4)
+
+
+def packet_5(data: bytes) -> None:
+    """MQTT 5.0."""
+    packet(data, 5)
+
+
+# -- properties --------------------------------------------------------------------------------------------------------
+
+
+def property_block(data: bytes) -> None:
+    """A block of properties, in the packet that the first byte names."""
+    where, data = data[0] & 15 if data else 0, data[1:]
+    p = _cursor(5, data)
+    assert isinstance(p, decode5.Packet5)
+    r = reference.Reader(data)
+    try:
+        want = reference.properties(r, where)
+    except Malformed:
+        want = None
+    start = len(BEFORE)
+    end = props.check(p, start, start + len(data), 1 << where)
+    if end < 0:
+        assert errors.blame(end) == errors.PEER and end in REASONS
+        assert start <= p.bad_at <= start + len(data)
+        assert want is None, (want, REASONS[end])
+        return
+    assert want is not None
+    assert end - start == len(data) - len(r.data)
+    found = properties(p, p.props_at, p.props_end)
+    assert found == want
+    for ident in range(props.LAST + 1):
+        if props.allowed(ident) >> where & 1 and ident not in (
+            spec5.USER_PROPERTY,
+            spec5.SUBSCRIPTION_IDENTIFIER,
+        ):
+            assert props.has(p, ident) == (ident in dict(want))
+    block = _encoded_properties(found, 1 << where, len(data))
+    assert reference.properties(reference.Reader(block), where) == want
+
+
+# -- topics ------------------------------------------------------------------------------------------------------------
+
+
+def _taken(read: Callable[[reference.Reader], str], data: bytes) -> bool:
+    r = reference.Reader(len(data).to_bytes(2, "big") + data)
+    try:
+        read(r)
+    except Malformed:
+        return False
+    return True
+
+
+def topic(data: bytes) -> None:
+    """A topic name and a topic filter."""
+    name, _, pattern = data.partition(b"\n")
+    buf = Guarded(b"#" + name + b"\xff")
+    buf.start, buf.end = 1, 1 + len(name)
+    got = topics.check_name(buf, 1, buf.end)
+    assert (got == topics.OK) == _taken(reference.Reader.name, name)
+    assert (got == topics.BAD_UTF8) == (not _taken(reference.Reader.text, name))
+    assert host_check_name(b"+" + name, 1, 1 + len(name)) == got
+    assert (check_utf8(buf, 1, buf.end) < 0) == _taken(reference.Reader.text, name)
+
+    plain = topics.check_filter(pattern, 0, len(pattern))
+    assert (plain == topics.OK) == _taken(lambda r: r.filter(False), pattern)
+    five = topics5.check_filter5(pattern, 0, len(pattern))
+    assert (five == topics.OK) == _taken(lambda r: r.filter(True), pattern)
+    if plain == topics.OK:
+        inner = topics5.unshared(pattern, 0, len(pattern))
+        shared = pattern.startswith(b"$share/")
+        assert (inner > 0) == (shared and five == topics.OK) and (inner < 0) == (five != topics.OK)
+        if inner > 0:
+            assert pattern[inner:] == pattern.split(b"/", 2)[2]
+        if got == topics.OK:
+            matches = topics.matches(pattern, buf, 1, buf.end)
+            assert matches == reference.matches(pattern.decode(), name.decode())
