@@ -19,11 +19,6 @@ StartBroker = Callable[..., Mosquitto]
 
 
 @pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    return Pki(tmp_path_factory.mktemp("pki"))
-
-
-@pytest.fixture(scope="module")
 def broker(mosquitto: StartBroker, pki: Pki) -> Mosquitto:
     return mosquitto(settings=pki.listener(pki.server))
 

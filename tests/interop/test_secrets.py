@@ -15,7 +15,7 @@ from headwater_host.gateway.config import BrokerConfig, GatewayConfig, check, lo
 from tests.certificates import Pki
 from tests.host.command import headwater, running
 from tests.host.mqtt_server import speak
-from tests.interop.test_tls_host import Web, serve_websocket, silent
+from tests.interop.secure import Web, serve_websocket, silent
 from tools.broker import HOST, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto
@@ -42,11 +42,6 @@ def clean(text: str) -> None:
 def told(error: BaseException) -> str:
     """Everything that a log would have of an error."""
     return "".join(traceback.format_exception(error)) + repr(error) + str(error)
-
-
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    return Pki(tmp_path_factory.mktemp("pki"))
 
 
 @pytest.fixture
