@@ -24,7 +24,10 @@ REASONS = {
     e.E_RX_WINDOW: ("receive_window_full", "the peer has more QoS 2 messages open than there is room for"),
     e.E_STORE: ("store_failed", "the store cannot keep it: its file system is full, or failing"),
     e.E_LIMIT: ("not_offered", "the other end has said that it does not offer this, or not at this QoS"),
-    e.E_LENGTH: ("malformed_remaining_length", "the remaining length has more than four bytes"),
+    e.E_LENGTH: (
+        "malformed_remaining_length",
+        "the remaining length, or another length of its kind, has more than four bytes",
+    ),
     e.E_TYPE: ("reserved_packet_type", "the packet type is 0, or 15 before MQTT 5.0"),
     e.E_FLAGS: ("bad_flags", "the fixed header's flags are not what the packet type demands"),
     e.E_RX_QOS: ("bad_qos", "both QoS bits are set"),
@@ -39,7 +42,10 @@ REASONS = {
         "wrong_acknowledgement",
         "the acknowledgement does not fit the QoS of the message it names",
     ),
-    e.E_CODE: ("bad_code", "a return code, or a requested QoS, has a reserved value"),
+    e.E_CODE: (
+        "bad_code",
+        "a return code, a reason code, or an option of a subscription has a value that it cannot have here",
+    ),
     e.E_TRUNCATED: ("truncated", "the input ends inside a packet"),
     e.E_PROPERTY: ("bad_property", "a property does not exist, or is not allowed in this packet"),
     e.E_REPEATED: ("repeated_property", "a property stands twice that may stand only once"),
