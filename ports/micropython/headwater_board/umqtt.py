@@ -1,0 +1,61 @@
+"""Lets programs that were written for umqtt.simple and umqtt.robust run on headwater, unchanged.
+
+Import this once before them, in ``boot.py`` for instance: from then on ``from umqtt.simple import MQTTClient`` and
+``from umqtt.robust import MQTTClient`` find headwater's classes, also where the firmware has its own umqtt.
+What differs: ``headwater.compat.umqtt``.
+"""
+
+import sys
+
+from headwater.compat import umqtt
+from headwater.compat.umqtt import MQTTClient, MQTTException, RobustMQTTClient
+from headwater_board.tcp import Tcp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from headwater.types import Dialer
+
+__all__ = ["MQTTClient", "MQTTException", "RobustMQTTClient"]
+
+
+def _dialer(server: str, port: int, ssl: "Any", ssl_params: "dict[str, Any]") -> "Dialer":
+    if not ssl:
+        return Tcp(server, port)
+    from headwater_board.tls import Tls
+
+    name = ssl_params.get("server_hostname") or server
+    return Tls(server, port, server_name=name, context=_context(ssl_params) if ssl is True else ssl)
+
+
+def _context(params: "dict[str, Any]") -> "Any":
+    """What ``ssl=True`` means with umqtt: the server's certificate is checked only where there is ``cadata``."""
+    import tls
+
+    made: Any = tls
+    context = made.SSLContext(made.PROTOCOL_TLS_CLIENT)
+    if params.get("cadata"):
+        context.load_verify_locations(params["cadata"])
+    else:
+        context.verify_mode = made.CERT_NONE
+    if params.get("cert"):
+        context.load_cert_chain(params["cert"], params["key"])
+    return context
+
+
+class _Module:
+    """Stands for a module of umqtt."""
+
+    def __init__(self, client: "type[MQTTClient]"):
+        self.MQTTClient = client
+        self.MQTTException = MQTTException
+
+
+umqtt.dialer = _dialer
+_package: "Any" = _Module(MQTTClient)
+_package.simple = _Module(MQTTClient)
+_package.robust = _Module(RobustMQTTClient)
+sys.modules["umqtt"] = _package
+sys.modules["umqtt.simple"] = _package.simple
+sys.modules["umqtt.robust"] = _package.robust

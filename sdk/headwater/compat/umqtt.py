@@ -1,0 +1,425 @@
+"""The clients of MicroPython's umqtt.simple and umqtt.robust, for programs that were written for them.
+
+How to connect is the port's affair, which is why it says so once, in ``boot.py`` or in the program's first line:
+
+    import headwater_board.umqtt
+
+From there on ``from umqtt.simple import MQTTClient`` and ``from umqtt.robust import MQTTClient`` find these classes,
+and the rest of the program stays as it is. On another port, assign ``dialer``.
+
+What is different, on purpose:
+
+- Nothing waits for ever: an answer that does not come within ``response_ms`` is OSError(ETIMEDOUT), and a link that is
+  dead, where there is a ``keepalive``, ends ``wait_msg`` and ``check_msg`` with the same.
+- QoS 2 is real, in both directions. Arguments that are wrong raise MQTTException with a negative code of
+  ``headwater.errors``; a refusal has the server's code, as ever.
+- A message at QoS 1 or 2 whose ``publish`` raised OSError is kept, and goes out after the next ``connect``: need not be
+  published again.
+- A message is acknowledged when the callback has returned. One at QoS 1 whose callback raised comes again on the next
+  connection. ``wait_msg`` calls back for one message, ``check_msg`` for all that have arrived.
+- ``reconnect`` subscribes again when the server has lost the session.
+- What is published at QoS 0 must fit in ``tx_size``, at QoS 1 and 2 in ``outbox_size``: attributes of the class, to
+  be set before the first client is made. What arrives may be as large as the heap allows.
+
+The callback gets bytes of its own, so messages allocate, as they did before. ``headwater.client`` does not.
+"""
+
+from headwater.client import Client
+from headwater.errors import (
+    CALLER,
+    E_AGAIN,
+    E_CLOSED,
+    E_OFFLINE,
+    E_REFUSED,
+    E_TIMEOUT,
+    E_WINDOW,
+    ROOM,
+    HeadwaterError,
+    blame,
+)
+from headwater.mqtt import encode, spec
+from headwater.wire import TICKS_MASK, const
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from headwater.mqtt.decode import Packet
+    from headwater.types import Bytes, Dialer
+
+_TURN_MS = const(50)
+_QOS_1 = const(1)
+#: errno, where MicroPython's ports and Linux agree: ENOTCONN, ETIMEDOUT, ECONNRESET; EPROTO for any other.
+_ERRNO = {E_OFFLINE: 107, E_TIMEOUT: 110, E_CLOSED: 104}
+_EPROTO = const(71)
+
+#: ``dialer(server, port, ssl, ssl_params)``: a dialer of this port. The port assigns it.
+dialer: "Callable[[str, int, Any, dict[str, Any]], Dialer] | None" = None
+
+
+class MQTTException(Exception):  # noqa: N818
+    """The server's return code; or a negative one of ``headwater.errors``, for a wrong argument."""
+
+
+class MQTTClient:
+    """``umqtt.simple.MQTTClient``. ``port`` 0 is 1883, with ``ssl`` 8883; ``keepalive`` is in seconds, 0 for none."""
+
+    rx_size = 512
+    tx_size = 1024
+    outbox_size = 2048
+    #: How long the server may take to answer.
+    response_ms = 10000
+
+    def __init__(
+        self,
+        client_id: "str | Bytes",
+        server: str,
+        port: int = 0,
+        user: "str | Bytes | None" = None,
+        password: "str | Bytes | None" = None,
+        keepalive: int = 0,
+        ssl: "Any" = None,
+        ssl_params: "dict[str, Any] | None" = None,
+    ):
+        if dialer is None:
+            raise RuntimeError("who connects? import headwater_board.umqtt first")
+        if port == 0:
+            port = 8883 if ssl else 1883
+        self.client_id = client_id
+        self.sock: Any = None
+        self.server = server
+        self.port = port
+        self.keepalive = keepalive
+        self.cb: Callable[[bytes, bytes], object] | None = None
+        self._client = Client(
+            dialer(server, port, ssl, ssl_params or {}),
+            _bytes(client_id),
+            keep_alive=keepalive,
+            user=None if user is None else _bytes(user),
+            password=None if password is None else _bytes(password),
+            rx_size=self.rx_size,
+            tx_size=self.tx_size,
+            outbox_size=self.outbox_size,
+            response_ms=self.response_ms,
+        )
+        session = self._session = self._client.session
+        session.auto_ack = False
+        session.on_message = self._arrived
+        session.on_delivered = self._delivered
+        session.on_answer = self._answered
+        session.sink = self
+        # What has arrived: (topic, payload, QoS, packet id, epoch).
+        self._inbox: list[tuple[bytes, bytes, int, int, int]] = []
+        self._undelivered: set[int] = set()
+        self._answers: dict[int, int] = {}
+        self._filters: dict[bytes, int] = {}
+        self._calling = False
+        self._pinged_at: int | None = None
+        self._large: tuple[bytes, bytearray, int, int, int] | None = None
+        self._large_at = 0
+
+    # -- as umqtt.simple has it ----------------------------------------------------------------------------------------
+
+    def set_callback(self, f: "Callable[[bytes, bytes], object]") -> None:
+        """``f(topic, msg)`` is called for each message, with bytes."""
+        self.cb = f
+
+    def set_last_will(
+        self, topic: "str | Bytes", msg: "str | Bytes", retain: bool = False, qos: int = 0
+    ) -> None:
+        """What the server publishes when we are lost; before ``connect``."""
+        _check(self._session.set_will(_bytes(topic), _bytes(msg), qos, retain))
+
+    def connect(self, clean_session: bool = True, timeout: "float | None" = None) -> int:
+        """Connect: 1 when the server had kept the session. Raises OSError, and MQTTException when refused.
+
+        ``timeout``, in seconds, is for connecting and for every answer from now on.
+        """
+        session = self._session
+        if timeout:
+            session.response_ms = int(timeout * 1000)
+            if hasattr(self._client.dialer, "timeout_ms"):
+                self._client.dialer.timeout_ms = session.response_ms
+        session.clean = bool(clean_session)
+        session.keep_alive = self.keepalive
+        # At QoS 1 they come again.
+        self._inbox = [one for one in self._inbox if one[2] != _QOS_1]
+        self._pinged_at = None
+        self.sock = None
+        try:
+            present = self._client.connect()
+        except HeadwaterError as e:
+            raise _error(e.code, session.return_code)
+        self.sock = self._client._transport
+        if clean_session:
+            self._filters.clear()
+        elif not present:
+            for topic_filter in self._filters:
+                self.subscribe(topic_filter, self._filters[topic_filter])
+        return 1 if present else 0
+
+    def disconnect(self) -> None:
+        """Say DISCONNECT, and close."""
+        self._client.disconnect()
+        self.sock = None
+
+    def ping(self) -> None:
+        """Ask for a sign of life; ``wait_msg`` and ``check_msg`` take the answer, or raise when there is none."""
+        session = self._session
+        self._poll()
+        end = encode.bare(session.tx, session.tx_end, session.tx_size, spec.PINGREQ)
+        if end > 0:
+            session.tx_end = end
+            session._pinged = True
+            session._ping_time = session.now
+            self._pinged_at = session.now
+        self._poll()
+
+    def publish(self, topic: "str | Bytes", msg: "str | Bytes", retain: bool = False, qos: int = 0) -> None:
+        """Publish, and wait: at QoS 0 until it is sent, at 1 and 2 until it is acknowledged."""
+        packet_id = self._hand_in(_bytes(topic), _bytes(msg), retain, qos)
+        if packet_id:
+            self._until(self._has_been_delivered, packet_id)
+        else:
+            self._until(self._has_been_sent, 0)
+
+    def subscribe(self, topic: "str | Bytes", qos: int = 0) -> None:
+        """Subscribe, and wait for the answer; raises MQTTException(128) when it is no."""
+        topic = _bytes(topic)
+        self._ask(self._client.subscribe, topic, qos)
+        self._filters[topic] = qos
+
+    def unsubscribe(self, topic: "str | Bytes") -> None:
+        """Take a subscription back, and wait for the answer."""
+        topic = _bytes(topic)
+        self._filters.pop(topic, None)
+        self._ask(self._client.unsubscribe, topic)
+
+    def wait_msg(self) -> "int | None":
+        """Wait for one message and call back: its first byte; or None for the answer to a ``ping``."""
+        while not self._inbox:
+            self._poll()
+            if self._inbox:
+                break
+            if self._pinged_at is not None and not self._session._pinged:
+                self._pinged_at = None
+                return None
+            self._client.dialer.wait(_TURN_MS)
+        return self._call_back()
+
+    def check_msg(self) -> "int | None":
+        """Call back for the messages that have arrived, and return at once: the last one's first byte, or None."""
+        head = None
+        if not self._inbox:
+            self._poll()
+        while self._inbox:
+            head = self._call_back()
+        return head
+
+    # -- how -----------------------------------------------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        """Poll until something has arrived; raises OSError when the connection is over."""
+        client = self._client
+        session = self._session
+        # ``_arrived`` stops the reading, so that the inbox holds no more than the receive buffer did.
+        client.reading = True
+        status = client.poll()
+        client.reading = True
+        if status == 0 and self._pinged_at is not None and session._pinged:
+            since = max(self._pinged_at, session.rx_time)
+            if (session.now - since) & TICKS_MASK >= session.response_ms:
+                client.close()
+                status = E_TIMEOUT
+        if status:
+            self.sock = None
+            raise _error(status, 0)
+
+    def _until(self, done: "Callable[[int], bool]", what: int) -> None:
+        """Poll until something is so, and meanwhile call back for what arrives, but not from within a callback."""
+        begin = self._client.dialer.ticks_ms()
+        while True:
+            self._poll()
+            while self._inbox and not self._calling:
+                self._call_back()
+            if done(what):
+                return
+            if (self._client.dialer.ticks_ms() - begin) & TICKS_MASK >= self._session.response_ms:
+                raise _error(E_TIMEOUT, 0)
+            self._client.dialer.wait(_TURN_MS)
+
+    def _has_been_delivered(self, packet_id: int) -> bool:
+        return packet_id not in self._undelivered
+
+    def _has_been_sent(self, _: int) -> bool:
+        return self._session.out() <= 0
+
+    def _has_been_answered(self, packet_id: int) -> bool:
+        return packet_id in self._answers
+
+    def _has_room(self, _: int) -> bool:
+        return self._session.out() <= 0 and self._session.outbox.count < self._session.outbox.slots
+
+    def _hand_in(self, topic: bytes, msg: bytes, retain: bool, qos: int) -> int:
+        while True:
+            status = self._client.publish(topic, msg, qos, retain)
+            if status not in (E_AGAIN, E_WINDOW):
+                break
+            self._until(self._has_room, 0)
+        _check(status)
+        if status:
+            self._undelivered.add(status)
+        return status
+
+    def _ask(self, request: "Callable[..., int]", *arguments: object) -> None:
+        status = request(*arguments)
+        while status == E_AGAIN:
+            self._until(self._has_been_sent, 0)
+            status = request(*arguments)
+        _check(status)
+        self._until(self._has_been_answered, status)
+        code = self._answers.pop(status)
+        if code & 0x80:
+            raise MQTTException(code)
+
+    def _call_back(self) -> int:
+        topic, msg, qos, packet_id, epoch = self._inbox.pop(0)
+        calling = self._calling
+        self._calling = True
+        try:
+            if self.cb is not None:
+                self.cb(topic, msg)
+        except BaseException:
+            if qos == _QOS_1:
+                # Not acknowledged: it comes again.
+                qos = 0
+            raise
+        finally:
+            self._calling = calling
+            if qos and self._session.acknowledge(packet_id, qos, epoch) == E_AGAIN:
+                self._until(self._has_been_sent, 0)
+                self._session.acknowledge(packet_id, qos, epoch)
+        if qos:
+            self._client.poll()
+        return 0x30 | qos << 1
+
+    def _arrived(self, m: "Packet") -> None:
+        self._inbox.append((m.topic_bytes(), m.payload_bytes(), m.qos(), m.packet_id, self._session.epoch))
+        self._client.reading = False
+
+    def _delivered(self, packet_id: int) -> None:
+        self._undelivered.discard(packet_id)
+
+    def _answered(self, packet_id: int, code: int) -> None:
+        self._answers[packet_id] = code
+
+    # -- the sink of messages that are larger than the buffer ----------------------------------------------------------
+
+    def open(self, m: "Packet", size: int) -> bool:
+        """As of a sink: what the heap has no room for is skipped."""
+        try:
+            self._large = (m.topic_bytes(), bytearray(size), m.qos(), m.packet_id, self._session.epoch)
+        except MemoryError:
+            return False
+        self._large_at = 0
+        return True
+
+    def write(self, buf: "Bytes", at: int, n: int) -> None:
+        """As of a sink."""
+        if self._large is not None:
+            self._large[1][self._large_at : self._large_at + n] = buf[at : at + n]
+            self._large_at += n
+
+    def close(self, complete: bool) -> None:
+        """As of a sink."""
+        large = self._large
+        self._large = None
+        if complete and large is not None:
+            topic, msg, qos, packet_id, epoch = large
+            self._inbox.append((topic, bytes(msg), qos, packet_id, epoch))
+            self._client.reading = False
+
+
+class RobustMQTTClient(MQTTClient):
+    """``umqtt.robust.MQTTClient``: publishing and waiting outlive a connection that breaks."""
+
+    #: Seconds between two attempts.
+    DELAY = 2
+    DEBUG = False
+
+    def delay(self, i: int) -> None:
+        """Wait before attempt ``i``; to be overridden."""
+        dialer = self._client.dialer
+        begin = dialer.ticks_ms()
+        left = int(self.DELAY * 1000)
+        while left > 0:
+            dialer.wait(left)
+            left = int(self.DELAY * 1000) - ((dialer.ticks_ms() - begin) & TICKS_MASK)
+
+    def log(self, in_reconnect: bool, e: BaseException) -> None:
+        """Say what went wrong, with ``DEBUG``; to be overridden."""
+        if self.DEBUG:
+            print("mqtt reconnect:" if in_reconnect else "mqtt:", repr(e))
+
+    def reconnect(self) -> int:
+        """Connect, into the kept session, as often as it takes."""
+        i = 0
+        while True:
+            try:
+                return self.connect(False)
+            except OSError as e:
+                self.log(True, e)
+                i += 1
+                self.delay(i)
+
+    def publish(self, topic: "str | Bytes", msg: "str | Bytes", retain: bool = False, qos: int = 0) -> None:
+        """As of ``MQTTClient``, over as many connections as it takes; at QoS 2 exactly once for all that."""
+        packet_id = 0
+        while True:
+            try:
+                if packet_id == 0:
+                    packet_id = self._hand_in(_bytes(topic), _bytes(msg), retain, qos)
+                self._until(self._has_been_delivered if packet_id else self._has_been_sent, packet_id)
+                return
+            except OSError as e:
+                self.log(False, e)
+                self.reconnect()
+
+    def wait_msg(self) -> "int | None":
+        """As of ``MQTTClient``, over as many connections as it takes."""
+        while True:
+            try:
+                return super().wait_msg()
+            except OSError as e:
+                self.log(False, e)
+                self.reconnect()
+
+    def check_msg(self, attempts: int = 2) -> "int | None":
+        """As of ``MQTTClient``; reconnects at most ``attempts`` times."""
+        while attempts > 0:
+            try:
+                return super().check_msg()
+            except OSError as e:
+                self.log(False, e)
+                self.reconnect()
+                attempts -= 1
+        return None
+
+
+def _bytes(text: "str | Bytes") -> bytes:
+    return text.encode() if isinstance(text, str) else bytes(text)
+
+
+def _check(status: int) -> None:
+    if status < 0:
+        raise _error(status, 0)
+
+
+def _error(status: int, return_code: int) -> Exception:
+    """What umqtt's users catch: OSError when connecting again may help, MQTTException when it does not."""
+    if status == E_REFUSED:
+        return MQTTException(return_code)
+    if status != E_OFFLINE and blame(status) in (CALLER, ROOM):
+        return MQTTException(status)
+    return OSError(_ERRNO.get(status, _EPROTO))
