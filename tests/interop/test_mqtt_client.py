@@ -1,5 +1,4 @@
-"""The core's client against mosquitto, at every version of MQTT: every QoS, sessions, wills, brokers that die; cut at every
-byte."""
+"""The core's client against mosquitto, at every version of MQTT: QoS, sessions, wills, dying brokers, cuts anywhere."""
 
 import os
 import signal
