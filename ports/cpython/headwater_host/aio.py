@@ -79,8 +79,6 @@ __all__ = [
 _PINGREQ = bytes((spec.PINGREQ << 4, 0))
 # Requests that the session lets wait for their answers at a time.
 _REQUESTS = 8
-# From how many bytes on a memoryview, which saves the second copy of a payload, costs less than that copy.
-_LARGE = 512
 
 
 class Client:
@@ -183,7 +181,7 @@ class Client:
         self._answers = self._outgoing.answers
         self._requests = asyncio.Semaphore(_REQUESTS)
         self._unacknowledged: deque[Message] = deque()
-        self.messages = Inbox(self._current, self._hold_or_release)
+        self.messages = Inbox(self._current, max_queued_incoming_messages, self._hold_or_release)
 
     def _open_store(
         self, store: "SqliteOutbox | str | PathLike[str] | None", identifier: str | None, slots: int
@@ -403,9 +401,14 @@ class Client:
 
     def _on_message(self, p: "Packet") -> None:
         buf = p.buf
-        at = p.payload_at
-        payload = bytes(memoryview(buf)[at : p.end] if p.end - at > _LARGE else buf[at : p.end])
-        topic = topic_of(bytes(buf[p.topic_at : p.topic_end]))
+        if type(buf) is not bytes:
+            # A view, because a slice would be a second copy.
+            view = memoryview(buf)
+            payload = bytes(view[p.payload_at : p.end])
+            topic = topic_of(bytes(view[p.topic_at : p.topic_end]))
+        else:
+            payload = buf[p.payload_at : p.end]
+            topic = topic_of(buf[p.topic_at : p.topic_end])
         epoch = self.session.epoch
         if self.auto_ack or p.head & 6 == 0:
             message = Message(topic, payload, p.head, p.packet_id, epoch)
@@ -413,8 +416,6 @@ class Client:
             message = Message(topic, payload, p.head, p.packet_id, epoch, self._acknowledge)
             self._unacknowledged.append(message)
         self.messages.put(message)
-        if self._limit is not None and len(self.messages) > self._limit:
-            self._hold_or_release()
 
     def _hold_or_release(self) -> None:
         connection = self.connection

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
@@ -103,10 +104,13 @@ class Inbox:
     on after the client was entered again. ``len`` is how many wait.
     """
 
-    def __init__(self, check: Callable[[], object], taken: Callable[[], object]):
-        # Raises when no message will come; called when one was taken.
+    def __init__(self, check: Callable[[], object], limit: int | None, passed: Callable[[], object]):
+        # Raises when no message will come.
         self._check = check
-        self._taken = taken
+        # Called when there are more than so many, and when there are half of it left.
+        self._limit = sys.maxsize if limit is None else limit
+        self._half = -1 if limit is None else limit // 2
+        self._passed = passed
         self._queue: deque[Message] = deque()
         self._readers: deque[asyncio.Future[None]] = deque()
 
@@ -129,7 +133,8 @@ class Inbox:
                     _wake(self._readers)
                 raise
         message = self._queue.popleft()
-        self._taken()
+        if len(self._queue) == self._half:
+            self._passed()
         return message
 
     def put(self, message: Message) -> None:
@@ -137,6 +142,8 @@ class Inbox:
         self._queue.append(message)
         if self._readers:
             _wake(self._readers)
+        if len(self._queue) > self._limit:
+            self._passed()
 
     def end(self) -> None:
         """Nothing more will come: let those who wait find out."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headwater import errors
 from headwater.mqtt import decode, encode, spec
 from headwater.mqtt.endpoint import Endpoint, _deliver_1
-from headwater.mqtt.sender import _entry_left, acknowledged
+from headwater.mqtt.sender import acknowledged
 from headwater.mqtt.transitions import ONLINE
 from headwater.wire import put_varint
 from headwater_host.topics import check_name
@@ -96,17 +96,21 @@ class FastEndpoint(Endpoint):
         box.buf[at : at + n] = frame
         if box.commit(n, flags >> 1) < 0:
             return errors.E_STORE
-        self._unsent += 1
         if (
-            self._unsent == 1
-            and self.in_flight < self.window
-            and self.frames is not None
-            and self.state == ONLINE
-            and not self.out_n
-            and not self._sweep
+            self._unsent
+            or self.in_flight >= self.window
+            or self.frames is None
+            or self.state != ONLINE
+            or self.out_n
+            or self._sweep
         ):
-            self.frames.append(frame)
-            _entry_left(self)
+            self._unsent += 1
+            return packet_id
+        # It is the next to leave, and leaves: as of ``_entry_left``.
+        self.frames.append(frame)
+        box.buf[at] |= spec.DUP
+        self.in_flight += 1
+        self._entry = box.next
         return packet_id
 
     def take(self, chunks: "list[bytes | bytearray | memoryview]") -> None:

@@ -11,6 +11,8 @@ from headwater_host.messages import Payload, payload_bytes, publish_frame
 from headwater_host.session import HostClientSession
 from headwater_host.topics import topic_bytes
 
+_QOS = (1, 2)
+
 
 class Outgoing:
     """What a client publishes.
@@ -79,10 +81,13 @@ class Outgoing:
         if qos == 0:
             connection.write(publish_frame(topic_bytes(topic), data, retain))
             return 0
-        status = self._session.publish(topic_bytes(topic), data, qos, retain)
+        name = topic_bytes(topic)
+        status = self._session.hand_in(name, data, qos << 1 | (1 if retain else 0)) if qos in _QOS else 0
         if status > 0:
             connection.push()
             return status
+        # Why not: nothing has happened yet.
+        status = self._session.publish(name, data, qos, retain)
         if status == errors.E_WINDOW:
             return errors.E_AGAIN
         if status == errors.E_STORE:

@@ -45,6 +45,11 @@ class GrowingOutbox(RamOutbox):
 
     def reserve(self, n: int) -> int:
         """Where the next packet of ``n`` bytes may be built, or -1 when there is no slot or ``limit`` is reached."""
+        free = self._free
+        if 0 < self.count < self.slots and free > self.at[self.head] and free + n <= len(self.buf):
+            # Mostly.
+            self.reserved = free
+            return free
         if self.count == 0 and len(self.buf) > self._first_size >= n:
             self._use(bytearray(self._first_size))
         at = super().reserve(n)
