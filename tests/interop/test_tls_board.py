@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater import errors
 from tests.certificates import Certificate, Pki, make
 from tools import mpy
 from tools.broker import HOST, Mosquitto
@@ -98,6 +99,20 @@ def test_a_client_that_shows_its_certificate(mosquitto: StartBroker, pki: Pki, f
         assert broker.log_text().count("peer did not return a certificate") == 1
 
 
+def test_connecting_without_waiting(broker: Mosquitto, pki: Pki) -> None:
+    assert run("begin", broker.port, ca=pki.ca.cert_der) == "0 None"
+    said = run("begin", broker.port, ca=pki.stranger.cert_der)
+    assert (
+        said
+        == f"{errors.E_CLOSED} [Errno 13] EACCES: The certificate is not correctly signed by the trusted CA"
+    )
+    with relay(broker.port, 60, then_close=False) as port:
+        assert (
+            run("begin", port, ca=pki.ca.cert_der, timeout_ms=300)
+            == f"{errors.E_CLOSED} [Errno 110] ETIMEDOUT"
+        )
+
+
 @pytest.mark.parametrize(
     "arguments, says",
     [
@@ -107,6 +122,10 @@ def test_a_client_that_shows_its_certificate(mosquitto: StartBroker, pki: Pki, f
         ({"ca": "noise"}, "ValueError"),
         ({"ca": "key"}, "ValueError ('there is no CERTIFICATE in it',)"),
         ({"ca": "ca", "cert": "cert"}, 'ValueError ("a client\'s certificate needs its key",)'),
+        (
+            {"ca": "ca", "cert": "two", "key": "key"},
+            "ValueError ('a client has one certificate and one key',)",
+        ),
         ({"ca": "ca", "cert": "cert", "key": "cert"}, "ValueError ('there is no PRIVATE KEY in it',)"),
         ({"ca": "ca", "cert": "cert", "key": "noise"}, "ValueError"),
         ({"ca": "ca", "cert": "cert", "key": "locked"}, "ValueError ('invalid key',)"),
@@ -116,6 +135,7 @@ def test_what_is_no_certificate_or_key(
     pki: Pki, tmp_path: Path, arguments: dict[str, str], says: str
 ) -> None:
     (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "two").write_bytes(pki.client.cert.read_bytes() + pki.ca.cert.read_bytes())
     (tmp_path / "noise").write_bytes(b"\x30\x82\x01\x00 and more that is none")
     files: dict[str, object] = {
         "ca": pki.ca.cert,
@@ -124,6 +144,7 @@ def test_what_is_no_certificate_or_key(
         "locked": pki.locked.key,
         "empty": tmp_path / "empty",
         "noise": tmp_path / "noise",
+        "two": tmp_path / "two",
         "none.der": tmp_path / "none.der",
     }
     said = run("wrong", 1, 60, **{name: files[file] for name, file in arguments.items()})

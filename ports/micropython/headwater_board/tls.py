@@ -65,15 +65,17 @@ class Tls(Tcp):
             for one in _ders(ca, _CERTIFICATE):
                 context.load_verify_locations(one)
             if cert is not None and key is not None:
-                (own,) = _ders(cert, _CERTIFICATE)
-                (private,) = _ders(key, _KEY)
-                context.load_cert_chain(own, private)
+                own = _ders(cert, _CERTIFICATE)
+                private = _ders(key, _KEY)
+                if len(own) != 1 or len(private) != 1:
+                    raise ValueError("a client has one certificate and one key")
+                context.load_cert_chain(own[0], private[0])
         self._context = context
         #: Why the last handshake failed, until the next ``open``.
         self.error: OSError | None = None
 
     def open(self) -> "_Stream":
-        """Connect, and begin the handshake; raises OSError (ETIMEDOUT when nobody answered)."""
+        """Connect, and begin the handshake; raises OSError (ETIMEDOUT: nobody answered; ENOMEM)."""
         self.error = None
         raw = super().open()
         self._poll.unregister(raw)
@@ -85,9 +87,12 @@ class Tls(Tcp):
             s = self._context.wrap_socket(
                 raw, do_handshake_on_connect=False, server_hostname=self.server_name
             )
-        except (OSError, MemoryError):
+        except OSError:
             raw.close()
             raise
+        except MemoryError:
+            raw.close()
+            raise OSError(errno.ENOMEM)
         # Not `raw`: what has been decrypted and not read only `s` knows of.
         self._poll.register(s, select.POLLIN)
         self._socket = s

@@ -69,6 +69,16 @@ def fail() -> None:
     assert client.poll() < 0
 
 
+def begin() -> None:
+    """Connect without ever waiting inside: what ``poll`` says at the end, and why."""
+    client = Client(Tls(**arguments), b"board", clean=True)
+    status = client.begin_connect()
+    while status == 0 and not client.connected:
+        client.dialer.wait(20)
+        status = client.poll()
+    print(status, client.dialer.error)
+
+
 def wrong() -> None:
     """What is no certificate."""
     try:
@@ -167,6 +177,7 @@ def heap() -> None:
 {
     "echo": echo,
     "fail": fail,
+    "begin": begin,
     "wrong": wrong,
     "pending": pending,
     "flood": flood,
