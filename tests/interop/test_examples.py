@@ -1,10 +1,15 @@
 """The device examples run as they stand, on MicroPython, against a real broker."""
 
-from collections.abc import Callable
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from headwater.client import Client
+from tests.interop.dialer import SocketDialer
 from tools import deploy
 from tools.broker import Mosquitto
 from tools.toolchain import ROOT
@@ -49,3 +54,66 @@ client.disconnect()
         with VirtualBoard(main=listener, files=files, name="listener2") as other:
             other.wait_for("published True", 20)
         board.wait_for("board-1/commands b'blink'", 20, after=mark)
+
+
+def example(name: str, port: int) -> str:
+    """The example's text, with this broker in the place of each that it names."""
+    source = (EXAMPLES / name).read_text(encoding="utf-8")
+    program = re.sub(r'Tcp\("broker[^"]*"\)', f'Tcp("127.0.0.1", {port})', source)
+    assert program != source
+    return program
+
+
+def test_keeper_goes_on_over_a_broker_that_restarts(mosquitto: Callable[..., Mosquitto]) -> None:
+    broker = mosquitto(persistence=True)
+    program = example("keeper.py", broker.port)
+    with VirtualBoard(main=program, files=deploy.package_files("mpy"), name="keeper") as board:
+        at = board.wait_for("online", 20)
+        broker.stop()
+        at = board.wait_for("offline: -62", 20, after=at)
+        broker.start()
+        at = board.wait_for("online", 20, after=at)
+        with socket_client(broker.port) as client:
+            seen: list[bytes] = []
+            client.on_message = lambda message: seen.append(message.payload_bytes())
+            client.subscribe(b"board-1/heap", 1)
+            deadline = time.monotonic() + 20
+            while not seen:
+                assert client.wait(20) == 0
+                assert time.monotonic() < deadline
+            assert int(seen[0]) > 1000
+            client.publish(b"board-1/commands", b"blink", 1)
+            client.flush(3000)
+        board.wait_for("board-1/commands b'blink'", 20, after=at)
+
+
+def test_asyncio_client_takes_commands_while_it_publishes(mosquitto: Callable[..., Mosquitto]) -> None:
+    broker = mosquitto()
+    program = example("asyncio_client.py", broker.port)
+    with socket_client(broker.port) as client:
+        seen: list[bytes] = []
+        client.on_message = lambda message: seen.append(message.payload_bytes())
+        client.subscribe(b"board-1/heap", 1)
+        with VirtualBoard(main=program, files=deploy.package_files("mpy"), name="asyncio") as board:
+            deadline = time.monotonic() + 20
+            while not seen:
+                assert client.wait(20) == 0
+                assert time.monotonic() < deadline
+            for command in (b"blink", b"stop"):
+                client.publish(b"board-1/commands", command, 1)
+            client.flush(3000)
+            board.wait_for("board-1/commands b'stop'", 20)
+            assert "board-1/commands b'blink'" in board.log
+            # The prompt: the program has ended, and in good order.
+            board.wait_for(">>> ", 20)
+            assert "Traceback" not in board.log
+
+
+@contextmanager
+def socket_client(port: int) -> Iterator[Client]:
+    client = Client(SocketDialer(port), b"listener")
+    client.connect()
+    try:
+        yield client
+    finally:
+        client.disconnect()
