@@ -1,9 +1,11 @@
 """Copies headwater to a board, over its serial port, only what has changed.
 
-    python -m tools.deploy --port /dev/ttyACM0 [--source py] [--main examples/device/hello.py]
+    python -m tools.deploy --port /dev/ttyACM0 [--source py] [--main examples/device/uptime.py]
+    python -m tools.deploy --port /dev/ttyACM0 --main examples/device/uptime.py --bundle
 
 The core and the MicroPython port go to ``/lib``, compiled (.mpy: they load faster and need less memory) unless
-``--source py`` is given. What an earlier deployment left and this one does not have is removed: MicroPython prefers a
+``--source py`` is given. With ``--bundle`` only what the program needs of them does, in one piece (``tools.bundle``).
+What an earlier deployment left and this one does not have is removed: MicroPython prefers a
 stale .py to a fresh .mpy.
 """
 
@@ -13,15 +15,20 @@ import argparse
 import ast
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from tools import mpy
 from tools.board import Board, DeviceError, TransportError
+from tools.bundle.build import Options, build, write
+from tools.bundle.program import BundleError
+from tools.toolchain import ROOT
 
 Form = Literal["py", "mpy"]
 LIB = "/lib"
+#: What is ours on a board.
+OURS = [f"{LIB}/headwater", f"{LIB}/headwater_board"]
 
 # Prints a list of (path, SHA-256) of the files below the folders in ROOTS.
 _LIST = """
@@ -65,6 +72,14 @@ def package_files(form: Form) -> dict[str, Path]:
     return found
 
 
+def bundle_files(
+    what: Sequence[str], options: Options | None = None, folder: Path = ROOT / "out" / "bundle"
+) -> dict[str, Path]:
+    """As ``package_files``, for a bundle of what modules and programs need, which is made in ``folder``."""
+    made = write(build(what, options), folder, options)
+    return {f"{LIB}/{name}": path for name, path in made.items()}
+
+
 def tree_files(root: Path, target: str, suffixes: tuple[str, ...]) -> dict[str, Path]:
     """The files below ``root`` with one of the suffixes, by their names below ``target`` on the board."""
     return {
@@ -93,11 +108,11 @@ def synchronise(board: Board, files: Mapping[str, Path], roots: list[str]) -> tu
     return changed, stale
 
 
-def deploy(board: Board, form: Form = "mpy") -> tuple[list[str], list[str]]:
-    """Copy the core and the MicroPython port: the names written, and those removed."""
-    files = package_files(form)
-    roots = sorted({"/".join(name.split("/")[:3]) for name in files})
-    return synchronise(board, files, roots)
+def deploy(
+    board: Board, form: Form = "mpy", files: Mapping[str, Path] | None = None
+) -> tuple[list[str], list[str]]:
+    """Copy the core and the MicroPython port, or the ``files`` in their place: the names written, and those removed."""
+    return synchronise(board, package_files(form) if files is None else files, OURS)
 
 
 def _hashes(board: Board, roots: list[str]) -> dict[str, str]:
@@ -113,14 +128,24 @@ def main() -> int:
         "--source", choices=["mpy", "py"], default="mpy", help="the form (default: %(default)s)"
     )
     parser.add_argument("--main", type=Path, metavar="FILE", help="copy FILE to the board as main.py as well")
+    parser.add_argument(
+        "--bundle",
+        nargs="*",
+        metavar="WHAT",
+        help="copy only what --main and these modules or programs need, in one piece",
+    )
     chosen = parser.parse_args()
     try:
+        files = None
+        if chosen.bundle is not None:
+            main_file = [str(chosen.main)] if chosen.main else []
+            files = bundle_files([*main_file, *chosen.bundle])
         with Board(chosen.port) as board:
-            changed, stale = deploy(board, chosen.source)
+            changed, stale = deploy(board, chosen.source, files)
             if chosen.main is not None:
                 board.put("/main.py", chosen.main.read_bytes())
                 changed.append("/main.py")
-    except (OSError, DeviceError, DeployError, TransportError, mpy.CompileError) as error:
+    except (OSError, BundleError, DeviceError, DeployError, TransportError, mpy.CompileError) as error:
         print(f"deploy: {error}", file=sys.stderr)
         return 1
     for name in changed:

@@ -1,9 +1,11 @@
-"""The portable tests on MicroPython: 64-bit and 32-bit, from sources and from the .mpy files that go to a board."""
+"""The portable tests on MicroPython: 64-bit and 32-bit, from sources, from .mpy files, and from bundles of them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests import bundles
 from tools import mpy
 from tools.runtimes import RUNTIMES, Result, declared_heap
 from tools.toolchain import ROOT
@@ -19,8 +21,20 @@ def sdk(request: pytest.FixtureRequest) -> Path:
     return mpy.compiled(mpy.SDK) if request.param == "mpy" else mpy.SDK
 
 
-def run(where: str, runner: Path, sdk: Path, *names: str) -> Result:
-    heap = max([declared_heap(PORTABLE / name) for name in names], default=0) or 2 << 20
+@pytest.fixture(scope="session")
+def bundled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    made: dict[str, Path] = {}
+
+    def folder(name: str) -> Path:
+        if name not in made:
+            made[name] = bundles.over_plain_modules(name, tmp_path_factory.mktemp("bundle"))
+        return made[name]
+
+    return folder
+
+
+def run(where: str, runner: Path, sdk: Path, *names: str, more: int = 0) -> Result:
+    heap = (max([declared_heap(PORTABLE / name) for name in names], default=0) or 2 << 20) + more
     return RUNTIMES[where](runner, *names, path=[sdk], see=[VECTORS], heap=heap)
 
 
@@ -28,6 +42,27 @@ def run(where: str, runner: Path, sdk: Path, *names: str) -> Result:
 @pytest.mark.parametrize("file", FILES)
 def test_portable_tests_pass_on_micropython(where: str, file: str, sdk: Path) -> None:
     done = run(where, PORTABLE / "run.py", sdk, file)
+    last = done.stdout.rstrip().rpartition("\n")[2]
+    assert last.endswith(" passed, 0 failed"), done.stdout
+    assert done.returncode == 0, done.stdout
+
+
+# 32 bits are no business of a bundle: there it is enough to try what boards get.
+BUNDLED = [
+    pytest.param(where, name, file, marks=getattr(pytest.mark, f"needs_{where}"), id=f"{name}-{file}-{where}")
+    for where, names in {"micropython": list(bundles.BUNDLES), "wasm": ["client bundle"]}.items()
+    for name in names
+    for file in FILES
+    if bundles.concerns(PORTABLE / file, bundles.BUNDLES[name])
+]
+
+
+@pytest.mark.parametrize("where, name, file", BUNDLED)
+def test_portable_tests_pass_with_a_bundle(
+    where: str, name: str, file: str, bundled: Callable[[str], Path]
+) -> None:
+    # A bundle has more in it than the test imports, and the plain modules of the peer are there as well.
+    done = run(where, PORTABLE / "run.py", bundled(name), file, more=256 << 10)
     last = done.stdout.rstrip().rpartition("\n")[2]
     assert last.endswith(" passed, 0 failed"), done.stdout
     assert done.returncode == 0, done.stdout

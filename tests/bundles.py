@@ -1,0 +1,74 @@
+"""Bundles of the core, as they go to a board, laid over its plain modules: so that tests find both."""
+
+import ast
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from tools import mpy, sizes
+from tools.bundle.build import Options, build, write
+from tools.toolchain import ROOT
+
+PORTABLE = ROOT / "tests" / "portable"
+ALLOC = ROOT / "tests" / "alloc"
+
+#: What a board may have of the client's side. The server's end, and what else a test needs, is there as plain modules.
+CLIENT = (
+    "headwater.errors",
+    "headwater.client",
+    "headwater.keeper",
+    "headwater.backlog",
+    "headwater.journal",
+    "headwater.store",
+    "headwater.rxbuf",
+    "headwater.mqtt.session",
+    "headwater.mqtt.session31",
+    "headwater.mqtt.session5",
+)
+BUNDLES = {"client bundle": CLIENT, "bundle of all": tuple(sorted(sizes.imports(mpy.SDK)))}
+
+
+def private_names() -> frozenset[str]:
+    """The private attributes that portable tests look at: these keep their names."""
+    text = "".join(path.read_text() for folder in (PORTABLE, ALLOC) for path in folder.glob("*.py"))
+    found = re.findall(r'(?<!\bself)\.(_[a-z]\w*)|"(_[a-z]\w*)"', text)
+    return frozenset(attribute or string for attribute, string in found)
+
+
+def over_plain_modules(name: str, folder: Path) -> Path:
+    """A folder to import from: the bundle ``name``, and the plain modules of what is not in it."""
+    path = folder / "lib"
+    shutil.copytree(mpy.compiled(mpy.SDK), path)
+    made = write(build(BUNDLES[name], Options(keep=private_names())), folder / "bundle")
+    for module, file in made.items():
+        shutil.copy(file, path / module)
+        if not module.endswith("__init__.mpy"):
+            assert (mpy.SDK / module).with_suffix(".py").exists(), module
+    # What is a name of the bundle must not be there as a file: nobody would notice that it is not used.
+    for module in BUNDLES[name]:
+        plain = path.joinpath(*module.split(".")).with_suffix(".mpy")
+        if plain.exists() and plain.relative_to(path).as_posix() not in made:
+            plain.unlink()
+    return path
+
+
+def concerns(test: Path, modules: Iterable[str]) -> bool:
+    """Whether a portable test, or a helper that it imports, uses one of the modules."""
+    wanted = set(modules)
+    seen: set[str] = set()
+    waiting = [test.stem]
+    while waiting:
+        name = waiting.pop()
+        file = test.parent / f"{name}.py"
+        if name in wanted:
+            return True
+        if name in seen or not file.exists():
+            continue
+        seen.add(name)
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return False

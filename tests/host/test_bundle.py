@@ -1,0 +1,284 @@
+"""A bundle does what the modules do that it is made of, is imported as they are, and says what it cannot take along.
+
+That the whole core does so, the portable tests prove (``test_portable.py``), and the allocation proofs.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import mpy, sizes
+from tools.bundle import names
+from tools.bundle.build import Options, build, write
+from tools.bundle.program import BundleError
+from tools.runtimes import run_unix
+from tools.toolchain import ROOT
+
+#: What is easily done wrong, each in a module of its own, and what it must print.
+TRAPS = {
+    "a local name like a global of another module": (
+        {"one": "def send(n):\n    return n + 1\n"},
+        "from headwater import one\n"
+        "def main(send):\n    n = one.send(send)\n    return n, [send for send in (1, 2)]\nprint(main(3))\n",
+    ),
+    "a parameter like a function's short name": (
+        {"one": "def _a(b):\n    return b * 2\ndef both(sorted, b=3):\n    return _a(sorted) + _a(b)\n"},
+        "from headwater.one import both\nprint(both(sorted=4), both(1, b=2))\n",
+    ),
+    "a class and its bases": (
+        {
+            "one": "class A:\n    n = 1\n    def __init__(self, a):\n        self._x = a\n"
+            "    def get(self):\n        return self._x + self.n\n    def _more(self):\n        return 10\n",
+            "two": "from headwater.one import A\n"
+            "class B(A):\n    n = 5\n    def __init__(self, a, b):\n        super().__init__(a)\n        self._y = b\n"
+            "    def get(self):\n        return super().get() + self._y + self._more()\n"
+            "    def _more(self):\n        return super()._more() + 1\n",
+            "three": "from headwater.two import B\nclass C(B):\n    def _more(self):\n        return super()._more() * 2\n",
+        },
+        "from headwater.three import C\nprint(C(100, 1000).get())\n",
+    ),
+    "two subclasses of one class": (
+        {
+            "one": "class A:\n    def __init__(self):\n        self._x = 1\n    def get(self):\n        return self._x\n"
+            "class B(A):\n    def get(self):\n        return super().get() + 1\n"
+            "class C(A):\n    def get(self):\n        return super().get() + 2\n",
+        },
+        "from headwater.one import B, C\nprint(B().get(), C().get())\n",
+    ),
+    "constants, and what looks like one": (
+        {
+            "one": "from micropython import const\n_A = const(3)\nB = const(_A << 2 | 1)\nC = -B\nchanged = 1\nchanged = 2\n",
+            "two": "from headwater import one\nfrom headwater.one import B as b\n"
+            "def get(B=7):\n    return b, B, one.C, one.changed\n",
+        },
+        "from headwater.two import get\nfrom headwater.one import B, C\nprint(get(), B, C)\n",
+    ),
+    "a table filled by a loop": (
+        {
+            "one": "TABLE = bytearray(4)\nfor _i in b'\\x01\\x03':\n    TABLE[_i] = _i\nUNUSED = bytearray(9)\n"
+        },
+        "from headwater.one import TABLE\nprint(bytes(TABLE))\n",
+    ),
+    "properties and names in strings": (
+        {
+            "one": "class A:\n    _hidden = 4\n    def __init__(self):\n        self._x = 0\n"
+            "    @property\n    def x(self):\n        return self._x\n"
+            "    @x.setter\n    def x(self, value):\n        self._x = value + getattr(self, '_hidden')\n",
+        },
+        "from headwater.one import A\na = A()\na.x = 5\nprint(a.x)\n",
+    ),
+    "one name in two modules": (
+        {
+            "mqtt/__init__": "",
+            "mqtt/one": "def read():\n    return 'one'\n",
+            "mqtt/two": "from headwater.mqtt import one\ndef read():\n    return one.read() + 'two'\n",
+        },
+        "from headwater.mqtt import one, two\nprint(one.read(), two.read())\n",
+    ),
+    "functions that are called once": (
+        {
+            "one": "class Log:\n    def __init__(self):\n        self.text = ''\n"
+            "def get(log, n):\n    i = n\n    for n in range(3):\n        _note(log, n, _next(log, i))\n"
+            "    if _is_odd(i):\n        return _last(log, i + 1)\n    return _first(log, i)\n"
+            "def _note(log, i, n):\n    i += 10\n    log.text += str(i) + ',' + str(n) + ';'\n"
+            "def _next(log, n):\n    log.text += 'x'\n    return n + 1\n"
+            "def _is_odd(n):\n    return n & 1 == 1\n"
+            "def _last(log, n):\n    for i in range(n):\n        if i == 3:\n            return log.text + 'three'\n"
+            "    log.text += 'end'\n"
+            "def _first(log, n):\n    try:\n        return log.text + str(1 // n)\n"
+            "    except ZeroDivisionError:\n        return 'zero'\n",
+        },
+        "from headwater.one import Log, get\nprint(get(Log(), 3), get(Log(), 1), get(Log(), 0), get(Log(), 2))\n",
+    ),
+}
+REFUSED = {
+    "import headwater.two": r"one\.py:1: import headwater\.two: import it with",
+    "def f():\n    from headwater.two import g": r"one\.py:2: .*imported late",
+    "def f():\n    global x\n    x = 1": r"one\.py:2: global x: a global that changes",
+    "class A(metaclass=type):\n    pass": r"one\.py:1: .*a class must be plain",
+    "from headwater.two import nothing\ndef f():\n    return nothing": r"one\.py:3: nothing: headwater\.two has no nothing",
+    "from headwater import two\ndef f():\n    return two": r"one\.py:3: two: a module can only be used",
+    "def f():\n    def g():\n        pass\n    return g": r"one\.py:2: .*a function within a function",
+    "from headwater.three import x\ny = x": r"there is no module headwater\.three",
+}
+
+
+def lay(folder: Path, modules: dict[str, str]) -> Path:
+    for name, text in {"__init__": "", **modules}.items():
+        path = folder / "headwater" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def run(script: Path, path: Path) -> str:
+    done = run_unix(script, path=[path])
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.mark.needs_micropython
+@pytest.mark.parametrize(
+    "options", [Options(), Options(lines=True, names=True), Options(only_used=True), Options(inline=False)]
+)
+@pytest.mark.parametrize("trap", TRAPS)
+def test_a_bundle_does_what_its_modules_do(trap: str, options: Options, tmp_path: Path) -> None:
+    modules, program = TRAPS[trap]
+    plain = lay(tmp_path / "plain", modules)
+    script = tmp_path / "program" / "main.py"
+    script.parent.mkdir()
+    script.write_text(program)
+    expected = run(script, plain)
+    write(build([str(script)], options, plain), tmp_path / "bundle", options)
+    assert run(script, tmp_path / "bundle") == expected
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_cannot_be_bundled_is_refused_with_its_place(text: str, tmp_path: Path) -> None:
+    root = lay(tmp_path, {"one": text, "two": ""})
+    with pytest.raises(BundleError, match=REFUSED[text]):
+        build(["headwater.one"], root=root)
+
+
+@pytest.mark.parametrize(
+    "what, message",
+    [
+        ("headwater.nothing", "neither a module"),
+        ("os", "neither a module"),
+        ("headwater_board.nothing", "there is no module headwater_board.nothing"),
+        ("headwater.types", "there is nothing of headwater"),
+        ("{}/absent.py", "No such file"),
+        ("{}/broken.py", "invalid syntax"),
+        ("{}/wrong.py", "headwater.errors has no E_NOTHING"),
+        ("{}/dotted.py", r"dotted\.py:2: a bundle has no headwater\.client: import it with `from`"),
+        ("{}/other.py", "there is nothing of headwater"),
+    ],
+)
+def test_what_is_asked_for_must_exist(what: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def")
+    (tmp_path / "wrong.py").write_text("from headwater.errors import E_NOTHING")
+    (tmp_path / "dotted.py").write_text("import os\nimport headwater.client as c")
+    (tmp_path / "other.py").write_text("import time")
+    with pytest.raises(BundleError, match=message):
+        build([what.format(tmp_path)])
+
+
+def test_only_what_programs_use_needs_programs() -> None:
+    with pytest.raises(BundleError, match="name programs instead"):
+        build(["headwater.client"], Options(only_used=True))
+
+
+def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    bundle = build(["headwater.errors"])
+    with pytest.raises(BundleError, match="not empty"):
+        write(bundle, tmp_path)
+    assert mine.read_text() == "mine"
+    for _ in range(2):
+        write(bundle, tmp_path / "new")
+
+
+def test_names_with_a_number_have_one(tmp_path: Path) -> None:
+    """The compiler writes such a name as its number: no letter of it is in the file."""
+    source = tmp_path / "names.py"
+    source.write_text("\n".join(f"x.{name}" for name in names.NUMBERED))
+    mpy.compile_file(source, tmp_path / "names.mpy", "n", "-O3")
+    found = (tmp_path / "names.mpy").read_bytes()
+    assert [name for name in names.NUMBERED if name.encode() in found] == []
+    assert len(set(names.NUMBERED)) == len(names.NUMBERED)
+
+
+def test_public_names_stay_and_private_ones_go() -> None:
+    source = build(["headwater.client", "headwater.errors", "headwater_board.tcp"])
+    text = source.sources["__init__"]
+    for kept in (
+        "class Client:",
+        "def publish(self, topic, payload, qos=0, retain=False):",
+        "def __init__(self, dialer, client_id=b'', session=None, **options):",
+        "outbox_size=1024",
+        "self.on_message",
+        "modules['headwater.client'] = modules['headwater']",
+    ):
+        assert kept in text, kept
+    for gone in ("_hand_in", "headwater_mqtt", '"""', "Transport", "E_WINDOW", "const("):
+        assert gone not in text, gone
+    assert "E_WINDOW = -21\n" in source.sources["errors"]
+    assert list(source.ports) == ["headwater_board.tcp"]
+
+
+def test_only_used_keeps_what_the_program_and_its_port_name(tmp_path: Path) -> None:
+    program = tmp_path / "main.py"
+    program.write_text(
+        "from headwater.client import Client\nfrom headwater_board.tcp import Tcp\n"
+        "client = Client(Tcp('x'))\nclient.connect()\nclient.publish(b'a', b'b')\n"
+    )
+    bundle = build([str(program)], Options(only_used=True))
+    text = bundle.sources["__init__"]
+    assert "def publish(" in text
+    assert "def unsubscribe(" not in text
+    assert any(name.endswith("Client.unsubscribe") for name in bundle.dropped)
+    assert "def unsubscribe(" in build([str(program)]).sources["__init__"]
+
+
+@pytest.mark.needs_micropython
+def test_documented_imports_work_on_a_board(tmp_path: Path) -> None:
+    options = Options()
+    write(
+        build(["headwater.client", "headwater.errors", "headwater.mqtt.session"], options), tmp_path / "lib"
+    )
+    script = tmp_path / "program" / "main.py"
+    script.parent.mkdir()
+    script.write_text(
+        "from headwater.errors import E_WINDOW, HeadwaterError\n"
+        "from headwater.client import Client\n"
+        "from headwater.mqtt.session import ClientSession\n"
+        "from headwater import errors\n"
+        "from headwater import client\n"
+        "print(E_WINDOW, errors.E_TOPIC, client.Client is Client, issubclass(HeadwaterError, Exception))\n"
+        "class Nothing:\n    def open(self): raise OSError(5)\n    def ticks_ms(self): return 0\n"
+        "client = Client(Nothing(), session=ClientSession(b'a', keep_alive=7))\n"
+        "try:\n    client.flush(timeout_ms=0)\nexcept HeadwaterError as e:\n    print(e, e.code)\n"
+        "print(client.begin_connect(), client.errno, client.session.keep_alive)\n"
+    )
+    assert run(script, tmp_path / "lib") == "-21 -1 True True\nstatus -22 -22\n-63 5 7\n"
+
+
+@pytest.mark.needs_micropython
+def test_line_numbers_are_those_of_the_source_beside(tmp_path: Path) -> None:
+    options = Options(lines=True)
+    write(build(["headwater.client"], options), tmp_path / "lib", options)
+    script = tmp_path / "program" / "main.py"
+    script.parent.mkdir()
+    script.write_text(
+        "import sys\nfrom headwater.client import Client\n"
+        "try:\n    Client(None)\nexcept AttributeError as e:\n    sys.print_exception(e)\n"
+    )
+    where = [line for line in run(script, tmp_path / "lib").splitlines() if '"headwater"' in line][-1]
+    number = int(where.split("line ")[1].split(",")[0])
+    source = (tmp_path / "lib/source/headwater/__init__.py").read_text().splitlines()
+    assert "dialer.ticks_ms" in source[number - 1]
+
+
+def test_command_tells_what_it_made(tmp_path: Path) -> None:
+    def command(*words: str) -> "subprocess.CompletedProcess[str]":
+        call = [sys.executable, "-m", "tools.bundle", *words]
+        return subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+    done = command("-v", "-o", str(tmp_path / "out"), "examples/device/uptime.py")
+    assert done.returncode == 0, done.stderr
+    assert "headwater/__init__.mpy" in done.stdout
+    assert "headwater_board/tcp.mpy" in done.stdout
+    assert "dropped: headwater_wire__get_u16" in done.stdout
+    assert (tmp_path / "out" / "package.json").exists()
+    bad = command("headwater.nothing")
+    assert (bad.returncode, bad.stdout) == (1, "")
+    assert bad.stderr.startswith("bundle: headwater.nothing is neither")
+
+
+def test_every_module_of_the_core_can_be_bundled() -> None:
+    graph = sizes.imports(mpy.SDK)
+    for module in graph:
+        build([module])

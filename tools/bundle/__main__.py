@@ -1,0 +1,109 @@
+"""Makes headwater small for a board: all that a program needs of the core in one .mpy file, without what it does not.
+
+    python -m tools.bundle examples/device/telemetry.py         what this program imports
+    python -m tools.bundle headwater.client headwater.keeper headwater_board.tcp
+    python -m tools.bundle --only-used main.py                  and no public method that it does not name
+
+Programs go on importing as the documentation says (``from headwater.client import Client``), and public names, also
+those of parameters and attributes, stay as they are. Modules of ``headwater_board`` that a program imports go along.
+The result is for a board alone: it cannot be mixed with modules of the core that were left out, and a class of an
+application that inherits from one of the core's must not have attributes called as built-in functions are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tools import mpy, sizes
+from tools.bundle.build import Options, ask, build, write
+from tools.bundle.program import BundleError
+from tools.toolchain import ROOT
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that say how to bundle."""
+    parser.add_argument("--lines", action="store_true", help="keep line numbers, those of FOLDER/source")
+    parser.add_argument("--names", action="store_true", help="keep private names, for reading tracebacks")
+    parser.add_argument(
+        "--keep", action="append", default=[], metavar="NAME", help="keep the name of this private attribute"
+    )
+    parser.add_argument(
+        "--only-used", action="store_true", help="drop the public methods that the programs given do not name"
+    )
+    parser.add_argument("--no-texts", action="store_true", help="drop the texts of exceptions")
+
+
+def options_of(chosen: argparse.Namespace) -> Options:
+    """What ``add_options`` has understood."""
+    return Options(
+        lines=chosen.lines,
+        names=chosen.names,
+        keep=frozenset(chosen.keep),
+        only_used=chosen.only_used,
+        texts=not chosen.no_texts,
+    )
+
+
+def main() -> int:
+    """Make a bundle, and say how large it is."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.bundle",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "what", nargs="+", metavar="WHAT", help="a module, or a Python file that imports some"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=ROOT / "out" / "bundle",
+        metavar="FOLDER",
+        help="default: out/bundle",
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="also list what was dropped and joined")
+    add_options(parser)
+    chosen = parser.parse_args()
+    options = options_of(chosen)
+    try:
+        bundle = build(chosen.what, options)
+        made = write(bundle, chosen.output, options)
+        plain = _plain(chosen.what)
+    except (BundleError, mpy.CompileError, OSError) as error:
+        print(f"bundle: {error}", file=sys.stderr)
+        return 1
+    if chosen.verbose:
+        for title, names in (
+            ("dropped", bundle.dropped),
+            ("merged", bundle.merged),
+            ("inlined", bundle.inlined),
+        ):
+            print(f"{title}: {', '.join(names) or 'nothing'}")
+    for name, path in sorted(made.items()):
+        print(f"{path.stat().st_size:>8,}  {name}")
+    print(
+        f"{sum(path.stat().st_size for path in made.values()):>8,}  together; as {plain[0]} modules {plain[1]:,}"
+    )
+    return 0
+
+
+def _plain(what: list[str]) -> tuple[int, int]:
+    """How many modules the same would be without a bundle, and their bytes."""
+    asked = ask(what)
+    graph = sizes.imports(mpy.SDK)
+    members = sizes.in_import_order(graph, asked.faces)
+    folders = {name: mpy.compiled(mpy.SDK) for name in members}
+    folders |= {name: mpy.compiled(mpy.BOARD_PORT) for name in asked.ports}
+    total = 0
+    for name, folder in folders.items():
+        path = folder.joinpath(*name.split("."))
+        package = path / "__init__.mpy"
+        total += (package if package.exists() else path.with_suffix(".mpy")).stat().st_size
+    return len(folders), total
+
+
+if __name__ == "__main__":
+    sys.exit(main())
