@@ -30,6 +30,7 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "packets of 5.0": ("headwater.mqtt.encode5", "headwater.mqtt.decode5"),
     "session": ("headwater.mqtt.session",),
     "client": ("headwater.client",),
+    "client, kept": ("headwater.keeper", "headwater.client"),
     "server end": ("headwater.mqtt.server",),
     "outbox": ("headwater.store",),
     "flash outbox": ("headwater.journal",),

@@ -73,6 +73,8 @@ _PASSING = b"\x03\x88\x89\x97\x9c\x9d\x9f"
 # What ``publish`` answers for now.
 _LATER = (E_WINDOW, E_AGAIN, E_OFFLINE)
 _TURN_MS = const(20)
+# Subscription options (5.0, 3.8.3.1) are below.
+_OPTIONS = const(64)
 
 
 class Keeper:
@@ -287,10 +289,10 @@ class Keeper:
     def subscribe(self, topic_filter: "Bytes", qos: int = 0) -> int:
         """Subscribe now, or once connected, and again whenever the server has lost the session: 0. ``on_answer`` tells.
 
-        E_FILTER, E_QOS, E_ARGUMENT; E_WINDOW when ``subscriptions`` filters are there already. The same filter again
-        changes its QoS.
+        With MQTT 5.0 ``qos`` may have options beside it. E_FILTER, E_QOS, E_ARGUMENT; E_WINDOW when ``subscriptions``
+        filters are there already. The same filter again changes its QoS.
         """
-        if qos != 0 and qos != 1 and qos != 2:
+        if not isinstance(qos, int) or not 0 <= qos < _OPTIONS or qos & 3 == 3:
             return E_QOS
         if not is_bytes(topic_filter):
             return E_ARGUMENT

@@ -4,10 +4,16 @@ import time
 
 import settings
 
-from headwater.client import Client
 from headwater.keeper import CONNECTING, Keeper
 from headwater_board.tcp import Tcp
 
+options = {}
+if getattr(settings, "V5", False):
+    from headwater.client5 import Client5 as Client
+
+    options["session_expiry"] = 3600
+else:
+    from headwater.client import Client
 client = Client(
     Tcp("127.0.0.1", settings.PORT),
     b"board",
@@ -18,6 +24,7 @@ client = Client(
     outbox_size=4096,
     user=getattr(settings, "USER", None),
     password=getattr(settings, "PASSWORD", None),
+    **options,
 )
 keeper = Keeper(
     client,
