@@ -21,7 +21,9 @@ from headwater.mqtt.transitions import ONLINE
 from headwater.rxbuf import RxBuf
 from headwater_host.fast import FastEndpoint
 from headwater_host.rxbuf import GrowingRxBuf
+from headwater_host.session import GrowingOutbox
 from tests.fuzz.packets import damaged, sensible
+from tests.portable.pipe import packets
 
 PORTABLE = Path(__file__).parents[1] / "portable"
 
@@ -244,3 +246,109 @@ def test_the_hosts_path_is_taken(kinds: tuple[type[Any], type[Any]], monkeypatch
     assert [packet_id for head, packet_id in events if head in range(0x30, 0x40)] == [0, 7, 8, 0]
     assert [packet_id for what, packet_id in events if what == "delivered"] == [1, 2]
     assert side.end.rx.start == side.end.rx.end
+
+
+# ---- out -------------------------------------------------------------------------------------------------------------
+
+TOPICS = st.sampled_from(
+    [b"t", b"a/b", "ä/温".encode(), b"", b"a/#", b"\xff", b"x" * 300, bytearray(b"t"), "text"]
+)
+BODIES = st.binary(max_size=300) | st.sampled_from([bytearray(b"array"), memoryview(b"view"), "text", None])
+STEPS = st.one_of(
+    st.tuples(st.just("publish"), TOPICS, BODIES, st.integers(-1, 3), st.booleans()),
+    st.tuples(st.sampled_from(["drain", "answer", "answer", "half"])),
+    st.tuples(st.just("reconnect"), st.booleans()),
+)
+
+
+class Publisher:
+    """A client whose packets are taken as ``Connection`` takes them, or through ``out``."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        self.log: list[object] = []
+        self.end = kind(b"c", 0, False, window=3, outbox=GrowingOutbox(64, 5, 600), tx_size=700)
+        self.end.on_delivered = lambda packet_id: self.log.append(("delivered", packet_id))
+        self.frames: list[bytes | bytearray | memoryview] = []
+        self.unanswered: list[tuple[int, int]] = []
+        self.reconnect(False)
+
+    def reconnect(self, session_present: bool) -> None:
+        if self.end.state == ONLINE:
+            self.drain()
+            self.end.lost()
+        self.frames.clear()
+        self.unanswered.clear()
+        assert self.end.connect(0) == 0
+        if isinstance(self.end, FastEndpoint):
+            self.end.frames = self.frames
+        self.drain()
+        self.feed(bytes((0x20, 2, session_present, 0)))
+        self.drain()
+
+    def feed(self, data: bytes) -> None:
+        self.end.rx.window()
+        self.end.rx.view[: len(data)] = data
+        self.log.append(self.end.feed(len(data)))
+
+    def drain(self) -> None:
+        if isinstance(self.end, FastEndpoint):
+            self.end.take(self.frames)
+            sent = b"".join(self.frames)
+            self.frames.clear()
+        else:
+            sent = b""
+            while (n := self.end.out()) > 0:
+                sent += bytes(self.end.out_buf[self.end.out_at : self.end.out_at + n])
+                self.end.sent(n)
+        # What answers may leave before or behind what is published.
+        kinds: dict[bool, list[bytes]] = {True: [], False: []}
+        for head, begin, stop in packets(sent):
+            kinds[head >> 4 == 3].append(sent[begin:stop])
+            if head & 6 and head >> 4 == 3:
+                at = stop - len(sent[begin:stop]) + 2 + (stop - begin > 129)
+                name = int.from_bytes(sent[at : at + 2], "big")
+                packet_id = int.from_bytes(sent[at + 2 + name : at + 4 + name], "big")
+                self.unanswered.append((0x40 if head & 2 else 0x50, packet_id))
+            elif head == 0x62:
+                self.unanswered.append((0x70, int.from_bytes(sent[stop - 2 : stop], "big")))
+        self.log.append(kinds)
+
+    def do(self, step: tuple[Any, ...]) -> None:
+        what, *arguments = step
+        if what == "publish":
+            self.log.append(self.end.publish(*arguments))
+        elif what == "reconnect":
+            self.reconnect(*arguments)
+        elif what == "drain":
+            self.drain()
+        else:
+            self.drain()
+            count = (len(self.unanswered) + 1) // 2 if what == "half" else len(self.unanswered)
+            now, self.unanswered = self.unanswered[:count], self.unanswered[count:]
+            self.feed(b"".join(bytes((kind, 2)) + packet_id.to_bytes(2, "big") for kind, packet_id in now))
+        # Both send all that can leave, so that what has left is the same.
+        self.drain()
+        box = self.end.outbox
+        self.log.append(
+            (box.count, box.head, box.next, bytes(box.state), self.end.in_flight, self.end.strays)
+        )
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(STEPS, max_size=25))
+def test_the_same_calls_send_the_same_packets(steps: list[tuple[Any, ...]]) -> None:
+    sides = [Publisher(ClientSession), Publisher(FastClient)]
+    for step in [*steps, ("reconnect", True), ("drain",), ("answer",), ("answer",), ("answer",)]:
+        for side in sides:
+            side.do(step)
+        assert sides[1].log == sides[0].log
+
+
+def test_a_message_that_can_leave_is_joined_and_not_read_back() -> None:
+    side = Publisher(FastClient)
+    assert [side.end.publish(b"t", b"%d" % i, 1) for i in range(4)] == [1, 2, 3, 4]
+    assert side.frames == [b"\x32\x06\0\x01t\0%c%d" % (i + 1, i) for i in range(3)]
+    # The fourth is beyond the window: it leaves when there is room, as the core's messages do.
+    assert side.end.out() == 0
+    side.feed(b"\x40\x02\0\x01")
+    assert side.end.out() == 8

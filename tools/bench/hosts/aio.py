@@ -7,7 +7,7 @@ import logging
 from itertools import islice
 from typing import Any
 
-from tools.bench.hosts.job import HOST, MARK, TOPIC, Incoming, Job, Outgoing
+from tools.bench.hosts.job import HOST, MARK, TOPIC, WINDOWS, Incoming, Job, Outgoing
 
 # How many calls run at a time, by QoS, where a call ends with the acknowledgement. At QoS 2 mosquitto keeps 20.
 _GATHER = (100, 100, 20)
@@ -43,8 +43,7 @@ class Headwater(AsyncBench):
     async def connect(self) -> None:
         from headwater_host.aio import Client
 
-        # At QoS 2 mosquitto hangs up on more than 20.
-        self.client = Client(HOST, self.job.port, max_inflight_messages=20 if self.job.qos == 2 else 1000)
+        self.client = Client(HOST, self.job.port, max_inflight_messages=WINDOWS[self.job.qos])
         await self.client.__aenter__()
         if self.job.task == "receive":
             await self.client.subscribe(TOPIC, self.job.qos)
@@ -72,7 +71,7 @@ class Aiomqtt(AsyncBench):
         import aiomqtt
 
         logging.getLogger("mqtt").setLevel(logging.ERROR)
-        self.client = aiomqtt.Client(HOST, self.job.port, max_inflight_messages=20)
+        self.client = aiomqtt.Client(HOST, self.job.port, max_inflight_messages=WINDOWS[self.job.qos])
         await self.client.__aenter__()
         if self.job.task == "receive":
             await self.client.subscribe(TOPIC, self.job.qos)
@@ -166,13 +165,17 @@ class Amqtt(AsyncBench):
 
 
 class Mqttium(AsyncBench):
-    """``publish_many`` takes what an iterable yields and gives a receipt for all of it; messages come by callback."""
+    """``publish`` gives a receipt, which says when it is acknowledged; messages come by callback."""
 
     async def connect(self) -> None:
         from mqttium.api import AsyncClient
 
         receiving = self.job.task == "receive"
-        self.client = AsyncClient("bench-host", message_delivery="callback" if receiving else "iterator")
+        self.client = AsyncClient(
+            "bench-host",
+            message_delivery="callback" if receiving else "iterator",
+            max_outbound_inflight=WINDOWS[self.job.qos],
+        )
         self.over = asyncio.Event()
         if receiving:
             self.client.on_message = self._on_message
@@ -181,13 +184,13 @@ class Mqttium(AsyncBench):
             await self.client.subscribe(TOPIC, qos=self.job.qos)
 
     async def publish(self, outgoing: Outgoing) -> None:
-        from mqttium.api import PublishMessage
-
+        send = self.client.publish
         qos = self.job.qos
-        batch = await self.client.publish_many(PublishMessage(TOPIC, body, qos=qos) for body in outgoing)
-        await batch.wait()
+        receipts = [await send(TOPIC, body, qos=qos) for body in outgoing]
         if qos == 0:
-            await (await self.client.publish(MARK, b"", qos=1)).wait()
+            receipts = [await send(MARK, b"", qos=1)]
+        for receipt in receipts:
+            await receipt.wait()
 
     def _on_message(self, message: Any) -> None:
         if self.incoming.take(message.payload):

@@ -13,6 +13,8 @@ TOPIC_BYTES = TOPIC.encode()
 #: What the last message of a QoS 0 run goes to, at QoS 1: its acknowledgement says that the broker has read them all.
 MARK = "bench/mark"
 SIZE = 64
+#: How many messages may be under way, by QoS, where that can be chosen. At QoS 2 mosquitto hangs up on more than 20.
+WINDOWS = (1000, 1000, 20)
 #: How many messages are sent between two looks at the clock.
 GROUP = 64
 

@@ -7,7 +7,19 @@ import socket
 import threading
 from typing import Any
 
-from tools.bench.hosts.job import GROUP, HOST, MARK, SIZE, TOPIC, TOPIC_BYTES, Incoming, Job, Outgoing, packet
+from tools.bench.hosts.job import (
+    GROUP,
+    HOST,
+    MARK,
+    SIZE,
+    TOPIC,
+    TOPIC_BYTES,
+    WINDOWS,
+    Incoming,
+    Job,
+    Outgoing,
+    packet,
+)
 
 _TIMEOUT_S = 60
 
@@ -38,17 +50,14 @@ class Floor(Bench):
     Nothing is looked at, but at QoS 2 one byte of each answer, to tell PUBREC from PUBCOMP.
     """
 
-    # At QoS 2 mosquitto hangs up on more than 20.
-    WINDOWS = (0, 1000, 20)
     BATCH = 1
 
     def connect(self) -> None:
         self.socket = connection = join(self.job.port, b"bench-floor")
         if self.job.task == "receive":
             subscribe(connection, self.job.qos)
-        # Every packet id in turn: 65535 of them.
-        count = self.WINDOWS[self.job.qos] or 1
-        self.packets = [packet(self.job.qos, i) for i in range(count)]
+        # As many packet ids as may be under way, each in turn.
+        self.packets = [packet(self.job.qos, i) for i in range(WINDOWS[self.job.qos])]
 
     def publish(self, outgoing: Outgoing) -> None:
         if self.job.qos == 0:
@@ -130,7 +139,7 @@ class Blocks(Floor):
 
 
 class Paho(Bench):
-    """Its thread sends and receives; at most 20 QoS 1 and 2 messages are under way."""
+    """Its thread sends and receives; the program waits while as many are under way as may be."""
 
     def connect(self) -> None:
         import paho.mqtt.client as mqtt
@@ -138,7 +147,7 @@ class Paho(Bench):
         self.client = client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
         ready = threading.Event()
         self.over = threading.Event()
-        client.max_inflight_messages_set(20)
+        client.max_inflight_messages_set(WINDOWS[self.job.qos])
         client.on_message = lambda _client, _data, message: self._on_message(message.payload)
         client.on_subscribe = lambda *_: ready.set()
         client.on_connect = lambda *_: ready.set()
@@ -153,7 +162,7 @@ class Paho(Bench):
     def publish(self, outgoing: Outgoing) -> None:
         send = self.client.publish
         qos = self.job.qos
-        under_way = threading.Semaphore(20)
+        under_way = threading.Semaphore(WINDOWS[qos])
         self.client.on_publish = lambda *_: under_way.release()
         if qos == 0:
             for body in outgoing:
@@ -163,7 +172,7 @@ class Paho(Bench):
         for body in outgoing:
             under_way.acquire(timeout=_TIMEOUT_S)
             send(TOPIC, body, qos)
-        for _ in range(20):
+        for _ in range(WINDOWS[qos]):
             under_way.acquire(timeout=_TIMEOUT_S)
 
     def _on_message(self, body: bytes) -> None:
@@ -188,6 +197,7 @@ class Pymosquitto(Bench):
 
         self.client = client = Mosquitto()
         client.int_option(Option.TCP_NODELAY, 1)
+        client.max_inflight_messages_set(WINDOWS[self.job.qos])
         ready = threading.Event()
         self.over = threading.Event()
         client.on_connect = lambda *_: ready.set()
