@@ -65,7 +65,7 @@ _TAKEN_BACK = const(6)
 #: the server has lost the session.
 _ONLINE_AGAIN = (
     b"\x00\x01\x01\x03\x04\x05\x05",
-    b"\x00\x01\x01\x01\x01\x00\x00",
+    b"\x00\x01\x01\x01\x01\x05\x05",
 )
 #: Return codes of CONNACK after which the next attempt may well succeed, by 3.1.1 and by 5.0: the server is
 #: unavailable, busy, out of quota, moved or at its limit of connections.

@@ -207,6 +207,27 @@ def test_a_client_that_does_not_read_for_a_while() -> None:
     assert k.keeper.connections == 1
 
 
+def test_a_handler_that_has_enough_for_now() -> None:
+    """What is in the receive buffer comes; nothing more is read."""
+    k = Kept().online()
+    got: list[bytes] = []
+
+    def enough(m: "Packet") -> None:
+        got.append(m.payload_bytes())
+        k.client.reading = False
+
+    k.client.on_message = enough
+    for _ in range(16):
+        k.site.server.publish(b"t", bytes(100), 1)
+    k.site.wait(1)
+    k.client.poll()
+    first = len(got)
+    assert 0 < first <= 5 and k.client.wait(1000) == 0 and len(got) == first
+    while len(got) < 16:
+        k.client.reading = True
+        assert k.client.wait(20) == 0
+
+
 # -- keeping -----------------------------------------------------------------------------------------------------------
 
 
@@ -481,6 +502,18 @@ def test_a_slow_server_is_not_a_dead_one() -> None:
         assert k.keeper.connections == 1 and k.keeper.state == ONLINE and count[0] > 100
 
 
+def test_a_slow_server_of_a_program_that_takes_on_delivered() -> None:
+    k = Kept(answer_ms=1000).online()
+
+    def again(packet_id: int) -> None:
+        assert k.keeper.publish(b"t", b"", 1) > 0
+
+    k.client.on_delivered = again
+    for _ in range(10):
+        k.keeper.publish(b"t", b"", 1)
+    assert k.keeper.wait(3000) == 0 and k.keeper.connections == 1
+
+
 # -- subscriptions -----------------------------------------------------------------------------------------------------
 
 
@@ -597,6 +630,23 @@ def test_bad_subscriptions() -> None:
     assert k.unsubscribe(b"a") == errors.E_UNKNOWN_ID
 
 
+def test_a_subscription_that_is_taken_back_while_offline() -> None:
+    """Whoever waits for the answer gets one, whether or not the server has kept the session."""
+    for forgets in (False, True):
+        k = Kept(subscriptions=1)
+        k.keeper.subscribe(b"a", 1)
+        k.online()
+        k.site.cut()
+        if forgets:
+            k.site.forget()
+        k.until(PAUSE)
+        assert k.keeper.unsubscribe(b"a") == 0
+        k.until(ONLINE)
+        k.keeper.wait(100)
+        assert k.answers == [(b"a", 1), (b"a", 0)] and len(k.site.filters) == 1
+        assert k.keeper.subscribe(b"b") == 0
+
+
 # -- publishing without a connection -----------------------------------------------------------------------------------
 
 
@@ -692,6 +742,34 @@ def test_a_backlog_takes_what_the_outbox_does_not() -> None:
     assert k.keeper.backlog is not None and k.keeper.backlog.count == 64
     assert k.keeper.flush(5000) == 0
     assert k.site.got == [bytes([n]) for n in range(80)] and k.keeper.backlog.dropped == 0
+
+
+def test_what_is_new_stays_behind_the_backlog() -> None:
+    k = Kept(backlog=Backlog(2000, 100)).online()
+    k.site.deaf = True
+    for n in range(20):
+        assert k.keeper.publish(b"t", bytes([n]), 1) >= 0
+    k.site.deaf = False
+    # The outbox has room again, and the keeper has not had its turn.
+    assert k.client.wait(100) == 0 and k.client.session.outbox.count == 0
+    assert k.keeper.publish(b"t", bytes([20]), 1) == 0
+    assert k.keeper.flush(1000) == 0 and k.site.got == [bytes([n]) for n in range(21)]
+
+
+def test_a_backlog_loses_nothing_to_a_line_that_breaks() -> None:
+    k = Kept(backlog=Backlog(2000, 100))
+    for n in range(6):
+        assert k.keeper.publish(b"t", bytes([n]), 0, n == 3) == 0
+    retained: list[bool] = []
+    k.keeper.start()
+    k.until(ONLINE)
+    k.site.line().write_error = OSError(32)
+    k.until(PAUSE)
+    k.site.server.on_message = lambda m: (k.site.got.append(m.payload_bytes()), retained.append(m.retain()))
+    k.until(ONLINE)
+    assert k.keeper.flush(1000) == 0 and k.keeper.wait(20) == 0
+    assert k.site.got == [bytes([n]) for n in range(6)]
+    assert retained == [False, False, False, True, False, False]
 
 
 def test_a_backlog_against_a_line_that_takes_little() -> None:
