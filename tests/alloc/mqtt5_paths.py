@@ -182,13 +182,16 @@ class Pair5(Pair):
         assert self.server.strays == before + 1
 
     def too_much(self) -> None:
-        limits = self.client.limits
-        limits[spec5.MAXIMUM_QOS] = 1
-        limits[spec5.MAXIMUM_PACKET_SIZE] = 40
-        assert self.client.publish(TOPIC, PAYLOAD, 2) == E_LIMIT
-        assert self.client.publish(TOPIC, PAYLOAD, 1, False, self.properties) == E_TOO_LARGE
-        limits[spec5.MAXIMUM_QOS] = 2
-        limits[spec5.MAXIMUM_PACKET_SIZE] = 1000
+        client = self.client
+        client._takes_flags = 0xF
+        client._most = 30
+        client._plain()
+        assert client.publish(TOPIC, PAYLOAD, 2) == E_LIMIT
+        assert client.publish(TOPIC, PAYLOAD, 1, False, self.properties) == E_TOO_LARGE
+        assert client.publish(TOPIC, PAYLOAD, 1) == E_TOO_LARGE
+        client._takes_flags = 0x3F
+        client._most = 0x3FFFFFFF
+        client._plain()
 
     def last_word(self) -> None:
         client = self.client

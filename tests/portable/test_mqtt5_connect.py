@@ -469,7 +469,6 @@ def test_filters_a_server_does_not_offer() -> None:
         # As a client that does not care.
         for limit in e.client.limits:
             e.client.limits[limit] = max(1, e.client.limits[limit])
-        e.client.limits[spec5.MAXIMUM_PACKET_SIZE] = 1000
         answers: list[int] = []
         e.client.on_answer = lambda packet_id, code, answers=answers: answers.append(code)
         assert e.client.subscribe(topic_filter, 1, block) > 0

@@ -33,7 +33,12 @@ def publish(
 
 
 def put_publish(
-    buf: bytearray, at: int, topic: "Bytes", payload: "Bytes", word: int, properties: "Bytes"
+    buf: bytearray,
+    at: int,
+    topic: "Bytes",
+    payload: "Bytes",
+    word: int,
+    properties: "Bytes" = spec5.NO_PROPERTIES,
 ) -> int:
     """``publish`` where there is room for it. ``word`` is the first byte and, above it, the packet id."""
     n = len(topic) + len(payload) + len(properties) + 2
@@ -67,7 +72,9 @@ def put_publish(
     return n
 
 
-def publish_size(topic: "Bytes", payload: "Bytes", qos: int, properties: "Bytes") -> int:
+def publish_size(
+    topic: "Bytes", payload: "Bytes", qos: int, properties: "Bytes" = spec5.NO_PROPERTIES
+) -> int:
     """How many bytes PUBLISH takes on the wire; E_TOO_LARGE when MQTT has no length for it."""
     n = len(topic) + len(payload) + len(properties) + 2
     if qos:

@@ -46,6 +46,10 @@ _NO_TOPIC = bytearray(0)
 _MOST = const(0x3FFFFFFF)
 _MOST_BYTE = const(0x40)
 
+# By QoS and RETAIN as they stand in PUBLISH's first byte, a bit each: all there are; those without RETAIN.
+_ALL_FLAGS = const(0x3F)
+_NOT_RETAINED = const(0x15)
+
 #: What the other end may say of itself in CONNECT or CONNACK, and what holds if it does not (3.1.2.11, 3.2.2.3). -1:
 #: it said nothing.
 LIMITS = {
@@ -94,15 +98,20 @@ class Endpoint5(_Base):
         if aliases_in is not None:
             aliases_in.attach(self.rx)
         self.limits = dict(LIMITS)
+        # Of them, for what is handed in: which QoS with and without RETAIN, a bit each, and the largest packet.
+        self._takes_flags = _ALL_FLAGS
+        self._most = _MOST
         #: The reason code of the last CONNACK, DISCONNECT.
         self.return_code = 0
         self.on_refused: Callable[[int, int], object] | None = None
         self._large.read = self._read_publish
-        self._publish_size = self._size
-        self._put_publish = self._put_message
         # What goes into the PUBLISH that is being handed in: its properties, and whether it has an alias.
         self._block: Bytes = spec5.NO_PROPERTIES
         self._aliased = False
+        # How it is written if it has either; bound once.
+        self._size_rich = self._size
+        self._put_rich = self._put_message
+        self._plain()
         # A reason code that is more to the point than the error's.
         self._reason = 0
         self._announced = len(self._open_ids)
@@ -126,14 +135,20 @@ class Endpoint5(_Base):
 
     def _take_limits(self, buf: "Bytes", at: int, end: int) -> None:
         """Begin with what the other end says of itself in the properties ``buf[at:end]``."""
-        read_limits(self.limits, buf, at, end)
-        if self.limits[spec5.RECEIVE_MAXIMUM] < self.window:
+        limits = self.limits
+        read_limits(limits, buf, at, end)
+        self._most = limits[spec5.MAXIMUM_PACKET_SIZE]
+        self._takes_flags = _ALL_FLAGS >> 2 * (2 - limits[spec5.MAXIMUM_QOS])
+        if not limits[spec5.RETAIN_AVAILABLE]:
+            self._takes_flags &= _NOT_RETAINED
+        self._plain()
+        if limits[spec5.RECEIVE_MAXIMUM] < self.window:
             self._own_window = self.window
-            self.window = self.limits[spec5.RECEIVE_MAXIMUM]
+            self.window = limits[spec5.RECEIVE_MAXIMUM]
         if self.aliases_in is not None:
             self.aliases_in.clear()
         if self.aliases_out is not None:
-            self.aliases_out.reset(self.limits[spec5.TOPIC_ALIAS_MAXIMUM])
+            self.aliases_out.reset(limits[spec5.TOPIC_ALIAS_MAXIMUM])
 
     def _stop(self) -> None:
         if self._own_window:
@@ -198,13 +213,12 @@ class Endpoint5(_Base):
         box = self.outbox
         if box.state[i] != AT1 and box.state[i] != AT2:
             return 0
-        if box.size[i] > self.limits[spec5.MAXIMUM_PACKET_SIZE]:
+        if box.size[i] > self._most:
             return spec5.PACKET_TOO_LARGE
-        if box.state[i] > self.limits[spec5.MAXIMUM_QOS]:
-            return spec5.QOS_NOT_SUPPORTED
-        return (
-            spec5.RETAIN_NOT_SUPPORTED if box.buf[box.at[i]] & 1 > self.limits[spec5.RETAIN_AVAILABLE] else 0
-        )
+        if self._takes_flags >> (box.buf[box.at[i]] & 7) & 1:
+            return 0
+        over = box.state[i] > self.limits[spec5.MAXIMUM_QOS]
+        return spec5.QOS_NOT_SUPPORTED if over else spec5.RETAIN_NOT_SUPPORTED
 
     def _end_refused(self, i: int, code: int) -> None:
         self.outbox.set(i, DONE)
@@ -212,7 +226,7 @@ class Endpoint5(_Base):
             self.on_refused(i + 1, code)
 
     def _put(self, end: int) -> int:
-        if end - self.tx_end > self.limits[spec5.MAXIMUM_PACKET_SIZE]:
+        if end - self.tx_end > self._most:
             return errors.E_TOO_LARGE
         return Sender._put(self, end)
 
@@ -240,37 +254,56 @@ class Endpoint5(_Base):
                 return errors.E_ARGUMENT
         except NOT_BYTES:
             return errors.E_ARGUMENT
-        self._block = properties
+        self._rich(properties)
         try:
             return self.hand_in(topic, payload, qos << 1 | (1 if retain else 0))
         finally:
-            self._block = spec5.NO_PROPERTIES
             # Its properties are not the next message's.
+            self._plain()
             self.ready = _NO_TOPIC
+
+    def _rich(self, block: "Bytes") -> None:
+        """What is handed in now has properties, or an alias."""
+        self._block = block
+        self._publish_size = self._size_rich
+        self._put_publish = self._put_rich
+
+    def _plain(self) -> None:
+        """What is handed in from now on has none."""
+        self._aliased = False
+        self._block = spec5.NO_PROPERTIES
+        self._publish_size = encode5.publish_size if self._most == _MOST else self._size_rich
+        self._put_publish = encode5.put_publish
 
     def _may_publish(self, block: "Bytes") -> bool:
         return len(block) > 0 and not block_has(block, spec5.TOPIC_ALIAS)
 
     def hand_in(self, topic: "Bytes", payload: "Bytes", flags: int) -> int:
         """As of ``Sender``."""
-        limits = self.limits
-        if flags >> 1 > limits[spec5.MAXIMUM_QOS] or flags & 1 > limits[spec5.RETAIN_AVAILABLE]:
+        if not self._takes_flags >> flags & 1:
             return errors.E_LIMIT
-        aliases = self.aliases_out
-        if flags > 1 or aliases is None or not aliases.choose(topic):
+        if flags > 1 or self.aliases_out is None:
             flags = Sender.hand_in(self, topic, payload, flags)
         else:
-            self._aliased = True
-            try:
-                flags = Sender.hand_in(self, topic, payload, flags)
-            finally:
-                self._aliased = False
-            if flags == 0:
-                aliases.sent(topic)
-                if aliases.new:
-                    self.ready = _NO_TOPIC
-        if limits[spec5.MAXIMUM_PACKET_SIZE] < _SHORT:
+            flags = self._hand_in_aliased(topic, payload, flags)
+        if self._most < _SHORT:
             self.ready = _NO_TOPIC
+        return flags
+
+    def _hand_in_aliased(self, topic: "Bytes", payload: "Bytes", flags: int) -> int:
+        aliases = self.aliases_out
+        if aliases is None or not aliases.choose(topic):
+            return Sender.hand_in(self, topic, payload, flags)
+        self._rich(self._block)
+        self._aliased = True
+        try:
+            flags = Sender.hand_in(self, topic, payload, flags)
+        finally:
+            self._plain()
+        if flags == 0:
+            aliases.sent(topic)
+            if aliases.new:
+                self.ready = _NO_TOPIC
         return flags
 
     def _size(self, topic: "Bytes", payload: "Bytes", qos: int) -> int:
@@ -278,7 +311,7 @@ class Endpoint5(_Base):
             n = self.aliases_out.publish_size(topic, payload, self._block)
         else:
             n = encode5.publish_size(topic, payload, qos, self._block)
-        return n if n <= self.limits[spec5.MAXIMUM_PACKET_SIZE] else errors.E_TOO_LARGE
+        return n if n <= self._most else errors.E_TOO_LARGE
 
     def _put_message(self, buf: bytearray, at: int, topic: "Bytes", payload: "Bytes", word: int) -> int:
         if self._aliased and self.aliases_out is not None:
