@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 
 from headwater import errors
 from headwater.client import Client
+from tests.certificates import Pki
 from tests.interop.dialer import SocketDialer
 from tools import deploy
 from tools.broker import Mosquitto, free_port
@@ -20,15 +21,16 @@ from tools.virtual_board import VirtualBoard
 Start = Callable[..., Mosquitto]
 DEVICE = Path(__file__).parent / "device"
 WAIT_S = 30.0
+NOTHING: Mapping[str, Path] = {}
 
 pytestmark = [pytest.mark.needs_micropython, pytest.mark.needs_mosquitto]
 
 
-def board(program: str, port: int, **settings: object) -> VirtualBoard:
+def board(program: str, port: int, files: Mapping[str, Path] = NOTHING, **settings: object) -> VirtualBoard:
     lines = "".join(f"{name} = {value!r}\n" for name, value in {"PORT": port, **settings}.items())
     return VirtualBoard(
         main=(DEVICE / f"{program}.py").read_text(encoding="utf-8"),
-        files={**deploy.package_files("mpy"), "settings.py": lines},
+        files={**deploy.package_files("mpy"), "settings.py": lines, **files},
         name=program.replace("_", ""),
     )
 
@@ -166,6 +168,22 @@ def test_a_server_that_does_not_answer_blocks_nothing_and_the_next_one_is_tried(
         b.wait_for("\n", WAIT_S, after=at)
         polls = int(b.log[b.log.index("stopped 0 ") :].split()[3])
         assert polls > 20
+
+
+def test_over_tls(mosquitto: Start, tmp_path: Path) -> None:
+    """The handshake blocks nothing either, and a broker that restarts is found again."""
+    pki = Pki(tmp_path)
+    broker = mosquitto(settings=pki.listener(pki.server))
+    with board("keeper", broker.port, {"ca.der": pki.ca.cert_der}, TLS=True) as b:
+        at = b.wait_for("online False", WAIT_S)
+        at = b.wait_for("published", WAIT_S, after=at)
+        with frozen(broker):
+            at = b.wait_for(f"offline {errors.E_TIMEOUT}", WAIT_S, after=at)
+        at = b.wait_for("online", WAIT_S, after=at)
+        broker.restart()
+        at = b.wait_for("offline", WAIT_S, after=at)
+        at = b.wait_for("online False", WAIT_S, after=at)
+        b.wait_for("published", WAIT_S, after=at)
 
 
 @pytest.mark.parametrize("version", ["3.1.1", "5.0"])

@@ -14,8 +14,14 @@ if getattr(settings, "V5", False):
     options["session_expiry"] = 3600
 else:
     from headwater.client import Client
+if getattr(settings, "TLS", False):
+    from headwater_board.tls import Tls
+
+    dialers = [Tls("127.0.0.1", settings.PORT, ca="ca.der")]
+else:
+    dialers = [Tcp("127.0.0.1", port) for port in getattr(settings, "PORTS", [settings.PORT])]
 client = Client(
-    Tcp("127.0.0.1", settings.PORT),
+    dialers[0],
     b"board",
     clean=False,
     keep_alive=1,
@@ -28,7 +34,7 @@ client = Client(
 )
 keeper = Keeper(
     client,
-    [Tcp("127.0.0.1", port) for port in getattr(settings, "PORTS", [settings.PORT])],
+    dialers,
     first_ms=50,
     longest_ms=200,
     refused_ms=0,
