@@ -117,16 +117,16 @@ def test_outbox_grows_and_keeps_every_packet(slots: int, steps: list[int]) -> No
 def test_outbox_says_full_or_too_large() -> None:
     session = HostClientSession(b"c", slots=2)
     session.outbox = GrowingOutbox(64, 2, limit=1000)
-    assert session.publish(b"t", bytes(2000), 1) == E_TOO_LARGE
-    assert session.publish(b"t", bytes(900), 1) == 1
-    assert session.publish(b"t", bytes(900), 1) == E_WINDOW
+    assert session.offer(b"t", bytes(2000), 1, False) == E_TOO_LARGE
+    assert session.offer(b"t", bytes(900), 1, False) == 1
+    assert session.offer(b"t", bytes(900), 1, False) == E_WINDOW
     assert session.publish(b"t", b"", 1) == 2
     assert session.publish(b"t", b"", 1) == E_WINDOW
     # Larger than the outbox is now, and all slots are taken: it fits when they are not.
     session.outbox = GrowingOutbox(64, 1, limit=1000)
     assert session.publish(b"t", b"", 1) == 1
-    assert session.publish(b"t", bytes(900), 1) == E_WINDOW
-    assert session.publish(b"t", bytes(1000), 1) == E_TOO_LARGE
+    assert session.offer(b"t", bytes(900), 1, False) == E_WINDOW
+    assert session.offer(b"t", bytes(1000), 1, False) == E_TOO_LARGE
 
 
 def sent(session: HostClientSession) -> bytes:

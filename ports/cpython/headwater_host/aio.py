@@ -34,8 +34,10 @@ from headwater_host.connection import HOLD_APPLICATION, Connection
 from headwater_host.errors import (
     MqttArgumentError,
     MqttConnectionError,
+    MqttDisconnectedError,
     MqttError,
     MqttProtocolError,
+    MqttPublishError,
     MqttReentrantError,
     MqttRefusedError,
     MqttStoreError,
@@ -44,12 +46,14 @@ from headwater_host.errors import (
     MqttTlsError,
     connection_error,
 )
-from headwater_host.messages import Message, Payload, Will, payload_bytes
+from headwater_host.messages import Message, Payload, TooLarge, Will
 from headwater_host.outgoing import Outgoing
+from headwater_host.properties import Properties
 from headwater_host.route import Route, Tls
 from headwater_host.rxbuf import MAX_PACKET
-from headwater_host.session import GrowingOutbox, HostClientSession
-from headwater_host.topics import Topic, Wildcard, filter_bytes, topic_bytes, topic_of
+from headwater_host.session import GrowingOutbox, HostClientSession5
+from headwater_host.topics import Topic, Wildcard, filter_bytes, topic_of
+from headwater_host.versions import make_session
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -62,8 +66,10 @@ __all__ = [
     "Message",
     "MqttArgumentError",
     "MqttConnectionError",
+    "MqttDisconnectedError",
     "MqttError",
     "MqttProtocolError",
+    "MqttPublishError",
     "MqttReentrantError",
     "MqttRefusedError",
     "MqttStoreError",
@@ -85,11 +91,14 @@ class Client:
     """A connection to a server, from ``async with`` to its end, and the session that outlives it.
 
     - ``port``: 1883, with TLS 8883, with WebSocket 80 or 443.
+    - ``protocol``: "3.1", "3.1.1" or "5.0".
     - ``tls``: True for the operating system's authorities, or a ``Tls`` (``headwater_host.route``), or an
       ``ssl.SSLContext``. Certificate and name are checked unless one of these says otherwise.
     - ``websocket``: the path, such as ``"/mqtt"``, where the server speaks MQTT over WebSocket.
     - ``identifier``: the client id; without one, a random one is made. A kept session (``clean_session=False``)
       needs one.
+    - ``session_expiry``: how many seconds a server of MQTT 5.0 keeps the session when the connection is over; without
+      it, for ever, or with ``clean_session`` not at all. ``properties`` (``headwater_host.properties``) are CONNECT's.
     - ``timeout``: seconds that connecting, and each call, may take. ``keepalive``: seconds, 0 for none.
     - ``max_queued_incoming_messages``: when more than this many wait in ``messages``, reading pauses until half of them
       are taken. What one read brought comes on top; and while a call waits for its answer, reading goes on, since the
@@ -110,6 +119,7 @@ class Client:
         hostname: str,
         port: int | None = None,
         *,
+        protocol: str = "3.1.1",
         tls: Tls | ssl.SSLContext | bool | None = None,
         websocket: str | None = None,
         identifier: str | None = None,
@@ -117,6 +127,8 @@ class Client:
         password: str | bytes | None = None,
         will: Will | None = None,
         clean_session: bool = True,
+        session_expiry: int | None = None,
+        properties: Properties | None = None,
         keepalive: int = 60,
         timeout: float = 10,
         max_queued_incoming_messages: int | None = 10_000,
@@ -137,40 +149,43 @@ class Client:
             raise MqttArgumentError(
                 "1 to 65280 messages can wait to go out, and at least one can be in flight"
             )
-        if password is not None and username is None:
-            raise MqttArgumentError("a password needs a user name (MQTT 3.1.1, 3.1.2.9)")
         self._route = Route(hostname, port, tls, websocket)
         self.hostname = hostname
         self.port = self._route.port
         self.identifier = "headwater-" + secrets.token_hex(6) if identifier is None else identifier
+        self.protocol = protocol
         self.timeout = timeout
         self.auto_ack = auto_ack
         self.logger = logger or logging.getLogger("headwater.client")
-        will_topic = topic_bytes(will.topic) if will else b""
-        will_payload = bytes(payload_bytes(will.payload)) if will else b""
         #: The core's session, for programs that go below this face.
-        self.session = session = HostClientSession(
-            _field("identifier", self.identifier) or b"",
+        self.session = session = make_session(
+            protocol,
+            self.identifier,
+            username,
+            password,
+            will,
+            session_expiry,
+            properties,
             keep_alive=keepalive,
             clean=clean_session,
-            user=_field("username", username),
-            password=_field("password", password),
             max_packet=max_packet_size,
             slots=max_queued_outgoing_messages,
             window=max_inflight_messages,
             response_ms=int(timeout * 1000),
-            room=len(will_topic) + len(will_payload),
             outbox=self._open_store(store, identifier, max_queued_outgoing_messages),
         )
-        if will and session.set_will(will_topic, _field("will", will_payload) or b"", will.qos, will.retain):
-            raise MqttArgumentError("a will's QoS is 0, 1 or 2")
+        #: What the server said of itself in CONNACK (MQTT 5.0).
+        self.server_properties: Properties = {}
         session.auto_ack = auto_ack
         session.on_message = self._on_message
         self._outgoing = Outgoing(session, self._current, self._release_for_answer)
         session.on_delivered = self._outgoing.delivered
+        if isinstance(session, HostClientSession5):
+            session.on_refused = self._on_refused
+            session.on_message = self._on_message5
         session.on_answer = self._on_answer
         session.on_online = self._on_online
-        session.sink = _TooLarge(self.logger)
+        session.sink = TooLarge(self.logger)
         self._limit = max_queued_incoming_messages
         self._entered = False
         self._opening: Connection | None = None
@@ -271,6 +286,7 @@ class Client:
 
     def _on_online(self, session_present: bool) -> None:
         self.connection = self._opening
+        self.server_properties = self.session.said()
         if session_present:
             self.messages.forget_repeated(self.session.epoch)
         # At QoS 1 the server sends again what it keeps; without a session it knows nothing of either.
@@ -279,13 +295,21 @@ class Client:
             self._online.set_result(session_present)
 
     def _on_lost(self, status: int, detail: str) -> None:
-        refused = status == errors.E_REFUSED
-        error = MqttRefusedError(self.session.return_code) if refused else connection_error(status, detail)
+        error = self._ending(status, detail)
         if self.connection is not None:
             self.logger.warning("%s:%d: %s", self.hostname, self.port, error)
             self._end(error)
         elif self._online is not None and not self._online.done():
             self._online.set_exception(error)
+
+    def _ending(self, status: int, detail: str) -> MqttConnectionError:
+        if status == errors.E_REFUSED:
+            return MqttRefusedError(self.session.return_code, self.session.said().get("reason_string", ""))
+        if status == errors.E_DISCONNECTED:
+            return MqttDisconnectedError(
+                self.session.return_code, self.session.said().get("reason_string", "")
+            )
+        return connection_error(status, detail)
 
     def _end(self, error: MqttConnectionError) -> None:
         """The connection is over for the program: whoever waits hears why."""
@@ -313,6 +337,7 @@ class Client:
         retain: bool = False,
         *,
         timeout: float | None = None,
+        properties: Properties | None = None,
     ) -> Coroutine[None, None, None]:
         """Publish; returns when the message is handed to the connection (QoS 0), or acknowledged to its end (1, 2).
 
@@ -321,10 +346,11 @@ class Client:
 
         Raises MqttArgumentError (nothing was sent), MqttTimeoutError and MqttConnectionError. After one of the latter
         two at QoS 1 or 2, and when the call is cancelled, a message that was handed in stays in the session: it is
-        still sent, now or over the next connection of this client.
+        still sent, now or over the next connection of this client. With MQTT 5.0 also MqttPublishError: the server
+        refused it; ``properties`` are of ``headwater_host.properties``.
         """
         return self._outgoing.publish(
-            topic, payload, qos, retain, self.timeout if timeout is None else timeout
+            topic, payload, qos, retain, self.timeout if timeout is None else timeout, properties
         )
 
     def post(
@@ -335,12 +361,15 @@ class Client:
         retain: bool = False,
         *,
         timeout: float | None = None,
+        properties: Properties | None = None,
     ) -> Coroutine[None, None, None]:
         """As ``publish``, but returns when the message is handed in, at every QoS: so that many are under way.
 
         ``drain`` waits for their acknowledgements.
         """
-        return self._outgoing.post(topic, payload, qos, retain, self.timeout if timeout is None else timeout)
+        return self._outgoing.post(
+            topic, payload, qos, retain, self.timeout if timeout is None else timeout, properties
+        )
 
     async def drain(self, timeout: float | None = None) -> None:
         """Wait until no message of ours is unacknowledged.
@@ -348,6 +377,10 @@ class Client:
         Raises MqttTimeoutError, and MqttConnectionError: then the messages wait for the next connection.
         """
         await self._outgoing.drain(self.timeout if timeout is None else timeout)
+
+    def _on_refused(self, packet_id: int, code: int) -> None:
+        self.logger.warning("the server refused a message: %s", MqttPublishError(code))
+        self._outgoing.delivered(packet_id, code)
 
     def _on_answer(self, packet_id: int, code: int) -> None:
         self._answers.settle(packet_id, code)
@@ -357,9 +390,18 @@ class Client:
         return await self._answers.wait(packet_id, deadline)
 
     async def subscribe(
-        self, topic: str | Sequence[tuple[str, int]], qos: int = 0, *, timeout: float | None = None
+        self,
+        topic: str | Sequence[tuple[str, int]],
+        qos: int = 0,
+        *,
+        timeout: float | None = None,
+        options: int = 0,
+        properties: Properties | None = None,
     ) -> tuple[int, ...]:
         """Subscribe to a filter, or to several with a QoS each: the QoS that the server granted, for each.
+
+        With MQTT 5.0, ``options`` are ``headwater.mqtt.spec5``'s (NO_LOCAL and so on; 3.8.3.1), for each of them, and
+        ``properties`` may have a ``subscription_identifier``.
 
         Raises MqttSubscribeError when it refuses one, MqttArgumentError, MqttTimeoutError, MqttConnectionError.
         """
@@ -368,13 +410,15 @@ class Client:
         for _, level in patterns:
             if level not in (0, 1, 2):
                 raise MqttArgumentError(f"QoS is 0, 1 or 2, not {level!r}", errors.E_QOS)
+        if options and self.protocol != "5.0":
+            raise MqttArgumentError("options of a subscription need MQTT 5.0")
         deadline = self._deadline(timeout)
         codes = await asyncio.gather(
-            *(self._request(pattern, level, deadline) for pattern, level in patterns)
+            *(self._request(pattern, level | options, deadline, properties) for pattern, level in patterns)
         )
         for (name, _), code in zip(wanted, codes, strict=True):
-            if code == spec.SUBSCRIBE_FAILED:
-                raise MqttSubscribeError(name)
+            if code >= spec.SUBSCRIBE_FAILED:
+                raise MqttSubscribeError(name, code)
         return tuple(codes)
 
     async def unsubscribe(self, topic: str | Sequence[str], *, timeout: float | None = None) -> None:
@@ -386,12 +430,13 @@ class Client:
     def _deadline(self, timeout: float | None) -> float:
         return asyncio.get_running_loop().time() + (self.timeout if timeout is None else timeout)
 
-    async def _request(self, pattern: bytes, qos: int, deadline: float) -> int:
+    async def _request(
+        self, pattern: bytes, options: int, deadline: float, properties: Properties | None = None
+    ) -> int:
         async with self._requests:
             connection = self._current()
             connection.flush()
-            session = self.session
-            status = session.unsubscribe(pattern) if qos < 0 else session.subscribe(pattern, qos)
+            status = self.session.ask(pattern, options, properties)
             if status < 0:
                 raise MqttError(f"not sent: {reasons.describe(status)}", status)
             connection.push()
@@ -399,7 +444,7 @@ class Client:
 
     # -- receiving -------------------------------------------------------------------------------------------------
 
-    def _on_message(self, p: "Packet") -> None:
+    def _on_message(self, p: "Packet") -> Message:
         buf = p.buf
         if type(buf) is not bytes:
             # A view, because a slice would be a second copy.
@@ -416,6 +461,11 @@ class Client:
             message = Message(topic, payload, p.head, p.packet_id, epoch, self._acknowledge)
             self._unacknowledged.append(message)
         self.messages.put(message)
+        return message
+
+    def _on_message5(self, p: "Packet") -> None:
+        # Who is woken for the message looks at it later.
+        self._on_message(p).properties = self.session.said()
 
     def _hold_or_release(self) -> None:
         connection = self.connection
@@ -447,34 +497,3 @@ class Client:
                 await connection.writable(self.timeout)
         elif isinstance(self.session.outbox, GrowingOutbox):
             self.session.outbox.sync()
-
-
-class _TooLarge:
-    """Stands where messages larger than ``max_packet_size`` would go: says so and skips them."""
-
-    def __init__(self, logger: logging.Logger):
-        self._logger = logger
-
-    def open(self, packet: "Packet", size: int) -> bool:
-        self._logger.warning(
-            "skipped a message of %d bytes on %s: larger than may be", size, packet.topic_text()
-        )
-        return False
-
-    def write(self, buf: "bytes | bytearray | memoryview", at: int, n: int) -> None:
-        """Never called: nothing is taken."""
-
-    def close(self, complete: bool) -> None:
-        """Never called: nothing is taken."""
-
-
-def _field(what: str, value: str | bytes | None) -> bytes | None:
-    """A string of CONNECT: at most 65535 bytes (MQTT 3.1.1, 1.5.3)."""
-    try:
-        data = value.encode() if isinstance(value, str) else value
-    except UnicodeEncodeError:
-        # Python's error quotes what may be a password.
-        raise MqttArgumentError(f"the {what} cannot be written in UTF-8") from None
-    if data is not None and len(data) > 65535:
-        raise MqttArgumentError(f"the {what} takes more than 65535 bytes")
-    return data

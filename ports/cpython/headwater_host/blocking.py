@@ -25,6 +25,7 @@ from headwater import errors
 from headwater_host import aio
 from headwater_host.errors import MqttConnectionError, MqttReentrantError, MqttTimeoutError
 from headwater_host.messages import Message, Payload
+from headwater_host.properties import Properties
 
 __all__ = ["Client", "Message"]
 
@@ -128,9 +129,10 @@ class Client:
         retain: bool = False,
         *,
         timeout: float | None = None,
+        properties: Properties | None = None,
     ) -> None:
         """As of ``aio.Client``: returns when the message is acknowledged to its end (QoS 1, 2)."""
-        self._run(self._client.publish(topic, payload, qos, retain, timeout=timeout))
+        self._run(self._client.publish(topic, payload, qos, retain, timeout=timeout, properties=properties))
 
     def post(
         self,
@@ -140,9 +142,10 @@ class Client:
         retain: bool = False,
         *,
         timeout: float | None = None,
+        properties: Properties | None = None,
     ) -> None:
         """As of ``aio.Client``: returns when the message is handed in."""
-        self._run(self._client.post(topic, payload, qos, retain, timeout=timeout))
+        self._run(self._client.post(topic, payload, qos, retain, timeout=timeout, properties=properties))
 
     def drain(self, timeout: float | None = None) -> None:
         """As of ``aio.Client``: waits until everything is acknowledged, whichever thread handed it in."""

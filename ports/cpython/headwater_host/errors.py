@@ -2,6 +2,7 @@
 
 from headwater import errors, reasons
 from headwater.errors import HeadwaterError
+from headwater.names5 import code_name
 
 #: CONNACK's return codes (MQTT 3.1.1, 3.2.2.3).
 REFUSALS = {
@@ -55,12 +56,30 @@ class MqttProtocolError(MqttConnectionError):
 
 
 class MqttRefusedError(MqttConnectionError):
-    """The server answered CONNECT with ``return_code`` (MQTT 3.1.1, 3.2.2.3)."""
+    """The server answered CONNECT with ``return_code`` (MQTT 3.1.1, 3.2.2.3; MQTT 5.0, 3.2.2.2)."""
 
-    def __init__(self, return_code: int):
-        text = REFUSALS.get(return_code, f"return code {return_code}")
-        super().__init__(f"the server refused the connection: {text}", errors.E_REFUSED)
+    def __init__(self, return_code: int, detail: str = ""):
+        text = REFUSALS.get(return_code) or _reason(return_code)
+        super().__init__(f"the server refused the connection: {text}{_behind(detail)}", errors.E_REFUSED)
         self.return_code = return_code
+
+
+class MqttDisconnectedError(MqttConnectionError):
+    """The server ended the connection with ``reason_code`` (MQTT 5.0, 3.14.2.1)."""
+
+    def __init__(self, reason_code: int, detail: str = ""):
+        super().__init__(
+            f"the server ended the connection: {_reason(reason_code)}{_behind(detail)}", errors.E_DISCONNECTED
+        )
+        self.reason_code = reason_code
+
+
+class MqttPublishError(MqttError):
+    """The server refused a message with ``reason_code`` (MQTT 5.0, 3.4.2.1, 3.5.2.1); it will not be sent again."""
+
+    def __init__(self, reason_code: int):
+        super().__init__(f"the server refused the message: {_reason(reason_code)}", errors.E_REFUSED)
+        self.reason_code = reason_code
 
 
 class MqttTimeoutError(MqttError, TimeoutError):
@@ -78,11 +97,22 @@ class MqttStoreError(MqttConnectionError):
 
 
 class MqttSubscribeError(MqttError):
-    """The server refused a subscription; ``topic`` is its filter (MQTT 3.1.1, 3.9.3)."""
+    """The server refused a subscription; ``topic`` is its filter (MQTT 3.1.1, 3.9.3). ``reason_code`` is 0x80, or what
+    MQTT 5.0 has for it (3.9.3)."""
 
-    def __init__(self, topic: str):
-        super().__init__(f"the server refused the subscription to {topic!r}", errors.E_REFUSED)
+    def __init__(self, topic: str, reason_code: int = 0x80):
+        why = "" if reason_code == 0x80 else f": {_reason(reason_code)}"
+        super().__init__(f"the server refused the subscription to {topic!r}{why}", errors.E_REFUSED)
         self.topic = topic
+        self.reason_code = reason_code
+
+
+def _reason(code: int) -> str:
+    return f"{code_name(code, 0).replace('_', ' ')} (0x{code:02x})"
+
+
+def _behind(detail: str) -> str:
+    return f": {detail}" if detail else ""
 
 
 def connection_error(status: int, detail: str = "") -> MqttConnectionError:

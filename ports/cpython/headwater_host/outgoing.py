@@ -6,9 +6,16 @@ from collections.abc import Callable
 from headwater import errors, reasons
 from headwater_host.calls import Answers, Line
 from headwater_host.connection import Connection
-from headwater_host.errors import MqttArgumentError, MqttError, MqttStoreError, MqttTimeoutError
-from headwater_host.messages import Payload, payload_bytes, publish_frame
-from headwater_host.session import HostClientSession
+from headwater_host.errors import (
+    MqttArgumentError,
+    MqttError,
+    MqttPublishError,
+    MqttStoreError,
+    MqttTimeoutError,
+)
+from headwater_host.messages import Payload, payload_bytes
+from headwater_host.properties import Properties
+from headwater_host.session import HostClient
 from headwater_host.topics import topic_bytes
 
 _QOS = (1, 2)
@@ -21,9 +28,7 @@ class Outgoing:
     stands behind what is not being read.
     """
 
-    def __init__(
-        self, session: HostClientSession, current: Callable[[], Connection], release: Callable[[], object]
-    ):
+    def __init__(self, session: HostClient, current: Callable[[], Connection], release: Callable[[], object]):
         self.answers = Answers()
         self._session = session
         self._current = current
@@ -39,22 +44,40 @@ class Outgoing:
         """Whether a call waits for an answer of the server."""
         return bool(self.answers) or self._line.busy or self._drained is not None
 
-    async def publish(self, topic: str, payload: Payload, qos: int, retain: bool, timeout: float) -> None:
+    async def publish(
+        self,
+        topic: str,
+        payload: Payload,
+        qos: int,
+        retain: bool,
+        timeout: float,
+        properties: Properties | None,
+    ) -> None:
         """``Client.publish``."""
-        status = self._send_now(topic, payload, qos, retain)
+        status = self._send_now(topic, payload, qos, retain, properties)
         if status:
             deadline = asyncio.get_running_loop().time() + timeout
             if status == errors.E_AGAIN:
-                status = await self._send_in_turn(deadline, topic, payload, qos, retain)
+                status = await self._send_in_turn(deadline, topic, payload, qos, retain, properties)
             if status:
                 self._release()
-                await self.answers.wait(status, deadline)
+                code = await self.answers.wait(status, deadline)
+                if code:
+                    raise MqttPublishError(code)
 
-    async def post(self, topic: str, payload: Payload, qos: int, retain: bool, timeout: float) -> None:
+    async def post(
+        self,
+        topic: str,
+        payload: Payload,
+        qos: int,
+        retain: bool,
+        timeout: float,
+        properties: Properties | None,
+    ) -> None:
         """``Client.post``."""
-        if self._send_now(topic, payload, qos, retain) == errors.E_AGAIN:
+        if self._send_now(topic, payload, qos, retain, properties) == errors.E_AGAIN:
             deadline = asyncio.get_running_loop().time() + timeout
-            await self._send_in_turn(deadline, topic, payload, qos, retain)
+            await self._send_in_turn(deadline, topic, payload, qos, retain, properties)
 
     async def drain(self, timeout: float) -> None:
         """``Client.drain``."""
@@ -69,25 +92,40 @@ class Outgoing:
             if self._session.outbox.count and loop.time() >= deadline:
                 raise MqttTimeoutError("the server did not acknowledge in time")
 
-    def _send_now(self, topic: str, payload: Payload, qos: int, retain: bool) -> int:
+    def _send_now(
+        self, topic: str, payload: Payload, qos: int, retain: bool, properties: Properties | None
+    ) -> int:
         """0, a packet id; E_AGAIN when there is no room for now. Raises MqttArgumentError, MqttConnectionError."""
         connection = self._current()
         if self._line.busy or connection.paused:
             return errors.E_AGAIN
-        return self._send(connection, topic, payload, qos, retain)
+        return self._send(connection, topic, payload, qos, retain, properties)
 
-    def _send(self, connection: Connection, topic: str, payload: Payload, qos: int, retain: bool) -> int:
+    def _send(
+        self,
+        connection: Connection,
+        topic: str,
+        payload: Payload,
+        qos: int,
+        retain: bool,
+        properties: Properties | None,
+    ) -> int:
         data = payload if type(payload) is bytes else payload_bytes(payload)
         if qos == 0:
-            connection.write(publish_frame(topic_bytes(topic), data, retain))
+            connection.write(self._session.frame(topic_bytes(topic), data, retain, properties))
             return 0
         name = topic_bytes(topic)
-        status = self._session.hand_in(name, data, qos << 1 | (1 if retain else 0)) if qos in _QOS else 0
+        status = 0
+        if qos in _QOS and properties is None:
+            status = self._session.hand_in(name, data, qos << 1 | (1 if retain else 0))
         if status > 0:
             connection.push()
             return status
-        # Why not: nothing has happened yet.
-        status = self._session.publish(name, data, qos, retain)
+        # With properties; or why not: nothing has happened yet.
+        status = self._session.offer(name, data, qos, retain, properties)
+        if status > 0:
+            connection.push()
+            return status
         if status == errors.E_WINDOW:
             return errors.E_AGAIN
         if status == errors.E_STORE:
@@ -96,7 +134,13 @@ class Outgoing:
         raise MqttArgumentError(f"not published: {reasons.describe(status)}", status)
 
     async def _send_in_turn(
-        self, deadline: float, topic: str, payload: Payload, qos: int, retain: bool
+        self,
+        deadline: float,
+        topic: str,
+        payload: Payload,
+        qos: int,
+        retain: bool,
+        properties: Properties | None,
     ) -> int:
         loop = asyncio.get_running_loop()
         late = MqttTimeoutError("there was no room for the message in time; it was not sent", errors.E_AGAIN)
@@ -106,7 +150,7 @@ class Outgoing:
             while True:
                 connection = self._current()
                 if not connection.paused:
-                    status = self._send(connection, topic, payload, qos, retain)
+                    status = self._send(connection, topic, payload, qos, retain, properties)
                     if status != errors.E_AGAIN:
                         return status
                     self._release()
@@ -121,9 +165,9 @@ class Outgoing:
         finally:
             self._line.leave()
 
-    def delivered(self, packet_id: int) -> None:
-        """A message is acknowledged to its end."""
-        self.answers.settle(packet_id, 0)
+    def delivered(self, packet_id: int, code: int = 0) -> None:
+        """A message is acknowledged to its end, or refused with a code."""
+        self.answers.settle(packet_id, code)
         if self._room is not None and self._session.outbox.count <= self._enough:
             self._more_room()
         if self._drained is not None and not self._session.outbox.count:

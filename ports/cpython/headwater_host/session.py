@@ -5,24 +5,29 @@ QoS 2 messages may be open as there are packet ids.
 """
 
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from headwater.errors import E_TOO_LARGE, E_WINDOW
+from headwater.errors import E_LIMIT, E_TOO_LARGE, E_WINDOW
+from headwater.mqtt import spec, spec5
 from headwater.mqtt.decode import Packet
-from headwater.mqtt.encode import publish_size
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
+from headwater.mqtt.session5 import ClientSession5
+from headwater.mqtt.session31 import ClientSession31
 from headwater.store import RamOutbox
+from headwater_host.errors import MqttArgumentError
 from headwater_host.fast import FastEndpoint
+from headwater_host.messages import publish_frame
+from headwater_host.properties import Properties, decode, encode
 from headwater_host.rxbuf import MAX_PACKET, GrowingRxBuf
 from headwater_host.topics import check_name
 
 if TYPE_CHECKING:
-    from headwater.types import Bytes
-
     _Array = array[int]
+    _ClientBase = ClientSession
 else:
     _Array = array
+    _ClientBase = object
 
 _ALL_IDS = 65535
 _RX = 1 << 16
@@ -114,13 +119,14 @@ class _OpenIds(_Array):
         return self._free[-1]
 
 
-class HostClientSession(FastEndpoint, ClientSession):
-    """A client's session on a computer.
+class HostClient(FastEndpoint, _ClientBase):
+    """A client's session on a computer; of which version, the other base says.
 
     ``max_packet`` is the largest packet that is received whole; larger messages go to ``sink`` or are skipped.
     ``slots`` messages of ours may be unacknowledged or waiting, ``window`` of them sent. ``room`` is what CONNECT takes
     beside the strings that are named here: the will. ``outbox`` is one that outlives the process
-    (``headwater_host.store``).
+    (``headwater_host.store``). ``announce`` is the packet size that the server is
+    told of, where the version can; ``more`` are further keywords of its session.
     """
 
     def __init__(
@@ -137,7 +143,11 @@ class HostClientSession(FastEndpoint, ClientSession):
         response_ms: int = 10000,
         room: int = 0,
         outbox: GrowingOutbox | None = None,
+        announce: int = 0,
+        **more: Any,
     ):
+        if announce:
+            more["max_packet"] = announce
         super().__init__(
             client_id,
             keep_alive,
@@ -151,6 +161,7 @@ class HostClientSession(FastEndpoint, ClientSession):
             check=check_name,
             rx=GrowingRxBuf(_RX, max_packet),
             outbox=outbox or GrowingOutbox(_TX, slots),
+            **more,
         )
         self._ids = _OpenIds("H")
         for packet_id in self._open_ids:
@@ -160,18 +171,119 @@ class HostClientSession(FastEndpoint, ClientSession):
             self._ids[self._ids.find(0)] = packet_id
         self._open_ids = self._ids
 
-    def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:
-        """As of an endpoint: what the outbox could hold, were it empty, is E_WINDOW and not E_TOO_LARGE."""
-        status = super().publish(topic, payload, qos, retain)
+    def offer(
+        self,
+        topic: bytes,
+        payload: "bytes | bytearray | memoryview",
+        qos: int,
+        retain: bool,
+        properties: Properties | None = None,
+    ) -> int:
+        """Hand in a message at QoS 1 or 2: as of ``publish``, but what the outbox could hold, were it empty, is
+        E_WINDOW and not E_TOO_LARGE."""
+        status = self._publish(topic, payload, qos, retain, properties)
         if status == E_TOO_LARGE and qos:
             box = self.outbox
             largest = box.limit if isinstance(box, GrowingOutbox) else len(box.buf)
-            if box.count and publish_size(topic, payload, qos) <= largest:
+            if box.count and 0 < self._publish_size(topic, payload, qos) <= largest:
                 return E_WINDOW
         return status
 
+    def _publish(
+        self,
+        topic: bytes,
+        payload: "bytes | bytearray | memoryview",
+        qos: int,
+        retain: bool,
+        properties: Properties | None,
+    ) -> int:
+        _need_5(properties)
+        return self.publish(topic, payload, qos, retain)
+
+    def frame(
+        self,
+        topic: bytes,
+        payload: "bytes | bytearray | memoryview",
+        retain: bool,
+        properties: Properties | None = None,
+    ) -> bytes:
+        """The packet of a message at QoS 0. Raises MqttArgumentError."""
+        _need_5(properties)
+        return publish_frame(topic, payload, retain)
+
+    def ask(self, pattern: bytes, options: int, properties: Properties | None = None) -> int:
+        """SUBSCRIBE with these options, UNSUBSCRIBE when they are negative: as of ``subscribe``."""
+        _need_5(properties)
+        return self.unsubscribe(pattern) if options < 0 else self.subscribe(pattern, options)
+
+    def said(self) -> dict[str, Any]:
+        """The properties of the packet that arrived last."""
+        return {}
+
     def _find_open(self, packet_id: int) -> int:
         return self._ids.find(packet_id)
+
+
+class HostClientSession(HostClient, ClientSession):
+    """A client's session at MQTT 3.1.1; the keywords are those of ``HostClient``."""
+
+
+class HostClientSession31(HostClient, ClientSession31):
+    """A client's session at MQTT 3.1."""
+
+
+class HostClientSession5(HostClient, ClientSession5):
+    """A client's session at MQTT 5.0. The server is told of ``max_packet``, so that it leaves larger messages out."""
+
+    def __init__(self, client_id: bytes = b"", *, max_packet: int = MAX_PACKET, **options: Any):
+        # Below the receive buffer's first size the buffer takes what comes.
+        super().__init__(client_id, max_packet=max_packet, announce=max(max_packet, _RX), **options)
+
+    def _publish(
+        self,
+        topic: bytes,
+        payload: "bytes | bytearray | memoryview",
+        qos: int,
+        retain: bool,
+        properties: Properties | None,
+    ) -> int:
+        if not properties:
+            return self.publish(topic, payload, qos, retain)
+        return self.publish(topic, payload, qos, retain, encode(properties, 1 << spec.PUBLISH))
+
+    def frame(
+        self,
+        topic: bytes,
+        payload: "bytes | bytearray | memoryview",
+        retain: bool,
+        properties: Properties | None = None,
+    ) -> bytes:
+        """As of ``HostClient``; also for what is beyond the server's limits."""
+        block = encode(properties, 1 << spec.PUBLISH)
+        if properties and not self._may_publish(block):
+            raise MqttArgumentError("not published: these properties are not for a client to send")
+        frame = publish_frame(topic, payload, retain, block)
+        if retain > self.limits[spec5.RETAIN_AVAILABLE]:
+            raise MqttArgumentError("not published: the server does not retain", E_LIMIT)
+        if len(frame) > self.limits[spec5.MAXIMUM_PACKET_SIZE]:
+            raise MqttArgumentError("not published: the server takes no packet of this size", E_TOO_LARGE)
+        return frame
+
+    def ask(self, pattern: bytes, options: int, properties: Properties | None = None) -> int:
+        """As of ``HostClient``, with properties."""
+        if options < 0:
+            return self.unsubscribe(pattern, encode(properties, 1 << spec.UNSUBSCRIBE))
+        return self.subscribe(pattern, options, encode(properties, 1 << spec.SUBSCRIBE))
+
+    def said(self) -> dict[str, Any]:
+        """As of ``HostClient``."""
+        p = self.packet
+        return decode(p.buf, p.props_at, p.props_end)
+
+
+def _need_5(properties: Properties | None) -> None:
+    if properties:
+        raise MqttArgumentError("properties need MQTT 5.0")
 
 
 class HostServerSession(FastEndpoint, ServerSession):

@@ -1,0 +1,314 @@
+"""The asyncio client at MQTT 3.1 and 5.0 against a real mosquitto."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.errors import E_LIMIT, E_TOO_LARGE
+from headwater.mqtt import spec5
+from headwater_host.aio import (
+    Client,
+    Message,
+    MqttArgumentError,
+    MqttConnectionError,
+    MqttDisconnectedError,
+    MqttPublishError,
+    MqttRefusedError,
+    MqttSubscribeError,
+    Will,
+)
+from headwater_host.versions import SESSIONS
+from tests.host.mqtt_server import speak
+from tools.broker import HOST, Mosquitto
+
+pytestmark = pytest.mark.needs_mosquitto
+StartBroker = Callable[..., Mosquitto]
+
+
+@pytest.fixture(scope="module")
+def broker(mosquitto: StartBroker) -> Mosquitto:
+    """One broker for the tests that leave it as it was."""
+    return mosquitto()
+
+
+def client5(broker: Mosquitto, **options: Any) -> Client:
+    return Client(HOST, broker.port, protocol="5.0", **options)
+
+
+async def take(client: Client, count: int = 1) -> list[Message]:
+    async def collect() -> list[Message]:
+        return [await client.messages.__anext__() for _ in range(count)]
+
+    return await asyncio.wait_for(collect(), 30)
+
+
+@pytest.mark.parametrize("protocol", SESSIONS)
+def test_messages_of_every_version(broker: Mosquitto, protocol: str) -> None:
+    async def main() -> None:
+        async with Client(HOST, broker.port, protocol=protocol, identifier="v") as client:
+            assert await client.subscribe("versions/#", 2) == (2,)
+            payloads = [b"", b"x", bytes(70_000), *(bytes([n]) * n for n in range(100, 140))]
+            for payload in payloads:
+                await asyncio.gather(*(client.publish(f"versions/{qos}", payload, qos) for qos in (0, 1, 2)))
+            got = await take(client, 3 * len(payloads))
+            for qos in (0, 1, 2):
+                mine = [m for m in got if m.qos == qos]
+                assert [m.payload for m in mine] == payloads
+                assert {str(m.topic) for m in mine} == {f"versions/{qos}"}
+                assert all(m.properties == {} for m in mine)
+            await client.unsubscribe("versions/#")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_properties_of_messages(broker: Mosquitto, qos: int) -> None:
+    said = {
+        "payload_format_indicator": 1,
+        "content_type": "text/plain; charset=utf-8",
+        "response_topic": "answers/°",
+        "correlation_data": bytes(range(256)),
+        "user_property": [("a", "1"), ("b", ""), ("a", "2")],
+    }
+
+    async def main() -> None:
+        async with client5(broker) as client:
+            await client.subscribe("props", qos, properties={"subscription_identifier": 268_435_455})
+            await client.publish("props", "°", qos, properties=said | {"message_expiry_interval": 100})
+            await client.publish("props", "bare", qos)
+            await client.post("props", "posted", qos, properties={"content_type": "x"})
+            first, second, third = await take(client, 3)
+        assert first.payload == "°".encode()
+        heard = dict(first.properties)
+        assert 0 < heard.pop("message_expiry_interval") <= 100
+        assert heard.pop("subscription_identifier") == [268_435_455]
+        assert heard == said
+        assert (second.payload, dict(second.properties)) == (
+            b"bare",
+            {"subscription_identifier": [268_435_455]},
+        )
+        assert third.properties["content_type"] == "x"
+
+    asyncio.run(main())
+
+
+def test_options_of_subscriptions(broker: Mosquitto) -> None:
+    async def main() -> None:
+        async with client5(broker) as client, client5(broker) as other:
+            await other.publish("opt/kept", b"kept", 1, retain=True)
+            never = 2 << spec5.RETAIN_HANDLING_SHIFT
+            await client.subscribe("opt/#", 1, options=spec5.NO_LOCAL | spec5.RETAIN_AS_PUBLISHED | never)
+            await client.publish("opt/mine", b"mine", 1)
+            await other.publish("opt/kept", b"again", 1, retain=True)
+            (message,) = await take(client)
+            assert (message.payload, message.retain) == (b"again", True)
+            await other.publish("opt/kept", b"", 1, retain=True)
+            with pytest.raises(MqttArgumentError):
+                await client.publish("opt", b"", 0, properties={"subscription_identifier": 1})
+            with pytest.raises(MqttArgumentError):
+                await client.publish("opt", b"", 1, properties={"topic_alias": 1})
+
+    asyncio.run(main())
+
+
+def test_shared_subscriptions(broker: Mosquitto) -> None:
+    async def main() -> None:
+        async with client5(broker) as one, client5(broker) as two, client5(broker) as sender:
+            for client in (one, two):
+                await client.subscribe("$share/group/jobs", 1)
+            for n in range(20):
+                await sender.publish("jobs", str(n), 1)
+            for _ in range(200):
+                if len(one.messages) + len(two.messages) == 20:
+                    break
+                await asyncio.sleep(0.05)
+            assert len(one.messages) == len(two.messages) == 10
+
+    asyncio.run(main())
+
+
+def test_will_with_properties(broker: Mosquitto) -> None:
+    will = Will("wills", b"gone", 1, properties={"content_type": "w", "will_delay_interval": 1})
+
+    async def main() -> None:
+        async with client5(broker) as watcher:
+            await watcher.subscribe("wills", 1)
+            async with client5(broker, identifier="dying", will=will, session_expiry=60) as dying:
+                assert dying.connection is not None
+                dying.connection.drop(0)
+            (message,) = await take(watcher)
+            assert (message.payload, dict(message.properties)) == (b"gone", {"content_type": "w"})
+
+    asyncio.run(main())
+
+
+def test_the_session_expiry_decides_what_is_kept(broker: Mosquitto) -> None:
+    async def present(**options: Any) -> bool:
+        async with client5(broker, identifier="expiry", **options) as client:
+            return client.session_present
+
+    async def main() -> None:
+        # Clean Start, and then kept for a while.
+        assert not await present(clean_session=True, session_expiry=100)
+        # Kept so far, and gone with this connection.
+        assert await present(clean_session=False, session_expiry=0)
+        assert not await present(clean_session=False)
+        assert await present(clean_session=False)
+        assert not await present()
+
+    asyncio.run(main())
+
+
+def test_what_the_server_says_of_itself(mosquitto: StartBroker) -> None:
+    settings = {"retain_available": "false", "max_packet_size": 500, "max_keepalive": 30}
+    with mosquitto(settings=settings) as broker:
+
+        async def main() -> None:
+            async with client5(broker, identifier="") as client:
+                said = client.server_properties
+                assert (said["retain_available"], said["maximum_packet_size"]) == (0, 500)
+                assert said["server_keep_alive"] == client.session.keep_alive == 30
+                assert client.session.client_id == said["assigned_client_identifier"].encode() != b""
+                for qos in (0, 1):
+                    with pytest.raises(MqttArgumentError) as caught:
+                        await client.publish("t", b"", qos, retain=True)
+                    assert caught.value.code == E_LIMIT
+                    with pytest.raises(MqttArgumentError) as caught:
+                        await client.publish("t", bytes(500), qos)
+                    assert caught.value.code == E_TOO_LARGE
+                    await client.publish("t", bytes(480), qos)
+
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_refused_message_says_why(mosquitto: StartBroker, tmp_path: Path, qos: int) -> None:
+    acl = tmp_path / "acl"
+    acl.write_text("topic readwrite open/#\n")
+    acl.chmod(0o644)
+    with mosquitto(settings={"acl_file": acl}) as broker:
+
+        async def main() -> None:
+            async with client5(broker) as client:
+                await client.publish("open/door", b"", qos)
+                with pytest.raises(MqttPublishError, match="not authorized") as refused:
+                    await client.publish("closed", b"", qos)
+                assert refused.value.reason_code == spec5.NOT_AUTHORIZED
+                # Nothing of it is left. (This broker ends the connection with the next packet, whatever it is.)
+                assert client.session.outbox.count == 0
+
+        asyncio.run(main())
+
+
+def test_a_refused_connection_says_why(mosquitto: StartBroker) -> None:
+    with mosquitto(settings={"allow_anonymous": "false"}) as broker:
+
+        async def main() -> None:
+            with pytest.raises(MqttRefusedError, match="not authorized") as refused:
+                async with client5(broker):
+                    pass
+            assert refused.value.return_code == spec5.NOT_AUTHORIZED
+
+        asyncio.run(main())
+
+
+def test_reasons_that_mosquitto_does_not_give() -> None:
+    """A server that refuses a subscription and a message, lives on, and then says why it ends the connection."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def packet() -> bytes:
+            head = await reader.readexactly(2)
+            return head + await reader.readexactly(head[1])
+
+        await packet()
+        writer.write(b"\x20\x03\x00\x00\x00")
+        asked = await packet()
+        writer.write(b"\x90\x04" + asked[2:4] + b"\x00\xa2")
+        for answer in (0x40, 0x50, 0x40):
+            message = await packet()
+            at = 4 + message[3]
+            writer.write(
+                bytes((answer, 3)) + message[at : at + 2] + bytes([0 if message[-1] == 49 else 0x97])
+            )
+        writer.write(b"\xe0\x0b\x9c\x09\x1f\x00\x06go off")
+        await reader.read()
+
+    async def main() -> None:
+        async with speak(talk) as port, Client(HOST, port, protocol="5.0") as client:
+            with pytest.raises(MqttSubscribeError, match="wildcard") as not_granted:
+                await client.subscribe("a/#")
+            assert not_granted.value.reason_code == spec5.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
+            for qos in (1, 2):
+                with pytest.raises(MqttPublishError, match="quota exceeded"):
+                    await client.publish("t", b"0", qos)
+            await client.publish("t", b"1", 1)
+            with pytest.raises(MqttDisconnectedError, match=r"use another server.*go off") as ended:
+                await take(client)
+            assert ended.value.reason_code == spec5.USE_ANOTHER_SERVER
+            with pytest.raises(MqttConnectionError):
+                await client.publish("t")
+
+    asyncio.run(main())
+
+
+def test_what_needs_5_0_is_refused_elsewhere(broker: Mosquitto) -> None:
+    for protocol in ("3.1", "3.1.1"):
+        for options in (
+            {"session_expiry": 1},
+            {"properties": {"receive_maximum": 5}},
+            {"will": Will("t", properties={"content_type": "x"})},
+            {"password": "secret"},
+        ):
+            with pytest.raises(MqttArgumentError) as caught:
+                Client(HOST, broker.port, protocol=protocol, **options)  # type: ignore[arg-type]  # one at a time
+            assert "secret" not in str(caught.value)
+    for protocol in ("", "5", "4", "3.1.2"):
+        with pytest.raises(MqttArgumentError, match=r"3\.1\.1"):
+            Client(HOST, broker.port, protocol=protocol)
+    for properties in (
+        {"no_such": 1},
+        {"content_type": "x"},
+        {"receive_maximum": 0},
+        {"user_property": [("a",)]},
+        {"authentication_method": "\0"},
+        {"authentication_data": "text"},
+    ):
+        with pytest.raises(MqttArgumentError):
+            client5(broker, properties=properties)
+
+    async def main() -> None:
+        async with Client(HOST, broker.port) as client:
+            for qos in (0, 1):
+                with pytest.raises(MqttArgumentError, match=r"5\.0"):
+                    await client.publish("t", b"", qos, properties={"content_type": "x"})
+            with pytest.raises(MqttArgumentError, match=r"5\.0"):
+                await client.subscribe("t", options=spec5.NO_LOCAL)
+            with pytest.raises(MqttArgumentError, match=r"5\.0"):
+                await client.subscribe("t", properties={"subscription_identifier": 1})
+
+    asyncio.run(main())
+
+
+def test_an_unacknowledged_message_keeps_its_properties(mosquitto: StartBroker) -> None:
+    with mosquitto(persistence=True) as broker:
+
+        async def main() -> None:
+            client = client5(broker, identifier="again", clean_session=False)
+            async with client5(broker, identifier="reader", clean_session=False) as reader:
+                await reader.subscribe("again", 2)
+                async with client:
+                    broker.kill()
+                    with pytest.raises(MqttConnectionError):
+                        await client.publish("again", b"1", 2, properties={"user_property": [("k", "v")]})
+                broker.restart()
+            async with client5(broker, identifier="reader", clean_session=False) as reader:
+                await reader.subscribe("again", 2)
+                async with client:
+                    await client.drain()
+                    (message,) = await take(reader)
+            assert dict(message.properties) == {"user_property": [("k", "v")]}
+
+        asyncio.run(main())
