@@ -151,10 +151,14 @@ def test_a_board_that_was_reset_releases_its_ids() -> None:
     """Whether or not the server still had any: it does not say."""
     e = Ends(ClientSession31(b"c", 0, False, slots=4), ServerSession31())
     e.connect()
-    assert [head for head, _, _ in packets(e.link().up.log)] == [0x10] + 4 * [0x62]
-    assert e.server.strays == 4 and e.client.strays == 0
+    e.from_client.publish(b"t", b"m", 1)
+    e.run()
+    # A server without QoS 2 never hears of it.
+    assert [head for head, _, _ in packets(e.link().up.log)] == [0x10, 0x32]
     e.from_client.publish(b"t", b"m", 2)
     e.run()
+    assert [head for head, _, _ in packets(e.link().up.log)] == [0x10, 0x32] + 4 * [0x62] + [0x34, 0x62]
+    assert e.server.strays == 4 and e.client.strays == 0
     e.quiet()
     e.lose()
     e.connect()

@@ -463,13 +463,36 @@ def test_a_board_that_was_reset_releases_its_ids() -> None:
     reborn = Ends(ClientSession(b"c", 0, False, slots=4), e.server)
     reborn.connect()
     assert reborn.client.session_present
-    assert [head for head, _, _ in packets(reborn.link().up.log)] == [0x10] + 4 * [0x62]
+    # Not before there is need to: a server without QoS 2 does not know PUBREL.
+    assert [head for head, _, _ in packets(reborn.link().up.log)] == [0x10]
     # The same id again, and another message.
     assert reborn.from_client.publish(b"t", b"after it", 2) == packet_id
     reborn.run()
+    assert [head for head, _, _ in packets(reborn.link().up.log)] == [0x10] + 4 * [0x62] + [0x34, 0x62]
     assert reborn.at_server.payloads(2) == [b"after it"]
     reborn.quiet()
     # Once is enough.
     reborn.lose()
     reborn.connect()
     assert [head for head, _, _ in packets(reborn.link().up.log)] == [0x10]
+
+
+def test_ids_are_released_behind_what_is_under_way() -> None:
+    """QoS 1 does without; and PUBCOMP for an id that a message at QoS 1 has would be an error."""
+    e = online(slots=4)
+    e.lose()
+    reborn = Ends(ClientSession(b"c", 0, False, slots=4), e.server)
+    reborn.connect()
+    for n, qos in enumerate((1, 1, 2, 1)):
+        assert reborn.from_client.publish(b"t", bytes([n]), qos) == n + 1
+    link = reborn.link()
+    send(reborn.client, link.up)
+    # What stands before the message at QoS 2 has left, and nothing else while it is not acknowledged.
+    heads = [0x10, 0x32, 0x32]
+    assert [head for head, _, _ in packets(link.up.log)] == heads
+    reborn.run()
+    heads += 4 * [0x62] + [0x34, 0x32, 0x62]
+    assert [head for head, _, _ in packets(link.up.log)] == heads
+    assert [m[1] for m in reborn.at_server.got] == [bytes([n]) for n in range(4)]
+    assert reborn.client.strays == 0
+    reborn.quiet()

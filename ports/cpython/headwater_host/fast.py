@@ -102,7 +102,7 @@ class FastEndpoint(Endpoint):
             or self.frames is None
             or self.state != ONLINE
             or self.out_n
-            or self._sweep
+            or (self._sweep and flags > 3)
         ):
             self._unsent += 1
             return packet_id

@@ -173,7 +173,8 @@ class Sender:
                 self.in_flight = 0
                 # A server that kept a session which this end has forgotten (a reset, and the outbox was in memory) may
                 # hold QoS 2 messages of it under ids that are about to be used again, and would take the new ones for
-                # repetitions. So first every id is released; an id that was not held is answered as well (4.3.3).
+                # repetitions. So before the first of them every id is released; an id that was not held is answered as
+                # well (4.3.3). Not sooner: a server that knows no QoS 2 does not know PUBREL either.
                 self._sweep = box.slots if session_present and box.fresh else 0
                 self._swept = 0
                 if box.fresh and not session_present and box.settle():
@@ -243,23 +244,26 @@ class Sender:
             self._out_from = _CONTROL
             self.out_n = n
             return n
-        if self.state == ONLINE:
-            if self._sweep:
+        if self.state == ONLINE and self._unsent and self.in_flight < self.window:
+            box = self.outbox
+            if self._sweep and box.state[self._entry] == _AT2:
                 return self._out_sweep()
-            if self._unsent and self.in_flight < self.window:
-                box = self.outbox
-                self.out_buf = box.buf
-                self.out_at = box.at[self._entry]
-                self._out_from = _ENTRY
-                self.out_n = n = box.size[self._entry]
-                return n
+            self.out_buf = box.buf
+            self.out_at = box.at[self._entry]
+            self._out_from = _ENTRY
+            self.out_n = n = box.size[self._entry]
+            return n
         return self.status
 
     def _out_sweep(self) -> int:
-        """PUBREL for the next ids to be released, as many as the transmit buffer holds; 0 while answers are awaited."""
-        while self._swept < self.outbox.slots and self.tx_size - self.tx_end >= _ACK_SIZE:
-            self._swept += 1
-            put_ack(self, _PUBREL, self._swept)
+        """PUBREL for the next ids to be released, as many as the transmit buffer holds; 0 while answers are awaited.
+
+        What is under way is acknowledged first: its ids are among these.
+        """
+        if self.in_flight == 0:
+            while self._swept < self.outbox.slots and self.tx_size - self.tx_end >= _ACK_SIZE:
+                self._swept += 1
+                put_ack(self, _PUBREL, self._swept)
         return self.out() if self.tx_end else 0
 
     def sent(self, k: int) -> int:
@@ -277,7 +281,7 @@ class Sender:
             else:
                 _entry_left(self)
         self.out_n = n
-        return n or (self.out() if self.tx_end or self._unsent or self._sweep else 0)
+        return n or (self.out() if self.tx_end or self._unsent else 0)
 
     def _put(self, end: int) -> int:
         """Take what an encoder wrote behind the control bytes: 0 or its error, E_AGAIN when it may fit later."""
