@@ -1,4 +1,4 @@
-"""The hot paths allocate nothing, on 64-bit and on 32-bit MicroPython, from sources and from .mpy files.
+"""The hot paths allocate nothing, on 64-bit and on 32-bit MicroPython, from sources, from .mpy files and in a bundle.
 
 Each ``*_paths.py`` script proves its paths with ``prove.py`` and names them in its first line, ``# paths: a, b``, so
 that one that is no longer measured is missed. Functions with large frames take them from the heap for the time of the
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import bundles
 from tools import mpy
 from tools.runtimes import RUNTIMES
 
@@ -43,13 +44,23 @@ def declared(script: Path, what: str) -> list[str]:
     return found
 
 
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bundles.over_plain_modules("bundle of all", tmp_path_factory.mktemp("bundle"))
+
+
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("form", ["sources", "mpy"])
+@pytest.mark.parametrize("form", ["sources", "mpy", "bundle"])
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_hot_paths_allocate_nothing(script: str, form: str, where: str) -> None:
+def test_hot_paths_allocate_nothing(
+    script: str, form: str, where: str, request: pytest.FixtureRequest
+) -> None:
     paths, frames = declared(ALLOC / script, "paths"), set(declared(ALLOC / script, "frames"))
     assert paths, f"{script} does not say which paths it proves"
-    sdk = mpy.compiled(mpy.SDK) if form == "mpy" else mpy.SDK
+    if form == "bundle":
+        sdk: Path = request.getfixturevalue("bundle")
+    else:
+        sdk = mpy.compiled(mpy.SDK) if form == "mpy" else mpy.SDK
     done = RUNTIMES[where](ALLOC / script, path=[sdk])
     assert done.returncode == 0, done.stdout
     clean, large = [], set()

@@ -35,13 +35,15 @@ TRAPS = {
             "class B(A):\n    n = 5\n    def __init__(self, a, b):\n        super().__init__(a)\n        self._y = b\n"
             "    def get(self):\n        return super().get() + self._y + self._more()\n"
             "    def _more(self):\n        return super()._more() + 1\n",
-            "three": "from headwater.two import B\nclass C(B):\n    def _more(self):\n        return super()._more() * 2\n",
+            "three": "from headwater.two import B\nclass C(B):\n"
+            "    def _more(self):\n        return super()._more() * 2\n",
         },
         "from headwater.three import C\nprint(C(100, 1000).get())\n",
     ),
     "two subclasses of one class": (
         {
-            "one": "class A:\n    def __init__(self):\n        self._x = 1\n    def get(self):\n        return self._x\n"
+            "one": "class A:\n    def __init__(self):\n        self._x = 1\n"
+            "    def get(self):\n        return self._x\n"
             "class B(A):\n    def get(self):\n        return super().get() + 1\n"
             "class C(A):\n    def get(self):\n        return super().get() + 2\n",
         },
@@ -49,7 +51,8 @@ TRAPS = {
     ),
     "constants, and what looks like one": (
         {
-            "one": "from micropython import const\n_A = const(3)\nB = const(_A << 2 | 1)\nC = -B\nchanged = 1\nchanged = 2\n",
+            "one": "from micropython import const\n_A = const(3)\nB = const(_A << 2 | 1)\nC = -B\n"
+            "changed = 1\nchanged = 2\n",
             "two": "from headwater import one\nfrom headwater.one import B as b\n"
             "def get(B=7):\n    return b, B, one.C, one.changed\n",
         },
@@ -98,7 +101,7 @@ REFUSED = {
     "def f():\n    from headwater.two import g": r"one\.py:2: .*imported late",
     "def f():\n    global x\n    x = 1": r"one\.py:2: global x: a global that changes",
     "class A(metaclass=type):\n    pass": r"one\.py:1: .*a class must be plain",
-    "from headwater.two import nothing\ndef f():\n    return nothing": r"one\.py:3: nothing: headwater\.two has no nothing",
+    "from headwater.two import none\ndef f():\n    return none": r"one\.py:3: none: headwater\.two has no none",
     "from headwater import two\ndef f():\n    return two": r"one\.py:3: two: a module can only be used",
     "def f():\n    def g():\n        pass\n    return g": r"one\.py:2: .*a function within a function",
     "from headwater.three import x\ny = x": r"there is no module headwater\.three",
@@ -121,7 +124,7 @@ def run(script: Path, path: Path) -> str:
 
 @pytest.mark.needs_micropython
 @pytest.mark.parametrize(
-    "options", [Options(), Options(lines=True, names=True), Options(only_used=True), Options(inline=False)]
+    "options", [Options(), Options(lines=True, names=True), Options(only_used=True, texts=False)]
 )
 @pytest.mark.parametrize("trap", TRAPS)
 def test_a_bundle_does_what_its_modules_do(trap: str, options: Options, tmp_path: Path) -> None:
@@ -221,6 +224,20 @@ def test_only_used_keeps_what_the_program_and_its_port_name(tmp_path: Path) -> N
     assert "def unsubscribe(" not in text
     assert any(name.endswith("Client.unsubscribe") for name in bundle.dropped)
     assert "def unsubscribe(" in build([str(program)]).sources["__init__"]
+
+
+def test_names_of_the_program_are_left_alone(tmp_path: Path) -> None:
+    """It may override a private method, or have an attribute that a short name would hide."""
+    program = tmp_path / "main.py"
+    program.write_text(
+        "from headwater.client import Client\nfrom headwater.mqtt.session import ClientSession\n"
+        "class Mine(ClientSession):\n    iter = 4\n    def _on_connack(self, p):\n        return self._pinged\n"
+    )
+    names = build([str(program)]).names
+    assert "_on_connack" not in names
+    assert "_pinged" not in names
+    assert "_ping_time" in names
+    assert "iter" not in [new for old, new in names.items() if not old.startswith("headwater_")]
 
 
 @pytest.mark.needs_micropython

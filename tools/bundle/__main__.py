@@ -64,7 +64,7 @@ def main() -> int:
         metavar="FOLDER",
         help="default: out/bundle",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="also list what was dropped and joined")
+    parser.add_argument("-v", "--verbose", action="store_true", help="also list what was dropped and merged")
     add_options(parser)
     chosen = parser.parse_args()
     options = options_of(chosen)
@@ -76,11 +76,7 @@ def main() -> int:
         print(f"bundle: {error}", file=sys.stderr)
         return 1
     if chosen.verbose:
-        for title, names in (
-            ("dropped", bundle.dropped),
-            ("merged", bundle.merged),
-            ("inlined", bundle.inlined),
-        ):
+        for title, names in (("dropped", bundle.dropped), ("merged", bundle.merged)):
             print(f"{title}: {', '.join(names) or 'nothing'}")
     for name, path in sorted(made.items()):
         print(f"{path.stat().st_size:>8,}  {name}")

@@ -18,9 +18,8 @@ from pathlib import Path
 
 from tools import mpy
 from tools.bundle.classes import merge_classes
-from tools.bundle.inline import inline_calls
 from tools.bundle.names import shorten
-from tools.bundle.program import PACKAGE, BundleError, Program, find, load, on_a_board, unique
+from tools.bundle.program import PACKAGE, BundleError, Program, find, load, on_a_board, stored, unique
 from tools.bundle.reach import drop_unused, used_in
 
 BOARD_PACKAGE = "headwater_board"
@@ -30,14 +29,12 @@ BOARD_PACKAGE = "headwater_board"
 class Options:
     """``lines``: tracebacks have line numbers, those of the source that is written beside. ``names``: private
     attributes, parameters and functions keep theirs; ``keep``: these attributes do. ``only_used``: drop the public
-    methods that the programs given do not name. ``inline``: a function called once stands where it is called.
-    ``texts``: exceptions keep theirs."""
+    methods that the programs given do not name. ``texts``: exceptions keep theirs."""
 
     lines: bool = False
     names: bool = False
     keep: frozenset[str] = frozenset()
     only_used: bool = False
-    inline: bool = True
     texts: bool = True
 
 
@@ -57,13 +54,12 @@ class Asked:
 class Bundle:
     """``sources``: the files below ``headwater/`` on the board, without suffix, and their text; ``ports``: the modules
     of the board's port that go with it. ``dropped``: what was left out; ``names``: what became of the others;
-    ``inlined``, ``merged``: functions and classes that are part of another now."""
+    ``merged``: classes that are part of another now."""
 
     sources: dict[str, str] = field(default_factory=dict)
     ports: dict[str, Path] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
-    inlined: list[str] = field(default_factory=list)
     merged: list[str] = field(default_factory=list)
 
 
@@ -105,6 +101,11 @@ def _ask_program(asked: Asked, root: Path, name: str, path: Path) -> None:
     except (OSError, SyntaxError, ValueError) as error:
         raise BundleError(f"{name}: {error}") from error
     asked.attributes |= used_in(body)[1]
+    for statement in body:
+        for part in ast.walk(statement):
+            if isinstance(part, ast.ClassDef):
+                # Such a class may inherit from one of the core's, and mean what that has.
+                asked.attributes |= set(stored(part.body))
     for node in (part for statement in body for part in ast.walk(statement)):
         if isinstance(node, ast.Import):
             pairs = [(alias.name, "") for alias in node.names]
@@ -147,8 +148,6 @@ def build(what: Sequence[str], options: Options | None = None, root: Path = mpy.
     bundle = Bundle(ports=asked.ports)
     bundle.dropped = drop_unused(program, objects, frozenset(asked.attributes) if options.only_used else None)
     bundle.merged = merge_classes(program, objects)
-    if options.inline:
-        bundle.inlined = inline_calls(program, objects)
     if not options.texts:
         _drop_texts(program)
     # An object of the face is called what it always was, where that is one thing only.

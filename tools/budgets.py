@@ -1,0 +1,220 @@
+"""What parts of headwater may cost a board: flash (.mpy) and heap, beside what they do cost.
+
+    python -m tools.budgets             measure, and say what is above its budget
+    python -m tools.budgets --update    make what was measured the budget, and write the table of docs/sizes.md
+
+The budgets are in ``tests/alloc/budgets.json``, and ``tests/alloc/test_budgets.py`` holds them. ``import`` is the heap
+that importing takes, ``connect`` that and a connected client with 512 bytes each to receive, to send and to keep what
+is unacknowledged; on 64 bits (the unix build) and on 32 bits (WebAssembly).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools import mpy, sizes, toolchain
+from tools.bundle.build import Options, build, write
+from tools.bundle.program import PACKAGE
+from tools.runtimes import RUNTIMES
+from tools.toolchain import ROOT
+
+BUDGETS = ROOT / "tests" / "alloc" / "budgets.json"
+DOCS = ROOT / "docs" / "sizes.md"
+#: How far a figure may be above its budget: a compiler's next release may well make it so much.
+MARGIN = 0.02
+BEGIN, END = "<!-- sizes: begin -->", "<!-- sizes: end -->"
+
+Figures = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Part:
+    """``what`` is bundled, or, as ``modules``, imported as it is. ``connect`` makes and connects ``client``."""
+
+    what: tuple[str, ...]
+    connect: str = ""
+    modules: bool = False
+    options: Options = field(default_factory=Options)
+
+
+_SIZES = "rx_size=512, tx_size=512, outbox_size=512"
+_CLIENT = f"""
+from headwater.client import Client
+client = Client(Dialer(b"\\x20\\x02\\0\\0"), b"board", {_SIZES})
+"""
+_CLIENT5 = f"""
+from headwater.client import Client
+from headwater.mqtt.session5 import ClientSession5
+client = Client(Dialer(b"\\x20\\x03\\0\\0\\0"), session=ClientSession5(b"board", {_SIZES}))
+"""
+_KEEPER = f"{_CLIENT}from headwater.keeper import Keeper\nkeeper = Keeper(client)\n"
+_CLIENT_5 = ("headwater.client", "headwater.mqtt.session5")
+_ALL = (*_CLIENT_5, "headwater.mqtt.session31")
+_UPTIME = Options(only_used=True, texts=False)
+
+PARTS: Mapping[str, Part] = {
+    **{name: Part(entries, modules=True) for name, entries in sizes.COMPONENTS.items()},
+    "client": Part(("headwater.client",), _CLIENT, modules=True),
+    "client, kept": Part(("headwater.client", "headwater.keeper"), _KEEPER, modules=True),
+    "client of 5.0": Part(_CLIENT_5, _CLIENT5, modules=True),
+    "client of 3.1, 3.1.1 and 5.0": Part(_ALL, _CLIENT5, modules=True),
+    "bundle: client": Part(("headwater.client",), _CLIENT),
+    "bundle: client, kept": Part(("headwater.client", "headwater.keeper"), _KEEPER),
+    "bundle: client of 5.0": Part(_CLIENT_5, _CLIENT5),
+    "bundle: client of 3.1, 3.1.1 and 5.0": Part(_ALL, _CLIENT5),
+    "bundle: what uptime.py uses": Part(("examples/device/uptime.py",), _CLIENT, options=_UPTIME),
+}
+
+_MEASURE = """
+import gc
+class Line:
+    def __init__(self, answer):
+        self.answer = answer
+    def readinto(self, buf, n):
+        n = len(self.answer)
+        buf[:n] = self.answer
+        self.answer = b""
+        return n or None
+    def write(self, buf, off, n):
+        return n
+    def close(self):
+        pass
+class Dialer:
+    def __init__(self, answer):
+        self.answer = answer
+    def open(self):
+        return Line(self.answer)
+    def ticks_ms(self):
+        return 0
+    def wait(self, ms):
+        pass
+gc.collect()
+before = gc.mem_alloc()
+for name in {modules!r}:
+    __import__(name)
+gc.collect()
+after = gc.mem_alloc()
+print("import", after - before)
+{connect}
+"""
+_CONNECTED = """
+client.connect()
+assert client.connected
+gc.collect()
+print("connect", gc.mem_alloc() - before)
+"""
+
+
+def measure(names: Iterable[str] = tuple(PARTS)) -> dict[str, Figures]:
+    """The figures of the parts."""
+    return {name: _measured(PARTS[name]) for name in names}
+
+
+def _measured(part: Part) -> Figures:
+    with tempfile.TemporaryDirectory() as folder:
+        if part.modules:
+            library = mpy.compiled(mpy.SDK)
+            imported = sizes.in_import_order(sizes.imports(mpy.SDK), part.what)
+            files = [_file(library, name) for name in imported]
+        else:
+            library = Path(folder) / "bundle"
+            what = [str(ROOT / one) if one.endswith(".py") else one for one in part.what]
+            made = write(build(what, part.options), library, part.options)
+            imported = [PACKAGE, *(one for one in part.what if not one.endswith(".py"))]
+            files = [path for name, path in made.items() if name.startswith(f"{PACKAGE}/")]
+        found = {"mpy": sum(path.stat().st_size for path in files)}
+        script = Path(folder) / "script" / "measure.py"
+        script.parent.mkdir()
+        connect = part.connect + _CONNECTED.replace("assert client.connected\n", "") if part.connect else ""
+        script.write_text(_MEASURE.format(modules=imported, connect=connect))
+        for runtime, bits in (("micropython", 64), ("wasm", 32)):
+            if toolchain.find(runtime) is None:
+                continue
+            done = RUNTIMES[runtime](script, path=[library])
+            if done.returncode:
+                raise RuntimeError(f"on {runtime}: {done.stdout}")
+            for line in done.stdout.splitlines():
+                figure, value = line.split()
+                found[f"{figure} {bits}"] = int(value)
+    return found
+
+
+def _file(library: Path, module: str) -> Path:
+    path = library.joinpath(*module.split("."))
+    return path / "__init__.mpy" if (path / "__init__.mpy").exists() else path.with_suffix(".mpy")
+
+
+def above(measured: Mapping[str, Figures], budgets: Mapping[str, Figures]) -> list[str]:
+    """What costs more than its budget and the margin, and what has none: a line each."""
+    found = []
+    for name, figures in measured.items():
+        for figure, value in figures.items():
+            budget = budgets.get(name, {}).get(figure)
+            if budget is None:
+                found.append(f"{name}: {figure} has no budget; it is {value:,}")
+            elif value > budget * (1 + MARGIN):
+                found.append(
+                    f"{name}: {figure} is {value:,}, its budget {budget:,} ({value / budget - 1:+.1%})"
+                )
+    return found
+
+
+def load() -> dict[str, Figures]:
+    """The budgets."""
+    budgets: dict[str, Figures] = json.loads(BUDGETS.read_text(encoding="utf-8"))
+    return budgets
+
+
+COLUMNS = ("mpy", "import 64", "import 32", "connect 64", "connect 32")
+
+
+def table(figures: Mapping[str, Figures]) -> str:
+    """The figures in Markdown."""
+    head = "| part | .mpy | import, 64 bits | 32 bits | and connect, 64 bits | 32 bits |\n|---|--:|--:|--:|--:|--:|\n"
+    rows = [
+        f"| {name} | {' | '.join(f'{row[one]:,}' if one in row else '' for one in COLUMNS)} |\n"
+        for name, row in figures.items()
+    ]
+    return head + "".join(rows)
+
+
+def with_table(text: str, figures: Mapping[str, Figures]) -> str:
+    """The page with the table between its marks."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table(figures)}{END}{after}"
+
+
+def main() -> int:
+    """Measure, and compare or update."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.budgets",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--update", action="store_true", help="make what is measured the budget")
+    chosen = parser.parse_args()
+    if chosen.update:
+        missing = [name for name in RUNTIMES if toolchain.find(name) is None]
+        if missing:
+            print(f"budgets: cannot measure without {', '.join(missing)}", file=sys.stderr)
+            return 1
+    measured = measure()
+    if chosen.update:
+        BUDGETS.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+        DOCS.write_text(with_table(DOCS.read_text(encoding="utf-8"), measured), encoding="utf-8")
+    print(table(measured), end="")
+    found = above(measured, load())
+    for line in found:
+        print(line, file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
