@@ -167,20 +167,16 @@ class SqliteOutbox(GrowingOutbox):
             self._about()
 
     def _restore(self, seq: int, place: int, state: int, packet: bytes) -> None:
-        """Put an entry back where it was; the places left out were acknowledged before older ones."""
+        """Put an entry back where it was."""
         if not self.count:
             self.head = self.next = place
-        while self.next != place:
-            if self.reserve(1) < 0:
-                raise _damaged(self.path, "there are more messages than places")
-            self.state[super().commit(1, AT1)] = DONE
-        data = bytearray(packet) if state != REL else bytearray(_PUBREL + (place + 1).to_bytes(2, "big"))
-        if state != REL:
+        if self.next != place or self.count == self.slots:
+            raise _damaged(self.path, "a message is missing")
+        data = bytearray(packet or _PUBREL + (place + 1).to_bytes(2, "big"))
+        if packet:
             data[0] |= _DUP
         self.limit = max(self.limit, sum(self.size) + len(data))
         at = self.reserve(len(data))
-        if at < 0:
-            raise _damaged(self.path, "there are more messages than places")
         self.buf[at : at + len(data)] = data
         self._rows[super().commit(len(data), state)] = seq
         self._seq = seq
@@ -202,22 +198,21 @@ class SqliteOutbox(GrowingOutbox):
         self._seq += 1
         self._rows[i] = self._seq
         state = self.state[i]
-        packet = bytes(self.buf[self.at[i] : self.at[i] + self.size[i]]) if state != REL else b""
+        packet = b"" if state in (REL, DONE) else bytes(self.buf[self.at[i] : self.at[i] + self.size[i]])
         row = (self._seq, i, state, packet, _crc(self._seq, i, state, packet))
         return "INSERT INTO outbox VALUES (?, ?, ?, ?, ?)", row
 
     def set(self, i: int, state: int) -> int:
         """Change an entry's delivery state: 0, or E_STORE; acknowledged entries leave from the oldest on."""
         seq = self._rows[i]
-        if state == DONE:
-            del self._rows[i]
-            super().set(i, state)
-            return self._execute("DELETE FROM outbox WHERE seq = ?", (seq,))
         before = self.state[i]
         super().set(i, state)
+        oldest = self._rows[self.head] if self.count else self._seq + 1
+        if seq < oldest:
+            return self._execute("DELETE FROM outbox WHERE seq < ?", (oldest,))
         row = (state, b"", _crc(seq, i, state, b""), seq)
         status = self._execute("UPDATE outbox SET state = ?, packet = ?, crc = ? WHERE seq = ?", row)
-        if status:
+        if status and state != DONE:
             self.state[i] = before
         return status
 
@@ -305,8 +300,7 @@ class SqliteOutbox(GrowingOutbox):
             self._about()
             for k in range(self.count):
                 i = (self.head + k) % self.slots
-                if self.state[i] != DONE:
-                    db.execute(*self._insert(i))
+                db.execute(*self._insert(i))
             ids = [(packet_id, _crc(packet_id, 0, 0, b"")) for packet_id in self._open_ids]
             db.executemany("INSERT INTO received VALUES (?, ?)", ids)
             db.execute("COMMIT")
@@ -335,8 +329,8 @@ def _is_entry(seq: object, place: object, state: object, packet: object, crc: ob
         and isinstance(place, int)
         and isinstance(packet, bytes)
         and 0 <= place < slots
-        and state in (AT1, AT2, REL)
-        and (state == REL) == (packet == b"")
+        and state in (AT1, AT2, REL, DONE)
+        and (state in (REL, DONE)) == (packet == b"")
         and crc == _crc(seq, place, state, packet)
     )
 

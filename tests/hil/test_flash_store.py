@@ -1,0 +1,175 @@
+"""A board with a journal on littlefs loses its power half way through a program or erase, and publishes to a broker.
+
+What it said it had handed in arrives, at QoS 2 exactly once, in order; what it receives at QoS 2 it receives once,
+unless the power goes before what its handler did is recorded.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from headwater_host.aio import Client
+from tests.conftest import require
+from tools.board import Board
+from tools.broker import Mosquitto
+from tools.deploy import deploy
+from tools.virtual_board import VirtualBoard
+
+#: The program or erase at which the power goes, life by life: every one of the first ones, then samples.
+CUTS = [*range(1, 34), *range(36, 150, 7)]
+
+MAIN = """
+import time
+from headwater.client import Client
+from headwater_board.flash import flash_outbox
+from headwater_board.tcp import Tcp
+
+try:
+    with open("/life.txt") as file:
+        life, count = [int(word) for word in file.read().split()]
+    outbox = flash_outbox("/outbox.hwj", 700, 8, limit=480)
+    if outbox.torn or outbox.damaged or outbox.unreadable:
+        print("DAMAGE", outbox.torn, outbox.damaged)
+    print("recovered", outbox.count)
+    client = Client(Tcp("127.0.0.1", PORT), b"flash-board", clean=False, window=6, outbox=outbox)
+    client.on_message = lambda m: print("took", str(m.payload_bytes(), "ascii"), m.dup())
+    client.connect()
+    if not client.session_present:
+        client.subscribe(b"flash/down", 2)
+    n = 0
+    while n < count:
+        qos = 1 + n % 2
+        if client.publish(b"flash/%d" % qos, b"%d.%d" % (life, n), qos) > 0:
+            print("handed", qos, "%d.%d" % (life, n))
+            n += 1
+        client.poll()
+    client.flush(20000)
+    client.wait(LINGER)
+    outbox.sync()
+    client.disconnect()
+    print("done", life)
+except OSError as error:
+    print("OSError", error)
+"""
+
+
+@pytest.fixture
+def virtual() -> Iterator[VirtualBoard]:
+    """A board of its own: the power goes at flash operations that others must not share."""
+    require("micropython")
+    with VirtualBoard(flash="littlefs", heap="256K") as board:
+        with Board(board.port, board) as link:
+            deploy(link)
+        board.power_cut()
+        yield board
+
+
+def words(log: str, first: str) -> list[list[str]]:
+    return [line.split() for line in log.splitlines() if line.startswith(first + " ")]
+
+
+@pytest.mark.needs_mosquitto
+@pytest.mark.timeout(300)
+def test_power_cuts_at_flash_operations(virtual: VirtualBoard, mosquitto: Callable[..., Mosquitto]) -> None:
+    broker = mosquitto(settings={"max_queued_messages": 0})
+    main = MAIN.replace("PORT", str(broker.port)).replace("LINGER", "300")
+    begin = virtual.mark
+    received: list[tuple[int, str]] = []
+    sent_down: list[str] = []
+
+    def live(life: int, count: int, cut: int) -> None:
+        virtual.put({"main.py": main, "life.txt": f"{life} {count}"})
+        virtual.power_on(cut_at_flash_operation=cut)
+        if cut:
+            virtual.wait_off(30)
+        else:
+            virtual.wait_for(f"done {life}", 60)
+            virtual.power_cut()
+
+    async def run() -> None:
+        async with Client("127.0.0.1", broker.port) as client:
+            await client.subscribe([("flash/1", 2), ("flash/2", 2), ("flash/end", 2)])
+            await asyncio.to_thread(live, 0, 2, 0)  # it subscribes
+            for life, cut in enumerate(CUTS, 1):
+                for _ in range(3):
+                    sent_down.append(str(len(sent_down)))
+                    await client.publish("flash/down", sent_down[-1], qos=2)
+                await asyncio.to_thread(live, life, 1_000_000, cut)
+            await asyncio.to_thread(live, len(CUTS) + 1, 20, 0)
+            await client.publish("flash/end", qos=2)
+            async for message in client.messages:
+                if str(message.topic) == "flash/end":
+                    return
+                received.append((int(str(message.topic)[-1]), message.payload.decode()))
+
+    asyncio.run(asyncio.wait_for(run(), 280))
+    log = virtual.log_path.read_bytes()[begin:].decode(errors="replace")
+    assert "Traceback" not in log
+    assert "DAMAGE" not in log
+    handed = [(int(qos), payload) for _, qos, payload in words(log, "handed")]
+    for qos in (1, 2):
+        there = [payload for level, payload in handed if level == qos]
+        here = [payload for level, payload in received if level == qos]
+        first = list(dict.fromkeys(here))
+        assert set(there) <= set(first), ("lost", sorted(set(there) - set(first)))
+        assert first == sorted(first, key=lambda payload: [int(part) for part in payload.split(".")])
+        if qos == 2:
+            assert len(here) == len(first), "doubled at QoS 2"
+    assert any(int(count) for _, count in words(log, "recovered")), "no life found anything of the one before"
+    taken = words(log, "took")
+    seen: set[str] = set()
+    doubled = 0
+    for _, payload, dup in taken:
+        if payload in seen:
+            assert dup == "True", (payload, "again, without DUP")
+            doubled += 1
+        seen.add(payload)
+    assert seen == set(sent_down), "lost on the way down"
+    # Only by a cut between the handler and the end of the record.
+    assert doubled <= len(CUTS) // 4, doubled
+    print(len(handed), "handed in,", len(taken), "taken,", doubled, "of them twice")
+
+
+FULL = """
+import os
+from headwater.errors import E_STORE
+from headwater.mqtt.session import ClientSession
+from headwater_board.flash import flash_outbox
+outbox = flash_outbox("/full.hwj", 4000, 16)
+session = ClientSession(b"full", outbox=outbox)
+first = session.publish(b"t", bytes(300), 2)
+junk = open("/junk.bin", "wb")
+for size in (4096, 512, 64):
+    try:
+        while True:
+            junk.write(bytes(size))
+            junk.flush()
+    except OSError as error:
+        print(error.errno)
+try:
+    junk.close()
+except OSError:
+    pass
+statuses = []
+while not statuses or statuses[-1] > 0:
+    statuses.append(session.publish(b"t", bytes(300), 2))
+print(first, statuses[-1] == E_STORE, outbox.error.errno, outbox.count == len(statuses))
+again = flash_outbox("/full.hwj", 4000, 16)
+print(again.count == outbox.count, again.torn, again.damaged)
+again.close()
+os.remove("/junk.bin")
+print(session.publish(b"t", bytes(300), 2) == outbox.count)
+outbox.close()
+again = flash_outbox("/full.hwj", 4000, 16)
+print(again.count == outbox.count, again.torn, again.damaged)
+os.remove("/full.hwj")
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_file_system_that_is_full(board: Board) -> None:
+    if board.virtual is None:
+        pytest.skip("fills the flash: not on a real board")
+    lines = board.exec(FULL, timeout=100).splitlines()
+    assert lines == ["28"] * 3 + ["1 True 28 True", "True 0 0", "True", "True 0 0"]
