@@ -13,6 +13,7 @@ import pytest
 
 from tools import toolchain
 from tools.broker import Mosquitto
+from tools.rabbitmq import RabbitMq
 
 _MARKER = "needs_"
 _missing: Counter[str] = Counter()
@@ -89,3 +90,11 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
             return broker
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMq]:
+    """RabbitMQ with its MQTT plugin, running: one for all tests, because it takes its time to start."""
+    require("rabbitmq")
+    with RabbitMq(tmp_path_factory.mktemp("rabbitmq")) as broker:
+        yield broker

@@ -43,6 +43,11 @@ class Broker:
     """
 
     name = ""
+    #: How long it may take to start and to end.
+    start_s = START_S
+    stop_s = STOP_S
+    #: What its log says when another process has its port.
+    port_taken = "ddress already in use"
 
     def __init__(self, directory: Path, port: int | None = None) -> None:
         """Start nothing yet. Without ``port`` the first ``start`` finds a free one."""
@@ -55,6 +60,10 @@ class Broker:
     def command(self) -> list[str]:
         """The command line that serves ``self.port``; called before each start."""
         raise AssertionError("each kind of broker has its own")
+
+    def environment(self) -> dict[str, str] | None:
+        """Its environment; None: that of this process."""
+        return None
 
     @property
     def pid(self) -> int:
@@ -73,7 +82,7 @@ class Broker:
             if self._serve():
                 return
             # Between finding a free port and serving it another process may have taken it.
-            if "ddress already in use" not in self.log_text():
+            if self.port_taken not in self.log_text():
                 break
         raise BrokerError(f"{self.name} did not start on port {self.port}:\n{self.log_text()[-2000:]}")
 
@@ -81,9 +90,14 @@ class Broker:
         command = self.command()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=toolchain.ROOT
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=toolchain.ROOT,
+                env=self.environment(),
             )
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + self.start_s
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
                 socket.create_connection((HOST, self.port), timeout=1).close()
@@ -117,7 +131,7 @@ class Broker:
             return
         process.send_signal(how)
         try:
-            process.wait(STOP_S)
+            process.wait(self.stop_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

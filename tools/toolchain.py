@@ -45,6 +45,12 @@ def _wasm() -> Path | None:
     return WASM_PACKAGE if WASM_PACKAGE.is_dir() and _on_path("node") else None
 
 
+def _rabbitmq() -> Path | None:
+    # What Debian has on the path insists on another user.
+    program = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+    return program if program.exists() else _on_path("rabbitmq-server")
+
+
 def _module(name: str) -> Path | None:
     spec = importlib.util.find_spec(name)
     return Path(spec.origin) if spec is not None and spec.origin else None
@@ -72,8 +78,8 @@ TOOLS = {
     ),
     "rabbitmq": Tool(
         "another MQTT broker",
-        lambda: _on_path("rabbitmq-server"),
-        "apt-get install --no-install-recommends rabbitmq-server, and let no service of it start",
+        _rabbitmq,
+        "apt-get install rabbitmq-server (its service is not needed: systemctl disable --now rabbitmq-server)",
     ),
     "atheris": Tool(
         "a coverage-guided fuzzer",
