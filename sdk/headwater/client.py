@@ -22,8 +22,10 @@ from headwater.errors import (
     E_UNREACHABLE,
     HeadwaterError,
 )
+from headwater.mqtt.encode import bare
 from headwater.mqtt.sender import rewrite
 from headwater.mqtt.session import ClientSession
+from headwater.mqtt.spec import PINGREQ
 from headwater.mqtt.transitions import CLOSING, ERROR, ONLINE
 from headwater.wire import TICKS_MASK, const
 
@@ -191,6 +193,29 @@ class Client:
         if status >= 0:
             _flush(self)
         return status
+
+    @property
+    def transport(self) -> "Transport | None":
+        """What the connection runs over, None without one."""
+        return self._transport
+
+    @property
+    def pinged(self) -> bool:
+        """Whether a PINGREQ is unanswered."""
+        return self.session._pinged
+
+    def ping(self) -> int:
+        """Send PINGREQ now, besides those of the keep-alive: 0, E_OFFLINE, or E_AGAIN (no room to send it for now)."""
+        session = self.session
+        if session.state != ONLINE:
+            return E_OFFLINE
+        end = bare(session.tx, session.tx_end, session.tx_size, PINGREQ)
+        if end < 0:
+            return E_AGAIN
+        session.tx_end = end
+        session._pinged = True
+        session._ping_time = session.now
+        return _flush(self)
 
     def poll(self) -> int:
         """Send what waits, take what has arrived, keep the connection alive; never blocks.

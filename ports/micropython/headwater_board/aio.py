@@ -205,7 +205,7 @@ class Client:
         """Have a task that listens to the socket in use, if any; and none that listens to another."""
         client = self.keeper.client
         source = None
-        if client._transport is not None and client.reading and hasattr(client.dialer, "source"):
+        if client.transport is not None and client.reading and hasattr(client.dialer, "source"):
             source = client.dialer.source()
         if source is not self._source:
             self._source = source

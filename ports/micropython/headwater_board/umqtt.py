@@ -7,7 +7,6 @@ What differs: ``headwater.compat.umqtt``.
 
 import sys
 
-from headwater.compat import umqtt
 from headwater.compat.umqtt import MQTTClient, MQTTException, RobustMQTTClient
 from headwater_board.tcp import Tcp
 
@@ -52,7 +51,7 @@ class _Module:
         self.MQTTException = MQTTException
 
 
-umqtt.dialer = _dialer
+MQTTClient.dialer = staticmethod(_dialer)  # type: ignore[method-assign]
 _package: "Any" = _Module(MQTTClient)
 _package.simple = _Module(MQTTClient)
 _package.robust = _Module(RobustMQTTClient)

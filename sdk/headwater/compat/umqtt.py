@@ -5,7 +5,7 @@ How to connect is the port's affair, which is why it says so once, in ``boot.py`
     import headwater_board.umqtt
 
 From there on ``from umqtt.simple import MQTTClient`` and ``from umqtt.robust import MQTTClient`` find these classes,
-and the rest of the program stays as it is. On another port, assign ``dialer``.
+and the rest of the program stays as it is. On another port, assign ``MQTTClient.dialer``.
 
 What is different, on purpose:
 
@@ -37,7 +37,6 @@ from headwater.errors import (
     HeadwaterError,
     blame,
 )
-from headwater.mqtt import encode, spec
 from headwater.wire import TICKS_MASK, const
 
 TYPE_CHECKING = False
@@ -53,9 +52,6 @@ _QOS_1 = const(1)
 #: errno, where MicroPython's ports and Linux agree: ENOTCONN, ETIMEDOUT, ECONNRESET; EPROTO for any other.
 _ERRNO = {E_OFFLINE: 107, E_TIMEOUT: 110, E_CLOSED: 104}
 _EPROTO = const(71)
-
-#: ``dialer(server, port, ssl, ssl_params)``: a dialer of this port. The port assigns it.
-dialer: "Callable[[str, int, Any, dict[str, Any]], Dialer] | None" = None
 
 
 class MQTTException(Exception):  # noqa: N818
@@ -82,8 +78,6 @@ class MQTTClient:
         ssl: "Any" = None,
         ssl_params: "dict[str, Any] | None" = None,
     ):
-        if dialer is None:
-            raise RuntimeError("who connects? import headwater_board.umqtt first")
         if port == 0:
             port = 8883 if ssl else 1883
         self.client_id = client_id
@@ -93,7 +87,7 @@ class MQTTClient:
         self.keepalive = keepalive
         self.cb: Callable[[bytes, bytes], object] | None = None
         self._client = Client(
-            dialer(server, port, ssl, ssl_params or {}),
+            self.dialer(server, port, ssl, ssl_params or {}),
             _bytes(client_id),
             keep_alive=keepalive,
             user=None if user is None else _bytes(user),
@@ -118,6 +112,11 @@ class MQTTClient:
         self._pinged_at: int | None = None
         self._large: tuple[bytes, bytearray, int, int, int] | None = None
         self._large_at = 0
+
+    @staticmethod
+    def dialer(server: str, port: int, ssl: "Any", ssl_params: "dict[str, Any]") -> "Dialer":
+        """What opens connections; the port assigns its own (a ``staticmethod``)."""
+        raise RuntimeError("who connects? import headwater_board.umqtt first")
 
     # -- as umqtt.simple has it ----------------------------------------------------------------------------------------
 
@@ -151,7 +150,7 @@ class MQTTClient:
             present = self._client.connect()
         except HeadwaterError as e:
             raise _error(e.code, session.return_code)
-        self.sock = self._client._transport
+        self.sock = self._client.transport
         if clean_session:
             self._filters.clear()
         elif not present:
@@ -166,14 +165,9 @@ class MQTTClient:
 
     def ping(self) -> None:
         """Ask for a sign of life; ``wait_msg`` and ``check_msg`` take the answer, or raise when there is none."""
-        session = self._session
         self._poll()
-        end = encode.bare(session.tx, session.tx_end, session.tx_size, spec.PINGREQ)
-        if end > 0:
-            session.tx_end = end
-            session._pinged = True
-            session._ping_time = session.now
-            self._pinged_at = session.now
+        if self._client.ping() == 0:
+            self._pinged_at = self._session.now
         self._poll()
 
     def publish(self, topic: "str | Bytes", msg: "str | Bytes", retain: bool = False, qos: int = 0) -> None:
@@ -202,7 +196,7 @@ class MQTTClient:
             self._poll()
             if self._inbox:
                 break
-            if self._pinged_at is not None and not self._session._pinged:
+            if self._pinged_at is not None and not self._client.pinged:
                 self._pinged_at = None
                 return None
             self._client.dialer.wait(_TURN_MS)
@@ -227,7 +221,7 @@ class MQTTClient:
         client.reading = True
         status = client.poll()
         client.reading = True
-        if status == 0 and self._pinged_at is not None and session._pinged:
+        if status == 0 and self._pinged_at is not None and client.pinged:
             since = max(self._pinged_at, session.rx_time)
             if (session.now - since) & TICKS_MASK >= session.response_ms:
                 client.close()

@@ -1,0 +1,225 @@
+# heap: 1M
+"""The clients with umqtt's face, over lines that break: what they raise, and what becomes of the messages."""
+
+from test_keeper import Clock, Site
+
+from headwater.compat.umqtt import MQTTClient, MQTTException, RobustMQTTClient
+
+
+class Pair:
+    """A client of a class, and the site it talks to; ``got`` is what the callback was called with."""
+
+    def __init__(self, kind: "type[MQTTClient]" = MQTTClient, **options: object):
+        self.site = Site(Clock())
+        self.asked: list[object] = []
+        before = MQTTClient.dialer
+        MQTTClient.dialer = staticmethod(self.dial)  # type: ignore[method-assign]
+        self.client = kind("c", "server", **options)  # type: ignore[arg-type]
+        MQTTClient.dialer = staticmethod(before)  # type: ignore[method-assign]
+        self.got: list[tuple[bytes, bytes]] = []
+        self.client.set_callback(lambda topic, msg: self.got.append((topic, msg)))
+
+    def dial(self, server: str, port: int, ssl: object, params: "dict[str, object]") -> Site:
+        self.asked = [server, port, ssl, params]
+        return self.site
+
+    def send(self, payload: bytes, qos: int = 0) -> None:
+        assert self.site.server.publish(b"t", payload, qos) >= 0
+        self.site.serve()
+
+
+def raised(call: object, *arguments: object) -> "tuple[str, int]":
+    """What a call raises: the kind, and the number."""
+    try:
+        call(*arguments)  # type: ignore[operator]
+    except OSError as e:
+        return "OSError", e.args[0]
+    except MQTTException as e:
+        return "MQTTException", e.args[0]
+    return "nothing", 0
+
+
+def test_who_connects_must_be_known() -> None:
+    said = ""
+    try:
+        MQTTClient("c", "server")
+    except RuntimeError as e:
+        said = str(e)
+    assert "headwater_board.umqtt" in said
+
+
+def test_ports_and_tls_are_the_dialers_affair() -> None:
+    assert Pair().asked == ["server", 1883, None, {}]
+    assert Pair(ssl=True, ssl_params={"cadata": b"x"}).asked == ["server", 8883, True, {"cadata": b"x"}]
+    assert Pair(port=5, ssl=True).asked[1] == 5
+
+
+def test_one_message_for_each_wait_and_all_for_a_check() -> None:
+    p = Pair()
+    assert p.client.connect() == 0
+    for n in range(4):
+        p.send(bytes([n]), n % 3)
+    for n in range(2):
+        assert p.client.wait_msg() == 0x30 | n << 1
+        assert len(p.got) == n + 1
+    assert p.client.check_msg() == 0x30 and len(p.got) == 4
+    assert p.client.check_msg() is None
+    p.site.serve()
+    assert p.site.server.outbox.count == 0 or p.client.check_msg() is None
+
+
+def test_it_is_acknowledged_when_the_callback_has_returned() -> None:
+    for qos in (0, 1, 2):
+        p = Pair()
+        p.client.connect(False)
+        calls: list[bytes] = []
+
+        def angry(topic: bytes, msg: bytes, calls: "list[bytes]" = calls) -> None:
+            calls.append(msg)
+            if len(calls) == 1:
+                raise ValueError("no")
+
+        p.client.set_callback(angry)
+        p.send(b"x", qos)
+        try:
+            p.client.wait_msg()
+            raise AssertionError("not raised")
+        except ValueError:
+            pass
+        p.site.serve()
+        assert p.client.connect(False) == 1
+        p.site.serve()
+        p.client.check_msg()
+        p.site.serve()
+        p.client.check_msg()
+        p.site.serve()
+        # At QoS 1 it comes again; at QoS 2 exactly once means once.
+        assert calls == [b"x"] * (2 if qos == 1 else 1), (qos, calls)
+        assert p.site.server.outbox.count == 0
+
+
+def test_publishing_from_within_the_callback() -> None:
+    p = Pair()
+    p.client.connect()
+
+    def echo(topic: bytes, msg: bytes) -> None:
+        p.got.append((topic, msg))
+        p.client.publish(b"echo", msg, False, 1)
+
+    p.client.set_callback(echo)
+    for n in range(10):
+        p.send(bytes([n]), 1)
+    for _ in range(10):
+        p.client.wait_msg()
+    assert p.site.got == [bytes([n]) for n in range(10)] == [msg for _, msg in p.got]
+
+
+def test_a_large_message_and_one_that_is_too_large() -> None:
+    p = Pair()
+    p.client.connect()
+    for size, qos in ((600, 0), (2000, 1), (1500, 2)):
+        p.send(bytes(size), qos)
+        assert p.client.wait_msg() == 0x30 | qos << 1
+    assert [len(msg) for _, msg in p.got] == [600, 2000, 1500]
+    assert raised(p.client.publish, b"t", bytes(3000)) == ("MQTTException", -23)
+    assert raised(p.client.publish, b"t", bytes(3000), False, 1) == ("MQTTException", -23)
+    p.client.publish("t", "text", False, 2)
+    assert p.site.got == [b"text"]
+
+
+def test_nothing_waits_for_ever() -> None:
+    p = Pair(keepalive=4)
+    p.client.connect(True, 2)
+    p.site.deaf = True
+    begin = p.site.clock.now
+    for call, arguments in (
+        (p.client.publish, (b"t", b"x", False, 1)),
+        (p.client.subscribe, (b"t",)),
+        (p.client.unsubscribe, (b"t",)),
+        (p.client.wait_msg, ()),
+    ):
+        assert raised(call, *arguments) == ("OSError", 110), call
+    assert p.site.clock.now - begin < 20000
+    assert p.client.sock is None
+    # Over: at once.
+    begin = p.site.clock.now
+    for call in (p.client.wait_msg, p.client.check_msg, p.client.ping):
+        assert raised(call)[0] == "OSError"
+    assert p.site.clock.now == begin
+
+
+def test_a_ping_is_answered_or_not() -> None:
+    p = Pair()
+    p.client.connect(True, 2)
+    p.client.ping()
+    assert p.client.wait_msg() is None
+    p.client.ping()
+    p.send(b"x")
+    assert p.client.wait_msg() == 0x30 and p.client.wait_msg() is None
+    p.site.deaf = True
+    p.client.ping()
+    assert raised(p.client.wait_msg) == ("OSError", 110)
+
+
+def test_refused() -> None:
+    p = Pair()
+    p.site.code = 4
+    assert raised(p.client.connect) == ("MQTTException", 4)
+    p.site.code = 0
+    p.site.granted = 0x80
+    p.client.connect()
+    assert raised(p.client.subscribe, b"t") == ("MQTTException", 0x80)
+
+
+def test_wrong_arguments() -> None:
+    p = Pair()
+    p.client.connect()
+    assert raised(p.client.publish, b"a/#", b"") == ("MQTTException", -1)
+    assert raised(p.client.publish, b"t", b"", False, 3) == ("MQTTException", -3)
+    assert raised(p.client.subscribe, b"a+") == ("MQTTException", -2)
+    assert raised(p.client.set_last_will, b"", b"") == ("MQTTException", -1)
+    assert p.client.check_msg() is None
+
+
+def test_robust_publishes_once_over_as_many_connections_as_it_takes() -> None:
+    p = Pair(RobustMQTTClient)
+    said: list[bool] = []
+    p.client.log = lambda in_reconnect, e: said.append(in_reconnect)  # type: ignore[attr-defined]
+    p.client.connect(False)
+    for qos in range(3):
+        p.site.cut()
+        p.site.away = OSError(111)
+
+        def back(i: int, p: Pair = p) -> None:
+            if i == 2:
+                p.site.away = None
+
+        p.client.delay = back  # type: ignore[attr-defined]
+        p.client.publish(b"t", bytes([qos]), False, qos)
+        p.site.serve()
+        assert said == [False, True, True], said
+        said.clear()
+    assert p.site.got == [b"\x00", b"\x01", b"\x02"]
+
+
+def test_robust_subscribes_again_where_the_session_was_lost() -> None:
+    p = Pair(RobustMQTTClient)
+    p.client.connect(False)
+    p.client.subscribe(b"a", 1)
+    p.client.subscribe(b"b", 0)
+    p.client.unsubscribe(b"b")
+    p.site.cut()
+    assert p.client.check_msg() is None
+    assert p.site.filters == [(b"a", 1), (b"b", 0)]
+    p.site.forget()
+    assert p.client.check_msg() is None
+    assert p.site.filters[2:] == [(b"a", 1)]
+
+
+def test_robust_waits() -> None:
+    p = Pair(RobustMQTTClient)
+    p.client.connect(False)
+    begin = p.site.clock.now
+    p.client.DELAY = 3  # type: ignore[attr-defined]
+    p.client.delay(1)  # type: ignore[attr-defined]
+    assert p.site.clock.now - begin == 3000
