@@ -10,7 +10,7 @@ from pathlib import Path
 
 import vectors
 
-from tests.fuzz import target_buffers, target_link, target_packets, target_sessions
+from tests.fuzz import target_buffers, target_journal, target_link, target_packets, target_sessions
 from tests.fuzz.ends import KINDS
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -79,6 +79,7 @@ TARGETS = {
         Target("host-rxbuf", target_buffers.growing_receive_buffer, shares="rxbuf"),
         Target("outbox", target_buffers.outbox),
         Target("host-outbox", target_buffers.growing_outbox, shares="outbox"),
+        Target("journal", target_journal.journal, longest=600),
         Target("link-frames", target_link.frames, longest=600),
         Target("link-session", target_link.link_session, longest=800),
         Target("link-pair", target_link.link_pair, longest=800),
