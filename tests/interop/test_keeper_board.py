@@ -14,8 +14,9 @@ from headwater import errors
 from headwater.client import Client
 from tests.certificates import Pki
 from tests.interop.dialer import SocketDialer
-from tools import deploy
+from tools import deploy, mpy
 from tools.broker import Mosquitto, free_port
+from tools.runtimes import run_unix
 from tools.virtual_board import VirtualBoard
 
 Start = Callable[..., Mosquitto]
@@ -184,6 +185,15 @@ def test_over_tls(mosquitto: Start, tmp_path: Path) -> None:
         at = b.wait_for("offline", WAIT_S, after=at)
         at = b.wait_for("online False", WAIT_S, after=at)
         b.wait_for("published", WAIT_S, after=at)
+
+
+def test_a_name_with_several_addresses(mosquitto: Start) -> None:
+    broker = mosquitto()
+    path = [mpy.compiled(mpy.SDK), mpy.compiled(mpy.BOARD_PORT)]
+    with unanswered() as dead:
+        ports = [str(port) for port in (free_port(), dead, broker.port)]
+        done = run_unix(DEVICE / "addresses.py", *ports, path=path)
+    assert done.stdout.splitlines() == ["[111, 110] True", "True 4"], done.stdout
 
 
 @pytest.mark.parametrize("version", ["3.1.1", "5.0"])

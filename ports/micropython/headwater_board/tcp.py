@@ -24,7 +24,8 @@ _TICKS_MASK = 0x3FFFFFFF
 
 
 class Tcp:
-    """``host`` is a name or an address; ``timeout_ms`` bounds the connecting."""
+    """``host`` is a name or an address; ``timeout_ms`` bounds the connecting. Of a name with several addresses, each
+    attempt that fails leads to the next."""
 
     def __init__(self, host: str, port: int = 1883, timeout_ms: int = 10000):
         self.host = host
@@ -37,6 +38,8 @@ class Tcp:
         self._connecting = False
         self._connected = False
         self._began = 0
+        # Attempts that failed: each goes on to the next address of the name.
+        self._failed = 0
 
     def open(self) -> "Any":
         """Connect; raises OSError (ETIMEDOUT when nobody answered)."""
@@ -69,6 +72,8 @@ class Tcp:
         if s is not None:
             self._socket = None
             self._poll.unregister(s)
+            if self._connecting:
+                self._failed += 1
             if self._connecting or self._connected:
                 self._connecting = self._connected = False
                 s.close()
@@ -79,7 +84,8 @@ class Tcp:
 
     def _begin(self) -> None:
         self.hang_up()
-        address = socket.getaddrinfo(self.host, self.port, 0, socket.SOCK_STREAM)[0]
+        addresses = socket.getaddrinfo(self.host, self.port, 0, socket.SOCK_STREAM)
+        address = addresses[self._failed % len(addresses)]
         s = socket.socket(address[0], socket.SOCK_STREAM)
         try:
             s.setblocking(False)
@@ -90,6 +96,7 @@ class Tcp:
                     raise
             self._poll.register(s, select.POLLOUT)
         except OSError:
+            self._failed += 1
             s.close()
             raise
         self._socket = s
