@@ -66,7 +66,9 @@ def test_who_says_it_sent_more_than_the_broker_read_fails_the_run(mosquitto: Sta
     ],
 )
 def test_messages_that_are_not_the_ones_that_were_sent_are_found_out(bodies: list[bytes]) -> None:
-    incoming = Incoming(2, Clock())
+    clock = Clock()
+    clock.start()
+    incoming = Incoming(2, clock)
     assert [incoming.take(body) for body in bodies] == [False, True]
     with pytest.raises(ValueError, match="came as"):
         incoming.check()

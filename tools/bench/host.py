@@ -13,7 +13,6 @@ import platform
 import random
 import re
 import select
-import socket
 import statistics
 import subprocess
 import sys
@@ -152,11 +151,22 @@ def installed(client: Client) -> str:
     return next((distribution.version for distribution in found), "")
 
 
-def flood(port: int, qos: int, messages: int) -> None:
-    """Publish so many, numbered, as fast as the broker takes them; at QoS 1 until all are acknowledged."""
-    with contextlib.closing(sync.join(port, b"bench-flood")) as publisher:
-        block = memoryview(b"".join(packet(qos, i) for i in range(messages)))
-        left = 4 * messages if qos else 0
+class Flood:
+    """A publisher that is connected, with its messages made beforehand; ``start`` sends them."""
+
+    def __init__(self, port: int, qos: int, messages: int) -> None:
+        self._socket = sync.join(port, b"bench-flood")
+        self._block = b"".join(packet(qos, i) for i in range(messages))
+        self._acknowledgements = 4 * messages if qos else 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def start(self) -> None:
+        """Publish as fast as the broker takes it; at QoS 1 until all is acknowledged."""
+        publisher = self._socket
+        block = memoryview(self._block)
+        left = self._acknowledgements
         publisher.setblocking(False)
         while block or left:
             readable, writable, _ = select.select([publisher], [publisher] if block else [], [], _TIMEOUT_S)
@@ -166,9 +176,6 @@ def flood(port: int, qos: int, messages: int) -> None:
                 left -= len(sync.some(publisher))
             if writable:
                 block = block[publisher.send(block[: 1 << 16]) :]
-        publisher.setblocking(True)
-        publisher.sendall(b"\xe0\x00")
-        publisher.shutdown(socket.SHUT_WR)
 
 
 class _Run:
@@ -192,11 +199,13 @@ class _Run:
         )
         assert process.stdout is not None
         try:
-            if process.stdout.readline() == "ready\n" and task.task == "receive":
-                flood(self.port, task.qos, effort.messages)
-                self.published += effort.messages
+            if task.task == "receive":
+                with contextlib.closing(Flood(self.port, task.qos, effort.messages)) as flood:
+                    if process.stdout.readline() == "ready\n":
+                        flood.start()
+                        self.published += effort.messages
             output, problems = process.communicate(timeout=_TIMEOUT_S)
-            result: dict[str, Any] = json.loads(output)
+            result: dict[str, Any] = json.loads(output.removeprefix("ready\n"))
         except (subprocess.TimeoutExpired, ValueError) as error:
             process.kill()
             output, problems = process.communicate()

@@ -30,6 +30,7 @@ CLIENTS: dict[str, type[sync.Bench] | type[aio.AsyncBench]] = {
 
 def _blocking(bench: sync.Bench, job: Job, clock: Clock) -> int:
     bench.connect()
+    clock.start()
     print("ready", flush=True)
     if job.task == "receive":
         incoming = Incoming(job.messages, clock)
@@ -38,7 +39,6 @@ def _blocking(bench: sync.Bench, job: Job, clock: Clock) -> int:
         count = job.messages
     else:
         outgoing = Outgoing(job.ms)
-        clock.start()
         bench.publish(outgoing)
         clock.stop()
         count = outgoing.count
@@ -48,6 +48,7 @@ def _blocking(bench: sync.Bench, job: Job, clock: Clock) -> int:
 
 async def _asyncio(bench: aio.AsyncBench, job: Job, clock: Clock) -> int:
     await bench.connect()
+    clock.start()
     print("ready", flush=True)
     if job.task == "receive":
         incoming = Incoming(job.messages, clock)
@@ -56,7 +57,6 @@ async def _asyncio(bench: aio.AsyncBench, job: Job, clock: Clock) -> int:
         count = job.messages
     else:
         outgoing = Outgoing(job.ms)
-        clock.start()
         await bench.publish(outgoing)
         clock.stop()
         count = outgoing.count

@@ -80,7 +80,7 @@ class Outgoing:
 
 
 class Incoming:
-    """Payloads that arrive. The clock runs from the first to the last of ``messages``; ``take`` says when it is."""
+    """Payloads that arrive. The clock, which runs, stops at the last of ``messages``; ``take`` says when it is."""
 
     def __init__(self, messages: int, clock: Clock) -> None:
         self._messages = messages
@@ -90,8 +90,6 @@ class Incoming:
 
     def take(self, body: bytes) -> bool:
         """Keep a payload; whether it was the last one."""
-        if not self._list:
-            self._clock.start()
         self.keep(body)
         if len(self._list) < self._messages:
             return False
