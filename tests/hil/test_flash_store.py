@@ -43,7 +43,10 @@ try:
         if client.publish(b"flash/%d" % qos, b"%d.%d" % (life, n), qos) > 0:
             print("handed", qos, "%d.%d" % (life, n))
             n += 1
-        client.poll()
+        status = client.poll()
+        if status < 0:
+            print("lost", status, client.session.strays)
+            client.connect()
     client.flush(20000)
     client.wait(LINGER)
     outbox.sync()
