@@ -184,14 +184,14 @@ class Client:
         """
         status = self.session.subscribe(topic_filter, qos)
         if status >= 0:
-            _flush(self)
+            send_out(self)
         return status
 
     def unsubscribe(self, topic_filter: "Bytes") -> int:
         """Take a subscription back; as ``subscribe``."""
         status = self.session.unsubscribe(topic_filter)
         if status >= 0:
-            _flush(self)
+            send_out(self)
         return status
 
     @property
@@ -215,7 +215,7 @@ class Client:
         session.tx_end = end
         session._pinged = True
         session._ping_time = session.now
-        return _flush(self)
+        return send_out(self)
 
     def poll(self) -> int:
         """Send what waits, take what has arrived, keep the connection alive; never blocks.
@@ -225,17 +225,17 @@ class Client:
         """
         if self._transport is None:
             return _dial(self) if self._dialing else self.status or E_OFFLINE
-        bad = _flush(self)
+        bad = send_out(self)
         if bad:
             return bad
         bad = self.session.poll(self._ticks())
         if bad:
             return _drop(self, bad)
         if self.session.feeding:
-            return _flush(self)
+            return send_out(self)
         if not self.reading:
             self.session.rx_time = self.session.now
-            return _flush(self)
+            return send_out(self)
         for _ in range(_READS):
             bad = _read(self, self._transport)
             if bad:
@@ -277,8 +277,8 @@ class Client:
 
     def disconnect(self) -> None:
         """Say DISCONNECT, as far as the transport takes it at once, and close."""
-        if self._transport is not None and _flush(self) == 0 and self.session.disconnect() == 0:
-            _flush(self)
+        if self._transport is not None and send_out(self) == 0 and self.session.disconnect() == 0:
+            send_out(self)
         self.close()
 
     def close(self) -> None:
@@ -330,13 +330,13 @@ def _begin(client: Client, transport: "Transport") -> int:
 
 def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int) -> int:
     status = client._hand_in(topic, payload, flags)
-    if status == E_AGAIN and _flush(client) == 0:
+    if status == E_AGAIN and send_out(client) == 0:
         status = client._hand_in(topic, payload, flags)
     if status == 0:
         # At QoS 0 a message is lost with its connection.
-        status = _flush(client)
+        status = send_out(client)
     elif status > 0:
-        _flush(client)
+        send_out(client)
     return status
 
 
@@ -352,11 +352,11 @@ def _send(client: Client, n: "int | None") -> int:
     elif n:
         client.session.out()
         client.session.sent(n)
-        return _flush(client)
+        return send_out(client)
     return 0
 
 
-def _flush(client: Client) -> int:
+def send_out(client: Client) -> int:
     """Send what can be sent now: 0, or the status with which the connection ended."""
     n: int | None = client._out()
     while n > 0:  # type: ignore[operator]  # None has returned
@@ -386,7 +386,7 @@ def _read(client: Client, transport: "Transport") -> int:
     if k:
         return _drop(client, k)
     # Answers leave together, one write for all that a read brought.
-    return _flush(client) or done
+    return send_out(client) or done
 
 
 def _take(client: Client, n: int) -> int:

@@ -8,7 +8,7 @@
 A program that needs none of them does as well with ``Client(dialer, session=ClientSession5(...))``.
 """
 
-from headwater.client import Client, _flush
+from headwater.client import Client, send_out
 from headwater.errors import E_AGAIN
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.spec5 import NO_PROPERTIES
@@ -44,39 +44,39 @@ class Client5(Client):
         if properties is NO_PROPERTIES:
             return super().publish(topic, payload, qos, retain)
         status = self.session.publish(topic, payload, qos, retain, properties)
-        if status == E_AGAIN and _flush(self) == 0:
+        if status == E_AGAIN and send_out(self) == 0:
             status = self.session.publish(topic, payload, qos, retain, properties)
         if status == 0:
             # At QoS 0 a message is lost with its connection.
-            status = _flush(self)
+            status = send_out(self)
         elif status > 0:
-            _flush(self)
+            send_out(self)
         return status
 
     def subscribe(self, topic_filter: "Bytes", qos: int = 0, properties: "Bytes" = NO_PROPERTIES) -> int:
         """As of ``ClientSession5``: ``qos`` may have options beside it."""
         status = self.session.subscribe(topic_filter, qos, properties)
         if status >= 0:
-            _flush(self)
+            send_out(self)
         return status
 
     def unsubscribe(self, topic_filter: "Bytes", properties: "Bytes" = NO_PROPERTIES) -> int:
         """As of ``ClientSession5``."""
         status = self.session.unsubscribe(topic_filter, properties)
         if status >= 0:
-            _flush(self)
+            send_out(self)
         return status
 
     def authenticate(self, properties: "Bytes") -> int:
         """As of ``ClientSession5``."""
         status = self.session.authenticate(properties)
         if status >= 0:
-            _flush(self)
+            send_out(self)
         return status
 
     def disconnect(self, code: int = 0, properties: "Bytes" = NO_PROPERTIES) -> None:
         """As of ``Client``, with a reason code: ``spec5.DISCONNECT_WITH_WILL`` lets the server publish the will."""
-        if self.connected and _flush(self) == 0:
+        if self.connected and send_out(self) == 0:
             self.session.disconnect(code, properties)
-            _flush(self)
+            send_out(self)
         self.close()
