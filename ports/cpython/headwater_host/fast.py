@@ -9,11 +9,12 @@ The portable tests of the session run over both ways (``tests/host/test_fast_pat
 """
 
 from functools import lru_cache
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from headwater import errors
 from headwater.mqtt import decode, encode, spec
-from headwater.mqtt.endpoint import Endpoint, _deliver_1
+from headwater.mqtt.endpoint import Endpoint
 from headwater.mqtt.sender import acknowledged
 from headwater.mqtt.transitions import ONLINE
 from headwater.wire import put_varint
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _PUBLISH_BIT = 1 << spec.PUBLISH
 _ACK_SIZE = 4
 _PUBACK = spec.PUBACK << 4
+_PUBACK_HEAD = _PUBACK << 8 | 2
+_put = Struct(">HH").pack_into
 # Above this, what was read is not copied: it is mostly one large packet, of which there is more with every read.
 _COPY = 1 << 17
 # So many topics that were found right are remembered, unless they are longer.
@@ -176,16 +179,14 @@ class FastEndpoint(Endpoint):
                 if way in _MESSAGES:
                     topic_at = at + 2
                     topic_end = payload_at = topic_at + (data[at] << 8 | data[at + 1])
+                    packet_id = 0
                     if way == _ANSWER:
                         payload_at += 2
                         packet_id = data[topic_end] << 8 | data[topic_end + 1] if payload_at <= stop else 0
                         if not packet_id or self.tx_size - self.tx_end < _ACK_SIZE:
                             break
-                        p.packet_id = packet_id
                     elif payload_at > stop:
                         break
-                    else:
-                        p.packet_id = 0
                     topic = data[topic_at:topic_end]
                     if topic not in known:
                         if check(data, topic_at, topic_end):
@@ -195,6 +196,7 @@ class FastEndpoint(Endpoint):
                                 known.clear()
                             known.add(topic)
                     p.head = head
+                    p.packet_id = packet_id
                     p.topic_at = topic_at
                     p.topic_end = topic_end
                     p.payload_at = payload_at
@@ -205,7 +207,20 @@ class FastEndpoint(Endpoint):
                         if self.on_message is not None:
                             self.on_message(p)
                     else:
-                        _deliver_1(self, p)
+                        # As of ``endpoint._deliver_1``.
+                        if self.on_message is not None:
+                            self.tx_size -= _ACK_SIZE
+                            try:
+                                self.on_message(p)
+                            finally:
+                                if self._turn == turn:
+                                    self.tx_size += _ACK_SIZE
+                        if self._turn == turn:
+                            if self.auto_ack:
+                                _put(self.tx, self.tx_end, _PUBACK_HEAD, packet_id)
+                                self.tx_end += _ACK_SIZE
+                            else:
+                                self.unanswered += 1
                 elif way == _ACKNOWLEDGED and size == 2:
                     rx.start = stop
                     if not acknowledged(self, data, at):
