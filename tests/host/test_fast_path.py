@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pipe import packets
 
 from headwater.mqtt import decode, endpoint, server, server31, session, session31
 from headwater.mqtt.decode import Packet
@@ -23,7 +24,6 @@ from headwater_host.fast import FastEndpoint
 from headwater_host.rxbuf import GrowingRxBuf
 from headwater_host.session import GrowingOutbox
 from tests.fuzz.packets import damaged, sensible
-from tests.portable.pipe import packets
 
 PORTABLE = Path(__file__).parents[1] / "portable"
 

@@ -101,7 +101,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         spark = running or local_session("headwater pipeline", args.master, dict(args.conf))
     except (Py4JError, PySparkException) as error:
-        raise CommandError(f"Spark does not start (--master, --conf?): {_cause(str(error))}", FAILED) from error
+        raise CommandError(
+            f"Spark does not start (--master, --conf?): {_cause(str(error))}", FAILED
+        ) from error
     numbers: dict[str, Any] = {}
 
     def write(result: pipeline.Result, folder: Path) -> None:
