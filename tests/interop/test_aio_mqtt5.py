@@ -22,7 +22,7 @@ from headwater_host.aio import (
 )
 from headwater_host.versions import SESSIONS
 from tests.host.mqtt_server import speak
-from tools.broker import HOST, Mosquitto
+from tools.broker import HOST, Broker, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto
 StartBroker = Callable[..., Mosquitto]
@@ -34,7 +34,7 @@ def broker(mosquitto: StartBroker) -> Mosquitto:
     return mosquitto()
 
 
-def client5(broker: Mosquitto, **options: Any) -> Client:
+def client5(broker: Broker, **options: Any) -> Client:
     return Client(HOST, broker.port, protocol="5.0", **options)
 
 
@@ -162,6 +162,37 @@ def test_the_session_expiry_decides_what_is_kept(broker: Mosquitto) -> None:
     asyncio.run(main())
 
 
+def test_goodbyes_with_properties(broker: Mosquitto) -> None:
+    """UNSUBSCRIBE's, and DISCONNECT's: here, how long the session is kept from then on."""
+
+    async def main() -> None:
+        client = client5(broker, identifier="leaver", clean_session=False, session_expiry=100)
+        async with client:
+            await client.subscribe("leave")
+            await client.unsubscribe("leave", properties={"user_property": [("a", "b")]})
+            with pytest.raises(MqttArgumentError):
+                await client.unsubscribe("leave", properties={"content_type": "x"})
+        client.disconnect_properties = {"session_expiry_interval": 0, "user_property": [("a", "b")]}
+        async with client:
+            assert client.session_present
+        async with client:
+            assert not client.session_present
+
+        for protocol, wrong in (
+            ("5.0", {"content_type": "x"}),
+            ("5.0", {"session_expiry_interval": 5}),
+            ("3.1.1", {"user_property": [("a", "b")]}),
+        ):
+            other = Client(HOST, broker.port, protocol=protocol)
+            other.disconnect_properties = wrong
+            with pytest.raises(MqttArgumentError):
+                async with other:
+                    pass
+            assert not other.connected
+
+    asyncio.run(main())
+
+
 def test_what_the_server_says_of_itself(mosquitto: StartBroker) -> None:
     settings = {"retain_available": "false", "max_packet_size": 500, "max_keepalive": 30}
     with mosquitto(settings=settings) as broker:
@@ -263,7 +294,7 @@ def test_what_needs_5_0_is_refused_elsewhere(broker: Mosquitto) -> None:
             {"password": "secret"},
         ):
             with pytest.raises(MqttArgumentError) as caught:
-                Client(HOST, broker.port, protocol=protocol, **options)  # type: ignore[arg-type]  # one at a time
+                Client(HOST, broker.port, protocol=protocol, **options)
             assert "secret" not in str(caught.value)
     for protocol in ("", "5", "4", "3.1.2"):
         with pytest.raises(MqttArgumentError, match=r"3\.1\.1"):

@@ -176,6 +176,8 @@ class Client:
         )
         #: What the server said of itself in CONNACK (MQTT 5.0).
         self.server_properties: Properties = {}
+        #: What DISCONNECT is to say besides (MQTT 5.0).
+        self.disconnect_properties: Properties | None = None
         session.auto_ack = auto_ack
         session.on_message = self._on_message
         self._outgoing = Outgoing(session, self._current, self._release_for_answer)
@@ -271,8 +273,10 @@ class Client:
             return
         self._end(MqttConnectionError("the client has disconnected", errors.E_OFFLINE))
         connection.flush()
-        self.session.disconnect()
-        await connection.close(self.timeout)
+        try:
+            self.session.leave(self.disconnect_properties)
+        finally:
+            await connection.close(self.timeout)
 
     @property
     def connected(self) -> bool:
@@ -421,11 +425,17 @@ class Client:
                 raise MqttSubscribeError(name, code)
         return tuple(codes)
 
-    async def unsubscribe(self, topic: str | Sequence[str], *, timeout: float | None = None) -> None:
+    async def unsubscribe(
+        self,
+        topic: str | Sequence[str],
+        *,
+        timeout: float | None = None,
+        properties: Properties | None = None,
+    ) -> None:
         """Take one subscription back, or several. Raises MqttArgumentError, MqttTimeoutError, MqttConnectionError."""
         patterns = [filter_bytes(name) for name in ([topic] if isinstance(topic, str) else topic)]
         deadline = self._deadline(timeout)
-        await asyncio.gather(*(self._request(pattern, -1, deadline) for pattern in patterns))
+        await asyncio.gather(*(self._request(pattern, -1, deadline, properties) for pattern in patterns))
 
     def _deadline(self, timeout: float | None) -> float:
         return asyncio.get_running_loop().time() + (self.timeout if timeout is None else timeout)

@@ -157,9 +157,15 @@ class Client:
         """As of ``aio.Client``: the QoS that the server granted, for each filter."""
         return self._run(self._client.subscribe(topic, qos, timeout=timeout))
 
-    def unsubscribe(self, topic: str | Sequence[str], *, timeout: float | None = None) -> None:
+    def unsubscribe(
+        self,
+        topic: str | Sequence[str],
+        *,
+        timeout: float | None = None,
+        properties: Properties | None = None,
+    ) -> None:
         """As of ``aio.Client``."""
-        self._run(self._client.unsubscribe(topic, timeout=timeout))
+        self._run(self._client.unsubscribe(topic, timeout=timeout, properties=properties))
 
     # -- receiving -------------------------------------------------------------------------------------------------
 

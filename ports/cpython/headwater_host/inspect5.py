@@ -3,43 +3,19 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headwater.mqtt import properties as props
 from headwater.mqtt import spec, spec5
 from headwater.mqtt.decode5 import Packet5
 from headwater.mqtt.decode_server import connect, next_filter
 from headwater.mqtt.decode_server5 import Connect5
-from headwater.names5 import PROPERTIES, code_name
-from headwater.wire import get_u16
+from headwater.names5 import code_name
+from headwater_host.properties import decode, plain
 
 Fields = dict[str, Any]
 
 
-def _block(p: Packet5, at: int) -> bytes:
-    return bytes(p.buf[at + 2 : at + 2 + get_u16(p.buf, at)])
-
-
-def _value(p: Packet5, at: int, ident: int) -> int | str | list[str]:
-    kind = props.kind_of(ident)
-    if kind < props.BINARY:
-        return props.number(p.buf, at, ident)
-    data = _block(p, at)
-    if kind == props.BINARY:
-        return data.hex()
-    return [data.decode(), _block(p, at + 2 + len(data)).decode()] if kind == props.PAIR else data.decode()
-
-
 def properties(p: Packet5, at: int, end: int) -> Fields:
     """Properties by their names, in the packet's order; a list of values where there may be more than one."""
-    found: Fields = {}
-    while at < end:
-        ident = p.buf[at]
-        name, value = PROPERTIES[ident], _value(p, at + 1, ident)
-        if props.many(ident):
-            found.setdefault(name, []).append(value)
-        else:
-            found[name] = value
-        at = props.skip(p.buf, at)
-    return found
+    return plain(decode(p.buf, at, end))
 
 
 def _properties(p: Packet5) -> Fields:

@@ -113,6 +113,17 @@ def decode(buf: "bytes | bytearray | memoryview", at: int, end: int) -> dict[str
     return found
 
 
+def plain(properties: Properties) -> dict[str, Any]:
+    """The same as JSON can hold it: binary data in hex, pairs as lists."""
+    return {name: _plain(value) for name, value in properties.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def _value(buf: "bytes | bytearray | memoryview", at: int, ident: int) -> Any:
     kind = props.kind_of(ident)
     if kind <= props.VARINT:

@@ -7,7 +7,7 @@ QoS 2 messages may be open as there are packet ids.
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from headwater.errors import E_LIMIT, E_TOO_LARGE, E_WINDOW
+from headwater.errors import E_ARGUMENT, E_LIMIT, E_TOO_LARGE, E_WINDOW
 from headwater.mqtt import spec, spec5
 from headwater.mqtt.decode import Packet
 from headwater.mqtt.server import ServerSession
@@ -216,6 +216,11 @@ class HostClient(FastEndpoint, _ClientBase):
         _need_5(properties)
         return self.unsubscribe(pattern) if options < 0 else self.subscribe(pattern, options)
 
+    def leave(self, properties: Properties | None = None) -> int:
+        """As of ``disconnect``, with properties. Raises MqttArgumentError, without a DISCONNECT."""
+        _need_5(properties)
+        return self.disconnect()
+
     def said(self) -> dict[str, Any]:
         """The properties of the packet that arrived last."""
         return {}
@@ -274,6 +279,15 @@ class HostClientSession5(HostClient, ClientSession5):
         if options < 0:
             return self.unsubscribe(pattern, encode(properties, 1 << spec.UNSUBSCRIBE))
         return self.subscribe(pattern, options, encode(properties, 1 << spec.SUBSCRIBE))
+
+    def leave(self, properties: Properties | None = None) -> int:
+        """As of ``HostClient``."""
+        status = self.disconnect(0, encode(properties, 1 << spec.DISCONNECT))
+        if status == E_ARGUMENT:
+            raise MqttArgumentError(
+                "a session that ends with its connection cannot be given an expiry interval"
+            )
+        return status
 
     def said(self) -> dict[str, Any]:
         """As of ``HostClient``."""
