@@ -292,7 +292,10 @@ class Keeper:
         With MQTT 5.0 ``qos`` may have options beside it. E_FILTER, E_QOS, E_ARGUMENT; E_WINDOW when ``subscriptions``
         filters are there already. The same filter again changes its QoS.
         """
-        if not isinstance(qos, int) or not 0 <= qos < _OPTIONS or qos & 3 == 3:
+        try:
+            if not 0 <= qos < _OPTIONS or qos & 3 == 3:
+                return E_QOS
+        except TypeError:
             return E_QOS
         if not is_bytes(topic_filter):
             return E_ARGUMENT

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.needs_micropython, pytest.mark.needs_mosquitto]
 
 
 def program(scenario: str, port: int, **settings: object) -> VirtualBoard:
-    return board("umqtt_calls", port, SCENARIO=scenario, **settings)
+    return board("umqtt_calls", port, SCENARIO=scenario, **settings)  # type: ignore[arg-type]  # none is ``files``
 
 
 def test_publish_once(mosquitto: Start) -> None:

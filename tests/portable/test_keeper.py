@@ -771,7 +771,12 @@ def test_a_backlog_loses_nothing_to_a_line_that_breaks() -> None:
     k.until(ONLINE)
     k.site.line().write_error = OSError(32)
     k.until(PAUSE)
-    k.site.server.on_message = lambda m: (k.site.got.append(m.payload_bytes()), retained.append(m.retain()))
+
+    def take(m: "Packet") -> None:
+        k.site.got.append(m.payload_bytes())
+        retained.append(m.retain())
+
+    k.site.server.on_message = take
     k.until(ONLINE)
     assert k.keeper.flush(1000) == 0 and k.keeper.wait(20) == 0
     assert k.site.got == [bytes([n]) for n in range(6)]
