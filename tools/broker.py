@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from tools import toolchain
 
@@ -34,6 +35,9 @@ def free_port() -> int:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+_Self = TypeVar("_Self", bound="Broker")
 
 
 class Broker:
@@ -138,7 +142,7 @@ class Broker:
         if process.stdin is not None:
             process.stdin.close()
 
-    def __enter__(self) -> "Broker":
+    def __enter__(self: _Self) -> _Self:
         if not self.pid:
             self.start()
         return self

@@ -31,7 +31,7 @@ class Pair5:
     def __init__(self, **options: object):
         self.server = ServerSession5(aliases_in=IncomingAliases(4, 16))
         self.dialer = Dialer(self.server)
-        self.client = Client5(self.dialer, b"c", **options)
+        self.client = Client5(self.dialer, b"c", **options)  # type: ignore[arg-type]  # as of the session
         self.got: list[tuple[bytes, bytes, bytes | None]] = []
         self.server.on_message = self.message
         self.client.connect()
