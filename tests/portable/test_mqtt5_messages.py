@@ -433,3 +433,12 @@ def test_a_server_takes_many_filters_at_once() -> None:
     assert drain(e.server) == b"\x90\x05\x00\x05\x00\x81\x82"
     assert feed(e.server, b"\xa2\x09\x00\x06\x00\x00\x01a\x00\x01b") == 0
     assert drain(e.server) == b"\xb0\x05\x00\x06\x00\x11\x11"
+
+
+def test_what_has_not_been_sent_cannot_be_refused() -> None:
+    c = client5()
+    refused: list[tuple[int, int]] = []
+    c.on_refused = lambda packet_id, code: refused.append((packet_id, code))
+    packet_id = c.publish(b"t", b"", 1)
+    assert feed(c, bytes([0x40, 3, 0, packet_id, 0x87])) == 0
+    assert refused == [] and c.strays == 1 and c.outbox.count == 1 and c.in_flight == 0
