@@ -122,6 +122,8 @@ class Watched:
         self.out = b""
         self.steps = 0
         self.end = end = kind.make(rx_size)
+        # No earlier life whose ids are to be released: when that is done depends on when bytes are taken.
+        end.outbox.settle()
         self._raises = raises
         self._large: list[Any] = []
         end.auto_ack = auto_ack
