@@ -3,6 +3,7 @@
 That the whole core does so, the portable tests prove (``test_portable.py``), and the allocation proofs.
 """
 
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from tools import mpy, sizes
 from tools.bundle import names
 from tools.bundle.build import Options, build, write
+from tools.bundle.contents import contents
 from tools.bundle.program import BundleError
 from tools.runtimes import run_unix
 from tools.toolchain import ROOT
@@ -72,6 +74,20 @@ TRAPS = {
         },
         "from headwater.one import A\na = A()\na.x = 5\nprint(a.x)\n",
     ),
+    "what a class uses as it is made": (
+        {
+            "one": "def _two(n=2):\n    return n + n\n_limit = 5 * [1]\n"
+            "class A:\n"
+            + "".join(f"    def _m{n}(self):\n        return {n}\n" for n in range(70))
+            + "    _table = _two()\n    _names = [_two, _limit, bytes(3), abs(-1), all, sum]\n"
+            "    def get(self, f=_two, g=_limit, h=sorted, i=hash):\n"
+            "        return f(), len(g), h(b'ba'), self._table, self._names[2], self._names[5](g)\n"
+            + "    def total(self):\n        return "
+            + " + ".join(f"self._m{n}()" for n in range(70))
+            + "\n",
+        },
+        "from headwater.one import A\nprint(A().get(), A().total())\n",
+    ),
     "one name in two modules": (
         {
             "mqtt/__init__": "",
@@ -96,6 +112,38 @@ TRAPS = {
         "from headwater.one import Log, get\nprint(get(Log(), 3), get(Log(), 1), get(Log(), 0), get(Log(), 2))\n",
     ),
 }
+CONNECT = """
+from headwater.backlog import Backlog
+from headwater.client import Client
+from headwater.errors import E_WINDOW
+from headwater.keeper import Keeper
+class Line:
+    answer = b"\\x20\\x02\\0\\0"
+    def readinto(self, buf, n):
+        n = len(self.answer)
+        buf[:n] = self.answer
+        self.answer = b""
+        return n or None
+    def write(self, buf, off, n):
+        return n
+    def close(self):
+        pass
+    def open(self):
+        return self
+    def ticks_ms(self):
+        return 0
+    def wait(self, ms):
+        pass
+client = Client(Line(), b"board", clean=False, slots=1)
+client.session.set_will(b"gone", b"", 1)
+keeper = Keeper(client, backlog=Backlog(100, 4))
+keeper.subscribe(b"a/#", 1)
+keeper.start()
+while not client.connected:
+    keeper.poll()
+print(client.connected, client.publish(b"topic", b"payload", 1), client.publish(b"topic", b"payload", 2))
+assert E_WINDOW == -21
+"""
 REFUSED = {
     "import headwater.two": r"one\.py:1: import headwater\.two: import it with",
     "def f():\n    from headwater.two import g": r"one\.py:2: .*imported late",
@@ -136,6 +184,19 @@ def test_a_bundle_does_what_its_modules_do(trap: str, options: Options, tmp_path
     expected = run(script, plain)
     write(build([str(script)], options, plain), tmp_path / "bundle", options)
     assert run(script, tmp_path / "bundle") == expected
+
+
+@pytest.mark.needs_micropython
+def test_it_does_not_matter_which_names_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that hides another may do so by chance only: here are twenty chances."""
+    script = tmp_path / "program" / "main.py"
+    script.parent.mkdir()
+    script.write_text(CONNECT)
+    for seed in range(20):
+        shuffled = random.Random(seed).sample(names.NUMBERED, len(names.NUMBERED))
+        monkeypatch.setattr(names, "NUMBERED", shuffled)
+        write(build([str(script)]), tmp_path / "lib")
+        assert run(script, tmp_path / "lib") == "True 1 -21\n", seed
 
 
 @pytest.mark.parametrize("text", REFUSED)
@@ -284,15 +345,30 @@ def test_command_tells_what_it_made(tmp_path: Path) -> None:
         call = [sys.executable, "-m", "tools.bundle", *words]
         return subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
-    done = command("-v", "-o", str(tmp_path / "out"), "examples/device/uptime.py")
+    done = command("-v", "--bytes", "-o", str(tmp_path / "out"), "examples/device/uptime.py")
     assert done.returncode == 0, done.stderr
     assert "headwater/__init__.mpy" in done.stdout
     assert "headwater_board/tcp.mpy" in done.stdout
     assert "dropped: headwater_wire__get_u16" in done.stdout
+    assert "  Client.connect\n" in done.stdout
     assert (tmp_path / "out" / "package.json").exists()
     bad = command("headwater.nothing")
     assert (bad.returncode, bad.stdout) == (1, "")
     assert bad.stderr.startswith("bundle: headwater.nothing is neither")
+
+
+def test_every_byte_is_somebodys(tmp_path: Path) -> None:
+    what = ["headwater.client", "headwater.keeper"]
+    made = write(build(what), tmp_path)["headwater/__init__.mpy"].read_bytes()
+    found = contents(made, build(what, Options(names=True)).sources["__init__"])
+    # The head has the magic number, the version, two bytes more, and how many names and constants there are.
+    assert len(made) - found.names - found.constants - sum(found.code.values()) in (6, 7, 8)
+    for part in ("Client.publish", "Keeper.poll", "headwater_wire__put_varint"):
+        assert 40 < found.code[part] < 400, part
+    with pytest.raises(ValueError, match="functions in the file"):
+        contents(made, "def f(): pass")
+    with pytest.raises(ValueError, match=r"no \.mpy file"):
+        contents(b"M\x05" + made[2:], "")
 
 
 def test_every_module_of_the_core_can_be_bundled() -> None:

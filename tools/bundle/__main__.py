@@ -3,6 +3,7 @@
     python -m tools.bundle examples/device/telemetry.py         what this program imports
     python -m tools.bundle headwater.client headwater.keeper headwater_board.tcp
     python -m tools.bundle --only-used main.py                  and no public method that it does not name
+    python -m tools.bundle --bytes headwater.client             what the bytes are
 
 Programs go on importing as the documentation says (``from headwater.client import Client``), and public names, also
 those of parameters and attributes, stay as they are. Modules of ``headwater_board`` that a program imports go along.
@@ -14,11 +15,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tools import mpy, sizes
 from tools.bundle.build import Options, ask, build, write
-from tools.bundle.program import BundleError
+from tools.bundle.contents import contents
+from tools.bundle.program import PACKAGE, BundleError
 from tools.toolchain import ROOT
 
 
@@ -65,6 +68,7 @@ def main() -> int:
         help="default: out/bundle",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="also list what was dropped and merged")
+    parser.add_argument("--bytes", action="store_true", help="also list what the bytes are, by function")
     add_options(parser)
     chosen = parser.parse_args()
     options = options_of(chosen)
@@ -72,18 +76,33 @@ def main() -> int:
         bundle = build(chosen.what, options)
         made = write(bundle, chosen.output, options)
         plain = _plain(chosen.what)
+        listing = _bytes(chosen.what, options, made[f"{PACKAGE}/__init__.mpy"]) if chosen.bytes else []
     except (BundleError, mpy.CompileError, OSError) as error:
         print(f"bundle: {error}", file=sys.stderr)
         return 1
     if chosen.verbose:
         for title, names in (("dropped", bundle.dropped), ("merged", bundle.merged)):
             print(f"{title}: {', '.join(names) or 'nothing'}")
+    print("\n".join([*listing, ""]) if listing else "", end="")
     for name, path in sorted(made.items()):
         print(f"{path.stat().st_size:>8,}  {name}")
     print(
         f"{sum(path.stat().st_size for path in made.values()):>8,}  together; as {plain[0]} modules {plain[1]:,}"
     )
     return 0
+
+
+def _bytes(what: list[str], options: Options, path: Path) -> list[str]:
+    """What the bytes of a bundle's module are, the largest function first."""
+    readable = build(what, replace(options, names=True))
+    found = contents(path.read_bytes(), readable.sources["__init__"])
+    rows = sorted(found.code.items(), key=lambda row: (-row[1], row[0]))
+    return [
+        f"{found.names:>8,}  names",
+        f"{found.constants:>8,}  constants",
+        f"{sum(found.code.values()):>8,}  code, in {len(rows)} functions:",
+        *(f"{size:>8,}  {name.removeprefix(f'{PACKAGE}_').replace('__', '.', 1)}" for name, size in rows),
+    ]
 
 
 def _plain(what: list[str]) -> tuple[int, int]:

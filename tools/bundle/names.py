@@ -78,8 +78,32 @@ def _globals(program: Program, public: Mapping[str, str], short: bool) -> dict[s
     wanted = [name for name in sorted(set(own), key=lambda name: (-uses[name], name)) if name not in public]
     if not short:
         return {name: name for name in wanted}
-    free = (name for name in _candidates() if name not in taken)
-    return dict(zip(wanted, free, strict=False))
+    members: set[str] = set()
+    in_classes: set[str] = set()
+    for node in program.body:
+        if isinstance(node, ast.ClassDef):
+            members |= set(stored(node.body))
+            in_classes |= _named_in_class(node)
+    made = {}
+    for name in wanted:
+        # In a class's own scope its members come first.
+        hidden = taken | members if name in in_classes else taken
+        made[name] = next(one for one in _candidates() if one not in hidden)
+        taken.add(made[name])
+    return made
+
+
+def _named_in_class(node: ast.ClassDef) -> set[str]:
+    """The names that are looked up in a class's own scope: in its statements, and in its methods' heads."""
+    found: set[str] = set()
+    for member in node.body:
+        parts: list[ast.AST] = [member]
+        if isinstance(member, ast.FunctionDef):
+            defaults = [*member.args.defaults, *(one for one in member.args.kw_defaults if one)]
+            parts = [*member.decorator_list, *defaults]
+        for part in parts:
+            found |= {one.id for one in ast.walk(part) if isinstance(one, ast.Name)}
+    return found
 
 
 def _bound(node: ast.stmt) -> list[str]:
@@ -135,6 +159,10 @@ def _attributes(program: Program, keep: Collection[str]) -> dict[str, str]:
         homes.setdefault(name, everywhere)
     private = [name for name in homes if _is_private(name) and name not in strings and name not in keep]
     taken: dict[int, set[str]] = {number: set(keep) for number in everywhere}
+    for node in program.body:
+        if isinstance(node, ast.ClassDef):
+            # A built-in function that a class uses as it is made must not be hidden by a member.
+            taken[family[node.name]] |= _named_in_class(node)
     for name, where in homes.items():
         if name not in private:
             for number in where:
