@@ -9,7 +9,7 @@ import pytest
 
 from tools import mpy
 from tools.board import Board, DeviceError
-from tools.deploy import deploy, package_files, synchronise, tree_files
+from tools.deploy import bundle_files, deploy, package_files, synchronise, tree_files
 from tools.runtimes import declared_heap
 from tools.toolchain import ROOT
 from tools.virtual_board import VirtualBoard
@@ -73,6 +73,22 @@ def test_headwater_is_deployed_and_only_changes_are_copied_again(board: Board) -
     assert (changed, stale) == (["/lib/headwater/rxbuf.mpy"], ["/lib/headwater/wire.py"])
     board.soft_reset()
     board.exec("import headwater.wire, headwater.rxbuf")
+
+
+def test_a_bundle_takes_the_place_of_the_modules(board: Board, tmp_path: Path) -> None:
+    deploy(board)
+    what = ["headwater.client", "headwater.errors", "headwater_board.tcp"]
+    changed, stale = deploy(board, files=bundle_files(what, folder=tmp_path))
+    assert changed == [
+        "/lib/headwater/__init__.mpy",
+        "/lib/headwater/errors.mpy",
+        "/lib/headwater_board/tcp.mpy",
+    ]
+    assert "/lib/headwater/mqtt/session.mpy" in stale
+    board.soft_reset()
+    code = "from headwater.client import Client\nfrom headwater.errors import E_TOPIC\n"
+    assert board.exec(f"{code}from headwater_board.tcp import Tcp\nprint(E_TOPIC)") == "-1\n"
+    deploy(board)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from headwater.client import Client
 from tests.interop.dialer import SocketDialer
 from tools import deploy
 from tools.broker import Mosquitto
+from tools.bundle.build import Options
 from tools.toolchain import ROOT
 from tools.virtual_board import VirtualBoard
 
@@ -19,8 +20,9 @@ EXAMPLES = ROOT / "examples" / "device"
 pytestmark = [pytest.mark.needs_micropython, pytest.mark.needs_mosquitto]
 
 
+@pytest.mark.parametrize("form", ["modules", "bundle"])
 def test_uptime_publishes_and_takes_commands_over_a_broker_that_restarts(
-    mosquitto: Callable[..., Mosquitto], tmp_path: Path
+    form: str, mosquitto: Callable[..., Mosquitto], tmp_path: Path
 ) -> None:
     broker = mosquitto(persistence=True)
     source = (EXAMPLES / "uptime.py").read_text(encoding="utf-8")
@@ -42,7 +44,11 @@ client.flush(3000)
 client.disconnect()
 """
     files = deploy.package_files("mpy")
-    with VirtualBoard(main=program, files=files, name="uptime") as board:
+    own = files
+    if form == "bundle":
+        options = Options(only_used=True, texts=False)
+        own = deploy.bundle_files([str(EXAMPLES / "uptime.py")], options, tmp_path / "bundle")
+    with VirtualBoard(main=program, files=own, name="uptime") as board:
         with VirtualBoard(main=listener, files=files, name="listener") as other:
             other.wait_for("published True", 20)
             assert "board-1/uptime b'" in other.log[other.log.index("listening") :]
