@@ -1,6 +1,6 @@
 """Messages that announce more than the receive buffer holds: streamed, skipped, cut in the middle, or bad."""
 
-from pipe import drain, feed
+from pipe import Sink, drain, feed, small_ends
 from states import CONNACK, GOOD, client_in, sessions
 
 from headwater import errors
@@ -149,3 +149,17 @@ def test_a_large_message_while_no_qos_2_place_is_free() -> None:
     sink = c.sink = Counter()
     assert feed(c, MIB) == errors.E_RX_WINDOW
     assert not sink.size and not sink.ends
+
+
+def test_a_topic_that_did_not_fit_and_was_cut_short_takes_nothing_of_the_next_message() -> None:
+    e = small_ends()
+    sink = e.client.sink = Sink(e.at_client)
+    # QoS 2, a topic of 100 bytes, of which 20 have come when the connection is lost.
+    assert feed(e.client, b"\x34\x78\x00\x64" + b"t" * 20) == 0
+    e.lose()
+    e.connect()
+    e.from_server.publish(b"t", bytes(range(200)), 2)
+    e.run()
+    assert e.at_client.payloads(2) == [bytes(range(200))]
+    assert sink.idle()
+    e.quiet()

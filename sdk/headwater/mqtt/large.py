@@ -115,5 +115,6 @@ class LargeMessage:
 
     def give_up(self) -> None:
         """The connection is over before the message is."""
-        self.left = 0
+        self.left = self._topic_left = 0
+        self._id_missing = False
         self.close(False)
