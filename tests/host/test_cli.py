@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.cli import COMMANDS
+from headwater_host.cli import COMMANDS, main
 from tests.host.command import HEADWATER, PACKAGES, environment, headwater
 
 
@@ -30,6 +30,9 @@ def test_version() -> None:
     shown = headwater("--version")
     assert shown.returncode == 0
     assert shown.stdout.startswith(b"headwater 0.")
+
+
+_PUB5 = ["pub", "-t", "a", "-n", "-V", "mqttv5", "-D"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +73,101 @@ def test_a_wrong_command_line_is_exit_code_2_and_no_traceback(arguments: list[st
     assert says in shown.stderr
     assert shown.returncode == 2
     assert shown.stdout == b""
-    assert b"Traceback" not in shown.stderr
+    assert shown.stderr.startswith(b"headwater")
+    assert shown.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (["pub", "-t", "a", "-m", "x", "-s"], "not allowed with argument"),
+        (["pub", "-t", "a", "-n", "-V", "4"], "'4' is not one of mqttv31"),
+        (["pub", "-t", "a", "-n", "--repeat", "0"], "'0' is not a whole number from 1"),
+        (["pub", "-t", "a", "-l", "--repeat", "2"], "--repeat is not for -l"),
+        (["pub", "-t", "a", "-n", "--repeat-delay", "-1"], "is not a number of seconds"),
+        (["pub", "-t", "a", "-n", "-M", "0"], "'0' is not a whole number from 1 to 65535"),
+        (["pub", "-t", "a", "-n", "-c"], "--keep-session needs an identifier"),
+        (["pub", "-t", "a", "-n", "-i", "a", "-I", "b"], "not allowed with argument"),
+        (["pub", "-t", "a", "-n", "-x", "5"], "-D and -x need MQTT 5.0"),
+        (["pub", "-t", "a", "-n", "-V", "5", "-x", "-2"], "'-2' is not a whole number from 0"),
+        (["pub", "-t", "a", "-n", "-V", "5", "-x", "4294967296"], "is not a whole number from 0"),
+        (["pub", "-t", "a", "-n", "-V", "5", "-x", "-1"], "kept for ever needs an identifier"),
+        ([*_PUB5, "connect", "session-expiry-interval", "5", "-x", "5"], "not both"),
+        ([*_PUB5, "disconnect", "session-expiry-interval", "5"], "needs a session that is kept"),
+        ([*_PUB5, "will", "content-type", "x"], "a will needs --will-topic"),
+        ([*_PUB5, "bogus", "content-type", "x"], "'bogus' is not one of connect, publish, disconnect, will"),
+        ([*_PUB5, "subscribe", "user-property", "a", "b"], "'subscribe' is not one of connect, publish"),
+        ([*_PUB5, "publish"], "a property is missing: there are payload-format-indicator, message-"),
+        ([*_PUB5, "publish", "bogus", "x"], "'bogus' is none for publish: there are"),
+        ([*_PUB5, "publish", "content_type", "x"], "'content_type' is none for publish"),
+        ([*_PUB5, "publish", "receive-maximum", "5"], "'receive-maximum' is none for publish"),
+        ([*_PUB5, "publish", "topic-alias", "5"], "'topic-alias' is none for publish"),
+        ([*_PUB5, "publish", "subscription-identifier", "5"], "is none for publish"),
+        ([*_PUB5, "connect", "topic-alias-maximum", "5"], "is none for connect"),
+        ([*_PUB5, "disconnect", "server-reference", "x"], "is none for disconnect"),
+        ([*_PUB5, "publish", "content-type"], "content-type takes one value"),
+        ([*_PUB5, "publish", "content-type", "x", "y"], "content-type takes one value"),
+        ([*_PUB5, "publish", "user-property", "x"], "user-property takes a name and a value"),
+        ([*_PUB5, "publish", "message-expiry-interval", "x"], "is a whole number"),
+        ([*_PUB5, "publish", "message-expiry-interval", "-1"], "is a whole number"),
+        ([*_PUB5, "publish", "message-expiry-interval", "4294967296"], "cannot have this value"),
+        ([*_PUB5, "publish", "payload-format-indicator", "2"], "cannot have this value"),
+        ([*_PUB5, "publish", "response-topic", "a/#"], "cannot have this value"),
+        ([*_PUB5, "publish", "content-type", "x" * 65536], "cannot have this value"),
+        ([*_PUB5, "publish", "content-type", "x", "-D", "publish", "content-type", "y"], "is said twice"),
+        ([*_PUB5, "connect", "receive-maximum", "0"], "cannot have this value"),
+        (["pub", "-t", "a", "-n", "-D", "publish", "content-type", "x"], "-D and -x need MQTT 5.0"),
+        (["pub", "-t", "a", "-n", "-o", "/nonexistent"], "cannot read /nonexistent: No such file"),
+        (["sub", "-t", "a", "-R", "--retained-only"], "not allowed with argument"),
+        (["sub", "-t", "a", "-T", "a#"], "'a#' is not a topic filter"),
+        (["sub", "-U", "a#"], "'a#' is not a topic filter"),
+        (["sub", "-t", "a", "--no-local"], "need MQTT 5.0"),
+        (["sub", "-t", "a", "--retain-as-published"], "need MQTT 5.0"),
+        (["sub", "-t", "a", "--retain-handling", "new"], "need MQTT 5.0"),
+        (["sub", "-t", "a", "--retain-handling", "2"], "invalid choice: '2'"),
+        (["sub", "-t", "$share/a/b", "--no-local", "-V", "5"], "--no-local is not for shared"),
+        (["sub", "-t", "a", "-D", "subscribe", "subscription-identifier", "0"], "cannot have this value"),
+        (["sub", "-t", "a", "-F", "%p", "-v"], "not allowed with argument"),
+        (["sub", "-t", "a", "-F", "%t %y"], "'%y' is no sequence: behind % there may be t, p"),
+        (["sub", "-t", "a", "-F", "%"], "'%' is no sequence"),
+        (["sub", "-t", "a", "-F", "%5"], "'%5' is no sequence"),
+        (["sub", "-t", "a", "-F", "a\\q"], "is no sequence: behind \\ there may be"),
+        (["sub", "-t", "a", "-F", "a\\"], "is no sequence: behind \\ there may be"),
+        (["sub", "-t", "a", "-F", "@!"], "'@!' is no sequence: behind @"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_exit_code_2(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = main(arguments)
+    except SystemExit as end:
+        code = end.code
+    said = capsys.readouterr()
+    assert says in said.err
+    assert (code, said.out) == (2, "")
+    assert said.err.startswith("headwater")
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("-q 3", "invalid choice: 3"),
+        ("secret", "line 1: a line begins with an option"),
+        ("-n\n-D publish content-type 'secret", "line 2: No closing quotation"),
+        ("-o {}", "one file, and none in it"),
+        ("\xff", "it is not UTF-8"),
+    ],
+)
+def test_a_wrong_file_of_options(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "options"
+    file.write_bytes(text.format(file).encode("latin-1"))
+    shown = headwater("pub", "-t", "a", "-n", "-o", file)
+    assert shown.returncode == 2
+    assert says in shown.stderr.decode()
+    assert shown.stderr.count(b"\n") == 1
+    assert b"secret" not in shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,17 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 from headwater_host.errors import MqttError
 from headwater_host.exits import FAILED, SIGNALLED, USAGE, CommandError, code_of
+
+
+class _Parser(argparse.ArgumentParser):
+    """What is wrong is one line: the usage of a command with many options would hide it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 class Command(Protocol):
@@ -67,9 +74,7 @@ class _Version(argparse.Action):
 
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="headwater", description="Messages from a microcontroller to a Spark table."
-    )
+    parser = _Parser(prog="headwater", description="Messages from a microcontroller to a Spark table.")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     # The first argument that is no option is the command: only its module is needed.
@@ -96,22 +101,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Topics and JSON are UTF-8, whatever the terminal is.
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    args = argparse.Namespace()
+
+    def complain(error: Exception) -> None:
+        if not getattr(args, "quiet", False):
+            print(f"headwater: {error}", file=sys.stderr)
+
     try:
-        args = _parser(arguments).parse_args(arguments)
+        _parser(arguments).parse_args(arguments, args)
         code: int = args.run(args)
         sys.stdout.flush()
     except CommandError as error:
-        print(f"headwater: {error}", file=sys.stderr)
+        complain(error)
         return error.code
     except MqttError as error:
-        print(f"headwater: {error}", file=sys.stderr)
+        complain(error)
         return code_of(error)
     except OSError as error:
         # Python would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # who read our output has seen enough
             return 0
-        print(f"headwater: {error}", file=sys.stderr)
+        complain(error)
         return FAILED
     except KeyboardInterrupt:
         return SIGNALLED + 2

@@ -1,5 +1,6 @@
 """How a command ends: the exit codes of ``headwater``, and the error that leads to one of them."""
 
+from headwater.errors import E_LIMIT
 from headwater_host.errors import (
     MqttArgumentError,
     MqttConnectionError,
@@ -42,4 +43,7 @@ _CODES: tuple[tuple[type[MqttError], int], ...] = (
 
 def code_of(error: MqttError) -> int:
     """The exit code for an error of the client."""
+    if error.code == E_LIMIT:
+        # The server has said what it does not do.
+        return FAILED
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

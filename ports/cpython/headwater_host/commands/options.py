@@ -2,20 +2,34 @@
 
 import argparse
 import asyncio
+import logging
 import os
 import re
+import shlex
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from headwater.mqtt import spec5
 from headwater_host.aio import Client, MqttArgumentError, Tls, Will
+from headwater_host.commands.properties import PropertyAction, of
 from headwater_host.exits import SIGNALLED, USAGE, CommandError
 from headwater_host.route import DEFAULT_PATH
+from headwater_host.rxbuf import MAX_PACKET
+from headwater_host.session import HostClientSession5
 from headwater_host.topics import Wildcard, topic_bytes
 
 PASSWORD_VARIABLE = "HEADWATER_PASSWORD"
+#: What ``-d`` shows.
+log = logging.getLogger("headwater.client")
+_VERSIONS = {
+    **dict.fromkeys(("mqttv31", "31", "3.1"), "3.1"),
+    **dict.fromkeys(("mqttv311", "311", "3.1.1"), "3.1.1"),
+    **dict.fromkeys(("mqttv5", "5", "5.0"), "5.0"),
+}
+_FOR_EVER = 0xFFFFFFFF
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
@@ -44,6 +58,25 @@ def seconds(text: str) -> float:
     return value
 
 
+def pause(text: str) -> float:
+    """An argument type: a number of seconds, or 0."""
+    return 0.0 if text == "0" else seconds(text)
+
+
+def version(text: str) -> str:
+    """An argument type: a version of MQTT, as ``Client`` names it."""
+    if text not in _VERSIONS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(_VERSIONS)}")
+    return _VERSIONS[text]
+
+
+def expiry(text: str) -> int:
+    """An argument type: a session expiry interval in seconds."""
+    if text in ("-1", "\N{INFINITY}"):
+        return _FOR_EVER
+    return whole(0, _FOR_EVER)(text)
+
+
 def directory(text: str) -> Path:
     """An argument type: a directory's path. Path makes the current one of an empty text: of an unset variable."""
     if not text:
@@ -66,6 +99,9 @@ def topic_filter(text: str) -> str:
         return Wildcard(text)
     except MqttArgumentError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+_V = "mqttv31, mqttv311 (the default) or mqttv5; also 3.1, 3.1.1, 5"
 
 
 class Url(NamedTuple):
@@ -111,8 +147,61 @@ def url(text: str) -> Url:
     )
 
 
-def add_connection(parser: argparse.ArgumentParser) -> None:
-    """The options that say how to reach the server, and as whom."""
+class _OptionsFile(argparse.Action):
+    """``-o``: a file with an option and its value in each line stands in the place of what is in it."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: "str | Sequence[Any] | None",
+        option_string: str | None = None,
+    ) -> None:
+        """Read it."""
+        if namespace.options is not None:
+            raise argparse.ArgumentError(self, "one file, and none in it")
+        namespace.options = str(values)
+        try:
+            lines = Path(namespace.options).read_text("utf-8").splitlines()
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise argparse.ArgumentError(self, f"cannot read {values}: {why}") from None
+        for number, line in enumerate(lines, 1):
+            try:
+                words = _words(line.strip())
+            except ValueError as error:
+                raise argparse.ArgumentError(self, f"{values}, line {number}: {error}") from None
+            if words:
+                parser.parse_args(words, namespace)
+
+
+def _words(line: str) -> list[str]:
+    """The arguments of a line. A value is the rest of it, blanks and all, but for ``-D``, which has several."""
+    option, _, value = line.partition(" ")
+    value = value.strip()
+    if not option or option.startswith("#"):
+        return []
+    if not option.startswith("-"):
+        # Not what it is instead: there may be a password in it.
+        raise ValueError("a line begins with an option")
+    if option in ("-D", "--property"):
+        return [option, *shlex.split(value)]
+    if value.startswith("-"):
+        return [f"{option}={value}"]
+    return [option, value] if value else [option]
+
+
+def add_connection(parser: argparse.ArgumentParser, packets: Sequence[str]) -> None:
+    """The options that say how to reach the server, and as whom; ``packets`` are those that ``-D`` may speak of."""
+    parser.add_argument(
+        "-o",
+        "--options",
+        metavar="FILE",
+        action=_OptionsFile,
+        help="a file of options: each line has one, with its value; # begins a comment",
+    )
+    parser.add_argument("-d", "--debug", action="store_true", help="say on standard error what is going on")
+    parser.add_argument("--quiet", action="store_true", help="no error messages: the exit code says it")
     group = parser.add_argument_group("connection")
     group.add_argument("-h", "--host", help="default: 127.0.0.1")
     group.add_argument("-p", "--port", type=whole(1, 65535), help="default: 1883, or 8883 with TLS")
@@ -123,7 +212,36 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="all in one: mqtt[s]://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC, or ws[s]://HOST[:PORT]/PATH with -t",
     )
-    group.add_argument("-i", "--id", help="client identifier; default: a random one")
+    group.add_argument("-V", "--protocol-version", type=version, default="3.1.1", metavar="VERSION", help=_V)
+    named = group.add_mutually_exclusive_group()
+    named.add_argument("-i", "--id", help="client identifier; default: a random one")
+    named.add_argument(
+        "-I", "--id-prefix", metavar="PREFIX", help="the identifier is this and our process id"
+    )
+    group.add_argument(
+        "-c",
+        "--keep-session",
+        "--disable-clean-session",
+        action="store_true",
+        help="the server keeps subscriptions and messages while we are away; needs -i",
+    )
+    group.add_argument(
+        "-x",
+        "--session-expiry-interval",
+        type=expiry,
+        metavar="SECONDS",
+        help="for how long (MQTT 5.0); -1 is for ever, and what -c means without this",
+    )
+    group.add_argument(
+        "-D",
+        "--property",
+        nargs="+",
+        action=PropertyAction,
+        const=packets,
+        dest="said",
+        metavar=("COMMAND PROPERTY VALUE", "VALUE"),
+        help=f"a property of MQTT 5.0, for {', '.join(packets)}; user-property takes a name and a value",
+    )
     group.add_argument("-u", "--username")
     group.add_argument(
         "-P",
@@ -201,11 +319,19 @@ def _tls(args: argparse.Namespace, port: int | None, secure: bool) -> Tls | None
 
 def make_client(args: argparse.Namespace, **options: Any) -> Client:
     """The client that the options describe; ``options`` are further keywords of ``Client``."""
+    log.addHandler(logging.StreamHandler() if args.debug else logging.NullHandler())
+    if args.debug:
+        log.setLevel(logging.DEBUG)
     will = None
     if args.will_topic is not None:
-        will = Will(args.will_topic, args.will_payload, args.will_qos, args.will_retain)
-    elif args.will_payload or args.will_qos or args.will_retain:
+        will = Will(args.will_topic, args.will_payload, args.will_qos, args.will_retain, of(args, "will"))
+    elif args.will_payload or args.will_qos or args.will_retain or of(args, "will"):
         raise CommandError("a will needs --will-topic", USAGE)
+    options |= _session(args)
+    properties = dict(of(args, "connect") or {})
+    largest = properties.pop("maximum_packet_size", None)
+    if largest is not None:
+        options["max_packet_size"] = min(largest, MAX_PACKET)
     where: Url | None = args.url
     if where is not None and (args.host is not None or args.port is not None):
         raise CommandError("-L names host and port: leave out -h and -p", USAGE)
@@ -214,12 +340,13 @@ def make_client(args: argparse.Namespace, **options: Any) -> Client:
     if args.username is None:
         args.username = where.username
     secret = password(args)
-    return Client(
+    client = Client(
         where.host,
         where.port,
         tls=_tls(args, where.port, where.secure),
         websocket=where.websocket,
-        identifier=args.id,
+        protocol=args.protocol_version,
+        properties=properties,
         username=args.username,
         password=where.password if secret is None else secret,
         keepalive=args.keepalive,
@@ -227,6 +354,46 @@ def make_client(args: argparse.Namespace, **options: Any) -> Client:
         will=will,
         **options,
     )
+    if largest is not None and isinstance(client.session, HostClientSession5):
+        # Of what is below its first buffer the session itself would not speak.
+        client.session.connect_properties.set(spec5.MAXIMUM_PACKET_SIZE, largest)
+    client.disconnect_properties = of(args, "disconnect")
+    log.debug("%s port %d: MQTT %s, as %r", where.host, client.port, client.protocol, client.identifier)
+    return client
+
+
+def _session(args: argparse.Namespace) -> dict[str, Any]:
+    """Whose session, and for how long. Takes the interval out of what ``-D`` says for CONNECT."""
+    if args.protocol_version != "5.0" and (args.said or args.session_expiry_interval is not None):
+        raise CommandError("-D and -x need MQTT 5.0: -V mqttv5", USAGE)
+    identifier = args.id if args.id_prefix is None else f"{args.id_prefix}{os.getpid()}"
+    if args.keep_session and not identifier:
+        raise CommandError("--keep-session needs an identifier: -i", USAGE)
+    seconds_kept = (args.said or {}).get("connect", {}).pop("session_expiry_interval", None)
+    if seconds_kept is None:
+        seconds_kept = args.session_expiry_interval
+    elif args.session_expiry_interval is not None:
+        raise CommandError("-x or -D connect session-expiry-interval, not both", USAGE)
+    if seconds_kept == _FOR_EVER and not identifier:
+        raise CommandError("a session that is kept for ever needs an identifier: -i", USAGE)
+    if "session_expiry_interval" in (of(args, "disconnect") or ()) and not (
+        args.keep_session if seconds_kept is None else seconds_kept
+    ):
+        raise CommandError(
+            "-D disconnect session-expiry-interval needs a session that is kept: -c or -x", USAGE
+        )
+    return {
+        "identifier": identifier,
+        "clean_session": not args.keep_session,
+        "session_expiry": seconds_kept,
+    }
+
+
+def show_connection(client: Client) -> None:
+    """For ``-d``: what the server said in CONNACK, but for what serves to authenticate."""
+    said = {k: v for k, v in client.server_properties.items() if not k.startswith("authentication")}
+    kept = "a session that was kept" if client.session_present else "a new session"
+    log.debug("connected, with %s%s", kept, f"; the server says {said}" if said else "")
 
 
 def run_until_signal(main: Coroutine[Any, Any, int]) -> int:

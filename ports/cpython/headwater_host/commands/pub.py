@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import logging
 import os
 import sys
 import threading
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from headwater_host.aio import Client
 from headwater_host.commands import options
+from headwater_host.commands.properties import of
 from headwater_host.exits import OK, USAGE, CommandError
 
 # How many lines may be on their way at a time.
@@ -23,11 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Publish. At QoS 1 and 2 the command ends well only when the server has acknowledged everything."
     )
     parser.add_argument("-t", "--topic", type=options.topic)
-    what = parser.add_mutually_exclusive_group(required=True)
+    # One of them is required, but it may stand in a file of options.
+    what = parser.add_mutually_exclusive_group()
     what.add_argument("-m", "--message", metavar="TEXT", help="the payload, sent in UTF-8")
     what.add_argument(
         "-f", "--file", metavar="FILE", help="a file's content as the payload; - is standard input"
     )
+    what.add_argument("-s", "--stdin-file", action="store_true", help="the whole of standard input")
     what.add_argument(
         "-l", "--stdin-lines", action="store_true", help="a message for each line of standard input"
     )
@@ -36,7 +38,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-r", "--retain", action="store_true", help="the server keeps it for later subscribers"
     )
-    options.add_connection(parser)
+    parser.add_argument(
+        "--repeat",
+        type=options.whole(1, 1 << 62),
+        default=1,
+        metavar="N",
+        help="publish it N times; not with -l",
+    )
+    parser.add_argument(
+        "--repeat-delay",
+        type=options.pause,
+        default=0.0,
+        metavar="SECONDS",
+        help="wait in between",
+    )
+    parser.add_argument(
+        "-M",
+        "--max-inflight",
+        type=options.whole(1, 65535),
+        default=20,
+        metavar="N",
+        help="how many are sent without an acknowledgement; default: %(default)s",
+    )
+    options.add_connection(parser, ("connect", "publish", "disconnect", "will"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,35 +68,64 @@ def run(args: argparse.Namespace) -> int:
     args.topic, *more = options.topics(args, [] if args.topic is None else [args.topic])
     if more:
         raise CommandError("one topic: -t, or in the path of -L", USAGE)
-    # The error that ends the command says it.
-    logging.getLogger("headwater.client").addHandler(logging.NullHandler())
-    client = options.make_client(args)
-    payload: bytes | None = b"" if args.null_message else None
+    # What a kept session has for us is not for this command: it stays with the server.
+    client = options.make_client(args, max_inflight_messages=args.max_inflight, auto_ack=False)
+    return options.run_until_signal(_publish(client, args, _payload(args)))
+
+
+def _payload(args: argparse.Namespace) -> bytes | None:
+    """What is to be published; None for the lines of standard input."""
+    given = (
+        args.message is not None,
+        args.file is not None,
+        args.stdin_file,
+        args.stdin_lines,
+        args.null_message,
+    )
+    if sum(given) != 1:
+        which = "-m/--message -f/--file -s/--stdin-file -l/--stdin-lines -n/--null-message"
+        raise CommandError(f"one of the arguments {which} is required", USAGE)
+    if args.stdin_lines:
+        if args.repeat > 1:
+            raise CommandError("--repeat is not for -l", USAGE)
+        return None
+    if args.null_message:
+        return b""
     if args.message is not None:
-        payload = args.message.encode("utf-8", "surrogateescape")
-    elif args.file == "-":
-        payload = sys.stdin.buffer.read()
-    elif args.file is not None:
-        try:
-            payload = Path(args.file).read_bytes()
-        except OSError as error:
-            raise CommandError(f"cannot read {args.file}: {error.strerror}", USAGE) from error
-    return options.run_until_signal(_publish(client, args, payload))
+        text: str = args.message
+        return text.encode("utf-8", "surrogateescape")
+    if args.stdin_file or args.file == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(args.file).read_bytes()
+    except OSError as error:
+        raise CommandError(f"cannot read {args.file}: {error.strerror}", USAGE) from error
+
+
+async def _repeated(payload: bytes, args: argparse.Namespace) -> AsyncIterator[bytes]:
+    for number in range(args.repeat):
+        if number and args.repeat_delay:
+            await asyncio.sleep(args.repeat_delay)
+        yield payload
 
 
 async def _publish(client: Client, args: argparse.Namespace, payload: bytes | None) -> int:
+    async def publish(data: bytes) -> None:
+        options.log.debug("publishing %d bytes to %r at QoS %d", len(data), args.topic, args.qos)
+        await client.publish(args.topic, data, args.qos, args.retain, properties=of(args, "publish"))
+        if args.qos:
+            options.log.debug("acknowledged")
+
     async with client:
-        if payload is not None:
-            await client.publish(args.topic, payload, args.qos, args.retain)
-            return OK
+        options.show_connection(client)
         under_way: set[asyncio.Task[None]] = set()
         try:
-            async for line in _lines():
+            async for data in _lines() if payload is None else _repeated(payload, args):
                 if args.qos == 0:
-                    await client.publish(args.topic, line, 0, args.retain)
+                    await publish(data)
                     continue
                 # Tasks begin in their order, and so leave the messages.
-                under_way.add(asyncio.ensure_future(client.publish(args.topic, line, args.qos, args.retain)))
+                under_way.add(asyncio.ensure_future(publish(data)))
                 if len(under_way) >= _WINDOW:
                     done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
@@ -82,6 +135,7 @@ async def _publish(client: Client, args: argparse.Namespace, payload: bytes | No
             for task in under_way:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
+    options.log.debug("disconnected")
     return OK
 
 

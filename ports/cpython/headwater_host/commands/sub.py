@@ -3,14 +3,20 @@
 import argparse
 import asyncio
 import json
-import logging
 import sys
 import time
 from typing import Any
 
+from headwater.mqtt import spec5
 from headwater_host.aio import Client, Message
 from headwater_host.commands import options
+from headwater_host.commands.format import Part, Received, parse, render
+from headwater_host.commands.properties import of
 from headwater_host.exits import OK, SIGNALLED, TIMED_OUT, USAGE, CommandError
+from headwater_host.properties import plain
+
+# In the order of their numbers (MQTT 5.0, 3.8.3.1).
+_RETAIN_HANDLING = ("always", "new", "never")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,27 +42,95 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end after this time; with -C, exit code 4 when fewer came",
     )
     parser.add_argument(
-        "-c",
-        "--keep-session",
-        action="store_true",
-        help="the server keeps subscriptions and messages while we are away; needs -i",
+        "-E", "--subscribed", action="store_true", help="end when the server has granted the subscriptions"
     )
-    shape = parser.add_mutually_exclusive_group()
+    parser.add_argument(
+        "-U",
+        "--unsubscribe",
+        type=options.topic_filter,
+        action="append",
+        default=[],
+        metavar="TOPIC",
+        help="then take this subscription of a kept session back; repeatable",
+    )
+    group = parser.add_argument_group("which messages")
+    group.add_argument(
+        "-T",
+        "--filter-out",
+        type=options.topic_filter,
+        action="append",
+        default=[],
+        metavar="TOPIC",
+        help="none with a topic that this filter takes; repeatable",
+    )
+    kept = group.add_mutually_exclusive_group()
+    kept.add_argument("-R", "--no-retained", action="store_true", help="none that the server had kept")
+    kept.add_argument(
+        "--retained-only",
+        action="store_true",
+        help="those that the server had kept; the first other one ends it",
+    )
+    group.add_argument(
+        "--remove-retained",
+        action="store_true",
+        help="let the server forget each that it had kept, once it is printed",
+    )
+    group.add_argument("--no-local", action="store_true", help="none that this client publishes (MQTT 5.0)")
+    group.add_argument(
+        "--retain-as-published",
+        action="store_true",
+        help="leave the retain flag as it was published (MQTT 5.0)",
+    )
+    group.add_argument(
+        "--retain-handling",
+        choices=_RETAIN_HANDLING,
+        default="always",
+        help="when the server sends what it has kept: new is when there was no such subscription (MQTT 5.0)",
+    )
+    group = parser.add_argument_group("output")
+    shape = group.add_mutually_exclusive_group()
     shape.add_argument("-v", "--verbose", action="store_true", help="the topic in front of each payload")
     shape.add_argument("--json", action="store_true", help="a JSON object for each message")
-    options.add_connection(parser)
+    shape.add_argument(
+        "-F",
+        "--format",
+        type=_format,
+        help="a text with sequences such as %%t, %%p, %%q, as of mosquitto_sub: see docs/cli.md",
+    )
+    group.add_argument("-N", "--no-newline", action="store_true", help="no line end behind a message")
+    options.add_connection(parser, ("connect", "subscribe", "unsubscribe", "disconnect", "will"))
+
+
+def _format(text: str) -> list[Part]:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def run(args: argparse.Namespace) -> int:
     """Print messages; see ``add_arguments`` for when it ends how."""
-    if args.keep_session and not args.id:
-        raise CommandError("--keep-session needs an identifier: -i", USAGE)
-    args.topic = options.topics(args, args.topic)
-    logging.getLogger("headwater.client").addHandler(logging.NullHandler())
-    client = options.make_client(args, clean_session=not args.keep_session, auto_ack=False)
+    if args.topic or not args.unsubscribe or (args.url is not None and args.url.topic is not None):
+        args.topic = options.topics(args, args.topic)
+    if args.protocol_version != "5.0" and _flags(args):
+        raise CommandError(
+            "--no-local, --retain-as-published and --retain-handling need MQTT 5.0: -V mqttv5", USAGE
+        )
+    if args.no_local and any(name.startswith("$share/") for name in args.topic):
+        raise CommandError("--no-local is not for shared subscriptions (MQTT 5.0, 3.8.3.1)", USAGE)
+    client = options.make_client(args, auto_ack=False)
     code = options.run_until_signal(_subscribe(client, args))
     # Without a count a signal is the way to end.
     return OK if code > SIGNALLED and args.count is None else code
+
+
+def _flags(args: argparse.Namespace) -> int:
+    """The options of MQTT 5.0's SUBSCRIBE (3.8.3.1)."""
+    return (
+        (spec5.NO_LOCAL if args.no_local else 0)
+        | (spec5.RETAIN_AS_PUBLISHED if args.retain_as_published else 0)
+        | _RETAIN_HANDLING.index(args.retain_handling) << spec5.RETAIN_HANDLING_SHIFT
+    )
 
 
 async def _subscribe(client: Client, args: argparse.Namespace) -> int:
@@ -70,42 +144,85 @@ async def _subscribe(client: Client, args: argparse.Namespace) -> int:
     return OK
 
 
+async def _ask(client: Client, args: argparse.Namespace) -> None:
+    """SUBSCRIBE, and then UNSUBSCRIBE."""
+    if args.topic:
+        granted = await client.subscribe(
+            [(name, args.qos) for name in args.topic], options=_flags(args), properties=of(args, "subscribe")
+        )
+        for name, qos in zip(args.topic, granted, strict=True):
+            options.log.debug("subscribed to %r at QoS %d", str(name), qos)
+    if args.unsubscribe:
+        await client.unsubscribe(args.unsubscribe, properties=of(args, "unsubscribe"))
+        options.log.debug("unsubscribed from %s", ", ".join(map(repr, map(str, args.unsubscribe))))
+
+
 async def _print(client: Client, args: argparse.Namespace) -> None:
     out = sys.stdout.buffer
     left = args.count
     async with client:
-        await client.subscribe([(name, args.qos) for name in args.topic])
-        printed: list[Message] = []
-        async for message in client.messages:
-            out.write(_line(message, args))
-            printed.append(message)
-            if left is not None:
-                left -= 1
-            if not client.messages or left == 0:
-                # One write for a burst; and only what is printed is acknowledged.
+        options.show_connection(client)
+        await _ask(client, args)
+        if args.subscribed:
+            return
+        seen: list[Message] = []
+        over = False
+        while not over:
+            message = await client.messages.__anext__()
+            options.log.debug(
+                "%r%s", message, f", {sorted(message.properties)}" if message.properties else ""
+            )
+            if args.retained_only and not message.retain:
+                # Nor is it acknowledged.
+                over = True
+            else:
+                seen.append(message)
+                if _is_wanted(message, args):
+                    out.write(_line(message, args))
+                    if left is not None:
+                        left -= 1
+                        over = left == 0
+            if over or not client.messages:
+                # One write for a burst; and only what is printed is removed and acknowledged.
                 out.flush()
-                for message in printed:
+                for message in seen:
+                    if args.remove_retained and message.retain and _is_wanted(message, args):
+                        await client.publish(message.topic, b"", 1, True)
                     await message.ack()
-                printed.clear()
-            if left == 0:
-                return
+                seen.clear()
+    options.log.debug("disconnected")
+
+
+def _is_wanted(message: Message, args: argparse.Namespace) -> bool:
+    if args.no_retained and message.retain:
+        return False
+    return not any(message.topic.matches(pattern) for pattern in args.filter_out)
 
 
 def _line(message: Message, args: argparse.Namespace) -> bytes:
+    end = b"" if args.no_newline else b"\n"
+    if args.format is not None:
+        return render(args.format, Received(message, time.time_ns())) + end
     if args.json:
-        fields: dict[str, Any] = {
-            "time_ns": time.time_ns(),
-            "topic": str(message.topic),
-            "qos": message.qos,
-            "retain": message.retain,
-            "dup": message.dup,
-            "packet_id": message.mid or None,
-        }
-        try:
-            fields["payload"] = message.payload.decode()
-        except UnicodeDecodeError:
-            fields["payload_hex"] = message.payload.hex()
-        return json.dumps(fields).encode() + b"\n"
+        return json.dumps(_fields(message, args.protocol_version == "5.0")).encode() + end
     if args.verbose:
-        return message.topic.encode() + b" " + message.payload + b"\n"
-    return message.payload + b"\n"
+        return message.topic.encode() + b" " + message.payload + end
+    return message.payload + end
+
+
+def _fields(message: Message, with_properties: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "time_ns": time.time_ns(),
+        "topic": str(message.topic),
+        "qos": message.qos,
+        "retain": message.retain,
+        "dup": message.dup,
+        "packet_id": message.mid or None,
+    }
+    if with_properties:
+        fields["properties"] = plain(message.properties)
+    try:
+        fields["payload"] = message.payload.decode()
+    except UnicodeDecodeError:
+        fields["payload_hex"] = message.payload.hex()
+    return fields
