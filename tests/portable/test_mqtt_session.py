@@ -429,6 +429,35 @@ def test_publish_refusals() -> None:
     ] == [errors.ROOM] * 4
 
 
+def test_a_server_that_opens_too_many_gets_everything_across() -> None:
+    """However often the connection ends for it: what was delivered is acknowledged first, so each brings some more."""
+    e = Ends(ClientSession(b"c", 0, False, receive_window=3), ServerSession(window=16))
+    e.connect()
+    for n in range(10):
+        e.from_server.publish(b"t", bytes([n]), 2)
+    connections = 1
+    while e.at_client.payloads(2) != [bytes([n]) for n in range(10)]:
+        # The server sends all it may before it looks at an answer.
+        send(e.server, e.link().down)
+        status = 0
+        while status >= 0 and (e.link().down.waiting() or e.client.stalled):
+            status = receive(e.client, e.link().down)
+            send(e.client, e.link().up)
+        assert receive(e.server, e.link().up) >= 0
+        if status < 0:
+            assert status == errors.E_RX_WINDOW
+            connections += 1
+            assert connections < 10
+            e.lose()
+            e.open()
+            send(e.client, e.link().up)
+            assert receive(e.server, e.link().up) >= 0
+    e.run()
+    assert e.at_client.payloads(2) == [bytes([n]) for n in range(10)]
+    assert connections == 4
+    assert e.server.outbox.count == 0
+
+
 def test_open_qos_2_messages_are_bounded() -> None:
     """A peer with more of them open than there is room for: the connection ends, and nothing is delivered twice."""
     e = Ends(ClientSession(b"c", 0, False, receive_window=3), ServerSession(window=16))

@@ -48,6 +48,8 @@ _REPEATED = const(3)
 # In the place of a place among the open ids: a message at QoS 1; one at QoS 2 that has come before.
 _QOS_1 = const(-1)
 _REPETITION = const(-1)
+# What a handler answers when its packet is to be taken again later.
+_LATER = const(1)
 
 
 class Endpoint(Sender):
@@ -198,11 +200,16 @@ class Endpoint(Sender):
         return decode.publish(p) or self._take(p)
 
     def _take(self, p: Packet) -> int:
-        """Hand a message to the application and answer it, for which there is room: 0 or E_RX_WINDOW."""
+        """Hand a message to the application and answer it, for which there is room: 0 or E_RX_WINDOW.
+
+        _LATER when the answers before it are to leave first: what they acknowledge does not come again on the next
+        connection, so that a server which sends more than the window (mosquitto may, when it takes a session up again)
+        gets all of it across in the end.
+        """
         if p.head & 4:
             i = self._open(p.packet_id)
             if i < 0:
-                return 0 if i == _REPETITION else i
+                return 0 if i == _REPETITION else _LATER if self.tx_end else i
             self._deliver(self.on_message, p, i, p.packet_id, self.auto_ack)
         elif p.head & 2:
             _deliver_1(self, p)
@@ -429,14 +436,15 @@ def _messages(s: Endpoint, i: int, end: int) -> int:
             if p.head & 6 and s.tx_size - s.tx_end < _ACK_SIZE:
                 break
             # The packet is taken, even when its handler raises.
-            s.rx.start = i = stop
+            s.rx.start = stop
             if p.head & 6 == 0:
                 if s.on_message is not None:
                     s.on_message(p)
             elif p.head & 2:
                 _deliver_1(s, p)
             elif s._take(p):
-                return s.fail(errors.E_RX_WINDOW)
+                break
+            i = stop
         if s._turn != turn:
             return -1
     return i
@@ -465,7 +473,7 @@ def _packet(s: Endpoint, i: int, end: int) -> int:
     if bad < 0:
         return s.fail(bad)
     if bad:
-        # The answer has no room yet: the packet is taken again later.
+        # The answer has no room yet, or others must leave first: the packet is taken again later.
         s.stalled = True
         return i
     return stop
