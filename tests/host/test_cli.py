@@ -1,7 +1,9 @@
 """The command ``headwater`` itself: what it says of itself, and how it ends when it is called wrongly."""
 
+import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from headwater_host.cli import COMMANDS, main
+from headwater_host.commands import format as sequences
+from headwater_host.commands import properties, pub, sub
 from tests.host.command import HEADWATER, PACKAGES, environment, headwater
+from tools.toolchain import ROOT
 
 
 def test_help_lists_every_command() -> None:
@@ -148,6 +153,22 @@ def test_a_wrong_option_is_one_line_and_exit_code_2(
     assert (code, said.out) == (2, "")
     assert said.err.startswith("headwater")
     assert said.err.count("\n") == 1
+
+
+def test_the_documentation_has_every_option_property_and_sequence() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text()
+    for command in (pub, sub):
+        parser = argparse.ArgumentParser(conflict_handler="resolve")
+        command.add_arguments(parser)
+        options = [action.option_strings for action in parser._actions if action.dest != "help"]
+        assert [names for names in options if not any(f"`{name}" in text for name in names)] == []
+    rows = dict(re.findall(r"^\| `(\w+)`[^|]* \| (.*) \|$", text, re.M))
+    for packet in properties.PACKETS:
+        said = set(re.findall("`([a-z-]+)`", rows[packet]))
+        if "publish" in said:
+            said = said - {"publish"} | set(properties.names("publish"))
+        assert said == set(properties.names(packet))
+    assert [letter for letter in sequences.FIELDS if f"`%{letter}`" not in text] == []
 
 
 @pytest.mark.parametrize(

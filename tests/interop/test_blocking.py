@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from headwater.mqtt import spec5
 from headwater_host.aio import (
     MqttArgumentError,
     MqttConnectionError,
@@ -46,6 +47,28 @@ def no_thread_is_left() -> Iterator[None]:
 
 def client_of(broker: Mosquitto, **options: Any) -> Client:
     return Client(HOST, broker.port, **options)
+
+
+def test_properties_of_5_0(broker: Mosquitto) -> None:
+    client = client_of(broker, protocol="5.0", identifier="b5", clean_session=False, session_expiry=100)
+    with client:
+        assert "topic_alias_maximum" in client.server_properties
+        options = spec5.NO_LOCAL
+        client.subscribe("b5/mine", 1, options=options)
+        client.subscribe("b5", 1, properties={"subscription_identifier": 5})
+        for topic in ("b5/mine", "b5"):
+            client.publish(topic, b"1", 1, properties={"content_type": "x"})
+        message = client.get(10)
+        assert str(message.topic) == "b5"
+        assert message.properties == {"content_type": "x", "subscription_identifier": [5]}
+        client.unsubscribe("b5", properties={"user_property": [("a", "b")]})
+        client.disconnect_properties = {"session_expiry_interval": 0}
+    with client:
+        assert not client.session_present
+        client.disconnect_properties = {"content_type": "x"}
+        with pytest.raises(MqttArgumentError):
+            client.disconnect()
+        assert not client.connected
 
 
 @pytest.mark.parametrize("call", ["publish", "post"])

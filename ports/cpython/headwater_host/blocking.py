@@ -89,9 +89,11 @@ class Client:
 
     def disconnect(self) -> None:
         """Say DISCONNECT and close. Who waits in a call hears of it (MqttConnectionError); twice is harmless."""
-        with contextlib.suppress(MqttConnectionError):
-            self._run(self._client.__aexit__(None, None, None))
-        self._stop()
+        try:
+            with contextlib.suppress(MqttConnectionError):
+                self._run(self._client.__aexit__(None, None, None))
+        finally:
+            self._stop()
 
     def __enter__(self) -> "Client":
         """``connect``."""
@@ -113,6 +115,20 @@ class Client:
     def session_present(self) -> bool:
         """Whether the server had kept the session when it accepted the last connection."""
         return self._client.session_present
+
+    @property
+    def server_properties(self) -> Properties:
+        """What the server said of itself in CONNACK (MQTT 5.0)."""
+        return self._client.server_properties
+
+    @property
+    def disconnect_properties(self) -> Properties | None:
+        """What DISCONNECT is to say besides (MQTT 5.0)."""
+        return self._client.disconnect_properties
+
+    @disconnect_properties.setter
+    def disconnect_properties(self, properties: Properties | None) -> None:
+        self._client.disconnect_properties = properties
 
     @property
     def identifier(self) -> str:
@@ -152,10 +168,18 @@ class Client:
         self._run(self._client.drain(timeout))
 
     def subscribe(
-        self, topic: str | Sequence[tuple[str, int]], qos: int = 0, *, timeout: float | None = None
+        self,
+        topic: str | Sequence[tuple[str, int]],
+        qos: int = 0,
+        *,
+        timeout: float | None = None,
+        options: int = 0,
+        properties: Properties | None = None,
     ) -> tuple[int, ...]:
         """As of ``aio.Client``: the QoS that the server granted, for each filter."""
-        return self._run(self._client.subscribe(topic, qos, timeout=timeout))
+        return self._run(
+            self._client.subscribe(topic, qos, timeout=timeout, options=options, properties=properties)
+        )
 
     def unsubscribe(
         self,
