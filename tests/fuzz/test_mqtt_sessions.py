@@ -166,6 +166,9 @@ class Delivery(RuleBasedStateMachine):
 
     @rule(up=st.booleans(), qos=st.integers(0, 2), size=st.integers(0, 30) | st.integers(150, 200))
     def publish(self, up: bool, qos: int, size: int) -> None:
+        if not up and not self.ends.server._has_session:
+            # There is nobody to keep it for: the session begins with the next CONNECT, and with nothing in it.
+            return
         outgoing = self.ends.from_client if up else self.ends.from_server
         status = outgoing.publish(b"t", self._payload(size), qos)
         allowed = (errors.E_AGAIN, errors.E_TOO_LARGE, errors.E_OFFLINE) if qos == 0 else (errors.E_WINDOW,)

@@ -208,7 +208,10 @@ def test_wrong_words_are_an_error(words: list[str], capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as caught:
         capture(*words)
     assert caught.value.code == 2
-    assert "usage:" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.startswith("headwater capture")
+    assert err.endswith("--help)\n")
+    assert len(err.splitlines()) == 1
 
 
 def command(*words: object) -> "subprocess.Popen[bytes]":

@@ -1,3 +1,4 @@
+# heap: 512K
 """MQTT 5.0: topic aliases, of either direction; and the largest packet."""
 
 from pipe import Link, Outgoing, Wire, drain, feed, packets, receive

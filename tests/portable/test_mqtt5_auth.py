@@ -1,3 +1,4 @@
+# heap: 512K
 """MQTT 5.0: enhanced authentication (4.12), at the beginning of a connection and within it."""
 
 from pipe import Link, Wire, drain, feed, receive, send
