@@ -4,7 +4,6 @@ A tool that is missing skips a test on a user's machine, with the reason, and fa
 """
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +15,11 @@ from tools.broker import Mosquitto
 from tools.rabbitmq import RabbitMq
 
 _MARKER = "needs_"
-_missing: Counter[str] = Counter()
+
+
+def _missing(name: str) -> str:
+    tool = toolchain.TOOLS[name]
+    return f"{name} ({tool.what}) is missing: {tool.get}"
 
 
 def require(name: str) -> Path:
@@ -24,9 +27,7 @@ def require(name: str) -> Path:
     path = toolchain.find(name)
     if path is not None:
         return path
-    tool = toolchain.TOOLS[name]
-    _missing[name] += 1
-    reason = f"{name} ({tool.what}) is missing: {tool.get}"
+    reason = _missing(name)
     if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
@@ -48,11 +49,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _missing:
+    # From the reports, because the tests may have run in other processes.
+    reports = [
+        str(r.longrepr)
+        for kind in ("skipped", "failed", "error")
+        for r in terminalreporter.stats.get(kind, ())
+    ]
+    counts = {name: sum(_missing(name) in report for report in reports) for name in toolchain.TOOLS}
+    if any(counts.values()):
         terminalreporter.section("tools that were missing")
-        for name, count in sorted(_missing.items()):
+        for name, count in sorted(counts.items()):
             tool = toolchain.TOOLS[name]
-            terminalreporter.write_line(f"{name} ({tool.what}), wanted by {count} tests: {tool.get}")
+            if count:
+                terminalreporter.write_line(f"{name} ({tool.what}), wanted by {count} tests: {tool.get}")
 
 
 @pytest.fixture(scope="session")

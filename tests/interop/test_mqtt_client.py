@@ -402,12 +402,15 @@ def test_a_broker_that_is_killed(mosquitto: Start) -> None:
         while not database.exists() or b"killed/#" not in database.read_bytes():
             assert time.monotonic() < deadline
             listener.client.wait(20)
+        # At 3.1 the ids of a forgotten life are released before the first message at QoS 2, by a broker that answers.
+        assert talker.client.publish(b"before", b"", 2) > 0
+        talker.client.flush(5000)
         os.kill(broker.pid, signal.SIGSTOP)
         for n in range(8):
             assert talker.client.publish(b"killed/x", bytes([n]), 1 + n % 2) > 0
         assert talker.client.wait(50) == 0
         first = talker.dialer.opened[-1]
-        assert sum(head >> 4 == 3 for head, _, _ in packets(first.sent)) == 8
+        assert sum(head >> 4 == 3 for head, _, _ in packets(first.sent)) == 1 + 8
         broker.kill()
         broker.start()
         for one in (listener, talker):
@@ -420,7 +423,7 @@ def test_a_broker_that_is_killed(mosquitto: Start) -> None:
         listener.until(lambda: len(set(listener.payloads())) == 8)
         listener.settle()
         assert (listener.numbers(1), listener.numbers(2)) == ([0, 2, 4, 6], [1, 3, 5, 7])
-        assert len(talker.delivered) == 8
+        assert len(talker.delivered) == 1 + 8
         for one in (listener, talker):
             one.client.disconnect()
 
