@@ -118,11 +118,9 @@ class Outgoing:
         status = 0
         if qos in _QOS and properties is None:
             status = self._session.hand_in(name, data, qos << 1 | (1 if retain else 0))
-        if status > 0:
-            connection.push()
-            return status
-        # With properties; or why not: nothing has happened yet.
-        status = self._session.offer(name, data, qos, retain, properties)
+        if status <= 0:
+            # With properties; or why not: nothing has happened yet.
+            status = self._session.offer(name, data, qos, retain, properties)
         if status > 0:
             connection.push()
             return status

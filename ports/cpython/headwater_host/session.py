@@ -252,8 +252,6 @@ class HostClientSession5(HostClient, ClientSession5):
         retain: bool,
         properties: Properties | None,
     ) -> int:
-        if not properties:
-            return self.publish(topic, payload, qos, retain)
         return self.publish(topic, payload, qos, retain, encode(properties, 1 << spec.PUBLISH))
 
     def frame(

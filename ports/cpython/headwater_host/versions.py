@@ -44,17 +44,18 @@ def make_session(
     will_topic = topic_bytes(will.topic) if will else b""
     will_payload = field("will", bytes(payload_bytes(will.payload))) if will else b""
     will_block = encode(will.properties, props.WILL_PROPERTIES) if will else b""
-    block = encode(properties, _CONNECT)
+    said = list(items(properties, _CONNECT))
+    said_size = sum(props.size_of(*item) for item in said)
     if is_5:
         options |= {
             "session_expiry": -1 if session_expiry is None else session_expiry,
-            "properties_size": len(block) + _ANNOUNCED,
+            "properties_size": said_size + _ANNOUNCED,
         }
     session = SESSIONS[protocol](
         field("identifier", identifier) or b"",
         user=field("username", username),
         password=field("password", password),
-        room=len(will_topic) + len(will_payload or b"") + len(will_block) + len(block) + _ANNOUNCED,
+        room=len(will_topic) + len(will_payload or b"") + len(will_block) + said_size + _ANNOUNCED,
         **options,
     )
     if will:
@@ -62,8 +63,8 @@ def make_session(
         if session.set_will(will_topic, will_payload or b"", will.qos, will.retain, *more):
             raise MqttArgumentError("a will's QoS is 0, 1 or 2")
     if isinstance(session, HostClientSession5):
-        for ident, value, value2 in items(properties, _CONNECT):
-            if session.connect_properties.add(ident, value, value2):
+        for item in said:
+            if session.connect_properties.add(*item):
                 raise MqttArgumentError("the session says this property itself, or it is said twice")
     return session
 
