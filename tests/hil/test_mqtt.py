@@ -168,13 +168,18 @@ def test_power_cuts_lose_and_double_nothing_that_was_acknowledged(
         board.put(ACKNOWLEDGED, b"")
         for start in range(ROUNDS):
             board.start(program(start, 1_000_000))
-            time.sleep(0.4 + 0.13 * start)  # somewhere in the middle: that is the test
+            deadline = time.monotonic() + 20
+            # In the middle of much that is under way, and not so late that the record fills the flash.
+            while arrived[start] < 40 + 37 * start:
+                assert time.monotonic() < deadline, f"only {arrived[start]} arrived"
+                time.sleep(0.001)
             board.power_cut()
             board.power_on()
             board.soft_reset()
         assert board.exec(program(ROUNDS, 50), timeout=60).endswith("done\n")
 
     received: Counter[tuple[int, int]] = Counter()
+    arrived: Counter[int] = Counter()
 
     async def listen() -> None:
         async with Client(host, port, identifier="hil-listener", clean_session=True) as client:
@@ -187,11 +192,16 @@ def test_power_cuts_lose_and_double_nothing_that_was_acknowledged(
                     break
                 start, n = json.loads(message.payload)
                 received[start, n] += 1
+                arrived[start] += 1
             await board_run
 
-    asyncio.run(asyncio.wait_for(listen(), 100))
+    try:
+        asyncio.run(asyncio.wait_for(listen(), 100))
+        record = board.get(ACKNOWLEDGED).decode()
+    finally:
+        board.remove(ACKNOWLEDGED)
     acknowledged = {}
-    for line in board.get(ACKNOWLEDGED).decode().splitlines():
+    for line in record.splitlines():
         start, n, qos = json.loads(line)
         acknowledged[start, n] = qos
     assert {start for start, _ in acknowledged} == set(range(ROUNDS + 1)), "a round acknowledged nothing"

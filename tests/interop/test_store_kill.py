@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ from headwater_host.store import SqliteOutbox
 from tools.broker import Mosquitto
 
 LIVES = 12
+MESSAGES = 3000
+WINDOW = 8
 
 PUBLISHER = """
 import asyncio, sys, time
@@ -138,40 +141,34 @@ def test_a_publisher_that_is_killed(mosquitto: Callable[..., Mosquitto], tmp_pat
 
 @pytest.mark.needs_mosquitto
 def test_a_receiver_that_is_killed(mosquitto: Callable[..., Mosquitto], tmp_path: Path) -> None:
-    broker = mosquitto(settings={"max_queued_messages": 0, "max_inflight_messages": 8})
+    broker = mosquitto(settings={"max_queued_messages": 0, "max_inflight_messages": WINDOW})
     store, taken = tmp_path / "store.db", tmp_path / "taken.txt"
     code = RECEIVER.format(path=sys.path, port=broker.port, store=str(store), taken=str(taken))
     numbers = random.Random("taker")
-    process = start(code)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "online\n"
 
     async def feed() -> None:
         async with Client("127.0.0.1", broker.port) as client:
-            for n in range(3000):
+            for n in range(MESSAGES):
                 await client.publish("down", str(n), qos=1 + (n % 10 > 0))
             await client.publish("down", "end", qos=2)
 
     thread = threading.Thread(target=asyncio.run, args=(feed(),))
-    thread.start()
-    killed = 0
-    while True:
-        try:
-            process.wait(numbers.uniform(0.05, 0.3) if killed < LIVES else 60)
-            break
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
-            killed += 1
-            process = start(code)
+    fed = False
+    # Each life is ended when so many bytes have been noted, by messages of some 27 each.
+    for end in sorted(numbers.randrange(50, 10 * MESSAGES) for _ in range(LIVES)):
+        with start(code) as process:
             assert process.stdout is not None
-            process.stdout.readline()
-    if process.stdout is not None:
-        process.stdout.close()
+            assert process.stdout.readline() == "online\n"
+            if not fed:
+                thread.start()
+                fed = True
+            while taken.stat().st_size < end and process.poll() is None:
+                time.sleep(0.0005)
+            assert process.poll() is None, "it ended before it was killed"
+            process.send_signal(signal.SIGKILL)
+    with start(code) as process:
+        assert process.wait(60) == 0
     thread.join()
-    assert killed > 3
     seen: list[str] = []
     acknowledged: set[str] = set()
     for line in taken.read_text().splitlines():
@@ -182,9 +179,9 @@ def test_a_receiver_that_is_killed(mosquitto: Callable[..., Mosquitto], tmp_path
         if payload != "end" and int(payload) % 10 > 0:
             assert payload not in acknowledged, "acknowledged at QoS 2, and received again"
         seen.append(payload)
-    assert set(seen) == {str(n) for n in range(3000)} | {"end"}, "lost"
+    assert set(seen) == {str(n) for n in range(MESSAGES)} | {"end"}, "lost"
     doubled = [payload for payload, times in Counter(seen).items() if times > 1]
-    assert len([payload for payload in doubled if int(payload) % 10 > 0]) <= killed * 8, "more than were open"
+    assert len([payload for payload in doubled if int(payload) % 10 > 0]) <= LIVES * WINDOW, "more than were open"
 
 
 @pytest.mark.needs_mosquitto

@@ -505,5 +505,8 @@ class Client:
             connection.push()
             if connection.paused:
                 await connection.writable(self.timeout)
-        elif isinstance(self.session.outbox, GrowingOutbox):
-            self.session.outbox.sync()
+        box = self.session.outbox
+        if getattr(box, "unsynced", False):
+            # It is acknowledged when it is in the store, together with what else this turn brings.
+            await asyncio.sleep(0)
+            box.sync()

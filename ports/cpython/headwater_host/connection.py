@@ -95,9 +95,10 @@ class Connection(asyncio.BufferedProtocol):
         session.now = self.now_ms()
         status = session.feed(nbytes)
         while status == 0 and session.stalled:
-            self.flush()
+            self._send()
             status = session.feed(0)
-        self.flush()
+        # What only ends a message can wait for the tick.
+        self._send()
         if status:
             self.drop(status)
         elif session.state == CLOSING:
@@ -163,7 +164,12 @@ class Connection(asyncio.BufferedProtocol):
         self.flush()
 
     def flush(self) -> None:
-        """Hand everything that can be sent to the transport, in one write."""
+        """Hand everything that can be sent to the transport, in one write; a store keeps what has to wait as well."""
+        self._send()
+        if self._sync is not None:
+            self._keep()
+
+    def _send(self) -> None:
         if self._over:
             return
         session = self.session
@@ -245,7 +251,6 @@ class Connection(asyncio.BufferedProtocol):
                 self.write(self._probe)
         status = session.poll(now)
         self.flush()
-        self._keep()
         if status:
             self.drop(status)
             return
@@ -272,7 +277,6 @@ class Connection(asyncio.BufferedProtocol):
         The session is free for another connection at once.
         """
         self.flush()
-        self._keep()
         self._finish()
         self._close_transport()
         if self.transport is not None:
