@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,9 @@ def check_far_end(received: list[tuple[int, str]], handed: list[tuple[int, str]]
         here = [payload for level, payload in received if level == qos]
         first = list(dict.fromkeys(here))
         assert set(there) <= set(first), ("lost", sorted(set(there) - set(first)))
-        assert first == sorted(first, key=lambda payload: [int(part) for part in payload.split(".")])
+        order = [[int(part) for part in payload.split(".")] for payload in first]
+        for before, after in pairwise(range(len(order))):
+            assert order[before] < order[after], ("swapped", qos, first[max(0, before - 20) : after + 20])
         if qos == 2:
             assert len(here) == len(first), Counter(here).most_common(3)
 
