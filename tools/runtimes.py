@@ -11,6 +11,8 @@ from tools import toolchain
 
 Result = subprocess.CompletedProcess[str]
 _RUN_WASM = Path(__file__).with_name("wasm") / "run.mjs"
+#: Bytes in one argument, or one folder of the module path, of the unix build: it interns them, and dies of longer ones.
+LONGEST_ARGUMENT = 255
 
 
 def _tool(name: str) -> Path:
@@ -29,7 +31,13 @@ def run_unix(
     heap: int = 2 << 20,
     timeout: float = 100,
 ) -> Result:
-    """Run ``script`` on the unix build, with ``path`` as module path; it sees all of this machine, not only ``see``."""
+    """Run ``script`` on the unix build, with ``path`` as module path; it sees all of this machine, not only ``see``.
+
+    Raises ValueError for what is longer than ``LONGEST_ARGUMENT``.
+    """
+    for word in (str(script), *arguments, *map(str, path)):
+        if len(os.fsencode(word)) > LONGEST_ARGUMENT:
+            raise ValueError(f"more than {LONGEST_ARGUMENT} bytes are too long for MicroPython: {word}")
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),
         "MICROPYPATH": ":".join([*map(str, path), ".frozen"]),

@@ -7,7 +7,7 @@ import pytest
 
 from tests import bundles
 from tools import mpy
-from tools.runtimes import RUNTIMES, Result, declared_heap
+from tools.runtimes import LONGEST_ARGUMENT, RUNTIMES, Result, declared_heap
 from tools.toolchain import ROOT
 
 PORTABLE = ROOT / "tests" / "portable"
@@ -106,3 +106,15 @@ def test_wasm_runner_passes_the_exit_status_on(code: int, tmp_path: Path) -> Non
     script.write_text(f"import sys\nprint('caf\\u00e9', end='')\nsys.exit({code})\n")
     done = RUNTIMES["wasm"](script)
     assert (done.stdout, done.returncode) == ("café", code)
+
+
+@pytest.mark.needs_micropython
+def test_what_is_too_long_for_micropython_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint(len(sys.argv[1]))\n")
+    assert RUNTIMES["micropython"](script, "x" * LONGEST_ARGUMENT).stdout == f"{LONGEST_ARGUMENT}\n"
+    longer = "é" * (LONGEST_ARGUMENT // 2 + 1)
+    with pytest.raises(ValueError, match="too long"):
+        RUNTIMES["micropython"](script, longer)
+    with pytest.raises(ValueError, match="too long"):
+        RUNTIMES["micropython"](script, path=[tmp_path / longer])

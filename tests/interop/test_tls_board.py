@@ -32,8 +32,9 @@ def broker(mosquitto: StartBroker, pki: Pki) -> Mosquitto:
 def run(scenario: str, port: int, timeout: float = 60, **arguments: object) -> str:
     """What the program prints; it must end by itself, and well."""
     values = {"scenario": scenario, "host": HOST, "port": port, **arguments}
+    words = [json.dumps(pair, default=str) for pair in values.items()]
     path = [mpy.compiled(mpy.SDK), mpy.compiled(mpy.BOARD_PORT)]
-    done: Result = run_unix(PROGRAM, json.dumps(values, default=str), path=path, timeout=timeout)
+    done: Result = run_unix(PROGRAM, *words, path=path, timeout=timeout)
     assert done.returncode == 0, done.stdout
     return done.stdout.strip()
 

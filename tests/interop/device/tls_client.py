@@ -1,4 +1,4 @@
-"""A board's client over TLS; what it is to do comes as JSON: ``scenario``, and the arguments of ``Tls``."""
+"""A board's client over TLS; what it is to do comes as pairs in JSON: ``scenario``, and the arguments of ``Tls``."""
 
 import gc
 import json
@@ -17,7 +17,7 @@ from headwater_board.tls import Tls  # noqa: E402
 gc.collect()
 module = gc.mem_alloc() - before
 
-arguments = json.loads(sys.argv[1])
+arguments = dict([json.loads(word) for word in sys.argv[1:]])
 scenario = arguments.pop("scenario")
 signal = arguments.pop("signal", 0)
 for name in arguments.pop("as_bytes", ()):
