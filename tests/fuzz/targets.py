@@ -10,7 +10,14 @@ from pathlib import Path
 
 import vectors
 
-from tests.fuzz import target_buffers, target_journal, target_link, target_packets, target_sessions
+from tests.fuzz import (
+    target_buffers,
+    target_hub,
+    target_journal,
+    target_link,
+    target_packets,
+    target_sessions,
+)
 from tests.fuzz.ends import KINDS
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -83,5 +90,6 @@ TARGETS = {
         Target("link-frames", target_link.frames, longest=600),
         Target("link-session", target_link.link_session, longest=800),
         Target("link-pair", target_link.link_pair, longest=800),
+        Target("hub-conditions", target_hub.condition, longest=200),
     )
 }

@@ -1,0 +1,223 @@
+"""The condition of a subscription: read once, asked for each message (FMQ, section 4).
+
+    condition = Condition('alarm && (celsius >= 21.5 || !indoors)')
+    condition(topic, tags, payload.get)
+
+An operand is the name of a tag, or a comparison ``name op literal``. A name is ``topic`` or a key of the payload. It
+begins with a letter or ``_``; letters, digits and ``_ - . / : $ @ #`` follow. A literal is an integer, a decimal, a
+text in double or single quotes (``\\\\`` before a quote or a ``\\\\``), ``true`` or ``false``. Numbers are compared as they
+are, whatever their size: never as rounded floats. A text is compared by code points; ``true`` and ``false`` only with
+``==`` and ``!=``.
+
+A condition is at most 4096 characters long, and 32 levels deep; both reading and asking take time in proportion to its
+length.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Collection
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from headwater_host.hub.errors import TOPIC_FILTER_INVALID, RefusedError
+
+LONGEST = 4096
+DEEPEST = 32
+
+#: A key of the payload: its value, or None when there is none.
+Lookup = Callable[[str], object]
+_Test = Callable[[str, Collection[str], Lookup], bool]
+
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_TOKEN = re.compile(
+    r"""(?P<space>[ \t\r\n]+)
+    |(?P<name>[^\W\d][\w.$:@/#-]*)
+    |(?P<number>-?[0-9]+(?:\.[0-9]+)?)(?![\w.])
+    |(?P<text>"(?:[^"\\]|\\["'\\])*"|'(?:[^'\\]|\\["'\\])*')
+    |(?P<op>\|\||&&|==|!=|<=|>=|[!<>()])""",
+    re.VERBOSE,
+)
+_NUMBERS = (int, float, Decimal)
+# An integer of more bits is beyond every literal that fits into a condition.
+_BEYOND = 4 * LONGEST
+_WORDS = {"true": True, "false": False}
+
+
+class ConditionError(RefusedError):
+    """It cannot be read: ``column`` is where, the first character being 1."""
+
+    def __init__(self, column: int, text: str):
+        super().__init__(TOPIC_FILTER_INVALID, f"column {column}: {text}")
+        self.column = column
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    column: int
+
+
+def _tokens(source: str) -> list[_Token]:
+    tokens = []
+    at = 0
+    while at < len(source):
+        match = _TOKEN.match(source, at)
+        if match is None:
+            raise ConditionError(at + 1, _what_is_wrong(source, at))
+        kind = match.lastgroup or ""
+        if kind != "space":
+            tokens.append(_Token(kind, match[0], at + 1))
+        at = match.end()
+    tokens.append(_Token("end", "", len(source) + 1))
+    return tokens
+
+
+def _what_is_wrong(source: str, at: int) -> str:
+    c = source[at]
+    if c in "\"'":
+        return "this text has no end, or a \\ that is not before a quote or a \\"
+    if c in "|&=":
+        return f"{c!r} stands twice or not at all"
+    if c.isascii() and (c.isdigit() or c == "-"):
+        return "this is no number: an integer or a decimal such as -12.5"
+    return f"{c!r} has no meaning here"
+
+
+class Condition:
+    """``source``, read. Called with a message's topic, its tags and a look into its payload, says whether it is true.
+
+    ``names`` are the payload's keys that it looks at: without any, nobody needs to decode the payload. An empty
+    condition is true. Raises ConditionError.
+    """
+
+    def __init__(self, source: str):
+        if len(source) > LONGEST:
+            raise ConditionError(LONGEST + 1, f"a condition has at most {LONGEST} characters")
+        self.source = source
+        self.names: set[str] = set()
+        self._tokens = _tokens(source)
+        self._at = 0
+        self._test: _Test = _always
+        if self._tokens[0].kind != "end":
+            self._test = self._any(0)
+            if self._next.kind != "end":
+                raise self._expected("&&, || or the end")
+        del self._tokens
+
+    def __call__(self, topic: str, tags: Collection[str], lookup: Lookup) -> bool:
+        """Whether it is true of a message."""
+        return self._test(topic, tags, lookup)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _next(self) -> _Token:
+        return self._tokens[self._at]
+
+    def _take(self, text: str) -> bool:
+        token = self._next
+        if token.kind != "op" or token.text != text:
+            return False
+        self._at += 1
+        return True
+
+    def _expected(self, what: str) -> ConditionError:
+        token = self._next
+        found = "the end" if token.kind == "end" else repr(token.text)
+        return ConditionError(token.column, f"{what} belongs here, not {found}")
+
+    def _any(self, depth: int) -> _Test:
+        parts = [self._all(depth)]
+        while self._take("||"):
+            parts.append(self._all(depth))
+        if len(parts) == 1:
+            return parts[0]
+        return lambda topic, tags, lookup: any(part(topic, tags, lookup) for part in parts)
+
+    def _all(self, depth: int) -> _Test:
+        parts = [self._not(depth)]
+        while self._take("&&"):
+            parts.append(self._not(depth))
+        if len(parts) == 1:
+            return parts[0]
+        return lambda topic, tags, lookup: all(part(topic, tags, lookup) for part in parts)
+
+    def _not(self, depth: int) -> _Test:
+        wanted = True
+        while self._take("!"):
+            wanted = not wanted
+        test = self._operand(depth)
+        return test if wanted else lambda topic, tags, lookup: not test(topic, tags, lookup)
+
+    def _operand(self, depth: int) -> _Test:
+        token = self._next
+        if self._take("("):
+            if depth == DEEPEST:
+                raise ConditionError(token.column, f"a condition has at most {DEEPEST} levels of parentheses")
+            test = self._any(depth + 1)
+            if not self._take(")"):
+                raise self._expected("&&, || or ')'")
+            return test
+        if token.kind != "name" or token.text in _WORDS:
+            raise self._expected("the name of a tag, of a key or 'topic'")
+        self._at += 1
+        op = self._next.text
+        if self._next.kind != "op" or op not in _OPERATORS:
+            return lambda topic, tags, lookup: token.text in tags
+        self._at += 1
+        return self._comparison(token.text, op)
+
+    def _comparison(self, name: str, op: str) -> _Test:
+        token = self._next
+        if token.kind == "name" and token.text in _WORDS:
+            if op not in ("==", "!="):
+                raise ConditionError(token.column, f"{token.text} is compared with == or !=, not with {op}")
+            holds = _truth(op, _WORDS[token.text])
+        elif token.kind == "number":
+            holds = _number(op, Decimal(token.text) if "." in token.text else int(token.text))
+        elif token.kind == "text":
+            holds = _text(op, re.sub(r"\\(.)", r"\1", token.text[1:-1]))
+        else:
+            raise self._expected("a number, a text in quotes, true or false")
+        self._at += 1
+        if name == "topic":
+            return lambda topic, tags, lookup: holds(topic)
+        self.names.add(name)
+        return lambda topic, tags, lookup: holds(lookup(name))
+
+
+def _always(topic: str, tags: Collection[str], lookup: Lookup) -> bool:
+    return True
+
+
+def _truth(op: str, literal: bool) -> Callable[[object], bool]:
+    compare = _OPERATORS[op]
+    return lambda value: isinstance(value, bool) and compare(value, literal)
+
+
+def _text(op: str, literal: str) -> Callable[[object], bool]:
+    compare = _OPERATORS[op]
+    return lambda value: isinstance(value, str) and compare(value, literal)
+
+
+def _number(op: str, literal: int | Decimal) -> Callable[[object], bool]:
+    compare = _OPERATORS[op]
+
+    def holds(value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, _NUMBERS):
+            return False
+        if isinstance(value, int):
+            # Making a decimal of an integer of megabytes takes hours; its sign says how it compares.
+            return compare(value, 0 if value.bit_length() > _BEYOND else literal)
+        if value != value:  # NaN is different from everything, and nothing else
+            return op == "!="
+        return compare(value, literal)
+
+    return holds

@@ -1,0 +1,26 @@
+"""What the hub refuses, and what it cannot do."""
+
+from headwater.names5 import code_name
+
+#: Reason codes of refusals (MQTT 5.0, 2.4).
+NOT_AUTHORIZED = 0x87
+TOPIC_FILTER_INVALID = 0x8F
+TOPIC_NAME_INVALID = 0x90
+QUOTA_EXCEEDED = 0x97
+PROTOCOL_ERROR = 0x82
+IMPLEMENTATION_ERROR = 0x83
+
+
+class RefusedError(Exception):
+    """What a client asked for is not done. ``reason`` is a reason code of MQTT 5, the text is for its user."""
+
+    def __init__(self, reason: int, text: str):
+        super().__init__(text)
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"RefusedError({code_name(self.reason, 0)}: {self})"
+
+
+class StorageError(Exception):
+    """The file cannot be opened, is damaged, is something else; or it cannot be written."""
