@@ -423,7 +423,7 @@ def test_only_when_all_servers_refuse() -> None:
 
 
 def test_it_gives_up_when_connect_cannot_be_built() -> None:
-    for client_id, status in ((bytes(600), errors.E_TOO_LARGE), (bytes(70000), errors.E_ARGUMENT)):
+    for client_id, status in ((b"c" * 600, errors.E_TOO_LARGE), (bytes(70000), errors.E_ARGUMENT)):
         k = Kept()
         k.client.session.client_id = client_id
         k.keeper.start()

@@ -114,19 +114,20 @@ def test_authenticate_says_what_is_wrong() -> None:
     assert s.e.client.authenticate(step(0)) == errors.E_OFFLINE
     s.e.connect()
     assert s.e.client.authenticate(5) == errors.E_ARGUMENT  # type: ignore[arg-type]
-    assert (
-        s.e.client.authenticate(
-            made((spec5.AUTHENTICATION_DATA, bytes(280)), (spec5.AUTHENTICATION_METHOD, b""))
-        )
-        == 0
-    )
+    # The method of CONNECT, and no other.
+    for method in (b"", b"STEP", b"STEPS1", b"OTHER"):
+        assert s.e.client.authenticate(made((spec5.AUTHENTICATION_METHOD, method))) == errors.E_ARGUMENT
+    assert s.e.client.authenticate(made((spec5.AUTHENTICATION_DATA, b"2"))) == errors.E_ARGUMENT
+    assert s.e.client.out() == 0
     assert online5().client.authenticate(step(0)) == errors.E_STATE
     small = ClientSession5(b"c", tx_size=40)
     small.on_auth = lambda p: None
+    assert small.connect_properties.add(spec5.AUTHENTICATION_METHOD, b"STEPS") == 0
     small.connect(0)
     drain(small)
     assert feed(small, b"\x20\x03\x00\x00\x00") == 0
-    assert small.authenticate(made((spec5.AUTHENTICATION_DATA, bytes(50)))) == errors.E_TOO_LARGE
+    long = made((spec5.AUTHENTICATION_METHOD, b"STEPS"), (spec5.AUTHENTICATION_DATA, bytes(50)))
+    assert small.authenticate(long) == errors.E_TOO_LARGE
     small.publish(b"t", bytes(20))
     assert small.authenticate(step(0)) == errors.E_AGAIN
 

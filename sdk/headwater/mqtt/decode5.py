@@ -189,11 +189,16 @@ def _block_to_end(p: Packet5, at: int) -> int:
 
 
 def _may_stand(p: Packet5, at: int) -> bool:
-    """Whether the reason code at ``at`` is one of this packet's (2.4)."""
+    """Whether the reason code at ``at`` is one of this packet's."""
     p.bad_at = at
+    return code_of(p.head >> 4, p.buf[at])
+
+
+def code_of(packet_type: int, code: int) -> bool:
+    """Whether a packet of this type may have this reason code (2.4)."""
     for i in range(0, len(CODES), 3):
-        if CODES[i] == p.buf[at]:
-            return (CODES[i + 1] << 8 | CODES[i + 2]) >> (p.head >> 4) & 1 != 0
+        if CODES[i] == code:
+            return (CODES[i + 1] << 8 | CODES[i + 2]) >> packet_type & 1 != 0
     return False
 
 

@@ -8,7 +8,7 @@ where a function says so.
 
 from headwater.errors import E_ARGUMENT, E_TOO_LARGE
 from headwater.mqtt import spec
-from headwater.wire import const, put_block, put_varint, varint_size
+from headwater.wire import check_utf8, const, put_block, put_varint, varint_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,12 +108,13 @@ def connect(
 ) -> int:
     """CONNECT (3.1), of the version whose name and level ``protocol`` is. ``keep_alive`` in seconds, 0 … 65 535.
 
-    5.0 has blocks of properties. E_ARGUMENT: a string above 65 535 bytes, keep_alive or will_qos out of range; and
-    before 5.0, a password without a user name (3.1.2.9), an empty client id without a clean session (3.1.3.1).
+    5.0 has blocks of properties. E_ARGUMENT: a string above 65 535 bytes, a client id or user name that is no UTF-8 or
+    has U+0000 (1.5.3), keep_alive or will_qos out of range; and before 5.0, a password without a user name (3.1.2.9),
+    an empty client id without a clean session (3.1.3.1).
     """
     n = len(protocol) + 5 + len(client_id) + len(properties)
     flags = spec.CLEAN_SESSION if clean else 0
-    bad = len(client_id) > 65535 or not 0 <= keep_alive <= 65535 or not (client_id or clean or properties)
+    bad = _no_text(client_id) or not 0 <= keep_alive <= 65535 or not (client_id or clean or properties)
     if will_topic is not None:
         n += 4 + len(will_topic) + len(will_payload) + len(will_properties)
         flags |= spec.WILL | will_qos << spec.WILL_QOS_SHIFT
@@ -123,7 +124,7 @@ def connect(
     if user is not None:
         n += 2 + len(user)
         flags |= spec.USER_NAME
-        bad = bad or len(user) > 65535
+        bad = bad or _no_text(user)
     if password is not None:
         n += 2 + len(password)
         flags |= spec.PASSWORD
@@ -147,6 +148,10 @@ def connect(
     if password is not None:
         i = put_block(buf, i, password)
     return i
+
+
+def _no_text(data: "Bytes") -> bool:
+    return len(data) > 65535 or check_utf8(data, 0, len(data)) >= 0
 
 
 def _put(buf: bytearray, at: int, data: "Bytes") -> int:

@@ -7,7 +7,7 @@ overrides by name.
 
 from headwater import errors
 from headwater.mqtt import decode5, encode5, spec5
-from headwater.mqtt.decode5 import Packet5
+from headwater.mqtt.decode5 import Packet5, code_of
 from headwater.mqtt.endpoint import Endpoint
 from headwater.mqtt.large5 import LargeMessage5
 from headwater.mqtt.properties import Properties, find, has, number, skip
@@ -32,6 +32,7 @@ _PUBACK = const(4)
 _PUBREC = const(5)
 _PUBREL = const(6)
 _PUBCOMP = const(7)
+_DISCONNECT = const(14)
 # An acknowledgement with a reason code.
 _LONG_ACK = const(5)
 _ERROR = const(0x80)
@@ -177,11 +178,13 @@ class Endpoint5(_Base):
     def disconnect(self, code: int = 0, properties: "Bytes" = spec5.NO_PROPERTIES) -> int:
         """Queue DISCONNECT (3.14), with a reason code. Close the transport once ``out`` is 0.
 
-        E_AGAIN when the transmit buffer is full for now, E_TOO_LARGE, E_ARGUMENT.
+        E_AGAIN when the transmit buffer is full for now, E_TOO_LARGE, E_ARGUMENT: also a code that is none of its.
         """
         if self.state == CLOSING:
             return 0
         if self.state == ONLINE:
+            if not code_of(_DISCONNECT, code):
+                return errors.E_ARGUMENT
             try:
                 bad = self._put(encode5.disconnect(self.tx, self.tx_end, self.tx_size, code, properties))
             except NOT_BYTES:
@@ -384,13 +387,14 @@ class Endpoint5(_Base):
     def acknowledge(self, packet_id: int, qos: int, epoch: int, code: int = 0) -> int:
         """As of ``Endpoint``, with a reason code; one from 0x80 on refuses the message, which its sender then gives up.
 
-        A message of an earlier connection cannot be refused: E_STATE.
+        A message of an earlier connection cannot be refused: E_STATE. E_ARGUMENT: a code that is none of PUBACK's and
+        PUBREC's.
         """
         if code == 0:
             return Endpoint.acknowledge(self, packet_id, qos, epoch)
         if qos != 1 and qos != 2:
             return errors.E_QOS
-        if not 0 < code < 256:
+        if not code_of(_PUBACK, code):
             return errors.E_ARGUMENT
         if not 0 < packet_id < 65536:
             return errors.E_UNKNOWN_ID

@@ -149,7 +149,7 @@ class Sender:
         """Everything unacknowledged goes out again, in its order (4.4); new messages follow.
 
         When the other end has lost the session, a QoS 2 message that it had answered with PUBREC is
-        delivered: done.
+        delivered: done. The others are new messages of the new session.
         """
         box = self.outbox
         turn = self._turn
@@ -158,6 +158,7 @@ class Sender:
         self._sweep = 0
         try:
             if not session_present:
+                _renew(box)
                 i = box.head
                 for _ in range(box.count):
                     if box.state[i] == REL:
@@ -375,6 +376,13 @@ def _may_have_left(box: "Outbox", i: int) -> None:
     """The next sending of entry ``i``, if there is one, is a repetition: DUP (3.3.1.1)."""
     if box.state[i] <= _AT2:
         box.buf[box.at[i]] |= spec.DUP
+
+
+def _renew(box: "Outbox") -> None:
+    """To a session that begins anew nothing is a repetition, whatever may have left before."""
+    for i in range(box.slots):
+        if box.state[i] == _AT1 or box.state[i] == _AT2:
+            box.buf[box.at[i]] &= 255 - spec.DUP
 
 
 def _entry_left(s: Sender) -> None:

@@ -42,6 +42,7 @@ class ClientSession(Endpoint):
     _protocol = spec.PROTOCOL
     _properties: "Bytes" = b""
     _will_properties: "Bytes" = b""
+    _check_filter = staticmethod(check_filter)
 
     def __init__(
         self,
@@ -189,7 +190,7 @@ class ClientSession(Endpoint):
     def _request(self, topic_filter: "Bytes", qos: int, answer: int, properties: "Bytes" = b"") -> int:
         try:
             n = len(topic_filter)
-            if n > 65535 or check_filter(topic_filter, 0, n):
+            if n > 65535 or self._check_filter(topic_filter, 0, n):
                 return errors.E_FILTER
         except NOT_BYTES:
             return errors.E_ARGUMENT

@@ -47,10 +47,11 @@ class ClientSession5(Endpoint5, ClientSession):
 
     ``on_auth(packet)`` is called for each AUTH (4.12) and answers with the block of properties to go on with, or None
     to give up (E_AUTH); for a success what it answers counts for nothing. CONNECT asks for it, by
-    AUTHENTICATION_METHOD in ``connect_properties``.
+    AUTHENTICATION_METHOD in ``connect_properties``; a block that does not name the same method is E_ARGUMENT.
     """
 
     _protocol = spec5.PROTOCOL
+    _check_filter = staticmethod(check_filter5)
     _will_properties: "Bytes" = spec5.NO_PROPERTIES
 
     def __init__(
@@ -143,10 +144,7 @@ class ClientSession5(Endpoint5, ClientSession):
                 return errors.E_QOS
             if qos < 0 or qos & _RESERVED or qos & _RETAIN_HANDLING == _RETAIN_HANDLING or qos > 255:
                 return errors.E_ARGUMENT
-            n = len(topic_filter)
-            if n > 65535 or check_filter5(topic_filter, 0, n):
-                return errors.E_FILTER
-            shared = unshared(topic_filter, 0, n) > 0
+            shared = unshared(topic_filter, 0, len(topic_filter)) > 0
             if (shared and qos & spec5.NO_LOCAL) or not len(properties):
                 return errors.E_ARGUMENT
             if self.state == ONLINE and not self._offered(topic_filter, shared, properties):
@@ -212,6 +210,9 @@ class ClientSession5(Endpoint5, ClientSession):
         return bad
 
     def _put_auth(self, code: int, properties: "Bytes") -> int:
+        at = block_at(properties, spec5.AUTHENTICATION_METHOD)
+        if at < 0 or not self._is_our_method(properties, at):
+            return errors.E_ARGUMENT
         return self._put(encode5.auth(self.tx, self.tx_end, self.tx_size, code, properties))
 
     def _stop(self) -> None:
@@ -269,7 +270,10 @@ class ClientSession5(Endpoint5, ClientSession):
         bad = decode5.auth(self.packet)
         if bad:
             return bad
-        if self.on_auth is None or p.code == spec5.RE_AUTHENTICATE or not self._method_is_ours():
+        if self.on_auth is None or p.code == spec5.RE_AUTHENTICATE:
+            return errors.E_UNEXPECTED
+        at = find(p.buf, self.packet.props_at, self.packet.props_end, spec5.AUTHENTICATION_METHOD)
+        if at >= 0 and not self._is_our_method(p.buf, at):
             return errors.E_UNEXPECTED
         if not self._authenticating and (self.state != CONNECTING or p.code == 0):
             return errors.E_UNEXPECTED
@@ -288,10 +292,8 @@ class ClientSession5(Endpoint5, ClientSession):
             return errors.E_AUTH
         return self._put_auth(spec5.CONTINUE_AUTHENTICATION, block)
 
-    def _method_is_ours(self) -> bool:
-        """Whether AUTH names the method that CONNECT did (4.12.0-5)."""
-        p = self.packet
+    def _is_our_method(self, buf: "Bytes", at: int) -> bool:
+        """Whether the method at ``at`` is the one that CONNECT named (4.12.0-5, 4.12.1-1)."""
         block = self.connect_properties.block
         ours = block_at(block, spec5.AUTHENTICATION_METHOD)
-        at = find(p.buf, p.props_at, p.props_end, spec5.AUTHENTICATION_METHOD)
-        return ours >= 0 and (at < 0 or same_text(p.buf, at, block, ours))
+        return ours >= 0 and same_text(buf, at, block, ours)
