@@ -2,5 +2,7 @@
 
 ==============  ====================================================================================
 ``conditions``  the condition of a subscription
+``topics``      which subscriptions a topic matches, which topics a filter names
+``groups``      who of a consumer group gets which queue
 ==============  ====================================================================================
 """

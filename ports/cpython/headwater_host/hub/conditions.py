@@ -5,9 +5,9 @@
 
 An operand is the name of a tag, or a comparison ``name op literal``. A name is ``topic`` or a key of the payload. It
 begins with a letter or ``_``; letters, digits and ``_ - . / : $ @ #`` follow. A literal is an integer, a decimal, a
-text in double or single quotes (``\\\\`` before a quote or a ``\\\\``), ``true`` or ``false``. Numbers are compared as they
-are, whatever their size: never as rounded floats. A text is compared by code points; ``true`` and ``false`` only with
-``==`` and ``!=``.
+text in double or single quotes (in which a quote or a backslash stands behind a backslash), ``true`` or ``false``.
+Numbers are compared as they are, whatever their size: never as rounded floats. A text is compared by code points;
+``true`` and ``false`` only with ``==`` and ``!=``.
 
 A condition is at most 4096 characters long, and 32 levels deep; both reading and asking take time in proportion to its
 length.

@@ -1,0 +1,249 @@
+"""Topics and filters (FMQ, section 4; MQTT 5.0, 4.7): which subscriptions a topic matches, which topics a filter names.
+
+A filter without wildcards is found by its text; those with wildcards are a tree of levels, of which a topic visits only
+the branches that it can match. So finding takes time in proportion to what is found, to the topic's levels, and, where
+filters use ``+``, to how they do; never to how many subscriptions there are.
+"""
+
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+from headwater_host.errors import MqttArgumentError
+from headwater_host.hub.errors import QUOTA_EXCEEDED, TOPIC_FILTER_INVALID, TOPIC_NAME_INVALID, RefusedError
+from headwater_host.topics import filter_bytes, topic_bytes
+
+#: Levels that a topic or a filter may have: what a tree costs depends on it.
+MOST_LEVELS = 64
+
+T = TypeVar("T")
+
+
+def check_topic(topic: str) -> str:
+    """A topic to register or to publish to: its name. Raises RefusedError."""
+    try:
+        topic_bytes(topic)
+    except MqttArgumentError as error:
+        raise RefusedError(TOPIC_NAME_INVALID, str(error)) from None
+    return _bounded(topic, TOPIC_NAME_INVALID)
+
+
+def check_filter(pattern: str) -> str:
+    """A topic, wildcards allowed, to subscribe to. Raises RefusedError."""
+    try:
+        filter_bytes(pattern)
+        if "\0" in pattern:
+            raise MqttArgumentError(f"{pattern!r} is not a topic filter")
+    except MqttArgumentError as error:
+        raise RefusedError(TOPIC_FILTER_INVALID, str(error)) from None
+    return _bounded(pattern, TOPIC_FILTER_INVALID)
+
+
+def _bounded(text: str, reason: int) -> str:
+    if text.count("/") >= MOST_LEVELS:
+        raise RefusedError(reason, f"a topic has at most {MOST_LEVELS} levels")
+    return text
+
+
+def is_literal(pattern: str) -> bool:
+    """Whether a filter names one topic."""
+    return "+" not in pattern and "#" not in pattern
+
+
+class _Node(Generic[T]):
+    """A level of a tree: the levels below it, and what belongs here."""
+
+    __slots__ = ("below", "here")
+
+    def __init__(self) -> None:
+        self.below: dict[str, _Node[T]] = {}
+        self.here: dict[Hashable, T] = {}
+
+
+class _Tree(Generic[T]):
+    """Values by level, at most ``limit`` levels in all of the tree."""
+
+    def __init__(self, limit: int):
+        self.root: _Node[T] = _Node()
+        self.nodes = 0
+        self._limit = limit
+
+    def add(self, levels: list[str], key: Hashable, value: T) -> None:
+        node = self.root
+        for n, level in enumerate(levels):
+            below = node.below.get(level)
+            if below is None:
+                if self.nodes + len(levels) - n > self._limit:
+                    raise RefusedError(QUOTA_EXCEEDED, f"there are {self.nodes} levels of topics already")
+                break
+            node = below
+        node = self.root
+        for level in levels:
+            below = node.below.get(level)
+            if below is None:
+                below = node.below[level] = _Node()
+                self.nodes += 1
+            node = below
+        node.here[key] = value
+
+    def remove(self, levels: list[str], key: Hashable) -> bool:
+        path = [self.root]
+        for level in levels:
+            below = path[-1].below.get(level)
+            if below is None:
+                return False
+            path.append(below)
+        if key not in path[-1].here:
+            return False
+        del path[-1].here[key]
+        for level, node, parent in zip(reversed(levels), reversed(path), reversed(path[:-1]), strict=False):
+            if node.here or node.below:
+                break
+            del parent.below[level]
+            self.nodes -= 1
+        return True
+
+
+class Subscriptions(Generic[T]):
+    """What is subscribed, to be found by topic. At most ``limit`` subscriptions, and ``levels`` levels of wildcards."""
+
+    def __init__(self, limit: int = 1_000_000, levels: int = 1_000_000):
+        self._limit = limit
+        self._count = 0
+        self._literal: dict[str, dict[Hashable, T]] = {}
+        self._tree: _Tree[T] = _Tree(levels)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, pattern: str, key: Hashable, value: T) -> None:
+        """Subscribe ``key``; what it had subscribed with the same filter is replaced. Raises RefusedError."""
+        check_filter(pattern)
+        levels = pattern.split("/")
+        known = self._literal.get(pattern) if is_literal(pattern) else self._find(levels)
+        if known is None or key not in known:
+            if self._count >= self._limit:
+                raise RefusedError(QUOTA_EXCEEDED, f"there are {self._count} subscriptions already")
+            if is_literal(pattern):
+                self._literal.setdefault(pattern, {})[key] = value
+            else:
+                self._tree.add(levels, key, value)
+            self._count += 1
+        else:
+            known[key] = value
+
+    def _find(self, levels: list[str]) -> dict[Hashable, T] | None:
+        node = self._tree.root
+        for level in levels:
+            below = node.below.get(level)
+            if below is None:
+                return None
+            node = below
+        return node.here
+
+    def remove(self, pattern: str, key: Hashable) -> bool:
+        """Unsubscribe: whether it was subscribed."""
+        if is_literal(pattern):
+            known = self._literal.get(pattern, {})
+            gone = key in known
+            if gone:
+                del known[key]
+                if not known:
+                    del self._literal[pattern]
+        else:
+            gone = self._tree.remove(pattern.split("/"), key)
+        self._count -= gone
+        return gone
+
+    def match(self, topic: str) -> list[T]:
+        """What is subscribed to ``topic``, once for each filter that matches."""
+        found = list(self._literal.get(topic, {}).values())
+        root = self._tree.root
+        if not root.below:
+            return found
+        levels = topic.split("/")
+        nodes = [root]
+        for n, level in enumerate(levels):
+            # A wildcard in front does not match what begins with $ (4.7.2).
+            wild = n > 0 or not topic.startswith("$")
+            further = []
+            for node in nodes:
+                below = node.below
+                if wild and "#" in below:
+                    found += below["#"].here.values()
+                if level in below:
+                    further.append(below[level])
+                if wild and "+" in below:
+                    further.append(below["+"])
+            if not further:
+                return found
+            nodes = further
+        for node in nodes:
+            found += node.here.values()
+            # "a/#" matches "a" (4.7.1.2).
+            if "#" in node.below:
+                found += node.below["#"].here.values()
+        return found
+
+
+class Names:
+    """Topics, to be found by filter. At most ``limit`` of them, and ``levels`` levels in all."""
+
+    def __init__(self, limit: int = 1_000_000, levels: int = 4_000_000):
+        self._limit = limit
+        self._names: set[str] = set()
+        self._tree: _Tree[str] = _Tree(levels)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def add(self, topic: str) -> None:
+        """Raises RefusedError."""
+        if topic in self._names:
+            return
+        check_topic(topic)
+        if len(self._names) >= self._limit:
+            raise RefusedError(QUOTA_EXCEEDED, f"there are {len(self._names)} topics already")
+        self._tree.add(topic.split("/"), None, topic)
+        self._names.add(topic)
+
+    def remove(self, topic: str) -> None:
+        """Forget it; whether it was there or not."""
+        if topic in self._names:
+            self._names.remove(topic)
+            self._tree.remove(topic.split("/"), None)
+
+    def match(self, pattern: str) -> list[str]:
+        """The topics that a well-formed filter names."""
+        if is_literal(pattern):
+            return [pattern] if pattern in self._names else []
+        levels = pattern.split("/")
+        nodes = [self._tree.root]
+        for n, level in enumerate(levels):
+            if level == "#":
+                if n == 0:
+                    nodes = [node for name, node in nodes[0].below.items() if not name.startswith("$")]
+                return list(_all_below(nodes))
+            if level == "+":
+                nodes = [
+                    below
+                    for node in nodes
+                    for name, below in node.below.items()
+                    if n > 0 or not name.startswith("$")
+                ]
+            else:
+                nodes = [node.below[level] for node in nodes if level in node.below]
+        return [topic for node in nodes for topic in node.here.values()]
+
+
+def _all_below(nodes: list[_Node[str]]) -> Iterator[str]:
+    waiting = nodes[::-1]
+    while waiting:
+        node = waiting.pop()
+        yield from node.here.values()
+        waiting += node.below.values()
