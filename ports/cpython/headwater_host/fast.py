@@ -135,7 +135,7 @@ class FastEndpoint(Endpoint):
         if (
             not n
             or self.status
-            or self._large.left
+            or self._large_left
             or not self._takes[self.state] & _PUBLISH_BIT
             or self._scan is not decode.message
         ):

@@ -16,9 +16,8 @@ store of an attribute, which costs eight times the store.
 from array import array
 
 from headwater import errors
-from headwater.mqtt import decode
+from headwater.mqtt import decode, large
 from headwater.mqtt.decode import Packet, fixed_header
-from headwater.mqtt.large import LargeMessage
 from headwater.mqtt.sender import Sender, acknowledged, put_ack
 from headwater.mqtt.topics import check_name
 from headwater.mqtt.transitions import ONLINE
@@ -45,8 +44,7 @@ _TAKES_PUBLISH = const(8)
 _DELIVERED = const(1)
 _ANSWERED = const(2)
 _REPEATED = const(3)
-# In the place of a place among the open ids: a message at QoS 1; one at QoS 2 that has come before.
-_QOS_1 = const(-1)
+# In the place of a place among the open ids: a message at QoS 2 that has come before.
 _REPETITION = const(-1)
 # What a handler answers when its packet is to be taken again later.
 _LATER = const(1)
@@ -67,9 +65,8 @@ class Endpoint(Sender):
     end.
     """
 
-    # What a version brings of its own: the cursor, and what passes messages on that are too large for it.
+    # What a version brings of its own: the cursor.
     _cursor = Packet
-    _large_message = LargeMessage
 
     def __init__(
         self,
@@ -114,8 +111,12 @@ class Endpoint(Sender):
             for i in range(len(self._received.ids)):
                 self._open_ids[i] = self._received.ids[i]
                 self._open_state[i] = _ANSWERED
-        self._large = self._large_message()
-        self._close_large = self._large.close
+        # The message larger than the receive buffer that is passing (``large``): how much of it is to come, and of that
+        # how much of a topic that does not fit; its QoS, 0 also when it is not to be acknowledged; and its sink.
+        self._large_left = self._large_head = 0
+        self._large_qos = self._large_id = 0
+        self._taker: Sink | None = None
+        self._close_taker = self._close_sink
         # The packet types that may arrive, by state, and their handlers, bound once.
         self._takes: tuple[int, ...] = (0, 0, 0, 0, 0)
         self._handlers: tuple[Callable[[Packet], int], ...] = ()
@@ -137,8 +138,9 @@ class Endpoint(Sender):
     def _stop(self) -> None:
         super()._stop()
         self.stalled = self.feeding = False
+        self._large_left = self._large_head = 0
         # Last, because the sink may raise.
-        self._large.give_up()
+        self._close_sink(False)
 
     def resume(self, session_present: bool) -> None:
         """Go on with the session, or forget it because the other end has: as of ``Sender``; and the QoS 2 ids."""
@@ -178,8 +180,8 @@ class Endpoint(Sender):
         turn = self._turn
         while i < n:
             at = i
-            if self._large.left:
-                i = self._feed_large(i, n)
+            if self._large_left:
+                i = large.go_on(self, i, n)
             else:
                 if self._takes[self.state] & _TAKES_PUBLISH:
                     at = i = _messages(self, i, n)
@@ -197,7 +199,10 @@ class Endpoint(Sender):
         return errors.E_UNEXPECTED
 
     def _on_publish(self, p: Packet) -> int:
-        return decode.publish(p) or self._take(p)
+        return self._read_publish(p) or self._take(p)
+
+    def _read_publish(self, p: Packet) -> int:
+        return decode.publish(p)
 
     def _take(self, p: Packet) -> int:
         """Hand a message to the application and answer it, for which there is room: 0 or E_RX_WINDOW.
@@ -345,73 +350,27 @@ class Endpoint(Sender):
 
     # -- messages larger than the receive buffer ---------------------------------------------------------------------
 
-    def _begin_large(self, i: int, end: int) -> int:
-        """As ``_packet``, for one that is larger than the receive buffer, even if all of it happens to be here: what
-        becomes of a packet is not a matter of how it arrives."""
-        if self.packet.head >> 4 != _PUBLISH:
-            return self.fail(errors.E_RX_TOO_LARGE)
-        at = self._large.begin(self.packet, i, end, self.rx.capacity)
-        if at <= 0:
-            return self.fail(at) if at else i
-        self.rx.start = at
-        bad = self._open_large(self.packet)
-        return self.fail(bad) if bad else at
-
-    def _open_large(self, p: Packet) -> int:
-        large = self._large
-        if large.qos == 2 and large.packet_id:
-            if self._find_open(large.packet_id) >= 0:
-                return 0
-            if self._find_open(0) < 0:
-                return errors.E_RX_WINDOW
-        turn = self._turn
-        sink = self.sink
-        taken = large.offer(p, sink)
-        if self._turn != turn:
-            # The sink has ended the connection.
-            if taken and sink is not None:
-                sink.close(False)
+    def _payload_begins(self, i: int, end: int) -> int:
+        """Where the payload of the PUBLISH at ``i`` begins, by what it says of its topic; 0 when that is not all here,
+        or E_FIELD. Behind the receive buffer's capacity it may be any offset."""
+        p = self.packet
+        at = p.body
+        if end - at < 2:
             return 0
-        large.streaming = taken
-        if not taken:
-            self.skipped += 1
-        return 0
-
-    def _feed_large(self, i: int, end: int) -> int:
-        """Pass on what is here of the large message: the offset reached, or negative when the connection is over."""
-        large = self._large
-        if end - i >= large.left and self.tx_size - self.tx_end < _ACK_SIZE:
-            self.stalled = True
-            return i
-        i = large.pass_head(self.rx.buf, i, end)
-        if i < 0:
-            return self.fail(i)
-        n = large.payload_here(i, end)
-        large.left -= n
-        i += n
-        self.rx.start = i
-        if n:
-            turn = self._turn
-            large.write(self.rx.buf, i - n, n)
-            if self._turn != turn:
-                return -1
-        if large.left == 0 and self._end_large():
-            return self.fail(errors.E_RX_WINDOW)
+        i = at + 2 + (p.buf[at] << 8 | p.buf[at + 1])
+        if p.head & 6:
+            i += 2
+        if i > p.end:
+            p.bad_at = at
+            return errors.E_FIELD
         return i
 
-    def _end_large(self) -> int:
-        """All of the large message has passed: 0 or E_RX_WINDOW."""
-        large = self._large
-        if large.qos == 0:
-            large.close(True)
-            return 0
-        place = _QOS_1
-        if large.qos == 2:
-            place = self._open(large.packet_id)
-            if place < 0:
-                return 0 if place == _REPETITION else place
-        self._deliver(self._close_large, True, place, large.packet_id, self.auto_ack or not large.streaming)
-        return 0
+    def _close_sink(self, complete: bool) -> None:
+        """Tell the sink that its message is over."""
+        sink = self._taker
+        if sink is not None:
+            self._taker = None
+            sink.close(complete)
 
 
 def _messages(s: Endpoint, i: int, end: int) -> int:
@@ -464,7 +423,7 @@ def _packet(s: Endpoint, i: int, end: int) -> int:
         s.stalled = True
         return i
     if stop - i > s.rx.capacity:
-        return s._begin_large(i, end)
+        return large.begin(s, i, end)
     if stop > end:
         return i
     # The packet is taken, even when its handler raises.

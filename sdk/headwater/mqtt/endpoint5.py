@@ -9,7 +9,7 @@ from headwater import errors
 from headwater.mqtt import decode5, encode5, spec5
 from headwater.mqtt.decode5 import Packet5, code_of
 from headwater.mqtt.endpoint import Endpoint
-from headwater.mqtt.large5 import LargeMessage5
+from headwater.mqtt.large5 import behind_properties
 from headwater.mqtt.properties import Properties, find, has, number, skip
 from headwater.mqtt.sender import Sender, was_sent
 from headwater.mqtt.transitions import AT1, AT2, CLOSING, DONE, FINISH, ONLINE
@@ -88,10 +88,8 @@ class Endpoint5(_Base):
     """
 
     _cursor = Packet5
-    _large_message = LargeMessage5
 
     packet: Packet5
-    _large: LargeMessage5
 
     def _setup(self, aliases_in: "IncomingAliases | None", aliases_out: "OutgoingAliases | None") -> None:
         self.aliases_in = aliases_in
@@ -105,7 +103,6 @@ class Endpoint5(_Base):
         #: The reason code of the last CONNACK, DISCONNECT.
         self.return_code = 0
         self.on_refused: Callable[[int, int], object] | None = None
-        self._large.read = self._read_publish
         # What goes into the PUBLISH that is being handed in: its properties, and whether it has an alias.
         self._block: Bytes = spec5.NO_PROPERTIES
         self._aliased = False
@@ -370,19 +367,17 @@ class Endpoint5(_Base):
                 return self.fail(errors.E_RX_WINDOW)
         return status
 
-    def _on_publish(self, p: "Packet") -> int:
-        return self._read_publish(self.packet) or self._take(p)
-
-    def _read_publish(self, p: Packet5) -> int:
+    def _read_publish(self, p: Packet5) -> int:  # type: ignore[override]  # there is no other here
         bad = decode5.publish(p)
         if bad == 0 and has(p, spec5.TOPIC_ALIAS):
             return self.aliases_in.resolve(p) if self.aliases_in is not None else errors.E_ALIAS
         return bad
 
-    def _begin_large(self, i: int, end: int) -> int:
+    def _payload_begins(self, i: int, end: int) -> int:
         if 0 < self._max_packet < self.packet.end - i:
-            return self.fail(errors.E_RX_TOO_LARGE)
-        return Endpoint._begin_large(self, i, end)
+            return errors.E_RX_TOO_LARGE
+        at = Endpoint._payload_begins(self, i, end)
+        return behind_properties(self.packet, at, end, i + self.rx.capacity) if at > 0 else at
 
     def acknowledge(self, packet_id: int, qos: int, epoch: int, code: int = 0) -> int:
         """As of ``Endpoint``, with a reason code; one from 0x80 on refuses the message, which its sender then gives up.

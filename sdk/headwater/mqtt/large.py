@@ -3,118 +3,124 @@ connection lives.
 
 Its fixed header and topic are held, if they fit, and the payload is handed to the sink as it arrives. A topic
 that does not fit cannot be delivered: the message is skipped, but its packet id is still read, so that it can
-be acknowledged.
+be acknowledged. What is known of the message stands in the endpoint, of which these functions are a part.
 """
 
-from headwater.errors import E_FIELD, E_PACKET_ID
-from headwater.mqtt import decode
+from headwater import errors
+from headwater.wire import const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
-    from headwater.types import Bytes, Sink
+    from headwater.mqtt.endpoint import Endpoint
+    from headwater.types import Bytes
+
+_PUBLISH = const(3)
+_ACK_SIZE = const(4)
+# In the place of a place among the open ids: as in ``endpoint``; and a message at QoS 1.
+_QOS_1 = const(-1)
+_REPETITION = const(-1)
 
 
-class LargeMessage:
-    """The state of one large message: ``left`` bytes of it are still to come, 0 when there is none."""
-
-    def __init__(self) -> None:
-        self._sink: Sink | None = None
-        self.left = 0
-        self.qos = 0
-        self.packet_id = 0
-        self.streaming = False
-        self._topic_left = 0
-        self._id_missing = False
-
-    def begin(self, p: "Packet", at: int, end: int, capacity: int) -> int:
-        """Look at the beginning of the packet at ``at``, whose fixed header is in ``p``.
-
-        Returns the offset from which on ``left`` bytes are to be passed, 0 when more must be read first, or a
-        peer's-fault code. ``p`` has topic and packet id unless the topic does not fit (``topic_end`` is then
-        ``topic_at``).
-        """
-        body = p.body
-        if end - body < 2:
-            return 0
-        topic_end = body + 2 + (p.buf[body] << 8 | p.buf[body + 1])
-        self.qos = p.qos()
-        need = topic_end + 2 if self.qos else topic_end
-        if need > p.end:
-            p.bad_at = body
-            return E_FIELD
-        if need - at > capacity:
-            return self._unshown(p)
-        if need > end:
-            return 0
-        bad = decode.publish(p)
-        if bad:
-            return bad
-        self.packet_id = p.packet_id
-        self.left = p.end - p.payload_at
-        return p.payload_at
-
-    def _unshown(self, p: "Packet") -> int:
-        """What stands before the payload does not fit: pass over it, and read the packet id on the way."""
+def begin(s: "Endpoint", i: int, end: int) -> int:
+    """As ``endpoint._packet``, for one that is larger than the receive buffer, even if all of it happens to be here:
+    what becomes of a packet is not a matter of how it arrives."""
+    p = s.packet
+    if p.head >> 4 != _PUBLISH:
+        return s.fail(errors.E_RX_TOO_LARGE)
+    at = s._payload_begins(i, end)
+    if at <= 0:
+        return s.fail(at) if at else i
+    fits = at - i <= s.rx.capacity
+    if not fits:
         at = p.body + 2
+        p.packet_id = 0
         p.topic_at = p.topic_end = at
-        self._topic_left = p.buf[at - 2] << 8 | p.buf[at - 1]
-        self._id_missing = self.qos > 0
-        self.packet_id = 0
-        self.left = p.end - at
-        return at
-
-    def offer(self, p: "Packet", sink: "Sink | None") -> bool:
-        """Offer the message to the sink: whether it takes it. If it raises, the message passes, unacknowledged."""
-        self._sink = sink
-        self.streaming = False
-        if sink is None or p.topic_end == p.topic_at:
-            return False
+        s._large_head = p.buf[at - 2] << 8 | p.buf[at - 1]
+        if p.head & 6:
+            s._large_head += 2
+    elif at > end:
+        return i
+    else:
+        bad = s._read_publish(p)
+        if bad:
+            return s.fail(bad)
+    s.rx.start = at
+    s._large_left = p.end - at
+    s._large_qos = p.qos()
+    s._large_id = p.packet_id
+    if p.head & 4 and p.packet_id:
+        if s._find_open(p.packet_id) >= 0:
+            return at
+        if s._find_open(0) < 0:
+            return s.fail(errors.E_RX_WINDOW)
+    if fits and s.sink is not None:
+        turn = s._turn
+        sink = s.sink
         try:
-            return sink.open(p, self.left)
+            taken = sink.open(p, s._large_left)
         except BaseException:
-            self.qos = 0
+            # The message passes, unacknowledged.
+            s._large_qos = 0
             raise
+        if s._turn != turn:
+            # The sink has ended the connection.
+            if taken:
+                sink.close(False)
+            return at
+        if taken:
+            s._taker = sink
+            return at
+    s.skipped += 1
+    return at
 
-    def pass_head(self, buf: "Bytes", at: int, end: int) -> int:
-        """Pass over a topic that did not fit, and read the packet id behind it; the offset reached, or E_PACKET_ID."""
-        if self._topic_left:
-            n = min(self._topic_left, end - at)
-            self._topic_left -= n
-            self.left -= n
-            at += n
-        if self._id_missing and not self._topic_left and end - at >= 2:
-            self.packet_id = buf[at] << 8 | buf[at + 1]
-            if self.packet_id == 0:
-                return E_PACKET_ID
-            self._id_missing = False
-            self.left -= 2
-            at += 2
-        return at
 
-    def payload_here(self, at: int, end: int) -> int:
-        """How many bytes of payload stand at ``at``."""
-        return 0 if self._topic_left or self._id_missing else min(self.left, end - at)
+def go_on(s: "Endpoint", i: int, end: int) -> int:
+    """Pass on what is here of the large message: the offset reached, or negative when the connection is over."""
+    if end - i >= s._large_left and s.tx_size - s.tx_end < _ACK_SIZE:
+        s.stalled = True
+        return i
+    buf = s.rx.buf
+    while s._large_head and i < end:
+        # A topic that did not fit: what counts is its last two bytes, which are the packet id.
+        s._large_id = (s._large_id << 8 | buf[i]) & 0xFFFF
+        s._large_head -= 1
+        s._large_left -= 1
+        i += 1
+        if s._large_qos and not (s._large_head or s._large_id):
+            return s.fail(errors.E_PACKET_ID)
+    n = min(s._large_left, end - i)
+    s._large_left -= n
+    i += n
+    s.rx.start = i
+    if n and s._taker is not None:
+        turn = s._turn
+        _write(s, buf, i - n, n)
+        if s._turn != turn:
+            return -1
+    if s._large_left == 0 and _end(s):
+        return s.fail(errors.E_RX_WINDOW)
+    return i
 
-    def write(self, buf: "Bytes", at: int, n: int) -> None:
-        """Hand ``n`` bytes of the payload to the sink; what it raises ends the message for it, unacknowledged."""
-        if not self.streaming or self._sink is None:
-            return
-        try:
-            self._sink.write(buf, at, n)
-        except BaseException:
-            self.qos = 0
-            self.close(False)
-            raise
 
-    def close(self, complete: bool) -> None:
-        """Tell the sink that its message is over."""
-        if self.streaming and self._sink is not None:
-            self.streaming = False
-            self._sink.close(complete)
+def _write(s: "Endpoint", buf: "Bytes", at: int, n: int) -> None:
+    """Hand ``n`` bytes of the payload to the sink; what it raises ends the message for it, unacknowledged."""
+    try:
+        s._taker.write(buf, at, n)  # type: ignore[union-attr]  # there is one
+    except BaseException:
+        s._large_qos = 0
+        s._close_taker(False)
+        raise
 
-    def give_up(self) -> None:
-        """The connection is over before the message is."""
-        self.left = self._topic_left = 0
-        self._id_missing = False
-        self.close(False)
+
+def _end(s: "Endpoint") -> int:
+    """All of the large message has passed: 0 or E_RX_WINDOW."""
+    place = _QOS_1
+    if s._large_qos == 0:
+        s._close_taker(True)
+        return 0
+    if s._large_qos == 2:
+        place = s._open(s._large_id)
+        if place < 0:
+            return 0 if place == _REPETITION else place
+    s._deliver(s._close_taker, True, place, s._large_id, s.auto_ack or s._taker is None)
+    return 0

@@ -83,8 +83,8 @@ class Sender:
         #: How long the other end, or the transport, may take to answer.
         self.response_ms = response_ms
         self.now = self.rx_time = self.tx_time = 0
-        self._stuck = False
-        self._stuck_since = 0
+        # Since when the transport has taken nothing of what is to be sent; None when it has, or there is nothing.
+        self._stuck: int | None = None
         self.on_delivered: Callable[[int], object] | None = None
         #: Acknowledgements for unknown ids.
         self.strays = 0
@@ -125,7 +125,7 @@ class Sender:
         self.tx_end = self.out_n = self._unsent = 0
         # A handler that is running may hold room for its answer, which nobody waits for now.
         self.tx_size = len(self.tx)
-        self._stuck = False
+        self._stuck = None
 
     def poll(self, now_ms: int) -> int:
         """Tell the time: 0, or the status of a broken connection. ``now_ms`` wraps at 2**30 or a multiple of
@@ -137,11 +137,10 @@ class Sender:
         if self.status:
             return self.status
         if not self.out_n and not self.tx_end:
-            self._stuck = False
-        elif not self._stuck:
-            self._stuck = True
-            self._stuck_since = now_ms
-        elif (now_ms - self._stuck_since) & TICKS_MASK >= self.response_ms:
+            self._stuck = None
+        elif self._stuck is None:
+            self._stuck = now_ms
+        elif (now_ms - self._stuck) & TICKS_MASK >= self.response_ms:
             return self.fail(errors.E_TIMEOUT)
         return 0
 
@@ -270,7 +269,7 @@ class Sender:
     def sent(self, k: int) -> int:
         """The transport took ``k`` of the bytes that ``out`` offered. Returns what ``out`` offers now."""
         self.tx_time = self.now
-        self._stuck = False
+        self._stuck = None
         k += self.out_at
         n = self.out_at + self.out_n - k
         self.out_at = k

@@ -206,7 +206,7 @@ class ServerSession5(Endpoint5, ServerSession):
 
     # -- what arrives --------------------------------------------------------------------------------------------------
 
-    def _read_publish(self, p: "Packet5") -> int:
+    def _read_publish(self, p: "Packet5") -> int:  # type: ignore[override]  # as of ``Endpoint5``
         bad = Endpoint5._read_publish(self, p)
         if bad:
             return bad

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _MAX_CLIENT_ID = const(23)
 _DUP = const(8)
+_QOS_2 = const(4)
 
 
 class ClientSession31(ClientSession):
@@ -59,9 +60,11 @@ class ClientSession31(ClientSession):
         self._forget(packet_id)
         return super()._open(packet_id)
 
-    def _open_large(self, p: "Packet") -> int:
-        self._forget(p.packet_id)
-        return super()._open_large(p)
+    def _read_publish(self, p: "Packet") -> int:
+        bad = super()._read_publish(p)
+        if bad == 0 and p.head & _QOS_2:
+            self._forget(p.packet_id)
+        return bad
 
     def _forget(self, packet_id: int) -> None:
         """An id that was opened on an earlier connection comes without DUP: a server that has lost the session begins
