@@ -28,6 +28,17 @@ _OPEN_S = 15.0
 #: How often the raw prompt is asked for.
 _ATTEMPTS = 3
 _CHUNK = 1024
+# In one piece of code, because each has its way to the board and back.
+_MAKE_FOLDERS = """
+import os
+_path = ""
+for _name in {}:
+    _path += "/" + _name
+    try:
+        os.stat(_path)
+    except OSError:
+        os.mkdir(_path)
+"""
 
 
 class DeviceError(Exception):
@@ -93,10 +104,8 @@ class Board:
     def put(self, name: str, data: bytes) -> None:
         """Write a file on the board, with the folders above it."""
         folders = name.strip("/").split("/")[:-1]
-        for depth in range(1, len(folders) + 1):
-            folder = "/" + "/".join(folders[:depth])
-            if not self._raw_prompt().fs_exists(folder):
-                self._raw_prompt().fs_mkdir(folder)
+        if folders:
+            self.exec(_MAKE_FOLDERS.format(folders))
         self._raw_prompt().fs_writefile(name, data, chunk_size=_CHUNK)
 
     def get(self, name: str) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import require
 from tools.board import Board
-from tools.deploy import deploy
+from tools.deploy import deploy, package_files
 from tools.virtual_board import VirtualBoard
 
 
@@ -31,8 +31,9 @@ def deployed_board(request: pytest.FixtureRequest) -> Iterator[Board]:
             yield board
         return
     require("micropython")
-    with VirtualBoard(flash="littlefs") as virtual, Board(virtual.port, virtual) as board:
-        deploy(board)
+    # The factory is quicker than the serial line, which `test_board.py` tries.
+    files = package_files("mpy")
+    with VirtualBoard(flash="littlefs", files=files) as virtual, Board(virtual.port, virtual) as board:
         yield board
 
 

@@ -106,6 +106,10 @@ def portable_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def portable_on_board(deployed_board: Board, portable_files: dict[str, Path]) -> Board:
+    if deployed_board.virtual is not None:
+        deployed_board.power_cut()
+        deployed_board.virtual.put(portable_files)
+        deployed_board.power_on()
     synchronise(deployed_board, portable_files, ["/hil/portable", "/hil/vectors"])
     return deployed_board
 

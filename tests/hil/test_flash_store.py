@@ -13,7 +13,7 @@ from headwater_host.aio import Client
 from tests.conftest import require
 from tools.board import Board
 from tools.broker import Mosquitto
-from tools.deploy import deploy
+from tools.deploy import package_files
 from tools.virtual_board import VirtualBoard
 
 #: The program or erase at which the power goes, life by life: every one of the first ones, then samples.
@@ -61,9 +61,7 @@ except OSError as error:
 def virtual() -> Iterator[VirtualBoard]:
     """A board of its own: the power goes at flash operations that others must not share."""
     require("micropython")
-    with VirtualBoard(flash="littlefs", heap="256K") as board:
-        with Board(board.port, board) as link:
-            deploy(link)
+    with VirtualBoard(flash="littlefs", heap="256K", files=package_files("mpy")) as board:
         board.power_cut()
         yield board
 

@@ -1,3 +1,4 @@
+# heap: 1M
 """Every module of the core can be imported here: none needs what only CPython has."""
 
 import os
