@@ -1,12 +1,13 @@
 """Runs ``headwater`` as a user does: a process of its own, its output, its exit code."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,16 @@ def headwater(*arguments: object, data: bytes = b"", **more: str) -> subprocess.
         check=False,
         timeout=60,
     )
+
+
+def quick_bench(name: str, clients: Iterable[str]) -> dict[str, Any]:
+    """What ``./run bench`` finds out in one short round."""
+    command = [sys.executable, "-m", "tools.bench", name, "--quick", "--json"]
+    command += [word for client in clients for word in ("--client", client)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    figures: dict[str, Any] = json.loads(done.stdout)[name]
+    return figures
 
 
 class Running:

@@ -1,12 +1,12 @@
 """The benchmarks run, and what does not depend on time comes out as promised."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.host.command import quick_bench
 from tools.bench import board, report
 from tools.bench.clients import HEAP_TASKS, TASKS, clients_of
 from tools.bench.report import Table
@@ -17,7 +17,8 @@ OURS = ("headwater", "headwater_copies")
 
 @pytest.fixture(scope="module")
 def figures() -> board.Figures:
-    return board.measure(board.QUICK, OURS, say=lambda text: None)
+    """As the command says them."""
+    return board.Figures(**quick_bench("board", OURS))
 
 
 @pytest.mark.needs_micropython
@@ -106,10 +107,6 @@ def test_an_unknown_name_is_refused() -> None:
 
 @pytest.mark.needs_micropython
 @pytest.mark.needs_mosquitto
-def test_json_holds_every_round() -> None:
-    command = [sys.executable, "-m", "tools.bench", "board", "--quick", "--json", "--client", "headwater"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, done.stderr
-    rates = json.loads(done.stdout)["board"]["rates"]
-    assert set(rates) == {task.key for task in TASKS}
-    assert all(len(rounds) == 1 for found in rates.values() for rounds in found.values())
+def test_json_holds_every_round(figures: board.Figures) -> None:
+    assert set(figures.rates) == {task.key for task in TASKS}
+    assert all(len(rounds) == 1 for found in figures.rates.values() for rounds in found.values())

@@ -1,19 +1,16 @@
 """The benchmark of the host's clients runs, and finds out who claims too much or too little."""
 
 import contextlib
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.host.command import quick_bench
 from tools.bench import host, report
 from tools.bench.hosts import sync
 from tools.bench.hosts.job import Clock, Incoming, Outgoing, packet, payload
 from tools.broker import Mosquitto
-from tools.toolchain import ROOT
 
 EFFORT = host.Effort(rounds=1, ms=20, messages=300)
 StartBroker = Callable[..., Mosquitto]
@@ -21,7 +18,8 @@ StartBroker = Callable[..., Mosquitto]
 
 @pytest.fixture(scope="module")
 def figures() -> host.Figures:
-    return host.measure(EFFORT, ("headwater", "blocks"), say=lambda text: None)
+    """As the command says them: each measurement waits for the broker's count, which comes once a second."""
+    return host.Figures(**quick_bench("host", ("headwater", "blocks")))
 
 
 @pytest.mark.needs_mosquitto
@@ -99,10 +97,6 @@ def test_a_client_that_fails_fails_the_run_with_its_words(
 
 
 @pytest.mark.needs_mosquitto
-def test_json_holds_every_round() -> None:
-    command = [sys.executable, "-m", "tools.bench", "host", "--quick", "--json", "--client", "headwater"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, done.stderr
-    rates = json.loads(done.stdout)["host"]["rates"]
-    assert set(rates) == {task.key for task in host.TASKS}
-    assert all(len(rounds) == 1 for found in rates.values() for rounds in found.values())
+def test_json_holds_every_round(figures: host.Figures) -> None:
+    assert set(figures.rates) == {task.key for task in host.TASKS}
+    assert all(len(rounds) == 1 for found in figures.rates.values() for rounds in found.values())
