@@ -149,7 +149,7 @@ def test_a_server_that_lost_the_session() -> None:
     second.connect()
     assert not e.client.session_present
     assert [m[1] for m in second.at_server.got] == [b"\x00", b"\x02", b"\x03"]
-    assert not any([m[4] for m in second.at_server.got])
+    assert not any(m[4] for m in second.at_server.got)
     assert sorted(second.from_client.delivered) == [b"\x00", b"\x01", b"\x02", b"\x03"]
     # The server's id 1 means another message now.
     second.from_server.publish(b"t", b"new", 2)
