@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,9 @@ from tools.broker import Mosquitto
 from tools.rabbitmq import RabbitMq
 
 _MARKER = "needs_"
+#: For several processes: folders whose tests share what is dear (Spark, a board), and files whose tests share nothing.
+_TOGETHER = ("tests/spark/", "tests/hil/")
+_APART = frozenset({"tests/host/test_portable.py", "tests/alloc/test_alloc.py"})
 
 
 def _missing(name: str) -> str:
@@ -39,6 +43,46 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="PORT",
         help="run the hardware tests on the board at this serial port (/dev/ttyACM0; several with commas between)",
     )
+
+
+class _Failures:
+    """Names what fails when it does: with several processes there are only dots, and a long run may be cut short."""
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self.reporter = reporter
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.reporter.ensure_newline()
+            self.reporter.write_line(f"{report.when} failed: {report.nodeid}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and config.getoption("numprocesses", None):
+        config.pluginmanager.register(_Failures(reporter))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand the processes whole files, the longest lists first, and at the end the tests that have nothing in common.
+
+    So what a file's or a folder's tests share is made once. (The groups of xdist 3.8 do nothing with pytest 9.2.)
+    """
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    def scope(nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        if file in _APART:
+            return nodeid
+        return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
+
+    scheduling = LoadScopeScheduling(config, log)
+    scheduling._split_scope = scope
+    return scheduling
 
 
 @pytest.hookimpl(tryfirst=True)
