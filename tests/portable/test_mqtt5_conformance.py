@@ -101,6 +101,33 @@ def _can_be_made(ident: int, value: bytes) -> bool:
     return True
 
 
+def test_bad_topics_and_filters_are_the_caller_s_error() -> None:
+    """[3.1.2-12, 3.1.3-11, 3.3.2-1, 3.3.2-2, 3.8.3-1, 3.10.3-1, 4.7.0-1, 4.7.1, 4.7.3, 4.8.2]: nothing is sent."""
+    c = client5()
+    block = made((spec5.CONTENT_TYPE, b"x"))
+    no_text = (b"", b"\xff", b"a\x00", b"\xed\xa0\x80", b"x" * 65536)
+    for bad in no_text + (b"#", b"+", b"a/#", b"a/+/b", b"a+", b"$share/g/+"):
+        for qos in (0, 1, 2):
+            assert c.publish(bad, b"", qos) == errors.E_TOPIC, bad
+            assert c.publish(bad, b"", qos, False, block) == errors.E_TOPIC, bad
+        assert c.set_will(bad) == errors.E_TOPIC, bad
+    assert c.set_will(b"w", b"", 3) == errors.E_QOS
+    shares = (b"$share/", b"$share/g", b"$share/g/", b"$share//t", b"$share/+/t", b"$share/#", b"$share/g#/t")
+    for bad in no_text + shares + (b"a#", b"#/a", b"a/#/b", b"a+", b"+a/b", b"a/b+"):
+        assert c.subscribe(bad) == errors.E_FILTER, bad
+        assert c.unsubscribe(bad) == errors.E_FILTER, bad
+    assert c.out() == 0 and c.outbox.count == 0
+    for good in (b"#", b"+", b"+/a/+", b"a/#", b"/", b"$share/g/#"):
+        assert c.subscribe(good) > 0, good
+        assert drain(c) and feed(c, bytes([0x90, 4]) + _last_id(c) + b"\x00\x00") == 0
+
+
+def _last_id(c: ClientSession5) -> bytes:
+    """The packet id of the request that waits for its answer."""
+    packet_id = max(c._request_ids)
+    return bytes([packet_id >> 8, packet_id & 255])
+
+
 def test_what_has_no_properties_says_so() -> None:
     """[2.2.2-1]: a property length of 0, or a packet that ends before it where it may (3.4.2.2.1, 3.14.2.2.1)."""
     c = ClientSession5(b"c", 0)
