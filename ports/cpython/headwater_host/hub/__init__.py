@@ -4,5 +4,6 @@
 ``conditions``  the condition of a subscription
 ``topics``      which subscriptions a topic matches, which topics a filter names
 ``groups``      who of a consumer group gets which queue
+``storage``     everything that outlives the process; an answer waits until it is on the disk
 ==============  ====================================================================================
 """

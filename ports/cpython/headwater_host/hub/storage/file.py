@@ -1,0 +1,112 @@
+"""The file: opened for one process at a time; another program's, a later version's and a damaged one are refused."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import sqlite3
+
+from headwater_host.hub.errors import StorageError
+from headwater_host.hub.storage.records import SCHEMA
+
+#: PRAGMA application_id of our files ("HWhu"), and the version of what is in them.
+APPLICATION_ID = 0x48576875
+VERSION = 1
+
+
+class File:
+    """``path``, open: ``writer`` for one thread, ``reader`` for another. Raises StorageError."""
+
+    def __init__(self, path: str):
+        self.path = path
+        self._lock = _lock(path)
+        self.writer = self.reader = None  # type: sqlite3.Connection | None
+        try:
+            self.writer = _connect(path)
+            _prepare(self.writer, path)
+            self.reader = _connect(path)
+            self.reader.execute("PRAGMA query_only = ON")
+        except sqlite3.Error as error:
+            self.close()
+            raise explained(path, error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give it back; twice is harmless."""
+        for db in (self.reader, self.writer):
+            if db is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    db.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+
+
+def _lock(path: str) -> int:
+    """SQLite's own lock would keep our second connection out, so there is a file beside it that says whose it is."""
+    try:
+        fd = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StorageError(f"the hub's storage {path} cannot be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise StorageError(f"the hub's storage {path} cannot be locked: {error.strerror}") from error
+        raise StorageError(f"the hub's storage {path} is in use by another hub") from None
+    return fd
+
+
+def _prepare(db: sqlite3.Connection, path: str) -> None:
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if tables == 0 and application == 0:
+        _create(db)
+    elif application != APPLICATION_ID:
+        raise StorageError(f"{path} is an SQLite file of something else than a hub's storage")
+    elif version != VERSION:
+        raise StorageError(
+            f"the hub's storage {path} is of version {version}; this program knows version {VERSION}"
+        )
+    (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if state != "ok":
+        raise damaged(path, state)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+
+
+def _create(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("BEGIN IMMEDIATE")
+    for statement in SCHEMA.split(";"):
+        db.execute(statement)
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version = {VERSION}")
+    db.execute("COMMIT")
+
+
+def explained(path: str, error: sqlite3.Error) -> StorageError:
+    """What SQLite says, for people."""
+    text = str(error)
+    if "not a database" in text:
+        return StorageError(f"{path} is no hub's storage: {text}")
+    if any(word in text for word in ("malformed", "no such table", "no such column", "corrupt")):
+        return damaged(path, text)
+    return StorageError(f"the hub's storage {path} cannot be opened: {text}")
+
+
+def damaged(path: str, what: str) -> StorageError:
+    """The error for a file that does not hold what was written."""
+    return StorageError(
+        f"the hub's storage {path} is damaged ({what}); it has not been touched. "
+        f"Move it away, with {path}-wal, to begin anew"
+    )

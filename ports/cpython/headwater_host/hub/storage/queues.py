@@ -1,0 +1,150 @@
+"""A queue as numbers, and how far a group of consumers is in it. Nothing here knows of files."""
+
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from heapq import heapify, heappop, heappush
+
+_SECOND = 1_000_000_000
+
+
+class Queue:
+    """The messages of a queue, oldest first: sequence number, size and second of each, in 16 bytes."""
+
+    __slots__ = ("_head", "_seqs", "_sizes", "_times", "bytes")
+
+    def __init__(self) -> None:
+        self._seqs = array("Q")
+        self._sizes = array("I")
+        self._times = array("I")
+        self._head = 0
+        #: Of all messages.
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._seqs) - self._head
+
+    def __contains__(self, seq: int) -> bool:
+        at = bisect_right(self._seqs, seq, self._head) - 1
+        return at >= self._head and self._seqs[at] == seq
+
+    @property
+    def first(self) -> int:
+        """The oldest message, 0 for none."""
+        return self._seqs[self._head] if len(self) else 0
+
+    @property
+    def last(self) -> int:
+        """The newest message, 0 for none."""
+        return self._seqs[-1] if len(self) else 0
+
+    def append(self, seq: int, size: int, time_ns: int) -> None:
+        """A message behind all others."""
+        self._seqs.append(seq)
+        self._sizes.append(size)
+        self._times.append(min(max(time_ns // _SECOND, 0), 0xFFFFFFFF))
+        self.bytes += size
+
+    def after(self, seq: int, limit: int) -> list[int]:
+        """The first messages behind a sequence number, at most ``limit``."""
+        at = bisect_right(self._seqs, seq, self._head)
+        return self._seqs[at : at + limit].tolist()
+
+    def older_than(self, time_ns: int) -> int:
+        """The last message of the oldest that came, all of them, before a time; 0 for none."""
+        second, at = time_ns // _SECOND, self._head
+        while at < len(self._seqs) and self._times[at] < second:
+            at += 1
+        return self._seqs[at - 1] if at > self._head else 0
+
+    def drop_through(self, seq: int) -> list[int]:
+        """Forget the messages up to a sequence number: which they are."""
+        end = bisect_right(self._seqs, seq, self._head)
+        gone = self._seqs[self._head : end].tolist()
+        self.bytes -= sum(self._sizes[self._head : end])
+        self._head = end
+        if self._head * 2 > len(self._seqs):
+            for numbers in (self._seqs, self._sizes, self._times):
+                del numbers[: self._head]
+            self._head = 0
+        return gone
+
+
+class Position:
+    """How far a group is in a queue.
+
+    Up to ``floor`` all is acknowledged; behind it, what is in ``taken``. ``pending`` was handed out and is not
+    acknowledged; what of that came back is in ``returned`` and goes out again first. ``tries`` counts how often a
+    message came back.
+    """
+
+    __slots__ = ("_cursor", "_returned", "_written", "pending", "taken", "tries")
+
+    def __init__(self, floor: int, taken: "set[int] | None" = None, tries: "dict[int, int] | None" = None):
+        self.taken = taken or set()
+        self.tries = tries or {}
+        self.pending: OrderedDict[int, None] = OrderedDict()
+        self._returned: list[int] = []
+        self._cursor = floor
+
+    @property
+    def floor(self) -> int:
+        """The sequence number up to which nothing is open."""
+        return next(iter(self.pending)) - 1 if self.pending else self._cursor
+
+    def take(self, queue: Queue, limit: int, durable: int) -> list[int]:
+        """The messages to hand out next, at most ``limit``, none behind ``durable``."""
+        found: list[int] = []
+        while self._returned and len(found) < limit:
+            seq = heappop(self._returned)
+            # It may have been acknowledged late, or trimmed meanwhile.
+            if seq in self.pending:
+                if seq in queue:
+                    found.append(seq)
+                else:
+                    self.forget(seq)
+        while len(found) < limit:
+            fresh = queue.after(self._cursor, limit - len(found))
+            for seq in fresh:
+                if seq > durable:
+                    return found
+                self._cursor = seq
+                if seq not in self.taken:
+                    self.pending[seq] = None
+                    found.append(seq)
+            if not fresh:
+                break
+        return found
+
+    def ack(self, seq: int) -> bool:
+        """A message is done: whether it was open."""
+        if seq not in self.pending:
+            return False
+        del self.pending[seq]
+        self.taken.add(seq)
+        self.tries.pop(seq, None)
+        return True
+
+    def forget(self, seq: int) -> None:
+        """A message that was handed out is not there any more."""
+        self.ack(seq)
+
+    def give_back(self, seq: int) -> int:
+        """A message was not acknowledged and goes out again: how often that happened; 0 when it was not open."""
+        if seq not in self.pending or seq in self._returned:
+            return 0
+        heappush(self._returned, seq)
+        self.tries[seq] = self.tries.get(seq, 0) + 1
+        return self.tries[seq]
+
+    def rewind(self) -> None:
+        """Everything that is open goes out again, and counts no try: nobody failed."""
+        self._returned = list(self.pending)
+        heapify(self._returned)
+
+    def settle(self) -> tuple[int, list[int], dict[int, int]]:
+        """What is to be kept: floor, what is acknowledged behind it, and the tries."""
+        floor = self.floor
+        if self.taken:
+            self.taken = {seq for seq in self.taken if seq > floor}
+        return floor, sorted(self.taken), self.tries

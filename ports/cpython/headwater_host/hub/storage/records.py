@@ -1,0 +1,116 @@
+"""What is in the file: messages, and all other changes, each with its sequence number and a checksum."""
+
+import json
+import zlib
+from typing import Any, NamedTuple
+
+#: What SQLite and the index in memory need for a message beside its bytes, about.
+OVERHEAD = 64
+
+SCHEMA = """
+CREATE TABLE messages (seq INTEGER PRIMARY KEY, id BLOB, topic INTEGER, queue INTEGER, flags INTEGER, time INTEGER,
+    tags TEXT, payload BLOB, crc INTEGER);
+CREATE TABLE retained (topic INTEGER PRIMARY KEY, seq INTEGER, id BLOB, queue INTEGER, flags INTEGER, time INTEGER,
+    tags TEXT, payload BLOB, crc INTEGER);
+CREATE TABLE seen (seq INTEGER PRIMARY KEY, id BLOB, time INTEGER);
+CREATE TABLE changes (seq INTEGER PRIMARY KEY, kind TEXT, body TEXT);
+CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER, crc INTEGER) WITHOUT ROWID;
+CREATE TABLE topics (topic INTEGER PRIMARY KEY, name TEXT UNIQUE, queues INTEGER, crc INTEGER);
+CREATE TABLE positions (consumers TEXT, topic INTEGER, queue INTEGER, floor INTEGER, taken TEXT, tries TEXT,
+    crc INTEGER, PRIMARY KEY (consumers, topic, queue)) WITHOUT ROWID;
+CREATE TABLE clients (client TEXT PRIMARY KEY, process INTEGER UNIQUE, crc INTEGER) WITHOUT ROWID;
+CREATE TABLE sessions (client TEXT PRIMARY KEY, body TEXT, crc INTEGER) WITHOUT ROWID;
+CREATE TABLE subscriptions (client TEXT, serial INTEGER, body TEXT, crc INTEGER, PRIMARY KEY (client, serial))
+    WITHOUT ROWID;
+CREATE TABLE handshakes (client TEXT, side TEXT, id TEXT, crc INTEGER, PRIMARY KEY (client, side, id)) WITHOUT ROWID;
+"""
+
+#: What each kind of change does to the file. Its values are ?1, ?2 and so on; where a row is written they are its
+#: columns, and the checksum is behind them. (Messages, and the trimming of queues, are in ``writer``.)
+STATEMENTS = {
+    "counter": ("INSERT OR REPLACE INTO counters VALUES (?1, ?2, ?3)",),
+    "register": ("INSERT OR REPLACE INTO topics VALUES (?1, ?2, ?3, ?4)",),
+    "unregister": tuple(f"DELETE FROM {t} WHERE topic = ?1" for t in ("topics", "messages", "positions", "retained")),
+    "position": ("INSERT OR REPLACE INTO positions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",),
+    "detach": ("DELETE FROM positions WHERE consumers = ?1 AND topic = ?2",),
+    "client": ("INSERT OR REPLACE INTO clients VALUES (?1, ?2, ?3)",),
+    "forget": ("DELETE FROM clients WHERE client = ?1",),
+    "session": ("INSERT OR REPLACE INTO sessions VALUES (?1, ?2, ?3)",),
+    "end": tuple(f"DELETE FROM {t} WHERE client = ?1" for t in ("sessions", "subscriptions", "handshakes")),
+    "subscribe": ("INSERT OR REPLACE INTO subscriptions VALUES (?1, ?2, ?3, ?4)",),
+    "unsubscribe": ("DELETE FROM subscriptions WHERE client = ?1 AND serial = ?2",),
+    "hold": ("INSERT OR REPLACE INTO handshakes VALUES (?1, ?2, ?3, ?4)",),
+    "release": ("DELETE FROM handshakes WHERE client = ?1 AND side = ?2 AND id = ?3",),
+}  # fmt: skip
+#: Kinds that write a row, and so a checksum.
+WRITES = {kind for kind, statements in STATEMENTS.items() if statements[0].startswith("INSERT")}
+
+COLUMNS = "seq, id, topic, queue, flags, time, tags, payload, crc"
+
+
+class Message(NamedTuple):
+    """A stored message. ``seq`` is its place among all changes; ``time_ns`` when the hub took it, since 1970."""
+
+    seq: int
+    id: bytes
+    topic: str
+    queue: int
+    tags: tuple[str, ...]
+    payload: bytes
+    qos: int
+    retain: bool
+    time_ns: int
+
+    @property
+    def size(self) -> int:
+        """Bytes that count against limits."""
+        return len(self.payload) + len(self.id) + OVERHEAD
+
+
+class Change(NamedTuple):
+    """A change, as somebody who follows this hub needs it.
+
+    ``kind`` is one of ``STATEMENTS``, with its values; or "message" (a Message); "seen" (an id: its message is gone);
+    "trim" (topic, queue, sequence number up to which it is).
+    """
+
+    seq: int
+    kind: str
+    values: tuple[Any, ...]
+
+
+def encoded(values: Any) -> str:
+    """Values of a change as text."""
+    return json.dumps(values, separators=(",", ":"))
+
+
+def checksum(text: str) -> int:
+    """SQLite does not see when a bit of a value changes."""
+    return zlib.crc32(text.encode())
+
+
+def row(message: Message, topic: int) -> tuple[Any, ...]:
+    """A message as a row of ``messages``, the topic by its number."""
+    tags = json.dumps(message.tags, separators=(",", ":")) if message.tags else ""
+    head = (
+        message.seq,
+        message.id,
+        topic,
+        message.queue,
+        message.qos << 1 | message.retain,
+        message.time_ns,
+        tags,
+    )
+    return (*head, message.payload, zlib.crc32(message.payload, zlib.crc32(repr(head).encode())))
+
+
+def message(row: tuple[Any, ...], topic: str) -> Message | None:
+    """A row as the message it was, or None when it is not what was written."""
+    seq, ident, _, queue, flags, time, tags, payload, crc = row
+    try:
+        if crc != zlib.crc32(payload, zlib.crc32(repr(row[:7]).encode())):
+            return None
+        named = tuple(json.loads(tags)) if tags else ()
+    except (TypeError, ValueError):
+        return None
+    return Message(seq, ident, topic, queue, named, payload, flags >> 1, bool(flags & 1), time)

@@ -1,0 +1,61 @@
+"""What a file holds, row by row, each one checked. A row that is not what was written ends it: StorageError."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+from headwater_host.hub.storage.file import File, damaged
+from headwater_host.hub.storage.records import COLUMNS, OVERHEAD, Message, checksum, encoded, message
+
+#: The tables that hold rows of changes: the kind of change, the table, and which of its columns are JSON.
+TABLES = {
+    "counter": ("counters", ()),
+    "register": ("topics", ()),
+    "position": ("positions", (4, 5)),
+    "client": ("clients", ()),
+    "session": ("sessions", (1,)),
+    "subscribe": ("subscriptions", (2,)),
+    "hold": ("handshakes", ()),
+}
+
+
+def rows(file: File, kind: str) -> Iterator[tuple[Any, ...]]:
+    """The values of each change of a kind that still holds."""
+    table, as_json = TABLES[kind]
+    assert file.reader is not None
+    for row in file.reader.execute(f"SELECT * FROM {table}"):
+        values: list[Any] = list(row[:-1])
+        try:
+            for n in as_json:
+                values[n] = json.loads(values[n])
+            right = row[-1] == checksum(encoded(tuple(values)))
+        except (TypeError, ValueError, RecursionError):
+            right = False
+        if not right:
+            raise damaged(file.path, f"a row of {table} is not what was written")
+        yield tuple(values)
+
+
+def index(db: sqlite3.Connection) -> Iterator[tuple[int, int, int, int, int]]:
+    """Sequence number, topic, queue, size and time of each message, oldest first, without reading the payloads."""
+    size = f"length(payload) + length(id) + {OVERHEAD}"
+    yield from db.execute(f"SELECT seq, topic, queue, {size}, time FROM messages ORDER BY seq")
+
+
+def retained(file: File, names: dict[int, str]) -> Iterator[Message]:
+    """The retained messages."""
+    assert file.reader is not None
+    for row in file.reader.execute(f"SELECT {COLUMNS} FROM retained"):
+        found = message(row, names[row[2]]) if row[2] in names else None
+        if found is None:
+            raise damaged(file.path, "a retained message is not what was written")
+        yield found
+
+
+def last_seq(db: sqlite3.Connection) -> int:
+    """The sequence number of the last change of all."""
+    tables = ("messages", "seen", "changes")
+    return max(
+        int(db.execute(f"SELECT coalesce(max(seq), 0) FROM {table}").fetchone()[0]) for table in tables
+    )

@@ -1,0 +1,143 @@
+"""Process numbers, sessions with their subscriptions, and the handshakes of QoS 2 that are open."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from headwater_host.hub.storage.writer import Writer
+
+#: ``received``: stored and answered with PUBREC, its PUBREL is to come. ``released``: PUBREL is sent, its PUBCOMP is to
+#: come.
+Side = Literal["received", "released"]
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """What SUBSCRIBE asked for; ``serial`` is its number among the client's."""
+
+    serial: int
+    topic: str
+    tags: tuple[str, ...] = ()
+    condition: str = ""
+    group: str = ""
+
+
+@dataclass
+class Session:
+    """What is kept of a client. ``about`` is the server's own: user, expiry, will; whatever JSON holds."""
+
+    client: str
+    about: dict[str, Any]
+    subscriptions: dict[int, Subscription] = field(default_factory=dict)
+    #: Message ids, oldest first.
+    received: dict[bytes, None] = field(default_factory=dict)
+    released: dict[bytes, None] = field(default_factory=dict)
+
+
+class Sessions:
+    """All of them. Every change is on the disk when the storage's next ``after`` calls back."""
+
+    def __init__(self, writer: Writer):
+        self._writer = writer
+        self._sessions: dict[str, Session] = {}
+        self._processes: dict[str, int] = {}
+        #: The last process number given to anybody.
+        self.last_process = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __contains__(self, client: str) -> bool:
+        return client in self._sessions
+
+    def get(self, client: str) -> Session | None:
+        """A client's session, to be read."""
+        return self._sessions.get(client)
+
+    def all(self) -> list[Session]:
+        """Every session, to be read."""
+        return list(self._sessions.values())
+
+    # -- process numbers ---------------------------------------------------------------------------------------------
+
+    def process(self, client: str) -> int:
+        """The process number of a client: the one it has, or a new one. Without a name it is new each time."""
+        known = self._processes.get(client)
+        if known is not None:
+            return known
+        self.last_process += 1
+        self._writer.change("counter", "process", self.last_process)
+        if client:
+            self._processes[client] = self.last_process
+            self._writer.change("client", client, self.last_process)
+        return self.last_process
+
+    def forget(self, client: str) -> None:
+        """Forget which number a client has; nobody else will ever have it."""
+        if self._processes.pop(client, None) is not None:
+            self._writer.change("forget", client)
+
+    @property
+    def clients(self) -> dict[str, int]:
+        """Process numbers by client, to be read."""
+        return self._processes
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    def save(self, client: str, about: dict[str, Any]) -> Session:
+        """Begin a session, or change what is kept about it."""
+        session = self._sessions.get(client)
+        if session is None:
+            session = self._sessions[client] = Session(client, about)
+        session.about = about
+        self._writer.change("session", client, about)
+        return session
+
+    def end(self, client: str) -> None:
+        """Forget a session and all that belongs to it; whether there is one or not."""
+        if self._sessions.pop(client, None) is not None:
+            self._writer.change("end", client)
+
+    def subscribe(self, client: str, subscription: Subscription) -> None:
+        """Keep a subscription of a client that has a session."""
+        self._sessions[client].subscriptions[subscription.serial] = subscription
+        self._writer.change("subscribe", client, subscription.serial, asdict(subscription))
+
+    def unsubscribe(self, client: str, serial: int) -> bool:
+        """Forget one: whether there was one."""
+        session = self._sessions.get(client)
+        if session is None or session.subscriptions.pop(serial, None) is None:
+            return False
+        self._writer.change("unsubscribe", client, serial)
+        return True
+
+    def hold(self, client: str, side: Side, ident: bytes) -> None:
+        """A handshake is open."""
+        ids: dict[bytes, None] = getattr(self._sessions[client], side)
+        if ident not in ids:
+            ids[ident] = None
+            self._writer.change("hold", client, side, ident.hex())
+
+    def release(self, client: str, side: Side, ident: bytes) -> bool:
+        """A handshake is done: whether it was open."""
+        session = self._sessions.get(client)
+        if session is None or ident not in getattr(session, side):
+            return False
+        del getattr(session, side)[ident]
+        self._writer.change("release", client, side, ident.hex())
+        return True
+
+    # -- what a file held --------------------------------------------------------------------------------------------
+
+    def restore(self, kind: str, values: tuple[Any, ...]) -> None:
+        """Take in a row of the file."""
+        if kind == "client":
+            self._processes[values[0]] = values[1]
+        elif kind == "session":
+            self._sessions[values[0]] = Session(*values)
+        elif kind == "subscribe":
+            client, serial, body = values
+            body = Subscription(**{**body, "tags": tuple(body["tags"])})
+            self._sessions[client].subscriptions[serial] = body
+        else:
+            client, side, ident = values
+            getattr(self._sessions[client], side)[bytes.fromhex(ident)] = None

@@ -1,0 +1,471 @@
+"""What the hub calls. State is in memory; each change is made there at once, and goes into the transaction of this turn
+of the event loop; ``after`` calls back when that is on the disk.
+
+    store = Store.open("hub.db")
+    store.register("boards/7", queues=4)
+    if store.publish("boards/7", ident, process, payload, qos=1, time_ns=time.time_ns()):
+        store.after(send_ack)
+
+Everything is called in the event loop's thread. Messages are handed out (``take``, ``read``, ``on_commit``) only once
+they are on the disk: what a consumer has seen cannot come a second time because the hub lost it.
+"""
+
+import sqlite3
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from os import PathLike, fspath
+from typing import NamedTuple
+
+from headwater_host.hub.errors import (
+    IMPLEMENTATION_ERROR,
+    QUOTA_EXCEEDED,
+    TOPIC_NAME_INVALID,
+    RefusedError,
+    StorageError,
+)
+from headwater_host.hub.storage import follow, restore
+from headwater_host.hub.storage.file import File, damaged, explained
+from headwater_host.hub.storage.queues import Position
+from headwater_host.hub.storage.records import COLUMNS, OVERHEAD, Change, Message, message, row
+from headwater_host.hub.storage.sessions import Sessions
+from headwater_host.hub.storage.topic import DEAD, Limits, Topic
+from headwater_host.hub.storage.writer import Batch, Writer
+from headwater_host.hub.topics import check_topic
+
+_SECOND = 1_000_000_000
+
+
+class Delivery(NamedTuple):
+    """A message to hand out, and how often it came back so far."""
+
+    message: Message
+    tries: int
+
+
+class Store:
+    """The hub's storage. ``open`` makes one. StorageError: the file cannot be used, or not any more."""
+
+    def __init__(self, file: File, limits: Limits):
+        assert file.writer is not None
+        assert file.reader is not None
+        self._file = file
+        self._reader = file.reader
+        self.limits = limits
+        self._writer = Writer(file.writer, restore.last_seq(file.reader), self._settle, self._written)
+        self.sessions = Sessions(self._writer)
+        self.topics: dict[str, Topic] = {}
+        self.retained: dict[str, Message] = {}
+        #: Called after each commit with the (topic, queue) that have more messages.
+        self.on_commit: Callable[[set[tuple[str, int]]], None] = lambda touched: None
+        #: Bytes of all messages, and of the retained ones.
+        self.bytes = self._retained_bytes = 0
+        #: Since the start: messages that were dropped though somebody was still to have them; that could not be read
+        #: as they were written; that came a second time; that went to a dead-letter topic.
+        self.dropped = self.damaged = self.duplicates = self.dead = 0
+        self._ids: dict[bytes, None] = {}
+        self._order: deque[tuple[int, bytes, int]] = deque()
+        self._cache: OrderedDict[int, Message] = OrderedDict()
+        self._cached = 0
+        #: The groups' places that changed in this turn: (topic, queue, group).
+        self._moved: dict[tuple[Topic, int, str], None] = {}
+        #: The last id that was forgotten in this turn; the last change that is not kept any more.
+        self._forgotten = self._followed = 0
+        self._load()
+
+    @classmethod
+    def open(cls, path: "str | PathLike[str]", limits: Limits | None = None) -> "Store":
+        """The storage in a file, with what that holds; made when it is not there. Raises StorageError."""
+        file = File(fspath(path))
+        try:
+            return cls(file, limits or Limits())
+        except sqlite3.Error as error:
+            file.close()
+            raise explained(file.path, error) from error
+        except BaseException:
+            file.close()
+            raise
+
+    async def close(self) -> None:
+        """Write what is left and give the file back. Raises StorageError when not all of it could be written."""
+        try:
+            await self._writer.close()
+        finally:
+            self._file.close()
+
+    def _load(self) -> None:
+        file = self._file
+        names: dict[int, str] = {}
+        for name, value in restore.rows(file, "counter"):
+            if name == "process":
+                self.sessions.last_process = value
+            elif name == "followed":
+                self._followed = value
+        for number, name, queues in restore.rows(file, "register"):
+            names[number] = name
+            self.topics[name] = Topic(name, number, queues)
+        try:
+            for seq, number, queue, size, time_ns in restore.index(self._reader):
+                self.topics[names[number]].append(queue, seq, size, time_ns)
+                self.bytes += size
+            for group, number, queue, floor, taken, tries in restore.rows(file, "position"):
+                topic = self.topics[names[number]]
+                places = topic.groups.setdefault(group, [Position(0) for _ in topic.queues])
+                places[queue] = Position(floor, set(taken), {int(seq): n for seq, n in tries.items()})
+            for kind in ("client", "session", "subscribe", "hold"):
+                for values in restore.rows(file, kind):
+                    self.sessions.restore(kind, values)
+        except (LookupError, TypeError, AttributeError, OverflowError) as error:
+            raise damaged(file.path, f"its tables do not fit together: {error!r}") from error
+        for found in restore.retained(file, names):
+            self.retained[found.topic] = found
+            self._retained_bytes += found.size
+        newest = self._reader.execute(
+            "SELECT seq, id, time FROM seen ORDER BY seq DESC LIMIT ?", (self.limits.ids,)
+        )
+        self._order.extend(reversed(newest.fetchall()))
+        self._ids = dict.fromkeys(ident for _, ident, _ in self._order)
+
+    # -- commits -----------------------------------------------------------------------------------------------------
+
+    def after(self, done: Callable[[], None]) -> None:
+        """Call this when every change so far is on the disk; at once when all are."""
+        self._writer.after(done)
+
+    @property
+    def durable(self) -> int:
+        """The sequence number up to which everything is on the disk."""
+        return self._writer.durable
+
+    @property
+    def seq(self) -> int:
+        """The sequence number of the last change."""
+        return self._writer.seq
+
+    @property
+    def error(self) -> sqlite3.Error | None:
+        """Why nothing can be written just now; it is tried again every second."""
+        return self._writer.error
+
+    @property
+    def commits(self) -> int:
+        """Transactions since the start."""
+        return self._writer.commits
+
+    def _settle(self) -> None:
+        """Complete the transaction: where groups are now, and what all of them are done with."""
+        moved, self._moved = self._moved, {}
+        queues: dict[tuple[Topic, int], None] = {}
+        for topic, queue, group in moved:
+            positions = topic.groups.get(group)
+            if positions is not None and self.topics.get(topic.name) is topic:
+                self._writer.change("position", group, topic.number, queue, *positions[queue].settle())
+                queues[topic, queue] = None
+        for topic, queue in queues:
+            self._drop(topic, queue, topic.done_through(queue))
+        if self._forgotten:
+            self._writer.batch.statements.append(("DELETE FROM seen WHERE seq <= ?", (self._forgotten,)))
+            self._forgotten = 0
+
+    def _written(self, batch: Batch) -> None:
+        while self._cached > self.limits.cache and self._cache:
+            seq, found = next(iter(self._cache.items()))
+            if seq > self._writer.durable:
+                break
+            self._uncache(seq, found)
+        if batch.touched:
+            self.on_commit(batch.touched)
+
+    # -- topics ------------------------------------------------------------------------------------------------------
+
+    def register(self, name: str, queues: int = 1) -> bool:
+        """Have a topic with so many queues: whether that changed anything. It grows, but never shrinks. Raises
+        RefusedError."""
+        check_topic(name)
+        topic = self.topics.get(name)
+        if not 1 <= queues <= self.limits.queues:
+            raise RefusedError(QUOTA_EXCEEDED, f"a topic has 1 to {self.limits.queues} queues, not {queues}")
+        if topic is not None and queues < len(topic.queues):
+            text = f"{name!r} has {len(topic.queues)} queues, and cannot have {queues}"
+            raise RefusedError(IMPLEMENTATION_ERROR, text)
+        if topic is not None and queues == len(topic.queues):
+            return False
+        if topic is None and len(self.topics) >= self.limits.topics:
+            raise RefusedError(QUOTA_EXCEEDED, f"there are {len(self.topics)} topics already")
+        self._register(name, queues)
+        return True
+
+    def _register(self, name: str, queues: int) -> Topic:
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics[name] = Topic(name, self._writer.seq + 1, queues)
+        fresh = Topic(name, 0, queues).queues[len(topic.queues) :]
+        topic.queues += fresh
+        self._writer.change("register", topic.number, name, queues)
+        for group, positions in topic.groups.items():
+            while len(positions) < queues:
+                self._moved[topic, len(positions), group] = None
+                positions.append(Position(0))
+        return topic
+
+    def unregister(self, name: str) -> bool:
+        """Forget a topic and everything in it: whether there was one."""
+        topic = self.topics.pop(name, None)
+        if topic is None:
+            return False
+        for queue in topic.queues:
+            for seq in queue.drop_through(queue.last):
+                self._uncache(seq, self._cache.get(seq))
+        self.bytes -= topic.bytes
+        self._unretain(name)
+        self._writer.batch.retained.pop(topic.number, None)
+        self._writer.change("unregister", topic.number)
+        return True
+
+    def _topic(self, name: str) -> Topic:
+        topic = self.topics.get(name)
+        if topic is None:
+            raise RefusedError(TOPIC_NAME_INVALID, f"there is no topic {name!r}")
+        return topic
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        ident: bytes,
+        process: int,
+        payload: bytes,
+        *,
+        tags: tuple[str, ...] = (),
+        qos: int = 0,
+        retain: bool = False,
+        time_ns: int,
+    ) -> int:
+        """Store a message under its id: its sequence number, or 0 when it is stored already. It is in queue
+        ``process`` mod n. Raises RefusedError; nothing is stored then."""
+        found = self._topic(topic)
+        if ident in self._ids:
+            self.duplicates += 1
+            return 0
+        size = len(payload) + len(ident) + OVERHEAD
+        self._check_room(found, size, retain and payload != b"")
+        seq = self._writer.next()
+        queue = process % len(found.queues)
+        self._put(found, Message(seq, ident, topic, queue, tags, payload, qos, retain, time_ns), size)
+        self._ids[ident] = None
+        self._order.append((seq, ident, time_ns))
+        self._writer.batch.seen.append((seq, ident, time_ns))
+        while len(self._ids) > self.limits.ids:
+            self._forget_id()
+        return seq
+
+    def _put(self, topic: Topic, fresh: Message, size: int) -> None:
+        seq = fresh.seq
+        values = row(fresh, topic.number)
+        batch = self._writer.batch
+        batch.messages.append(values)
+        batch.touched.add((topic.name, fresh.queue))
+        batch.size += size
+        topic.append(fresh.queue, seq, size, fresh.time_ns)
+        self.bytes += size
+        self._cache[seq] = fresh
+        self._cached += size
+        if fresh.retain:
+            self._unretain(topic.name)
+            batch.retained[topic.number] = values if fresh.payload else None
+            if fresh.payload:
+                self.retained[topic.name] = fresh
+                self._retained_bytes += size
+
+    def _unretain(self, name: str) -> None:
+        before = self.retained.pop(name, None)
+        if before is not None:
+            self._retained_bytes -= before.size
+
+    def _check_room(self, topic: Topic, size: int, retained: bool) -> None:
+        if self._writer.waiting and self._writer.waiting + size > self.limits.waiting:
+            raise RefusedError(QUOTA_EXCEEDED, "too much waits for the disk")
+        before = self.retained.get(topic.name)
+        if retained and self._retained_bytes + size - (before.size if before else 0) > self.limits.retained:
+            raise RefusedError(QUOTA_EXCEEDED, "there is no room for more retained messages")
+        if not self._make_room(topic, size):
+            raise RefusedError(QUOTA_EXCEEDED, f"there is no room in {topic.name!r}")
+
+    def _make_room(self, topic: Topic, size: int) -> bool:
+        """Remove the oldest messages of a topic, where that is allowed, until one more fits: whether it does."""
+        limits = self.limits
+        keep = topic.groups and limits.full == "refuse" and not topic.is_dead
+        while (
+            topic.count >= limits.topic_messages
+            or topic.bytes + size > limits.topic_bytes
+            or self.bytes + size > limits.bytes
+        ):
+            if keep or not topic.count:
+                return False
+            queue = topic.oldest()
+            self._drop(topic, queue, topic.queues[queue].first, wanted=True)
+        return True
+
+    def _drop(self, topic: Topic, queue: int, through: int, wanted: bool = False) -> None:
+        """Remove the messages of a queue up to a sequence number; ``wanted``: maybe before everybody had them."""
+        before = topic.bytes
+        done = topic.done_through(queue)
+        gone = topic.drop_through(queue, through)
+        if not gone:
+            return
+        if wanted and topic.groups:
+            self.dropped += sum(seq > done for seq in gone)
+        self.bytes -= before - topic.bytes
+        for seq in gone:
+            self._uncache(seq, self._cache.get(seq))
+            self._writer.batch.gone.append((seq,))
+        self._writer.note("trim", topic.number, queue, through)
+
+    def _uncache(self, seq: int, found: Message | None) -> None:
+        if found is not None:
+            del self._cache[seq]
+            self._cached -= found.size
+
+    def read(self, topic: str, queue: int, after: int, limit: int) -> list[Message]:
+        """The messages of a queue behind a sequence number, at most ``limit`` of them, for nobody in particular."""
+        found = self._topic(topic)
+        return self._read(
+            found, (seq for seq in found.queues[queue].after(after, limit) if seq <= self.durable)
+        )
+
+    def _read(self, topic: Topic, seqs: Iterable[int]) -> list[Message]:
+        read = (self._cache.get(seq) or self._fetch(topic, seq) for seq in seqs)
+        return [found for found in read if found is not None]
+
+    def _fetch(self, topic: Topic, seq: int) -> Message | None:
+        try:
+            rows = self._reader.execute(f"SELECT {COLUMNS} FROM messages WHERE seq = ?", (seq,)).fetchall()
+        except sqlite3.Error as error:
+            raise explained(self._file.path, error) from error
+        found = message(rows[0], topic.name) if rows else None
+        self.damaged += found is None
+        return found
+
+    # -- consumer groups ---------------------------------------------------------------------------------------------
+
+    def attach(self, group: str, topic: str, *, from_now: bool = False) -> bool:
+        """Have a group consume a topic, from its oldest message or from now: whether that is new."""
+        found = self._topic(topic)
+        if group in found.groups:
+            return False
+        floor = self._writer.seq if from_now else 0
+        found.groups[group] = [Position(floor) for _ in found.queues]
+        for queue in range(len(found.queues)):
+            self._moved[found, queue, group] = None
+        self._writer.wake()
+        return True
+
+    def detach(self, group: str, topic: str) -> bool:
+        """Forget where a group was in a topic: whether it was anywhere."""
+        found = self.topics.get(topic)
+        if found is None or found.groups.pop(group, None) is None:
+            return False
+        self._writer.change("detach", group, found.number)
+        if found.groups:
+            for queue in range(len(found.queues)):
+                self._drop(found, queue, found.done_through(queue))
+        return True
+
+    def _position(self, group: str, topic: str, queue: int) -> Position | None:
+        found = self.topics.get(topic)
+        positions = found.groups.get(group) if found else None
+        return positions[queue] if positions and 0 <= queue < len(positions) else None
+
+    def take(self, group: str, topic: str, queue: int, limit: int) -> list[Delivery]:
+        """The next messages for a group: what came back first, then what it has not had. They are open until ``ack``
+        or ``give_back``."""
+        position = self._position(group, topic, queue)
+        if position is None:
+            return []
+        found = self.topics[topic]
+        deliveries = []
+        for seq in position.take(found.queues[queue], limit, self.durable):
+            read = self._read(found, [seq])
+            if read:
+                deliveries.append(Delivery(read[0], position.tries.get(seq, 0)))
+            else:
+                self.ack(group, topic, queue, seq)
+        return deliveries
+
+    def ack(self, group: str, topic: str, queue: int, seq: int) -> bool:
+        """A message is done with: whether it was open. What every group is done with is removed."""
+        position = self._position(group, topic, queue)
+        if position is None or not position.ack(seq):
+            return False
+        self._moved[self.topics[topic], queue, group] = None
+        self._writer.wake()
+        return True
+
+    def give_back(
+        self, group: str, topic: str, queue: int, seqs: Iterable[int], *, time_ns: int
+    ) -> list[int]:
+        """Messages were not acknowledged: they go out again, or, after the last try, to the dead-letter topic. Those
+        that went there are returned."""
+        position = self._position(group, topic, queue)
+        dead: list[int] = []
+        if position is None:
+            return dead
+        found = self.topics[topic]
+        for seq in seqs:
+            tries = position.give_back(seq)
+            if tries:
+                self._moved[found, queue, group] = None
+                self._writer.wake()
+            if tries >= self.limits.tries and not found.is_dead:
+                self._bury(found, seq, time_ns)
+                position.ack(seq)
+                dead.append(seq)
+        return dead
+
+    def rewind(self, group: str, topic: str, queue: int) -> None:
+        """Another consumer goes on with a queue: what is open goes out again, and nobody failed."""
+        position = self._position(group, topic, queue)
+        if position is not None:
+            position.rewind()
+
+    def _bury(self, topic: Topic, seq: int, time_ns: int) -> None:
+        """Put a message into the dead-letter topic, under the id it has."""
+        for found in self._read(topic, [seq]):
+            dead = self.topics.get(DEAD + topic.name) or self._register(DEAD + topic.name, 1)
+            self._make_room(dead, found.size)
+            again = self._writer.next()
+            copy = found._replace(seq=again, topic=dead.name, queue=0, retain=False, time_ns=time_ns)
+            self._put(dead, copy, found.size)
+            self.dead += 1
+
+    # -- housekeeping ------------------------------------------------------------------------------------------------
+
+    def trim(self, time_ns: int) -> None:
+        """Remove what is too old: to be called now and then."""
+        if self.limits.age:
+            oldest = time_ns - int(self.limits.age * _SECOND)
+            for topic in self.topics.values():
+                for n, queue in enumerate(topic.queues) if topic.count else ():
+                    self._drop(topic, n, queue.older_than(oldest), wanted=True)
+        forgotten = time_ns - int(self.limits.ids_age * _SECOND)
+        while self._order and self._order[0][2] < forgotten:
+            self._forget_id()
+        followed = self._writer.seq - self.limits.changes
+        if followed > self._followed + self.limits.changes // 10:
+            self._followed = followed
+            self._writer.change("counter", "followed", followed)
+            self._writer.batch.statements.append(("DELETE FROM changes WHERE seq <= ?", (followed,)))
+
+    def _forget_id(self) -> None:
+        seq, ident, _ = self._order.popleft()
+        self._ids.pop(ident, None)
+        self._forgotten = seq
+        self._writer.wake()
+
+    def changes(self, after: int, limit: int) -> list[Change]:
+        """What was written behind a sequence number, in order, for somebody who follows. StorageError: that is too
+        long ago; a copy of the file is needed to begin with."""
+        if after < self._followed:
+            raise StorageError(f"changes up to {self._followed} are not kept any more")
+        names = {topic.number: topic.name for topic in self.topics.values()}
+        return follow.changes(self._reader, names, after, limit)

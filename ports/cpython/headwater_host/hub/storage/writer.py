@@ -1,0 +1,219 @@
+"""Group commit: what one turn of the event loop changes is one transaction, written in a thread.
+
+While it is written, the next one collects. So an answer waits for at most two syncs of the disk, and however many
+clients there are, they share them. When the disk does not take it, nothing is answered, and it is tried again.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from headwater_host.hub.errors import StorageError
+from headwater_host.hub.storage.records import STATEMENTS, WRITES, checksum, encoded
+
+#: Seconds until a transaction that failed is tried again.
+RETRY = 1.0
+
+_MESSAGE = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_RETAIN = """INSERT OR REPLACE INTO retained (seq, id, topic, queue, flags, time, tags, payload, crc)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+
+
+class Batch:
+    """The changes of one transaction, in the order in which they are written."""
+
+    __slots__ = (
+        "changes",
+        "done",
+        "gone",
+        "last",
+        "messages",
+        "open",
+        "retained",
+        "seen",
+        "size",
+        "statements",
+        "touched",
+    )
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[Any, ...]] = []
+        self.seen: list[tuple[int, bytes, int]] = []
+        #: By number of topic: a row, or None to clear.
+        self.retained: dict[int, tuple[Any, ...] | None] = {}
+        self.statements: list[tuple[str, tuple[Any, ...]]] = []
+        self.changes: list[tuple[int, str, str]] = []
+        #: Messages that are trimmed.
+        self.gone: list[tuple[int]] = []
+        #: What to call when it is on the disk.
+        self.done: list[Callable[[], None]] = []
+        #: The topics and queues that have more messages then.
+        self.touched: set[tuple[str, int]] = set()
+        #: Whether there is anything to write.
+        self.open = False
+        self.last = 0
+        self.size = 0
+
+    def __bool__(self) -> bool:
+        return self.open
+
+    def write(self, db: sqlite3.Connection) -> None:
+        """All of it, or nothing. Raises sqlite3.Error."""
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            db.executemany(_MESSAGE, self.messages)
+            db.executemany("INSERT INTO seen VALUES (?, ?, ?)", self.seen)
+            for topic, row in self.retained.items():
+                if row is None:
+                    db.execute("DELETE FROM retained WHERE topic = ?", (topic,))
+                else:
+                    db.execute(_RETAIN, row)
+            for statement, values in self.statements:
+                db.execute(statement, values)
+            db.executemany("DELETE FROM messages WHERE seq = ?", self.gone)
+            db.executemany("INSERT INTO changes VALUES (?, ?, ?)", self.changes)
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+
+
+class Writer:
+    """Writes batches, one after the other. ``settle`` completes one before it is written; ``written`` hears of it."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        seq: int,
+        settle: Callable[[], None],
+        written: Callable[[Batch], None],
+    ):
+        self._db = db
+        self._settle = settle
+        self._written = written
+        self._thread = ThreadPoolExecutor(1, "headwater-hub-storage")
+        self._writing: Batch | None = None
+        self._running: asyncio.Future[None] | None = None
+        self._scheduled = False
+        self._closing = self._closed = False
+        self.batch = Batch()
+        #: The last change, and the last that is on the disk.
+        self.seq = self.durable = seq
+        #: What SQLite said when it could not; None again when it can.
+        self.error: sqlite3.Error | None = None
+        #: Transactions so far.
+        self.commits = 0
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of messages that are not on the disk yet."""
+        return self.batch.size + (self._writing.size if self._writing else 0)
+
+    def next(self) -> int:
+        """The sequence number of another change, which is made before the event loop's turn ends."""
+        self.wake()
+        self.seq += 1
+        return self.seq
+
+    def change(self, kind: str, *values: Any) -> int:
+        """Make a change of ``records.STATEMENTS``: its sequence number."""
+        seq = self.next()
+        text = encoded(values)
+        row = tuple(value if isinstance(value, int | str) else encoded(value) for value in values)
+        if kind in WRITES:
+            row += (checksum(text),)
+        for statement in STATEMENTS[kind]:
+            self.batch.statements.append((statement, row))
+        self.batch.changes.append((seq, kind, text))
+        return seq
+
+    def note(self, kind: str, *values: Any) -> None:
+        """A change whose statements are in the batch already, for those who follow."""
+        self.batch.changes.append((self.next(), kind, encoded(values)))
+
+    def wake(self) -> None:
+        """Something is to be written at the end of this turn."""
+        if self._closed:
+            raise StorageError("the hub's storage is closed")
+        self.batch.open = True
+        if not self._scheduled and not self._closing and self._writing is None:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._start)
+
+    def after(self, done: Callable[[], None]) -> None:
+        """Call this when every change so far is on the disk; at once when all are."""
+        if self.batch:
+            self.batch.done.append(done)
+        elif self._writing is not None:
+            self._writing.done.append(done)
+        else:
+            done()
+
+    def _start(self) -> None:
+        if self.batch and self._writing is None and not self._closing:
+            self._turn()
+            self._submit()
+        self._scheduled = False
+
+    def _turn(self) -> None:
+        """The batch is complete."""
+        self._settle()
+        self.batch.last = self.seq
+        self._writing, self.batch = self.batch, Batch()
+
+    def _submit(self) -> None:
+        if self._writing is not None and not self._closing:
+            loop = asyncio.get_running_loop()
+            self._running = loop.run_in_executor(self._thread, self._writing.write, self._db)
+            self._running.add_done_callback(self._finished)
+
+    def _finished(self, running: "asyncio.Future[None]") -> None:
+        self._running = None
+        loop = asyncio.get_running_loop()
+        error = running.exception()
+        if error is None:
+            self._done()
+            # The next one has collected meanwhile.
+            self._start()
+        elif isinstance(error, sqlite3.Error):
+            self.error = error
+            loop.call_later(RETRY, self._submit)
+        else:
+            loop.call_exception_handler({"message": "the hub's storage failed", "exception": error})
+
+    def _done(self) -> None:
+        batch, self._writing, self.error = self._writing, None, None
+        assert batch is not None
+        self.durable = batch.last
+        self.commits += 1
+        calls: list[Callable[[], None]] = [*batch.done, partial(self._written, batch)]
+        for call in calls:
+            try:
+                call()
+            except Exception as error:
+                context = {"message": "what waited for the hub's storage failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
+
+    async def close(self) -> None:
+        """Write what is left. Raises StorageError when that cannot be."""
+        loop = asyncio.get_running_loop()
+        self._closing = True  # nothing is begun any more, except here
+        try:
+            while self._running is not None:
+                await asyncio.wait([self._running])
+                await asyncio.sleep(0)
+            while self._writing is not None or self.batch:
+                if self._writing is None:
+                    self._turn()
+                assert self._writing is not None
+                await loop.run_in_executor(self._thread, self._writing.write, self._db)
+                self._done()
+        except sqlite3.Error as error:
+            raise StorageError(f"the hub's storage is not up to date: {error}") from error
+        finally:
+            self._closed = True
+            self._thread.shutdown()

@@ -1,0 +1,56 @@
+"""What the tests of the hub's storage share."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from headwater_host.hub.storage import Limits, Message, Store
+
+SECOND = 1_000_000_000
+#: A time, for tests that do not care which.
+NOW = 1_800_000_000 * SECOND
+
+
+async def synced(store: Store) -> None:
+    """Every change so far is on the disk."""
+    done = asyncio.Event()
+    store.after(done.set)
+    await asyncio.wait_for(done.wait(), 60)
+
+
+async def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.002)
+
+
+def with_store(path: Path, limits: Limits | None = None) -> Callable[..., Any]:
+    """Run a coroutine function with the store in a file, which is closed behind it."""
+
+    def run(test: Callable[[Store], Coroutine[Any, Any, Any]]) -> Any:
+        async def main() -> Any:
+            store = Store.open(path, limits)
+            try:
+                return await test(store)
+            finally:
+                await store.close()
+
+        return asyncio.run(main())
+
+    return run
+
+
+def ident(n: int, process: int = 1) -> bytes:
+    return b"%d.%d" % (process, n)
+
+
+def put(store: Store, topic: str, n: int, payload: bytes = b"", process: int = 1, **more: Any) -> int:
+    """Publish message ``n`` of a process."""
+    return store.publish(topic, ident(n, process), process, payload, **{"time_ns": NOW} | more)
+
+
+def ids(messages: list[Message]) -> list[bytes]:
+    return [message.id for message in messages]

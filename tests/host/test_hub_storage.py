@@ -1,0 +1,555 @@
+"""The hub's storage: what each call does, at once, after a commit, and after the file is opened again."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from headwater_host.hub.errors import RefusedError, StorageError
+from headwater_host.hub.storage import DEAD, Limits, Store, Subscription
+from tests.host.hub_storage import NOW, SECOND, ident, ids, put, synced, with_store
+
+
+def taken(store: Store, group: str = "g", topic: str = "t", queue: int = 0, limit: int = 100) -> list[int]:
+    return [one.message.seq for one in store.take(group, topic, queue, limit)]
+
+
+def queue_ids(store: Store, topic: str = "t", queue: int = 0) -> list[bytes]:
+    return ids(store.read(topic, queue, 0, 1000))
+
+
+# -- topics ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_registered_and_grows_but_never_shrinks(tmp_path: Path) -> None:
+    async def first(store: Store) -> None:
+        assert store.register("t", 2)
+        assert not store.register("t", 2)
+        assert store.register("t", 5)
+        with pytest.raises(RefusedError, match="has 5 queues") as caught:
+            store.register("t", 4)
+        assert caught.value.reason == 0x83
+        for bad in (0, -1, 1025):
+            with pytest.raises(RefusedError, match="1 to 1024 queues"):
+                store.register("t", bad)
+        with pytest.raises(RefusedError):
+            store.register("a/+")
+
+    async def second(store: Store) -> None:
+        assert len(store.topics["t"].queues) == 5
+
+    with_store(tmp_path / "hub.db")(first)
+    with_store(tmp_path / "hub.db")(second)
+
+
+def test_topics_are_bounded(tmp_path: Path) -> None:
+    async def run(store: Store) -> None:
+        store.register("a")
+        store.register("b")
+        with pytest.raises(RefusedError, match="2 topics") as caught:
+            store.register("c")
+        assert caught.value.reason == 0x97
+        store.unregister("a")
+        store.register("c")
+
+    with_store(tmp_path / "hub.db", Limits(topics=2))(run)
+
+
+def test_an_unregistered_topic_is_gone_with_all_that_is_in_it(tmp_path: Path) -> None:
+    async def first(store: Store) -> None:
+        store.register("t", 2)
+        store.attach("g", "t")
+        put(store, "t", 1, b"x", retain=True)
+        await synced(store)
+        put(store, "t", 2, b"y")
+        assert store.unregister("t")
+        assert not store.unregister("t")
+        assert store.bytes == 0
+        with pytest.raises(RefusedError, match="no topic 't'") as caught:
+            put(store, "t", 3)
+        assert caught.value.reason == 0x90
+        store.register("t")
+        put(store, "t", 4, b"z")
+        assert not store.take("g", "t", 0, 10)
+        assert not store.ack("g", "t", 0, 1)
+
+    async def second(store: Store) -> None:
+        assert queue_ids(store) == [ident(4)]
+        assert not store.topics["t"].groups
+        assert not store.retained
+
+    with_store(tmp_path / "hub.db")(first)
+    with_store(tmp_path / "hub.db")(second)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_handed_out_when_it_is_on_the_disk(tmp_path: Path) -> None:
+    async def run(store: Store) -> None:
+        commits: list[set[tuple[str, int]]] = []
+        store.on_commit = commits.append
+        store.register("t", 3)
+        store.attach("g", "t")
+        seq = put(store, "t", 1, b"x", process=7, tags=("a", "é"), qos=2, retain=True)
+        assert store.durable < seq
+        assert not store.take("g", "t", 1, 10)
+        assert not store.read("t", 1, 0, 10)
+        await synced(store)
+        assert store.durable >= seq
+        (delivery,) = store.take("g", "t", 1, 10)
+        message = delivery.message
+        assert message == (seq, ident(1, 7), "t", 1, ("a", "é"), b"x", 2, True, NOW)
+        assert delivery.tries == 0
+        assert store.retained["t"] is message
+        await asyncio.sleep(0)
+        assert commits == [{("t", 1)}]
+
+    with_store(tmp_path / "hub.db")(run)
+
+
+def test_one_turn_is_one_transaction(tmp_path: Path) -> None:
+    async def run(store: Store) -> None:
+        store.register("t")
+        store.attach("g", "t")
+        for n in range(1000):
+            put(store, "t", n)
+        await synced(store)
+        assert store.commits == 1
+        for seq in taken(store, limit=1000):
+            store.ack("g", "t", 0, seq)
+        await synced(store)
+        assert store.commits == 2
+        assert not store.topics["t"].count
+
+    with_store(tmp_path / "hub.db")(run)
+
+
+def test_after_calls_in_order_and_at_once_when_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
+    async def run(store: Store) -> None:
+        order: list[int] = []
+        store.after(lambda: order.append(0))
+        assert order == [0]
+        store.register("t")
+        store.after(lambda: order.append(1))
+        await asyncio.sleep(0)  # the first transaction is under way
+        store.after(lambda: order.append(2))
+        put(store, "t", 1)
+        store.after(lambda: order.append(3))
+        assert order == [0]
+        await synced(store)
+        assert order == [0, 1, 2, 3]
+
+    with_store(tmp_path / "hub.db")(run)
+
+
+def test_a_call_back_that_fails_stops_nobody(tmp_path: Path) -> None:
+    async def run(store: Store) -> list[object]:
+        said: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: said.append(context["exception"])
+        )
+        store.register("t")
+        store.after(lambda: 1 // 0)  # type: ignore[arg-type]
+        await synced(store)
+        put(store, "t", 1)
+        await synced(store)
+        return said
+
+    (said,) = with_store(tmp_path / "hub.db")(run)
+    assert isinstance(said, ZeroDivisionError)
+
+
+def test_an_id_is_stored_once_even_when_its_message_is_gone(tmp_path: Path) -> None:
+    async def first(store: Store) -> None:
+        store.register("t")
+        store.attach("g", "t")
+        assert put(store, "t", 1)
+        assert not put(store, "t", 1)
+        await synced(store)
+        for seq in taken(store):
+            store.ack("g", "t", 0, seq)
+        await synced(store)
+        assert not store.topics["t"].count
+        assert store.duplicates == 1
+
+    async def second(store: Store) -> None:
+        assert not put(store, "t", 1)
+        assert put(store, "t", 2)
+
+    with_store(tmp_path / "hub.db")(first)
+    with_store(tmp_path / "hub.db")(second)
+
+
+def test_the_window_of_ids(tmp_path: Path) -> None:
+    limits = Limits(ids=3, ids_age=100)
+
+    async def first(store: Store) -> None:
+        store.register("t")
+        for n in range(4):
+            put(store, "t", n)
+        await synced(store)
+
+    async def second(store: Store) -> None:
+        assert put(store, "t", 0)  # forgotten as the fourth came; now 1 is
+        assert not put(store, "t", 2)
+        assert put(store, "t", 1)
+        await synced(store)
+        put(store, "t", 9, time_ns=NOW + 50 * SECOND)
+        await synced(store)
+        store.trim(NOW + 101 * SECOND)
+        await synced(store)
+
+    async def third(store: Store) -> None:
+        assert not put(store, "t", 9)
+        assert put(store, "t", 1)
+
+    for test in (first, second, third):
+        with_store(tmp_path / "hub.db", limits)(test)
+
+
+def test_retained_messages(tmp_path: Path) -> None:
+    limits = Limits(retained=240)
+
+    async def first(store: Store) -> None:
+        for name in ("a", "b", "c"):
+            store.register(name)
+        put(store, "a", 1, b"old", retain=True)
+        put(store, "a", 2, b"new", retain=True)
+        put(store, "b", 3, b"x", retain=True)
+        put(store, "b", 4, b"", retain=True)
+        put(store, "c", 5, b"not retained")
+        with pytest.raises(RefusedError, match="no room for more retained"):
+            put(store, "c", 6, b"x" * 110, retain=True)
+        put(store, "a", 7, b"y" * 100, retain=True)
+        put(store, "a", 8, b"newest", retain=True)
+
+    async def second(store: Store) -> None:
+        assert {name: message.payload for name, message in store.retained.items()} == {"a": b"newest"}
+        put(store, "c", 9, b"x" * 100, retain=True)
+        put(store, "a", 10, b"", retain=True)
+
+    async def third(store: Store) -> None:
+        assert list(store.retained) == ["c"]
+
+    for test in (first, second, third):
+        with_store(tmp_path / "hub.db", limits)(test)
+
+
+def test_what_is_not_in_memory_is_read(tmp_path: Path) -> None:
+    async def first(store: Store) -> None:
+        store.register("t")
+        for n in range(50):
+            put(store, "t", n, bytes([n]) * 10, tags=("x",) if n % 2 else ())
+        await synced(store)
+        await asyncio.sleep(0)
+        assert len(store._cache) < 10
+        assert [message.payload[0] for message in store.read("t", 0, 0, 100)] == list(range(50))
+        middle = store.read("t", 0, 0, 100)[20].seq
+        assert [message.payload[0] for message in store.read("t", 0, middle, 3)] == [21, 22, 23]
+
+    async def second(store: Store) -> None:
+        assert [message.tags for message in store.read("t", 0, 0, 2)] == [(), ("x",)]
+
+    with_store(tmp_path / "hub.db", Limits(cache=500))(first)
+    with_store(tmp_path / "hub.db")(second)
+
+
+# -- consumer groups ---------------------------------------------------------------------------------------------------
+
+
+def test_groups_get_every_message_each_on_its_own(tmp_path: Path) -> None:
+    async def first(store: Store) -> None:
+        store.register("t")
+        assert store.attach("g", "t")
+        assert not store.attach("g", "t")
+        store.attach("h", "t")
+        seqs = [put(store, "t", n) for n in range(6)]
+        await synced(store)
+        assert taken(store, limit=4) == seqs[:4]
+        assert taken(store, "h") == seqs
+        for seq in (seqs[0], seqs[2]):
+            assert store.ack("g", "t", 0, seq)
+        assert not store.ack("g", "t", 0, seqs[0])
+        for seq in seqs[:5]:
+            store.ack("h", "t", 0, seq)
+        await synced(store)
+        # Behind the slowest consumer.
+        assert queue_ids(store) == [ident(n) for n in range(1, 6)]
+
+    async def second(store: Store) -> None:
+        first, _, third, *rest = store.read("t", 0, 0, 9)
+        assert taken(store, limit=2) == [first.seq, third.seq]
+        assert taken(store) == [one.seq for one in rest]
+        assert taken(store, "h") == [rest[-1].seq]
+        store.detach("g", "t")
+        assert not taken(store)
+        assert queue_ids(store) == [ident(5)]
+
+    async def third(store: Store) -> None:
+        assert list(store.topics["t"].groups) == ["h"]
+        assert queue_ids(store) == [ident(5)]
+
+    for test in (first, second, third):
+        with_store(tmp_path / "hub.db")(test)
+
+
+def test_a_group_begins_with_the_oldest_message_or_now(tmp_path: Path) -> None:
+    async def first(store: Store) -> None:
+        store.register("t")
+        put(store, "t", 1)
+        store.attach("all", "t")
+        store.attach("new", "t", from_now=True)
+        put(store, "t", 2)
+        store.register("t", 3)
+        put(store, "t", 3, process=2)
+
+    async def second(store: Store) -> None:
+        assert len(taken(store, "all")) == 2
+        assert len(taken(store, "new")) == 1
+        assert len(taken(store, "all", queue=2)) == len(taken(store, "new", queue=2)) == 1
+
+    with_store(tmp_path / "hub.db")(first)
+    with_store(tmp_path / "hub.db")(second)
+
+
+def test_what_comes_back_goes_out_first_and_in_the_end_to_the_dead_letters(tmp_path: Path) -> None:
+    limits = Limits(tries=3)
+
+    async def first(store: Store) -> None:
+        store.register("t")
+        store.attach("g", "t")
+        seqs = [put(store, "t", n, b"%d" % n, tags=("x",), qos=1) for n in range(4)]
+        await synced(store)
+        assert taken(store, limit=3) == seqs[:3]
+        assert not store.give_back("g", "t", 0, [seqs[2], seqs[1], seqs[3], 99], time_ns=NOW)
+        assert not store.give_back("g", "t", 0, [seqs[1]], time_ns=NOW)  # is waiting already
+        assert [(one.message.seq, one.tries) for one in store.take("g", "t", 0, 9)] == [
+            (seqs[1], 1), (seqs[2], 1), (seqs[3], 0)
+        ]  # fmt: skip
+        store.ack("g", "t", 0, seqs[2])
+        assert not store.give_back("g", "t", 0, [seqs[1]], time_ns=NOW)
+        store.ack("g", "t", 0, seqs[0])
+
+    async def second(store: Store) -> None:
+        old, last = store.read("t", 0, 0, 9)[0].seq, store.read("t", 0, 0, 9)[-1].seq
+        assert [(one.message.seq, one.tries) for one in store.take("g", "t", 0, 9)] == [(old, 2), (last, 0)]
+        store.rewind("g", "t", 0)
+        assert [(one.message.seq, one.tries) for one in store.take("g", "t", 0, 9)] == [(old, 2), (last, 0)]
+        assert store.give_back("g", "t", 0, [old], time_ns=NOW + 5) == [old]
+        store.ack("g", "t", 0, last)
+        assert not taken(store)
+        assert store.dead == 1
+
+    async def third(store: Store) -> None:
+        assert not store.topics["t"].count
+        (dead,) = store.read(DEAD + "t", 0, 0, 9)
+        assert dead[1:] == (ident(1), DEAD + "t", 0, ("x",), b"1", 1, False, NOW + 5)
+        store.attach("g", DEAD + "t")
+        for _ in range(9):  # there is nowhere to go from here
+            assert taken(store, topic=DEAD + "t") == [dead.seq]
+            assert not store.give_back("g", DEAD + "t", 0, [dead.seq], time_ns=NOW)
+
+    for test in (first, second, third):
+        with_store(tmp_path / "hub.db", limits)(test)
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(topic_messages=3), Limits(topic_bytes=3 * 68), Limits(bytes=3 * 68)]
+)
+def test_a_full_topic(tmp_path: Path, limits: Limits) -> None:
+    async def nobody(store: Store) -> None:
+        """Nobody waits for the messages: the oldest leaves."""
+        store.register("t", 2)
+        for n in range(5):
+            put(store, "t", n, b"x", process=n)
+        await synced(store)
+        assert queue_ids(store, queue=0) + queue_ids(store, queue=1) == [
+            ident(2, 2),
+            ident(4, 4),
+            ident(3, 3),
+        ]
+        assert not store.dropped
+
+    async def somebody(store: Store) -> None:
+        """A consumer has them still to come: no more is taken."""
+        store.attach("g", "t")
+        with pytest.raises(RefusedError, match="no room in 't'") as caught:
+            put(store, "t", 5, b"x", process=5)
+        assert caught.value.reason == 0x97
+        for seq in taken(store):
+            store.ack("g", "t", 0, seq)
+        await synced(store)
+        put(store, "t", 5, b"x", process=5)
+        put(store, "t", 6, b"x", process=6)
+        with pytest.raises(RefusedError, match="no room"):
+            put(store, "t", 7, b"x", process=7)
+
+    async def dropping(store: Store) -> None:
+        assert store.topics["t"].count == 3
+        put(store, "t", 7, b"x", process=7)
+        assert store.topics["t"].count == 3
+        assert store.dropped == 1
+
+    with_store(tmp_path / "hub.db", limits)(nobody)
+    with_store(tmp_path / "hub.db", limits)(somebody)
+    with_store(tmp_path / "hub.db", Limits(**vars(limits) | {"full": "drop"}))(dropping)
+
+
+def test_a_message_that_never_fits(tmp_path: Path) -> None:
+    async def run(store: Store) -> None:
+        store.register("t")
+        put(store, "t", 1, b"x")
+        with pytest.raises(RefusedError, match="no room in 't'"):
+            put(store, "t", 2, b"x" * 1000)
+
+    with_store(tmp_path / "hub.db", Limits(topic_bytes=500))(run)
+
+
+def test_old_messages_leave(tmp_path: Path) -> None:
+    async def run(store: Store) -> None:
+        store.register("t", 2)
+        store.attach("g", "t")
+        for n in range(10):
+            put(store, "t", n, process=n, time_ns=NOW + n * SECOND)
+        await synced(store)
+        store.trim(NOW + 105 * SECOND)
+        assert queue_ids(store, queue=0) == [ident(n, n) for n in (6, 8)]
+        assert queue_ids(store, queue=1) == [ident(n, n) for n in (5, 7, 9)]
+        assert store.dropped == 5
+
+    with_store(tmp_path / "hub.db", Limits(age=100))(run)
+
+
+def test_what_waits_for_the_disk_is_bounded(tmp_path: Path) -> None:
+    async def run(store: Store) -> None:
+        store.register("t")
+        put(store, "t", 1, b"x" * 900)  # the first is always taken
+        with pytest.raises(RefusedError, match="waits for the disk"):
+            put(store, "t", 2, b"x" * 900)
+        await synced(store)
+        put(store, "t", 2, b"x" * 900)
+
+    with_store(tmp_path / "hub.db", Limits(waiting=1000))(run)
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+def test_process_numbers_are_never_given_twice(tmp_path: Path) -> None:
+    async def first(store: Store) -> None:
+        sessions = store.sessions
+        assert [sessions.process(name) for name in ("a", "b", "a", "", "", "c")] == [1, 2, 1, 3, 4, 5]
+        sessions.forget("c")
+        sessions.forget("nobody")
+
+    async def second(store: Store) -> None:
+        assert store.sessions.clients == {"a": 1, "b": 2}
+        assert [store.sessions.process(name) for name in ("c", "b", "")] == [6, 2, 7]
+
+    async def third(store: Store) -> None:
+        assert store.sessions.process("d") == 8
+
+    for test in (first, second, third):
+        with_store(tmp_path / "hub.db")(test)
+
+
+def test_sessions_come_back(tmp_path: Path) -> None:
+    about = {"user": "é", "will": {"topic": "t", "payload": "AA=="}, "expiry": 1.5}
+    one, two = Subscription(1, "a/+", ("x", "y"), "b == 1", "g"), Subscription(2, "c")
+
+    async def first(store: Store) -> None:
+        sessions = store.sessions
+        sessions.save("a", {})
+        for subscription in (one, two, Subscription(3, "d")):
+            sessions.subscribe("a", subscription)
+        assert sessions.unsubscribe("a", 3)
+        assert not sessions.unsubscribe("a", 3)
+        assert not sessions.unsubscribe("nobody", 3)
+        for n in range(3):
+            sessions.hold("a", "received", ident(n))
+        sessions.hold("a", "received", ident(2))
+        sessions.hold("a", "released", ident(9))
+        assert sessions.release("a", "received", ident(1))
+        assert not sessions.release("a", "received", ident(1))
+        assert not sessions.release("nobody", "received", ident(1))
+        sessions.save("a", about)
+        sessions.save("b", {})
+        sessions.subscribe("b", one)
+        sessions.hold("b", "received", ident(1))
+        sessions.end("b")
+        sessions.end("nobody")
+
+    async def second(store: Store) -> None:
+        (session,) = store.sessions.all()
+        assert session is store.sessions.get("a")
+        assert session.client == "a"
+        assert session.about == about
+        assert session.subscriptions == {1: one, 2: two}
+        assert set(session.received) == {ident(0), ident(2)}
+        assert set(session.released) == {ident(9)}
+        store.sessions.save("b", {})
+        assert len(store.sessions) == 2
+
+    async def third(store: Store) -> None:
+        session = store.sessions.get("b")
+        assert session is not None
+        assert not session.subscriptions
+        assert not session.received
+
+    for test in (first, second, third):
+        with_store(tmp_path / "hub.db")(test)
+
+
+# -- following ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_change_has_a_sequence_number_and_can_be_followed(tmp_path: Path) -> None:
+    async def run(store: Store) -> None:
+        store.register("t")
+        store.attach("g", "t")
+        store.sessions.process("a")
+        seqs = [put(store, "t", n, b"x") for n in range(3)]
+        await synced(store)
+        assert taken(store) == seqs
+        store.ack("g", "t", 0, seqs[0])
+        await synced(store)
+        changes = store.changes(0, 100)
+        assert [change.seq for change in changes] == list(range(1, store.seq + 1))
+        assert [change.kind for change in changes] == [
+            "register", "counter", "client", "seen", "message", "message", "position", "position", "trim"
+        ]  # fmt: skip
+        assert changes[0].values == (1, "t", 1)
+        assert changes[3].values == (ident(0),)
+        assert changes[4].values[0].payload == b"x"
+        assert changes[7].values == ("g", 1, 0, seqs[0], [], {})
+        assert changes[8].values == (1, 0, seqs[0])
+        for step in (1, 2, 4):
+            followed, seq = [], 0
+            while more := store.changes(seq, step):
+                followed += more
+                seq = more[-1].seq
+            assert followed == changes
+
+    with_store(tmp_path / "hub.db")(run)
+
+
+def test_changes_are_kept_for_a_while(tmp_path: Path) -> None:
+    async def first(store: Store) -> None:
+        for n in range(1, 30):
+            store.sessions.process(f"client {n}")
+        await synced(store)
+        store.trim(NOW)
+        await synced(store)
+
+    async def second(store: Store) -> None:
+        assert store.seq == 59
+        with pytest.raises(StorageError, match="up to 48 are not kept any more"):
+            store.changes(47, 10)
+        assert [change.seq for change in store.changes(48, 100)] == list(range(49, 60))
+
+    with_store(tmp_path / "hub.db", Limits(changes=10))(first)
+    with_store(tmp_path / "hub.db", Limits(changes=10))(second)
