@@ -8,6 +8,8 @@ and texts, and costs a board nothing unless it is imported.
 
 from headwater.wire import const
 
+# -28, -58 and -59 are taken: ``headwater.fmq.spec``.
+
 # The caller's fault: the call had no effect.
 E_TOPIC = const(-1)
 E_FILTER = const(-2)

@@ -65,12 +65,15 @@ REASONS = {
 _BLAMES = {0: "none", e.CALLER: "caller", e.ROOM: "room", e.PEER: "peer", e.CONNECTION: "connection"}
 
 
-def reason(code: int) -> str:
-    """The short name of a status code; ``"ok"`` for 0 and more, ``"unknown"`` for a code that is not in the table."""
-    return "ok" if code >= 0 else REASONS.get(code, ("unknown", ""))[0]
+def reason(code: int, table: "dict[int, tuple[str, str]]" = REASONS) -> str:
+    """The short name of a status code; ``"ok"`` for 0 and more, ``"unknown"`` for a code that is not in the table.
+
+    A protocol whose codes have other names brings a table of its own.
+    """
+    return "ok" if code >= 0 else table.get(code, ("unknown", ""))[0]
 
 
-def describe(code: int) -> str:
+def describe(code: int, table: "dict[int, tuple[str, str]]" = REASONS) -> str:
     """A sentence about a status code, with its name and whose fault it is."""
-    name, text = REASONS.get(code, ("unknown", "unknown status"))
+    name, text = table.get(code, ("unknown", "unknown status"))
     return "ok" if code >= 0 else f"{name} ({code}, {_BLAMES[e.blame(code)]}): {text}"

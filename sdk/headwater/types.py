@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from headwater.fmq.decode import Frame
     from headwater.mqtt.decode import Packet
 
 #: What can be read by index and sliced: the core reads these and allocates none of them.
@@ -97,6 +98,22 @@ class Sink(Protocol):
 
         Throw the piece away.
         """
+        ...
+
+
+class FrameSink(Protocol):
+    """What takes a message of FMQ that is larger than the receive buffer: as ``Sink``."""
+
+    def open(self, frame: "Frame", size: int, /) -> bool:
+        """A message of ``size`` payload bytes begins; False skips it. ``frame`` is valid until this returns."""
+        ...
+
+    def write(self, buf: Bytes, at: int, n: int, /) -> object:
+        """The next ``n`` bytes of the payload stand at ``buf[at]``. Raising ends the message, unacknowledged."""
+        ...
+
+    def close(self, complete: bool, /) -> object:
+        """The message is over; not ``complete`` when the connection was lost in the middle."""
         ...
 
 

@@ -1,6 +1,7 @@
 """Imports point one way only: what docs/architecture.md says of the folders holds."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,12 @@ CORE = [
     ["headwater.client5"],
     ["headwater.backlog"],
     ["headwater.keeper", "headwater.compat.umqtt"],
-    # The link stands beside MQTT and knows nothing of it.
+    # FMQ stands beside MQTT: neither knows of the other.
+    ["headwater.fmq.spec", "headwater.fmq.murmur3"],
+    ["headwater.fmq.values", "headwater.fmq.write", "headwater.fmq.message_id", "headwater.fmq.fields"],
+    ["headwater.fmq.numbers", "headwater.fmq.decode", "headwater.fmq.encode", "headwater.fmq.names"],
+    ["headwater.fmq.large"],
+    # So does the link.
     ["headwater.link.crc16", "headwater.link.cobs", "headwater.link.transitions", "headwater.link.ring"],
     ["headwater.link.frame"],
     ["headwater.link.sender"],
@@ -68,7 +74,7 @@ LEVEL = {name: level for level, names in enumerate(CORE) for name in names}
 #: What only MQTT 5.0 has, beside the modules whose names end with its number.
 OF_5 = {"headwater.mqtt.properties", "headwater.mqtt.topic_aliases"}
 #: What is for printing.
-NAMES = {"headwater.reasons", "headwater.names5"}
+NAMES = {"headwater.reasons", "headwater.names5", "headwater.fmq.names"}
 #: Modules that nothing on a board has: the core must not need them.
 NOT_ON_A_BOARD = {
     "typing",
@@ -84,6 +90,7 @@ NOT_ON_A_BOARD = {
 }
 
 
+@functools.cache
 def runtime_imports(path: Path) -> set[str]:
     """The modules a file imports when it runs: imports under TYPE_CHECKING do not count."""
     found: set[str] = set()
@@ -159,10 +166,27 @@ def test_a_client_does_not_pay_for_the_server_nor_a_board_for_names() -> None:
         assert not {name for name in reached if "server" in name or name in NAMES}, entry
 
 
-def test_the_link_and_mqtt_do_not_know_each_other() -> None:
-    for part, other in (("link", "headwater.mqtt"), ("mqtt", "headwater.link")):
-        for path in (ROOT / "sdk/headwater" / part).rglob("*.py"):
-            assert not [name for name in runtime_imports(path) if name.startswith(other)], path
+@pytest.mark.parametrize("part", ["link", "mqtt", "fmq"])
+def test_the_link_and_the_protocols_do_not_know_each_other(part: str) -> None:
+    files = list((ROOT / "sdk/headwater" / part).rglob("*.py"))
+    assert files
+    others = [f"headwater.{other}" for other in ("link", "mqtt", "fmq") if other != part]
+    for path in files:
+        module = module_name(path, ROOT / "sdk")
+        reached = reached_from(module) - {module}
+        assert not [name for name in reached for other in others if name.startswith(other)], path
+
+
+def test_whoever_speaks_mqtt_does_not_pay_for_fmq() -> None:
+    for entry in ("headwater.client", "headwater.client5", "headwater.keeper", "headwater.mqtt.server5"):
+        assert not {name for name in reached_from(entry) if name.startswith("headwater.fmq")}, entry
+
+
+def test_frames_of_fmq_cost_no_more_than_they_need() -> None:
+    """What only some payloads have, names and hashes, is for those who import it."""
+    reached = reached_from("headwater.fmq.encode", "headwater.fmq.decode", "headwater.fmq.large")
+    assert "headwater.fmq.values" in reached
+    assert not reached & {"headwater.fmq.numbers", "headwater.fmq.murmur3", *NAMES}
 
 
 def test_the_core_needs_nothing_a_board_lacks() -> None:

@@ -1,0 +1,1 @@
+"""FMQ, the compact queue protocol: docs/protocols/fmq.md."""

@@ -1,0 +1,325 @@
+"""Reading FMQ's frames (docs/protocols/fmq.md, section 3) at an offset of the receive buffer, into one reusable cursor.
+
+``Frame`` is the cursor: its fields are integers, most of them offsets into its buffer, and are valid until the next
+frame is read. ``fields`` checks everything the frame claims before a field can be used, so no accessor fails after it.
+A decoder returns 0 or an offset, or a code with ``bad_at`` set to the offending offset.
+"""
+
+from array import array
+
+from headwater.errors import E_CODE, E_FIELD, E_FLAGS, E_LENGTH, E_RX_QOS, E_RX_TOO_LARGE, E_SIZE, E_TYPE
+from headwater.fmq import fields as rows
+from headwater.fmq.message_id import MORE, id_end
+from headwater.fmq.spec import BOOL, DATETIME, E_FORM, INT, LIST, NO_BODY, NONE, STRING
+from headwater.fmq.values import KINDS, Value, number, read
+from headwater.wire import const
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from headwater.types import Bytes
+
+#: By type, the flags there are: two bytes, of which bit n says whether they may be n. Type 4 has none; DUP needs a QoS.
+_FLAGS = (
+    b"\x00\x01\x00\x03\x00\x01\x3c\x3f\x00\x00\x00\x01\x00\x01\x00\x01"
+    b"\x00\x01\x00\x01\x00\x0f\x00\x01\x00\x01\x00\x0b\x00\x01\x00\x01"
+)
+_PUBLISH = const(3)
+_CONSUME = const(10)
+_CONSUMERESP = const(11)
+_ELECT = const(13)
+_ACK = const(14)
+# The letters of ``fields`` that need more than a look at the kind of value.
+_QOS = const(81)
+_CODE = const(67)
+_BOOL = const(66)
+_TIME = const(68)
+_LIST = const(76)
+_ADDRESS = const(65)
+_ADDRESSES = const(83)
+_CORRELATION = const(77)
+_REST = const(82)
+# By kind of value, as bits.
+_INTEGERS = const(1 << 3 | 1 << 6)
+_HASH_SIZE = const(16)
+_MOST_FIELDS = const(9)
+
+
+class Frame:
+    """A frame in a buffer, as offsets.
+
+    ``head`` is the first byte. The message id is ``buf[id_at:id_end]``, the body ``buf[body:end]``. The body has
+    ``count`` fields, as ``fields.ROWS`` says; field k begins at ``at[k]`` and ends at ``at[k + 1]``. PUBLISH and
+    CONSUMERESP: the topic is ``buf[topic_at:topic_end]``, the tags are the list at ``tags_at``, the payload is
+    ``buf[payload_at:end]``. ACK: ``code``, 0 for success.
+
+    ``limit`` is the longest body that is accepted.
+    """
+
+    def __init__(self, buf: "Bytes", limit: int):
+        self.buf = buf
+        self.limit = limit
+        self.head = self.id_at = self.id_end = self.body = self.end = 0
+        self.at = array("I", [0] * (_MOST_FIELDS + 1))
+        self.count = 0
+        self.topic_at = self.topic_end = self.tags_at = self.payload_at = 0
+        self.code = 0
+        self.bad_at = 0
+        self.value = Value(buf, 0)
+
+    def kind(self) -> int:
+        """The frame's type, 0 … 15."""
+        return self.head >> 4
+
+    def asked(self) -> int:
+        """The type of the message that created the id: of an answer, what it answers."""
+        return self.buf[self.id_at] >> 4
+
+    def qos(self) -> int:
+        """PUBLISH: 0, 1 or 2."""
+        return self.head >> 1 & 3
+
+    def dup(self) -> bool:
+        """PUBLISH: whether it may have been sent before."""
+        return self.head & 8 != 0
+
+    def retain(self) -> bool:
+        """PUBLISH: whether it is to be kept, or was."""
+        return self.head & 1 != 0
+
+    def has_topic(self) -> bool:
+        """Whether there is a topic, and not its hash: an integer, whose bytes stand in its place; or None."""
+        return self.buf[self.at[1 if self.head >> 4 == _CONSUMERESP else 0]] >> 4 == STRING
+
+    def topic_is(self, name: "Bytes") -> bool:
+        """Whether the topic is exactly ``name``; allocates nothing."""
+        at = self.topic_at
+        n = len(name)
+        if self.topic_end - at != n:
+            return False
+        buf = self.buf
+        for i in range(n):
+            if buf[at + i] != name[i]:
+                return False
+        return True
+
+    def topic_bytes(self) -> bytes:
+        """A copy of the topic: allocates."""
+        return bytes(self.buf[self.topic_at : self.topic_end])
+
+    def topic_text(self) -> str:
+        """The topic as text: allocates."""
+        return str(self.buf[self.topic_at : self.topic_end], "utf-8")
+
+    def payload_bytes(self) -> bytes:
+        """A copy of the payload: allocates."""
+        return bytes(self.buf[self.payload_at : self.end])
+
+
+def header(f: Frame, at: int, end: int) -> int:
+    """Read what stands before the body of the frame at ``at``, of which bytes up to ``end`` are there.
+
+    Returns the offset behind the frame, which may lie beyond ``end``; MORE (0) when there is not enough; E_TYPE,
+    E_FLAGS, E_RX_QOS, E_ID; E_LENGTH for a length of more than four further bytes, E_RX_TOO_LARGE for one above the
+    limit.
+    """
+    buf = f.buf
+    if at >= end:
+        return MORE
+    head = buf[at]
+    f.bad_at = at
+    i = head >> 4
+    if not (_FLAGS[i * 2] << 8 | _FLAGS[i * 2 + 1]) >> (head & 15) & 1:
+        if i == 4:
+            return E_TYPE
+        return E_RX_QOS if i == _PUBLISH and head & 6 == 6 else E_FLAGS
+    f.head = head
+    f.id_at = at = at + 1
+    f.bad_at = at
+    at = id_end(buf, at, end)
+    if at <= 0:
+        return at
+    f.id_end = at
+    if NO_BODY >> i & 1:
+        f.body = f.end = at
+        return at
+    if at >= end:
+        return MORE
+    if buf[at] < 16:
+        f.body = at + 1
+        f.end = at + 1 + buf[at]
+        return f.end if buf[at] <= f.limit else _too_large(f, at)
+    return _long_length(f, at, end)
+
+
+def _too_large(f: Frame, at: int) -> int:
+    f.bad_at = at
+    return E_RX_TOO_LARGE
+
+
+def _long_length(f: Frame, at: int, end: int) -> int:
+    """A body length of several bytes: the offset behind the frame, MORE, E_LENGTH or E_RX_TOO_LARGE."""
+    i = at + (f.buf[at] >> 4)
+    if i > at + 4:
+        f.bad_at = at
+        return E_LENGTH
+    if i >= end:
+        return MORE
+    f.body = i + 1
+    size = 0
+    most = f.limit >> 4
+    while i > at:
+        size = size << 8 | f.buf[i]
+        i -= 1
+        if size > most:
+            return _too_large(f, at)
+    size = size << 4 | f.buf[at] & 15
+    if size > f.limit:
+        return _too_large(f, at)
+    f.end = f.body + size
+    return f.end
+
+
+def frame(f: Frame, at: int, end: int) -> int:
+    """Read the frame at ``at``, of which bytes up to ``end`` are there: the offset behind it, MORE, or a code."""
+    stop = header(f, at, end)
+    if stop <= 0:
+        return stop
+    if stop > end:
+        return MORE
+    bad = fields(f)
+    return bad if bad else stop
+
+
+def fields(f: Frame) -> int:
+    """Read the body, behind ``header``: 0, or a code.
+
+    E_FIELD: a field is missing, or reaches beyond the body; E_SIZE: there is something behind the last; E_UTF8; E_CODE;
+    E_RX_QOS; E_FORM: a field is of the wrong type, or out of range.
+    """
+    return walk(f, _row(f), f.end)
+
+
+def _row(f: Frame) -> bytes:
+    """The row of the frame's fields."""
+    f.code = 0
+    if f.head >> 4 != _ACK:
+        return rows.row_of(f.head, 0, 0)
+    at = f.body
+    if at == f.end:
+        return rows.NOTHING
+    asked = f.asked()
+    code = 1
+    if asked == _ELECT and KINDS[f.buf[at] >> 4] != INT:
+        if f.buf[at] == 0:
+            return rows.AGREED
+        code = -1
+    elif read(f.value, at, f.end) > 0 and f.value.kind == INT and number(f.value) == 0:
+        code = 0
+    return rows.row_of(f.head, asked, code)
+
+
+def walk(f: Frame, row: bytes, end: int) -> int:
+    """Read the fields of ``row``, which are all before ``end``: 0, or a code."""
+    at = f.body
+    k = 1
+    while k < len(row):
+        f.at[k - 1] = at
+        if at == end and k > row[0]:
+            break
+        at = _field(f, at, end, row[k])
+        if at < 0:
+            return at
+        k += 1
+    f.count = k - 1
+    f.at[k - 1] = at
+    f.bad_at = at
+    if at < end:
+        return E_SIZE
+    k = f.head >> 4
+    if k == _PUBLISH:
+        _message(f, 0)
+    elif k == _CONSUMERESP:
+        _message(f, 1)
+    return 0
+
+
+def _message(f: Frame, k: int) -> None:
+    """Say where topic, tags and payload are; the topic is field ``k``."""
+    at = f.at[k]
+    f.tags_at = f.topic_end = f.at[k + 1]
+    f.payload_at = f.at[k + 2]
+    tag = f.buf[at]
+    f.topic_at = at + 1 + (tag & 15 if tag >> 4 != INT else 0)
+
+
+def _field(f: Frame, at: int, end: int, kind: int) -> int:
+    """Check the field at ``at``: the offset behind it, or a code."""
+    f.bad_at = at
+    if kind == _REST:
+        return end
+    if kind == _ADDRESS:
+        return _address(f, at, end)
+    if kind == _ADDRESSES:
+        while 0 < at < end:
+            at = _address(f, at, end)
+        return at
+    if kind == _CORRELATION and at < end and f.buf[at] >> 4 == _CONSUME:
+        at = id_end(f.buf, at, end)
+        return at if at else E_FIELD
+    v = f.value
+    at = read(v, at, end)
+    if at < 0:
+        f.bad_at = v.bad_at
+        return at
+    found = v.kind
+    if found == STRING:
+        return at if rows.TEXTS >> (kind & 31) & 1 else E_FORM
+    if kind == _LIST:
+        return _texts(f, at, end) if found == LIST else E_FORM
+    if _INTEGERS >> found & 1:
+        return _number(f, at, kind) if rows.NUMBERS >> (kind & 31) & 1 and not v.negative else E_FORM
+    if found == NONE:
+        return at if rows.NONES >> (kind & 31) & 1 else E_FORM
+    return at if (found == BOOL and kind == _BOOL) or (found == DATETIME and kind == _TIME) else E_FORM
+
+
+def _number(f: Frame, at: int, kind: int) -> int:
+    """Whether the number that was read is in the field's range: the offset behind it, or a code."""
+    v = f.value
+    if rows.TOPICS >> (kind & 31) & 1:
+        return at if v.end - v.at <= _HASH_SIZE else E_FORM
+    if kind == _QOS:
+        return at if number(v) < 3 else E_RX_QOS
+    if kind == _CODE:
+        code = number(v)
+        if code > 255:
+            return E_CODE
+        f.code = code
+    return at
+
+
+def _texts(f: Frame, at: int, end: int) -> int:
+    """Check the texts of the list whose head was read: the offset behind the last, or a code."""
+    v = f.value
+    for _ in range(v.count):
+        f.bad_at = at
+        at = read(v, at, end)
+        if at < 0:
+            f.bad_at = v.bad_at
+            return at
+        if v.kind != STRING:
+            return E_FORM
+    return at
+
+
+def _address(f: Frame, at: int, end: int) -> int:
+    """Check the address at ``at``: the offset behind it, or a code."""
+    f.bad_at = at
+    if at >= end:
+        return E_FIELD
+    n = f.buf[at] & 15 or 16
+    version = f.buf[at] >> 4
+    if not (version == 6 or (version == 4 and n <= 4)):
+        return E_FORM
+    at += 3 + n
+    return at if at <= end else E_FIELD

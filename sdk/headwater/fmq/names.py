@@ -1,0 +1,69 @@
+"""The names of what FMQ has, for programs that print them: a board need not import this."""
+
+from headwater import errors as e
+from headwater import reasons
+from headwater.fmq import spec as s
+
+#: By type of frame; type 4 is reserved.
+TYPES = (
+    "AUTH",
+    "SLAVEOF",
+    "REGISTER",
+    "PUBLISH",
+    "RESERVED",
+    "PUBREC",
+    "PUBREL",
+    "PUBCOMP",
+    "SUBSCRIBE",
+    "UNSUBSCRIBE",
+    "CONSUME",
+    "CONSUMERESP",
+    "PINGREQ",
+    "ELECT",
+    "ACK",
+    "UNREGISTER",
+)
+
+#: By kind of value.
+VALUES = {
+    s.NONE: "None",
+    s.STRING: "String",
+    s.BOOL: "Bool",
+    s.INT: "Int",
+    s.FLOAT: "Float",
+    s.BIGINT: "BigInt",
+    s.DECIMAL: "Decimal",
+    s.DURATION: "Duration",
+    s.DATETIME: "DateTime",
+    s.LIST: "List",
+    s.MAP: "Map",
+    s.OBJECT: "Object",
+}
+
+#: As of ``headwater.reasons``, which ``reason`` and ``describe`` take as their table.
+REASONS = dict(reasons.REASONS)
+REASONS.update(
+    {
+        e.E_LENGTH: ("malformed_body_length", "the body's length has more than four bytes behind its first"),
+        e.E_TYPE: ("reserved_frame_type", "the frame's type is 4"),
+        e.E_FLAGS: (
+            "bad_flags",
+            "a flag is set that frames of this type do not have, or not in these circumstances",
+        ),
+        e.E_RX_QOS: ("bad_qos", "the QoS is 3"),
+        e.E_SIZE: ("bad_body_length", "there is something behind the last field of the body"),
+        e.E_FIELD: (
+            "field_beyond_end",
+            "a value reaches beyond the end of its frame or of the input, or one that must be there is not",
+        ),
+        e.E_UTF8: ("bad_utf8", "a string is not well-formed UTF-8"),
+        e.E_CODE: ("bad_code", "a reason code is above 255"),
+        e.E_RX_TOO_LARGE: ("body_too_large", "the body's length is above the limit"),
+        s.E_DEPTH: (
+            "nesting_too_deep",
+            "lists, maps and objects stand in one another more often than allowed",
+        ),
+        s.E_FORM: ("bad_value", "a value has a tag, a range or a form that it cannot have here"),
+        s.E_ID: ("bad_message_id", "a message id is longer than 18 bytes, or has no time where it should"),
+    }
+)

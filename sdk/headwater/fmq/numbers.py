@@ -1,0 +1,193 @@
+"""FMQ's numbers that are no integers, and integers as bytes: floats, decimals; durations and times of any clock.
+
+As ``headwater.fmq.write``: the offset behind what was written, or a code. Reading a float makes a float object, and a
+decimal's parts are integers: what is not small allocates. Nothing else here does.
+"""
+
+from struct import pack_into, unpack_from
+
+from headwater.errors import E_ARGUMENT, E_TOO_LARGE
+from headwater.fmq.spec import DECIMAL
+from headwater.fmq.values import Value
+from headwater.fmq.write import put_int
+from headwater.wire import const
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from headwater.types import Bytes
+
+_NAN = const(0x40)
+_ZERO = const(0x41)
+_INFINITY = const(0x4F)
+_HALF = const(0x42)
+_SINGLE = const(0x44)
+_DOUBLE = const(0x48)
+
+
+def put_float(buf: bytearray, at: int, limit: int, value: float) -> int:
+    """Float, in the narrowest width that gives the same value back. Allocates where less than nine bytes are left."""
+    if at < 0:
+        return at
+    if at + 9 > limit:
+        return _put_tight(buf, at, limit, value)
+    pack_into("<d", buf, at + 1, value)
+    tag = _NAN if value != value else _tag(buf, at + 1)
+    if tag == _HALF:
+        _narrow(buf, at + 1, 2, 10, 15)
+    elif tag == _SINGLE:
+        _narrow(buf, at + 1, 4, 23, 127)
+    buf[at] = tag
+    return at + 1 + (tag & 15 if tag & 14 and tag != _INFINITY else 0)
+
+
+def _put_tight(buf: bytearray, at: int, limit: int, value: float) -> int:
+    """A float where there is no room to write all of it first."""
+    whole = bytearray(9)
+    n = put_float(whole, 0, 9, value)
+    if at + n > limit:
+        return E_TOO_LARGE
+    for i in range(n):
+        buf[at + i] = whole[i]
+    return at + n
+
+
+def _tag(buf: bytearray, at: int) -> int:
+    """The tag of the double at ``at``, which is no NaN."""
+    exponent = (buf[at + 7] & 127) << 4 | buf[at + 6] >> 4
+    if exponent == 2047:
+        return _HALF if buf[at + 7] > 127 else _INFINITY
+    rest = buf[at] | buf[at + 1] | buf[at + 2] | buf[at + 3] & 31
+    fraction = _fraction(buf, at)
+    if exponent == 0 and not rest and not fraction:
+        return _HALF if buf[at + 7] > 127 else _ZERO
+    exponent -= 1023
+    if not rest and -149 <= exponent <= 127:
+        if -24 <= exponent <= 15 and not fraction & (1 << 13 + max(0, -14 - exponent)) - 1:
+            return _HALF
+        if exponent >= -126 or not fraction & (1 << -126 - exponent) - 1:
+            return _SINGLE
+    return _DOUBLE
+
+
+def _fraction(buf: "Bytes", at: int) -> int:
+    """The upper 23 bits of a double's fraction."""
+    return (buf[at + 6] & 15) << 19 | buf[at + 5] << 11 | buf[at + 4] << 3 | buf[at + 3] >> 5
+
+
+def _narrow(buf: bytearray, at: int, width: int, bits: int, bias: int) -> int:
+    """Make the double at ``at`` a float of ``width`` bytes, with ``bits`` of fraction, that has the same value."""
+    sign = buf[at + 7] & 128
+    exponent = ((buf[at + 7] & 127) << 4 | buf[at + 6] >> 4) - 1023 + bias
+    fraction = _fraction(buf, at) >> 23 - bits
+    if exponent > 1024:
+        # Infinity.
+        exponent = 2 * bias + 1
+    elif exponent < -bias:
+        # Zero.
+        exponent = 0
+    elif exponent <= 0:
+        # Subnormal: the bit that is not written comes in.
+        fraction = (fraction | 1 << bits) >> 1 - exponent
+        exponent = 0
+    # The uppermost 16 bits in one, below them the bytes that are left: no integer is a large one.
+    bits -= width * 8 - 16
+    top = exponent << bits | fraction >> width * 8 - 16
+    buf[at + width - 1] = sign | top >> 8
+    buf[at + width - 2] = top & 255
+    if width == 4:
+        buf[at] = fraction & 255
+        buf[at + 1] = fraction >> 8 & 255
+    return width
+
+
+def float_of(v: Value) -> float:
+    """The Float at a cursor; on a board whose floats are single, rounded to one."""
+    if v.at < v.end:
+        n = v.end - v.at
+        if n == 2:
+            return _half(v.buf[v.at] | v.buf[v.at + 1] << 8)
+        return unpack_from("<f" if n == 4 else "<d", v.buf, v.at)[0]  # type: ignore[no-any-return]
+    return float("nan") if v.low == 0 else 0.0 if v.low == 1 else float("inf")
+
+
+def _half(word: int) -> float:
+    exponent = word >> 10 & 31
+    fraction = word & 1023
+    if exponent == 31:
+        value = float("nan") if fraction else float("inf")
+    elif exponent:
+        value = (1024 + fraction) * 2.0 ** (exponent - 25)
+    else:
+        value = fraction * 2.0**-24
+    return -value if word >> 15 else value
+
+
+def put_decimal(buf: bytearray, at: int, limit: int, unscaled: int, scale: int) -> int:
+    """Decimal: ``unscaled`` * 10 ** -``scale``; ``scale`` from 0 on."""
+    if scale < 0:
+        return E_ARGUMENT
+    at = put_int(buf, at, limit, unscaled, DECIMAL)
+    if at < 0:
+        return at
+    digits = 1
+    rest = unscaled if unscaled >= 0 else -unscaled
+    while rest > 9:
+        rest //= 10
+        digits += 1
+    i = _put_little(buf, at + 1, limit, digits)
+    end = _put_little(buf, i, limit, scale)
+    if end > 0:
+        buf[at] = i - at - 1 << 4 | end - i
+    return end
+
+
+def _put_little(buf: bytearray, at: int, limit: int, value: int) -> int:
+    """A number in as many little-endian bytes as it needs."""
+    while value and 0 < at < limit:
+        buf[at] = value & 255
+        value >>= 8
+        at += 1
+    return E_TOO_LARGE if value or at > limit else at
+
+
+def _little(buf: "Bytes", at: int, n: int) -> int:
+    value = 0
+    for i in range(at + n - 1, at - 1, -1):
+        value = value << 8 | buf[i]
+    return value
+
+
+def precision(v: Value) -> int:
+    """How many digits a Decimal's unscaled value is said to have."""
+    return _little(v.buf, v.end + 1, v.buf[v.end] >> 4)
+
+
+def scale(v: Value) -> int:
+    """How many of them stand behind the point."""
+    n = v.buf[v.end]
+    return _little(v.buf, v.end + 1 + (n >> 4), n & 15)
+
+
+def put_bytes(
+    buf: bytearray, at: int, limit: int, tag: int, data: "Bytes", start: int, end: int, negative: bool = False
+) -> int:
+    """An INT, DURATION or DATETIME whose little-endian bytes are ``data[start:end]``: complemented, if it is negative.
+
+    ``put_bytes(buf, at, limit, v.kind, v.buf, v.at, v.end, v.negative)`` copies what ``read`` has read, unless it is
+    ``big``. E_ARGUMENT: it is beyond Int's range.
+    """
+    while end - start > 1 and data[end - 1] == 0:
+        end -= 1
+    n = end - start
+    if at < 0:
+        return at
+    if not 0 < n <= 8 or (negative and n == 8 and data[end - 1] > 127):
+        return E_ARGUMENT
+    if at + 1 + n > limit:
+        return E_TOO_LARGE
+    buf[at] = tag << 4 | (8 if negative else 0) | n & 7
+    while start < end:
+        at += 1
+        buf[at] = data[start]
+        start += 1
+    return at + 1
