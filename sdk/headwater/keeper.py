@@ -69,7 +69,7 @@ _ONLINE_AGAIN = (
 )
 #: Return codes of CONNACK after which the next attempt may well succeed, by 3.1.1 and by 5.0: the server is
 #: unavailable, busy, out of quota, moved or at its limit of connections.
-_PASSING = b"\x03\x88\x89\x97\x9c\x9d\x9f"
+PASSING = b"\x03\x88\x89\x97\x9c\x9d\x9f"
 # What ``publish`` answers for now.
 _LATER = (E_WINDOW, E_AGAIN, E_OFFLINE)
 _TURN_MS = const(20)
@@ -388,7 +388,7 @@ def _connecting(k: Keeper, status: int) -> None:
     n = len(k.dialers)
     k._at = (k._at + 1) % n
     k._tries += 1
-    if status == E_REFUSED and client.session.return_code not in _PASSING:
+    if status == E_REFUSED and client.session.return_code not in PASSING:
         k._refusals += 1
     if k._tries < n:
         _pause(k, 0)

@@ -152,7 +152,8 @@ def test_no_connection_is_exit_code_3() -> None:
 
 def test_a_connection_that_is_lost_is_exit_code_3(mosquitto: StartBroker, tmp_path: Path) -> None:
     broker = mosquitto()
-    with running("sub", "-h", HOST, "-p", broker.port, "-t", "a", "-i", "reader", directory=tmp_path) as sub:
+    where = ("-h", HOST, "-p", broker.port, "-t", "a", "-i", "reader")
+    with running("sub", *where, "--no-reconnect", directory=tmp_path) as sub:
         subscribed(broker, "reader")
         broker.kill()
         assert sub.wait() == 3

@@ -7,14 +7,13 @@
             await client.publish("seen", str(message.topic), qos=1)
 
 The session of the core lives in the client object: entering the same client again after a lost connection goes on
-with it, so what was published at QoS 1 or 2 and is not acknowledged goes out again.
+with it, so what was published at QoS 1 or 2 and is not acknowledged goes out again. With ``reconnect`` the client does
+that by itself (``headwater_host.reconnect``):
 
-    while True:
-        try:
-            async with client:
-                ...
-        except MqttError as error:
-            await asyncio.sleep(5)
+    async with Client("broker.local", reconnect=True) as client:
+        await client.subscribe("boards/#")
+        async for message in client.messages:  # over as many connections as it takes
+            ...
 """
 
 import asyncio
@@ -23,14 +22,13 @@ import secrets
 import ssl
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from types import TracebackType
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headwater import errors, reasons
 from headwater.mqtt import spec
-from headwater.mqtt.transitions import ONLINE
 from headwater_host.calls import Inbox
-from headwater_host.connection import HOLD_APPLICATION, Connection
+from headwater_host.connection import HOLD_APPLICATION
 from headwater_host.errors import (
     MqttArgumentError,
     MqttConnectionError,
@@ -44,14 +42,15 @@ from headwater_host.errors import (
     MqttSubscribeError,
     MqttTimeoutError,
     MqttTlsError,
-    connection_error,
 )
+from headwater_host.keeping import Keeping
 from headwater_host.messages import Message, Payload, TooLarge, Will
 from headwater_host.outgoing import Outgoing
 from headwater_host.properties import Properties
+from headwater_host.reconnect import Reconnect
 from headwater_host.route import Route, Tls
 from headwater_host.rxbuf import MAX_PACKET
-from headwater_host.session import GrowingOutbox, HostClientSession5
+from headwater_host.session import HostClientSession5
 from headwater_host.topics import Topic, Wildcard, filter_bytes, topic_of
 from headwater_host.versions import make_session
 
@@ -76,18 +75,27 @@ __all__ = [
     "MqttSubscribeError",
     "MqttTimeoutError",
     "MqttTlsError",
+    "Reconnect",
     "Tls",
     "Topic",
     "Wildcard",
     "Will",
 ]
 
-_PINGREQ = bytes((spec.PINGREQ << 4, 0))
 # Requests that the session lets wait for their answers at a time.
 _REQUESTS = 8
 
 
-class Client:
+@dataclass
+class _Subscription:
+    """What was asked for, and what the server granted."""
+
+    options: int
+    properties: Properties | None = None
+    granted: int | None = None
+
+
+class Client(Keeping):
     """A connection to a server, from ``async with`` to its end, and the session that outlives it.
 
     - ``port``: 1883, with TLS 8883, with WebSocket 80 or 443.
@@ -110,6 +118,12 @@ class Client:
     - ``store``: the path of a file that keeps the session over the end of the process and of the machine's power, or a
       ``SqliteOutbox`` (``headwater_host.store``). It needs an identifier, and one file for each.
     - ``auto_ack=False``: QoS 1 and 2 messages are acknowledged by ``message.ack()`` only.
+    - ``reconnect``: True, or a ``Reconnect`` (``headwater_host.reconnect``): a lost connection is made again, what had
+      been subscribed to is asked for again when the server has lost the session, and ``messages`` goes on. Calls wait
+      for the connection up to their ``timeout``; at QoS 1 and 2 a message is handed in without one.
+      ``on_connection(error)`` is told. When it is given up, everybody hears why, as without it.
+    - ``more_servers``: hosts and ports that are tried in turn when there is no connection to the first.
+    - ``subscriptions``: filters with a QoS each, which entering asks for.
 
     Errors are ``MqttError`` and its subclasses (``headwater_host.errors``). Not for use from several threads.
     """
@@ -137,6 +151,9 @@ class Client:
         max_packet_size: int = MAX_PACKET,
         auto_ack: bool = True,
         store: "SqliteOutbox | str | PathLike[str] | None" = None,
+        reconnect: Reconnect | bool | None = None,
+        more_servers: Sequence[tuple[str, int | None]] = (),
+        subscriptions: Sequence[tuple[str, int]] = (),
         logger: logging.Logger | None = None,
     ):
         if not clean_session and not identifier:
@@ -149,16 +166,13 @@ class Client:
             raise MqttArgumentError(
                 "1 to 65280 messages can wait to go out, and at least one can be in flight"
             )
-        self._route = Route(hostname, port, tls, websocket)
+        routes = [Route(host, number, tls, websocket) for host, number in [(hostname, port), *more_servers]]
         self.hostname = hostname
-        self.port = self._route.port
+        self.port = routes[0].port
         self.identifier = "headwater-" + secrets.token_hex(6) if identifier is None else identifier
         self.protocol = protocol
-        self.timeout = timeout
         self.auto_ack = auto_ack
-        self.logger = logger or logging.getLogger("headwater.client")
-        #: The core's session, for programs that go below this face.
-        self.session = session = make_session(
+        session = make_session(
             protocol,
             self.identifier,
             username,
@@ -174,29 +188,28 @@ class Client:
             response_ms=int(timeout * 1000),
             outbox=self._open_store(store, identifier, max_queued_outgoing_messages),
         )
-        #: What the server said of itself in CONNACK (MQTT 5.0).
-        self.server_properties: Properties = {}
-        #: What DISCONNECT is to say besides (MQTT 5.0).
-        self.disconnect_properties: Properties | None = None
+        super().__init__(
+            session,
+            routes,
+            Reconnect() if reconnect is True else reconnect or None,
+            timeout,
+            logger or logging.getLogger("headwater.client"),
+        )
         session.auto_ack = auto_ack
         session.on_message = self._on_message
-        self._outgoing = Outgoing(session, self._current, self._release_for_answer)
+        self._outgoing = Outgoing(session, self._current, self._reached, self._release_for_answer)
         session.on_delivered = self._outgoing.delivered
         if isinstance(session, HostClientSession5):
             session.on_refused = self._on_refused
             session.on_message = self._on_message5
         session.on_answer = self._on_answer
-        session.on_online = self._on_online
         session.sink = TooLarge(self.logger)
         self._limit = max_queued_incoming_messages
-        self._entered = False
-        self._opening: Connection | None = None
-        self._online: asyncio.Future[bool] | None = None
-        #: The connection while there is one, for programs that go below this face.
-        self.connection: Connection | None = None
-        self._error = MqttConnectionError("the client is not connected", errors.E_OFFLINE)
         self._answers = self._outgoing.answers
         self._requests = asyncio.Semaphore(_REQUESTS)
+        self._subscriptions = {name: _Subscription(_level(level)) for name, level in subscriptions}
+        for name in self._subscriptions:
+            filter_bytes(name)
         self._unacknowledged: deque[Message] = deque()
         self.messages = Inbox(self._current, max_queued_incoming_messages, self._hold_or_release)
 
@@ -218,118 +231,27 @@ class Client:
 
     # -- the connection --------------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> "Client":
-        """Connect.
-
-        Raises MqttConnectionError (there is no way to the server, or it hung up), MqttRefusedError, MqttProtocolError,
-        MqttTimeoutError; MqttReentrantError when the client is in use already.
-        """
-        if self._entered:
-            raise MqttReentrantError("the client is in use already: one `async with` at a time")
-        self._entered = True
-        connection = self._opening = Connection(
-            self.session, self._on_lost, self._on_tick, _PINGREQ, self.session.keep_alive * 500
-        )
-        try:
-            await self._connect(connection)
-        except BaseException:
-            self._entered = False
-            self.connection = None
-            if self._online is not None:
-                self._online.cancel()
-            connection.drop(errors.E_TIMEOUT)
-            raise
-        finally:
-            self._opening = None
-        return self
-
-    async def _connect(self, connection: Connection) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.timeout
-        online = self._online = loop.create_future()
-        await self._route.open(connection, self.timeout)
-        if connection.transport is None:
-            # The server did not want us: with TLS 1.3 it says so only now.
-            online.result()
-        self._requests = asyncio.Semaphore(_REQUESTS)
-        bad = self.session.connect(connection.now_ms())
-        if bad:
-            raise MqttArgumentError(f"CONNECT cannot be built: {reasons.describe(bad)}", bad)
-        connection.push()
-        await asyncio.wait({online}, timeout=max(0.0, deadline - loop.time()))
-        if not online.done():
-            raise MqttTimeoutError(f"{self._route} did not answer CONNECT within {self.timeout:g} s")
-        online.result()
-        # It may have come and gone.
-        self._current()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Say DISCONNECT, so that the will is not published, and close."""
-        self._entered = False
-        connection = self.connection
-        if connection is None:
-            return
-        self._end(MqttConnectionError("the client has disconnected", errors.E_OFFLINE))
-        connection.flush()
-        try:
-            self.session.leave(self.disconnect_properties)
-        finally:
-            await connection.close(self.timeout)
-
-    @property
-    def connected(self) -> bool:
-        """Whether messages can pass now."""
-        return self.connection is not None and self.session.state == ONLINE
-
-    @property
-    def session_present(self) -> bool:
-        """Whether the server had kept the session when it accepted the last connection."""
-        return self.session.session_present
-
-    def _on_online(self, session_present: bool) -> None:
-        self.connection = self._opening
-        self.server_properties = self.session.said()
+    def _on_begin(self, session_present: bool) -> None:
         if session_present:
             self.messages.forget_repeated(self.session.epoch)
         # At QoS 1 the server sends again what it keeps; without a session it knows nothing of either.
         self._unacknowledged = deque(m for m in self._unacknowledged if m.qos == 2 and session_present)
-        if self._online is not None and not self._online.done():
-            self._online.set_result(session_present)
 
-    def _on_lost(self, status: int, detail: str) -> None:
-        error = self._ending(status, detail)
-        if self.connection is not None:
-            self.logger.warning("%s:%d: %s", self.hostname, self.port, error)
-            self._end(error)
-        elif self._online is not None and not self._online.done():
-            self._online.set_exception(error)
+    def _on_interrupted(self, error: MqttError) -> None:
+        self._outgoing.interrupt(error)
 
-    def _ending(self, status: int, detail: str) -> MqttConnectionError:
-        if status == errors.E_REFUSED:
-            return MqttRefusedError(self.session.return_code, self.session.said().get("reason_string", ""))
-        if status == errors.E_DISCONNECTED:
-            return MqttDisconnectedError(
-                self.session.return_code, self.session.said().get("reason_string", "")
-            )
-        return connection_error(status, detail)
-
-    def _end(self, error: MqttConnectionError) -> None:
-        """The connection is over for the program: whoever waits hears why."""
-        self.connection = None
-        self._error = error
+    def _on_over(self, error: MqttError) -> None:
         self._outgoing.end(error)
         self.messages.end()
+        # The next loop's.
+        self._requests = asyncio.Semaphore(_REQUESTS)
 
     def _on_tick(self, now: float) -> None:
         self._answers.expire(now)
         self._hold_or_release()
 
-    def _current(self) -> Connection:
-        if self.connection is None:
-            raise self._error.with_traceback(None)
-        return self.connection
+    def _acknowledged(self) -> int:
+        return self._outgoing.acknowledged
 
     # -- publishing and subscribing --------------------------------------------------------------------------------
 
@@ -410,20 +332,47 @@ class Client:
         Raises MqttSubscribeError when it refuses one, MqttArgumentError, MqttTimeoutError, MqttConnectionError.
         """
         wanted = [(topic, qos)] if isinstance(topic, str) else list(topic)
-        patterns = [(filter_bytes(name), level) for name, level in wanted]
-        for _, level in patterns:
-            if level not in (0, 1, 2):
-                raise MqttArgumentError(f"QoS is 0, 1 or 2, not {level!r}", errors.E_QOS)
+        patterns = [(filter_bytes(name), _level(level)) for name, level in wanted]
         if options and self.protocol != "5.0":
             raise MqttArgumentError("options of a subscription need MQTT 5.0")
         deadline = self._deadline(timeout)
+        asked = [_Subscription(level | options, properties) for _, level in patterns]
         codes = await asyncio.gather(
-            *(self._request(pattern, level | options, deadline, properties) for pattern, level in patterns)
+            *(
+                self._request(pattern, one.options, deadline, one.properties)
+                for (pattern, _), one in zip(patterns, asked, strict=True)
+            )
         )
-        for (name, _), code in zip(wanted, codes, strict=True):
+        for (name, _), one, code in zip(wanted, asked, codes, strict=True):
             if code >= spec.SUBSCRIBE_FAILED:
                 raise MqttSubscribeError(name, code)
+            if self._policy is not None:
+                one.granted = code
+                self._subscriptions[name] = one
         return tuple(codes)
+
+    async def _subscribe_again(self, session_present: bool) -> None:
+        asked = [
+            (name, one)
+            for name, one in self._subscriptions.items()
+            if not session_present or one.granted is None
+        ]
+        deadline = self._deadline(None)
+        codes = await asyncio.gather(
+            *(
+                self._request(filter_bytes(name), one.options, deadline, one.properties, once=True)
+                for name, one in asked
+            )
+        )
+        for (name, one), code in zip(asked, codes, strict=True):
+            if code >= spec.SUBSCRIBE_FAILED:
+                raise MqttSubscribeError(name, code)
+            one.granted = code
+
+    @property
+    def granted(self) -> dict[str, int]:
+        """By filter, the QoS that the server has granted: of what the client asks for again by itself."""
+        return {name: one.granted for name, one in self._subscriptions.items() if one.granted is not None}
 
     async def unsubscribe(
         self,
@@ -433,24 +382,38 @@ class Client:
         properties: Properties | None = None,
     ) -> None:
         """Take one subscription back, or several. Raises MqttArgumentError, MqttTimeoutError, MqttConnectionError."""
-        patterns = [filter_bytes(name) for name in ([topic] if isinstance(topic, str) else topic)]
+        names = [topic] if isinstance(topic, str) else list(topic)
+        patterns = [filter_bytes(name) for name in names]
         deadline = self._deadline(timeout)
         await asyncio.gather(*(self._request(pattern, -1, deadline, properties) for pattern in patterns))
+        for name in names:
+            self._subscriptions.pop(name, None)
 
     def _deadline(self, timeout: float | None) -> float:
         return asyncio.get_running_loop().time() + (self.timeout if timeout is None else timeout)
 
     async def _request(
-        self, pattern: bytes, options: int, deadline: float, properties: Properties | None = None
+        self,
+        pattern: bytes,
+        options: int,
+        deadline: float,
+        properties: Properties | None,
+        once: bool = False,
     ) -> int:
+        """Ask, and ask again when the answer got lost with its connection, unless ``once``."""
         async with self._requests:
-            connection = self._current()
-            connection.flush()
-            status = self.session.ask(pattern, options, properties)
-            if status < 0:
-                raise MqttError(f"not sent: {reasons.describe(status)}", status)
-            connection.push()
-            return await self._answer(status, deadline)
+            while True:
+                connection = await self._reached(deadline)
+                connection.flush()
+                status = self.session.ask(pattern, options, properties)
+                if status < 0:
+                    raise MqttError(f"not sent: {reasons.describe(status)}", status)
+                connection.push()
+                try:
+                    return await self._answer(status, deadline)
+                except MqttConnectionError:
+                    if once or not self._kept:
+                        raise
 
     # -- receiving -------------------------------------------------------------------------------------------------
 
@@ -505,8 +468,13 @@ class Client:
             connection.push()
             if connection.paused:
                 await connection.writable(self.timeout)
-        box = self.session.outbox
-        if getattr(box, "unsynced", False):
+        if getattr(self.session.outbox, "unsynced", False):
             # It is acknowledged when it is in the store, together with what else this turn brings.
             await asyncio.sleep(0)
-            box.sync()
+            self.session.sync()
+
+
+def _level(qos: int) -> int:
+    if qos not in (0, 1, 2):
+        raise MqttArgumentError(f"QoS is 0, 1 or 2, not {qos!r}", errors.E_QOS)
+    return qos

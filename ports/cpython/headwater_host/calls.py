@@ -57,12 +57,12 @@ class Answers:
             if not waiter.done():
                 waiter.set_exception(MqttTimeoutError("the server did not acknowledge in time"))
 
-    def fail(self, error: MqttError) -> None:
-        """No answer will come."""
-        for waiter, _ in self._waiting.values():
+    def fail(self, error: MqttError, first: int = 0) -> None:
+        """No answer will come, for ids from ``first`` on."""
+        for packet_id in [i for i in self._waiting if i >= first]:
+            waiter, _ = self._waiting.pop(packet_id)
             if not waiter.done():
                 waiter.set_exception(error)
-        self._waiting.clear()
 
 
 class Line:

@@ -1,9 +1,10 @@
 """A client's way out: messages are handed in, in the order of the calls; wait for room; are acknowledged."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from headwater import errors, reasons
+from headwater.store import FIRST_REQUEST_ID
 from headwater_host.calls import Answers, Line
 from headwater_host.connection import Connection
 from headwater_host.errors import (
@@ -24,14 +25,23 @@ _QOS = (1, 2)
 class Outgoing:
     """What a client publishes.
 
-    ``current`` gives the connection or raises what ended it. ``release`` is called before waiting for an answer, which
-    stands behind what is not being read.
+    ``current`` gives the connection, None when it will come back, or raises what ended it; ``reached(deadline)`` waits
+    for it. ``release`` is called before waiting for an answer, which stands behind what is not being read.
     """
 
-    def __init__(self, session: HostClient, current: Callable[[], Connection], release: Callable[[], object]):
+    def __init__(
+        self,
+        session: HostClient,
+        current: Callable[[], Connection | None],
+        reached: Callable[[float], Awaitable[Connection]],
+        release: Callable[[], object],
+    ):
         self.answers = Answers()
+        #: How many messages have been acknowledged to their end.
+        self.acknowledged = 0
         self._session = session
         self._current = current
+        self._reached = reached
         self._release = release
         self._line = Line()
         # Who is first in line, and until how many entries are left in the outbox.
@@ -97,13 +107,13 @@ class Outgoing:
     ) -> int:
         """0, a packet id; E_AGAIN when there is no room for now. Raises MqttArgumentError, MqttConnectionError."""
         connection = self._current()
-        if self._line.busy or connection.paused:
+        if self._line.busy or (connection.paused if connection is not None else qos == 0):
             return errors.E_AGAIN
         return self._send(connection, topic, payload, qos, retain, properties)
 
     def _send(
         self,
-        connection: Connection,
+        connection: Connection | None,
         topic: str,
         payload: Payload,
         qos: int,
@@ -111,7 +121,7 @@ class Outgoing:
         properties: Properties | None,
     ) -> int:
         data = payload if type(payload) is bytes else payload_bytes(payload)
-        if qos == 0:
+        if qos == 0 and connection is not None:
             connection.write(self._session.frame(topic_bytes(topic), data, retain, properties))
             return 0
         name = topic_bytes(topic)
@@ -122,7 +132,11 @@ class Outgoing:
             # With properties; or why not: nothing has happened yet.
             status = self._session.offer(name, data, qos, retain, properties)
         if status > 0:
-            connection.push()
+            if connection is not None:
+                connection.push()
+            elif self._session.sync():
+                status = errors.E_STORE
+        if status > 0:
             return status
         if status == errors.E_WINDOW:
             return errors.E_AGAIN
@@ -142,12 +156,17 @@ class Outgoing:
     ) -> int:
         loop = asyncio.get_running_loop()
         late = MqttTimeoutError("there was no room for the message in time; it was not sent", errors.E_AGAIN)
+        if qos == 0:
+            # Not in line: who can be handed in without a connection need not wait for those who cannot.
+            await self._reached(deadline)
         if not await self._line.enter(deadline):
             raise late
         try:
             while True:
                 connection = self._current()
-                if not connection.paused:
+                if connection is None and qos == 0:
+                    connection = await self._reached(deadline)
+                if connection is None or not connection.paused:
                     status = self._send(connection, topic, payload, qos, retain, properties)
                     if status != errors.E_AGAIN:
                         return status
@@ -165,6 +184,7 @@ class Outgoing:
 
     def delivered(self, packet_id: int, code: int = 0) -> None:
         """A message is acknowledged to its end, or refused with a code."""
+        self.acknowledged += 1
         self.answers.settle(packet_id, code)
         if self._room is not None and self._session.outbox.count <= self._enough:
             self._more_room()
@@ -180,6 +200,10 @@ class Outgoing:
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
             drained.set_result(None)
+
+    def interrupt(self, error: MqttError) -> None:
+        """The connection is lost, and will come back: messages go out again, requests have to be made again."""
+        self.answers.fail(error, FIRST_REQUEST_ID)
 
     def end(self, error: MqttError) -> None:
         """The connection is over: whoever waits hears why."""

@@ -221,6 +221,10 @@ class HostClient(FastEndpoint, _ClientBase):
         _need_5(properties)
         return self.disconnect()
 
+    def sync(self) -> int:
+        """Let a store keep what has changed: 0, or E_STORE."""
+        return self.outbox.sync() if isinstance(self.outbox, GrowingOutbox) else 0
+
     def said(self) -> dict[str, Any]:
         """The properties of the packet that arrived last."""
         return {}

@@ -2,18 +2,20 @@
 
 import argparse
 import asyncio
+import functools
 import logging
 import os
 import re
 import shlex
 import signal
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from headwater.mqtt import spec5
-from headwater_host.aio import Client, MqttArgumentError, Tls, Will
+from headwater_host.aio import Client, MqttArgumentError, MqttError, Reconnect, Tls, Will
 from headwater_host.commands.properties import PropertyAction, of
 from headwater_host.exits import SIGNALLED, USAGE, CommandError
 from headwater_host.route import DEFAULT_PATH
@@ -30,6 +32,8 @@ _VERSIONS = {
     **dict.fromkeys(("mqttv5", "5", "5.0"), "5.0"),
 }
 _FOR_EVER = 0xFFFFFFFF
+# 31 years: an event loop can reckon with it.
+_PATIENCE_S = 1e9
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
@@ -191,8 +195,11 @@ def _words(line: str) -> list[str]:
     return [option, value] if value else [option]
 
 
-def add_connection(parser: argparse.ArgumentParser, packets: Sequence[str]) -> None:
-    """The options that say how to reach the server, and as whom; ``packets`` are those that ``-D`` may speak of."""
+def add_connection(parser: argparse.ArgumentParser, packets: Sequence[str], reconnects: str) -> None:
+    """The options that say how to reach the server, and as whom.
+
+    ``packets`` are those that ``-D`` may speak of, ``reconnects`` says what holds without ``--reconnect``.
+    """
     parser.add_argument(
         "-o",
         "--options",
@@ -260,6 +267,21 @@ def add_connection(parser: argparse.ArgumentParser, packets: Sequence[str]) -> N
         metavar="SECONDS",
         help="for connecting and for each answer; default: %(default)g",
     )
+    again = group.add_mutually_exclusive_group()
+    again.add_argument(
+        "--reconnect",
+        type=whole(0, 1 << 31),
+        metavar="N",
+        help="how often, one time behind the other, a connection that was lost is tried again before it is the end; "
+        + reconnects,
+    )
+    again.add_argument(
+        "--no-reconnect",
+        dest="reconnect",
+        action="store_const",
+        const=0,
+        help="a connection that is lost is the end",
+    )
     group.add_argument("--will-topic", type=topic, metavar="TOPIC", help="published when we vanish")
     group.add_argument("--will-payload", default="", metavar="TEXT")
     group.add_argument("--will-qos", type=int, choices=(0, 1, 2), default=0)
@@ -317,8 +339,11 @@ def _tls(args: argparse.Namespace, port: int | None, secure: bool) -> Tls | None
     return Tls(ca, args.cert, args.key, check_hostname=not args.insecure)
 
 
-def make_client(args: argparse.Namespace, **options: Any) -> Client:
-    """The client that the options describe; ``options`` are further keywords of ``Client``."""
+def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> Client:
+    """The client that the options describe; ``options`` are further keywords of ``Client``.
+
+    ``reconnects``: whether a lost connection is made again when the options do not say.
+    """
     log.addHandler(logging.StreamHandler() if args.debug else logging.NullHandler())
     if args.debug:
         log.setLevel(logging.DEBUG)
@@ -352,14 +377,34 @@ def make_client(args: argparse.Namespace, **options: Any) -> Client:
         keepalive=args.keepalive,
         timeout=args.timeout,
         will=will,
+        reconnect=_reconnect(args, reconnects),
         **options,
     )
+    client.on_connection = functools.partial(_say, args, client)
     if largest is not None and isinstance(client.session, HostClientSession5):
         # Of what is below its first buffer the session itself would not speak.
         client.session.connect_properties.set(spec5.MAXIMUM_PACKET_SIZE, largest)
     client.disconnect_properties = of(args, "disconnect")
     log.debug("%s port %d: MQTT %s, as %r", where.host, client.port, client.protocol, client.identifier)
     return client
+
+
+def _reconnect(args: argparse.Namespace, reconnects: bool) -> Reconnect | None:
+    if args.reconnect == 0 or (args.reconnect is None and not reconnects):
+        return None
+    # Who waits for an answer waits for the connection as well (``patience``): this is what ends it.
+    return Reconnect(refused=None, attempts=args.reconnect, answer=args.timeout)
+
+
+def _say(args: argparse.Namespace, client: Client, error: MqttError | None) -> None:
+    if not args.quiet:
+        said = f"{error}; trying again" if error is not None else f"connected again to {client.server}"
+        print(f"headwater: {said}", file=sys.stderr, flush=True)
+
+
+def patience(client: Client) -> float | None:
+    """The ``timeout`` of a call for whose answer more than one connection may be needed."""
+    return _PATIENCE_S if client.reconnects else None
 
 
 def _session(args: argparse.Namespace) -> dict[str, Any]:

@@ -60,7 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how many are sent without an acknowledgement; default: %(default)s",
     )
-    options.add_connection(parser, ("connect", "publish", "disconnect", "will"))
+    options.add_connection(
+        parser,
+        ("connect", "publish", "disconnect", "will"),
+        "default: with -l and --repeat for ever, otherwise not at all",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,8 +73,11 @@ def run(args: argparse.Namespace) -> int:
     if more:
         raise CommandError("one topic: -t, or in the path of -L", USAGE)
     # What a kept session has for us is not for this command: it stays with the server.
-    client = options.make_client(args, max_inflight_messages=args.max_inflight, auto_ack=False)
-    return options.run_until_signal(_publish(client, args, _payload(args)))
+    payload = _payload(args)
+    client = options.make_client(
+        args, payload is None or args.repeat > 1, max_inflight_messages=args.max_inflight, auto_ack=False
+    )
+    return options.run_until_signal(_publish(client, args, payload))
 
 
 def _payload(args: argparse.Namespace) -> bytes | None:
@@ -110,9 +117,13 @@ async def _repeated(payload: bytes, args: argparse.Namespace) -> AsyncIterator[b
 
 
 async def _publish(client: Client, args: argparse.Namespace, payload: bytes | None) -> int:
+    patience = options.patience(client)
+
     async def publish(data: bytes) -> None:
         options.log.debug("publishing %d bytes to %r at QoS %d", len(data), args.topic, args.qos)
-        await client.publish(args.topic, data, args.qos, args.retain, properties=of(args, "publish"))
+        await client.publish(
+            args.topic, data, args.qos, args.retain, timeout=patience, properties=of(args, "publish")
+        )
         if args.qos:
             options.log.debug("acknowledged")
 

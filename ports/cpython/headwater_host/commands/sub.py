@@ -98,7 +98,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a text with sequences such as %%t, %%p, %%q, as of mosquitto_sub: see docs/cli.md",
     )
     group.add_argument("-N", "--no-newline", action="store_true", help="no line end behind a message")
-    options.add_connection(parser, ("connect", "subscribe", "unsubscribe", "disconnect", "will"))
+    options.add_connection(
+        parser, ("connect", "subscribe", "unsubscribe", "disconnect", "will"), "default: for ever"
+    )
 
 
 def _format(text: str) -> list[Part]:
@@ -118,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.no_local and any(name.startswith("$share/") for name in args.topic):
         raise CommandError("--no-local is not for shared subscriptions (MQTT 5.0, 3.8.3.1)", USAGE)
-    client = options.make_client(args, auto_ack=False)
+    client = options.make_client(args, not args.subscribed, auto_ack=False)
     code = options.run_until_signal(_subscribe(client, args))
     # Without a count a signal is the way to end.
     return OK if code > SIGNALLED and args.count is None else code
@@ -160,6 +162,7 @@ async def _ask(client: Client, args: argparse.Namespace) -> None:
 async def _print(client: Client, args: argparse.Namespace) -> None:
     out = sys.stdout.buffer
     left = args.count
+    patience = options.patience(client)
     async with client:
         options.show_connection(client)
         await _ask(client, args)
@@ -187,7 +190,7 @@ async def _print(client: Client, args: argparse.Namespace) -> None:
                 out.flush()
                 for message in seen:
                     if args.remove_retained and message.retain and _is_wanted(message, args):
-                        await client.publish(message.topic, b"", 1, True)
+                        await client.publish(message.topic, b"", 1, True, timeout=patience)
                     await message.ack()
                 seen.clear()
     options.log.debug("disconnected")

@@ -2,11 +2,10 @@
 
 import asyncio
 import logging
-import random
 from typing import TYPE_CHECKING
 
 from headwater import errors
-from headwater_host.aio import Client, MqttError
+from headwater_host.aio import Client, MqttError, Reconnect
 from headwater_host.capture.format import MAX_FRAME
 from headwater_host.connection import HOLD_GATE
 from headwater_host.gateway.config import BrokerConfig
@@ -16,10 +15,8 @@ from headwater_host.gateway.source import Source
 if TYPE_CHECKING:
     from headwater.mqtt.decode import Packet
 
-_FIRST_DELAY = 0.5
-_LONGEST_DELAY = 30.0
-# A connection that lived so long was a good one: the next delay is the first again.
-_GOOD_S = 10.0
+# For ever, whatever the broker says: who runs it may be mending it.
+_RECONNECT = Reconnect(first=0.5, longest=30, refused=30, at_start=True)
 
 
 class BrokerSource(Source):
@@ -48,8 +45,12 @@ class BrokerSource(Source):
             max_queued_outgoing_messages=1,
             max_packet_size=MAX_FRAME,
             auto_ack=False,
+            reconnect=_RECONNECT,
+            subscriptions=self._topics,
             logger=quiet,
         )
+        self._client.before_attempts = self._before_attempts
+        self._client.on_connection = self._on_connection
         session = self._client.session
         session.on_message = self._on_message
         session.sink = _Skip(self)
@@ -85,35 +86,28 @@ class BrokerSource(Source):
 
     async def run(self) -> None:
         """Until cancelled: it then says DISCONNECT."""
-        delay = _FIRST_DELAY
-        loop = asyncio.get_running_loop()
-        while True:
-            # What cannot be written is not asked for: a new connection would bring the same again.
-            await self._open.wait()
-            begin = loop.time()
-            self.began()
-            try:
-                async with self._client as client:
-                    begin = loop.time()
-                    kept = "it kept our session" if client.session_present else "a new session"
-                    self.say("connected", f"connected, {kept}")
-                    granted = await client.subscribe(self._topics)
-                    if not self._open.is_set():
-                        self._on_gate(False)
-                    names = ", ".join(
-                        f"{topic} (QoS {qos})" for (topic, _), qos in zip(self._topics, granted, strict=True)
-                    )
-                    self.say("subscribed", f"subscribed to {names}")
-                    # No message ever comes this way: it raises when the connection is over.
-                    await client.messages.__anext__()
-            except MqttError as error:
-                if errors.blame(error.code) == errors.PEER:
-                    self.land_malformed(self._client.session)
-                self.say("disconnected", str(error), logging.WARNING)
-            if loop.time() - begin > _GOOD_S:
-                delay = _FIRST_DELAY
-            await asyncio.sleep(delay * random.uniform(0.5, 1))
-            delay = min(2 * delay, _LONGEST_DELAY)
+        async with self._client as client:
+            # No message ever comes this way.
+            await client.messages.__anext__()
+
+    async def _before_attempts(self) -> None:
+        # What cannot be written is not asked for: a new connection would bring the same again.
+        await self._open.wait()
+        self.began()
+
+    def _on_connection(self, error: MqttError | None) -> None:
+        client = self._client
+        if error is not None:
+            if errors.blame(error.code) == errors.PEER:
+                self.land_malformed(client.session)
+            self.say("disconnected", str(error), logging.WARNING)
+            return
+        kept = "it kept our session" if client.session_present else "a new session"
+        self.say("connected", f"connected, {kept}")
+        if not self._open.is_set():
+            self._on_gate(False)
+        names = ", ".join(f"{topic} (QoS {qos})" for topic, qos in client.granted.items())
+        self.say("subscribed", f"subscribed to {names}")
 
     def stop_reading(self) -> None:
         """Take nothing more, whatever the gate says."""
