@@ -356,20 +356,6 @@ def test_properties_that_make_a_packet_too_large_are_not_sent() -> None:
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_leaves_behind_disconnect() -> None:
-    """[3.14.4-1]: neither messages that wait, nor answers, nor pings."""
-    c = client5(keep_alive=10, window=1)
-    assert c.publish(b"t", b"", 1) == 1 and c.publish(b"t", b"", 1) == 2
-    drain(c)
-    assert c.disconnect() == 0
-    assert feed(c, ack(0x40, 1) + publish(0x32, 7) + publish(0x34, 8)) == 0
-    assert c.publish(b"t", b"") == c.subscribe(b"t") == c.unsubscribe(b"t") == errors.E_OFFLINE
-    assert c.publish(b"t", b"", 1) > 0
-    assert c.poll(8000) == 0
-    assert drain(c) == b"\xe0\x00"
-    assert c.disconnect(0x04) == 0 and c.out() == 0
-
-
 def test_disconnect_closes_the_transport() -> None:
     """[3.14.4-2]: with any reason code; and so does what ends the connection with an error [4.13.2-1, 4.12.1-2]."""
     for code in (0, 4, 0x80):

@@ -14,7 +14,7 @@ from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.transitions import ERROR, IDLE, ONLINE
-from headwater.wire import put_varint
+from headwater.wire import put_varint, varint_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def test_numbers_take_as_few_bytes_as_they_can() -> None:
         (268435455, b"\xff\xff\xff\x7f"),
     ):
         buf = bytearray(b"\x55" * 6)
-        assert put_varint(buf, 1, value) == 1 + len(data), value
+        assert put_varint(buf, 1, value) == 1 + len(data) == 1 + varint_size(value), value
         assert buf == b"\x55" + data + b"\x55" * (5 - len(data)), value
 
 
@@ -428,3 +428,23 @@ def test_what_breaks_the_protocol_ends_the_connection() -> None:
             assert c.state == ERROR and got == [b"good"]
             drain(c)
             assert c.out() == c.feed(0) == c.poll(1) == status
+
+
+def test_nothing_leaves_behind_disconnect() -> None:
+    """[3.14.4-2; 5.0: 3.14.4-1]: neither messages that wait, nor answers, nor pings."""
+    for v in VERSIONS:
+        for sent_before in (False, True):
+            c = v.client(keep_alive=10, window=2)
+            assert c.publish(b"t", b"1", 1) == 1 and c.publish(b"t", b"2", 2) == 2
+            if sent_before:
+                drain(c)
+            assert c.publish(b"t", b"3", 1) == 3
+            assert c.disconnect() == 0
+            assert feed(c, ack(0x40, 1) + ack(0x50, 2) + v.publish(0x32, 7) + v.publish(0x34, 8)) == 0
+            assert c.publish(b"t", b"") == c.subscribe(b"t") == c.unsubscribe(b"t") == errors.E_OFFLINE
+            assert c.publish(b"t", b"4", 1) == 4
+            assert c.poll(8000) == 0
+            assert drain(c) == b"\xe0\x00"
+            assert c.disconnect() == 0 and c.out() == 0
+            # They wait for the next connection.
+            assert len(split(v.connect(c, v.resumed))) == 1 + 2
