@@ -14,7 +14,8 @@ TEXT = (Path(__file__).parents[2] / "docs/spark.md").read_text(encoding="utf-8")
     "table", [FRAMES, DECODED, BADBLOCKS, MESSAGES, TELEMETRY, QUARANTINE], ids=lambda table: str(table.name)
 )
 def test_columns(table: Table) -> None:
-    rows = [f"| `{column.name}` | {column.type} | {column.what} |" for column in table.columns]
+    types = {column.name: column.type.replace("<", r"\<") for column in table.columns}
+    rows = [f"| `{column.name}` | {types[column.name]} | {column.what} |" for column in table.columns]
     heading = f"### `{table.name}`\n\n| column | type | what |\n|---|---|---|\n"
     assert heading + "\n".join(rows) + "\n\n" in TEXT
 

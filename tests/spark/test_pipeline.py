@@ -63,7 +63,7 @@ def records() -> list[Rec]:
         Rec(publish("hw/b1", reading("b1", 1, 7, load1=99)), at=1299),
         Rec(publish("other", {"temperature": 21.5, "ok": True}), at=4),
         Rec(ack(4, 1), at=5, direction=1),
-        Rec(b"frame of FMQ", at=6, protocol=2, version=0),
+        Rec(b"message of IBM MQ", at=6, protocol=3, version=0),
         Rec(publish("v5", "x"), at=7, version=5),
     ]
     return sorted(found, key=lambda rec: rec.at)
@@ -175,7 +175,7 @@ def test_quarantine_has_what_was_refused_with_its_bytes(done: tuple[Result, Path
         key=repr,
     )
     assert result.quarantined == {name: 1 for _, name, *_ in found}
-    assert result.undecoded == {(2, 0): 1, (1, 5): 1}
+    assert result.undecoded == {(3, 0): 1, (1, 5): 1}
 
 
 def test_a_damaged_block_is_quarantined(tmp_path: Path) -> None:

@@ -8,6 +8,9 @@ import pytest
 
 from headwater_host.capture import CaptureReader
 from headwater_spark.tables import BADBLOCKS, DECODED, FRAMES
+from tests.spark.fmq_bytes import NOW_NS, consumeresp, fmq_publish, message_id
+from tests.spark.fmq_bytes import frame as built
+from tests.spark.fmq_bytes import value as fmq_value
 from tests.spark.logs import BEGIN_NS, Rec, ack, publish, reading, write_log
 
 if TYPE_CHECKING:
@@ -36,7 +39,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
             connection=k % 3,
             peer=f"peer{k % 2}",
             direction=k % 2,
-            protocol=2 if k % 50 == 3 else 1,
+            protocol=3 if k % 50 == 3 else 1,
             version=5 if k % 50 == 7 else 4,
         )
         for k in range(600)
@@ -149,7 +152,7 @@ def test_decoded(spark: "SparkSession", log: Path) -> None:
     for k, row in enumerate(rows):
         found = row.asDict()
         for name, value in wanted[k % 8].items():
-            if row.protocol == 2 or row.version == 5:
+            if row.protocol == 3 or row.version == 5:
                 value = None
             other = found[name]
             assert (bytes(other) if isinstance(other, bytearray) else other) == value, (k, name)
@@ -161,6 +164,46 @@ def test_decoded_without_other_protocols(spark: "SparkSession", tmp_path: Path) 
         spark, tmp_path, view="decoded", schema="topic string, payload binary, dup boolean"
     ).collect()
     assert (row.topic, bytes(row.payload), row.dup) == ("t", b"x", False)
+
+
+def test_decoded_frames_of_two_protocols_stay_in_order(spark: "SparkSession", tmp_path: Path) -> None:
+    ident = message_id(process=7, thread=3)
+    odd = message_id(process=1 << 40)
+    records = [
+        Rec(fmq_publish("a", b"x", ident, qos=1, tags=("raw",)), at=0, protocol=2, version=0),
+        Rec(publish("b", "y", qos=1, packet_id=5), at=1),
+        Rec(built(0x50, odd, None), at=2, protocol=2, version=0),
+        Rec(b"whatever", at=3, protocol=3, version=0),
+        Rec(b"\x36" + ident, at=4, protocol=2, version=0),
+        Rec(consumeresp(ident, b"z", fmq_value(7)), at=5, protocol=2, version=0),
+        Rec(b"\x36\x00", at=6),
+    ]
+    write_log(tmp_path, [records])
+    rows = load(spark, tmp_path, view="decoded").collect()
+    names = ("protocol", "kind", "topic", "qos", "packet_id", "tags", "process", "thread", "id_type", "id_ns")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (2, 3, "a", 1, None, ["raw"], 7, 3, 3, NOW_NS),
+        (1, 3, "b", 1, 5, None, None, None, None, None),
+        (2, 5, None, None, None, None, None, None, 3, None),
+        (3, *[None] * 9),
+        (2, 3, None, None, None, None, None, None, None, None),
+        (2, 11, None, None, None, [], 7, 3, 3, NOW_NS),
+        (1, 3, None, None, None, None, None, None, None, None),
+    ]
+    assert [row.message_id and bytes(row.message_id) for row in rows] == [
+        ident,
+        None,
+        odd,
+        None,
+        None,
+        ident,
+        None,
+    ]
+    assert [row.payload and bytes(row.payload) for row in rows] == [b"x", b"y", None, None, None, b"z", None]
+    assert [(row.reason, row.error_at) for row in rows if row.reason] == [("bad_qos", 0)] * 2
+    assert [row.record for row in rows] == list(range(7))
+    (first, *_) = load(spark, tmp_path, "tags array<string>, record int", view="decoded").collect()
+    assert (first.tags, first.record) == (["raw"], 0)
 
 
 @pytest.fixture

@@ -39,6 +39,11 @@ def numbers(column: Any) -> npt.NDArray[Any]:
     return result
 
 
+def null_codes(n: int) -> Any:
+    """A dictionary column of strings that are all null."""
+    return pa.DictionaryArray.from_arrays(pa.nulls(n, pa.int32()), pa.array([], pa.string()))
+
+
 def flags(column: Any) -> Bools:
     """A column of booleans without nulls."""
     result: Bools = one(column).to_numpy(zero_copy_only=False)

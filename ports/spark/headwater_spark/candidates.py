@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from headwater.mqtt.spec import PUBLISH
 from headwater_spark.arrow import Bools, codes, numbers, one, take
-from headwater_spark.messages import ACKS, COLUMNS, Groups, Key, PacketIds, in_order, settle
+from headwater_spark.messages import ACKS, COLUMNS, Groups, Key, Name, PacketIds, in_order, settle
 from headwater_spark.part import Job, Output, Part
 from headwater_spark.payload import Parser
-from headwater_spark.runs import Name, Runs, rows_in
+from headwater_spark.runs import Runs, rows_in
 from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Column, Table
 
 _TO_SETTLE = 0
@@ -28,6 +28,8 @@ CANDIDATES = Table(
         Column("position", "long", "place in the log"),
         Column("dup", "boolean", "DUP"),
         Column("packet_id", "int", "packet id"),
+        Column("origin", "string", "who made the FMQ message id", repeats=True),
+        Column("made_ns", "long", "when"),
         Column(
             "kind",
             "short",
@@ -64,10 +66,14 @@ class Candidates:
         if len(shared):
             aside[shared] = True
             rows = take(columns, shared)
-            self._write(rows, np.zeros(len(shared), np.int16), _join(rows, "topic", "board", "boot", "seq"))
+            by_id = pc.is_valid(rows["origin"])
+            meet = pc.if_else(
+                by_id, _join(rows, "origin", "made_ns"), _join(rows, "topic", "board", "boot", "seq")
+            )
+            self._write(rows, np.zeros(len(shared), np.int16), meet)
         if self._aside.keys:
             used = PacketIds(table).among(self._aside.keys) & (numbers(columns["qos"]) > 0)
-            plain = (codes(columns["board"]) < 0) & ~elsewhere
+            plain = (codes(columns["board"]) < 0) & (codes(columns["origin"]) < 0) & ~elsewhere
             aside |= used & plain
             at = np.flatnonzero(used)
             rows = take(columns, at)

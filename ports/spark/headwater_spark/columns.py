@@ -68,6 +68,27 @@ class Batch:
             self.data,
         )
 
+    def select(self, rows: Ints) -> Batch:
+        """Some records, with a copy of their frames."""
+        frames = self.frames().take(pa.array(rows))
+        _, starts, data = frames.buffers()
+        return Batch(
+            self.time_ns[rows],
+            self.connection[rows],
+            self.direction[rows],
+            self.protocol[rows],
+            self.version[rows],
+            self.peer[rows],
+            self.peers,
+            self.file[rows],
+            self.files,
+            self.offset[rows],
+            self.record[rows],
+            self.position[rows],
+            np.frombuffer(starts, np.int32)[: len(rows) + 1],
+            np.frombuffer(data or b"", np.uint8),
+        )
+
     def frames(self) -> Any:
         """The frames as an Arrow binary array over the same bytes."""
         buffers = [None, pa.py_buffer(self.starts), pa.py_buffer(self.data)]

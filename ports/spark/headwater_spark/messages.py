@@ -1,11 +1,12 @@
 """Received messages of one part of the log, and which of them are the same message.
 
-``Messages`` are rows as the table ``messages`` has them, with what deciding needs beside. The two rules:
+``Messages`` are rows as the table ``messages`` has them, with what deciding needs beside. The rules:
 
-- **By identity.** Rows whose payload has a board, boot and seq are one message when topic, board, boot and
-  seq are equal. The first received stays. One that has the same identity but another payload is a conflict,
-  not a copy.
-- **By packet id**, for rows without an identity. A PUBLISH with DUP repeats the PUBLISH before it with the
+- **By message id**, for FMQ. Rows are one message when type, process, thread and time of their ids are equal:
+  ``origin`` and ``made_ns``. The first received stays. One with another payload is a conflict, not a copy.
+- **By identity**, for MQTT. Rows whose payload has a board, boot and seq are one message when topic, board, boot and
+  seq are equal. First and conflict as above.
+- **By packet id**, for MQTT's rows without an identity. A PUBLISH with DUP repeats the PUBLISH before it with the
   same packet id from the same peer, when QoS, topic and payload are equal, and nothing says that the first
   one was finished: over the same connection a PUBACK (QoS 1) between them does; PUBREL or PUBCOMP (QoS 2)
   do over any. (MQTT 3.1.1, 4.3 and 4.4: over a new connection the PUBACK may have been lost, so DUP is
@@ -32,8 +33,17 @@ from headwater_spark.tables import MESSAGES
 #: need.
 COLUMNS: Any = pa.schema(
     [f for f in MESSAGES.arrow if f.name != "copies"]
-    + [pa.field("position", pa.int64()), pa.field("dup", pa.bool_()), pa.field("packet_id", pa.int32())]
+    + [
+        pa.field("position", pa.int64()),
+        pa.field("dup", pa.bool_()),
+        pa.field("packet_id", pa.int32()),
+        pa.field("origin", pa.dictionary(pa.int32(), pa.string())),
+        pa.field("made_ns", pa.int64()),
+    ]
 )
+
+
+Name = tuple[str, str, int]
 
 
 class Key(NamedTuple):
@@ -72,20 +82,31 @@ class Settled:
 
 
 class Groups:
-    """The rows with an identity that are settled here, by (topic, board, boot), in the order of seq."""
+    """The rows with an identity that are settled here, by (topic, board, boot) or origin, in order of ``seq``.
+
+    ``seq`` is made_ns for an origin's: what grows from message to message.
+    """
 
     def __init__(self, table: Any, elsewhere: Bools):
-        board = codes(table["board"])
-        self.rows: Rows = np.flatnonzero((board >= 0) & ~elsewhere)
+        board, origin = codes(table["board"]), codes(table["origin"])
+        of_origin = origin >= 0
+        self.rows: Rows = np.flatnonzero(((board >= 0) | of_origin) & ~elsewhere)
         topic = codes(table["topic"])[self.rows]
         boots = one(table["boot"]).dictionary_encode()
         boot = codes(boots)[self.rows]
         self.topics = values(table["topic"])
         self.boards = values(table["board"])
         self.boots: list[int] = boots.dictionary.to_pylist()
+        self.origins = values(table["origin"])
         group = (topic * np.int64(len(self.boards)) + board[self.rows]) * len(self.boots) + boot
         seq = numbers(table["seq"])[self.rows]
-        size = len(self.topics) * len(self.boards) * len(self.boots)
+        #: Groups of origins are numbered behind the others.
+        self.first_origin = len(self.topics) * len(self.boards) * len(self.boots)
+        if len(self.origins):
+            mine = of_origin[self.rows]
+            group = np.where(mine, self.first_origin + origin[self.rows].astype(np.int64), group)
+            seq = np.where(mine, numbers(table["made_ns"])[self.rows], seq)
+        size = self.first_origin + len(self.origins)
         # Sorting 16-bit numbers is linear; a board's messages mostly come in the order of seq.
         order = np.argsort(group.astype(np.uint16) if size <= 0x10000 else group, kind="stable")
         if not _rises(group[order], seq[order]):
@@ -94,13 +115,15 @@ class Groups:
         self.group = group[order]
         self.seq = seq[order]
 
-    def name(self, group: int) -> tuple[str, str, int]:
-        """(topic, board, boot) of a group's number."""
+    def name(self, group: int) -> Name:
+        """(topic, board, boot) of a group's number; of an origin ("", origin, 0): no topic is empty."""
+        if group >= self.first_origin:
+            return "", self.origins[group - self.first_origin], 0
         rest, boot = divmod(group, len(self.boots))
         topic, board = divmod(rest, len(self.boards))
         return self.topics[topic], self.boards[board], self.boots[boot]
 
-    def parts(self) -> Iterable[tuple[tuple[str, str, int], slice]]:
+    def parts(self) -> Iterable[tuple[Name, slice]]:
         """The name of each group and where it stands in ``rows`` and ``seq``."""
         if not len(self.group):
             return
@@ -120,7 +143,7 @@ def in_order(batches: Iterable[Any], schema: Any) -> Any:
 
 
 def settle(table: Any, groups: Groups, acks: Any, elsewhere: Bools) -> Settled:
-    """Apply both rules to rows of COLUMNS, in the order of the log.
+    """Apply the rules to rows of COLUMNS, in the order of the log.
 
     ``groups`` are theirs and ``acks`` (ACKS) those between them. Rows ``elsewhere`` are not to be settled
     here: they only show how packet ids were used.
@@ -189,7 +212,7 @@ class _Open:
 
 
 def _by_packet_id(table: Any, acks: Any, settled: Settled) -> None:
-    qos, plain = numbers(table["qos"]), codes(table["board"]) < 0
+    qos, plain = numbers(table["qos"]), (codes(table["board"]) < 0) & (codes(table["origin"]) < 0)
     repeats = flags(table["dup"]) & plain & (qos > 0) & ~settled.elsewhere
     if not repeats.any():
         return

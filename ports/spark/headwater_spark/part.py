@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.reasons import REASONS, reason
 from headwater_host.capture.format import RECEIVED
 from headwater_host.capture.problem import Problem
 from headwater_spark.arrow import Rows, numbers, one, take, valid
@@ -28,12 +27,15 @@ from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Table, Write
 #: This much of a damaged block goes into the quarantine.
 BLOCK_BYTES = 1 << 20
 
+#: By the core's code: its name, and what happened.
+Texts = Mapping[int, tuple[str, str]]
+
 BAD_BLOCK = "bad_block"
 BAD_IDENTITY = "bad_identity"
 IDENTITY_CONFLICT = "identity_conflict"
-_DETAILS = dict(REASONS.values()) | {
+_DETAILS = {
     BAD_IDENTITY: "board must be a string, boot and seq integers from 0",
-    IDENTITY_CONFLICT: "another payload than the message with the same topic, board, boot and seq",
+    IDENTITY_CONFLICT: "another payload than the message with the same identity",
 }
 
 
@@ -129,25 +131,29 @@ class Output:
             )
 
     def refuse_messages(self, reason: str, rows: dict[str, Any]) -> None:
-        """Quarantine messages that are well-formed MQTT; ``rows`` has columns of ``messages``."""
+        """Quarantine messages whose frames are well-formed; ``rows`` has columns of ``messages``."""
         n = len(rows["payload"])
         received = pa.array(np.full(n, RECEIVED, np.int16))
         columns = {"bytes": rows["payload"], "error_at": pa.nulls(n, pa.int32()), "direction": received}
-        self._refuse("message", [reason] * n, rows | columns)
+        self._refuse("message", [reason] * n, [_DETAILS[reason]] * n, rows | columns)
 
     def refuse_frames(
-        self, codes: npt.NDArray[Any], error_at: npt.NDArray[Any], rows: dict[str, Any]
+        self, texts: Texts, codes: npt.NDArray[Any], error_at: npt.NDArray[Any], rows: dict[str, Any]
     ) -> None:
-        """Quarantine malformed frames, by the core's codes; ``rows`` has the columns of ``frames``."""
-        columns = {"bytes": rows["frame"], "error_at": pa.array(error_at)}
-        self._refuse("frame", [reason(code) for code in codes.tolist()], rows | columns)
+        """Quarantine malformed frames, by the core's codes and their protocol's ``texts`` of these.
 
-    def _refuse(self, kind: str, reasons: list[str], rows: dict[str, Any]) -> None:
+        ``rows`` has the columns of ``frames``.
+        """
+        columns = {"bytes": rows["frame"], "error_at": pa.array(error_at)}
+        found = [texts[code] for code in codes.tolist()]
+        self._refuse("frame", [name for name, _ in found], [text for _, text in found], rows | columns)
+
+    def _refuse(self, kind: str, reasons: list[str], details: list[str], rows: dict[str, Any]) -> None:
         self.part.quarantined.update(reasons)
         rows = rows | {
             "kind": pa.array([kind] * len(reasons)).dictionary_encode(),
             "reason": pa.array(reasons).dictionary_encode(),
-            "detail": pa.array([_DETAILS.get(reason) for reason in reasons], pa.string()),
+            "detail": pa.array(details, pa.string()),
             "length": pc.binary_length(rows["bytes"]).cast(pa.int64()),
         }
         self.write(QUARANTINE, {name: rows[name] for name in QUARANTINE.names})

@@ -1,10 +1,13 @@
-"""What boards put into messages: JSON objects with a message identity and values, column-wise.
+"""What boards put into messages: JSON objects or FMQ Maps with a message identity and values, column-wise.
 
 An object that has all of ``board``, ``boot`` and ``seq`` (none of them null) claims an identity: ``board``
 must be a string, ``boot`` and ``seq`` integers from 0 to 2**63 - 1; otherwise the message is bad. With an
 identity, an integer ``t`` is when the board sent the message, in µs since 1970. Every other number, boolean
 and string at the top of the object is a metric, also in an object without an identity. Nested values and
 nulls stay in the payload.
+
+A Map is as an object; what JSON has not are decimals, which are numbers, durations, which are numbers of
+seconds, and times, which are strings as ISO 8601 has them. ``t`` may be a time as well.
 
 Payloads are parsed by Arrow, many at once; what Arrow refuses, or might read otherwise than Python's
 ``json`` does, goes through ``json`` one by one. The answer is the same either way.
@@ -15,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -25,7 +28,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from headwater_spark import maps
 from headwater_spark.arrow import Bools, Rows, numbers, one, valid
+from headwater_spark.fmq_core import Time, load_map, time_text
+from headwater_spark.maps import Maps, Whole
 
 _IDENTITY = ("board", "boot", "seq")
 _TIME = "t"
@@ -37,6 +43,8 @@ _MAX_KEYS = 256
 #: This many payloads at most go through Python in one go when Arrow refused them.
 _SMALL = 32
 _STRING, _DOUBLE, _LONG, _BOOL = pa.string(), pa.float64(), pa.int64(), pa.bool_()
+_NO_ROWS = np.zeros(0, np.int64)
+_NO_INTEGERS = Whole(_NO_ROWS, _NO_ROWS)
 _KINDS = {int: _DOUBLE, float: _DOUBLE, str: _STRING, bool: _BOOL, type(None): _DOUBLE}
 # What these must be; Arrow refuses anything else, and Python then sees what it is.
 _RESERVED = {"board": _STRING, "boot": _LONG, "seq": _LONG, _TIME: _LONG}
@@ -95,8 +103,14 @@ class Parser:
         self._tentative: set[str] = set()
 
     def parse(self, payloads: Any) -> Parsed:
-        """Parse a binary Arrow array; a null is no JSON."""
+        """Parse a binary Arrow array; a null is neither JSON nor a Map."""
         result = _Result(len(payloads))
+        others = _maps(payloads, result)
+        if others is not None:
+            self._objects(others, result)
+        return result.parsed()
+
+    def _objects(self, payloads: Any, result: _Result) -> None:
         candidates, risky = _triage(payloads)
         rows = candidates[~risky]
         if len(rows):
@@ -104,7 +118,6 @@ class Parser:
             self._python(payloads, rows[:_SMALL], result)
             self._arrow(payloads, rows[_SMALL:], result)
         self._python(payloads, candidates[risky], result)
-        return result.parsed()
 
     def _arrow(self, payloads: Any, rows: Rows, result: _Result) -> None:
         """Parse by Arrow; halve what it refuses until the payloads to blame are alone."""
@@ -165,6 +178,45 @@ class Parser:
                 self._tentative.discard(key)
 
 
+def _mask(n: int, *rows: Rows) -> Bools:
+    """Where some of n rows are."""
+    result = np.zeros(n, np.bool_)
+    for some in rows:
+        result[some] = True
+    return result
+
+
+def _maps(payloads: Any, result: _Result) -> Any:
+    """Parse those that may be Maps; returns the payloads with null in their place, None if there is no other."""
+    where = _begin_with(payloads, maps.FIRST)
+    rows = np.flatnonzero(where)
+    if not len(rows):
+        return payloads
+    every = len(rows) == len(payloads)
+    chosen = payloads if every else payloads.take(pa.array(rows))
+    found = maps.read(chosen, (*_IDENTITY, _TIME))
+    result.add_maps(rows, found)
+    for i in np.flatnonzero(~found.good).tolist():
+        value = load_map(chosen[i].as_py())
+        if value is not None:
+            result.add(int(rows[i]), value)
+    return None if every else pc.if_else(pa.array(where), None, payloads)
+
+
+def _begin_with(payloads: Any, first: Collection[int]) -> Bools:
+    """Where payloads begin with one of some bytes."""
+    n = len(payloads)
+    _, starts_buffer, data_buffer = payloads.buffers()
+    data = np.frombuffer(data_buffer or b"", np.uint8)
+    if not n or not len(data):
+        return np.zeros(n, np.bool_)
+    starts = np.frombuffer(starts_buffer, np.int32)[payloads.offset : payloads.offset + n + 1]
+    chosen = np.zeros(256, np.bool_)
+    chosen[list(first)] = True
+    found = chosen[data[np.minimum(starts[:-1], len(data) - 1)]] & (starts[1:] > starts[:-1])
+    return found & valid(payloads)
+
+
 def _is_text(value: str) -> bool:
     """Whether a string can be UTF-8: an escape may have made half a surrogate pair."""
     try:
@@ -201,7 +253,7 @@ def _triage(payloads: Any) -> tuple[Rows, Bools]:
     blank = np.zeros(256, np.bool_)
     blank[[9, 10, 13, 32]] = True
     padded = filled & ~opens & (blank[data[np.minimum(begins, last)]] | blank[data[np.maximum(ends - 1, 0)]])
-    risky = padded
+    risky = padded.copy()
     control = data < 0x20
     odd: list[npt.NDArray[np.intp]] = []
     if control.any():
@@ -259,6 +311,8 @@ class _Result:
             self.seq[row] = seq
             reserved = _IDENTITY
             sent = value.get(_TIME)
+            if isinstance(sent, Time):
+                sent = int(sent) // 1000
             if type(sent) is int and 0 <= sent <= _MAX_TIME:
                 self.sent_us[row] = sent
                 reserved = (*_IDENTITY, _TIME)
@@ -268,6 +322,8 @@ class _Result:
             if isinstance(item, str):
                 if _is_text(item):
                     self.single[key, True].append((row, item))
+            elif isinstance(item, Time):
+                self.single[key, True].append((row, time_text(item)))
             elif isinstance(item, (int, float)):
                 self.single[key, False].append((row, _double(item)))
 
@@ -313,6 +369,67 @@ class _Result:
             times = numbers(columns[_TIME])
             timed &= (times >= 0) & (times <= _MAX_TIME)
             self.sent_us[rows[timed]] = times[timed]
+        return claimed, timed
+
+    def add_maps(self, rows: Rows, found: Maps) -> None:
+        """Many maps, as numpy read them."""
+        claimed = found.good.copy()
+        for name in _IDENTITY:
+            claimed &= _mask(len(rows), *(column.rows for column in found.columns if column.name == name))
+        timed = np.zeros(len(rows), np.bool_)
+        if claimed.any():
+            claimed, timed = self._map_identities(rows, found, claimed)
+        bad = self.bad[rows]
+        for column in found.columns:
+            # An identity and its time are no metrics.
+            hidden = bad
+            if column.name in _IDENTITY:
+                hidden = hidden | claimed
+            elif column.name == _TIME:
+                hidden = hidden | timed
+            at, values = column.rows, column.values
+            if hidden.any():
+                shown = ~hidden[at]
+                at = at[shown]
+                values = values[shown] if isinstance(values, np.ndarray) else values.filter(pa.array(shown))
+            if len(at):
+                is_number = isinstance(values, np.ndarray)
+                self.metrics.append(
+                    Metric(
+                        column.name, rows[at], values if is_number else None, None if is_number else values
+                    )
+                )
+
+    def _map_identities(self, rows: Rows, found: Maps, claimed: Bools) -> tuple[Bools, Bools]:
+        """As ``_identities``."""
+        n = len(rows)
+        good = claimed.copy()
+        for name, target in (("boot", self.boot), ("seq", self.seq)):
+            whole = found.integers.get(name, _NO_INTEGERS)
+            natural = whole.values >= 0
+            target[rows[whole.rows[natural]]] = whole.values[natural]
+            good &= _mask(n, whole.rows[natural])
+        boards = [c for c in found.columns if c.name == "board" and not isinstance(c.values, np.ndarray)]
+        timely = found.times.get("board", _NO_INTEGERS).rows
+        good &= _mask(n, *(column.rows for column in boards)) & ~_mask(n, timely)
+        self.bad[rows[claimed & ~good]] = True
+        for column in boards:
+            names = column.values.dictionary_encode()
+            own = np.array(
+                [self.numbers.setdefault(name, len(self.numbers)) for name in names.dictionary.to_pylist()],
+                np.int32,
+            )
+            mine = good[column.rows]
+            self.board[rows[column.rows[mine]]] = own[numbers(names.indices)[mine]]
+        timed = np.zeros(n, np.bool_)
+        for whole, unit in (
+            (found.integers.get(_TIME, _NO_INTEGERS), 1),
+            (found.times.get(_TIME, _NO_INTEGERS), 1000),
+        ):
+            sent = whole.values // unit
+            fits = good[whole.rows] & (sent >= 0) & (sent <= _MAX_TIME)
+            self.sent_us[rows[whole.rows[fits]]] = sent[fits]
+            timed[whole.rows[fits]] = True
         return claimed, timed
 
     def _metric(self, name: str, rows: Rows, column: Any, where: Bools) -> None:

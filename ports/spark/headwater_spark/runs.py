@@ -1,6 +1,7 @@
 """Which messages may be in more than one part of the log: found from ranges of seq.
 
-Each part says which runs of ``seq`` it holds, per topic, board and boot. Boards count upwards, so that a
+Each part says which runs of ``seq`` it holds, per topic, board and boot; of FMQ's messages, per origin, which
+runs of times. Boards count upwards, so that a
 part of a hundred thousand messages has a few runs; where there are many, close ones are joined. What lies
 in the runs of one part only cannot have a copy elsewhere. The rest is *shared*: these rows, and no others,
 have to meet. A run that was joined may make a row shared that has no copy, never the other way round.
@@ -16,12 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headwater_spark.messages import Groups
+from headwater_spark.messages import Groups, Name
 
 #: Runs per part and group at most.
 MAX_RUNS = 1024
-
-Name = tuple[str, str, int]  # topic, board, boot
 
 
 class Runs(NamedTuple):

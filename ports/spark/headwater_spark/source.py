@@ -20,7 +20,9 @@ from headwater_spark.plan import Range, plan
 from headwater_spark.tables import BADBLOCKS, DECODED, FRAMES, VIEWS, Table
 
 if TYPE_CHECKING:
+    from headwater_spark import fmq, mqtt
     from headwater_spark.columns import Batch
+    from headwater_spark.part import Texts
 
 _SHORT_NAMES = {
     "tinyint": "byte",
@@ -112,9 +114,9 @@ class LogReader(DataSourceReader):
         columns = _VIEW_COLUMNS[view.name]
         for found in read(partition.ranges, self.options.batch_rows):
             if isinstance(found, Batch):
-                chosen = columns(found, self.columns)
-                yield pa.record_batch(
-                    [_plain(chosen[name], schema.field(name).type) for name in self.columns], schema
+                parts = list(columns(found, self.columns))
+                yield _in_order(
+                    [rows for rows, _ in parts], [_record_batch(chosen, schema) for _, chosen in parts]
                 )
             else:
                 # The view badblocks has it; whoever reads frames only finds it in the executor's log.
@@ -125,42 +127,105 @@ def _plain(column: Any, type_: Any) -> Any:
     return column if column.type == type_ else column.cast(type_)
 
 
-def _frames(batch: Batch, names: list[str]) -> Mapping[str, Any]:
-    from headwater_spark.task import frame_columns
+def _record_batch(columns: Mapping[str, Any], schema: Any) -> Any:
+    import pyarrow as pa
 
-    return frame_columns(batch, names)
+    return pa.record_batch([_plain(columns[field.name], field.type) for field in schema], schema)
 
 
-def _decoded(batch: Batch, names: list[str]) -> Mapping[str, Any]:
+def _in_order(rows: list[Any], batches: list[Any]) -> Any:
+    """Batches of some rows each as one, in the order of the rows."""
     import numpy as np
     import pyarrow as pa
 
-    from headwater.reasons import REASONS, reason
+    if len(batches) == 1:
+        return batches[0]
+    together = pa.Table.from_batches(batches).take(pa.array(np.argsort(np.concatenate(rows))))
+    (batch,) = together.combine_chunks().to_batches()
+    return batch
+
+
+_Part = tuple[Any, Mapping[str, Any]]
+
+
+def _frames(batch: Batch, names: list[str]) -> Iterator[_Part]:
+    from headwater_spark.task import frame_columns
+
+    yield None, frame_columns(batch, names)
+
+
+def _decoded(batch: Batch, names: list[str]) -> Iterator[_Part]:
+    """Each protocol's records, their numbers before them."""
+    import pyarrow as pa
+
+    from headwater_spark.task import FMQ, MQTT, by_protocol, frame_columns
+
+    makers = {MQTT: _mqtt, FMQ: _fmq}
+    schema = DECODED.plain
+    for protocol, rows, some in by_protocol(batch):
+        makes = {} if protocol is None else makers[protocol](some)
+        found = frame_columns(some, names)
+        found |= {name: makes[name]() for name in names if name in makes}
+        found |= {name: pa.nulls(len(some), schema.field(name).type) for name in names if name not in found}
+        yield rows, found
+
+
+_Columns = dict[str, Callable[[], Any]]
+
+
+def _mqtt(batch: Batch) -> _Columns:
+    import pyarrow as pa
+
+    from headwater.reasons import REASONS
     from headwater_spark import mqtt
-    from headwater_spark.task import frame_columns, is_decoded
 
     packets = mqtt.decode(batch.data, batch.starts)
-    ours = is_decoded(batch)
-    publish = packets.publish & ours
-    wrong = ours & (packets.error != 0)
-    codes = sorted(REASONS)
-    columns = {
-        "kind": lambda: pa.array(packets.kind.astype(np.int16), mask=_not(ours)),
+    return _common(packets, packets.publish, REASONS) | {
+        "packet_id": lambda: pa.array(packets.packet_id, mask=_not(packets.publish & (packets.qos > 0)))
+    }
+
+
+def _fmq(batch: Batch) -> _Columns:
+    import numpy as np
+    import pyarrow as pa
+
+    from headwater.fmq.names import REASONS
+    from headwater_spark import fmq
+
+    packets = fmq.decode(batch.data, batch.starts)
+    good = packets.error == 0
+    known = good & ~packets.odd
+    return _common(packets, packets.publish, REASONS) | {
+        "tags": lambda: packets.tags,
+        "message_id": lambda: packets.id,
+        "process": lambda: pa.array(packets.process, mask=_not(known)),
+        "thread": lambda: pa.array(packets.thread, mask=_not(known)),
+        "id_type": lambda: pa.array(packets.id_type.astype(np.int16), mask=_not(good)),
+        "id_ns": lambda: pa.array(packets.made_ns, mask=_not(known)),
+    }
+
+
+def _common(packets: mqtt.Packets | fmq.Packets, publish: Any, texts: Texts) -> _Columns:
+    import numpy as np
+    import pyarrow as pa
+
+    wrong = packets.error != 0
+    codes = sorted(texts)
+    return {
+        "kind": lambda: pa.array(packets.kind.astype(np.int16)),
         "dup": lambda: pa.array(packets.dup, mask=_not(publish)),
         "qos": lambda: pa.array(packets.qos.astype(np.int16), mask=_not(publish)),
         "retain": lambda: pa.array(packets.retain, mask=_not(publish)),
-        "packet_id": lambda: pa.array(packets.packet_id, mask=_not(publish & (packets.qos > 0))),
-        "topic": lambda: _where(packets.topic, ours),
-        "payload": lambda: _where(packets.payload, ours),
+        "topic": lambda: packets.topic,
+        "payload": lambda: packets.payload,
         "reason": lambda: pa.DictionaryArray.from_arrays(
             pa.array(
                 np.searchsorted(codes, packets.error).clip(max=len(codes) - 1).astype(np.int32), mask=~wrong
             ),
-            pa.array([reason(code) for code in codes]),
+            pa.array([texts[code][0] for code in codes]),
         ),
         "error_at": lambda: pa.array(packets.error_at, mask=~wrong),
     }
-    return frame_columns(batch, names) | {name: columns[name]() for name in names if name in columns}
 
 
 def _not(where: Any) -> Any:
@@ -168,14 +233,7 @@ def _not(where: Any) -> Any:
     return None if where.all() else ~where
 
 
-def _where(column: Any, where: Any) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    return column if where.all() else pc.if_else(pa.array(where), column, None)
-
-
-_VIEW_COLUMNS: dict[str, Callable[[Batch, list[str]], Mapping[str, Any]]] = {
+_VIEW_COLUMNS: dict[str, Callable[[Batch, list[str]], Iterator[_Part]]] = {
     FRAMES.name: _frames,
     DECODED.name: _decoded,
 }

@@ -23,6 +23,7 @@ _ARROW = {
     "long": pa.int64(),
     "double": pa.float64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
+    "array<string>": pa.list_(pa.string()),
 }
 
 
@@ -83,6 +84,13 @@ _RECEIVED = (
     Column("version", "short", "MQTT: the protocol level, 3, 4 or 5", repeats=True),
 )
 
+# FMQ's identity. Numbers that are larger than any of ours are null; the id itself has them.
+_MESSAGE_ID = (
+    Column("message_id", "binary", "FMQ: the message id; null in MQTT"),
+    Column("process", "long", "FMQ: process number in the message id", repeats=True),
+    Column("thread", "long", "FMQ: thread number in the message id", repeats=True),
+)
+
 FRAMES = Table(
     "frames",
     "each frame as it was on the wire",
@@ -103,18 +111,20 @@ BADBLOCKS = Table(
 
 DECODED = Table(
     "decoded",
-    "each MQTT frame decoded, none left out",
+    "each frame of MQTT 3.1, 3.1.1 and FMQ decoded, none left out",
     (
         *_RECEIVED,
-        Column(
-            "kind", "short", "packet type, 0 to 15; null when the frame is of another protocol or of MQTT 5"
-        ),
+        Column("kind", "short", "type of the packet or frame, 0 to 15; null of what is not decoded"),
         Column("dup", "boolean", "PUBLISH: it may have been sent before"),
         Column("qos", "short", "PUBLISH: 0, 1 or 2"),
         Column("retain", "boolean", "PUBLISH: the broker had kept it"),
-        Column("packet_id", "int", "PUBLISH at QoS 1 and 2"),
-        Column("topic", "string", "PUBLISH"),
-        Column("payload", "binary", "PUBLISH"),
+        Column("packet_id", "int", "MQTT: PUBLISH at QoS 1 and 2"),
+        Column("topic", "string", "PUBLISH and CONSUMERESP"),
+        Column("payload", "binary", "PUBLISH and CONSUMERESP"),
+        Column("tags", "array<string>", "FMQ: PUBLISH and CONSUMERESP"),
+        *_MESSAGE_ID,
+        Column("id_type", "short", "FMQ: type of the frame that the message id was made for"),
+        Column("id_ns", "long", "FMQ: time in the message id, ns since 1970"),
         Column("reason", "string", "what is malformed, null when nothing is"),
         Column("error_at", "int", "offset in the frame of what is malformed"),
         *_WHERE,
@@ -128,12 +138,17 @@ MESSAGES = Table(
         Column("time", "timestamp", "first receipt, µs"),
         Column("time_ns", "long", "first receipt, ns since 1970"),
         Column("topic", "string", "topic", repeats=True),
-        Column("qos", "short", "quality of service of the first receipt", repeats=True),
-        Column("retain", "boolean", "the broker had kept it"),
+        Column(
+            "qos", "short", "quality of service of the first receipt; null in a CONSUMERESP", repeats=True
+        ),
+        Column("retain", "boolean", "the broker had kept it; null in a CONSUMERESP"),
         Column("payload", "binary", "payload"),
-        Column("board", "string", "identity: the board; null without an identity", repeats=True),
-        Column("boot", "long", "identity: number of the board's start", repeats=True),
-        Column("seq", "long", "identity: number of the message since that start"),
+        Column("protocol", "short", "1 = MQTT, 2 = FMQ", repeats=True),
+        Column("tags", "array<string>", "FMQ: tags; null in MQTT", repeats=True),
+        *_MESSAGE_ID,
+        Column("board", "string", "identity in the payload: the board; null without one", repeats=True),
+        Column("boot", "long", "identity in the payload: number of the board's start", repeats=True),
+        Column("seq", "long", "identity in the payload: number of the message since that start"),
         Column("sent_ns", "long", "when the board sent it, ns since 1970; null when it does not say"),
         Column("copies", "int", "how many frames it came in", repeats=True),
         Column("connection", "long", "connection of the first receipt", repeats=True),
@@ -144,7 +159,7 @@ MESSAGES = Table(
 
 TELEMETRY = Table(
     "telemetry",
-    "one row per value in a JSON payload",
+    "one row per value in a payload that is a JSON object or an FMQ Map",
     (
         Column("board", "string", "null without an identity", repeats=True),
         Column("boot", "long", "null without an identity", repeats=True),
@@ -152,8 +167,8 @@ TELEMETRY = Table(
         Column("topic", "string", "topic", repeats=True),
         Column("time", "timestamp", "when the board sent it; null when it does not say"),
         Column("metric", "string", "key in the object", repeats=True),
-        Column("value_double", "double", "a number; booleans are 0 and 1"),
-        Column("value_string", "string", "a string"),
+        Column("value_double", "double", "a number; booleans are 0 and 1, durations are in s"),
+        Column("value_string", "string", "a string; of an FMQ time ISO 8601 with ns, in UTC"),
         Column("received_ns", "long", "first receipt of its message, ns since 1970"),
         Column("latency_ms", "double", "receipt minus time"),
     ),

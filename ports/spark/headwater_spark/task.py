@@ -7,29 +7,33 @@ messages may be shared between parts, these parts run again and set the shared r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from headwater.fmq.names import REASONS as FMQ_REASONS
 from headwater.mqtt.spec import PUBACK, PUBCOMP, PUBREL
+from headwater.reasons import REASONS as MQTT_REASONS
 from headwater_host.capture.format import RECEIVED, SENT
 from headwater_host.capture.problem import GAP, Problem
-from headwater_spark import mqtt
-from headwater_spark.arrow import Bools, Rows, strings, take
+from headwater_spark import fmq, mqtt
+from headwater_spark.arrow import Bools, Rows, null_codes, strings, take
 from headwater_spark.candidates import CANDIDATES, Aside, Candidates
 from headwater_spark.columns import Batch, read
 from headwater_spark.messages import ACKS, COLUMNS, Groups, in_order, settle
-from headwater_spark.part import BAD_IDENTITY, BLOCK_BYTES, Job, Output, Part
+from headwater_spark.part import BAD_IDENTITY, BLOCK_BYTES, Job, Output, Part, Texts
 from headwater_spark.payload import Metric, Parser
 from headwater_spark.runs import runs_of
 from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TELEMETRY
 
-#: Frames of MQTT that are decoded: protocol and levels (3.1 and 3.1.1).
-MQTT = 1
-LEVELS = (3, 4)
+MQTT, FMQ = 1, 2
+#: What is decoded, by protocol: its versions.
+VERSIONS = {MQTT: (3, 4), FMQ: (0,)}
+# FMQ's makers of ids that do not know the time count from 1972 on, and never come so far as 2010.
+_CLOCK_NS = 1_262_304_000 * 10**9
 # Which acknowledgements end the exchange of a received message, by direction.
 _ENDS = ((PUBACK, SENT), (PUBREL, RECEIVED), (PUBCOMP, SENT))
 
@@ -96,21 +100,80 @@ class _Work:
     def _batch(self, batch: Batch) -> None:
         frames = frame_columns(batch)
         self.output.write(FRAMES, frames)
-        packets = mqtt.decode(batch.data, batch.starts)
-        decoded = is_decoded(batch)
-        if not decoded.all():
-            others = zip(batch.protocol[~decoded].tolist(), batch.version[~decoded].tolist(), strict=True)
-            self.part.undecoded.update(others)
-        malformed = np.flatnonzero(decoded & (packets.error != 0))
-        if len(malformed):
-            error_at = packets.error_at[malformed]
-            self.output.refuse_frames(packets.error[malformed], error_at, take(frames, malformed))
-        received = np.flatnonzero(decoded & packets.publish & (batch.direction == RECEIVED))
-        if len(received):
-            self._messages(frames, batch, packets, received)
-        self._acknowledgements(frames, batch, packets, decoded)
+        for protocol, rows, some in by_protocol(batch):
+            if protocol is None:
+                self.part.undecoded.update(zip(some.protocol.tolist(), some.version.tolist(), strict=True))
+                continue
+            mine = frames if some is batch else take(frames, rows)
+            (self._mqtt if protocol == MQTT else self._fmq)(mine, some)
 
-    def _messages(self, frames: dict[str, Any], batch: Batch, packets: mqtt.Packets, rows: Rows) -> None:
+    def _mqtt(self, frames: dict[str, Any], batch: Batch) -> None:
+        packets = mqtt.decode(batch.data, batch.starts)
+        self._malformed(MQTT_REASONS, frames, packets)
+        rows = np.flatnonzero(packets.publish & (batch.direction == RECEIVED))
+        if len(rows):
+            n = len(rows)
+            self._messages(
+                frames,
+                batch,
+                packets,
+                rows,
+                {
+                    "qos": pa.array(packets.qos[rows].astype(np.int16)),
+                    "retain": pa.array(packets.retain[rows]),
+                    "dup": pa.array(packets.dup[rows]),
+                    "packet_id": pa.array(packets.packet_id[rows]),
+                    "tags": pa.nulls(n, COLUMNS.field("tags").type),
+                    "message_id": pa.nulls(n, pa.binary()),
+                    "process": pa.nulls(n, pa.int64()),
+                    "thread": pa.nulls(n, pa.int64()),
+                    "origin": null_codes(n),
+                    "made_ns": pa.nulls(n, pa.int64()),
+                },
+            )
+        self._acknowledgements(frames, batch, packets)
+
+    def _fmq(self, frames: dict[str, Any], batch: Batch) -> None:
+        packets = fmq.decode(batch.data, batch.starts)
+        self._malformed(FMQ_REASONS, frames, packets)
+        rows = np.flatnonzero(packets.message & (batch.direction == RECEIVED))
+        if len(rows):
+            answer, odd = ~packets.publish[rows], packets.odd[rows]
+            made_ns = packets.made_ns[rows]
+            self._messages(
+                frames,
+                batch,
+                packets,
+                rows,
+                {
+                    "qos": pa.array(packets.qos[rows].astype(np.int16), mask=answer),
+                    "retain": pa.array(packets.retain[rows], mask=answer),
+                    # What only the rule for packet ids needs.
+                    "dup": pa.array(np.zeros(len(rows), np.bool_)),
+                    "packet_id": pa.array(np.zeros(len(rows), np.int32)),
+                    **take({"tags": packets.tags, "message_id": packets.id, "origin": packets.origin}, rows),
+                    "process": pa.array(packets.process[rows], mask=odd),
+                    "thread": pa.array(packets.thread[rows], mask=odd),
+                    "made_ns": pa.array(made_ns),
+                },
+                np.where(made_ns >= _CLOCK_NS, made_ns, -1),
+            )
+
+    def _malformed(self, texts: Texts, frames: dict[str, Any], packets: mqtt.Packets | fmq.Packets) -> None:
+        rows = np.flatnonzero(packets.error)
+        if len(rows):
+            self.output.refuse_frames(texts, packets.error[rows], packets.error_at[rows], take(frames, rows))
+
+    def _messages(
+        self,
+        frames: dict[str, Any],
+        batch: Batch,
+        packets: mqtt.Packets | fmq.Packets,
+        rows: Rows,
+        own: dict[str, Any],
+        made_ns: Rows | None = None,
+    ) -> None:
+        """Take messages; ``own``: the columns that are the protocol's. ``made_ns``: their time if they have one."""
         columns = {name: frames[name] for name in frames if name in COLUMNS.names}
         columns |= {"topic": packets.topic, "payload": packets.payload}
         if len(rows) < len(batch):
@@ -120,29 +183,24 @@ class _Work:
             bad = np.flatnonzero(parsed.bad)
             self.output.refuse_messages(BAD_IDENTITY, take(columns, bad))
         unknown = parsed.board < 0
-        columns |= {
-            "qos": pa.array(packets.qos[rows].astype(np.int16)),
-            "retain": pa.array(packets.retain[rows]),
+        sent_ns = np.where(parsed.sent_us < 0, -1 if made_ns is None else made_ns, parsed.sent_us * 1000)
+        columns |= own | {
             "board": strings(np.maximum(parsed.board, 0), parsed.boards, unknown),
             "boot": pa.array(parsed.boot, mask=unknown),
             "seq": pa.array(parsed.seq, mask=unknown),
-            "sent_ns": pa.array(parsed.sent_us * 1000, mask=parsed.sent_us < 0),
+            "sent_ns": pa.array(sent_ns, mask=sent_ns < 0),
             "position": pa.array(batch.position[rows]),
-            "dup": pa.array(packets.dup[rows]),
-            "packet_id": pa.array(packets.packet_id[rows]),
         }
         self.batches.append(pa.record_batch([columns[name] for name in COLUMNS.names], schema=COLUMNS))
         self.bad.append(parsed.bad)
         self.metrics += (Metric(m.name, m.rows + self.rows, m.numbers, m.strings) for m in parsed.metrics)
         self.rows += len(rows)
 
-    def _acknowledgements(
-        self, frames: dict[str, Any], batch: Batch, packets: mqtt.Packets, decoded: Bools
-    ) -> None:
+    def _acknowledgements(self, frames: dict[str, Any], batch: Batch, packets: mqtt.Packets) -> None:
         found = np.zeros(len(batch), np.bool_)
         for kind, direction in _ENDS:
             found |= (packets.kind == kind) & (batch.direction == direction)
-        rows = np.flatnonzero(found & decoded & (packets.error == 0))
+        rows = np.flatnonzero(found & (packets.error == 0))
         if not len(rows):
             return
         at = packets.body[rows]
@@ -155,10 +213,24 @@ class _Work:
         self.acks.append(pa.record_batch([columns[name] for name in ACKS.names], schema=ACKS))
 
 
-def is_decoded(batch: Batch) -> Bools:
-    """The frames that the decoder is for."""
-    result: Bools = (batch.protocol == MQTT) & np.isin(batch.version, LEVELS)
-    return result
+def by_protocol(batch: Batch) -> Iterator[tuple[int | None, Rows, Batch]]:
+    """The records of each protocol that is decoded, and those of others under None: their numbers, and they.
+
+    Without a copy if they are all alike.
+    """
+    left = np.ones(len(batch), np.bool_)
+    for protocol, versions in VERSIONS.items():
+        mine = (batch.protocol == protocol) & np.isin(batch.version, versions)
+        if mine.any():
+            yield protocol, *_some(batch, mine)
+            left &= ~mine
+    if left.any():
+        yield None, *_some(batch, left)
+
+
+def _some(batch: Batch, where: Bools) -> tuple[Rows, Batch]:
+    rows = np.flatnonzero(where)
+    return rows, batch if len(rows) == len(batch) else batch.select(rows)
 
 
 def frame_columns(batch: Batch, names: Collection[str] = FRAMES.names) -> dict[str, Any]:

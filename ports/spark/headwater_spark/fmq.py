@@ -1,0 +1,332 @@
+"""FMQ frames, column-wise: type and message id of every frame, PUBLISH and CONSUMERESP whole.
+
+Two ways, one answer. Frames as an encoder writes them, which is nearly all, are taken apart by numpy, some
+ten thousand at a time. Whatever is unusual about a frame (longer than it need be, doubtful, malformed, of a
+type that is rare) is left to the core's decoder, frame by frame, so the verdict on it is the core's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.fmq.spec import CONSUMERESP, PUBLISH
+from headwater_spark.arrow import Bools, codes
+from headwater_spark.fmq_core import Look, are_plain_tags, is_plain_topic, tag_texts, topic_text
+from headwater_spark.words import Data, Offsets, Words
+
+Starts = npt.NDArray[np.int32]
+
+# First bytes that are right for sure. DUP at QoS 0 is for the core to judge.
+_USUAL = np.zeros(256, np.bool_)
+_USUAL[[0x30, 0x31, *range(0x32, 0x36), *range(0x3A, 0x3E), 0x50, 0x60, 0x70, 0xB0, 0xC0, 0xE0]] = True
+# PUBREC, PUBREL, PUBCOMP and PINGREQ have no body and no length of one.
+_HAS_LENGTH = np.ones(16, np.bool_)
+_HAS_LENGTH[[5, 6, 7, 12]] = False
+#: Tags of one message that numpy goes through.
+_MAX_TAGS = 8
+# Pieces of a frame: type, id, length and correlation, topic, tags, payload.
+_PIECES = 6
+_ID, _TOPIC, _TAGS, _PAYLOAD = 1, 3, 4, 5
+
+
+@dataclass
+class _Ids:
+    """Message ids. Where ``usual`` is False the rest means nothing."""
+
+    usual: Bools
+    process: Words
+    thread: Words
+    made: Words
+    end: Offsets
+
+
+def _ids(data: Data, at: Offsets) -> _Ids:
+    """The message ids that begin at some offsets (section 2): as makers write them, and of a time from 1970 on."""
+    octets = data.octets
+    p = (octets[at] & 15).astype(np.int64)
+    thread_at = at + 1 + p
+    low = octets[thread_at]
+    t = (low >> 4).astype(np.int64)
+    time_at = thread_at + 1 + t
+    tag = octets[time_at]
+    size = (tag & 7).astype(np.int64)
+    size[size == 0] = 8
+    made = data.integers(time_at + 1, size)
+    # Up to four bytes of process number and three of thread number: together with the type one 64-bit number.
+    usual = (p <= 4) & (t <= 3) & (tag & 0xF8 == 0xB0) & (made >> np.uint64(63) == 0)
+    usual &= data.is_shortest(at + 1, p) & data.is_shortest(thread_at + 1, t)
+    usual &= (size == 1) | data.is_shortest(time_at + 1, size)
+    process = data.integers(at + 1, np.minimum(p, 8))
+    thread = data.integers(thread_at + 1, np.minimum(t, 8)) << np.uint64(4) | (low & 15).astype(np.uint64)
+    return _Ids(usual, process, thread, made, time_at + 1 + size)
+
+
+class _Frames:
+    """Where the pieces of n frames are, in ``data``; ``usual``: those that numpy understands."""
+
+    def __init__(self, data: Data, starts: Offsets):
+        self.data = data
+        self.begin, self.end = starts[:-1], starts[1:]
+        n = len(self.begin)
+        head = data.octets[self.begin]
+        self.kind: npt.NDArray[np.uint8] = (head >> 4).astype(np.uint8)
+        self.head = head
+        ids = _ids(data, self.begin + 1)
+        self.process, self.thread, self.made = ids.process, ids.thread, ids.made
+        self.id_end = ids.end
+        self.usual = _USUAL[head] & ids.usual & (ids.end <= self.end)
+        body = self._body()
+        self.message = (self.kind == PUBLISH) | (self.kind == CONSUMERESP)
+        # Other types with a body are rare.
+        self.usual &= self.message | (body == self.end)
+        self.topic_at = body
+        self.topic_end = body.copy()
+        self.tags_end = body.copy()
+        self._message(np.flatnonzero(self.usual & self.message))
+        self.error = np.zeros(n, np.int8)
+        self.error_at = np.zeros(n, np.int32)
+        #: Message ids whose parts do not fit the columns.
+        self.odd_ids: list[int] = []
+
+    def _body(self) -> Offsets:
+        """Where the bodies begin (section 3); the beginning of the frame for those that are not usual."""
+        data, at = self.data, np.where(self.usual, self.id_end, self.begin)
+        has = _HAS_LENGTH[self.kind]
+        first = data.octets[at]
+        more = np.where(has, first >> 4, 0).astype(np.int64)
+        length = data.integers(at + 1, np.minimum(more, 8)) << np.uint64(4) | (first & 15).astype(np.uint64)
+        body = at + has + more
+        # A megabyte and more is for the core.
+        self.usual &= (more <= 2) & data.is_shortest(at + 1, more)
+        self.usual &= body + np.where(has, length, 0).astype(np.int64) == self.end
+        return np.where(self.usual, body, self.begin)
+
+    def _message(self, rows: Offsets) -> None:
+        """Topic and tags of usual messages."""
+        data, octets = self.data, self.data.octets
+        at, end = self.topic_at[rows], self.end[rows]
+        usual = np.ones(len(rows), np.bool_)
+        answers = self.kind[rows] == CONSUMERESP
+        if answers.any():
+            at = self._correlation(rows, at, end, answers, usual)
+        tag, size = octets[at], octets[at + 1].astype(np.int64)
+        # A string of up to 255 bytes, one of up to 65535, a hash; None in an answer.
+        topic_end = at + 2 + size
+        usual_topic = (tag == 0x11) & (size > 0)
+        longer = tag == 0x12
+        if longer.any():
+            size = data.integers(at + 1, np.full(len(rows), 2)).astype(np.int64)
+            topic_end = np.where(longer, at + 3 + size, topic_end)
+            usual_topic |= longer & (size > 255)
+        hashed = tag == 0x61
+        if hashed.any():
+            usual_topic |= hashed & (octets[at + 2] != 0) & (topic_end - at > 10) & (topic_end - at <= 18)
+        if answers.any():
+            none = answers & (tag == 0)
+            topic_end[none] = at[none] + 1
+            usual_topic |= none
+        usual &= usual_topic & (topic_end < end)
+        topic_end = np.where(usual, topic_end, self.begin[rows])
+        tags_end = topic_end + 1
+        tagged = octets[topic_end]
+        some = usual & (tagged == 0xD1)
+        if some.any():
+            self._tags(np.flatnonzero(some), topic_end, tags_end, end, usual)
+        usual &= (tagged == 0xD0) | (tagged == 0xD1)
+        usual &= tags_end <= end
+        self.topic_at[rows] = at
+        self.topic_end[rows] = topic_end
+        self.tags_end[rows] = tags_end
+        self.usual[rows] = usual
+
+    def _correlation(self, rows: Offsets, at: Offsets, end: Offsets, answers: Bools, usual: Bools) -> Offsets:
+        """Where the topics begin behind the correlations of answers: a subscription's id, or that of a CONSUME."""
+        octets = self.data.octets
+        tag = octets[at]
+        size = (tag & 7).astype(np.int64)
+        size[size == 0] = 8
+        behind = at + 1 + size
+        good = (tag & 0xF8 == 0x30) & ((size == 1) | self.data.is_shortest(at + 1, size))
+        once = np.flatnonzero(answers & (tag >> 4 == 10))
+        if len(once):
+            ids = _ids(self.data, at[once])
+            good[once] = ids.usual
+            behind[once] = ids.end
+        good &= behind < end
+        usual &= good | ~answers
+        return np.where(answers, np.where(good, behind, self.begin[rows]), at)
+
+    def _tags(self, rows: Offsets, tags_at: Offsets, tags_end: Offsets, end: Offsets, usual: Bools) -> None:
+        """Go through the lists of tags of some messages."""
+        octets = self.data.octets
+        count = octets[tags_at[rows] + 1]
+        good = (count > 0) & (count <= _MAX_TAGS)
+        at = tags_at[rows] + 2
+        for k in range(int(count[good].max()) if good.any() else 0):
+            here = np.flatnonzero(good & (count > k))
+            tag, size = octets[at[here]], octets[at[here] + 1]
+            behind = at[here] + 2 + size
+            fits = (tag == 0x11) & (size > 0) & (behind <= end[rows[here]])
+            at[here] = np.where(fits, behind, at[here])
+            good[here] &= fits
+        tags_end[rows] = at
+        usual[rows] &= good
+
+    def look(self) -> None:
+        """Have the core look at whatever is not usual."""
+        for row in np.flatnonzero(~self.usual).tolist():
+            begin, end = int(self.begin[row]), int(self.end[row])
+            found = Look(self.data.octets[begin:end].tobytes())
+            self.kind[row] = found.kind
+            self.error[row] = found.error
+            self.error_at[row] = found.error_at
+            if found.error:
+                continue
+            self.id_end[row] = begin + found.id_end
+            self.topic_at[row] = begin + found.topic_at
+            self.topic_end[row] = begin + found.topic_end
+            self.tags_end[row] = begin + found.tags_end
+            if found.fits:
+                self.process[row], self.thread[row], self.made[row] = found.process, found.thread, found.made
+            else:
+                self.odd_ids.append(row)
+
+    def pieces(self, rows: Bools) -> Any:
+        """One Arrow array of _PIECES pieces per frame, over the same bytes, for the frames in ``rows``."""
+        n = len(self.begin)
+        pieces = np.empty(_PIECES * n + 1, np.int32)
+        pieces[0:-1:_PIECES] = self.begin
+        pieces[-1] = self.end[-1] if n else 0
+        every = bool(rows.all())
+        for k, at in enumerate(
+            (self.begin + 1, self.id_end, self.topic_at, self.topic_end, self.tags_end), 1
+        ):
+            pieces[k::_PIECES] = at if every else np.where(rows, at, self.begin)
+        return pa.Array.from_buffers(
+            pa.binary(), _PIECES * n, [None, pa.py_buffer(pieces), pa.py_buffer(self.data.octets)]
+        )
+
+
+def _take(pieces: Any, k: int, where: Bools) -> Any:
+    """Piece ``k`` of each frame, null where not ``where``."""
+    rows = np.arange(k, _PIECES * len(where), _PIECES, dtype=np.int32)
+    return pieces.take(pa.array(rows) if where.all() else pa.array(rows, mask=~where))
+
+
+def _doubtful(column: Any, is_plain: Callable[[bytes], bool]) -> Bools:
+    """The rows of a dictionary column with a value that is not plain."""
+    doubtful = [not is_plain(raw) for raw in column.dictionary.to_pylist()]
+    if not any(doubtful):
+        return np.zeros(len(column), np.bool_)
+    # Null has the index -1.
+    return np.array([*doubtful, False])[codes(column)]
+
+
+@dataclass(frozen=True)
+class Packets:
+    """n frames, decoded.
+
+    ``kind`` is the frame type, 0 … 15 (0 as well for a frame of no bytes). ``error`` is 0 or a code of
+    ``headwater.errors``, and ``error_at`` the offset in the frame of what is wrong; where it is not 0, the
+    columns behind it mean nothing, and Arrow's are null. ``message`` are PUBLISH and CONSUMERESP; what only
+    these have is null elsewhere.
+
+    The message id: its bytes; the type of the message that it was made for; process and thread number and the
+    time in ns since 1970, which mean nothing ``where odd``: there they are beyond 32, 28 and 63 bits.
+    ``origin`` (dictionary of string) names who made it: ids are the same when origin and time are.
+    """
+
+    kind: npt.NDArray[np.uint8]
+    error: npt.NDArray[np.int8]
+    error_at: npt.NDArray[np.int32]
+    message: Bools
+    publish: Bools
+    dup: Bools
+    qos: npt.NDArray[np.uint8]
+    retain: Bools
+    id: Any
+    id_type: npt.NDArray[np.uint8]
+    process: npt.NDArray[np.int64]
+    thread: npt.NDArray[np.int64]
+    made_ns: npt.NDArray[np.int64]
+    odd: Bools
+    origin: Any
+    topic: Any
+    tags: Any
+    payload: Any
+
+
+def decode(data: npt.NDArray[np.uint8], starts: Starts) -> Packets:
+    """Decode the frames ``data[starts[i] : starts[i + 1]]``; ``data`` has less than 2 GiB."""
+    first = int(starts[0])
+    frames = _Frames(Data(data[first : starts[-1]]), (starts - first).astype(np.int64))
+    message = frames.usual & frames.message
+    pieces = frames.pieces(frames.usual)
+    topics, tags = (_take(pieces, k, message).dictionary_encode() for k in (_TOPIC, _TAGS))
+    frames.usual &= ~(_doubtful(topics, is_plain_topic) | _doubtful(tags, are_plain_tags))
+    if not frames.usual.all():
+        frames.look()
+        message = (frames.error == 0) & ((frames.kind == PUBLISH) | (frames.kind == CONSUMERESP))
+        pieces = frames.pieces(frames.error == 0)
+        topics, tags = (_take(pieces, k, message).dictionary_encode() for k in (_TOPIC, _TAGS))
+    return _packets(frames, message, pieces, topics, tags)
+
+
+def _packets(frames: _Frames, message: Bools, pieces: Any, topics: Any, tags: Any) -> Packets:
+    good = frames.error == 0
+    head = frames.head
+    odd = np.zeros(len(good), np.bool_)
+    odd[frames.odd_ids] = True
+    ids = _take(pieces, _ID, good)
+    texts = [topic_text(raw) for raw in topics.dictionary.to_pylist()]
+    # None stands for the topic of the subscription.
+    named = np.array([*(text is not None for text in texts), False])[codes(topics)]
+    topic = pa.DictionaryArray.from_arrays(
+        pa.array(topics.indices.fill_null(0).to_numpy(), mask=~named),
+        pa.array([text or "" for text in texts]),
+    )
+    lists = pa.array([tag_texts(raw) for raw in tags.dictionary.to_pylist()], pa.list_(pa.string()))
+    publish = message & (frames.kind == PUBLISH)
+    id_type = (frames.data.octets[frames.begin + 1] >> 4).astype(np.uint8)
+    return Packets(
+        kind=frames.kind,
+        error=frames.error,
+        error_at=frames.error_at,
+        message=message,
+        publish=publish,
+        dup=head & 8 != 0,
+        qos=(head >> 1 & 3).astype(np.uint8),
+        retain=head & 1 != 0,
+        id=ids,
+        id_type=id_type,
+        process=frames.process.astype(np.int64),
+        thread=frames.thread.astype(np.int64),
+        made_ns=np.where(odd, 0, frames.made).astype(np.int64),
+        odd=odd,
+        origin=_origins(id_type, frames, good, odd, ids),
+        topic=topic,
+        tags=lists.take(tags.indices),
+        payload=_take(pieces, _PAYLOAD, message),
+    )
+
+
+def _origins(id_type: npt.NDArray[np.uint8], frames: _Frames, good: Bools, odd: Bools, ids: Any) -> Any:
+    """Type, process and thread of each id as a text, or all of an odd one."""
+    key = id_type.astype(np.uint64) << np.uint64(60) | frames.process << np.uint64(28) | frames.thread
+    found = pa.array(key).dictionary_encode()
+    names = [
+        f"{key >> 60}/{key >> 28 & 0xFFFFFFFF}/{key & 0xFFFFFFF}" for key in found.dictionary.to_pylist()
+    ]
+    index = found.indices.to_numpy()
+    if odd.any():
+        index = index.copy()
+        for row in np.flatnonzero(odd).tolist():
+            index[row] = len(names)
+            names.append(ids[row].as_py().hex())
+    return pa.DictionaryArray.from_arrays(pa.array(index, mask=~good), pa.array(names, pa.string()))

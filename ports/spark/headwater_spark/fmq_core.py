@@ -1,0 +1,177 @@
+"""What the column-wise decoders of FMQ leave to the core: one frame, one value at a time."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+from struct import unpack_from
+from typing import Any
+
+from headwater.errors import E_SIZE, E_TRUNCATED
+from headwater.fmq import spec
+from headwater.fmq.decode import Frame, frame
+from headwater.fmq.message_id import MORE, thread_at, time_at
+from headwater.fmq.spec import CONSUMERESP, PUBLISH
+from headwater.fmq.values import Value, check, number, read
+from headwater_host.capture.format import MAX_FRAME
+
+#: How deep a host looks into a value.
+DEPTH = 32
+# Of longer integers there is no double; a map that is larger stays what it is, and so do longer decimals.
+_MAX_INTEGER = 128
+_MAX_MAP = 1 << 20
+_MAX_SCALE = 1000
+_EPOCH = datetime(1970, 1, 1)
+_FLOATS = {0: math.nan, 1: 0.0, 15: math.inf}
+_INTEGERS = (spec.INT, spec.BIGINT, spec.DECIMAL, spec.DURATION, spec.DATETIME)
+_FORMATS = {2: "<e", 4: "<f", 8: "<d"}
+
+
+class Time(int):
+    """A DateTime: nanoseconds since 1970."""
+
+
+def time_text(ns: int) -> str:
+    """A time as ISO 8601 in UTC with nanoseconds; beyond the calendar the number itself."""
+    seconds, rest = divmod(ns, 10**9)
+    try:
+        moment = _EPOCH + timedelta(seconds=seconds)
+    except OverflowError:
+        return str(ns)
+    return f"{moment.isoformat()}.{rest:09d}Z"
+
+
+class Look:
+    """A record of the log as the core's decoder sees it: one frame.
+
+    ``error`` and ``error_at`` as ``fmq.Packets`` has them. Offsets: the id stands behind the first byte and
+    before ``id_end``; topic, tags and payload begin at ``topic_at``, ``topic_end`` and ``tags_end``, values
+    with their tags; in another type than PUBLISH and CONSUMERESP all three are where the body begins.
+    ``fits``: process and thread number have no more than 32 and 28 bits, and ``made`` has 63 and no sign.
+    """
+
+    def __init__(self, data: bytes):
+        f = Frame(data, MAX_FRAME)
+        end = len(data)
+        stop = frame(f, 0, end)
+        self.kind = data[0] >> 4 if data else 0
+        self.error = self.error_at = 0
+        if stop == MORE:
+            self.error, self.error_at = E_TRUNCATED, end
+        elif stop < 0:
+            self.error, self.error_at = stop, f.bad_at
+        elif stop < end:
+            self.error, self.error_at = E_SIZE, stop
+        if self.error:
+            return
+        self.id_end = f.id_end
+        self.topic_at = self.topic_end = self.tags_end = f.body
+        if self.kind in (PUBLISH, CONSUMERESP):
+            first = 1 if self.kind == CONSUMERESP else 0
+            self.topic_at, self.topic_end, self.tags_end = f.at[first : first + 3]
+        at, then = thread_at(data, 1), time_at(data, 1)
+        self.process = int.from_bytes(data[2:at], "little")
+        self.thread = int.from_bytes(data[at + 1 : then], "little") << 4 | data[at] & 15
+        v = Value(data, 0)
+        read(v, then, end)
+        self.made = number(v)
+        self.fits = self.process >> 32 == 0 and self.thread >> 28 == 0 and 0 <= self.made < 1 << 63
+
+
+def topic_text(raw: bytes) -> str | None:
+    """A topic: a string as it is; of one that is a hash ``#`` and 32 hexadecimal digits; None of None."""
+    v = Value(raw, 0)
+    read(v, 0, len(raw))
+    if v.kind == spec.STRING:
+        return raw[v.at : v.end].decode()
+    return None if v.kind == spec.NONE else f"#{number(v):032x}"
+
+
+def tag_texts(raw: bytes) -> list[str]:
+    """The strings in a list."""
+    v = Value(raw, 0)
+    at = read(v, 0, len(raw))
+    found = []
+    for _ in range(v.count):
+        at = read(v, at, len(raw))
+        found.append(raw[v.at : v.end].decode())
+    return found
+
+
+def is_plain_topic(raw: bytes) -> bool:
+    """Whether a topic that numpy has found is one beyond doubt."""
+    return raw[0] >> 4 != spec.STRING or _is_plain(raw[2:] if raw[0] == 0x11 else raw[3:], b"+#\0")
+
+
+def are_plain_tags(raw: bytes) -> bool:
+    """The same of tags, each of which has two bytes before its text."""
+    at = 2
+    while at < len(raw):
+        end = at + 2 + raw[at + 1]
+        if not _is_plain(raw[at + 2 : end], b"\0"):
+            return False
+        at = end
+    return True
+
+
+def _is_plain(text: bytes, without: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return not any(byte in text for byte in without)
+
+
+def load_map(payload: bytes) -> dict[str, Any] | None:
+    """The values in the FMQ Map that a payload is, or None: strings, booleans, numbers, ``Time``; None for others.
+
+    Keys that are no strings are left out. A decimal is a float, a duration a float of seconds. Integers of
+    more than 128 bytes, and decimals with more than 1000 places, are None; so is a map of more than 1 MiB.
+    """
+    v = Value(payload, DEPTH)
+    end = len(payload)
+    if end > _MAX_MAP or check(v, 0, end) != end or v.kind != spec.MAP:
+        return None
+    found = {}
+    at = v.at
+    for _ in range(v.count):
+        at = check(v, at, end)
+        name = payload[v.at : v.end].decode() if v.kind == spec.STRING else None
+        at = check(v, at, end)
+        if name is not None:
+            found[name] = _plain(v)
+    return found
+
+
+def _plain(v: Value) -> Any:
+    kind = v.kind
+    if kind == spec.STRING:
+        return bytes(v.buf[v.at : v.end]).decode()
+    if kind == spec.BOOL:
+        return v.low == 1
+    if kind == spec.FLOAT:
+        return unpack_from(_FORMATS[v.low], v.buf, v.at)[0] if v.low in _FORMATS else _FLOATS[v.low]
+    if kind not in _INTEGERS or v.end - v.at > _MAX_INTEGER:
+        return None
+    value = number(v)
+    if kind == spec.DURATION:
+        return _quotient(value, 10**9)
+    if kind == spec.DECIMAL:
+        return _decimal(v, value)
+    return Time(value) if kind == spec.DATETIME else value
+
+
+def _quotient(a: int, b: int) -> float:
+    """The double nearest to ``a / b``; infinity beyond the largest."""
+    try:
+        return a / b
+    except OverflowError:
+        return math.copysign(math.inf, a)
+
+
+def _decimal(v: Value, unscaled: int) -> float | None:
+    """The double nearest to the decimal at a cursor."""
+    widths = v.buf[v.end]
+    at = v.end + 1 + (widths >> 4)
+    scale = int.from_bytes(v.buf[at : at + (widths & 15)], "little")
+    return None if scale > _MAX_SCALE else _quotient(unscaled, 10**scale)

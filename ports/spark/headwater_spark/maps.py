@@ -1,0 +1,251 @@
+"""Payloads that are an FMQ Map, column-wise: the values at the top of the map, by key.
+
+Two ways, one answer, as with frames. Maps of strings, booleans, integers, floats, decimals, durations and
+times under string keys that differ are taken apart by numpy. Any other (nested, large, doubtful, malformed)
+goes through the core's decoder, one by one (``fmq_core.load_map``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.fmq.spec import BOOL, DATETIME, DECIMAL, DURATION, FLOAT, INT, MAP, NONE, STRING
+from headwater_spark.arrow import Bools, Rows
+from headwater_spark.words import Data, Offsets, Words
+
+#: A Map's first byte: its count has up to 15 bytes.
+FIRST = range(MAP << 4, (MAP + 1) << 4)
+# What numpy goes through: pairs of one map, different keys.
+_MAX_PAIRS = 32
+_MAX_KEYS = 256
+#: A second way to write an Int.
+_INT_TOO = 5
+# By first byte, how many bytes a value has behind it; -1 where another byte says so, or it is for the core.
+_SIZE = np.full(256, -1, np.int64)
+_SIZE[[0x00, 0x10, 0x20, 0x21, 0x40, 0x41, 0x4F]] = 0
+_SIZE[[0x42, 0x44, 0x48]] = 2, 4, 8
+# By low nibble, how many bytes an integer has.
+_INT_SIZE = np.array([low & 7 or 8 for low in range(16)], np.int64)
+for _tag in (INT, _INT_TOO, DURATION, DATETIME):
+    _SIZE[_tag << 4 : (_tag + 1) << 4] = _INT_SIZE
+_FLOATS = {0: np.nan, 1: 0.0, 15: np.inf}
+# Powers of ten that a double holds exactly, and integers.
+_TENS = 10.0 ** np.arange(23)
+_EXACT = np.uint64(1 << 53)
+_BEYOND = np.uint64(1 << 63)
+_LEAST = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True)
+class Column:
+    """Values of one key in some rows: doubles, or strings (an Arrow array)."""
+
+    name: str
+    rows: Rows
+    values: Any
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Integers of one key in some rows."""
+
+    rows: Rows
+    values: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Maps:
+    """What n payloads say, as far as numpy understands them: these are ``good``.
+
+    ``columns`` have all values but None. Of the keys that were asked for, ``integers`` and ``times`` (in ns
+    since 1970) have those values once more, and exactly, as far as they fit.
+    """
+
+    good: Bools
+    columns: list[Column]
+    integers: dict[str, Whole]
+    times: dict[str, Whole]
+
+
+class _Pairs:
+    """The pairs of some maps, map by map: the row of each, where its key and its value stand."""
+
+    def __init__(self, data: Data, at: Offsets, end: Offsets):
+        octets = data.octets
+        some = octets[at] == 0xE1
+        count = np.where(some, octets[at + 1], 0).astype(np.int64)
+        good = (octets[at] == 0xE0) | (some & (count > 0) & (count <= _MAX_PAIRS))
+        at = at + np.where(some, 2, 1)
+        most = int(count[good].max(initial=0))
+        places = np.empty((4, len(at), most), np.int32)
+        for k in range(most):
+            here = np.flatnonzero(good & (count > k))
+            key = at[here] + 2
+            key_end = key + octets[key - 1]
+            fits = (octets[key - 2] == 0x11) & (key_end > key) & (key_end < end[here])
+            value = np.where(fits, key_end, end[here])
+            value_end = _ends(data, value)
+            fits &= (value_end > value) & (value_end <= end[here])
+            places[:, here, k] = key, key_end, value, value_end
+            at[here] = np.where(fits, value_end, at[here])
+            good[here] &= fits
+        good &= at == end
+        there = good[:, None] & (np.arange(most) < count[:, None])
+        self.good = good
+        self.row = np.repeat(np.arange(len(at)), np.where(good, count, 0))
+        self.key_at, self.key_end, self.at, self.end = (place[there].astype(np.int64) for place in places)
+        self.tag = octets[self.at] >> 4
+        self.low = octets[self.at] & 15
+
+
+def _ends(data: Data, at: Offsets) -> Offsets:
+    """Where the values at ``at`` end; ``at`` itself for what the core must see."""
+    head = data.octets[at]
+    size = _SIZE[head]
+    end = at + 1 + size
+    short, long = head == 0x11, head == 0x12
+    if short.any():
+        end = np.where(short, at + 2 + data.octets[at + 1], end)
+    if long.any():
+        end = np.where(long, at + 3 + data.integers(at + 1, np.full(len(at), 2)).astype(np.int64), end)
+    decimal = head >> 4 == DECIMAL
+    if decimal.any():
+        # Behind the integer: how many bytes the precision and the scale have, at least one and none.
+        widths_at = at + 1 + _INT_SIZE[head & 15]
+        widths = data.octets[np.where(decimal, widths_at, at)]
+        decimal &= widths > 15
+        end = np.where(decimal, widths_at + 1 + (widths >> 4) + (widths & 15), end)
+    return np.where((size >= 0) | short | long | decimal, end, at)
+
+
+def _numbers(data: Data, pairs: _Pairs) -> tuple[npt.NDArray[np.float64], Words, Bools]:
+    """Each value as a double, and as an integer in two's complement; and which the core must see."""
+    tag, low = pairs.tag, pairs.low
+    magnitude = data.integers(pairs.at + 1, _INT_SIZE[low])
+    # A negative integer is stored as its complement.
+    negative = low > 7
+    whole = np.where(negative, ~magnitude, magnitude)
+    doubles = np.where(negative, whole.view(np.int64).astype(np.float64), magnitude.astype(np.float64))
+    integers = _SIZE[tag << 4] == 8
+    refused = integers & negative & (magnitude >= _BEYOND)
+    refused |= (tag == DATETIME) & ((magnitude >= _BEYOND) | (whole.view(np.int64) == _LEAST))
+    # Rounded once only.
+    refused |= ((tag == DURATION) | (tag == DECIMAL)) & (magnitude >= _EXACT)
+    doubles[tag == DURATION] /= 1e9
+    rows = np.flatnonzero(tag == DECIMAL)
+    if len(rows):
+        scale, wrong = _scales(data, pairs.at[rows] + 1 + _INT_SIZE[low[rows]])
+        refused[rows[wrong]] = True
+        doubles[rows] /= _TENS[scale]
+    rows = np.flatnonzero(tag == BOOL)
+    doubles[rows] = low[rows]
+    rows = np.flatnonzero(tag == FLOAT)
+    if len(rows):
+        widths = low[rows]
+        for special, value in _FLOATS.items():
+            doubles[rows[widths == special]] = value
+        for width in (2, 4, 8):
+            here = rows[widths == width]
+            words = data.integers(pairs.at[here] + 1, np.full(len(here), width)).astype(f"u{width}")
+            doubles[here] = words.view(f"f{width}")
+    return doubles, whole, refused
+
+
+def _scales(data: Data, at: Offsets) -> tuple[Offsets, Bools]:
+    """The scales of some decimals, and which the core must see; ``at`` is behind the unscaled values."""
+    widths = data.octets[at].astype(np.int64)
+    size = widths & 15
+    scale = data.integers(at + 1 + (widths >> 4), np.minimum(size, 8))
+    wrong = (size > 8) | (scale >= len(_TENS))
+    return np.where(wrong, 0, scale).astype(np.int64), wrong
+
+
+def _texts(data: Data, at: Offsets, end: Offsets) -> Any:
+    """A binary Arrow array of what stands at rising offsets, each behind the end of the one before."""
+    pieces = np.zeros(2 * len(at) + 1, np.int32)
+    pieces[0:-1:2] = at
+    pieces[1::2] = end
+    pieces[-1] = pieces[-2] if len(at) else 0
+    buffers = [None, pa.py_buffer(pieces), pa.py_buffer(data.octets)]
+    whole = pa.Array.from_buffers(pa.binary(), 2 * len(at), buffers)
+    return whole.take(pa.array(np.arange(0, 2 * len(at), 2, dtype=np.int32)))
+
+
+def _strings(texts: Any) -> tuple[Any, Bools]:
+    """A binary array as strings, and where it is not UTF-8: these are empty."""
+    bad = np.zeros(len(texts), np.bool_)
+    try:
+        return texts.cast(pa.string()), bad
+    except pa.ArrowInvalid:
+        found = texts.to_pylist()
+    for i, text in enumerate(found):
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            bad[i] = True
+            found[i] = b""
+    return pa.array(found, pa.binary()).cast(pa.string()), bad
+
+
+def read(payloads: Any, wanted: Collection[str]) -> Maps:
+    """Read a binary Arrow array without nulls; ``wanted``: keys whose integers and times are asked for."""
+    n = len(payloads)
+    _, starts_buffer, data_buffer = payloads.buffers()
+    starts = np.frombuffer(starts_buffer, np.int32)[payloads.offset : payloads.offset + n + 1].astype(
+        np.int64
+    )
+    data = Data(np.frombuffer(data_buffer or b"", np.uint8)[starts[0] : starts[-1]])
+    pairs = _Pairs(data, starts[:-1] - starts[0], starts[1:] - starts[0])
+    doubles, whole, refused = _numbers(data, pairs)
+
+    keys = _texts(data, pairs.key_at, pairs.key_end).dictionary_encode()
+    names, bad = _strings(keys.dictionary)
+    key = keys.indices.to_numpy()
+    refused |= (bad | (np.arange(len(bad)) >= _MAX_KEYS))[key]
+    order = np.argsort(key.astype(np.uint16) if len(bad) <= 0x10000 else key, kind="stable")
+    # By key, each in the order of the rows: a key that stands twice in a map stands beside itself.
+    again = (key[order][1:] == key[order][:-1]) & (pairs.row[order][1:] == pairs.row[order][:-1])
+    refused[order[1:][again]] = True
+
+    head = data.octets[pairs.at]
+    text = np.flatnonzero(pairs.tag == STRING)
+    # The empty one has no length.
+    text_at = pairs.at[text] + 1 + (head[text] & 15)
+    strings, bad = _strings(_texts(data, text_at, pairs.end[text]))
+    refused[text[bad]] = True
+    pairs.good[pairs.row[refused]] = False
+
+    order = order[pairs.good[pairs.row[order]]]
+    edges = np.searchsorted(key[order], np.arange(min(len(names), _MAX_KEYS) + 1)).tolist()
+    index = np.zeros(len(key), np.int64)
+    index[text] = np.arange(len(text))
+    found = Maps(pairs.good, [], {}, {})
+    for k, name in enumerate(names.to_pylist()[:_MAX_KEYS]):
+        here = order[edges[k] : edges[k + 1]]
+        tag = pairs.tag[here]
+        exact = whole[here].view(np.int64)
+        times = tag == DATETIME
+        for where, values in (
+            ((tag != NONE) & (tag != STRING) & ~times, lambda at: doubles[at]),
+            (tag == STRING, lambda at: strings.take(pa.array(index[at]))),
+            (times, lambda at: _time_texts(whole[at].view("M8[ns]"))),
+        ):
+            at = here[where]
+            if len(at):
+                found.columns.append(Column(name, pairs.row[at], values(at)))
+        if name in wanted:
+            fits = ((tag == INT) | (tag == _INT_TOO)) & ((exact >= 0) | (pairs.low[here] > 7))
+            found.integers[name] = Whole(pairs.row[here[fits]], exact[fits])
+            found.times[name] = Whole(pairs.row[here[times]], exact[times])
+    return found
+
+
+def _time_texts(times: npt.NDArray[Any]) -> Any:
+    """As ``fmq_core.time_text``."""
+    return pa.array(np.strings.add(np.datetime_as_string(times), "Z").tolist(), pa.string())
