@@ -12,6 +12,8 @@ from tools.toolchain import ROOT
 
 PORTABLE = ROOT / "tests" / "portable"
 VECTORS = ROOT / "tests" / "vectors"
+#: The longest take ten seconds of a processor, which a busy machine may not give for minutes.
+TIMEOUT_S = 300
 FILES = sorted(path.name for path in PORTABLE.glob("test_*.py"))
 WHERE = [pytest.param(name, marks=getattr(pytest.mark, f"needs_{name}"), id=name) for name in RUNTIMES]
 
@@ -35,9 +37,10 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 def run(where: str, runner: Path, sdk: Path, *names: str, more: int = 0) -> Result:
     heap = (max([declared_heap(PORTABLE / name) for name in names], default=0) or 2 << 20) + more
-    return RUNTIMES[where](runner, *names, path=[sdk], see=[VECTORS], heap=heap)
+    return RUNTIMES[where](runner, *names, path=[sdk], see=[VECTORS], heap=heap, timeout=TIMEOUT_S - 10)
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("file", FILES)
 def test_portable_tests_pass_on_micropython(where: str, file: str, sdk: Path) -> None:
@@ -57,6 +60,7 @@ BUNDLED = [
 ]
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("where, name, file", BUNDLED)
 def test_portable_tests_pass_with_a_bundle(
     where: str, name: str, file: str, bundled: Callable[[str], Path]
