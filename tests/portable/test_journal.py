@@ -1,6 +1,8 @@
 # heap: 4M
 """The journal behind an outbox: read again, cut short at every byte, damaged at every byte, without room."""
 
+import sys
+
 from journal_file import MemoryFile, PowerCutError
 from pipe import Random
 
@@ -178,7 +180,9 @@ def test_the_power_goes_at_every_byte() -> None:
     total = (1 << 20) - file.cut_after
     assert file.rewrites > 1 and total > 300
     for torn in (0, 1, 9, 30):
-        for cut in range(total):
+        # MicroPython meets every byte where nothing remains that was not synced, and samples where something does.
+        step = 4 if torn and sys.implementation.name == "micropython" else 1
+        for cut in range(torn % step, total, step):
             file = MemoryFile(torn=torn, cut_after=cut)
             done: list[tuple[str, int]] = []
             try:

@@ -1,6 +1,8 @@
 # heap: 1024K
 """The link between two sessions of MQTT 5.0 is cut at every byte: what holds at 3.1.1 holds there."""
 
+import sys
+
 from cuts import (
     LARGE,
     Count,
@@ -156,7 +158,9 @@ def test_aliases_do_not_outlive_their_connection() -> None:
         assert sorted(expected) == sorted([m[:2] for m in whole.at_client.got]) and len(expected) == 12
         for up in (True, False):
             log = fair[0].up.log if up else fair[0].down.log
-            for k in range(len(log) + 1):
+            # As in `cut_everywhere`: every byte without other faults, and samples with them.
+            step = 5 if f[0] and sys.implementation.name == "micropython" else 1
+            for k in range(0, len(log) + 1, step):
                 cut = Wire(f[0], f[1], 0, k)
                 e = aliased([Link(cut, Wire(*f)) if up else Link(Wire(*f), cut)])
                 e.connect()
