@@ -281,6 +281,30 @@ def test_aio_a_message_at_qos_2_is_an_error_of_the_server(rabbitmq: RabbitMq) ->
         asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("protocol", ["3.1", "3.1.1"])
+def test_aio_a_message_at_qos_2_arrives_when_puback_may_end_it(rabbitmq: RabbitMq, protocol: str) -> None:
+    async def scenario() -> None:
+        topic = f"qos-2/{protocol}"
+        options = {"identifier": f"qos-2-{protocol}", "protocol": protocol, "puback_ends_qos_2": True}
+        # The second time with a session that the server has kept: it must not be asked to release ids.
+        for again in (False, True):
+            async with client(rabbitmq, clean_session=False, **options) as one:
+                assert one.session_present == (again and protocol == "3.1.1")
+                assert await one.subscribe(topic, qos=2) == (1,)
+                for n in range(50):
+                    await one.post(topic, n, qos=n % 3)
+                await one.drain()
+                await one.publish(topic, 50, qos=2)
+                came = await take(one, 51)
+                assert [int(m.payload) for m in came if m.qos] == [n for n in range(51) if n % 3]
+                assert one.session.outbox.count == one.session.in_flight == 0
+                await silent(one)
+        async with client(rabbitmq, **options):
+            pass
+
+    asyncio.run(scenario())
+
+
 def test_aio_large_messages_pass_whole(rabbitmq: RabbitMq) -> None:
     async def scenario() -> None:
         async with client(rabbitmq) as one:

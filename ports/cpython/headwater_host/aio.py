@@ -118,6 +118,8 @@ class Client(Keeping):
     - ``store``: the path of a file that keeps the session over the end of the process and of the machine's power, or a
       ``SqliteOutbox`` (``headwater_host.store``). It needs an identifier, and one file for each.
     - ``auto_ack=False``: QoS 1 and 2 messages are acknowledged by ``message.ack()`` only.
+    - ``puback_ends_qos_2=True``: for servers that know no QoS 2 and answer its messages with PUBACK, as RabbitMQ does:
+      they arrive at least once. By the standard, and without this, it ends the connection, each time anew.
     - ``reconnect``: True, or a ``Reconnect`` (``headwater_host.reconnect``): a lost connection is made again, what had
       been subscribed to is asked for again when the server has lost the session, and ``messages`` goes on. Calls wait
       for the connection up to their ``timeout``; at QoS 1 and 2 a message is handed in without one.
@@ -151,6 +153,7 @@ class Client(Keeping):
         max_packet_size: int = MAX_PACKET,
         auto_ack: bool = True,
         store: "SqliteOutbox | str | PathLike[str] | None" = None,
+        puback_ends_qos_2: bool = False,
         reconnect: Reconnect | bool | None = None,
         more_servers: Sequence[tuple[str, int | None]] = (),
         subscriptions: Sequence[tuple[str, int]] = (),
@@ -186,6 +189,7 @@ class Client(Keeping):
             slots=max_queued_outgoing_messages,
             window=max_inflight_messages,
             response_ms=int(timeout * 1000),
+            puback_ends_qos_2=puback_ends_qos_2,
             outbox=self._open_store(store, identifier, max_queued_outgoing_messages),
         )
         super().__init__(

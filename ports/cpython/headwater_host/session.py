@@ -14,6 +14,7 @@ from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.session31 import ClientSession31
+from headwater.mqtt.transitions import AT2, DELIVERY, DONE
 from headwater.store import RamOutbox
 from headwater_host.errors import MqttArgumentError
 from headwater_host.fast import FastEndpoint
@@ -86,6 +87,18 @@ class GrowingOutbox(RamOutbox):
         self._pin = memoryview(buf)
 
 
+def _puback_ends_qos_2() -> bytes:
+    table = bytearray(DELIVERY)
+    table[AT2 * 4 + spec.PUBACK - 4] = DONE
+    return bytes(table)
+
+
+#: ``transitions.DELIVERY`` for servers that know no QoS 2 and answer its messages with PUBACK (RabbitMQ): they arrive as
+#: at QoS 1, at least once. It is the server's error (4.3.3), which by the standard is the end of the connection
+#: (3.1.1, 4.8; 5.0, 4.13): so this is for who asks for it.
+PUBACK_ENDS_QOS_2 = _puback_ends_qos_2()
+
+
 class _OpenIds(_Array):
     """The open QoS 2 packet ids, by place, as the endpoint keeps them (0 = free place); found without a search."""
 
@@ -123,7 +136,7 @@ class HostClient(FastEndpoint, _ClientBase):
     """A client's session on a computer; of which version, the other base says.
 
     ``max_packet`` is the largest packet that is received whole; larger messages go to ``sink`` or are skipped.
-    ``slots`` messages of ours may be unacknowledged or waiting, ``window`` of them sent. ``room`` is what CONNECT takes
+    ``puback_ends_qos_2``: see ``PUBACK_ENDS_QOS_2``. ``slots`` messages of ours may be unacknowledged or waiting, ``window`` of them sent. ``room`` is what CONNECT takes
     beside the strings that are named here: the will. ``outbox`` is one that outlives the process
     (``headwater_host.store``). ``announce`` is the packet size that the server is
     told of, where the version can; ``more`` are further keywords of its session.
@@ -144,6 +157,7 @@ class HostClient(FastEndpoint, _ClientBase):
         room: int = 0,
         outbox: GrowingOutbox | None = None,
         announce: int = 0,
+        puback_ends_qos_2: bool = False,
         **more: Any,
     ):
         if announce:
@@ -163,6 +177,10 @@ class HostClient(FastEndpoint, _ClientBase):
             outbox=outbox or GrowingOutbox(_TX, slots),
             **more,
         )
+        if puback_ends_qos_2:
+            self.delivery = PUBACK_ENDS_QOS_2
+            # Such a server holds no ids that would have to be released first, and does not know PUBREL.
+            self.outbox.fresh = False
         self._ids = _OpenIds("H")
         for packet_id in self._open_ids:
             if not packet_id:

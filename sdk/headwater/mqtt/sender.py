@@ -56,6 +56,9 @@ class Sender:
     """What ``Endpoint`` sends with. ``on_delivered(packet_id)`` is called when a message of ours at QoS 1 or 2 has
     been acknowledged to its end."""
 
+    #: What an acknowledgement makes of a message; a session may have a table of its own.
+    delivery = DELIVERY
+
     def __init__(self, tx_size: int, outbox: "Outbox", window: int, response_ms: int, check: "NameCheck"):
         if tx_size < _SMALLEST:
             raise ValueError("the transmit buffer needs at least 16 bytes")
@@ -299,7 +302,7 @@ class Sender:
         i = self.outbox.find(p.packet_id)
         if i >= 0 and not was_sent(self, i):
             i = -1
-        new = DELIVERY[(self.outbox.state[i] if i >= 0 else FREE) * 4 + (p.head >> 4) - 4]
+        new = self.delivery[(self.outbox.state[i] if i >= 0 else FREE) * 4 + (p.head >> 4) - 4]
         if new == DONE:
             self.in_flight -= 1
             self._delivered(i)
