@@ -16,7 +16,7 @@ from headwater.mqtt.endpoint import Endpoint
 from headwater_host.capture import RECEIVED, CaptureWriteError
 from headwater_host.capture.asyncio_writer import AsyncCapture, CaptureFullError
 
-MQTT = 1
+MQTT, FMQ = 1, 2
 MQTT_3_1_1 = 4
 # Until a session without room for an answer is asked again.
 _AGAIN_S = 0.05
@@ -68,9 +68,17 @@ class Landing:
         """How many frames are not on disk yet."""
         return self.records - self.durable
 
-    def take(self, connection: int, peer: str, frame: bytes, version: int = MQTT_3_1_1) -> int:
-        """Take a frame that was received just now: its number."""
-        record = (time.time_ns(), connection, peer, RECEIVED, MQTT, version, frame)
+    def take(
+        self,
+        connection: int,
+        peer: str,
+        frame: bytes,
+        version: int = MQTT_3_1_1,
+        protocol: int = MQTT,
+        direction: int = RECEIVED,
+    ) -> int:
+        """Take a frame that was received just now, or sent: its number."""
+        record = (time.time_ns(), connection, peer, direction, protocol, version, frame)
         self.records += 1
         self.bytes += len(frame)
         if self._overflow or not self._append(record):
