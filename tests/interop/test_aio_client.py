@@ -23,6 +23,7 @@ from headwater_host.aio import (
     MqttTimeoutError,
     Will,
 )
+from headwater_host.connection import Connection
 from tests.host.mqtt_server import speak
 from tools.broker import HOST, Mosquitto
 
@@ -51,6 +52,13 @@ async def other(broker: Mosquitto) -> AsyncIterator[Client]:
     """A second client."""
     async with Client(HOST, broker.port) as client:
         yield client
+
+
+def current(client: Client) -> Connection:
+    """The client's connection. Raises what ended it."""
+    connection = client._current()
+    assert connection is not None
+    return connection
 
 
 async def take(client: Client, count: int) -> list[Message]:
@@ -208,7 +216,7 @@ def test_several_readers_share_the_messages(broker: Mosquitto) -> None:
 def test_nagle_is_off(broker: Mosquitto) -> None:
     async def scenario() -> None:
         async with Client(HOST, broker.port) as client:
-            connection = client._current()
+            connection = current(client)
             assert connection.transport is not None
             endpoint = connection.transport.get_extra_info("socket")
             assert endpoint.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -351,7 +359,7 @@ def test_the_will_is_published_when_the_connection_breaks_and_not_when_it_ends(b
                 pass
             with contextlib.suppress(MqttConnectionError):
                 async with Client(HOST, broker.port, will=will) as client:
-                    connection = client._current()
+                    connection = current(client)
                     assert connection.transport is not None
                     connection.transport.abort()
                     await client.messages.__anext__()
@@ -496,11 +504,11 @@ def test_a_link_that_is_cut_again_and_again_costs_no_message(mosquitto: StartBro
                     async with writer:
                         while sent < count:
                             # What is refused because there is no connection was not handed in.
-                            writer._current()
+                            current(writer)
                             sent += 1
                             await writer.publish(f"cut/{qos}", sent - 1, qos)
                         while writer.session.outbox.count:
-                            writer._current()
+                            current(writer)
                             await asyncio.sleep(0.01)
             await asyncio.wait_for(reading, 60)
             assert writer.session.epoch > 3
@@ -599,12 +607,12 @@ def test_a_full_queue_pauses_reading_and_nothing_is_lost(broker: Mosquitto) -> N
                 await asyncio.gather(
                     *(writer.publish("flood", b"%5d" % (i + k) + bytes(size), qos=1) for k in range(100))
                 )
-            await until(lambda: client._current().held, "reading is held")
+            await until(lambda: current(client).held, "reading is held")
             # 64 KiB are read at a time.
             assert 100 < len(client.messages) <= 100 + (1 << 17) // size
             came = await take(client, count)
             assert [int(m.payload[:5]) for m in came] == list(range(count))
-            assert not client._current().held
+            assert not current(client).held
 
     asyncio.run(scenario())
 
@@ -619,7 +627,7 @@ def test_a_reader_that_publishes_does_not_wait_for_itself(broker: Mosquitto) -> 
             for _ in range(500):
                 await writer.publish("ask", bytes(1000))
             await barrier(writer)
-            await until(lambda: client._current().held, "reading is held")
+            await until(lambda: current(client).held, "reading is held")
             for _ in range(500):
                 await take(client, 1)
                 # The acknowledgement stands behind all those messages.
@@ -639,7 +647,7 @@ def test_a_held_connection_stays_alive(mosquitto: StartBroker) -> None:
             await client.subscribe("flood")
             for _ in range(3):
                 await writer.publish("flood", "x")
-            await until(lambda: client._current().held, "reading is held")
+            await until(lambda: current(client).held, "reading is held")
             begin = broker.log_text().count("Received PINGREQ")
             await until(
                 lambda: broker.log_text().count("Received PINGREQ") >= begin + 8, "eight probes went out"
@@ -674,7 +682,7 @@ def test_a_broker_that_does_not_read_makes_publishing_wait(mosquitto: StartBroke
                     while sent < 100_000:
                         await client.publish("wall", bytes(10_000))
                         sent += 1
-                connection = client._current()
+                connection = current(client)
                 assert connection.transport is not None
                 assert connection.transport.get_write_buffer_size() < 1 << 20
             assert 0 < sent < 100_000

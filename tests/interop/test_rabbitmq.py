@@ -331,8 +331,8 @@ def test_aio_retained_and_will(rabbitmq: RabbitMq) -> None:
                 pass
             with contextlib.suppress(MqttConnectionError):
                 async with client(rabbitmq, will=will) as mortal:
-                    connection = mortal._current()
-                    assert connection.transport is not None
+                    connection = mortal.connection
+                    assert connection is not None and connection.transport is not None
                     connection.transport.abort()
                     await mortal.messages.__anext__()
             (message,) = await take(one, 1)

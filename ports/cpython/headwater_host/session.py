@@ -93,8 +93,8 @@ def _puback_ends_qos_2() -> bytes:
     return bytes(table)
 
 
-#: ``transitions.DELIVERY`` for servers that know no QoS 2 and answer its messages with PUBACK (RabbitMQ): they arrive as
-#: at QoS 1, at least once. It is the server's error (4.3.3), which by the standard is the end of the connection
+#: ``transitions.DELIVERY`` for servers that know no QoS 2 and answer its messages with PUBACK (RabbitMQ): they arrive
+#: as at QoS 1, at least once. It is the server's error (4.3.3), which by the standard is the end of the connection
 #: (3.1.1, 4.8; 5.0, 4.13): so this is for who asks for it.
 PUBACK_ENDS_QOS_2 = _puback_ends_qos_2()
 
@@ -136,7 +136,8 @@ class HostClient(FastEndpoint, _ClientBase):
     """A client's session on a computer; of which version, the other base says.
 
     ``max_packet`` is the largest packet that is received whole; larger messages go to ``sink`` or are skipped.
-    ``puback_ends_qos_2``: see ``PUBACK_ENDS_QOS_2``. ``slots`` messages of ours may be unacknowledged or waiting, ``window`` of them sent. ``room`` is what CONNECT takes
+    ``puback_ends_qos_2``: see ``PUBACK_ENDS_QOS_2``.
+    ``slots`` messages of ours may be unacknowledged or waiting, ``window`` of them sent. ``room`` is what CONNECT takes
     beside the strings that are named here: the will. ``outbox`` is one that outlives the process
     (``headwater_host.store``). ``announce`` is the packet size that the server is
     told of, where the version can; ``more`` are further keywords of its session.
