@@ -327,7 +327,7 @@ def test_a_server_that_says_nothing(mosquitto: StartBroker) -> None:
     broker = mosquitto()
 
     async def scenario() -> None:
-        client = Client(HOST, broker.port, timeout=0.3)
+        client = Client(HOST, broker.port, timeout=1)
         with stopped(broker), pytest.raises(MqttTimeoutError, match="did not answer CONNECT"):
             async with client:
                 pass
@@ -641,7 +641,7 @@ def test_a_held_connection_stays_alive(mosquitto: StartBroker) -> None:
 
     async def scenario() -> None:
         async with (
-            Client(HOST, broker.port, max_queued_incoming_messages=1, keepalive=1, timeout=0.5) as client,
+            Client(HOST, broker.port, max_queued_incoming_messages=1, keepalive=1, timeout=5) as client,
             other(broker) as writer,
         ):
             await client.subscribe("flood")
@@ -662,7 +662,7 @@ def test_an_idle_connection_stays_alive_and_a_dead_one_is_noticed(mosquitto: Sta
     broker = mosquitto()
 
     async def scenario() -> None:
-        async with Client(HOST, broker.port, keepalive=1, timeout=0.5) as client:
+        async with Client(HOST, broker.port, keepalive=1, timeout=1.5) as client:
             await until(lambda: broker.log_text().count("Received PINGREQ") >= 3, "three pings")
             assert client.connected
             with stopped(broker), pytest.raises(MqttConnectionError, match="does not answer"):
@@ -675,7 +675,7 @@ def test_a_broker_that_does_not_read_makes_publishing_wait(mosquitto: StartBroke
     broker = mosquitto()
 
     async def scenario() -> None:
-        async with Client(HOST, broker.port, timeout=0.5) as client:
+        async with Client(HOST, broker.port, timeout=1.5) as client:
             sent = 0
             with stopped(broker):
                 with contextlib.suppress(MqttTimeoutError):

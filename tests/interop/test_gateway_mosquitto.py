@@ -112,36 +112,41 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
 ) -> None:
     broker = mosquitto()
     fate = random.Random(13)
-    count = 4000
     with running(*gateway(tmp_path, broker, "t:2"), directory=tmp_path) as command:
         command.wait_for("subscribed")
     # From here on the broker keeps what the gateway does not acknowledge, and forgets what it does.
-    # The numbers are published all the while by a process of its own.
+    # The numbers are published all the while by a process of its own, which says how many there were.
     program = (
-        "import asyncio\nfrom headwater_host.aio import Client\n"
+        "import asyncio\nimport sys\nfrom headwater_host.aio import Client\n"
         "async def main():\n"
+        "    ended = asyncio.Event()\n"
+        "    asyncio.get_running_loop().add_reader(sys.stdin, ended.set)\n"
+        "    i = 0\n"
         f"    async with Client({HOST!r}, {broker.port}, timeout=60) as client:\n"
-        f"        for i in range(0, {count}, 8):\n"
+        "        while not ended.is_set():\n"
         "            await asyncio.gather(*(client.publish('t', i + k, 1 + k % 2) for k in range(8)))\n"
         "            await asyncio.sleep(0.005)\n"
+        "            i += 8\n"
+        "    print(i)\n"
         "asyncio.run(main())\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], env=environment()) as publisher:
-        lives = 0
-        while publisher.poll() is None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=environment(), stdin=pipe, stdout=pipe
+    ) as publisher:
+        for _ in range(6):
             before = records(tmp_path)
             with running(*gateway(tmp_path, broker, "t:2"), directory=tmp_path) as command:
                 # It is killed while it is at work, at some moment of it.
                 deadline = time.monotonic() + 30
-                while records(tmp_path) <= before and publisher.poll() is None:
+                while records(tmp_path) <= before:
                     assert time.monotonic() < deadline, "it lands nothing"
                     time.sleep(0.01)
                 time.sleep(fate.uniform(0, 0.2))
                 command.process.kill()
                 command.wait()
-            lives += 1
+        count = int(publisher.communicate(timeout=60)[0])
         assert publisher.returncode == 0
-        assert lives > 3
     with running(*gateway(tmp_path, broker, "t:2"), directory=tmp_path) as command:
         command.wait_for("it kept our session")
         wait_until(
