@@ -7,7 +7,6 @@ import pytest
 
 from headwater_host.gateway.config import (
     BrokerConfig,
-    ConfigError,
     GatewayConfig,
     SerialConfig,
     check,
@@ -18,6 +17,7 @@ from headwater_host.gateway.config import (
     parse_topic,
 )
 from headwater_host.route import Tls
+from headwater_host.settings import ConfigError
 from tests.certificates import make
 from tests.host.command import headwater
 from tools.toolchain import ROOT
@@ -116,6 +116,18 @@ def test_an_error_says_what_and_where(
     assert str(caught.value).startswith("gateway.toml")
     assert says in str(caught.value)
     assert f"line {line}" in str(caught.value) or not line
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.toml"
+    path.write_text('captrue = "x"\n[[serial]]\nbaud = 5\n[[broker]]\nhost = ""\n')
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    said = str(caught.value).splitlines()
+    assert [line.partition(": ")[0].rpartition(" ")[2] for line in said] == ["1", "2", "3", "4", "5"]
+    assert said[0].endswith(
+        "there is no key 'captrue'; there are capture, stats, stats_seconds, serial, broker"
+    )
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:

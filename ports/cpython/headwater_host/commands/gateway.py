@@ -9,7 +9,8 @@ from pathlib import Path
 from headwater_host.commands import options
 from headwater_host.exits import USAGE, CommandError
 from headwater_host.gateway import config as gateway_config
-from headwater_host.gateway.config import BrokerConfig, ConfigError, GatewayConfig
+from headwater_host.gateway.config import BrokerConfig, GatewayConfig
+from headwater_host.settings import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,28 +1,23 @@
 """What a gateway is to do: from a TOML file, every key of which is checked, and from the command line."""
 
 import hashlib
-import importlib
 import os
 import re
 import socket
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from headwater_host import settings
 from headwater_host.errors import MqttArgumentError
 from headwater_host.route import DEFAULT_PORTS, Route, Tls
+from headwater_host.settings import ConfigError, Key, SettingsFile
 from headwater_host.topics import filter_bytes
 
 DEFAULT_BAUD = 115200
 DEFAULT_QOS = 1
 # From here on a number behind the last colon of a port is a speed; device paths have smaller ones.
 _SLOWEST = 300
-
-
-class ConfigError(Exception):
-    """The configuration is wrong; the text says what, and where."""
 
 
 @dataclass(frozen=True)
@@ -135,52 +130,10 @@ def check(config: GatewayConfig) -> GatewayConfig:
 # ---- the file --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Key:
-    """A key of a table: what it is, and what makes its value ours or raises ConfigError, ValueError or TypeError."""
-
-    what: str
-    convert: Callable[[Any], Any]
-    required: bool = False
-    #: Whether its value is nobody's business.
-    secret: bool = False
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise ValueError
-    return value
-
-
-def _path(value: object) -> Path:
-    return Path(_text(value))
-
-
-def _whole(least: int, most: int) -> Callable[[object], int]:
-    def convert(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ValueError
-        return value
-
-    return convert
-
-
-def _truth(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError
-    return value
-
-
-def _seconds(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise ValueError
-    return float(value)
-
-
 def _topics(value: object) -> tuple[tuple[str, int], ...]:
     if not isinstance(value, list) or not value:
         raise ValueError
-    return tuple(parse_topic(_text(item)) for item in value)
+    return tuple(parse_topic(settings.text(item)) for item in value)
 
 
 def read_password(path: Path) -> bytes:
@@ -195,104 +148,43 @@ def read_password(path: Path) -> bytes:
 
 
 _TOP = {
-    "capture": _Key("a directory", _path),
-    "stats": _Key("a file", _path),
-    "stats_seconds": _Key("a number of seconds above 0", _seconds),
-    "serial": _Key("a list of tables: [[serial]]", list),
-    "broker": _Key("a list of tables: [[broker]]", list),
+    "capture": Key("a directory", settings.path),
+    "stats": Key("a file", settings.path),
+    "stats_seconds": Key("a number of seconds above 0", settings.seconds),
 }
 _SERIAL = {
-    "port": _Key("a serial port", _text, required=True),
-    "baud": _Key(f"a whole number, at least {_SLOWEST}", _whole(_SLOWEST, 20_000_000)),
+    "port": Key("a serial port", settings.text, required=True),
+    "baud": Key(f"a whole number, at least {_SLOWEST}", settings.whole(_SLOWEST, 20_000_000)),
 }
 _BROKER = {
-    "host": _Key("a host name or address", _text, required=True),
-    "port": _Key("a whole number from 1 to 65535", _whole(1, 65535)),
-    "topics": _Key(
+    "host": Key("a host name or address", settings.text, required=True),
+    "port": Key("a whole number from 1 to 65535", settings.whole(1, 65535)),
+    "topics": Key(
         'a list of topic filters, each with ":0", ":1" or ":2" behind it or not', _topics, required=True
     ),
-    "client_id": _Key("a text", _text),
-    "username": _Key("a text", _text, secret=True),
-    "password_file": _Key(
-        "a file, the first line of which is the password", lambda v: read_password(_path(v)), secret=True
+    "client_id": Key("a text", settings.text),
+    "username": Key("a text", settings.text, secret=True),
+    "password_file": Key(
+        "a file, the first line of which is the password",
+        lambda v: read_password(settings.path(v)),
+        secret=True,
     ),
-    "keepalive": _Key("a whole number of seconds from 0 to 65535", _whole(0, 65535)),
-    "timeout": _Key("a number of seconds above 0", _seconds),
-    "websocket": _Key('a path, such as "/mqtt"', _text),
-    "tls": _Key("true or false", _truth),
-    "cafile": _Key("a file with the authorities that vouch for the broker", _path),
-    "cert": _Key("a file with the gateway's certificate", _path),
-    "key": _Key("a file with its key", _path),
-    "server_name": _Key("a host name or address", _text),
-    "insecure": _Key("true or false", _truth),
+    "keepalive": Key("a whole number of seconds from 0 to 65535", settings.whole(0, 65535)),
+    "timeout": Key("a number of seconds above 0", settings.seconds),
+    "websocket": Key('a path, such as "/mqtt"', settings.text),
+    "tls": Key("true or false", settings.truth),
+    "cafile": Key("a file with the authorities that vouch for the broker", settings.path),
+    "cert": Key("a file with the gateway's certificate", settings.path),
+    "key": Key("a file with its key", settings.path),
+    "server_name": Key("a host name or address", settings.text),
+    "insecure": Key("true or false", settings.truth),
 }
+_TABLES = {"serial": _SERIAL, "broker": _BROKER}
 #: Keys that ask for TLS: the fields of ``Tls`` that they are.
 _TLS = {"cafile": "ca", "cert": "cert", "key": "key", "server_name": "server_name"}
 
 
-@dataclass
-class _File:
-    """A TOML file, and where its keys stand."""
-
-    path: Path
-    lines: list[str] = field(default_factory=list)
-
-    def fail(self, text: str, table: str = "", index: int = 0, key: str = "") -> ConfigError:
-        """An error at a key of a table; the parser of Python does not say where it found what."""
-        line = self._find(table, index, key)
-        return ConfigError(f"{self.path}{f', line {line}' if line else ''}: {text}")
-
-    def _find(self, table: str, index: int, key: str) -> int:
-        now, seen, header = "", -1, 0
-        for number, line in enumerate(self.lines, 1):
-            found = re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?", line)
-            if found:
-                now = found[1].strip("\"'")
-                seen += now == table
-                if now == table and seen == index:
-                    header = number
-            elif now == table and (not table or seen == index) and key:
-                named = re.match(r"""\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+)\s*[=.]""", line)
-                if named and named[1].strip("\"'") == key:
-                    return number
-            if now == key and not table:
-                return number
-        return header
-
-    def take(
-        self, values: dict[str, Any], keys: dict[str, _Key], table: str = "", index: int = 0
-    ) -> dict[str, Any]:
-        """The values of a table, checked. Raises ConfigError."""
-        taken = {}
-        where = f" in [[{table}]]" if table else ""
-        for name, value in values.items():
-            if name not in keys:
-                known = ", ".join(keys)
-                raise self.fail(f"there is no key {name!r}{where}; there are {known}", table, index, name)
-            try:
-                taken[name] = keys[name].convert(value)
-            except ConfigError as error:
-                raise self.fail(f"{name!r}{where}: {error}", table, index, name) from error
-            except (ValueError, TypeError) as error:
-                found = "another kind of value" if keys[name].secret else repr(value)
-                text = f"{name!r}{where} is {keys[name].what}, not {found}"
-                raise self.fail(text, table, index, name) from error
-        for name, key in keys.items():
-            if key.required and name not in values:
-                raise self.fail(f"{name!r}{where} is missing: {key.what}", table, index)
-        return taken
-
-    def tables(self, values: dict[str, Any], name: str, keys: dict[str, _Key]) -> list[dict[str, Any]]:
-        """The tables of a list of tables, checked."""
-        tables = []
-        for index, table in enumerate(values.get(name, [])):
-            if not isinstance(table, dict):
-                raise self.fail(f"{name!r} is {_TOP[name].what}", key=name)
-            tables.append(self.take(table, keys, name, index))
-        return tables
-
-
-def _broker(file: _File, index: int, values: dict[str, Any]) -> BrokerConfig:
+def _broker(file: SettingsFile, index: int, values: dict[str, Any]) -> BrokerConfig:
     wanted = values.pop("tls", None)
     insecure = values.pop("insecure", False)
     password = values.pop("password_file", None)
@@ -316,30 +208,17 @@ def _broker(file: _File, index: int, values: dict[str, Any]) -> BrokerConfig:
 
 def load(path: Path, capture: Path | None = None) -> GatewayConfig:
     """Read a file; ``capture`` takes the place of what it says. Raises ConfigError. Not yet looked at as a whole."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8") from error
-    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    try:
-        values: dict[str, Any] = toml.loads(text)
-    except (ValueError, RecursionError) as error:
-        # The parser's own error is a ValueError, as is a number of thousands of digits.
-        raise ConfigError(f"{path}: {error}") from error
-    file = _File(path, text.splitlines())
-    top = file.take(values, _TOP)
+    file = SettingsFile.read(path)
+    top = file.top(_TOP, _TABLES)
+    serials, brokers = (file.tables(name, keys) for name, keys in _TABLES.items())
+    file.check()
     where = capture or top.get("capture")
     if where is None:
         raise file.fail("'capture' is missing: a directory")
-    brokers = [
-        _broker(file, index, broker) for index, broker in enumerate(file.tables(top, "broker", _BROKER))
-    ]
     return GatewayConfig(
         where,
-        tuple(SerialConfig(**serial) for serial in file.tables(top, "serial", _SERIAL)),
-        tuple(brokers),
+        tuple(SerialConfig(**serial) for serial in serials),
+        tuple(_broker(file, index, broker) for index, broker in enumerate(brokers)),
         top.get("stats"),
         top.get("stats_seconds", 60.0),
     )

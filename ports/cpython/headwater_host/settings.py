@@ -1,0 +1,179 @@
+"""A TOML file in which every key is checked, and every mistake is reported with its line, all of them at once."""
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+class ConfigError(Exception):
+    """The configuration is wrong; the text says what, and where."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a table: what it is, and what makes its value ours or raises ConfigError, ValueError or TypeError."""
+
+    what: str
+    convert: Callable[[Any], Any]
+    required: bool = False
+    #: Whether its value is nobody's business.
+    secret: bool = False
+
+
+def text(value: object) -> str:
+    """Text that is not empty."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError
+    return value
+
+
+def path(value: object) -> Path:
+    """A path."""
+    return Path(text(value))
+
+
+def whole(least: int, most: int) -> Callable[[object], int]:
+    """A whole number from ``least`` to ``most``."""
+
+    def convert(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError
+        return value
+
+    return convert
+
+
+def truth(value: object) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def seconds(value: object) -> float:
+    """A number of seconds above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        raise ValueError
+    return float(value)
+
+
+def read_toml(source: str) -> dict[str, Any]:
+    """The values of a TOML text. Raises ValueError and RecursionError."""
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    values: dict[str, Any] = toml.loads(source)
+    return values
+
+
+@dataclass
+class SettingsFile:
+    """A TOML file, where its keys stand, and what is wrong with it so far."""
+
+    path: Path
+    lines: list[str] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+    _mistakes: list[tuple[int, str]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path) -> "SettingsFile":
+        """Read a file. ConfigError: it cannot be read, or is not TOML."""
+        try:
+            source = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path} is not UTF-8") from error
+        try:
+            values = read_toml(source)
+        except (ValueError, RecursionError) as error:
+            # The parser's own error is a ValueError, as is a number of thousands of digits.
+            raise ConfigError(f"{path}: {error}") from error
+        return cls(path, source.splitlines(), values)
+
+    def fail(self, text: str, table: str = "", index: int = 0, key: str = "") -> ConfigError:
+        """An error at a key of a table; the parser of Python does not say where it found what."""
+        return ConfigError(self._placed(self._find(table, index, key), text))
+
+    def mistake(self, text: str, table: str = "", index: int = 0, key: str = "") -> None:
+        """Something is wrong at a key of a table: ``check`` says so."""
+        self._mistakes.append((self._find(table, index, key), text))
+
+    def check(self) -> None:
+        """ConfigError with every mistake so far, a line each."""
+        if self._mistakes:
+            raise ConfigError("\n".join(self._placed(*mistake) for mistake in sorted(self._mistakes)))
+
+    def _placed(self, line: int, text: str) -> str:
+        return f"{self.path}{f', line {line}' if line else ''}: {text}"
+
+    def _find(self, table: str, index: int, key: str) -> int:
+        now, seen, header = "", -1, 0
+        for number, line in enumerate(self.lines, 1):
+            found = re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?", line)
+            if found:
+                now = found[1].strip("\"'")
+                seen += now == table
+                if now == table and seen == index:
+                    header = number
+            elif now == table and (not table or seen == index) and key:
+                named = re.match(r"""\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+)\s*[=.]""", line)
+                if named and named[1].strip("\"'") == key:
+                    return number
+            if now == key and not table:
+                return number
+        return header
+
+    def top(self, keys: dict[str, Key], tables: Collection[str]) -> dict[str, Any]:
+        """The values in front of all tables that are right; ``tables`` are the names of those."""
+        values = {key: value for key, value in self.values.items() if key not in tables}
+        return self.take(values, keys, known=[*keys, *tables])
+
+    def take(
+        self,
+        values: dict[str, Any],
+        keys: dict[str, Key],
+        table: str = "",
+        index: int = 0,
+        known: Collection[str] = (),
+    ) -> dict[str, Any]:
+        """The values of a table that are right; what is wrong is a mistake. ``table`` is its name as it is shown:
+        ``[name]``, or ``[[name]]`` where there may be several."""
+        taken = {}
+        name = table.strip("[]")
+        where = f" in {table}" if table else ""
+        for key, value in values.items():
+            if key not in keys:
+                self.mistake(
+                    f"there is no key {key!r}{where}; there are {', '.join(known or keys)}", name, index, key
+                )
+                continue
+            try:
+                taken[key] = keys[key].convert(value)
+            except ConfigError as error:
+                self.mistake(f"{key!r}{where}: {error}", name, index, key)
+            except (ValueError, TypeError):
+                found = "another kind of value" if keys[key].secret else repr(value)
+                self.mistake(f"{key!r}{where} is {keys[key].what}, not {found}", name, index, key)
+        for key, wanted in keys.items():
+            if wanted.required and key not in values:
+                self.mistake(f"{key!r}{where} is missing: {wanted.what}", name, index)
+        return taken
+
+    def table(self, name: str, keys: dict[str, Key]) -> dict[str, Any]:
+        """The values of the table ``[name]`` that are right."""
+        values = self.values.get(name, {})
+        if not isinstance(values, dict):
+            self.mistake(f"{name!r} is a table: [{name}]", key=name)
+            return {}
+        return self.take(values, keys, f"[{name}]")
+
+    def tables(self, name: str, keys: dict[str, Key]) -> list[dict[str, Any]]:
+        """The values of each of the tables ``[[name]]`` that are right."""
+        values = self.values.get(name, [])
+        if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+            self.mistake(f"{name!r} is a list of tables: [[{name}]]", key=name)
+            return []
+        return [self.take(value, keys, f"[[{name}]]", index) for index, value in enumerate(values)]
