@@ -5,5 +5,7 @@
 ``topics``      which subscriptions a topic matches, which topics a filter names
 ``groups``      who of a consumer group gets which queue
 ``storage``     everything that outlives the process; an answer waits until it is on the disk
+``users``       names and hashes of passwords
+``access``      who may do what
 ==============  ====================================================================================
 """
