@@ -78,7 +78,8 @@ def test_verify_of_a_clean_log_and_of_a_torn_tail(tmp_path: Path, capsys: pytest
     write_log(tmp_path, [2], [1])
     assert capture("verify", tmp_path) == 0
     size = sum(path.stat().st_size for path in segments(tmp_path))
-    assert capsys.readouterr().out == f"clean: 2 segments, {size} bytes, 2 blocks, 3 records; 0 problems\n"
+    counts = f"2 segments, {size} bytes, 2 blocks, 3 records (1 mqtt, 1 fmq, 1 ibmmq)"
+    assert capsys.readouterr().out == f"clean: {counts}; 0 problems\n"
     path = reopen_last(tmp_path)
     end = path.stat().st_size
     path.write_bytes(path.read_bytes() + b"torn")
@@ -101,7 +102,7 @@ def test_verify_of_a_damaged_log(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for problem, (file, offset, length) in zip(problems, places, strict=True):
         assert problem.startswith(f"bad: {file} at {offset}, {length} bytes: ")
     assert summary.startswith("damaged: 2 segments")
-    assert summary.endswith("2 blocks, 3 records; 2 problems")
+    assert summary.endswith("2 blocks, 3 records (2 mqtt, 1 fmq); 2 problems")
     assert capture("verify", tmp_path, "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert found["damaged"] is True
@@ -126,6 +127,68 @@ def test_cat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "frame": written[1].frame.hex(),
     }
     assert [bytes.fromhex(line["frame"]) for line in lines] == [one.frame for one in written]
+
+
+def test_cat_says_what_frames_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ident = "310103b015cd4e2b845bd718"
+    publish = bytes.fromhex(
+        f"3a{ident}1202110c706c616e742f312f74656d70d1021103726177110763656c7369757332312e35"
+    )
+    records = [
+        (2, 0, publish),
+        (2, 0, bytes.fromhex(f"b0{ident}0531070001d0")),
+        (2, 0, bytes.fromhex(f"b0{ident}0431 0700d0")),
+        (2, 0, bytes.fromhex(f"30{ident}07610105d04142 43")),
+        (2, 0, bytes.fromhex(f"e0{ident}023187")),
+        (2, 0, publish[:-1]),
+        (2, 0, publish + b"x"),
+        (1, 4, b"\x32\x06\x00\x01a\x00\x07x"),
+        (1, 5, b"\x30\x05\x00\x01a\x00x"),
+        (1, 4, b"\xc0\x00\xc0\x00"),
+        (1, 4, b""),
+        (1, 9, b"\xc0\x00"),
+        (3, 0, b"whatever"),
+    ]
+    with CaptureWriter(tmp_path) as writer:
+        for number, (protocol, version, frame) in enumerate(records):
+            writer.append(number, 1, "a", 0, protocol, version, frame)
+    assert capture("cat", tmp_path, "--decode") == 0
+    found = [json.loads(line)["packet"] for line in capsys.readouterr().out.splitlines()]
+    known = {"type": 3, "process": 1, "thread": 3, "time_ns": 1790000000123456789, "hex": ident}
+    assert found[0] == {
+        "type": "PUBLISH",
+        "flags": 10,
+        "id": known,
+        "dup": True,
+        "qos": 1,
+        "retain": False,
+        "topic": "plant/1/temp",
+        "tags": ["raw", "celsius"],
+        "payload": b"21.5".hex(),
+    }
+    assert found[1] == {"error": {"reason": "bad_value", "offset": 17}}
+    assert found[2] == {
+        "type": "CONSUMERESP",
+        "flags": 0,
+        "id": known,
+        "topic": None,
+        "tags": [],
+        "payload": "",
+    }
+    assert found[3]["topic"] == f"#{5:032x}"
+    assert found[4] == {"type": "ACK", "flags": 0, "id": known, "body": "3187"}
+    assert found[5] == {"error": {"reason": "truncated", "offset": len(publish) - 1}}
+    assert found[6] == {"error": {"reason": "bad_body_length", "offset": len(publish)}}
+    assert (found[7]["type"], found[7]["topic"], found[7]["packet_id"]) == ("PUBLISH", "a", 7)
+    assert (found[8]["type"], found[8]["payload"]) == ("PUBLISH", b"x".hex())
+    assert found[9:] == [
+        {"error": {"reason": "bad_packet_length", "offset": 2}},
+        {"error": {"reason": "truncated", "offset": 0}},
+        None,
+        None,
+    ]
+    assert capture("verify", tmp_path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["protocols"] == {"mqtt": 5, "fmq": 7, "ibmmq": 1}
 
 
 def test_cat_of_some_records(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:

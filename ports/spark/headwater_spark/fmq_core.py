@@ -7,13 +7,10 @@ from datetime import datetime, timedelta
 from struct import unpack_from
 from typing import Any
 
-from headwater.errors import E_SIZE, E_TRUNCATED
 from headwater.fmq import spec
-from headwater.fmq.decode import Frame, frame
-from headwater.fmq.message_id import MORE, thread_at, time_at
-from headwater.fmq.spec import CONSUMERESP, PUBLISH
-from headwater.fmq.values import Value, check, number, read
-from headwater_host.capture.format import MAX_FRAME
+from headwater.fmq.values import Value, check, number
+from headwater_host.capture.packets import id_parts, message_at, read_fmq
+from headwater_host.inspect import MalformedError
 
 #: How deep a host looks into a value.
 DEPTH = 32
@@ -51,51 +48,19 @@ class Look:
     """
 
     def __init__(self, data: bytes):
-        f = Frame(data, MAX_FRAME)
-        end = len(data)
-        stop = frame(f, 0, end)
         self.kind = data[0] >> 4 if data else 0
         self.error = self.error_at = 0
-        if stop == MORE:
-            self.error, self.error_at = E_TRUNCATED, end
-        elif stop < 0:
-            self.error, self.error_at = stop, f.bad_at
-        elif stop < end:
-            self.error, self.error_at = E_SIZE, stop
-        if self.error:
+        try:
+            f = read_fmq(data)
+        except MalformedError as error:
+            self.error, self.error_at = error.code, error.offset
             return
         self.id_end = f.id_end
         self.topic_at = self.topic_end = self.tags_end = f.body
-        if self.kind in (PUBLISH, CONSUMERESP):
-            first = 1 if self.kind == CONSUMERESP else 0
-            self.topic_at, self.topic_end, self.tags_end = f.at[first : first + 3]
-        at, then = thread_at(data, 1), time_at(data, 1)
-        self.process = int.from_bytes(data[2:at], "little")
-        self.thread = int.from_bytes(data[at + 1 : then], "little") << 4 | data[at] & 15
-        v = Value(data, 0)
-        read(v, then, end)
-        self.made = number(v)
+        if self.kind in (spec.PUBLISH, spec.CONSUMERESP):
+            self.topic_at, self.topic_end, self.tags_end = message_at(f)
+        self.process, self.thread, self.made = id_parts(data, f.id_at)
         self.fits = self.process >> 32 == 0 and self.thread >> 28 == 0 and 0 <= self.made < 1 << 63
-
-
-def topic_text(raw: bytes) -> str | None:
-    """A topic: a string as it is; of one that is a hash ``#`` and 32 hexadecimal digits; None of None."""
-    v = Value(raw, 0)
-    read(v, 0, len(raw))
-    if v.kind == spec.STRING:
-        return raw[v.at : v.end].decode()
-    return None if v.kind == spec.NONE else f"#{number(v):032x}"
-
-
-def tag_texts(raw: bytes) -> list[str]:
-    """The strings in a list."""
-    v = Value(raw, 0)
-    at = read(v, 0, len(raw))
-    found = []
-    for _ in range(v.count):
-        at = read(v, at, len(raw))
-        found.append(raw[v.at : v.end].decode())
-    return found
 
 
 def is_plain_topic(raw: bytes) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater_host.capture.format import DIRECTIONS, PROTOCOLS, Block, Record
+from headwater_host.capture.packets import decoded
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.reader import CaptureReader, Report, SegmentTotals, verify
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
@@ -45,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         command.add_argument("--json", action="store_true", help="one JSON object instead of text")
     cat.add_argument("--limit", metavar="N", type=_count, help="stop after N records")
     cat.add_argument("--peer", metavar="PEER", help="only records of this peer, as in serial:/dev/ttyACM0")
-    cat.add_argument("--raw", action="store_true", help="write the frames' bytes, one behind the other")
+    form = cat.add_mutually_exclusive_group()
+    form.add_argument("--raw", action="store_true", help="write the frames' bytes, one behind the other")
+    form.add_argument("--decode", action="store_true", help="say what the frames are, too: MQTT, FMQ")
     cat.add_argument("--follow", action="store_true", help="wait for more at the end, until interrupted")
 
 
@@ -133,18 +136,23 @@ def _print_table(rows: list[list[str]]) -> None:
 def _verify(arguments: argparse.Namespace) -> int:
     report = verify(arguments.directory)
     sums = _sums(report)
+    # A number without a name is printed as it is.
+    protocols = [(PROTOCOLS.get(number, number), count) for number, count in sorted(report.protocols.items())]
     if arguments.json:
         found = {
             "damaged": report.damaged,
             "problems": [problem._asdict() for problem in report.problems],
             "torn": [problem._asdict() for problem in report.torn],
             "total": sums,
+            "protocols": {str(name): count for name, count in protocols},
         }
         print(json.dumps(found))
     else:
         for problem in (*report.problems, *report.torn):
             print(problem)
         counts = ", ".join(f"{count} {what}" for what, count in sums.items())
+        if protocols:
+            counts += f" ({', '.join(f'{count} {name}' for name, count in protocols)})"
         print(f"{'damaged' if report.damaged else 'clean'}: {counts}; {len(report.problems)} problems")
     return FAILED if report.damaged else OK
 
@@ -165,7 +173,7 @@ def _cat(arguments: argparse.Namespace) -> int:
     while left != 0:
         for block in reader.blocks():
             for record in _wanted(block, arguments.peer):
-                _write(record, arguments.raw)
+                _write(record, arguments.raw, arguments.decode)
                 if left is not None:
                     left -= 1
                     if left == 0:
@@ -187,11 +195,11 @@ def _wanted(block: Block, peer: str | None) -> Iterator[Record]:
     return (record for record in block.records() if record.peer == peer)
 
 
-def _write(record: Record, raw: bool) -> None:
+def _write(record: Record, raw: bool, decode: bool) -> None:
     if raw:
         sys.stdout.buffer.write(record.frame)
         return
-    fields = {
+    fields: dict[str, Any] = {
         "time": format_time(record.time_ns),
         "time_ns": record.time_ns,
         "connection": record.connection,
@@ -202,4 +210,6 @@ def _write(record: Record, raw: bool) -> None:
         "version": record.version,
         "frame": record.frame.hex(),
     }
+    if decode:
+        fields["packet"] = decoded(record)
     print(json.dumps(fields))

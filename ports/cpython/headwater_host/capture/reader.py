@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -177,11 +178,13 @@ class SegmentTotals(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The state of a log: totals per segment, damage, and the torn tail that is no damage."""
+    """The state of a log: totals per segment, damage, the torn tail that is no damage, and what the records are."""
 
     segments: list[SegmentTotals]
     problems: list[Problem]
     torn: list[Problem]
+    #: Records by protocol; nothing when no bodies were read.
+    protocols: Counter[int]
 
     @property
     def damaged(self) -> bool:
@@ -198,6 +201,7 @@ def verify(directory: str | os.PathLike[str], *, bodies: bool = True) -> Report:
     listing = list_log(directory)
     problems = list(listing.problems)
     segments = []
+    protocols: Counter[int] = Counter()
     expected: int | None = None
     for segment in listing.segments:
         try:
@@ -207,19 +211,22 @@ def verify(directory: str | os.PathLike[str], *, bodies: bool = True) -> Report:
         try:
             if expected is None:
                 expected = segment.first_sequence
-            totals, found, expected = _survey(segment, fd, expected, bodies)
+            totals, found, expected = _survey(segment, fd, expected, bodies, protocols)
         finally:
             os.close(fd)
         segments.append(totals)
         problems += found
     damage = [problem for problem in problems if problem.is_damage]
-    return Report(segments, damage, [problem for problem in problems if not problem.is_damage])
+    return Report(segments, damage, [problem for problem in problems if not problem.is_damage], protocols)
 
 
 def _survey(
-    segment: Segment, fd: int, expected: int, bodies: bool
+    segment: Segment, fd: int, expected: int, bodies: bool, protocols: Counter[int]
 ) -> tuple[SegmentTotals, list[Problem], int | None]:
-    """Totals and problems of one segment, and the sequence number with which the next should begin."""
+    """Totals and problems of one segment, and the sequence number with which the next should begin.
+
+    Counts its records by protocol.
+    """
     name, entry = segment.path.name, segment.entry
     scan = Scan(fd, name, segment.salt, is_open=segment.is_open, expected=expected, bodies=bodies)
     headers = []
@@ -230,6 +237,8 @@ def _survey(
         else:
             headers.append(found[0].header)
             problems += _check_times(*found)
+            if found[1] is not None:
+                protocols.update(bytes(found[1].protocol))
     problems += _lost_end(segment, scan.size)
     totals = SegmentTotals(
         name,
