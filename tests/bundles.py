@@ -1,4 +1,5 @@
-"""Bundles of the core, as they go to a board, laid over its plain modules: so that tests find both."""
+"""Bundles of the core, as they go to a board: laid over its plain modules, so that tests find both; or of what a test
+uses."""
 
 import ast
 import re
@@ -52,22 +53,34 @@ def over_plain_modules(name: str, folder: Path) -> Path:
     return path
 
 
+def of_what_it_uses(test: Path, folder: Path) -> Path:
+    """A folder to import from: a bundle for which a portable test and its helpers are the program."""
+    options = Options(only_used=True)
+    programs = [test.parent / f"{name}.py" for name in _imported(test)]
+    write(build([str(path) for path in programs if path.exists()], options), folder, options)
+    return folder
+
+
 def concerns(test: Path, modules: Iterable[str]) -> bool:
     """Whether a portable test, or a helper that it imports, uses one of the modules."""
-    wanted = set(modules)
+    return not _imported(test).isdisjoint(modules)
+
+
+def _imported(test: Path) -> set[str]:
+    """A portable test, the helpers that it imports, and what these import."""
     seen: set[str] = set()
     waiting = [test.stem]
     while waiting:
         name = waiting.pop()
         file = test.parent / f"{name}.py"
-        if name in wanted:
-            return True
-        if name in seen or not file.exists():
+        if name in seen:
             continue
         seen.add(name)
+        if not file.exists():
+            continue
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
                 waiting += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
                 waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return False
+    return seen

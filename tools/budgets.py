@@ -118,13 +118,17 @@ def measure(names: Iterable[str] = tuple(PARTS)) -> dict[str, Figures]:
 
 def _measured(part: Part) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
+        what = [str(ROOT / one) if one.endswith(".py") else one for one in part.what]
+        if part.options.only_used:
+            # What connects is one of the programs.
+            what.append(f"{folder}/connect.py")
+            Path(what[-1]).write_text(part.connect + _CONNECTED)
         if part.modules:
             library = mpy.compiled(mpy.SDK)
             imported = sizes.in_import_order(sizes.imports(mpy.SDK), part.what)
             files = [_file(library, name) for name in imported]
         else:
             library = Path(folder) / "bundle"
-            what = [str(ROOT / one) if one.endswith(".py") else one for one in part.what]
             made = write(build(what, part.options), library, part.options)
             imported = [PACKAGE, *(one for one in part.what if not one.endswith(".py"))]
             files = [path for name, path in made.items() if name.startswith(f"{PACKAGE}/")]

@@ -96,6 +96,51 @@ TRAPS = {
         },
         "from headwater.mqtt import one, two\nprint(one.read(), two.read())\n",
     ),
+    "values that never change, and those that do": (
+        {
+            "one": "def _double(n):\n    return 2 * n\n"
+            "class A:\n    kind = 3\n    limit = 5\n    _way = _double\n    _plain = staticmethod(_double)\n"
+            "    def __init__(self, first, second=7, *, third=9):\n"
+            "        self.first = self._hook = self._other = None\n        self.second = second\n"
+            "        self._third = third\n"
+            "        self._count = self.seen = 0\n        self._made = _double\n        self.text = 'a'\n"
+            "    def run(self):\n        self._count += 1\n        n = self._hook\n        if self._hook is not None:\n"
+            "            self._hook(self._count)\n        if self._other is None or self.first:\n"
+            "            self.seen = 2\n"
+            "        self._at(self, 1)\n        self.limit -= 1\n        k = 0\n        k += 1\n"
+            "        return (self._made(self._count), self._plain(4), self.kind, self.limit, self.second,\n"
+            "                self._third, getattr(self, 'text'), self.seen and self._other or self.first,\n"
+            "                not self._hook, _more(1, 2))\n"
+            "    def _at(self, other, n):\n        while other._hook:\n            n += 1\n        else:\n"
+            "            other._other = n\n"
+            "class B(A):\n    kind = 4\n    def __init__(self):\n        super().__init__(0, 8)\n"
+            "    def way(self):\n        return self._way.__class__.__name__ != 'function'\n"
+            "def _more(a, b, c=0):\n    try:\n        if c:\n            return 'c'\n    finally:\n        a += c\n"
+            "    return a + b if not c else c\n",
+        },
+        "from headwater.one import A, B\nclass C(A):\n    limit = 50\n"
+        "c = C(0)\nc.first = 'set'\nprint(A(1).run(), B().run(), B().way(), c.run(), c.run(), A(1, third=2).run())\n",
+    ),
+    "what objects from outside have": (
+        {
+            "one": "class Port:\n    def __init__(self, line):\n        self.line = line\n        self.closed = False\n"
+            "        self.text = bytearray(b'ab')\n    def close(self):\n        self.line.close()\n"
+            "        self.closed = True\n"
+            "        self.text.append(99)\n        return self.status()\n    def status(self):\n"
+            "        return self.closed, self.line.state, bytes(self.text)\n",
+            "types": "class Line:\n    state: int\n    def close(self): ...\n",
+        },
+        "from headwater.one import Port\nLine = type('Line', (), {'close': lambda self: print('closed'), 'state': 8})\n"
+        "print(Port(Line()).close())\n",
+    ),
+    "texts and numbers of exceptions": (
+        {
+            "one": "class Error(Exception):\n    def __init__(self, code, text=''):\n        self.code = code\n"
+            "def fail(n):\n    if n:\n        raise Error(7)\n    raise ValueError('a text')\n"
+        },
+        "from headwater.one import Error, fail\ntry:\n    fail(1)\nexcept Error as e:\n    print(e.code)\n"
+        "try:\n    fail(0)\nexcept ValueError:\n    print('no value')\n",
+    ),
     "functions that are called once": (
         {
             "one": "class Log:\n    def __init__(self):\n        self.text = ''\n"
@@ -285,6 +330,30 @@ def test_only_used_keeps_what_the_program_and_its_port_name(tmp_path: Path) -> N
     assert "def unsubscribe(" not in text
     assert any(name.endswith("Client.unsubscribe") for name in bundle.dropped)
     assert "def unsubscribe(" in build([str(program)]).sources["__init__"]
+
+
+def test_what_a_program_makes_no_use_of_goes(tmp_path: Path) -> None:
+    """A hook that nobody sets, a choice that nobody makes, a count that nobody reads: and what is there for them."""
+    program = tmp_path / "main.py"
+    plain = "from headwater.client import Client\nclient = Client(x)\nclient.connect()\nclient.on_message = print\n"
+    program.write_text(plain)
+    bundle = build([str(program)], Options(only_used=True))
+    assert {"sink", "on_delivered", "auto_ack", "strays"} <= set(bundle.settled)
+    assert not {"on_message", "received"} & set(bundle.settled)
+    user = "headwater_mqtt_session__ClientSession(user)"
+    for more, name in {
+        "client.sink = x": "sink",
+        "client.session.auto_ack = False": "auto_ack",
+        "print(client.session.strays)": "strays",
+        "client = Client(x, b'id', user=b'u')": user,
+        "client = Client(x, **y)": user,
+        "options = {'user': b'u'}": user,
+        "from headwater.mqtt.session import ClientSession\nClientSession(b'id', 60, True, x)": user,
+        "from headwater.mqtt.session import ClientSession\nClientSession(*x)": user,
+    }.items():
+        assert name in bundle.settled, more
+        program.write_text(f"{plain}{more}\n")
+        assert name not in build([str(program)], Options(only_used=True)).settled, more
 
 
 def test_names_of_the_program_are_left_alone(tmp_path: Path) -> None:

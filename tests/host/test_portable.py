@@ -60,6 +60,23 @@ BUNDLED = [
 ]
 
 
+# What programs use: a client, a store, a line.
+PROGRAMS = [
+    file
+    for file in FILES
+    if bundles.concerns(PORTABLE / file, ["headwater.client", "headwater.journal", "headwater.link.link"])
+]
+
+
+@pytest.mark.needs_micropython
+@pytest.mark.parametrize("file", PROGRAMS)
+def test_portable_tests_pass_with_a_bundle_of_what_they_use(file: str, tmp_path: Path) -> None:
+    done = run("micropython", PORTABLE / "run.py", bundles.of_what_it_uses(PORTABLE / file, tmp_path), file)
+    last = done.stdout.rstrip().rpartition("\n")[2]
+    assert last.endswith(" passed, 0 failed"), done.stdout
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("where, name, file", BUNDLED)
 def test_portable_tests_pass_with_a_bundle(

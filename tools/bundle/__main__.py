@@ -2,7 +2,7 @@
 
     python -m tools.bundle examples/device/telemetry.py         what this program imports
     python -m tools.bundle headwater.client headwater.keeper headwater_board.tcp
-    python -m tools.bundle --only-used main.py                  and no public method that it does not name
+    python -m tools.bundle --only-used main.py                  and nothing that it makes no use of
     python -m tools.bundle --bytes headwater.client             what the bytes are
 
 Programs go on importing as the documentation says (``from headwater.client import Client``), and public names, also
@@ -33,7 +33,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--keep", action="append", default=[], metavar="NAME", help="keep the name of this private attribute"
     )
     parser.add_argument(
-        "--only-used", action="store_true", help="drop the public methods that the programs given do not name"
+        "--only-used",
+        action="store_true",
+        help="drop what the programs given make no use of: methods, hooks, choices, names of attributes",
     )
     parser.add_argument("--no-texts", action="store_true", help="drop the texts of exceptions")
 
@@ -81,7 +83,11 @@ def main() -> int:
         print(f"bundle: {error}", file=sys.stderr)
         return 1
     if chosen.verbose:
-        for title, names in (("dropped", bundle.dropped), ("merged", bundle.merged)):
+        for title, names in (
+            ("dropped", bundle.dropped),
+            ("merged", bundle.merged),
+            ("settled", bundle.settled),
+        ):
             print(f"{title}: {', '.join(names) or 'nothing'}")
     print("\n".join([*listing, ""]) if listing else "", end="")
     for name, path in sorted(made.items()):

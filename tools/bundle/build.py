@@ -20,9 +20,11 @@ from tools import mpy
 from tools.bundle.classes import merge_classes
 from tools.bundle.names import shorten
 from tools.bundle.program import PACKAGE, BundleError, Program, find, load, on_a_board, stored, unique
-from tools.bundle.reach import drop_unused, used_in
+from tools.bundle.reach import drop_unused, hidden_names, used_in
+from tools.bundle.settled import Outside, settle
 
 BOARD_PACKAGE = "headwater_board"
+_ANY = 1000
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,15 @@ class Options:
 @dataclass
 class Asked:
     """What modules and programs ask for: ``faces``, by module of the core, its names, or None for all that it offers;
-    the modules of the board's port; the ``attributes`` that programs and those name; and the ``modules`` that were
-    named themselves."""
+    the modules of the board's port; the ``attributes`` that programs and those name; the ``keywords`` of their calls
+    (None: any), of which none has more than so many ``positional`` arguments; and the ``modules`` that were named
+    themselves."""
 
     faces: dict[str, set[str] | None] = field(default_factory=dict)
     ports: dict[str, Path] = field(default_factory=dict)
     attributes: set[str] = field(default_factory=set)
+    keywords: set[str] | None = field(default_factory=set)
+    positional: int = 0
     modules: list[str] = field(default_factory=list)
 
 
@@ -54,13 +59,14 @@ class Asked:
 class Bundle:
     """``sources``: the files below ``headwater/`` on the board, without suffix, and their text; ``ports``: the modules
     of the board's port that go with it. ``dropped``: what was left out; ``names``: what became of the others;
-    ``merged``: classes that are part of another now."""
+    ``merged``: classes that are part of another now; ``settled``: attributes and parameters that are a value now."""
 
     sources: dict[str, str] = field(default_factory=dict)
     ports: dict[str, Path] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     merged: list[str] = field(default_factory=list)
+    settled: list[str] = field(default_factory=list)
 
 
 # -- what is asked for -------------------------------------------------------------------------------------------------
@@ -103,6 +109,11 @@ def _ask_program(asked: Asked, root: Path, name: str, path: Path) -> None:
     asked.attributes |= used_in(body)[1]
     for statement in body:
         for part in ast.walk(statement):
+            if isinstance(part, ast.keyword) and asked.keywords is not None:
+                asked.keywords = asked.keywords | {part.arg} if part.arg else None
+            elif isinstance(part, ast.Call):
+                starred = any(isinstance(one, ast.Starred) for one in part.args)
+                asked.positional = max(asked.positional, _ANY if starred else len(part.args))
             if isinstance(part, ast.ClassDef):
                 # Such a class may inherit from one of the core's, and mean what that has.
                 asked.attributes |= set(stored(part.body))
@@ -146,8 +157,16 @@ def build(what: Sequence[str], options: Options | None = None, root: Path = mpy.
     places = {unique(*place): place for names in offered.values() for place in names.values()}
     objects = {name: place for name, place in places.items() if name not in program.constants}
     bundle = Bundle(ports=asked.ports)
-    bundle.dropped = drop_unused(program, objects, frozenset(asked.attributes) if options.only_used else None)
+    used = frozenset(asked.attributes) if options.only_used else None
+    bundle.dropped = drop_unused(program, objects, used)
     bundle.merged = merge_classes(program, objects)
+    kept = options.keep | asked.attributes
+    hidden = hidden_names(program, root, kept, options.only_used)
+    named = None if used is None or asked.keywords is None else used | asked.keywords
+    outside = Outside(hidden, objects, named, asked.positional)
+    while settled := settle(program, outside):
+        bundle.settled += settled
+        bundle.dropped += drop_unused(program, objects, used)
     if not options.texts:
         _drop_texts(program)
     # An object of the face is called what it always was, where that is one thing only.
@@ -155,7 +174,7 @@ def build(what: Sequence[str], options: Options | None = None, root: Path = mpy.
     public = {one: name if plain[name] == 1 else one for one, (_, name) in objects.items()}
     aliases = _aliases(program, offered, public, bundle)
     where = [_origin(program, node) for node in program.body]
-    bundle.names = shorten(program, public, not options.names, options.keep | asked.attributes)
+    bundle.names = shorten(program, public, hidden, not options.names, kept, named)
     head = sorted(program.imports.values())
     body = [
         origin + ast.unparse(ast.fix_missing_locations(node))
@@ -219,7 +238,13 @@ def _drop_texts(program: Program) -> None:
     for node in program.body:
         for part in ast.walk(node):
             if isinstance(part, ast.Raise) and isinstance(part.exc, ast.Call):
-                part.exc.args = [one for one in part.exc.args if not isinstance(one, ast.Constant)]
+                # A number, or a name that was worked out, may be what the exception is made of.
+                texts = [
+                    one
+                    for one in part.exc.args
+                    if isinstance(one, ast.Constant) and isinstance(one.value, str)
+                ]
+                part.exc.args = [one for one in part.exc.args if one not in texts]
 
 
 # -- the files ---------------------------------------------------------------------------------------------------------

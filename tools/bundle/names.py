@@ -15,7 +15,7 @@ import keyword
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
-from tools.bundle.program import Program, arguments, stored
+from tools.bundle.program import Hidden, Program, arguments, families, stored
 
 #: Names that .mpy files of version 6 refer to by number (``static_qstr_list`` in py/makeqstrdata.py), but those that an
 #: attribute of a subclass is likely to have. tests/host/test_bundle.py asks the compiler whether they are.
@@ -40,16 +40,22 @@ def _candidates() -> Iterator[str]:
 
 
 def shorten(
-    program: Program, public: Mapping[str, str], attributes: bool = True, keep: Collection[str] = ()
+    program: Program,
+    public: Mapping[str, str],
+    hidden: Hidden,
+    attributes: bool = True,
+    keep: Collection[str] = (),
+    named: Collection[str] | None = None,
 ) -> dict[str, str]:
     """Rename: what became of each name. ``public`` are the globals that keep a name of their own, and that name.
 
-    Without ``attributes``, attributes and parameters keep theirs; those in ``keep`` always do, and nothing else is
-    called so.
+    ``hidden`` says of an attribute that only the core names it, ``named`` are the parameters that the application
+    names; None stands for all. Without ``attributes``, attributes and parameters keep theirs; attributes in ``keep``
+    always do, and nothing else is called so.
     """
     done: dict[str, str] = {}
     if attributes:
-        done = _attributes(program, keep)
+        done = _attributes(program, hidden, keep)
         renamer = _Attributes(done)
         for node in program.body:
             renamer.visit(node)
@@ -57,7 +63,7 @@ def shorten(
     for node in program.body:
         _rename_globals(node, made)
     if attributes:
-        _parameters(program, set(public.values()))
+        _parameters(program, set(public.values()), named)
     return {**done, **made}
 
 
@@ -121,26 +127,9 @@ def _rename_globals(node: ast.stmt, made: Mapping[str, str]) -> None:
 # -- attributes --------------------------------------------------------------------------------------------------------
 
 
-def _is_private(name: str) -> bool:
-    return name.startswith("_") and not name.endswith("__")
-
-
-def _families(program: Program) -> dict[str, int]:
-    """Classes that are related have the same number."""
-    family: dict[str, int] = {}
-    for index, node in enumerate(program.body):
-        if isinstance(node, ast.ClassDef):
-            bases = {family[b.id] for b in node.bases if isinstance(b, ast.Name) and b.id in family}
-            family[node.name] = min(bases, default=index)
-            for name, number in family.items():
-                if number in bases:
-                    family[name] = family[node.name]
-    return family
-
-
-def _attributes(program: Program, keep: Collection[str]) -> dict[str, str]:
-    """A short name for each private attribute."""
-    family = _families(program)
+def _attributes(program: Program, hidden: Hidden, keep: Collection[str]) -> dict[str, str]:
+    """A short name for each attribute that only the core names."""
+    family = families(program)
     homes: dict[str, set[int]] = {}
     uses: Counter[str] = Counter()
     strings: set[str] = set()
@@ -157,7 +146,7 @@ def _attributes(program: Program, keep: Collection[str]) -> dict[str, str]:
     for name in uses:
         # Whose it is cannot be seen: it may be anybody's.
         homes.setdefault(name, everywhere)
-    private = [name for name in homes if _is_private(name) and name not in strings and name not in keep]
+    private = [name for name in homes if hidden(name) and name not in strings]
     taken: dict[int, set[str]] = {number: set(keep) for number in everywhere}
     for node in program.body:
         if isinstance(node, ast.ClassDef):
@@ -223,7 +212,7 @@ class _Attributes(ast.NodeTransformer):
 # -- parameters --------------------------------------------------------------------------------------------------------
 
 
-def _parameters(program: Program, public: Collection[str]) -> None:
+def _parameters(program: Program, public: Collection[str], asked: Collection[str] | None) -> None:
     """Short names for the parameters of what only the program itself calls, and always by position."""
     keywords = {
         part.arg
@@ -234,8 +223,8 @@ def _parameters(program: Program, public: Collection[str]) -> None:
     kept_globals = set(public)
     for node in program.body:
         if isinstance(node, ast.FunctionDef):
-            if node.name not in kept_globals:
-                _rename_parameters(node, keywords, ())
+            kept = [a.arg for a in arguments(node)] if node.name in kept_globals else []
+            _rename_parameters(node, keywords, _named(kept, asked))
         elif isinstance(node, ast.ClassDef):
             for member in node.body:
                 if isinstance(member, ast.FunctionDef):
@@ -243,7 +232,12 @@ def _parameters(program: Program, public: Collection[str]) -> None:
                     named = (
                         [a.arg for a in arguments(member)][1:] if whole or member.name == "__init__" else []
                     )
-                    _rename_parameters(member, keywords, named)
+                    _rename_parameters(member, keywords, _named(named, asked))
+
+
+def _named(parameters: list[str], asked: Collection[str] | None) -> list[str]:
+    """Those of a public function's parameters that the application may name."""
+    return [name for name in parameters if asked is None or name in asked]
 
 
 #: Private methods have such a name by now, a public one has not.

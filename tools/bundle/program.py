@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 PACKAGE = "headwater"
 #: Conditions of the core whose answer is known on every board.
 ON_A_BOARD = {"TYPE_CHECKING": False, "hasattr(builtins, 'BufferError')": False}
+
+#: Whether only the core names an attribute.
+Hidden = Callable[[str], bool]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -312,6 +315,8 @@ class _Flatten(ast.NodeTransformer):
 
     def _arguments(self, node: ast.FunctionDef | ast.Lambda) -> None:
         for a in arguments(node):
+            # Whose attributes those of this parameter are; no longer a part of the program.
+            a.type_comment = ast.unparse(a.annotation).strip("'") if a.annotation else None
             a.annotation = None
         node.args.defaults = [self.visit(one) for one in node.args.defaults]
         node.args.kw_defaults = [one and self.visit(one) for one in node.args.kw_defaults]
@@ -372,3 +377,16 @@ def members(node: ast.ClassDef) -> Mapping[str, list[ast.stmt]]:
         for name in names:
             found.setdefault(name, []).append(one)
     return found
+
+
+def families(program: Program) -> dict[str, int]:
+    """Classes that are related have the same number."""
+    family: dict[str, int] = {}
+    for index, node in enumerate(program.body):
+        if isinstance(node, ast.ClassDef):
+            bases = {family[b.id] for b in node.bases if isinstance(b, ast.Name) and b.id in family}
+            family[node.name] = min(bases, default=index)
+            for name, number in family.items():
+                if number in bases:
+                    family[name] = family[node.name]
+    return family

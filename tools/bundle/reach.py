@@ -1,15 +1,17 @@
 """What a program never uses: functions, classes, methods, tables. By name, so that rather too much is kept.
 
-A method is used when its name is that of an attribute anywhere in what is used, or stands there in a string; a public
-one also when nobody says which of them the application needs.
+A method is used when its name is that of an attribute anywhere in what is used, unless of an object of another class,
+or stands there in a string; a public one also when nobody says which of them the application needs.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from array import array
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 
-from tools.bundle.program import Program, stored
+from tools.bundle.program import PACKAGE, Hidden, Program, arguments, families, stored
 
 
 def used_in(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
@@ -27,18 +29,65 @@ def used_in(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
     return names, attributes
 
 
+#: What objects of Python's own have: attributes that are called so may be theirs.
+_BUILT_IN = (array, bytearray, bytes, dict, int, list, memoryview, set, str, tuple, OSError)
+
+
+def hidden_names(program: Program, root: Path, asked: Collection[str], everything: bool) -> Hidden:
+    """Which attributes only the core names: those with an underscore that the application has not ``asked`` for; and
+    when that is ``everything`` that it names, all others too that are only the core's own."""
+    own: set[str] = set()
+    outside = {name for one in _BUILT_IN for name in dir(one)}
+    for path in [root / PACKAGE / "types.py"]:
+        # What is handed in from outside: transports, dialers, stores.
+        if path.exists():
+            contracts = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+            outside |= {name for node in contracts for member in node.body for name in _owned(member)}
+    for node in program.body:
+        for part in ast.walk(node):
+            if isinstance(part, ast.ClassDef):
+                own |= {name for member in part.body for name in _owned(member)}
+            elif isinstance(part, ast.Attribute):
+                if isinstance(part.value, ast.Name) and part.value.id in program.imports:
+                    outside.add(part.attr)
+                elif not isinstance(part.ctx, ast.Load):
+                    own.add(part.attr)
+
+    def hidden(name: str) -> bool:
+        if name in asked or (name.startswith("__") and name.endswith("__")):
+            return False
+        return name.startswith("_") or (everything and name in own and name not in outside)
+
+    return hidden
+
+
+def _owned(member: ast.stmt) -> list[str]:
+    if isinstance(member, ast.FunctionDef):
+        return [member.name]
+    return (
+        [member.target.id]
+        if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name)
+        else stored([member])
+    )
+
+
 def drop_unused(program: Program, roots: Iterable[str], attributes: frozenset[str] | None) -> list[str]:
     """Remove what cannot be reached from the globals ``roots``: the names of what went.
 
     ``attributes`` are the public attributes that the application uses; None stands for all.
     """
-    names, called = set(roots), set(attributes or ())
+    names = set(roots)
+    family = families(program)
+    # The attributes that are used, and the family of classes whose they are; None where that cannot be seen.
+    called: set[tuple[str, int | None]] = {(name, None) for name in attributes or ()}
+    seen: set[int] = set()
 
-    def lives(member: ast.stmt) -> bool:
+    def lives(member: ast.stmt, of: str) -> bool:
         own = [member.name] if isinstance(member, ast.FunctionDef) else stored([member])
         return not own or any(
             (name.startswith("__") and name.endswith("__"))
-            or name in called
+            or (name, None) in called
+            or (name, family[of]) in called
             or (attributes is None and not name.startswith("_"))
             for name in own
         )
@@ -54,10 +103,13 @@ def drop_unused(program: Program, roots: Iterable[str], attributes: frozenset[st
                 continue
             parts: list[ast.AST] = [node]
             if isinstance(node, ast.ClassDef):
-                parts = [*node.bases, *(member for member in node.body if lives(member))]
-            found, touched = used_in(parts)
-            names |= found
-            called |= touched
+                parts = [*node.bases, *(member for member in node.body if lives(member, node.name))]
+            for part in parts:
+                if id(part) in seen:
+                    continue
+                seen.add(id(part))
+                names |= used_in([part])[0]
+                called |= _touched(part, getattr(node, "name", ""), family)
         if before == (len(names), len(called)):
             break
     gone = []
@@ -65,12 +117,36 @@ def drop_unused(program: Program, roots: Iterable[str], attributes: frozenset[st
         if not kept(node):
             gone += sorted(_owners(node))
         elif isinstance(node, ast.ClassDef):
-            dead = [member for member in node.body if not lives(member)]
+            dead = [member for member in node.body if not lives(member, node.name)]
             gone += [f"{node.name}.{_name(member)}" for member in dead]
             node.body = [member for member in node.body if member not in dead] or [ast.Pass()]
     program.body = [node for node in program.body if kept(node)]
     program.imports = {name: text for name, text in program.imports.items() if name in names}
     return gone
+
+
+def _touched(node: ast.AST, within: str, family: Mapping[str, int]) -> set[tuple[str, int | None]]:
+    """The attributes that stand in a function or elsewhere, and the family of whose they are."""
+    known: dict[str, int] = {}
+    if isinstance(node, ast.FunctionDef):
+        for a in arguments(node):
+            # Modules do not share the names of classes, or it cannot be seen which is meant.
+            meant = {number for name, number in family.items() if name.rpartition("__")[2] == a.type_comment}
+            if len(meant) == 1:
+                known[a.arg] = meant.pop()
+        if within in family and node.args.args:
+            known[node.args.args[0].arg] = family[within]
+        inner = [a.arg for part in ast.walk(node) if isinstance(part, ast.Lambda) for a in arguments(part)]
+        for name in [*stored(node.body), *inner]:
+            known.pop(name, None)
+    found: set[tuple[str, int | None]] = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute):
+            whose = part.value.id if isinstance(part.value, ast.Name) else ""
+            found.add((part.attr, known.get(whose)))
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+            found.add((part.value, None))
+    return found
 
 
 def _name(member: ast.stmt) -> str:
