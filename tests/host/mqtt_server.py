@@ -9,23 +9,25 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from headwater_host.connection import Connection
+from headwater_host.fast import FastEndpoint
 from headwater_host.session import HostServerSession
 
 HOST = "127.0.0.1"
 
 
 class Server:
-    """Serves on ``port``; ``prepare`` is called with each new session before it listens."""
+    """Serves on ``port``; ``make`` makes the sessions, and ``prepare`` is called with each before it listens."""
 
-    def __init__(self, prepare: Callable[[HostServerSession], object] = lambda session: None):
+    def __init__(self, prepare: Callable[[Any], object], make: Callable[[], Any]):
         self.prepare = prepare
+        self.make = make
         self.port = 0
-        self.sessions: list[HostServerSession] = []
+        self.sessions: list[Any] = []
         self.connections: list[Connection] = []
         self.lost: list[int] = []
 
     def _accept(self) -> Connection:
-        session = HostServerSession()
+        session = self.make()
         self.prepare(session)
         connection = Connection(session, lambda status, detail: self.lost.append(status))
         session.listen(connection.now_ms())
@@ -36,10 +38,11 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def serve(
-    prepare: Callable[[HostServerSession], object] = lambda session: None,
+    prepare: Callable[[Any], object] = lambda session: None,
+    make: Callable[[], FastEndpoint] = HostServerSession,
 ) -> AsyncIterator[Server]:
     """A running ``Server``."""
-    server = Server(prepare)
+    server = Server(prepare, make)
     listener = await asyncio.get_running_loop().create_server(server._accept, HOST, 0)
     server.port = listener.sockets[0].getsockname()[1]
     try:

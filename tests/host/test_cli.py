@@ -108,7 +108,7 @@ def test_a_wrong_command_line_is_exit_code_2_and_no_traceback(arguments: list[st
         ([*_PUB5, "publish", "receive-maximum", "5"], "'receive-maximum' is none for publish"),
         ([*_PUB5, "publish", "topic-alias", "5"], "'topic-alias' is none for publish"),
         ([*_PUB5, "publish", "subscription-identifier", "5"], "is none for publish"),
-        ([*_PUB5, "connect", "topic-alias-maximum", "5"], "is none for connect"),
+        ([*_PUB5, "connect", "topic-alias-maximum", "65536"], "topic-alias-maximum cannot have this value"),
         ([*_PUB5, "disconnect", "server-reference", "x"], "is none for disconnect"),
         ([*_PUB5, "publish", "content-type"], "content-type takes one value"),
         ([*_PUB5, "publish", "content-type", "x", "y"], "content-type takes one value"),

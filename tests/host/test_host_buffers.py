@@ -19,15 +19,21 @@ from headwater_host.topics import Topic, Wildcard, check_name, filter_bytes, top
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(16, 64), st.lists(st.tuples(st.integers(1, 60), st.integers(0, 100)), max_size=60))
-def test_receive_buffer_keeps_what_is_unparsed(size: int, steps: list[tuple[int, int]]) -> None:
-    rx = GrowingRxBuf(size, 1000)
+@given(
+    st.integers(16, 64),
+    st.integers(0, 40),
+    st.lists(st.tuples(st.integers(1, 60), st.integers(0, 100)), max_size=60),
+)
+def test_receive_buffer_keeps_what_is_unparsed(size: int, extra: int, steps: list[tuple[int, int]]) -> None:
+    rx = GrowingRxBuf(size, 1000, extra)
     buf = rx.buf
     unparsed = bytearray()
     fill = random.Random(1)
     for read, parsed in steps:
         room = rx.window()
         assert room == len(rx.view) >= 1
+        assert len(rx.buf) - rx.size == extra
+        rx.buf[rx.size :] = b"x" * extra
         data = fill.randbytes(min(read, room))
         rx.view[: len(data)] = data
         rx.end += len(data)

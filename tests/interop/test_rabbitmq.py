@@ -332,7 +332,8 @@ def test_aio_retained_and_will(rabbitmq: RabbitMq) -> None:
             with contextlib.suppress(MqttConnectionError):
                 async with client(rabbitmq, will=will) as mortal:
                     connection = mortal.connection
-                    assert connection is not None and connection.transport is not None
+                    assert connection is not None
+                    assert connection.transport is not None
                     connection.transport.abort()
                     await mortal.messages.__anext__()
             (message,) = await take(one, 1)

@@ -107,6 +107,8 @@ class Client(Keeping):
       needs one.
     - ``session_expiry``: how many seconds a server of MQTT 5.0 keeps the session when the connection is over; without
       it, for ever, or with ``clean_session`` not at all. ``properties`` (``headwater_host.properties``) are CONNECT's.
+    - ``topic_aliases``: to so many topics a server of MQTT 5.0 may give numbers, which then stand for them in what it
+      sends. It costs the topics' memory.
     - ``timeout``: seconds that connecting, and each call, may take. ``keepalive``: seconds, 0 for none.
     - ``max_queued_incoming_messages``: when more than this many wait in ``messages``, reading pauses until half of them
       are taken. What one read brought comes on top; and while a call waits for its answer, reading goes on, since the
@@ -145,6 +147,7 @@ class Client(Keeping):
         clean_session: bool = True,
         session_expiry: int | None = None,
         properties: Properties | None = None,
+        topic_aliases: int = 0,
         keepalive: int = 60,
         timeout: float = 10,
         max_queued_incoming_messages: int | None = 10_000,
@@ -183,6 +186,7 @@ class Client(Keeping):
             will,
             session_expiry,
             properties,
+            topic_aliases,
             keep_alive=keepalive,
             clean=clean_session,
             max_packet=max_packet_size,

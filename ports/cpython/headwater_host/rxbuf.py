@@ -16,18 +16,20 @@ class GrowingRxBuf(RxBuf):
     """``size`` bytes at first, more when a packet needs them; the interface is ``headwater.rxbuf.RxBuf``'s.
 
     ``capacity`` is the largest packet that can be held whole. The buffer grows only as bytes of the packet arrive, to
-    about twice what has arrived: a length that is only claimed costs no memory. ``buf`` stays the same object.
+    about twice what has arrived: a length that is only claimed costs no memory. ``buf`` stays the same object. The
+    ``extra`` bytes behind it keep their number, not what is in them.
     """
 
-    def __init__(self, size: int = 1 << 16, capacity: int = MAX_PACKET):
+    def __init__(self, size: int = 1 << 16, capacity: int = MAX_PACKET, extra: int = 0):
         # Not the base's: its eight views are what this class does without.
         if size < 16:
             raise ValueError("the receive buffer needs at least 16 bytes")
         self._first_size = size
-        self.buf = bytearray(size)
+        self._extra = extra
+        self.buf = bytearray(size + extra)
         self.size = size
         self.capacity = max(capacity, size)
-        self._whole = memoryview(self.buf)
+        self._whole = memoryview(self.buf)[:size]
         self.view = self._whole
         self.start = self.end = 0
         self.room = size
@@ -64,8 +66,8 @@ class GrowingRxBuf(RxBuf):
         self.view.release()
         self._whole.release()
         if size < self.size:
-            del self.buf[size:]
+            del self.buf[size + self._extra :]
         else:
             self.buf.extend(bytes(size - self.size))
         self.size = size
-        self._whole = memoryview(self.buf)
+        self._whole = memoryview(self.buf)[:size]

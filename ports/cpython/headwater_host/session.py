@@ -16,6 +16,7 @@ from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.session31 import ClientSession31
 from headwater.mqtt.transitions import AT2, DELIVERY, DONE
 from headwater.store import RamOutbox
+from headwater_host.aliases import HostAliases
 from headwater_host.errors import MqttArgumentError
 from headwater_host.fast import FastEndpoint
 from headwater_host.messages import publish_frame
@@ -139,8 +140,9 @@ class HostClient(FastEndpoint, _ClientBase):
     ``puback_ends_qos_2``: see ``PUBACK_ENDS_QOS_2``.
     ``slots`` messages of ours may be unacknowledged or waiting, ``window`` of them sent. ``room`` is what CONNECT takes
     beside the strings that are named here: the will. ``outbox`` is one that outlives the process
-    (``headwater_host.store``). ``announce`` is the packet size that the server is
-    told of, where the version can; ``more`` are further keywords of its session.
+    (``headwater_host.store``). ``extra`` bytes are behind the receive buffer.
+    ``announce`` is the packet size that the server is told of, where the version can; ``more`` are further keywords of
+    its session.
     """
 
     def __init__(
@@ -159,6 +161,7 @@ class HostClient(FastEndpoint, _ClientBase):
         outbox: GrowingOutbox | None = None,
         announce: int = 0,
         puback_ends_qos_2: bool = False,
+        extra: int = 0,
         **more: Any,
     ):
         if announce:
@@ -174,7 +177,7 @@ class HostClient(FastEndpoint, _ClientBase):
             receive_window=_ALL_IDS,
             response_ms=response_ms,
             check=check_name,
-            rx=GrowingRxBuf(_RX, max_packet),
+            rx=GrowingRxBuf(_RX, max_packet, extra),
             outbox=outbox or GrowingOutbox(_TX, slots),
             **more,
         )
@@ -261,9 +264,15 @@ class HostClientSession31(HostClient, ClientSession31):
 
 
 class HostClientSession5(HostClient, ClientSession5):
-    """A client's session at MQTT 5.0. The server is told of ``max_packet``, so that it leaves larger messages out."""
+    """A client's session at MQTT 5.0. The server is told of ``max_packet``, so that it leaves larger messages out, and
+    that it may give numbers to ``topic_aliases`` topics."""
 
-    def __init__(self, client_id: bytes = b"", *, max_packet: int = MAX_PACKET, **options: Any):
+    def __init__(
+        self, client_id: bytes = b"", *, max_packet: int = MAX_PACKET, topic_aliases: int = 0, **options: Any
+    ):
+        if topic_aliases:
+            aliases = HostAliases(topic_aliases)
+            options |= {"aliases_in": aliases, "extra": aliases.room}
         # Below the receive buffer's first size the buffer takes what comes.
         super().__init__(client_id, max_packet=max_packet, announce=max(max_packet, _RX), **options)
 

@@ -16,8 +16,8 @@ SESSIONS: dict[str, type[HostClient]] = {
     "5.0": HostClientSession5,
 }
 _CONNECT = 1 << spec.CONNECT
-# What announcing ourselves takes of CONNECT's properties: receive maximum, packet size, session expiry.
-_ANNOUNCED = 13
+# What announcing ourselves takes of CONNECT's properties: receive maximum, packet size, session expiry, topic aliases.
+_ANNOUNCED = 16
 _STRING = 65535
 
 
@@ -29,6 +29,7 @@ def make_session(
     will: Will | None,
     session_expiry: int | None,
     properties: Properties | None,
+    topic_aliases: int = 0,
     **options: Any,
 ) -> HostClient:
     """The session of a version; ``options`` are those of ``HostClient``. Raises MqttArgumentError."""
@@ -37,6 +38,8 @@ def make_session(
     is_5 = protocol == "5.0"
     if not is_5 and (session_expiry is not None or properties or (will and will.properties)):
         raise MqttArgumentError("a session expiry interval and properties need MQTT 5.0")
+    if not 0 <= topic_aliases < 65536 or (topic_aliases and not is_5):
+        raise MqttArgumentError("0 to 65535 topics can have aliases, in MQTT 5.0")
     if not is_5 and password is not None and username is None:
         raise MqttArgumentError("a password needs a user name (MQTT 3.1.1, 3.1.2.9)")
     if session_expiry is not None and not 0 <= session_expiry < 1 << 32:
@@ -48,6 +51,7 @@ def make_session(
     said_size = sum(props.size_of(*item) for item in said)
     if is_5:
         options |= {
+            "topic_aliases": topic_aliases,
             "session_expiry": -1 if session_expiry is None else session_expiry,
             "properties_size": said_size + _ANNOUNCED,
         }

@@ -355,6 +355,7 @@ def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> C
     options |= _session(args)
     properties = dict(of(args, "connect") or {})
     largest = properties.pop("maximum_packet_size", None)
+    options["topic_aliases"] = properties.pop("topic_alias_maximum", 0)
     if largest is not None:
         options["max_packet_size"] = min(largest, MAX_PACKET)
     where: Url | None = args.url

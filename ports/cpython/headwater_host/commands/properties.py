@@ -23,7 +23,6 @@ PACKETS = {
 _NOT_OURS = {
     ("publish", "subscription-identifier"),
     ("publish", "topic-alias"),
-    ("connect", "topic-alias-maximum"),
     ("disconnect", "server-reference"),
 }
 

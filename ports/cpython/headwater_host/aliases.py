@@ -1,0 +1,52 @@
+"""Topic aliases that a server gives out (MQTT 5.0, section 3.3.2.3.4), of topics of any length."""
+
+from headwater.errors import E_ALIAS
+from headwater.mqtt.decode5 import Packet5
+from headwater.mqtt.properties import find
+from headwater.mqtt.spec5 import TOPIC_ALIAS
+from headwater.mqtt.topic_aliases import IncomingAliases
+from headwater.rxbuf import RxBuf
+from headwater.wire import get_u16
+
+_LONGEST = 65535
+
+
+class HostAliases(IncomingAliases):
+    """As of the core, for ``count`` topics; they are objects, and room is needed only for one that is called for.
+
+    That room is behind the receive buffer, as the core's is, so that a packet's topic is at an offset of one buffer.
+    """
+
+    def __init__(self, count: int):
+        # Not the base's, which sets room aside for each.
+        if not 0 < count < 65536:
+            raise ValueError("1 to 65535 topics")
+        self.count = count
+        self.room = _LONGEST
+        self._topics: dict[int, bytes] = {}
+
+    def attach(self, rx: RxBuf) -> None:
+        """As of the core."""
+        self._rx = rx
+
+    def clear(self) -> None:
+        """As of the core."""
+        self._topics.clear()
+
+    def resolve(self, p: Packet5) -> int:
+        """As of the core: 0 or E_ALIAS."""
+        p.bad_at = find(p.buf, p.props_at, p.props_end, TOPIC_ALIAS)
+        alias = get_u16(p.buf, p.bad_at)
+        if not 0 < alias <= self.count:
+            return E_ALIAS
+        if p.topic_at < p.topic_end:
+            self._topics[alias] = bytes(p.buf[p.topic_at : p.topic_end])
+            return 0
+        topic = self._topics.get(alias)
+        if topic is None:
+            return E_ALIAS
+        rx = self._rx
+        p.topic_at = rx.size
+        p.topic_end = rx.size + len(topic)
+        rx.buf[p.topic_at : p.topic_end] = topic
+        return 0

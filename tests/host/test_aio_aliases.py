@@ -1,0 +1,175 @@
+"""Topic aliases that a server gives out, and the asyncio client that has announced how many it takes."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headwater.mqtt.server5 import ServerSession5
+from headwater.mqtt.spec5 import TOPIC_ALIAS_MAXIMUM
+from headwater.mqtt.topic_aliases import OutgoingAliases
+from headwater_host.aio import Client, Message, MqttArgumentError, MqttProtocolError
+from headwater_host.fast import FastEndpoint
+from headwater_host.rxbuf import GrowingRxBuf
+from tests.host.command import Running
+from tests.host.mqtt_server import HOST, serve, speak
+
+WAIT_S = 30
+TOPICS = [b"short", b"x" * 300, b"/".join([b"long"] * 4000), "ä€𝄞".encode()]
+CONNACK = b"\x20\x03\x00\x00\x00"
+
+
+class Server5(FastEndpoint, ServerSession5): ...
+
+
+def server_session() -> Server5:
+    return Server5(
+        rx_size=4096, tx_size=1 << 17, aliases_out=OutgoingAliases(3), rx=GrowingRxBuf(), response_ms=10000
+    )
+
+
+async def take(client: Client, count: int) -> list[Message]:
+    async def collect() -> list[Message]:
+        return [await client.messages.__anext__() for _ in range(count)]
+
+    return await asyncio.wait_for(collect(), WAIT_S)
+
+
+def alias(message: Message) -> Any:
+    return message.properties.get("topic_alias")
+
+
+def test_a_server_that_gives_topics_numbers() -> None:
+    async def scenario() -> None:
+        async with serve(make=server_session) as server:
+            client = Client(HOST, server.port, protocol="5.0", topic_aliases=2)
+            for _ in range(2):
+                # They do not outlive their connection.
+                async with client:
+                    session, connection = server.sessions[-1], server.connections[-1]
+                    assert session.limits[TOPIC_ALIAS_MAXIMUM] == 2
+                    sent = []
+                    for n in range(40):
+                        topic = TOPICS[n % len(TOPICS)]
+                        # Some beyond what the receive buffer holds at first.
+                        payload = b"%d" % n + b"." * (n % 7 * 15000)
+                        assert session.publish(topic, payload) == 0
+                        connection.flush()
+                        sent.append((topic.decode(), payload))
+                    came = await take(client, 40)
+                    assert [(str(m.topic), m.payload) for m in came] == sent
+                    assert [alias(m) for m in came[:8]] == [1, 2, None, None] * 2
+
+    asyncio.run(scenario())
+
+
+def test_without_it_none_is_announced_and_none_is_taken() -> None:
+    async def scenario() -> None:
+        async with serve(make=server_session) as server, Client(HOST, server.port, protocol="5.0") as client:
+            assert server.sessions[0].limits[TOPIC_ALIAS_MAXIMUM] == 0
+            for _ in range(2):
+                assert server.sessions[0].publish(b"t", b"x") == 0
+            server.connections[0].flush()
+            assert [alias(m) for m in await take(client, 2)] == [None, None]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "packets",
+    [
+        bytes.fromhex("3006 0000 03 230001"),  # a number that has no topic yet
+        bytes.fromhex("3007 000161 03 230000"),  # 0
+        bytes.fromhex("3007 000161 03 230003"),  # more than were announced
+        bytes.fromhex("3007 000161 03 230001 3006 0000 03 230002"),
+    ],
+)
+def test_numbers_that_there_are_not_end_the_connection(packets: bytes) -> None:
+    said: list[bytes] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(200)
+        writer.write(CONNACK + packets)
+        said.append(await reader.read())
+
+    async def scenario() -> None:
+        async with speak(talk) as port, Client(HOST, port, protocol="5.0", topic_aliases=2) as client:
+            while True:
+                await asyncio.wait_for(client.messages.__anext__(), WAIT_S)
+
+    with pytest.raises(MqttProtocolError, match=r"alias|value"):
+        asyncio.run(scenario())
+
+
+def test_a_number_gets_another_topic_and_one_of_a_large_message_is_noted() -> None:
+    """In pieces of one byte, so that the buffer's rest is moved in between."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(200)
+        large = b"\x00\x02bb\x03\x23\x00\x02" + bytes(100_000)
+        head = bytes((0x30, len(large) & 127 | 128, len(large) >> 7 & 127 | 128, len(large) >> 14))
+        parts = (
+            "3008 000161 03 230001 31",
+            "3007 0000 03 230001 32",
+            "3008 000163 03 230001 33",
+            "320a 000164 0007 03 230001 34",
+            "3409 0000 0008 03 230001 35",
+            "3007 0000 03 230001 36",
+        )
+        writer.write(CONNACK)
+        for part in parts:
+            for byte in bytes.fromhex(part):
+                writer.write(bytes((byte,)))
+                await writer.drain()
+        writer.write(head + large + bytes.fromhex("3007 0000 03 230002 37"))
+        await reader.read()
+
+    async def scenario() -> None:
+        async with (
+            speak(talk) as port,
+            Client(HOST, port, protocol="5.0", topic_aliases=2, timeout=WAIT_S) as client,
+        ):
+            came = await take(client, 8)
+            shown = ["a1", "a2", "c3", "d4", "d5", "d6", "bb\0", "bb7"]
+            assert [str(m.topic) + m.payload[:1].decode() for m in came] == shown
+
+    asyncio.run(scenario())
+
+
+def test_options_are_checked() -> None:
+    for options in (
+        {"topic_aliases": 5},
+        {"topic_aliases": -1, "protocol": "5.0"},
+        {"topic_aliases": 65536, "protocol": "5.0"},
+    ):
+        with pytest.raises(MqttArgumentError, match="aliases"):
+            Client(HOST, 1, **options)
+
+
+def test_sub_shows_the_number(tmp_path: Any) -> None:
+    async def scenario() -> None:
+        async with serve(make=server_session) as server:
+            granted = asyncio.Event()
+
+            def on_subscribe(p: object, qos: int) -> int:
+                granted.set()
+                return qos
+
+            server.prepare = lambda session: setattr(session, "on_subscribe", on_subscribe)
+            sub = Running(
+                ["sub", "-h", HOST, "-p", str(server.port), "-V", "5", "-t", "#", "-C", "2", "-F", "%t %A %p",
+                 "-D", "connect", "topic-alias-maximum", "4"],
+                tmp_path,
+            )  # fmt: skip
+            try:
+                await asyncio.wait_for(granted.wait(), WAIT_S)
+                for payload in (b"one", b"two"):
+                    assert server.sessions[0].publish(b"t", payload) == 0
+                server.connections[0].flush()
+                assert await asyncio.to_thread(sub.wait, WAIT_S) == 0
+                assert sub.output == b"t 1 one\nt 1 two\n"
+            finally:
+                sub.process.kill()
+                sub.process.wait()
+
+    asyncio.run(scenario())
