@@ -51,7 +51,7 @@ def mpremote(board: VirtualBoard, *words: str, status: int = 0) -> str:
     return done.stdout
 
 
-def wait_until(true: Callable[[], bool], timeout: float = 5) -> None:
+def wait_until(true: Callable[[], bool], timeout: float = 60) -> None:
     deadline = time.monotonic() + timeout
     while not true():
         assert time.monotonic() < deadline

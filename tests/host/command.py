@@ -64,11 +64,11 @@ class Running:
     def output(self) -> bytes:
         return self._out.read_bytes()
 
-    def wait_for(self, text: str, seconds: float = 20) -> None:
+    def wait_for(self, text: str, seconds: float = 60) -> None:
         """Wait until standard error has ``text``."""
         self.wait_for_count(text, 1, seconds)
 
-    def wait_for_count(self, text: str, count: int, seconds: float = 20) -> None:
+    def wait_for_count(self, text: str, count: int, seconds: float = 60) -> None:
         """Wait until standard error has ``text`` so many times."""
         deadline = time.monotonic() + seconds
         while self.errors.count(text) < count:
@@ -76,7 +76,7 @@ class Running:
             assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.errors}"
             time.sleep(0.01)
 
-    def wait(self, seconds: float = 20) -> int:
+    def wait(self, seconds: float = 60) -> int:
         """The exit code."""
         return self.process.wait(seconds)
 

@@ -35,7 +35,7 @@ def gateway(directory: Path, *ports: Path) -> list[object]:
     return ["gateway", "--capture", directory / "log", "--stats", directory / "stats.json", *serials]
 
 
-def serve(board: PtyBoard, condition: Callable[[], object], what: str, seconds: float = 20) -> None:
+def serve(board: PtyBoard, condition: Callable[[], object], what: str, seconds: float = 60) -> None:
     """Poll the board, reconnecting it, until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():

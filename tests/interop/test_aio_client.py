@@ -71,7 +71,7 @@ async def take(client: Client, count: int) -> list[Message]:
     return await asyncio.wait_for(collect(), 30)
 
 
-async def until(condition: Callable[[], object], what: str, seconds: float = 15) -> None:
+async def until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"

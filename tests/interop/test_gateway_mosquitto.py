@@ -33,7 +33,7 @@ def gateway(directory: Path, broker: Mosquitto, *topics: str) -> list[object]:
     return ["gateway", "--capture", directory / "log", "--broker", f"{HOST}:{broker.port}", *named]
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
@@ -72,7 +72,7 @@ def config_file(directory: Path, broker: Mosquitto) -> Path:
     path = directory / "gateway.toml"
     path.write_text(
         f'capture = "{directory}/log"\n[[broker]]\nhost = "{HOST}"\nport = {broker.port}\n'
-        'topics = ["t:0"]\nkeepalive = 2\ntimeout = 1\n'
+        'topics = ["t:0"]\nkeepalive = 2\ntimeout = 5\n'
     )
     return path
 
