@@ -8,13 +8,11 @@ import vectors
 from test_mqtt_encode import NAMES, encoded
 
 from headwater.mqtt import encode, encode_server, spec
-from tests.interop.tshark import colons, flat, packets
-from tools import pcap, toolchain
+from tests.interop.tshark import colons, encoded_packets, flat
 from tools.toolchain import ROOT
 
 Row = dict[str, Any]
 VECTORS: list[Row] = json.loads((ROOT / "tests/vectors/mqtt.json").read_text(encoding="utf-8"))["encode"]
-SERVER_CALLS = {"connack", "suback"}
 #: Where tshark says what: argument -> field. Texts come back as they are, bytes as aa:bb, the rest as decimal numbers.
 FIELDS = {
     "topic": "mqtt.topic",
@@ -88,25 +86,11 @@ def expected(call: str, a: Row) -> Row:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> list[list[Row]]:
-    """What tshark makes of each packet of the encode vectors, as our encoders write it, behind a handshake."""
-    tshark = toolchain.find("tshark")
-    assert tshark is not None
-    buf = bytearray(1 << 22)
+    buf = bytearray(64)
     hello = bytes(buf[: encode.connect(buf, 0, 64, b"c", 60, True)])
     welcome = bytes(buf[: encode_server.connack(buf, 0, 64, False, spec.ACCEPTED)])
-    streams = []
-    for row in VECTORS:
-        end = encoded(row["call"], row["arguments"], buf, 0, len(buf))
-        assert end > 0
-        handshake = [] if row["call"] == "connect" else [(True, hello)]
-        if row["call"] != "connack":
-            handshake += [(False, welcome)] if handshake else []
-        streams.append([*handshake, (row["call"] not in SERVER_CALLS, bytes(buf[:end]))])
     path = tmp_path_factory.mktemp("tshark") / "packets.pcap"
-    pcap.write(path, streams, 1883)
-    found = packets(path, tshark)
-    assert len(found) == len(VECTORS)
-    return found
+    return encoded_packets(VECTORS, encoded, hello, welcome, path)
 
 
 @pytest.mark.needs_tshark

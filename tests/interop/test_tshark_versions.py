@@ -9,13 +9,12 @@ from packets5 import IDENTIFIERS, NAMES, encoded
 
 from headwater.mqtt import encode, encode5, encode_server5, spec31
 from headwater.mqtt import properties as props
-from tests.interop.tshark import Fields, colons, flat, packets
+from tests.interop.tshark import Fields, colons, encoded_packets, flat, packets
 from tools import pcap, toolchain
 from tools.toolchain import ROOT
 
 Row = dict[str, Any]
 VECTORS: list[Row] = json.loads((ROOT / "tests/vectors/mqtt5.json").read_text(encoding="utf-8"))["encode"]
-SERVER_CALLS = {"connack", "suback", "unsuback"}
 #: Where tshark says what: argument -> field.
 FIELDS = {
     "topic": "mqtt.topic",
@@ -105,25 +104,11 @@ def expected(call: str, a: Row) -> Fields:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> list[list[Fields]]:
-    """What tshark makes of each packet of the encode vectors, as our encoders write it, behind a handshake."""
-    tshark = toolchain.find("tshark")
-    assert tshark is not None
-    buf = bytearray(1 << 16)
+    buf = bytearray(64)
     hello = bytes(buf[: encode5.connect(buf, 0, 64, b"c", 60, True)])
     welcome = bytes(buf[: encode_server5.connack(buf, 0, 64, False, 0)])
-    streams = []
-    for row in VECTORS:
-        end = encoded(row["call"], row["arguments"], buf, 0, len(buf))
-        assert end > 0
-        handshake = [] if row["call"] == "connect" else [(True, hello)]
-        if row["call"] != "connack":
-            handshake += [(False, welcome)] if handshake else []
-        streams.append([*handshake, (row["call"] not in SERVER_CALLS, bytes(buf[:end]))])
-    path = tmp_path_factory.mktemp("tshark5") / "packets.pcap"
-    pcap.write(path, streams, 1883)
-    found = packets(path, tshark)
-    assert len(found) == len(VECTORS)
-    return found
+    path = tmp_path_factory.mktemp("tshark") / "packets.pcap"
+    return encoded_packets(VECTORS, encoded, hello, welcome, path)
 
 
 @pytest.mark.needs_tshark

@@ -2,10 +2,15 @@
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tools import pcap, toolchain
+
 Fields = dict[str, Any]
+#: What a server sends, of the calls in the encode vectors.
+SERVER_CALLS = {"connack", "suback", "unsuback"}
 
 
 def packets(path: Path, tshark: Path) -> list[list[Fields]]:
@@ -21,6 +26,26 @@ def packets(path: Path, tshark: Path) -> list[list[Fields]]:
             assert "_ws.malformed" not in packet, packet
             streams.setdefault(int(layers["tcp"]["tcp.stream"]), []).append(packet)
     return [streams[number] for number in sorted(streams)]
+
+
+def encoded_packets(
+    rows: list[Fields], encoded: Callable[..., int], hello: bytes, welcome: bytes, path: Path
+) -> list[list[Fields]]:
+    """What tshark makes of each packet of the encode vectors, as our encoders write it, behind a handshake."""
+    tshark = toolchain.find("tshark")
+    assert tshark is not None
+    buf = bytearray(1 << 22)
+    streams = []
+    for row in rows:
+        call = row["call"]
+        end = encoded(call, row["arguments"], buf, 0, len(buf))
+        assert end > 0
+        before = {"connect": [], "connack": [(True, hello)]}.get(call, [(True, hello), (False, welcome)])
+        streams.append([*before, (call not in SERVER_CALLS, bytes(buf[:end]))])
+    pcap.write(path, streams, 1883)
+    found = packets(path, tshark)
+    assert len(found) == len(rows)
+    return found
 
 
 def flat(tree: Fields) -> Fields:
