@@ -163,8 +163,10 @@ class SettingsFile:
         return taken
 
     def table(self, name: str, keys: dict[str, Key]) -> dict[str, Any]:
-        """The values of the table ``[name]`` that are right."""
-        values = self.values.get(name, {})
+        """The values of the table ``[name]`` that are right; none when it is not there."""
+        if name not in self.values:
+            return {}
+        values = self.values[name]
         if not isinstance(values, dict):
             self.mistake(f"{name!r} is a table: [{name}]", key=name)
             return {}

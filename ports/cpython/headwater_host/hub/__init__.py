@@ -7,5 +7,7 @@
 ``storage``     everything that outlives the process; an answer waits until it is on the disk
 ``users``       names and hashes of passwords
 ``access``      who may do what
+``config``      the TOML file
+``metrics``     counters and gauges as Prometheus reads them
 ==============  ====================================================================================
 """

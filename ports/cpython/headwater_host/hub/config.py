@@ -1,0 +1,331 @@
+"""What a hub is to do, from a TOML file: every key is checked, and all mistakes are told at once (docs/hub.md).
+
+Without a file the hub listens on this machine only, and keeps its storage in the working directory.
+"""
+
+import re
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+from headwater_host.hub import access, users
+from headwater_host.hub.access import ANY, Network, Rule
+from headwater_host.hub.errors import RefusedError
+from headwater_host.hub.storage import Limits
+from headwater_host.hub.topics import check_filter
+from headwater_host.hub.users import Hash
+from headwater_host.settings import ConfigError, Key, SettingsFile, path, text, truth, whole
+
+#: Where a hub listens unless told: without TLS, and with it.
+DEFAULT_PORTS = {False: 7760, True: 7761}
+DEFAULT_STORAGE = Path("headwater-hub.db")
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Where the hub listens; with TLS when it has a certificate. ``client_ca``: who vouches for clients."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORTS[False]
+    cert: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def context(self) -> ssl.SSLContext | None:
+        """TLS, or None. Raises OSError when a file cannot be used."""
+        if self.cert is None:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.client_ca)
+        context.load_cert_chain(self.cert, self.key, lambda: b"")
+        if self.client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+@dataclass(frozen=True)
+class ClientLimits:
+    """What one client may ask for, and how long it is waited for; times in seconds."""
+
+    connections: int = 10_000
+    connections_per_address: int = 1_000
+    #: From the connection to a good AUTH.
+    login: float = 10.0
+    #: Of a frame's body.
+    frame: int = 16 << 20
+    #: Of what a client has not read yet; then it is not sent more, and after ``stalled`` it is cut off.
+    unread: int = 1 << 20
+    stalled: float = 60.0
+    subscriptions: int = 1_000
+    sessions: int = 100_000
+    #: A session is kept so long without a connection.
+    session: float = 7 * 86400.0
+    #: Messages that a consumer may have unacknowledged, unless it asks for fewer.
+    window: int = 1_000
+    #: What is not acknowledged after this goes to the group again.
+    redelivery: float = 30.0
+    #: How long CONSUME with ONCE waits for a message, and a caller for its responder.
+    once: float = 30.0
+    rpc: float = 30.0
+
+
+@dataclass(frozen=True)
+class HubConfig:
+    """All of it."""
+
+    storage: Path = DEFAULT_STORAGE
+    auto_register: bool = True
+    listeners: tuple[Listener, ...] = (Listener(),)
+    metrics: tuple[str, int] | None = None
+    limits: Limits = field(default_factory=Limits)
+    clients: ClientLimits = field(default_factory=ClientLimits)
+    users: dict[str, Hash] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may who can reach it: only this machine can."""
+        return all(listener.is_loopback for listener in self.listeners)
+
+
+# ---- what a value is -------------------------------------------------------------------------------------------------
+
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+def _size(value: object) -> int:
+    """Bytes: a whole number, or text such as "64 MiB"."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"([0-9]{1,15}) ?([KMGT]iB)", value)
+        if found is None:
+            raise ValueError
+        value = int(found[1]) * _UNITS[found[2]]
+    return whole(1, 1 << 60)(value)
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e9:
+        raise ValueError
+    return float(value)
+
+
+def _seconds_or_ever(value: object) -> float:
+    return 0.0 if value == 0 and not isinstance(value, bool) else _seconds(value)
+
+
+def _one_of(*words: str) -> Callable[[object], str]:
+    def convert(value: object) -> str:
+        if value not in words:
+            raise ValueError
+        return str(value)
+
+    return convert
+
+
+def _list(of: Callable[[Any], Any]) -> Callable[[object], tuple[Any, ...]]:
+    def convert(value: object) -> tuple[Any, ...]:
+        if not isinstance(value, list) or not value:
+            raise ValueError
+        return tuple(of(item) for item in value)
+
+    return convert
+
+
+def _filter(value: object) -> str:
+    try:
+        return check_filter(text(value))
+    except RefusedError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _network(value: object) -> tuple[Network, ...]:
+    if value == "any":
+        return ANY
+    try:
+        return (ip_network(text(value)),)
+    except ValueError as error:
+        raise ConfigError(f"{value!r} is not a network: {error}") from error
+
+
+def _networks(value: object) -> tuple[Network, ...]:
+    return tuple(network for networks in _list(_network)(value) for network in networks)
+
+
+def _user(value: object) -> str | None:
+    return None if value == "" else text(value)
+
+
+def _checked(how: Callable[[str], Any]) -> Callable[[object], Any]:
+    def convert(value: object) -> Any:
+        given = text(value)
+        try:
+            return how(given)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    return convert
+
+
+# ---- the keys --------------------------------------------------------------------------------------------------------
+
+_COUNT = "a whole number above 0"
+_SIZE = 'a number of bytes, or text such as "64 MiB"'
+_SECONDS = "a number of seconds above 0"
+_many, _port = whole(1, 1 << 40), whole(1, 65535)
+
+TOP = {"auto_register": Key("true or false", truth)}
+STORAGE = {"path": Key("a file", path)}
+METRICS = {
+    "host": Key("an address", text),
+    "port": Key("a whole number from 1 to 65535", _port, required=True),
+}
+#: Keys of [limits], and which field of ``storage.Limits`` they are.
+LIMITS = {
+    "topics": Key(_COUNT, _many),
+    "queues": Key("a whole number from 1 to 65536", whole(1, 65536)),
+    "topic_messages": Key(_COUNT, _many),
+    "topic_bytes": Key(_SIZE, _size),
+    "bytes": Key(_SIZE, _size),
+    "age": Key("a number of seconds, 0 for ever", _seconds_or_ever),
+    "full": Key('"refuse" or "drop"', _one_of("refuse", "drop")),
+    "tries": Key(_COUNT, _many),
+    "ids": Key(_COUNT, _many),
+    "ids_age": Key(_SECONDS, _seconds),
+    "cache": Key(_SIZE, _size),
+    "retained": Key(_SIZE, _size),
+    "waiting": Key(_SIZE, _size),
+    "changes": Key(_COUNT, _many),
+}
+#: Keys of [clients], the fields of ``ClientLimits``.
+CLIENTS = {
+    item.name: Key(_SECONDS, _seconds)
+    if isinstance(item.default, float)
+    else Key(_SIZE, _size)
+    if item.name in ("frame", "unread")
+    else Key(_COUNT, _many)
+    for item in fields(ClientLimits)
+}
+LISTENER = {
+    "host": Key("an address or a host name", text),
+    "port": Key("a whole number from 1 to 65535", _port),
+    "cert": Key("a file with the hub's certificate", path),
+    "key": Key("a file with its key", path),
+    "client_ca": Key("a file with the authorities that vouch for clients", path),
+}
+USER = {
+    "name": Key("a user's name", _checked(users.check_name), required=True),
+    "password": Key("a hash", _checked(Hash.parse), required=True, secret=True),
+}
+RULE = {
+    "types": Key(f"a list of {', '.join(access.TYPES)}", _list(_one_of(*access.TYPES))),
+    "topics": Key("a list of topic filters", _list(_filter)),
+    "users": Key('a list of users, "" for who has not logged in', _list(_user)),
+    "deny": Key('a list of networks, such as "10.0.0.0/8" or "any"', _networks),
+    "allow": Key('a list of networks, such as "10.0.0.0/8" or "any"', _networks),
+}
+#: Every table: [name], but the last three are [[name]].
+TABLES = {
+    "storage": STORAGE,
+    "limits": LIMITS,
+    "clients": CLIENTS,
+    "metrics": METRICS,
+    "listener": LISTENER,
+    "user": USER,
+    "rule": RULE,
+}
+
+
+# ---- the file --------------------------------------------------------------------------------------------------------
+
+
+def load(path: Path) -> HubConfig:
+    """Read a file. Raises ConfigError with every mistake."""
+    file = SettingsFile.read(path)
+    top = file.top(TOP, TABLES)
+    storage, limits, clients, metrics = (
+        file.table(name, TABLES[name]) for name in ("storage", "limits", "clients", "metrics")
+    )
+    listeners = _listeners(file, file.tables("listener", LISTENER))
+    known = _users(file, file.tables("user", USER))
+    rules = _rules(file, file.tables("rule", RULE), known)
+    _somebody_may(file, listeners, known, rules)
+    file.check()
+    return HubConfig(
+        storage.get("path", DEFAULT_STORAGE),
+        top.get("auto_register", True),
+        listeners,
+        (metrics.get("host", "127.0.0.1"), metrics["port"]) if metrics else None,
+        Limits(**limits),
+        ClientLimits(**clients),
+        known,
+        rules,
+    )
+
+
+def _listeners(file: SettingsFile, tables: list[dict[str, Any]]) -> tuple[Listener, ...]:
+    found: list[Listener] = []
+    for index, values in enumerate(tables):
+        port = values.pop("port", DEFAULT_PORTS["cert" in values])
+        listener = Listener(**values, port=port)
+        if any((listener.host, listener.port) == (other.host, other.port) for other in found):
+            text = f"there is a listener on {listener.host}, port {listener.port}, already"
+            file.mistake(text, "listener", index, "port")
+        found.append(listener)
+        alone = next((name for name in ("key", "client_ca") if name in values and "cert" not in values), None)
+        if alone:
+            file.mistake(f"{alone!r} in [[listener]] needs 'cert'", "listener", index, alone)
+            continue
+        try:
+            # Files that cannot be used are found now, and not when a client comes.
+            listener.context()
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "they are not what they should be"
+            file.mistake(f"the files of this listener's TLS cannot be used: {why}", "listener", index, "cert")
+    return tuple(found) or (Listener(),)
+
+
+def _users(file: SettingsFile, tables: list[dict[str, Any]]) -> dict[str, Hash]:
+    found: dict[str, Hash] = {}
+    for index, values in enumerate(tables):
+        if values.get("name") in found:
+            file.mistake(f"there is a user {values['name']!r} already", "user", index, "name")
+        if values.keys() == USER.keys():
+            found[values["name"]] = values["password"]
+    return found
+
+
+def _rules(file: SettingsFile, tables: list[dict[str, Any]], known: dict[str, Hash]) -> tuple[Rule, ...]:
+    given = file.values.get("user")
+    names = (
+        {user.get("name") for user in given if isinstance(user, dict)} if isinstance(given, list) else known
+    )
+    for index, values in enumerate(tables):
+        written = file.values["rule"][index]
+        if "allow" not in written and "deny" not in written:
+            file.mistake("a rule needs 'allow' or 'deny'", "rule", index)
+        for user in values.get("users", ()):
+            if user is not None and user not in names:
+                file.mistake(f"there is no user {user!r}", "rule", index, "users")
+    return tuple(Rule(**values) for values in tables)
+
+
+def _somebody_may(
+    file: SettingsFile, listeners: tuple[Listener, ...], known: dict[str, Hash], rules: tuple[Rule, ...]
+) -> None:
+    """A hub that others reach, and that lets nobody do anything, is none."""
+    if known or file.values.get("user") or any(rule.allow for rule in rules):
+        return
+    for index, listener in enumerate(listeners):
+        if not listener.is_loopback:
+            text = "more than this machine reaches this listener: there must be a user, or a rule that allows something"
+            file.mistake(text, "listener", index, "host")
