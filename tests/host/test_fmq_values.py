@@ -56,9 +56,9 @@ def same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, float):
-        return struct.pack("d", a) == struct.pack("d", b) or (math.isnan(a) and math.isnan(b))
+        return bool(struct.pack("d", a) == struct.pack("d", b) or (math.isnan(a) and math.isnan(b)))
     if isinstance(a, Decimal):
-        return a.as_tuple() == b.as_tuple()
+        return bool(a.as_tuple() == b.as_tuple())
     if isinstance(a, dict):
         return same(list(a.items()), list(b.items()))
     if isinstance(a, (list, tuple)):

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from headwater import errors, reasons
+from headwater import errors
 from headwater.mqtt import decode, decode_server, decode_server5, spec, spec31
 from headwater.mqtt.decode import Packet
 from headwater.mqtt.decode5 import Packet5
 from headwater.mqtt.decode_server import Connect, connect, next_filter
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_host.inspect5 import FIELDS as FIELDS_5
+from headwater_host.malformed import MalformedError as MalformedError
 from headwater_host.topics import check_name
 
 #: The names of the packet types (MQTT 5.0, table 2-1).
@@ -40,15 +41,6 @@ NAMES = (
 Fields = dict[str, Any]
 #: A frame: where it begins, how long it is, what it says.
 Frame = tuple[int, int, Fields]
-
-
-class MalformedError(Exception):
-    """The input is not what the protocol allows: a reason of ``headwater.reasons``, and the offset in the input."""
-
-    def __init__(self, code: int, offset: int):
-        super().__init__(code, offset)
-        self.code = code
-        self.offset = offset
 
 
 def _frames(
@@ -187,8 +179,25 @@ _MQTT: dict[int, Callable[[Packet], Fields]] = {
     spec.DISCONNECT: _no_fields,
 }
 
+
+def _fmq(data: bytes) -> Iterator[Frame]:
+    from headwater_host import inspect_fmq
+
+    return inspect_fmq.frames(data)
+
+
+def _fmq_values(data: bytes) -> Iterator[Frame]:
+    from headwater_host import inspect_fmq
+
+    return inspect_fmq.values(data)
+
+
 #: How the frames of each protocol are taken apart.
-PROTOCOLS: dict[str, Callable[[bytes, str], Iterator[Frame]]] = {"mqtt": mqtt_frames}
+PROTOCOLS: dict[str, Callable[[bytes], Iterator[Frame]]] = {
+    "mqtt": mqtt_frames,
+    "fmq": _fmq,
+    "fmq-value": _fmq_values,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -199,7 +208,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--protocol", choices=sorted(PROTOCOLS), default="mqtt", help="default: mqtt")
     parser.add_argument(
-        "--version", choices=sorted(VERSIONS), default="3.1.1", help="of the protocol; default: 3.1.1"
+        "--version", choices=sorted(VERSIONS), help="of MQTT, the only protocol with versions; default: 3.1.1"
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
@@ -235,15 +244,20 @@ def _input(args: argparse.Namespace) -> bytes:
 
 def run(args: argparse.Namespace) -> int:
     """Print the frames; 1 when the input is malformed."""
+    read = PROTOCOLS[args.protocol]
+    if args.version is not None:
+        if args.protocol != "mqtt":
+            raise CommandError(f"--version is MQTT's: {args.protocol} has none", USAGE)
+        read = VERSIONS[args.version]
     data = _input(args)
     try:
-        for at, size, fields in PROTOCOLS[args.protocol](data, args.version):
+        for at, size, fields in read(data):
             print(json.dumps(fields, ensure_ascii=False) if args.json else _line(at, size, fields))
     except MalformedError as error:
         if args.json:
-            print(json.dumps({"error": {"reason": reasons.reason(error.code), "offset": error.offset}}))
+            print(json.dumps({"error": {"reason": error.reason, "offset": error.offset}}))
         else:
-            print(f"{error.offset:>8}  malformed: {reasons.describe(error.code)}")
+            print(f"{error.offset:>8}  malformed: {error.description}")
         return FAILED
     return OK
 

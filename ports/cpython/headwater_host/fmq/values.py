@@ -32,8 +32,8 @@ from typing import Any, TypeVar
 from headwater.errors import E_FIELD, E_UTF8
 from headwater.fmq import spec
 from headwater.fmq.names import REASONS
-from headwater.reasons import describe, reason
 from headwater_host.fmq.kinds import EXACT, DateTime, Duration, Object, Pairs, exact, in_order
+from headwater_host.malformed import MalformedError
 
 #: How many lists, maps and objects may stand in one another.
 DEPTH = 32
@@ -45,18 +45,10 @@ MOST_ZEROS = 10_000
 _T = TypeVar("_T")
 
 
-class MalformedValueError(ValueError):
-    """The bytes are no value, or none that may be read: ``code`` is a status of the core, ``offset`` where it is so."""
+class MalformedValueError(MalformedError, ValueError):
+    """The bytes are no value, or none that may be read."""
 
-    def __init__(self, code: int, offset: int):
-        super().__init__(f"at {offset}: {describe(code, REASONS)}")
-        self.code = code
-        self.offset = offset
-
-    @property
-    def reason(self) -> str:
-        """The short name of ``code``."""
-        return reason(self.code, REASONS)
+    names = REASONS
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,28 @@
+"""What is raised for bytes that a protocol does not allow."""
+
+from headwater import reasons
+
+
+class MalformedError(Exception):
+    """The input is not what the protocol allows: ``code`` is a status of the core, ``offset`` where in the input."""
+
+    #: The names of the codes: a protocol may have its own.
+    names = reasons.REASONS
+
+    def __init__(self, code: int, offset: int):
+        super().__init__(code, offset)
+        self.code = code
+        self.offset = offset
+
+    def __str__(self) -> str:
+        return f"at {self.offset}: {self.description}"
+
+    @property
+    def reason(self) -> str:
+        """The short name of ``code``."""
+        return reasons.reason(self.code, self.names)
+
+    @property
+    def description(self) -> str:
+        """A sentence about ``code``."""
+        return reasons.describe(self.code, self.names)
