@@ -4,6 +4,7 @@ import random
 import sqlite3
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -195,6 +196,80 @@ def test_a_store_of_another_client_or_of_a_later_version(tmp_path: Path) -> None
     db.close()
     with pytest.raises(MqttStoreError, match="version 2; this program knows version 1"):
         SqliteOutbox(path, "one")
+
+
+@pytest.mark.parametrize("of, other", [("3.1.1", "5.0"), ("5.0", "3.1.1"), ("5.0", "3.1")])
+def test_a_store_with_packets_of_another_version(tmp_path: Path, of: str, other: str) -> None:
+    path = tmp_path / "store.db"
+    with SqliteOutbox(path, "c", protocol=of) as box:
+        publish(box, 2, 1)
+        before = content(box)
+    with pytest.raises(
+        MqttStoreError, match=rf"holds 1 messages as packets of MQTT {of}: .* use it with {other}"
+    ):
+        SqliteOutbox(path, "c", protocol=other)
+    with SqliteOutbox(path, "c", protocol=of) as box:
+        assert content(box) == before
+        box.set(0, DONE)
+    # Empty, it is whose it is opened for, whether or not anything else changes.
+    with SqliteOutbox(path, "c", protocol=other) as box:
+        box.opened(7)
+    with pytest.raises(ValueError, match="protocol is one of"):
+        SqliteOutbox(path, "c", protocol="4")
+    with SqliteOutbox(path, "c", protocol=of):
+        pass
+    with SqliteOutbox(path, "c", protocol=other) as box:
+        publish(box, 1, 1)
+    with pytest.raises(MqttStoreError, match=f"packets of MQTT {other}"):
+        SqliteOutbox(path, "c", protocol=of)
+
+
+def test_the_packets_of_the_two_old_versions_are_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with SqliteOutbox(path, "c", protocol="3.1") as box:
+        publish(box, 1, 1)
+    with SqliteOutbox(path, "c", protocol="3.1.1") as box:
+        assert box.count == 1
+
+
+def test_a_store_from_before_there_were_versions_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with SqliteOutbox(path, "c") as box:
+        publish(box, 1, 1)
+    db = sqlite3.connect(path)
+    about = dict(db.execute("SELECT name, value FROM about"))
+    old = [(name, about[name]) for name in ("identifier", "slots", "fresh")]
+    db.execute("DELETE FROM about WHERE name = 'protocol'")
+    db.execute("UPDATE about SET value = ? WHERE name = 'crc'", (zlib.crc32(repr(old).encode()),))
+    db.commit()
+    db.close()
+    with SqliteOutbox(path, "c", protocol="5.0") as box:
+        assert box.count == 1
+    with pytest.raises(MqttStoreError, match=r"packets of MQTT 5\.0"):
+        SqliteOutbox(path, "c")
+
+
+def test_opening_a_store_takes_time_in_proportion(tmp_path: Path) -> None:
+    """Each slot is looked at so many times, however many there are."""
+    path = tmp_path / "store.db"
+    with SqliteOutbox(path, "c", slots=4000, keeps_over="process") as box:
+        for _ in range(3000):
+            publish(box, 1, 1)
+    looked = 0
+
+    def count(frame: object, event: str, what: object) -> None:
+        nonlocal looked
+        looked += event == "c_call" and what is sum
+
+    sys.setprofile(count)
+    try:
+        box = SqliteOutbox(path, "c", slots=4000, size=64, limit=64)
+    finally:
+        sys.setprofile(None)
+    with box:
+        assert box.count == 3000
+        # Once for each time that the memory doubles.
+        assert looked <= 20
 
 
 def test_the_number_of_slots_stays_while_there_are_messages(tmp_path: Path) -> None:

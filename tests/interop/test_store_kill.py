@@ -34,7 +34,8 @@ from headwater_host.aio import Client
 
 async def main(life, count):
     handed = open({handed!r}, "a", buffering=1)
-    async with Client("127.0.0.1", {port}, identifier="killed", clean_session=False, store={store!r}) as client:
+    async with Client("127.0.0.1", {port}, identifier="killed", clean_session=False, store={store!r},
+                      protocol={protocol!r}) as client:
         print("online", client.session.outbox.count, flush=True)
         for n in range(count):
             qos = 1 + n % 2
@@ -63,7 +64,7 @@ from headwater_host.aio import Client
 async def main():
     taken = os.open({taken!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     async with Client("127.0.0.1", {port}, identifier="taker", clean_session=False, auto_ack=False,
-                      store={store!r}) as client:
+                      store={store!r}, protocol={protocol!r}) as client:
         await client.subscribe("down", qos=2)
         print("online", flush=True)
         async for message in client.messages:
@@ -98,10 +99,15 @@ def check_far_end(received: list[tuple[int, str]], handed: list[tuple[int, str]]
 
 
 @pytest.mark.needs_mosquitto
-def test_a_publisher_that_is_killed(mosquitto: Callable[..., Mosquitto], tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["3.1.1", "5.0"])
+def test_a_publisher_that_is_killed(
+    mosquitto: Callable[..., Mosquitto], tmp_path: Path, protocol: str
+) -> None:
     broker = mosquitto(settings={"max_queued_messages": 0})
     store, handed = tmp_path / "store.db", tmp_path / "handed.txt"
-    code = PUBLISHER.format(path=sys.path, port=broker.port, store=str(store), handed=str(handed))
+    code = PUBLISHER.format(
+        path=sys.path, port=broker.port, store=str(store), handed=str(handed), protocol=protocol
+    )
     numbers = random.Random("killed")
     recovered = []
 
@@ -144,10 +150,15 @@ def test_a_publisher_that_is_killed(mosquitto: Callable[..., Mosquitto], tmp_pat
 
 
 @pytest.mark.needs_mosquitto
-def test_a_receiver_that_is_killed(mosquitto: Callable[..., Mosquitto], tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["3.1.1", "5.0"])
+def test_a_receiver_that_is_killed(
+    mosquitto: Callable[..., Mosquitto], tmp_path: Path, protocol: str
+) -> None:
     broker = mosquitto(settings={"max_queued_messages": 0, "max_inflight_messages": WINDOW})
     store, taken = tmp_path / "store.db", tmp_path / "taken.txt"
-    code = RECEIVER.format(path=sys.path, port=broker.port, store=str(store), taken=str(taken))
+    code = RECEIVER.format(
+        path=sys.path, port=broker.port, store=str(store), taken=str(taken), protocol=protocol
+    )
     numbers = random.Random("taker")
 
     async def feed() -> None:
@@ -220,5 +231,7 @@ def test_the_store_of_a_client(mosquitto: Callable[..., Mosquitto], tmp_path: Pa
             async with client:
                 await client.publish("t", "again", qos=1)
             assert own.count == 0
+            with pytest.raises(MqttArgumentError, match=r"the store is for MQTT 3\.1\.1, not 5\.0"):
+                Client("127.0.0.1", broker.port, identifier="a", protocol="5.0", store=own)
 
     asyncio.run(asyncio.wait_for(run(), 60))

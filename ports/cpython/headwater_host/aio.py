@@ -232,7 +232,9 @@ class Client(Keeping):
         if not identifier:
             raise MqttArgumentError("a store needs the identifier whose session it keeps")
         if not isinstance(store, SqliteOutbox):
-            return SqliteOutbox(store, identifier, slots=slots)
+            return SqliteOutbox(store, identifier, protocol=self.protocol, slots=slots)
+        if store.protocol != self.protocol:
+            raise MqttArgumentError(f"the store is for MQTT {store.protocol}, not {self.protocol}")
         if store.identifier != identifier:
             raise MqttArgumentError(f"the store is of the client {store.identifier!r}")
         return store

@@ -19,6 +19,7 @@ from headwater.errors import E_STORE
 from headwater.mqtt.transitions import AT1, AT2, DONE, FREE, REL
 from headwater_host.errors import MqttStoreError
 from headwater_host.session import OUTBOX_LIMIT, GrowingOutbox
+from headwater_host.versions import SESSIONS
 
 #: PRAGMA application_id of our files ("HWob"), and the version of what is in them.
 APPLICATION_ID = 0x48576F62
@@ -30,6 +31,8 @@ CREATE TABLE received (packet_id INTEGER PRIMARY KEY, crc INTEGER);
 """
 _SIZE = 1 << 16
 _PUBREL = b"\x62\x02"
+# How many bytes that and a packet id are.
+_RELEASE = 4
 _DUP = 8
 #: What ``synchronous`` may be, and SQLite's word for it.
 _SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
@@ -38,13 +41,15 @@ _SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
 class SqliteOutbox(GrowingOutbox):
     """The outbox of the client ``identifier``, in the file ``path``, with what that holds.
 
+    ``protocol`` is the client's version of MQTT: a file that holds messages has them as packets of one, and keeps it.
     ``keeps_over``: "power", each commit is on the disk before anything of it leaves; or "process", which is much
     faster and outlives the end of the process, but not the machine's. ``slots`` is how many messages it takes; a
     file that holds messages keeps the number it was made with, because packet ids depend on it.
 
     MqttStoreError: another process uses the file; it is damaged, of a later version, or something else altogether; it
-    is another client's. Nothing in the file has been changed then. When it cannot be written later on, the methods that
-    return a status return E_STORE, ``error`` says why, and the next ``sync`` tries to write all of it.
+    is another client's, or has packets of another version of MQTT. Nothing in the file has been changed then. When it
+    cannot be written later on, the methods that return a status return E_STORE, ``error`` says why, and the next
+    ``sync`` tries to write all of it.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class SqliteOutbox(GrowingOutbox):
         path: "str | PathLike[str]",
         identifier: str,
         *,
+        protocol: str = "3.1.1",
         slots: int = 1024,
         keeps_over: str = "power",
         size: int = _SIZE,
@@ -59,9 +65,12 @@ class SqliteOutbox(GrowingOutbox):
     ):
         if keeps_over not in _SYNCHRONOUS:
             raise ValueError(f"keeps_over is one of {', '.join(_SYNCHRONOUS)}, not {keeps_over!r}")
+        if protocol not in SESSIONS:
+            raise ValueError(f"protocol is one of {', '.join(SESSIONS)}, not {protocol!r}")
         super().__init__(size, slots, limit)
         self.path = str(path)
         self.identifier = identifier
+        self.protocol = protocol
         #: The ids of received QoS 2 messages that were open when the file was.
         self.ids = array("H")
         self.received = self
@@ -131,7 +140,12 @@ class SqliteOutbox(GrowingOutbox):
         db.execute(f"PRAGMA synchronous = {synchronous}")
 
     def _about(self) -> None:
-        about = [("identifier", self.identifier), ("slots", self.slots), ("fresh", int(self.fresh))]
+        about: list[tuple[str, object]] = [
+            ("identifier", self.identifier),
+            ("slots", self.slots),
+            ("fresh", int(self.fresh)),
+            ("protocol", self.protocol),
+        ]
         about.append(("crc", zlib.crc32(repr(about).encode())))
         self._db.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", about)
 
@@ -141,7 +155,9 @@ class SqliteOutbox(GrowingOutbox):
         if state != "ok":
             raise _damaged(self.path, state)
         about = dict(db.execute("SELECT name, value FROM about"))
-        said = [(name, about.get(name)) for name in ("identifier", "slots", "fresh")]
+        # Files from before there were versions in them do not say which.
+        names = ("identifier", "slots", "fresh", "protocol")
+        said = [(name, about.get(name)) for name in names if name in about or name != "protocol"]
         slots = about.get("slots")
         if about.get("crc") != zlib.crc32(repr(said).encode()) or not isinstance(slots, int):
             raise _damaged(self.path, "its description does not make sense")
@@ -150,6 +166,13 @@ class SqliteOutbox(GrowingOutbox):
                 f"the store {self.path} belongs to the client {about['identifier']!r}, not to {self.identifier!r}"
             )
         rows = db.execute("SELECT seq, place, state, packet, crc FROM outbox ORDER BY seq").fetchall()
+        protocol = about.get("protocol", self.protocol)
+        # Those of 3.1 and 3.1.1 are the same.
+        if rows and (protocol == "5.0") != (self.protocol == "5.0"):
+            raise MqttStoreError(
+                f"the store {self.path} holds {len(rows)} messages as packets of MQTT {protocol}: deliver them with "
+                f"that version, then use it with {self.protocol}"
+            )
         if rows and slots != self.slots:
             GrowingOutbox.__init__(self, self._first_size, slots, self.limit)
         self.fresh = about["fresh"] == 1
@@ -158,11 +181,16 @@ class SqliteOutbox(GrowingOutbox):
                 raise _damaged(self.path, "a received packet id is not what was written")
             self.ids.append(packet_id)
             self._open_ids.add(packet_id)
+        used = 0
         for number, row in enumerate(rows):
             if not _is_entry(*row, slots=self.slots):
                 raise _damaged(self.path, f"message {number + 1} of {len(rows)} is not what was written")
+            used += len(row[3]) or _RELEASE
+        # What is there has room, whatever the limit is now.
+        self.limit = max(self.limit, used)
+        for row in rows:
             self._restore(*row[:4])
-        if slots != self.slots:
+        if slots != self.slots or about.get("protocol") != self.protocol:
             db.execute("BEGIN")
             self._about()
 
@@ -175,7 +203,6 @@ class SqliteOutbox(GrowingOutbox):
         data = bytearray(packet or _PUBREL + (place + 1).to_bytes(2, "big"))
         if packet:
             data[0] |= _DUP
-        self.limit = max(self.limit, sum(self.size) + len(data))
         at = self.reserve(len(data))
         self.buf[at : at + len(data)] = data
         self._rows[super().commit(len(data), state)] = seq
