@@ -31,9 +31,9 @@ def deployed_board(request: pytest.FixtureRequest) -> Iterator[Board]:
             yield board
         return
     require("micropython")
-    # The factory is quicker than the serial line, which `test_board.py` tries.
-    files = package_files("mpy")
-    with VirtualBoard(flash="littlefs", files=files) as virtual, Board(virtual.port, virtual) as board:
+    # The factory is quicker than the serial line, which `test_board.py` tries. All portable tests want their place.
+    made = VirtualBoard(flash="littlefs", flash_size=2 << 20, files=package_files("mpy"))
+    with made as virtual, Board(virtual.port, virtual) as board:
         yield board
 
 

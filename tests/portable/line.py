@@ -5,13 +5,16 @@ doubled, out of place or from another stream is seen where it is read.
 """
 
 from headwater.link.cobs import DELIMITER, Unstuffer, stuff
-from headwater.link.frame import DAMAGED, PAYLOAD, TRAILER, check_frame
+from headwater.link.crc16 import INIT, crc16
+from headwater.link.frame import DAMAGED, PAYLOAD, TRAILER, check_frame, fill_trailer
 from headwater.link.link import Link
 from headwater.link.transitions import UP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from headwater.link.channel import Channel
 
 _TEXT = b"\r\nTraceback (most recent call last):\r\n>>> \x04\x01\x03raw REPL; CTRL-B to exit\r\n>"
 
@@ -347,3 +350,42 @@ def frame_on_line(body: bytes) -> bytes:
     """A frame, made by hand, as it stands on the line."""
     out = bytearray(2 * len(body) + 2)
     return bytes(out[: stuff(body, 0, len(body), out, 0)]) + b"\0"
+
+
+def raises(error: "type[Exception]", call: "Callable[[], object]") -> None:
+    try:
+        call()
+    except error:
+        return
+    raise AssertionError("no error")
+
+
+def handmade(kind: int, key: int, seq: int = 0, ack: int = 0, credit: int = 4, payload: bytes = b"") -> bytes:
+    """A frame on the line, made by hand."""
+    trailer = bytearray(TRAILER)
+    fill_trailer(trailer, kind << 3, seq, ack, credit, key, len(payload))
+    crc = crc16(trailer, 0, 7, crc16(payload, 0, len(payload), INIT))
+    return frame_on_line(payload + bytes(trailer[:7]) + bytes([crc >> 8, crc & 0xFF]))
+
+
+def put(link: Link, data: bytes, now: int) -> None:
+    link.feed(data, 0, len(data), now)
+
+
+def say(channel: "Channel", data: bytes) -> None:
+    assert channel.write(data, 0, len(data)) == len(data)
+
+
+def read(channel: "Channel", n: int = 100) -> "bytes | None":
+    buf = bytearray(n)
+    k = channel.readinto(buf, n)
+    return None if k is None else bytes(buf[:k])
+
+
+def bench_up(**options: int) -> Bench:
+    """A good line and two ends that are connected, and do nothing by themselves."""
+    bench = Bench(1, 0, 115, 10, None, **options)
+    bench.until(bench.up, 2000)
+    bench.a.reading = bench.b.reading = False
+    bench.run(100)
+    return bench
