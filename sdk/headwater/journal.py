@@ -8,10 +8,10 @@ A record is
 
     kind (1 byte)   packet id (2)   n (3)   n bytes   checksum (4), all numbers big-endian
 
-and its kind is BEGIN, the first of a file (n = 12: "HWJ", version, slots, size of the ring, 1 when ``fresh``; the
-packet id is that of the oldest entry, or of the next); an entry's new delivery state (``mqtt.transitions``), with the
-packet when it is AT1 or AT2; OPENED or CLOSED for a received id; or SETTLED. The checksum is the 30-bit CRC of CDMA,
-reflected: a small integer on a 32-bit board. It finds every burst of up to 30 bits.
+and its kind is BEGIN, the first of a file (n = 12: "HWJ", version, slots, size of the ring, 1 when ``fresh``,
+``protocol``; the packet id is that of the oldest entry, or of the next); an entry's new delivery state
+(``mqtt.transitions``), with the packet when it is AT1 or AT2; OPENED or CLOSED for a received id; or SETTLED. The
+checksum is the 30-bit CRC of CDMA, reflected: a small integer on a 32-bit board. It finds every burst of up to 30 bits.
 
 What stands behind the last whole record was being written when the power went: it is cut off. Damage before that
 (flash that forgets) is skipped: messages whose record is gone are named in ``lost``, and their ids are released at
@@ -78,6 +78,9 @@ class JournalOutbox(RamOutbox):
     is synced; then the messages since are lost with the power. ``sync_ms``: and after which time, as ``tick`` is told.
     Messages at QoS 2, and what else exactly once depends on, are always synced before anything of them leaves.
 
+    ``protocol`` is what CONNECT says of the packets: 4 (MQTT 3.1 and 3.1.1 have the same) or 5, or 0 for not saying it.
+    ValueError when the file says it has messages of the other; a file without messages is of what is said now.
+
     OSError when the file cannot be read. When it cannot be written, the methods that return a status return E_STORE,
     ``error`` says why, and the next of them tries to write a whole new file. ``torn``: the bytes that were cut off
     the end. ``damaged``: the bytes in the middle that were no records; ``lost``: the packet ids known to be gone with
@@ -93,6 +96,7 @@ class JournalOutbox(RamOutbox):
         limit: int = 480,
         sync_every: int = 1,
         sync_ms: int = 0,
+        protocol: int = 0,
     ):
         if sync_every < 1 or sync_ms < 0:
             raise ValueError("sync_every is a number of messages, sync_ms of milliseconds")
@@ -103,6 +107,7 @@ class JournalOutbox(RamOutbox):
         self.limit = limit
         self.sync_every = sync_every
         self.sync_ms = sync_ms
+        self.protocol = protocol
         self.torn = self.damaged = 0
         self.lost: list[int] = []
         self.unreadable = False
@@ -121,6 +126,13 @@ class JournalOutbox(RamOutbox):
         image = file.load()
         if image is not None:
             _replay(self, image, size, slots)
+            if self.protocol != protocol:
+                if self.count and self.protocol and protocol:
+                    file.close()
+                    raise ValueError("the journal has packets of another version of MQTT")
+                if not self.count:
+                    self.protocol = protocol
+                    self._stale = True
             if not (self._stale or self.torn or self.damaged):
                 self._end = len(image)
                 self._full = limit
@@ -297,7 +309,7 @@ def _write_all(box: JournalOutbox) -> None:
     first[0] = _BEGIN
     first[1:3] = (box.head + 1).to_bytes(2, "big")
     first[5] = _BEGIN_SIZE
-    first += box.slots.to_bytes(2, "big") + size.to_bytes(4, "big") + bytes((box.fresh, 0))
+    first += box.slots.to_bytes(2, "big") + size.to_bytes(4, "big") + bytes((box.fresh, box.protocol))
     box._file.write(first, 0, len(first))
     _put_check(box, crc30(first, 0, len(first), _INIT), _BEGIN_SIZE)
     i = box.head
@@ -376,6 +388,7 @@ def _begin(box: JournalOutbox, image: bytearray) -> None:
         RamOutbox.__init__(box, len(box.buf), slots)
         box.head = box.next = min(max(0, (image[1] << 8 | image[2]) - 1), slots - 1)
         box.fresh = image[_HEAD + 10] == 1
+        box.protocol = image[_HEAD + 11]
 
 
 def _apply(box: JournalOutbox, image: bytearray, at: int, n: int) -> bool:

@@ -386,6 +386,47 @@ def test_options_that_change() -> None:
     assert box.slots == 9 and len(box.buf) == 20 and bytes(box.state) == bytes([FREE] * 9)
 
 
+def test_messages_of_another_protocol() -> None:
+    def opened(protocol: int) -> JournalOutbox:
+        return JournalOutbox(file, 120, 5, 3, LIMIT, protocol=protocol)
+
+    file = MemoryFile()
+    for protocol, other in ((0, 0), (4, 5), (5, 4)):
+        box = opened(protocol)
+        publish(box, 1, 1)
+        box.close()
+        before = file.load()
+        if other:
+            try:
+                opened(other)
+                raise AssertionError("opened")
+            except ValueError:
+                pass
+            assert file.load() == before
+        # Who does not say it takes what is there, and the file keeps what it says.
+        box = opened(0)
+        assert box.count == 1 and box.protocol == protocol
+        box.compact()
+        box.close()
+        box = opened(protocol)
+        assert box.count == 1
+        box.set(box.head, DONE)
+        box.close()
+    # What was made without it says nothing.
+    file = MemoryFile()
+    box = opened(0)
+    publish(box, 1, 1)
+    box.close()
+    box = opened(5)
+    assert box.count == 1 and box.protocol == 0
+    box.set(box.head, DONE)
+    box.close()
+    box = opened(5)
+    publish(box, 1, 1)
+    box.close()
+    assert opened(5).protocol == 5
+
+
 def test_more_ids_than_were_expected() -> None:
     file = MemoryFile()
     box = make(file)

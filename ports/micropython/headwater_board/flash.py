@@ -104,9 +104,10 @@ def flash_outbox(
     limit: int = 480,
     sync_every: int = 1,
     sync_ms: int = 0,
+    protocol: int = 0,
 ) -> JournalOutbox:
     """The outbox that is kept in the file ``path``, with what it holds; as of ``headwater.journal.JournalOutbox``.
 
-    OSError when the file can be neither read nor made.
+    ValueError when it has messages of another ``protocol``. OSError when the file can be neither read nor made.
     """
-    return JournalOutbox(FlashFile(path), size, slots, receive_window, limit, sync_every, sync_ms)
+    return JournalOutbox(FlashFile(path), size, slots, receive_window, limit, sync_every, sync_ms, protocol)
