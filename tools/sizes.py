@@ -35,6 +35,7 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "outbox": ("headwater.store",),
     "flash outbox": ("headwater.journal",),
     "serial link": ("headwater.link.channel",),
+    "fmq packets": ("headwater.fmq.encode", "headwater.fmq.decode"),
 }
 #: A function's frame lies on the C stack up to this many machine words, and on the heap beyond (py/objfun.c).
 STACK_WORDS = 11

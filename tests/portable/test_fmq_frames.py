@@ -129,6 +129,35 @@ def test_a_cursor_is_reusable() -> None:
                 assert got == (row["reason"], row["offset"]), row
 
 
+def test_the_scan_agrees_with_the_decoder() -> None:
+    """``message`` takes only what ``frame`` takes, and says the same of it; and it takes what most messages are."""
+    names = []
+    for section in ("frames", "malformed_frames"):
+        for row, data in rows(section):
+            for behind in (b"", b"\x00", BEHIND, b"\xff" * 20):
+                whole = b"\x55" + data + behind
+                f = Frame(whole, LIMIT)
+                stop = decode.message(f, 1, len(whole))
+                if stop == 0:
+                    continue
+                assert section == "frames" and stop == 1 + len(data), row
+                names.append(row["name"])
+                agrees(f, row)
+                other = Frame(whole, LIMIT)
+                assert decode.frame(other, 1, len(whole)) == stop
+                for k in range(f.count + 1):
+                    assert f.at[k] == other.at[k], (row, k)
+                assert (f.count, f.topic_at, f.topic_end, f.tags_at, f.payload_at) == (
+                    other.count, other.topic_at, other.topic_end, other.tags_at, other.payload_at
+                )  # fmt: skip
+                assert decode.message(Frame(whole, f.end - f.body - 1), 1, len(whole)) == 0
+                for n in range(len(data)):
+                    assert decode.message(f, 1, 1 + n) == 0, (row, n)
+    for name in ("publish qos0", "publish of 15 bytes", "publish of 16 bytes", "publish of 4095 bytes"):
+        assert names.count(name) == 4, name
+    assert names.count("consumeresp to a subscription") == 4
+
+
 def test_the_limit_is_that_of_the_body() -> None:
     """It is refused before the body is there, and by no other limit."""
     for row, data in rows("frames"):

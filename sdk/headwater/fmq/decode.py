@@ -8,11 +8,11 @@ A decoder returns 0 or an offset, or a code with ``bad_at`` set to the offending
 from array import array
 
 from headwater.errors import E_CODE, E_FIELD, E_FLAGS, E_LENGTH, E_RX_QOS, E_RX_TOO_LARGE, E_SIZE, E_TYPE
-from headwater.fmq import fields as rows
+from headwater.fmq.fields import AGREED, NONES, NOTHING, NUMBERS, TEXTS, TOPICS, row_of
 from headwater.fmq.message_id import MORE, id_end
 from headwater.fmq.spec import BOOL, DATETIME, E_FORM, INT, LIST, NO_BODY, NONE, STRING
 from headwater.fmq.values import KINDS, Value, number, read
-from headwater.wire import const
+from headwater.wire import check_utf8, const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ _FLAGS = (
     b"\x00\x01\x00\x03\x00\x01\x3c\x3f\x00\x00\x00\x01\x00\x01\x00\x01"
     b"\x00\x01\x00\x01\x00\x0f\x00\x01\x00\x01\x00\x0b\x00\x01\x00\x01"
 )
+#: PUBLISH's.
+_MESSAGE = const(0x3C3F)
+_TIME_OF_EIGHT = const(0xB0)
 _PUBLISH = const(3)
 _CONSUME = const(10)
 _CONSUMERESP = const(11)
@@ -179,6 +182,84 @@ def _long_length(f: Frame, at: int, end: int) -> int:
     return f.end
 
 
+def message(f: Frame, at: int, end: int) -> int:
+    """Take the frame at ``at`` apart if it is a PUBLISH or CONSUMERESP that is all there, well-formed, and as most are.
+
+    Which means: the id's time has eight bytes, the body less than 4096 and the topic less than 256, there are no tags,
+    and a CONSUMERESP is one to a subscription. Returns the offset behind it. 0 says nothing about the frame: ``header``
+    and ``fields`` will.
+    """
+    buf = f.buf
+    if at + 16 > end:
+        return 0
+    i = buf[at]
+    if i != _CONSUMERESP << 4 and (i >> 4 != _PUBLISH or not _MESSAGE >> (i & 15) & 1):
+        return 0
+    f.head = i
+    i = at + 2 + (buf[at + 1] & 15)
+    if i + 15 > end:
+        return 0
+    i += 1 + (buf[i] >> 4)
+    # An id has 18 bytes at most.
+    if i + 11 > end or i > at + 10 or buf[i] != _TIME_OF_EIGHT:
+        return 0
+    f.id_at = at + 1
+    i += 9
+    f.id_end = i
+    at = buf[i]
+    if at < 16:
+        i += 1
+    elif at < 32:
+        at = at & 15 | buf[i + 1] << 4
+        i += 2
+    else:
+        return 0
+    if at > f.limit or i + at > end:
+        return 0
+    f.body = i
+    end = i + at
+    f.end = end
+    return end if _simple(f, i, end) else 0
+
+
+def _simple(f: Frame, i: int, end: int) -> bool:
+    """Take the body apart, if it is as ``message`` would have it."""
+    buf = f.buf
+    at = f.at
+    k = 0
+    at[0] = i
+    if f.head >> 4 == _CONSUMERESP:
+        # An Int that is not negative.
+        if end - i < 10 or buf[i] >> 3 != INT << 1:
+            return False
+        i += 1 + (buf[i] & 7 or 8)
+        k = 1
+        at[1] = i
+    if i + 2 > end:
+        return False
+    if buf[i] == STRING << 4 | 1:
+        f.topic_at = i + 2
+        i += 2 + buf[i + 1]
+        # A topic with U+0000 is well-formed, but not as most are.
+        if i >= end or check_utf8(buf, f.topic_at, i) >= 0:
+            return False
+    elif k and buf[i] == NONE:
+        i += 1
+        f.topic_at = i
+    else:
+        return False
+    if buf[i] != LIST << 4:
+        return False
+    f.topic_end = f.tags_at = i
+    at[k + 1] = i
+    i += 1
+    f.payload_at = i
+    at[k + 2] = i
+    at[k + 3] = end
+    f.count = k + 3
+    return True
+
+
 def frame(f: Frame, at: int, end: int) -> int:
     """Read the frame at ``at``, of which bytes up to ``end`` are there: the offset behind it, MORE, or a code."""
     stop = header(f, at, end)
@@ -203,19 +284,19 @@ def _row(f: Frame) -> bytes:
     """The row of the frame's fields."""
     f.code = 0
     if f.head >> 4 != _ACK:
-        return rows.row_of(f.head, 0, 0)
+        return row_of(f.head, 0, 0)
     at = f.body
     if at == f.end:
-        return rows.NOTHING
+        return NOTHING
     asked = f.asked()
     code = 1
     if asked == _ELECT and KINDS[f.buf[at] >> 4] != INT:
         if f.buf[at] == 0:
-            return rows.AGREED
+            return AGREED
         code = -1
     elif read(f.value, at, f.end) > 0 and f.value.kind == INT and number(f.value) == 0:
         code = 0
-    return rows.row_of(f.head, asked, code)
+    return row_of(f.head, asked, code)
 
 
 def walk(f: Frame, row: bytes, end: int) -> int:
@@ -273,20 +354,20 @@ def _field(f: Frame, at: int, end: int, kind: int) -> int:
         return at
     found = v.kind
     if found == STRING:
-        return at if rows.TEXTS >> (kind & 31) & 1 else E_FORM
+        return at if TEXTS >> (kind & 31) & 1 else E_FORM
     if kind == _LIST:
         return _texts(f, at, end) if found == LIST else E_FORM
     if _INTEGERS >> found & 1:
-        return _number(f, at, kind) if rows.NUMBERS >> (kind & 31) & 1 and not v.negative else E_FORM
+        return _number(f, at, kind) if NUMBERS >> (kind & 31) & 1 and not v.negative else E_FORM
     if found == NONE:
-        return at if rows.NONES >> (kind & 31) & 1 else E_FORM
+        return at if NONES >> (kind & 31) & 1 else E_FORM
     return at if (found == BOOL and kind == _BOOL) or (found == DATETIME and kind == _TIME) else E_FORM
 
 
 def _number(f: Frame, at: int, kind: int) -> int:
     """Whether the number that was read is in the field's range: the offset behind it, or a code."""
     v = f.value
-    if rows.TOPICS >> (kind & 31) & 1:
+    if TOPICS >> (kind & 31) & 1:
         return at if v.end - v.at <= _HASH_SIZE else E_FORM
     if kind == _QOS:
         return at if number(v) < 3 else E_RX_QOS

@@ -8,7 +8,7 @@ nothing: ``put_publish`` behind ``put_id``, ``answer``.
 
 from headwater.errors import E_ARGUMENT, E_TOO_LARGE
 from headwater.fmq.fields import AGREED, NOTHING, ROWS, TEXTS, row_of
-from headwater.fmq.spec import ACK, ELECT, LIST, NO_BODY, STRING
+from headwater.fmq.spec import ACK, ELECT, LIST, NO_BODY
 from headwater.fmq.write import put_bool, put_count, put_int, put_none, put_text
 from headwater.wire import NOT_BYTES, const
 
@@ -53,12 +53,10 @@ def put_head(buf: bytearray, at: int, head: int, ident: "Bytes") -> int:
 
 
 def message_size(topic: "Bytes", payload: "Bytes", tags: "Bytes" = NO_TAGS) -> int:
-    """How long the body of a PUBLISH is."""
+    """How long the body of a PUBLISH is, whose topic is shorter than 16 MiB."""
     n = len(topic)
-    rest = n
-    while rest:
-        n += 1
-        rest >>= 8
+    if n:
+        n += 1 if n < 256 else 2 if n < 65536 else 3
     return n + 1 + len(tags) + len(payload)
 
 
@@ -67,21 +65,29 @@ def put_message(buf: bytearray, at: int, topic: "Bytes", payload: "Bytes", tags:
 
     ``tags`` is an encoded list: see ``tag_list``.
     """
-    at = put_length(buf, at, message_size(topic, payload, tags))
-    n = len(topic)
-    if 0 < n < 256:
-        buf[at] = STRING << 4 | 1
-        buf[at + 1] = n
-        at += 2
-        n += at
-        buf[at:n] = topic
+    n = message_size(topic, payload, tags)
+    if n < 16:
+        buf[at] = n
+        at += 1
     else:
-        n = put_text(buf, at, at + n + 5, topic)
-    at = n + len(tags)
-    buf[n:at] = tags
-    n = at + len(payload)
+        at = put_length(buf, at, n)
+    # From here on n is where the body ends.
+    n += at
+    at = put_text(buf, at, n, topic)
+    if len(tags) == 1:
+        buf[at] = tags[0]
+        at += 1
+    else:
+        at = _put_raw(buf, at, tags)
     buf[at:n] = payload
     return n
+
+
+def _put_raw(buf: bytearray, at: int, data: "Bytes") -> int:
+    """Write bytes as they are; returns the offset behind them."""
+    end = at + len(data)
+    buf[at:end] = data
+    return end
 
 
 def publish(
@@ -197,8 +203,4 @@ def _put_field(buf: bytearray, at: int, limit: int, kind: int, value: "Field") -
         return _put_list(buf, at, limit, value)
     if TEXTS >> (kind & 31) & 1:
         return put_text(buf, at, limit, value)  # type: ignore[arg-type]
-    n = at + len(value)
-    if n > limit:
-        return E_TOO_LARGE
-    buf[at:n] = value  # type: ignore[assignment]
-    return n
+    return _put_raw(buf, at, value) if at + len(value) <= limit else E_TOO_LARGE  # type: ignore[arg-type]

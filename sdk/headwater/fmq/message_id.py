@@ -186,10 +186,12 @@ class IdMaker:
             ms = 0
             self._more += 1
         at = self._at
-        # The product of a byte and a million is a small integer everywhere.
-        for i in range(at, at + 8):
-            add += buf[i] + (ms & 255) * _MS
+        # The product of a byte and a million is a small integer everywhere. ``now_ms`` is no more needed.
+        now_ms = at + 8
+        while at < now_ms:
+            add += buf[at] + (ms & 255) * _MS
             ms >>= 8
-            buf[i] = add & 255
+            buf[at] = add & 255
             add >>= 8
+            at += 1
         return self.ident

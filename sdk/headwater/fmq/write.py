@@ -62,9 +62,14 @@ def put_count(buf: bytearray, at: int, limit: int, tag: int, count: int) -> int:
 def put_text(buf: bytearray, at: int, limit: int, text: "Bytes") -> int:
     """String."""
     n = len(text)
-    at = put_count(buf, at, limit, STRING, n)
-    if at < 0:
-        return at
+    if 0 < n < 256 and 0 <= at < limit - n - 1:
+        buf[at] = STRING << 4 | 1
+        buf[at + 1] = n
+        at += 2
+    else:
+        at = put_count(buf, at, limit, STRING, n)
+        if at < 0:
+            return at
     n += at
     if n > limit:
         return E_TOO_LARGE

@@ -1,0 +1,198 @@
+# paths: next id, write publish, write publish with tags, scan publish, scan consumeresp, decode publish with tags
+# paths: answer, decode answers, malformed publish, walk a payload, check a payload, write a payload, copy a time
+# paths: float, large message
+# frames: write publish with tags, write a payload, copy a time, float, large message
+"""Frames of FMQ, and a payload that is one of its maps: written, taken apart, read, refused."""
+
+from prove import prove
+
+from headwater.fmq import decode, encode, spec
+from headwater.fmq.decode import Frame
+from headwater.fmq.large import LargeMessage
+from headwater.fmq.message_id import IdMaker
+from headwater.fmq.numbers import put_bytes, put_float
+from headwater.fmq.values import Value, check, number, read
+from headwater.fmq.write import put_bool, put_count, put_int, put_none, put_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from headwater.types import Bytes
+
+TOPIC = b"plant/1/temp"
+PAYLOAD = b"0123456789abcdef"
+TAGS = encode.tag_list([b"raw", b"celsius"])
+TIME = b"\xcd\x4e\x2b\x84\x5b\xd7\x18\x18"
+
+maker = IdMaker(3)
+assert maker.set_process(b"\x09", 0, 1) == 0
+assert maker.set_time(TIME, 0, 8, 0) == 0
+now = [0]
+out = bytearray(160)
+ident = maker.next(spec.PUBLISH, 0)
+
+plain = bytearray(128)
+plain_end = encode.publish(plain, 0, 128, 0x32, ident, TOPIC, PAYLOAD)
+tagged = bytearray(128)
+tagged_end = encode.publish(tagged, 0, 128, 0x3D, ident, TOPIC, PAYLOAD, TAGS)
+given = bytearray(128)
+given_end = encode.frame(given, 0, 128, 0xB0, ident, (7, None, (), PAYLOAD))
+broken = bytearray(tagged)
+broken[tagged_end - 17] = 0xC3
+assert min(plain_end, tagged_end, given_end) > 0
+plain_frame, tagged_frame, given_frame, broken_frame = [
+    Frame(one, 512) for one in (plain, tagged, given, broken)
+]
+answers = bytearray(64)
+answer_frame = Frame(answers, 64)
+
+payload = bytearray(160)
+payload_value = Value(payload)
+item = Value(payload)
+
+
+def next_id() -> None:
+    now[0] += 1
+    maker.next(spec.PUBLISH, now[0] >> 1)
+
+
+def write_plain() -> None:
+    at = encode.put_head(out, 0, 0x32, ident)
+    assert encode.put_message(out, at, TOPIC, PAYLOAD, encode.NO_TAGS) == plain_end
+
+
+def write_tagged() -> None:
+    assert encode.publish(out, 0, 160, 0x3D, ident, TOPIC, PAYLOAD, TAGS) == tagged_end
+
+
+def scan_plain() -> None:
+    assert decode.message(plain_frame, 0, plain_end) == plain_end
+    assert plain_frame.topic_is(TOPIC)
+
+
+def scan_given() -> None:
+    assert decode.message(given_frame, 0, given_end) == given_end
+
+
+def decode_tagged() -> None:
+    assert decode.frame(tagged_frame, 0, tagged_end) == tagged_end
+
+
+def answer() -> None:
+    end = encode.answer(out, 0, 160, spec.ACK, tagged, tagged_frame.id_at, tagged_frame.id_end)
+    assert encode.answer(out, end, 160, spec.PUBREC, tagged, tagged_frame.id_at, tagged_frame.id_end) > end
+
+
+def decode_answers() -> None:
+    end = encode.answer(answers, 0, 64, spec.ACK, tagged, tagged_frame.id_at, tagged_frame.id_end)
+    assert decode.frame(answer_frame, 0, end) == end
+    assert answer_frame.code == 0
+    end = encode.answer(answers, 0, 64, spec.PUBCOMP, tagged, tagged_frame.id_at, tagged_frame.id_end)
+    assert decode.frame(answer_frame, 0, end) == end
+
+
+def malformed() -> None:
+    assert decode.message(broken_frame, 0, tagged_end) == 0
+    assert decode.frame(broken_frame, 0, tagged_end) < 0
+
+
+def write_payload() -> int:
+    at = put_count(payload, 0, 160, spec.MAP, 4)
+    at = put_text(payload, at, 160, b"n")
+    at = put_int(payload, at, 160, -70000)
+    at = put_text(payload, at, 160, b"ok")
+    at = put_bool(payload, at, 160, True)
+    at = put_text(payload, at, 160, b"last")
+    at = put_count(payload, at, 160, spec.LIST, 2)
+    at = put_none(payload, at, 160)
+    at = put_int(payload, at, 160, 300)
+    at = put_text(payload, at, 160, b"at")
+    return put_bytes(payload, at, 160, spec.DATETIME, TIME, 0, 8)
+
+
+payload_end = write_payload()
+assert payload_end > 0
+
+
+def check_payload() -> None:
+    assert check(payload_value, 0, payload_end) == payload_end
+    assert payload_value.kind == spec.MAP
+
+
+def walk_payload() -> None:
+    at = read(payload_value, 0, payload_end)
+    numbers = 0
+    for _ in range(payload_value.count):
+        at = read(item, at, payload_end)
+        assert item.kind == spec.STRING
+        at = check(item, at, payload_end)
+        if item.kind == spec.INT:
+            numbers += number(item)
+    assert at == payload_end
+    assert numbers == -70000
+
+
+def copy_time() -> None:
+    at = payload_end - 9
+    assert read(item, at, payload_end) == payload_end
+    assert put_bytes(out, 0, 160, item.kind, payload, item.at, item.end, item.negative) == 9
+
+
+a_float = 21.25
+another = 0.1
+
+
+def write_float() -> None:
+    assert put_float(out, 0, 160, a_float) == 3
+    assert put_float(out, 0, 160, another) in (5, 9)
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.got = 0
+
+    def open(self, f: Frame, size: int) -> bool:
+        self.got = 0
+        return True
+
+    def write(self, buf: "Bytes", at: int, n: int) -> None:
+        self.got += n
+
+    def close(self, complete: bool) -> None:
+        assert complete
+
+
+big = bytearray(64)
+# Of a body of 3000 bytes, this is the beginning.
+body = encode.put_length(big, encode.put_head(big, 0, 0x34, ident), 3000)
+big[put_text(big, body, 64, TOPIC)] = 0xD0
+big_frame = Frame(big, 4096)
+large = LargeMessage()
+sink = Sink()
+
+
+def pass_large() -> None:
+    assert decode.header(big_frame, 0, 64) > 3000
+    at = large.begin(big_frame, 0, 64, 64)
+    assert large.offer(big_frame, sink)
+    while large.left:
+        large.take(big, at, 64)
+        at = 0
+    large.close(True)
+    assert sink.got == 3000 - 15
+
+
+prove("next id", next_id)
+prove("write publish", write_plain)
+prove("write publish with tags", write_tagged)
+prove("scan publish", scan_plain)
+prove("scan consumeresp", scan_given)
+prove("decode publish with tags", decode_tagged)
+prove("answer", answer)
+prove("decode answers", decode_answers)
+prove("malformed publish", malformed)
+prove("write a payload", write_payload)
+prove("check a payload", check_payload)
+prove("walk a payload", walk_payload)
+prove("copy a time", copy_time)
+prove("float", write_float)
+prove("large message", pass_large)
