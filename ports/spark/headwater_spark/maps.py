@@ -15,12 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.fmq.spec import BOOL, DATETIME, DECIMAL, DURATION, FLOAT, INT, MAP, NONE, STRING
+from headwater.fmq.spec import BOOL, DATETIME, DECIMAL, DURATION, FLOAT, INT, NONE, STRING
 from headwater_spark.arrow import Bools, Rows
 from headwater_spark.words import Data, Offsets, Words
 
-#: A Map's first byte: its count has up to 15 bytes.
-FIRST = range(MAP << 4, (MAP + 1) << 4)
 # What numpy goes through: pairs of one map, different keys.
 _MAX_PAIRS = 32
 _MAX_KEYS = 256

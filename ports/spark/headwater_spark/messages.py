@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.mqtt.spec import PUBACK, PUBCOMP, PUBREL
-from headwater_spark.arrow import Bools, Rows, codes, flags, numbers, one, values
+from headwater_spark.arrow import Bools, Rows, codes, flags, null_codes, numbers, one, values
 from headwater_spark.tables import MESSAGES
 
 #: The columns of rows that are not settled yet: all of the table but ``copies``, and what only the rules
@@ -138,8 +138,32 @@ def _rises(group: Rows, seq: Rows) -> bool:
 
 
 def in_order(batches: Iterable[Any], schema: Any) -> Any:
-    """Record batches as one table of one chunk."""
-    return pa.Table.from_batches(list(batches), schema).unify_dictionaries().combine_chunks()
+    """Record batches as one table of one chunk; columns that one lacks are null there."""
+    batches = list(batches)
+    lacking = {name for batch in batches for name in schema.names if name not in batch.schema.names}
+    # Those that all lack are made once.
+    there = pa.schema([f for f in schema if any(f.name in batch.schema.names for batch in batches)])
+    if lacking:
+        batches = [_completed(batch, there) for batch in batches]
+    table = pa.Table.from_batches(batches, there if batches else schema)
+    table = table.unify_dictionaries().combine_chunks()
+    if table.schema.names == schema.names:
+        return table
+    columns = {f.name: _nulls(table.num_rows, f.type) for f in schema if f.name not in there.names}
+    columns |= {name: table[name] for name in there.names}
+    return pa.table([columns[name] for name in schema.names], schema)
+
+
+def _completed(batch: Any, schema: Any) -> Any:
+    names = batch.schema.names
+    n = batch.num_rows
+    return pa.record_batch(
+        [batch[f.name] if f.name in names else _nulls(n, f.type) for f in schema], schema=schema
+    )
+
+
+def _nulls(n: int, type_: Any) -> Any:
+    return null_codes(n) if pa.types.is_dictionary(type_) else pa.nulls(n, type_)
 
 
 def settle(table: Any, groups: Groups, acks: Any, elsewhere: Bools) -> Settled:

@@ -141,11 +141,10 @@ def decode(data: npt.NDArray[np.uint8], starts: Ints) -> Packets:
     size = end - start
     n = len(start)
     wrong = _Errors(n)
-    last = len(data) - 1
 
     def byte(at: Ints) -> npt.NDArray[np.uint8]:
         """The bytes at some offsets; any byte for one behind the data: its frame's size tells."""
-        return data[np.minimum(at, last)] if last >= 0 else np.zeros(len(at), np.uint8)
+        return data.take(at, mode="clip") if len(data) else np.zeros(len(at), np.uint8)
 
     def u16(at: Ints) -> Ints:
         return byte(at).astype(np.int32) << 8 | byte(at + 1)

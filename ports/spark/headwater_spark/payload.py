@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from headwater.fmq.spec import MAP
 from headwater_spark import maps
 from headwater_spark.arrow import Bools, Rows, numbers, one, valid
 from headwater_spark.fmq_core import Time, load_map, time_text
@@ -188,10 +189,10 @@ def _mask(n: int, *rows: Rows) -> Bools:
 
 def _maps(payloads: Any, result: _Result) -> Any:
     """Parse those that may be Maps; returns the payloads with null in their place, None if there is no other."""
-    where = _begin_with(payloads, maps.FIRST)
-    rows = np.flatnonzero(where)
-    if not len(rows):
+    where = _begin_with_tag(payloads, MAP)
+    if where is None:
         return payloads
+    rows = np.flatnonzero(where)
     every = len(rows) == len(payloads)
     chosen = payloads if every else payloads.take(pa.array(rows))
     found = maps.read(chosen, (*_IDENTITY, _TIME))
@@ -203,18 +204,19 @@ def _maps(payloads: Any, result: _Result) -> Any:
     return None if every else pc.if_else(pa.array(where), None, payloads)
 
 
-def _begin_with(payloads: Any, first: Collection[int]) -> Bools:
-    """Where payloads begin with one of some bytes."""
+def _begin_with_tag(payloads: Any, tag: int) -> Bools | None:
+    """Where payloads begin with an FMQ value of this tag; None when nowhere."""
     n = len(payloads)
     _, starts_buffer, data_buffer = payloads.buffers()
     data = np.frombuffer(data_buffer or b"", np.uint8)
     if not n or not len(data):
-        return np.zeros(n, np.bool_)
+        return None
     starts = np.frombuffer(starts_buffer, np.int32)[payloads.offset : payloads.offset + n + 1]
-    chosen = np.zeros(256, np.bool_)
-    chosen[list(first)] = True
-    found = chosen[data[np.minimum(starts[:-1], len(data) - 1)]] & (starts[1:] > starts[:-1])
-    return found & valid(payloads)
+    found: Bools = data.take(starts[:-1], mode="clip") >> 4 == tag
+    if not found.any():
+        return None
+    found &= (starts[1:] > starts[:-1]) & valid(payloads)
+    return found
 
 
 def _is_text(value: str) -> bool:
@@ -254,10 +256,9 @@ def _triage(payloads: Any) -> tuple[Rows, Bools]:
     blank[[9, 10, 13, 32]] = True
     padded = filled & ~opens & (blank[data[np.minimum(begins, last)]] | blank[data[np.maximum(ends - 1, 0)]])
     risky = padded.copy()
-    control = data < 0x20
     odd: list[npt.NDArray[np.intp]] = []
-    if control.any():
-        odd.append(np.flatnonzero(control))
+    if data.min() < 0x20:
+        odd.append(np.flatnonzero(data < 0x20))
     if data.max() > 0x7F and not _is_utf8(payloads):
         odd.append(np.flatnonzero(data > 0x7F))
     nested = data == 0x5B

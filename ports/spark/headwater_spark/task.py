@@ -20,7 +20,7 @@ from headwater.reasons import REASONS as MQTT_REASONS
 from headwater_host.capture.format import RECEIVED, SENT
 from headwater_host.capture.problem import GAP, Problem
 from headwater_spark import fmq, mqtt
-from headwater_spark.arrow import Bools, Rows, null_codes, strings, take
+from headwater_spark.arrow import Bools, Rows, strings, take
 from headwater_spark.candidates import CANDIDATES, Aside, Candidates
 from headwater_spark.columns import Batch, read
 from headwater_spark.messages import ACKS, COLUMNS, Groups, in_order, settle
@@ -112,7 +112,6 @@ class _Work:
         self._malformed(MQTT_REASONS, frames, packets)
         rows = np.flatnonzero(packets.publish & (batch.direction == RECEIVED))
         if len(rows):
-            n = len(rows)
             self._messages(
                 frames,
                 batch,
@@ -123,12 +122,6 @@ class _Work:
                     "retain": pa.array(packets.retain[rows]),
                     "dup": pa.array(packets.dup[rows]),
                     "packet_id": pa.array(packets.packet_id[rows]),
-                    "tags": pa.nulls(n, COLUMNS.field("tags").type),
-                    "message_id": pa.nulls(n, pa.binary()),
-                    "process": pa.nulls(n, pa.int64()),
-                    "thread": pa.nulls(n, pa.int64()),
-                    "origin": null_codes(n),
-                    "made_ns": pa.nulls(n, pa.int64()),
                 },
             )
         self._acknowledgements(frames, batch, packets)
@@ -183,7 +176,9 @@ class _Work:
             bad = np.flatnonzero(parsed.bad)
             self.output.refuse_messages(BAD_IDENTITY, take(columns, bad))
         unknown = parsed.board < 0
-        sent_ns = np.where(parsed.sent_us < 0, -1 if made_ns is None else made_ns, parsed.sent_us * 1000)
+        sent_ns = parsed.sent_us * 1000
+        if made_ns is not None:
+            sent_ns = np.where(sent_ns < 0, made_ns, sent_ns)
         columns |= own | {
             "board": strings(np.maximum(parsed.board, 0), parsed.boards, unknown),
             "boot": pa.array(parsed.boot, mask=unknown),
@@ -191,7 +186,8 @@ class _Work:
             "sent_ns": pa.array(sent_ns, mask=sent_ns < 0),
             "position": pa.array(batch.position[rows]),
         }
-        self.batches.append(pa.record_batch([columns[name] for name in COLUMNS.names], schema=COLUMNS))
+        schema = pa.schema([f for f in COLUMNS if f.name in columns])
+        self.batches.append(pa.record_batch([columns[name] for name in schema.names], schema=schema))
         self.bad.append(parsed.bad)
         self.metrics += (Metric(m.name, m.rows + self.rows, m.numbers, m.strings) for m in parsed.metrics)
         self.rows += len(rows)
