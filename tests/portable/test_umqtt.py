@@ -1,7 +1,7 @@
 # heap: 1M
 """The clients with umqtt's face, over lines that break: what they raise, and what becomes of the messages."""
 
-from test_keeper import Clock, Site
+from kept import Clock, Site
 
 from headwater.compat.umqtt import MQTTClient, MQTTException, RobustMQTTClient
 
