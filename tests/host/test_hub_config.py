@@ -1,12 +1,16 @@
 """The hub's configuration: every key is checked, all mistakes have their lines, and the page says what is true."""
 
+import contextlib
 import re
+import tempfile
 from dataclasses import fields
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headwater_host.hub import config
 from headwater_host.hub.access import ANY, Rule
@@ -146,6 +150,34 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     assert [line.partition(": ")[0] for line in lines] == [
         f"{path}, line {n}" for n in (1, 8, 10, 13, 25, 26)
     ]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_whatever_is_in_the_file(data: st.DataObject) -> None:
+    """Lines of the file mixed, and values put in each other's place: it is right, or there is an error."""
+    lines = WHOLE.splitlines()
+    values = [line.partition(" = ")[2] for line in lines if " = " in line]
+    values += [
+        "[]",
+        "{}",
+        "[[]]",
+        "{a = 1}",
+        "1979-05-27",
+        "nan",
+        "-1",
+        "1e999",
+        '""',
+        "[{}]",
+        '"\\u0000"',
+        "true",
+    ]
+    mixed = []
+    for line in data.draw(st.lists(st.sampled_from(lines), max_size=12)):
+        key, equals, _ = line.partition(" = ")
+        mixed.append(f"{key} = {data.draw(st.sampled_from(values))}" if equals else line)
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(ConfigError):
+        assert isinstance(load(write(Path(folder), "\n".join(mixed))), HubConfig)
 
 
 def test_tables_that_are_something_else(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from headwater_host.hub.errors import RefusedError, StorageError
-from headwater_host.hub.storage import DEAD, Limits, Store, Subscription
+from headwater_host.hub.storage import DEAD, Limits, Message, Store, Subscription
+from headwater_host.hub.storage import store as storage
 from tests.host.hub_storage import NOW, SECOND, ident, ids, put, synced, with_store
 
 
@@ -87,7 +88,7 @@ def test_an_unregistered_topic_is_gone_with_all_that_is_in_it(tmp_path: Path) ->
 
 def test_a_message_is_handed_out_when_it_is_on_the_disk(tmp_path: Path) -> None:
     async def run(store: Store) -> None:
-        commits: list[set[tuple[str, int]]] = []
+        commits: list[list[Message]] = []
         store.on_commit = commits.append
         store.register("t", 3)
         store.attach("g", "t")
@@ -103,7 +104,7 @@ def test_a_message_is_handed_out_when_it_is_on_the_disk(tmp_path: Path) -> None:
         assert delivery.tries == 0
         assert store.retained["t"] is message
         await asyncio.sleep(0)
-        assert commits == [{("t", 1)}]
+        assert commits == [[message]]
 
     with_store(tmp_path / "hub.db")(run)
 
@@ -409,14 +410,16 @@ def test_a_message_that_never_fits(tmp_path: Path) -> None:
     with_store(tmp_path / "hub.db", Limits(topic_bytes=500))(run)
 
 
-def test_old_messages_leave(tmp_path: Path) -> None:
+def test_old_messages_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(store: Store) -> None:
         store.register("t", 2)
         store.attach("g", "t")
         for n in range(10):
             put(store, "t", n, process=n, time_ns=NOW + n * SECOND)
         await synced(store)
-        store.trim(NOW + 105 * SECOND)
+        monkeypatch.setattr(storage, "_TRIMMED", 2)
+        calls = [store.trim(NOW + 105 * SECOND) for _ in range(4)]
+        assert calls == [True, True, False, False]
         assert queue_ids(store, queue=0) == [ident(n, n) for n in (6, 8)]
         assert queue_ids(store, queue=1) == [ident(n, n) for n in (5, 7, 9)]
         assert store.dropped == 5

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from headwater_host.hub.storage import Store
+from headwater_host.hub.storage import Message, Store
 from tools.toolchain import ROOT
 
 SECONDS = 3.0
@@ -27,11 +27,11 @@ async def _measure(path: str, publishers: int, consumer: bool) -> dict[str, Any]
     waits: list[float] = []
     loop = asyncio.get_running_loop()
 
-    def consume(touched: set[tuple[str, int]]) -> None:
-        for topic, queue in touched:
-            while deliveries := store.take("g", topic, queue, 200):
+    def consume(stored: list[Message]) -> None:
+        for queue in {message.queue for message in stored}:
+            while deliveries := store.take("g", "t", queue, 200):
                 for delivery in deliveries:
-                    store.ack("g", topic, queue, delivery.message.seq)
+                    store.ack("g", "t", queue, delivery.message.seq)
 
     if consumer:
         store.attach("g", "t")

@@ -257,7 +257,7 @@ def load(path: Path) -> HubConfig:
     )
     listeners = _listeners(file, file.tables("listener", LISTENER))
     known = _users(file, file.tables("user", USER))
-    rules = _rules(file, file.tables("rule", RULE), known)
+    rules = _rules(file, file.tables("rule", RULE))
     _somebody_may(file, listeners, known, rules)
     file.check()
     return HubConfig(
@@ -304,11 +304,10 @@ def _users(file: SettingsFile, tables: list[dict[str, Any]]) -> dict[str, Hash]:
     return found
 
 
-def _rules(file: SettingsFile, tables: list[dict[str, Any]], known: dict[str, Hash]) -> tuple[Rule, ...]:
+def _rules(file: SettingsFile, tables: list[dict[str, Any]]) -> tuple[Rule, ...]:
+    # A user whose password is wrong is one all the same.
     given = file.values.get("user")
-    names = (
-        {user.get("name") for user in given if isinstance(user, dict)} if isinstance(given, list) else known
-    )
+    names = [user.get("name") for user in given if isinstance(user, dict)] if isinstance(given, list) else []
     for index, values in enumerate(tables):
         written = file.values["rule"][index]
         if "allow" not in written and "deny" not in written:

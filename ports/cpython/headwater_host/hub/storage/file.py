@@ -81,6 +81,8 @@ def _prepare(db: sqlite3.Connection, path: str) -> None:
         raise damaged(path, state)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
+    # What a burst made of the log is given back.
+    db.execute(f"PRAGMA journal_size_limit = {64 << 20}")
 
 
 def _create(db: sqlite3.Connection) -> None:

@@ -50,10 +50,11 @@ class Queue:
         at = bisect_right(self._seqs, seq, self._head)
         return self._seqs[at : at + limit].tolist()
 
-    def older_than(self, time_ns: int) -> int:
-        """The last message of the oldest that came, all of them, before a time; 0 for none."""
+    def older_than(self, time_ns: int, limit: int) -> int:
+        """The last of the oldest messages, at most ``limit`` of them, that came before a time; 0 for none."""
         second, at = time_ns // _SECOND, self._head
-        while at < len(self._seqs) and self._times[at] < second:
+        end = min(len(self._seqs), at + limit)
+        while at < end and self._times[at] < second:
             at += 1
         return self._seqs[at - 1] if at > self._head else 0
 

@@ -33,6 +33,10 @@ from headwater_host.hub.storage.writer import Batch, Writer
 from headwater_host.hub.topics import check_topic
 
 _SECOND = 1_000_000_000
+#: Messages that are read from the file in one query.
+_AT_ONCE = 500
+#: Messages that are removed at most in one call of ``trim``.
+_TRIMMED = 20_000
 
 
 class Delivery(NamedTuple):
@@ -55,8 +59,8 @@ class Store:
         self.sessions = Sessions(self._writer)
         self.topics: dict[str, Topic] = {}
         self.retained: dict[str, Message] = {}
-        #: Called after each commit with the (topic, queue) that have more messages.
-        self.on_commit: Callable[[set[tuple[str, int]]], None] = lambda touched: None
+        #: Called after each commit with the messages that can be handed out now.
+        self.on_commit: Callable[[list[Message]], None] = lambda stored: None
         #: Bytes of all messages, and of the retained ones.
         self.bytes = self._retained_bytes = 0
         #: Since the start: messages that were dropped though somebody was still to have them; that could not be read
@@ -142,7 +146,12 @@ class Store:
         return self._writer.seq
 
     @property
-    def error(self) -> sqlite3.Error | None:
+    def waiting(self) -> int:
+        """Bytes of messages and changes that are not on the disk yet."""
+        return self._writer.waiting
+
+    @property
+    def error(self) -> Exception | None:
         """Why nothing can be written just now; it is tried again every second."""
         return self._writer.error
 
@@ -172,8 +181,8 @@ class Store:
             if seq > self._writer.durable:
                 break
             self._uncache(seq, found)
-        if batch.touched:
-            self.on_commit(batch.touched)
+        if batch.stored:
+            self.on_commit(batch.stored)
 
     # -- topics ------------------------------------------------------------------------------------------------------
 
@@ -264,7 +273,7 @@ class Store:
         values = row(fresh, topic.number)
         batch = self._writer.batch
         batch.messages.append(values)
-        batch.touched.add((topic.name, fresh.queue))
+        batch.stored.append(fresh)
         batch.size += size
         topic.append(fresh.queue, seq, size, fresh.time_ns)
         self.bytes += size
@@ -283,7 +292,7 @@ class Store:
             self._retained_bytes -= before.size
 
     def _check_room(self, topic: Topic, size: int, retained: bool) -> None:
-        if self._writer.waiting and self._writer.waiting + size > self.limits.waiting:
+        if self._writer.waiting >= self.limits.waiting:
             raise RefusedError(QUOTA_EXCEEDED, "too much waits for the disk")
         before = self.retained.get(topic.name)
         if retained and self._retained_bytes + size - (before.size if before else 0) > self.limits.retained:
@@ -334,16 +343,19 @@ class Store:
         )
 
     def _read(self, topic: Topic, seqs: Iterable[int]) -> list[Message]:
-        read = (self._cache.get(seq) or self._fetch(topic, seq) for seq in seqs)
-        return [found for found in read if found is not None]
-
-    def _fetch(self, topic: Topic, seq: int) -> Message | None:
+        """Those of the messages that can be read."""
+        wanted = {seq: self._cache.get(seq) for seq in seqs}
+        missing = [seq for seq, found in wanted.items() if found is None]
         try:
-            rows = self._reader.execute(f"SELECT {COLUMNS} FROM messages WHERE seq = ?", (seq,)).fetchall()
+            for n in range(0, len(missing), _AT_ONCE):
+                some = missing[n : n + _AT_ONCE]
+                query = f"SELECT {COLUMNS} FROM messages WHERE seq IN ({','.join('?' * len(some))})"
+                for values in self._reader.execute(query, some).fetchall():
+                    wanted[values[0]] = message(values, topic.name)
         except sqlite3.Error as error:
             raise explained(self._file.path, error) from error
-        found = message(rows[0], topic.name) if rows else None
-        self.damaged += found is None
+        found = [one for one in wanted.values() if one is not None]
+        self.damaged += len(wanted) - len(found)
         return found
 
     # -- consumer groups ---------------------------------------------------------------------------------------------
@@ -383,14 +395,12 @@ class Store:
         if position is None:
             return []
         found = self.topics[topic]
-        deliveries = []
-        for seq in position.take(found.queues[queue], limit, self.durable):
-            read = self._read(found, [seq])
-            if read:
-                deliveries.append(Delivery(read[0], position.tries.get(seq, 0)))
-            else:
+        seqs = position.take(found.queues[queue], limit, self.durable)
+        read = self._read(found, seqs)
+        if len(read) < len(seqs):
+            for seq in set(seqs) - {one.seq for one in read}:
                 self.ack(group, topic, queue, seq)
-        return deliveries
+        return [Delivery(one, position.tries.get(one.seq, 0)) for one in read]
 
     def ack(self, group: str, topic: str, queue: int, seq: int) -> bool:
         """A message is done with: whether it was open. What every group is done with is removed."""
@@ -440,13 +450,16 @@ class Store:
 
     # -- housekeeping ------------------------------------------------------------------------------------------------
 
-    def trim(self, time_ns: int) -> None:
-        """Remove what is too old: to be called now and then."""
+    def trim(self, time_ns: int) -> bool:
+        """Remove what is too old: to be called now and then. True: there is more, which another call removes."""
+        room = _TRIMMED
         if self.limits.age:
             oldest = time_ns - int(self.limits.age * _SECOND)
             for topic in self.topics.values():
-                for n, queue in enumerate(topic.queues) if topic.count else ():
-                    self._drop(topic, n, queue.older_than(oldest), wanted=True)
+                for n, queue in enumerate(topic.queues) if topic.count and room > 0 else ():
+                    before = len(queue)
+                    self._drop(topic, n, queue.older_than(oldest, room), wanted=True)
+                    room -= before - len(queue)
         forgotten = time_ns - int(self.limits.ids_age * _SECOND)
         while self._order and self._order[0][2] < forgotten:
             self._forget_id()
@@ -455,6 +468,7 @@ class Store:
             self._followed = followed
             self._writer.change("counter", "followed", followed)
             self._writer.batch.statements.append(("DELETE FROM changes WHERE seq <= ?", (followed,)))
+        return room <= 0
 
     def _forget_id(self) -> None:
         seq, ident, _ = self._order.popleft()

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from headwater_host.hub.errors import StorageError
-from headwater_host.hub.storage.records import STATEMENTS, WRITES, checksum, encoded
+from headwater_host.hub.storage.records import OVERHEAD, STATEMENTS, WRITES, Message, checksum, encoded
 
 #: Seconds until a transaction that failed is tried again.
 RETRY = 1.0
@@ -25,20 +25,6 @@ _RETAIN = """INSERT OR REPLACE INTO retained (seq, id, topic, queue, flags, time
 class Batch:
     """The changes of one transaction, in the order in which they are written."""
 
-    __slots__ = (
-        "changes",
-        "done",
-        "gone",
-        "last",
-        "messages",
-        "open",
-        "retained",
-        "seen",
-        "size",
-        "statements",
-        "touched",
-    )
-
     def __init__(self) -> None:
         self.messages: list[tuple[Any, ...]] = []
         self.seen: list[tuple[int, bytes, int]] = []
@@ -50,8 +36,8 @@ class Batch:
         self.gone: list[tuple[int]] = []
         #: What to call when it is on the disk.
         self.done: list[Callable[[], None]] = []
-        #: The topics and queues that have more messages then.
-        self.touched: set[tuple[str, int]] = set()
+        #: The messages that can be handed out then.
+        self.stored: list[Message] = []
         #: Whether there is anything to write.
         self.open = False
         self.last = 0
@@ -103,14 +89,14 @@ class Writer:
         self.batch = Batch()
         #: The last change, and the last that is on the disk.
         self.seq = self.durable = seq
-        #: What SQLite said when it could not; None again when it can.
-        self.error: sqlite3.Error | None = None
+        #: Why nothing can be written; None again when it can.
+        self.error: Exception | None = None
         #: Transactions so far.
         self.commits = 0
 
     @property
     def waiting(self) -> int:
-        """Bytes of messages that are not on the disk yet."""
+        """Bytes of messages and changes that are not on the disk yet."""
         return self.batch.size + (self._writing.size if self._writing else 0)
 
     def next(self) -> int:
@@ -129,6 +115,7 @@ class Writer:
         for statement in STATEMENTS[kind]:
             self.batch.statements.append((statement, row))
         self.batch.changes.append((seq, kind, text))
+        self.batch.size += len(text) + OVERHEAD
         return seq
 
     def note(self, kind: str, *values: Any) -> None:
@@ -173,17 +160,14 @@ class Writer:
 
     def _finished(self, running: "asyncio.Future[None]") -> None:
         self._running = None
-        loop = asyncio.get_running_loop()
         error = running.exception()
         if error is None:
             self._done()
             # The next one has collected meanwhile.
             self._start()
-        elif isinstance(error, sqlite3.Error):
+        elif isinstance(error, Exception):
             self.error = error
-            loop.call_later(RETRY, self._submit)
-        else:
-            loop.call_exception_handler({"message": "the hub's storage failed", "exception": error})
+            asyncio.get_running_loop().call_later(RETRY, self._submit)
 
     def _done(self) -> None:
         batch, self._writing, self.error = self._writing, None, None
@@ -212,7 +196,7 @@ class Writer:
                 assert self._writing is not None
                 await loop.run_in_executor(self._thread, self._writing.write, self._db)
                 self._done()
-        except sqlite3.Error as error:
+        except Exception as error:
             raise StorageError(f"the hub's storage is not up to date: {error}") from error
         finally:
             self._closed = True
