@@ -279,8 +279,8 @@ class Delivery(RuleBasedStateMachine):
         seen = set()
         for _, payload, qos, _, dup, _ in inbox.got:
             # In a new session it is a new message, wherever it was before.
-            again = payload in seen and payload not in self.renewed
-            assert qos == 0 or dup or not again, "a repetition without DUP"
+            repeated = payload in seen and payload not in self.renewed
+            assert qos == 0 or dup or not repeated, "a repetition without DUP"
             seen.add(payload)
         sent = outgoing.payloads(0)
         assert inbox.payloads(0) == [payload for payload in sent if payload in set(inbox.payloads(0))]
