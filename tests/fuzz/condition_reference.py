@@ -2,6 +2,7 @@
 
 import ast
 import math
+import warnings
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -119,7 +120,9 @@ def _evaluate(words: list[str]) -> bool:
         else:
             folded.append(word)
     try:
-        tree = ast.parse(" ".join(folded), mode="eval")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # True(True) is odd, which is found below
+            tree = ast.parse(" ".join(folded), mode="eval")
     except SyntaxError:
         raise BadConditionError from None
     if any(isinstance(node, ast.Call | ast.Tuple) for node in ast.walk(tree)):
@@ -130,8 +133,8 @@ def _evaluate(words: list[str]) -> bool:
 def _exact(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return value
-    if isinstance(value, float) and not math.isfinite(value):
-        return value
+    if not isinstance(value, int) and not math.isfinite(value):
+        return float(value)
     return Fraction(value)
 
 
