@@ -9,7 +9,7 @@ A program that needs none of them does as well with ``Client(dialer, session=Cli
 """
 
 from headwater.client import Client, send_out
-from headwater.errors import E_AGAIN
+from headwater.errors import E_AGAIN, HeadwaterError
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.spec5 import NO_PROPERTIES
 
@@ -75,8 +75,13 @@ class Client5(Client):
         return status
 
     def disconnect(self, code: int = 0, properties: "Bytes" = NO_PROPERTIES) -> None:
-        """As of ``Client``, with a reason code: ``spec5.DISCONNECT_WITH_WILL`` lets the server publish the will."""
+        """As of ``Client``, with a reason code: ``spec5.DISCONNECT_WITH_WILL`` lets the server publish the will.
+
+        Raises HeadwaterError, and goes on, when there is no such DISCONNECT: E_ARGUMENT or E_TOO_LARGE of the session.
+        """
         if self.connected and send_out(self) == 0:
-            self.session.disconnect(code, properties)
+            bad = self.session.disconnect(code, properties)
+            if bad and bad != E_AGAIN:
+                raise HeadwaterError(bad)
             send_out(self)
         self.close()

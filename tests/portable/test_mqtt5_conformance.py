@@ -6,7 +6,7 @@ Numbers in brackets are the statements'. What 3.1.1 demands as well is in ``test
 
 from pipe import drain, feed, packets
 from states5 import CONNACK5, client5, connack5, made
-from test_client import Dialer
+from test_client import Dialer, raised
 
 from headwater import errors
 from headwater.client5 import Client5
@@ -362,6 +362,9 @@ def test_disconnect_closes_the_transport() -> None:
         dialer = Dialer(ServerSession5())
         client = Client5(dialer, b"c")
         client.connect()
+        # What cannot be said is the caller's error, and the connection goes on.
+        assert raised(client.disconnect, 1) == raised(client.disconnect, 0, 5) == errors.E_ARGUMENT
+        assert client.connected and client.poll() == 0
         client.disconnect(code)
         line = dialer.line()
         last = bytes([0xE0, 1, code]) if code else b"\xe0\x00"
