@@ -2,6 +2,7 @@
 
 import json
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from headwater_spark.fmq_core import load_map, time_text
 from headwater_spark.payload import Parsed, Parser
 from tests.spark.fmq_bytes import NOW_NS, Decimal, Nanoseconds, value
 
-SHARED = Path(__file__).parents[1] / "vectors/fmq.json"
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors/fmq.json").read_text(encoding="utf-8"))
+GOOD = [*VECTORS["values"], *VECTORS["longer_values"]]
 
 
 def parsed(payloads: list[bytes]) -> list[dict[str, Any]]:
@@ -98,6 +100,35 @@ def test_values_of_every_kind() -> None:
     }
     assert is_quick(value(written))
     assert parsed([value(written)]) == one_by_one([value(written)]) == [wanted]
+
+
+def expected(row: dict[str, Any]) -> Any:
+    """The cell of telemetry for a vector; None for what has none."""
+    kind, written = row["type"], row.get("value")
+    if kind in ("None", "List", "Map", "Object"):
+        return None
+    if kind in ("String", "Bool"):
+        return written if kind == "String" else float(written)
+    if kind == "DateTime":
+        return time_text(int(written))
+    number = float(Fraction(int(written), 10**9)) if kind == "Duration" else float(written)
+    return "NaN" if math.isnan(number) else number
+
+
+@pytest.mark.parametrize("row", GOOD, ids=lambda row: row["hex"][:20])
+def test_vector_as_a_value(row: dict[str, Any]) -> None:
+    payload = b"\xe1\x02" + value("x") + bytes.fromhex(row["hex"]) + value("y") + value(1)
+    wanted = expected(row)
+    answer = {"y": 1.0} if wanted is None else {"x": wanted, "y": 1.0}
+    assert parsed([payload]) == one_by_one([payload]) == [answer]
+    # Beside others that are usual.
+    assert parsed([value({"x": 1}), payload]) == [{"x": 1.0}, answer]
+
+
+@pytest.mark.parametrize("row", VECTORS["malformed_values"], ids=lambda row: row["why"])
+def test_malformed_vector_has_no_values(row: dict[str, Any]) -> None:
+    payload = b"\xe1\x01" + value("x") + bytes.fromhex(row["hex"])
+    assert parsed([payload]) == one_by_one([payload]) == [{}]
 
 
 def test_what_is_left_to_the_core() -> None:

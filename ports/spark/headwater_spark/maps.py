@@ -81,7 +81,7 @@ class _Pairs:
         good = (octets[at] == 0xE0) | (some & (count > 0) & (count <= _MAX_PAIRS))
         at = at + np.where(some, 2, 1)
         most = int(count[good].max(initial=0))
-        places = np.empty((4, len(at), most), np.int32)
+        found: list[tuple[Offsets, tuple[Offsets, ...]]] = []
         for k in range(most):
             here = np.flatnonzero(good & (count > k))
             key = at[here] + 2
@@ -90,14 +90,22 @@ class _Pairs:
             value = np.where(fits, key_end, end[here])
             value_end = _ends(data, value)
             fits &= (value_end > value) & (value_end <= end[here])
-            places[:, here, k] = key, key_end, value, value_end
+            found.append((here, (key, key_end, value, value_end)))
             at[here] = np.where(fits, value_end, at[here])
             good[here] &= fits
         good &= at == end
-        there = good[:, None] & (np.arange(most) < count[:, None])
+        count[~good] = 0
         self.good = good
-        self.row = np.repeat(np.arange(len(at)), np.where(good, count, 0))
-        self.key_at, self.key_end, self.at, self.end = (place[there].astype(np.int64) for place in places)
+        self.row = np.repeat(np.arange(len(at)), count)
+        # The first pair of each map.
+        first = np.cumsum(count) - count
+        places = np.empty((4, len(self.row)), np.int64)
+        for k, (here, columns) in enumerate(found):
+            still = good[here]
+            target = first[here[still]] + k
+            for place, column in zip(places, columns, strict=True):
+                place[target] = column[still]
+        self.key_at, self.key_end, self.at, self.end = places
         self.tag = octets[self.at] >> 4
         self.low = octets[self.at] & 15
 
@@ -208,8 +216,10 @@ def read(payloads: Any, wanted: Collection[str]) -> Maps:
     refused |= (bad | (np.arange(len(bad)) >= _MAX_KEYS))[key]
     order = np.argsort(key.astype(np.uint16) if len(bad) <= 0x10000 else key, kind="stable")
     # By key, each in the order of the rows: a key that stands twice in a map stands beside itself.
-    again = (key[order][1:] == key[order][:-1]) & (pairs.row[order][1:] == pairs.row[order][:-1])
-    refused[order[1:][again]] = True
+    row = pairs.row[order]
+    again = row[1:] == row[:-1]
+    if again.any():
+        refused[order[1:][again & (key[order[1:]] == key[order[:-1]])]] = True
 
     head = data.octets[pairs.at]
     text = np.flatnonzero(pairs.tag == STRING)
@@ -217,9 +227,9 @@ def read(payloads: Any, wanted: Collection[str]) -> Maps:
     text_at = pairs.at[text] + 1 + (head[text] & 15)
     strings, bad = _strings(_texts(data, text_at, pairs.end[text]))
     refused[text[bad]] = True
-    pairs.good[pairs.row[refused]] = False
-
-    order = order[pairs.good[pairs.row[order]]]
+    if refused.any():
+        pairs.good[pairs.row[refused]] = False
+        order = order[pairs.good[row]]
     edges = np.searchsorted(key[order], np.arange(min(len(names), _MAX_KEYS) + 1)).tolist()
     index = np.zeros(len(key), np.int64)
     index[text] = np.arange(len(text))
@@ -234,8 +244,8 @@ def read(payloads: Any, wanted: Collection[str]) -> Maps:
             (tag == STRING, lambda at: strings.take(pa.array(index[at]))),
             (times, lambda at: _time_texts(whole[at].view("M8[ns]"))),
         ):
-            at = here[where]
-            if len(at):
+            if where.any():
+                at = here if where.all() else here[where]
                 found.columns.append(Column(name, pairs.row[at], values(at)))
         if name in wanted:
             fits = ((tag == INT) | (tag == _INT_TOO)) & ((exact >= 0) | (pairs.low[here] > 7))
