@@ -61,7 +61,10 @@ CORE = [
     ["headwater.fmq.spec", "headwater.fmq.murmur3"],
     ["headwater.fmq.values", "headwater.fmq.write", "headwater.fmq.message_id", "headwater.fmq.fields"],
     ["headwater.fmq.numbers", "headwater.fmq.decode", "headwater.fmq.encode", "headwater.fmq.names"],
-    ["headwater.fmq.large"],
+    ["headwater.fmq.large", "headwater.fmq.id_table", "headwater.fmq.topics", "headwater.fmq.transitions"],
+    ["headwater.fmq.sender"],
+    ["headwater.fmq.receive"],
+    ["headwater.fmq.session"],
     # So does the link.
     ["headwater.link.crc16", "headwater.link.cobs", "headwater.link.transitions", "headwater.link.ring"],
     ["headwater.link.frame"],
