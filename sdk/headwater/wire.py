@@ -97,23 +97,13 @@ def check_utf8(buf: "Bytes", at: int, end: int) -> int:
 def _character(buf: "Bytes", at: int, end: int) -> int:
     """How many bytes the character at ``at`` takes, which is not ASCII; 0 when it is ill-formed, or U+0000."""
     c = buf[at]
-    if 0xC2 <= c < 0xE0:
-        more = 1
-    elif 0xE0 <= c < 0xF0:
-        more = 2
-    elif 0xF0 <= c < 0xF5:
-        more = 3
-    else:
+    more = 1 if c < 0xE0 else 2 if c < 0xF0 else 3
+    if not 0xC2 <= c < 0xF5 or at + more >= end:
         return 0
-    if at + more >= end:
-        return 0
-    d = buf[at + 1]
-    # The second byte of four leading bytes is bounded more tightly: no overlong form, no surrogate, no U+110000.
-    low = 0xA0 if c == 0xE0 else 0x90 if c == 0xF0 else 0x80
-    high = 0x9F if c == 0xED else 0x8F if c == 0xF4 else 0xBF
-    if not low <= d <= high:
-        return 0
-    for k in range(2, more + 1):
-        if buf[at + k] & 0xC0 != 0x80:
+    c &= 63 >> more
+    for i in range(at + 1, at + more + 1):
+        if buf[i] & 0xC0 != 0x80:
             return 0
-    return more + 1
+        c = c << 6 | buf[i] & 63
+    # An overlong form has no bits where only so many bytes have any; 27 << 11 is where the surrogates are.
+    return 0 if c >> 5 * more + 1 == 0 or c >> 11 == 27 or c > 0x10FFFF else more + 1

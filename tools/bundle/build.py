@@ -20,7 +20,7 @@ from tools import mpy
 from tools.bundle.classes import merge_classes
 from tools.bundle.names import shorten
 from tools.bundle.program import PACKAGE, BundleError, Program, find, load, on_a_board, stored, unique
-from tools.bundle.reach import drop_unused, hidden_names, used_in
+from tools.bundle.reach import contracts, drop_unused, handed_in, hidden_names, used_in
 from tools.bundle.settled import Outside, settle
 
 BOARD_PACKAGE = "headwater_board"
@@ -161,10 +161,15 @@ def build(what: Sequence[str], options: Options | None = None, root: Path = mpy.
     bundle.dropped = drop_unused(program, objects, used)
     bundle.merged = merge_classes(program, objects)
     kept = options.keep | asked.attributes
-    hidden = hidden_names(program, root, kept, options.only_used)
     named = None if used is None or asked.keywords is None else used | asked.keywords
-    outside = Outside(hidden, objects, named, asked.positional)
-    while settled := settle(program, outside):
+    known = contracts(root)
+    while True:
+        # What was settled may mean that something is no longer handed in; and that settles more.
+        taken = handed_in(program, known, objects, kept)
+        hidden = hidden_names(program, [known[name] for name in taken], kept, options.only_used)
+        settled = settle(program, Outside(hidden, objects, named, asked.positional))
+        if not settled:
+            break
         bundle.settled += settled
         bundle.dropped += drop_unused(program, objects, used)
     if not options.texts:

@@ -45,13 +45,15 @@ class Module:
 
 @dataclass
 class Program:
-    """All modules as one body. ``where`` names what each of its globals was called, and where that stands."""
+    """All modules as one body. ``where`` names what each of its globals was called, and where that stands;
+    ``annotated`` are the annotations of attributes, by name."""
 
     body: list[ast.stmt] = field(default_factory=list)
     modules: dict[str, Module] = field(default_factory=dict)
     constants: dict[str, int] = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)
     where: dict[str, str] = field(default_factory=dict)
+    annotated: dict[str, set[str]] = field(default_factory=dict)
 
 
 def unique(module: str, name: str) -> str:
@@ -343,6 +345,8 @@ class _Flatten(ast.NodeTransformer):
         return made or [ast.Pass()]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt | None:
+        name = node.target.attr if isinstance(node.target, ast.Attribute) else ast.unparse(node.target)
+        self.program.annotated.setdefault(name, set()).add(ast.unparse(node.annotation))
         if node.value is None:
             return None
         made = ast.Assign([self.visit(node.target)], self.visit(node.value))

@@ -7,6 +7,7 @@ or stands there in a string; a public one also when nobody says which of them th
 from __future__ import annotations
 
 import ast
+import re
 from array import array
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -33,30 +34,59 @@ def used_in(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
 _BUILT_IN = (array, bytearray, bytes, dict, int, list, memoryview, set, str, tuple, OSError)
 
 
-def hidden_names(program: Program, root: Path, asked: Collection[str], everything: bool) -> Hidden:
+def contracts(root: Path) -> dict[str, ast.ClassDef]:
+    """What objects from outside have to be like, transports, dialers and stores: the classes of ``types.py``."""
+    path = root / PACKAGE / "types.py"
+    body = ast.parse(path.read_text()).body if path.exists() else []
+    return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+
+
+def handed_in(
+    program: Program, known: Mapping[str, ast.ClassDef], public: Collection[str], asked: Collection[str]
+) -> set[str]:
+    """The contracts of what the application can hand in: as an argument, by an attribute, or by way of another."""
+    texts: list[str] = []
+    for node in program.body:
+        members = node.body if isinstance(node, ast.ClassDef) else [node]
+        for member in members:
+            if isinstance(member, ast.FunctionDef) and member.name in {"__init__", *public, *asked}:
+                # Who does not say what he takes may take anything.
+                given = arguments(member)[isinstance(node, ast.ClassDef) :]
+                texts += [" ".join(known) if a.type_comment is None else a.type_comment for a in given]
+    for name in asked:
+        texts += program.annotated.get(name, ())
+    found: set[str] = set()
+    while texts:
+        named = {word for text in texts for word in re.findall(r"\w+", text)} & known.keys()
+        named |= {name for name, node in known.items() for base in node.bases if ast.unparse(base) in named}
+        new = named - found
+        found |= new
+        texts = [ast.unparse(known[name]) for name in new]
+    return found
+
+
+def hidden_names(
+    program: Program, outside: Iterable[ast.ClassDef], asked: Collection[str], everything: bool
+) -> Hidden:
     """Which attributes only the core names: those with an underscore that the application has not ``asked`` for; and
-    when that is ``everything`` that it names, all others too that are only the core's own."""
+    when that is ``everything`` that it names, all others too that are only the core's own, and not of ``outside``."""
     own: set[str] = set()
-    outside = {name for one in _BUILT_IN for name in dir(one)}
-    for path in [root / PACKAGE / "types.py"]:
-        # What is handed in from outside: transports, dialers, stores.
-        if path.exists():
-            contracts = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
-            outside |= {name for node in contracts for member in node.body for name in _owned(member)}
+    foreign = {name for one in _BUILT_IN for name in dir(one)}
+    foreign |= {name for node in outside for member in node.body for name in _owned(member)}
     for node in program.body:
         for part in ast.walk(node):
             if isinstance(part, ast.ClassDef):
                 own |= {name for member in part.body for name in _owned(member)}
             elif isinstance(part, ast.Attribute):
                 if isinstance(part.value, ast.Name) and part.value.id in program.imports:
-                    outside.add(part.attr)
+                    foreign.add(part.attr)
                 elif not isinstance(part.ctx, ast.Load):
                     own.add(part.attr)
 
     def hidden(name: str) -> bool:
         if name in asked or (name.startswith("__") and name.endswith("__")):
             return False
-        return name.startswith("_") or (everything and name in own and name not in outside)
+        return name.startswith("_") or (everything and name in own and name not in foreign)
 
     return hidden
 
