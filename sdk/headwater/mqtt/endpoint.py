@@ -46,8 +46,8 @@ _ANSWERED = const(2)
 _REPEATED = const(3)
 # In the place of a place among the open ids: a message at QoS 2 that has come before.
 _REPETITION = const(-1)
-# What a handler answers when its packet is to be taken again later.
-_LATER = const(1)
+#: What a handler answers when its packet is to be taken again later.
+LATER = const(1)
 
 
 class Endpoint(Sender):
@@ -207,14 +207,14 @@ class Endpoint(Sender):
     def _take(self, p: Packet) -> int:
         """Hand a message to the application and answer it, for which there is room: 0 or E_RX_WINDOW.
 
-        _LATER when the answers before it are to leave first: what they acknowledge does not come again on the next
+        LATER when the answers before it are to leave first: what they acknowledge does not come again on the next
         connection, so that a server which sends more than the window (mosquitto may, when it takes a session up again)
         gets all of it across in the end.
         """
         if p.head & 4:
             i = self._open(p.packet_id)
             if i < 0:
-                return 0 if i == _REPETITION else _LATER if self.tx_end else i
+                return 0 if i == _REPETITION else LATER if self.tx_end else i
             self._deliver(self.on_message, p, i, p.packet_id, self.auto_ack)
         elif p.head & 2:
             _deliver_1(self, p)

@@ -8,7 +8,7 @@ overrides by name.
 from headwater import errors
 from headwater.mqtt import decode5, encode5, spec5
 from headwater.mqtt.decode5 import Packet5, code_of
-from headwater.mqtt.endpoint import Endpoint
+from headwater.mqtt.endpoint import LATER, Endpoint
 from headwater.mqtt.large5 import behind_properties
 from headwater.mqtt.properties import Properties, find, has, number, skip
 from headwater.mqtt.sender import Sender, was_sent
@@ -38,8 +38,6 @@ _LONG_ACK = const(5)
 _ERROR = const(0x80)
 # As in ``endpoint``.
 _ANSWERED = const(2)
-#: What a handler answers when its reply has no room yet.
-LATER = const(1)
 # The longest packet that ``sender.rewrite`` makes.
 _SHORT = const(129)
 _NO_TOPIC = bytearray(0)

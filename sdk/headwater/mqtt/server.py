@@ -6,7 +6,7 @@ It keeps one client's session. Routing between clients is not its affair.
 
 from headwater import errors
 from headwater.mqtt import decode_server, encode, encode_server, spec
-from headwater.mqtt.endpoint import Endpoint
+from headwater.mqtt.endpoint import LATER, Endpoint
 from headwater.mqtt.sender import put_ack
 from headwater.mqtt.topics import check_name
 from headwater.mqtt.transitions import ACCEPT, CLOSING, CONNECTING, FINISH, ONLINE, OPEN, REFUSE, SERVER_TAKES
@@ -27,8 +27,6 @@ SESSION_PRESENT = const(256)
 _MAX_FILTERS = const(64)
 # UNSUBACK.
 _UNSUBACK_SIZE = const(4)
-#: Answers a handler gives when its reply has no room yet.
-_LATER = const(1)
 
 
 class ServerSession(Endpoint):
@@ -173,7 +171,7 @@ class ServerSession(Endpoint):
         if p.code > _MAX_FILTERS or size > len(self.tx):
             return errors.E_RX_TOO_LARGE
         if self.tx_size - self.tx_end < size:
-            return _LATER
+            return LATER
         packet_id = p.packet_id
         n = 0
         turn = self._turn

@@ -12,7 +12,8 @@ from headwater.mqtt import (
     spec5,
 )
 from headwater.mqtt.decode5 import message5
-from headwater.mqtt.endpoint5 import LATER, LIMITS, Endpoint5, block_at, block_start, new_rx, read_limits
+from headwater.mqtt.endpoint import LATER
+from headwater.mqtt.endpoint5 import LIMITS, Endpoint5, block_at, block_start, new_rx, read_limits
 from headwater.mqtt.properties import Properties, find, has, number
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.topics import check_name

@@ -3,7 +3,8 @@
 from headwater import errors
 from headwater.mqtt import decode5, encode5, spec5
 from headwater.mqtt.decode5 import message5
-from headwater.mqtt.endpoint5 import LATER, Endpoint5, block_at, block_has, new_rx, same_text
+from headwater.mqtt.endpoint import LATER
+from headwater.mqtt.endpoint5 import Endpoint5, block_at, block_has, new_rx, same_text
 from headwater.mqtt.properties import Properties, find, has
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.topics import check_name
