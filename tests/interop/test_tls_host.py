@@ -89,8 +89,9 @@ def test_a_client_that_shows_its_certificate(mosquitto: StartBroker, pki: Pki) -
         for own in (pki.client, pki.locked):
             tls = Tls(ca=pki.ca.cert, cert=own.cert, key=own.key, key_password="open sesame")
             asyncio.run(exchange(Client(HOST, broker.port, tls=tls)))
-        # With TLS 1.3 the server says so when our side of the handshake is over.
-        with pytest.raises(MqttConnectionError, match="certificate required"):
+        # With TLS 1.3 the server says so when our side of the handshake is over, and closes. By then we may have sent
+        # CONNECT, and the reset that answers it may be all that we get to see.
+        with pytest.raises(MqttConnectionError, match=r"certificate required|reset by peer|Broken pipe"):
             connect(broker.port, tls=Tls(ca=pki.ca.cert))
 
 
