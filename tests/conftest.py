@@ -81,6 +81,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
 
     scheduling = LoadScopeScheduling(config, log)
+    assert hasattr(scheduling, "_split_scope"), "this xdist forms its groups in another way"
     scheduling._split_scope = scope
     return scheduling
 
