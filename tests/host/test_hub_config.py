@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import sys
 import tempfile
 from dataclasses import fields
 from ipaddress import ip_network
@@ -150,6 +151,12 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     assert [line.partition(": ")[0] for line in lines] == [
         f"{path}, line {n}" for n in (1, 8, 10, 13, 25, 26)
     ]
+
+
+def test_where_nothing_reads_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tomllib" if sys.version_info >= (3, 11) else "tomli", None)
+    with pytest.raises(ConfigError, match=r"pip install 'headwater\[gateway\]'"):
+        load(write(tmp_path, WHOLE))
 
 
 @settings(deadline=None, max_examples=200)

@@ -172,3 +172,25 @@ def test_nothing_that_was_committed_is_lost_and_nothing_is_there_by_half(tmp_pat
     assert seen["stored"] > 500, seen
     assert seen["acked"] > 500, seen
     assert seen["dead"], seen
+
+
+MAKER = "import sys; from headwater_host.hub.storage import Store; Store.open(sys.argv[1])"
+
+
+def test_a_file_that_was_just_being_made(tmp_path: Path) -> None:
+    """Killed as soon as there is a file, at whatever point of making it."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    for n in range(5):
+        path = tmp_path / f"{n}.db"
+        process = subprocess.Popen([sys.executable, "-c", MAKER, str(path)], env=environment)
+        while not path.exists() and process.poll() is None:
+            pass
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+        async def use(path: Path) -> None:
+            store = Store.open(path)
+            store.register("t")
+            await store.close()
+
+        asyncio.run(use(path))

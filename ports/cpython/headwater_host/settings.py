@@ -62,8 +62,12 @@ def seconds(value: object) -> float:
 
 
 def read_toml(source: str) -> dict[str, Any]:
-    """The values of a TOML text. Raises ValueError and RecursionError."""
-    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    """The values of a TOML text. Raises ValueError and RecursionError; ConfigError when nothing here reads TOML."""
+    try:
+        toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    except ImportError as error:
+        text = "before Python 3.11, TOML needs a package of its own: pip install 'headwater[gateway]'"
+        raise ConfigError(text) from error
     values: dict[str, Any] = toml.loads(source)
     return values
 
