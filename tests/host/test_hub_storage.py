@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headwater_host.hub.errors import RefusedError, StorageError
-from headwater_host.hub.storage import DEAD, Limits, Message, Store, Subscription
+from headwater_host.hub.storage import DEAD, Limits, Message, Store, Subscription, backlog, statistics
 from headwater_host.hub.storage import store as storage
 from tests.host.hub_storage import NOW, SECOND, ident, ids, put, synced, with_store
 
@@ -50,10 +50,15 @@ def test_topics_are_bounded(tmp_path: Path) -> None:
         with pytest.raises(RefusedError, match="2 topics") as caught:
             store.register("c")
         assert caught.value.reason == 0x97
+        assert store.names.match("#") == ["a", "b"]
         store.unregister("a")
         store.register("c")
 
+    async def later(store: Store) -> None:
+        assert sorted(store.names.match("+")) == ["b", "c"]
+
     with_store(tmp_path / "hub.db", Limits(topics=2))(run)
+    with_store(tmp_path / "hub.db", Limits(topics=1))(later)
 
 
 def test_an_unregistered_topic_is_gone_with_all_that_is_in_it(tmp_path: Path) -> None:
@@ -315,7 +320,7 @@ def test_a_group_begins_with_the_oldest_message_or_now(tmp_path: Path) -> None:
 
 
 def test_what_comes_back_goes_out_first_and_in_the_end_to_the_dead_letters(tmp_path: Path) -> None:
-    limits = Limits(tries=3)
+    limits = Limits(tries=3, topics=1)
 
     async def first(store: Store) -> None:
         store.register("t")
@@ -341,6 +346,7 @@ def test_what_comes_back_goes_out_first_and_in_the_end_to_the_dead_letters(tmp_p
         store.ack("g", "t", 0, last)
         assert not taken(store)
         assert store.dead == 1
+        assert DEAD + "t" in store.names
 
     async def third(store: Store) -> None:
         assert not store.topics["t"].count
@@ -505,6 +511,32 @@ def test_sessions_come_back(tmp_path: Path) -> None:
 
     for test in (first, second, third):
         with_store(tmp_path / "hub.db")(test)
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def test_statistics(tmp_path: Path) -> None:
+    async def run(store: Store) -> None:
+        store.register("t", 2)
+        store.attach("g", "t")
+        store.attach("h", "t")
+        seqs = [put(store, "t", n, b"x" * 33, process=0) for n in range(6)]
+        put(store, "t", 9, b"y" * 33, process=1, retain=True)
+        put(store, "t", 9, process=1)
+        assert statistics(store)["unwritten_bytes"] > 700
+        await synced(store)
+        taken(store)
+        store.ack("g", "t", 0, seqs[0])
+        store.ack("g", "t", 0, seqs[3])
+        assert backlog(store) == {("t", "g"): 5, ("t", "h"): 7}
+        assert statistics(store) == {
+            "topics": 1, "messages": 7, "message_bytes": 700, "retained_messages": 1, "sessions": 0,
+            "sequence": store.durable, "unwritten_bytes": 0, "write_error": 0, "commits_total": 1,
+            "duplicates_total": 1, "dead_letters_total": 0, "dropped_total": 0, "damaged_total": 0,
+        }  # fmt: skip
+
+    with_store(tmp_path / "hub.db")(run)
 
 
 # -- following ---------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 ``topic``       a topic's queues and groups, and the limits of all
 ``queues``      one queue's messages as numbers; how far a group is in it
 ``records``     a message, a change, and how they stand in the file
+``statistics``  numbers for metrics
 ``writer``      changes of one turn of the event loop as one transaction, in a thread
 ``restore``     what a file holds, back into memory
 ``follow``      the changes in order, for a replica
@@ -15,7 +16,19 @@
 
 from headwater_host.hub.storage.records import Change, Message
 from headwater_host.hub.storage.sessions import Session, Subscription
+from headwater_host.hub.storage.statistics import backlog, statistics
 from headwater_host.hub.storage.store import Delivery, Store
 from headwater_host.hub.storage.topic import DEAD, Limits
 
-__all__ = ["DEAD", "Change", "Delivery", "Limits", "Message", "Session", "Store", "Subscription"]
+__all__ = [
+    "DEAD",
+    "Change",
+    "Delivery",
+    "Limits",
+    "Message",
+    "Session",
+    "Store",
+    "Subscription",
+    "backlog",
+    "statistics",
+]

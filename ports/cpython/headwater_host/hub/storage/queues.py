@@ -50,6 +50,10 @@ class Queue:
         at = bisect_right(self._seqs, seq, self._head)
         return self._seqs[at : at + limit].tolist()
 
+    def behind(self, seq: int) -> int:
+        """How many messages are behind a sequence number."""
+        return len(self._seqs) - bisect_right(self._seqs, seq, self._head)
+
     def older_than(self, time_ns: int, limit: int) -> int:
         """The last of the oldest messages, at most ``limit`` of them, that came before a time; 0 for none."""
         second, at = time_ns // _SECOND, self._head

@@ -30,7 +30,7 @@ from headwater_host.hub.storage.records import COLUMNS, OVERHEAD, Change, Messag
 from headwater_host.hub.storage.sessions import Sessions
 from headwater_host.hub.storage.topic import DEAD, Limits, Topic
 from headwater_host.hub.storage.writer import Batch, Writer
-from headwater_host.hub.topics import check_topic
+from headwater_host.hub.topics import Names, check_topic
 
 _SECOND = 1_000_000_000
 #: Messages that are read from the file in one query.
@@ -58,6 +58,8 @@ class Store:
         self._writer = Writer(file.writer, restore.last_seq(file.reader), self._settle, self._written)
         self.sessions = Sessions(self._writer)
         self.topics: dict[str, Topic] = {}
+        #: The topics, to be found by filter.
+        self.names = Names(limits.topics)
         self.retained: dict[str, Message] = {}
         #: Called after each commit with the messages that can be handed out now.
         self.on_commit: Callable[[list[Message]], None] = lambda stored: None
@@ -106,6 +108,7 @@ class Store:
                 self._followed = value
         for number, name, queues in restore.rows(file, "register"):
             names[number] = name
+            self.names.add(name, anyway=True)
             self.topics[name] = Topic(name, number, queues)
         try:
             for seq, number, queue, size, time_ns in restore.index(self._reader):
@@ -198,14 +201,15 @@ class Store:
             raise RefusedError(IMPLEMENTATION_ERROR, text)
         if topic is not None and queues == len(topic.queues):
             return False
-        if topic is None and len(self.topics) >= self.limits.topics:
-            raise RefusedError(QUOTA_EXCEEDED, f"there are {len(self.topics)} topics already")
+        self.names.add(name)
         self._register(name, queues)
         return True
 
     def _register(self, name: str, queues: int) -> Topic:
         topic = self.topics.get(name)
         if topic is None:
+            # A dead-letter topic needs nobody's leave: there are no more of them than of others.
+            self.names.add(name, anyway=True)
             topic = self.topics[name] = Topic(name, self._writer.seq + 1, queues)
         fresh = Topic(name, 0, queues).queues[len(topic.queues) :]
         topic.queues += fresh
@@ -221,6 +225,7 @@ class Store:
         topic = self.topics.pop(name, None)
         if topic is None:
             return False
+        self.names.remove(name)
         for queue in topic.queues:
             for seq in queue.drop_through(queue.last):
                 self._uncache(seq, self._cache.get(seq))
