@@ -12,6 +12,7 @@ import vectors
 
 from tests.fuzz import (
     target_buffers,
+    target_fmq,
     target_hub,
     target_journal,
     target_link,
@@ -25,13 +26,14 @@ CORPUS = Path(__file__).parent / "corpus"
 
 @dataclass(frozen=True)
 class Target:
-    """``run`` takes an input of up to ``longest`` bytes. ``vectors`` are the files whose packets are seeds, too, each
+    """``run`` takes an input of up to ``longest`` bytes. ``vectors`` are the files whose ``rows`` are seeds, too, each
     behind ``front``; ``shares`` is the target whose corpus this one has as well."""
 
     name: str
     run: Callable[[bytes], None]
     longest: int = 400
     vectors: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ("packets",)
     front: bytes = b""
     shares: str = ""
 
@@ -39,10 +41,11 @@ class Target:
         """Named inputs to begin with: those of ``corpus``, and the shared test vectors that are not too long."""
         found = read_corpus(self.shares) | read_corpus(self.name)
         for file in self.vectors:
-            for row in vectors.load(file)["packets"]:
+            content = vectors.load(file)
+            for row in (row for section in self.rows for row in content[section]):
                 packet = vectors.unhex(row["hex"])
                 if len(packet) < self.longest:
-                    found[row["name"]] = self.front + packet
+                    found[row.get("name", row["hex"])] = self.front + packet
         return found
 
 
@@ -90,6 +93,14 @@ TARGETS = {
         Target("link-frames", target_link.frames, longest=600),
         Target("link-session", target_link.link_session, longest=800),
         Target("link-pair", target_link.link_pair, longest=800),
+        Target(
+            "fmq-values",
+            target_fmq.value,
+            vectors=("fmq",),
+            rows=("values", "longer_values", "malformed_values"),
+            front=b"\x20",
+        ),
+        Target("fmq-frames", target_fmq.frame, vectors=("fmq",), rows=("frames", "malformed_frames")),
         Target("hub-conditions", target_hub.condition, longest=200),
     )
 }
