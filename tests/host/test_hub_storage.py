@@ -361,6 +361,34 @@ def test_what_comes_back_goes_out_first_and_in_the_end_to_the_dead_letters(tmp_p
         with_store(tmp_path / "hub.db", limits)(test)
 
 
+def test_what_was_trimmed_meanwhile_does_not_come_back(tmp_path: Path) -> None:
+    async def run(store: Store) -> None:
+        store.register("t")
+        store.attach("g", "t")
+        old, new = put(store, "t", 1), put(store, "t", 2, time_ns=NOW + 200 * SECOND)
+        await synced(store)
+        assert taken(store) == [old, new]
+        store.give_back("g", "t", 0, [old, new], time_ns=NOW)
+        store.trim(NOW + 200 * SECOND)
+        assert taken(store) == [new]
+        assert not store.ack("g", "t", 0, old)
+        store.rewind("g", "t", 0)
+        store.rewind("g", "t", 0)
+        assert taken(store) == [new]
+        put(store, "t", 3, time_ns=NOW + 200 * SECOND)
+        store.trim(NOW + 900 * SECOND)
+        assert not store.give_back(
+            "g", "t", 0, [new], time_ns=NOW
+        )  # the last try, but there is nothing to bury
+        assert not taken(store)
+        assert not store.damaged
+        assert not store.dead
+        await synced(store)
+        assert not store.topics["t"].count
+
+    with_store(tmp_path / "hub.db", Limits(age=100, tries=2))(run)
+
+
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 

@@ -79,8 +79,7 @@ class Position:
     """How far a group is in a queue.
 
     Up to ``floor`` all is acknowledged; behind it, what is in ``taken``. ``pending`` was handed out and is not
-    acknowledged; what of that came back is in ``returned`` and goes out again first. ``tries`` counts how often a
-    message came back.
+    acknowledged: True for what came back and goes out again first. ``tries`` counts how often a message came back.
     """
 
     __slots__ = ("_cursor", "_returned", "_written", "pending", "taken", "tries")
@@ -88,7 +87,7 @@ class Position:
     def __init__(self, floor: int, taken: "set[int] | None" = None, tries: "dict[int, int] | None" = None):
         self.taken = taken or set()
         self.tries = tries or {}
-        self.pending: OrderedDict[int, None] = OrderedDict()
+        self.pending: OrderedDict[int, bool] = OrderedDict()
         self._returned: list[int] = []
         self._cursor = floor
 
@@ -103,11 +102,11 @@ class Position:
         while self._returned and len(found) < limit:
             seq = heappop(self._returned)
             # It may have been acknowledged late, or trimmed meanwhile.
-            if seq in self.pending:
-                if seq in queue:
-                    found.append(seq)
-                else:
-                    self.forget(seq)
+            if seq not in queue:
+                self.ack(seq)
+            elif self.pending.get(seq):
+                self.pending[seq] = False
+                found.append(seq)
         while len(found) < limit:
             fresh = queue.after(self._cursor, limit - len(found))
             for seq in fresh:
@@ -115,7 +114,7 @@ class Position:
                     return found
                 self._cursor = seq
                 if seq not in self.taken:
-                    self.pending[seq] = None
+                    self.pending[seq] = False
                     found.append(seq)
             if not fresh:
                 break
@@ -130,14 +129,11 @@ class Position:
         self.tries.pop(seq, None)
         return True
 
-    def forget(self, seq: int) -> None:
-        """A message that was handed out is not there any more."""
-        self.ack(seq)
-
     def give_back(self, seq: int) -> int:
         """A message was not acknowledged and goes out again: how often that happened; 0 when it was not open."""
-        if seq not in self.pending or seq in self._returned:
+        if self.pending.get(seq) is not False:
             return 0
+        self.pending[seq] = True
         heappush(self._returned, seq)
         self.tries[seq] = self.tries.get(seq, 0) + 1
         return self.tries[seq]
@@ -146,6 +142,7 @@ class Position:
         """Everything that is open goes out again, and counts no try: nobody failed."""
         self._returned = list(self.pending)
         heapify(self._returned)
+        self.pending = OrderedDict.fromkeys(self.pending, True)
 
     def settle(self) -> tuple[int, list[int], dict[int, int]]:
         """What is to be kept: floor, what is acknowledged behind it, and the tries."""

@@ -431,7 +431,7 @@ class Store:
             if tries:
                 self._moved[found, queue, group] = None
                 self._writer.wake()
-            if tries >= self.limits.tries and not found.is_dead:
+            if tries >= self.limits.tries and not found.is_dead and seq in found.queues[queue]:
                 self._bury(found, seq, time_ns)
                 position.ack(seq)
                 dead.append(seq)
