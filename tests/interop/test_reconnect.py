@@ -439,8 +439,12 @@ def test_the_threads_of_a_blocking_client_wait_through_it(mosquitto: StartBroker
             got.append(message.payload)
             came.notify_all()
 
-    with blocking.Client(HOST, broker.port, reconnect=QUICK, timeout=WAIT_S, on_message=on_message) as client:
+    said: list[MqttError | None] = []
+    with blocking.Client(
+        HOST, broker.port, reconnect=QUICK, timeout=WAIT_S, on_message=on_message, on_connection=said.append
+    ) as client:
         client.subscribe("threads", 1)
+        assert client.granted == {"threads": 1}
         client.publish("threads", "before", 1)
         broker.stop()
         deadline = time.monotonic() + WAIT_S
@@ -456,6 +460,8 @@ def test_the_threads_of_a_blocking_client_wait_through_it(mosquitto: StartBroker
             # What went out before the new subscription did not come back.
             assert came.wait_for(lambda: got and got[-1] == b"after", WAIT_S)
         assert got[0] == b"before"
+    assert isinstance(said[0], MqttConnectionError)
+    assert said[-1] is None
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

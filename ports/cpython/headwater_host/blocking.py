@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from headwater import errors
 from headwater_host import aio
-from headwater_host.errors import MqttConnectionError, MqttReentrantError, MqttTimeoutError
+from headwater_host.errors import MqttConnectionError, MqttError, MqttReentrantError, MqttTimeoutError
 from headwater_host.messages import Message, Payload
 from headwater_host.properties import Properties
 
@@ -38,13 +38,16 @@ class Client:
     """``headwater_host.aio.Client`` for threads: the same options, methods and errors.
 
     ``with`` connects and disconnects; ``connect`` and ``disconnect`` do the same. After a lost connection ``connect``
-    may be called again: the session goes on. A client that is still connected when the interpreter exits says
-    DISCONNECT then.
+    may be called again: the session goes on. With ``reconnect=True`` the client does so itself, and the threads that
+    are in ``publish``, ``get`` or ``messages`` wait through it. A client that is still connected when the interpreter
+    exits says DISCONNECT then.
 
     ``on_message(client, message)`` is called for each message, one at a time, in a thread of its own; what it raises is
     logged. With it, ``get`` and ``messages`` have nothing to give.
 
-    On the loop's thread, where handlers of ``logger`` run, a call would wait for itself: it raises MqttReentrantError.
+    ``on_connection(error)`` is called when the connection is lost (why) and when it is there again (None), on the
+    loop's thread. There, where handlers of ``logger`` run as well, a call would wait for itself: it raises
+    MqttReentrantError.
     """
 
     def __init__(
@@ -53,9 +56,11 @@ class Client:
         port: int | None = None,
         *,
         on_message: "Callable[[Client, Message], object] | None" = None,
+        on_connection: "Callable[[MqttError | None], object] | None" = None,
         **options: Any,
     ):
         self._client = aio.Client(hostname, port, **options)
+        self._client.on_connection = on_connection
         self._on_message = on_message
         self._delivering = threading.Lock()
         self._connecting = threading.Lock()
@@ -120,6 +125,11 @@ class Client:
     def server_properties(self) -> Properties:
         """What the server said of itself in CONNACK (MQTT 5.0)."""
         return self._client.server_properties
+
+    @property
+    def granted(self) -> dict[str, int]:
+        """As of ``aio.Client``."""
+        return self._client.granted
 
     @property
     def disconnect_properties(self) -> Properties | None:
