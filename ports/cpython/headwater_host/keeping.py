@@ -291,7 +291,7 @@ class Keeping:
         return self.connection
 
     async def _reached(self, deadline: float) -> Connection:
-        """The connection, once there is one. Raises MqttTimeoutError when there is none in time; and as ``_current``."""
+        """The connection, once there is one. Raises MqttTimeoutError when there is none in time, and what ended it."""
         loop = asyncio.get_running_loop()
         while (connection := self._current()) is None:
             waiter: asyncio.Future[None] = loop.create_future()
