@@ -243,6 +243,14 @@ def test_with_a_byte_behind_it_is_not_one_frame() -> None:
         assert decode_all([data + b"\xc0"]) == [{"error": {"reason": "bad_body_length", "offset": len(data)}}]
 
 
+def test_lengths_that_reach_far_beyond_the_data() -> None:
+    bodies = [b"\x12\xff\xff", b"\x11\xff", b"\x61\xff", value("a") + b"\xd1\x08\x11\xff", b"\x30"]
+    for body in bodies:
+        for head in (0x30, 0xB0):
+            data = built(head, message_id(), body)
+            assert decode_all([data]) == [of_core(data)]
+
+
 @pytest.mark.parametrize("body", [None, b"", value("a") + b"\xd0x"])
 def test_every_first_byte(body: bytes | None) -> None:
     frames = [built(head, message_id(), body) for head in range(256)]
@@ -298,7 +306,7 @@ tags = st.one_of(
 correlations = st.one_of(
     st.integers(-1, 1 << 65).map(value),
     ids,
-    st.sampled_from([b"\x32\x01\x00", b"\xa0", value(Nanoseconds(9, 1))]),
+    st.sampled_from([b"\x32\x01\x00", b"\xa0", b"\xa1\x01\x03\x31\x01", value(Nanoseconds(9, 1))]),
 )
 bodies = st.builds(
     lambda *parts: b"".join(parts),

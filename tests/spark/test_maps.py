@@ -104,7 +104,8 @@ def test_values_of_every_kind() -> None:
 
 def expected(row: dict[str, Any]) -> Any:
     """The cell of telemetry for a vector; None for what has none."""
-    kind, written = row["type"], row.get("value")
+    kind: str = row["type"]
+    written: Any = row.get("value")
     if kind in ("None", "List", "Map", "Object"):
         return None
     if kind in ("String", "Bool"):

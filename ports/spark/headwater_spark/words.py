@@ -29,8 +29,3 @@ class Data:
         """The integers of ``size`` bytes (0 to 8) that begin at ``at``."""
         result: Words = self._words[at] & _MASKS[size]
         return result
-
-    def is_shortest(self, at: Offsets, size: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Whether these integers have no zero byte too many; one of no bytes has not."""
-        result: npt.NDArray[np.bool_] = (size == 0) | (self.octets[at + size - 1] != 0)
-        return result
