@@ -243,6 +243,14 @@ def test_with_a_byte_behind_it_is_not_one_frame() -> None:
         assert decode_all([data + b"\xc0"]) == [{"error": {"reason": "bad_body_length", "offset": len(data)}}]
 
 
+@pytest.mark.parametrize("correlation", [b"\xa1\x01\x03\x31\x01", b"\x39\x00", b"\xa0\x00\xb8" + b"\xff" * 8])
+def test_correlations_that_are_none(correlation: bytes) -> None:
+    data = consumeresp(message_id(), b"x", correlation, "a")
+    (answer,) = decode_all([data])
+    assert "error" in answer
+    assert answer == of_core(data)
+
+
 def test_lengths_that_reach_far_beyond_the_data() -> None:
     bodies = [b"\x12\xff\xff", b"\x11\xff", b"\x61\xff", value("a") + b"\xd1\x08\x11\xff", b"\x30"]
     for body in bodies:
