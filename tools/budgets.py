@@ -53,6 +53,19 @@ from headwater.client import Client
 from headwater.mqtt.session5 import ClientSession5
 client = Client(Dialer(b"\\x20\\x03\\0\\0\\0"), session=ClientSession5(b"board", {_SIZES}))
 """
+# What examples/device/uptime.py does, at 5.0, and at a version that is chosen when it runs.
+_UPTIME5 = f"""{_CLIENT5}
+client.on_message = lambda message: print(message.topic_text(), message.payload_bytes())
+def go_on():
+    client.subscribe(b"commands", 1)
+    while client.wait(1000) == 0:
+        client.publish(b"uptime", b"1", 1)
+"""
+_UPTIME_ANY = f"""{_UPTIME5}
+from headwater.mqtt.session import ClientSession
+from headwater.mqtt.session31 import ClientSession31
+VERSIONS = {{3: ClientSession31, 4: ClientSession, 5: ClientSession5}}
+"""
 _KEEPER = f"{_CLIENT}from headwater.keeper import Keeper\nkeeper = Keeper(client)\n"
 _CLIENT_5 = ("headwater.client", "headwater.mqtt.session5")
 _ALL = (*_CLIENT_5, "headwater.mqtt.session31")
@@ -69,6 +82,8 @@ PARTS: Mapping[str, Part] = {
     "bundle: client of 5.0": Part(_CLIENT_5, _CLIENT5),
     "bundle: client of 3.1, 3.1.1 and 5.0": Part(_ALL, _CLIENT5),
     "bundle: what uptime.py uses": Part(("examples/device/uptime.py",), _CLIENT, options=_UPTIME),
+    "bundle: the same at 5.0": Part((), _UPTIME5, options=_UPTIME),
+    "bundle: the same at 3.1, 3.1.1 and 5.0": Part((), _UPTIME_ANY, options=_UPTIME),
 }
 
 _MEASURE = """
