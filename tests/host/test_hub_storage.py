@@ -61,6 +61,40 @@ def test_topics_are_bounded(tmp_path: Path) -> None:
     with_store(tmp_path / "hub.db", Limits(topics=1))(later)
 
 
+def test_queues_and_the_places_of_groups_are_bounded(tmp_path: Path) -> None:
+    def full(store: Store) -> None:
+        """There is room for one more queue, and for three more places, and no more than that."""
+        with pytest.raises(RefusedError, match="there are 5 queues already") as caught:
+            store.register("c", 2)
+        assert caught.value.reason == 0x97
+        with pytest.raises(RefusedError, match="there are 5 queues"):
+            store.register("a", 5)
+        assert "c" not in store.names
+        assert store.attach("h", "a")
+        with pytest.raises(RefusedError, match="groups are in 6 queues already"):
+            store.attach("i", "b")
+        with pytest.raises(RefusedError, match="groups are in 6 queues already"):
+            store.register("a", 4)
+        store.detach("h", "a")
+
+    async def first(store: Store) -> None:
+        store.register("a", 1)
+        store.attach("g", "a")
+        store.register("a", 3)
+        store.register("b", 2)
+        store.register("c", 1)
+        store.attach("g", "c")
+        store.unregister("c")
+        full(store)
+
+    async def second(store: Store) -> None:
+        full(store)
+
+    limits = Limits(all_queues=6, places=6)
+    with_store(tmp_path / "hub.db", limits)(first)
+    with_store(tmp_path / "hub.db", limits)(second)
+
+
 def test_an_unregistered_topic_is_gone_with_all_that_is_in_it(tmp_path: Path) -> None:
     async def first(store: Store) -> None:
         store.register("t", 2)

@@ -193,6 +193,8 @@ METRICS = {
 LIMITS = {
     "topics": Key(_COUNT, _many),
     "queues": Key("a whole number from 1 to 65536", whole(1, 65536)),
+    "all_queues": Key(_COUNT, _many),
+    "places": Key(_COUNT, _many),
     "topic_messages": Key(_COUNT, _many),
     "topic_bytes": Key(_SIZE, _size),
     "bytes": Key(_SIZE, _size),

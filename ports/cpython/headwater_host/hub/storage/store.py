@@ -76,6 +76,7 @@ class Store:
         self._moved: dict[tuple[Topic, int, str], None] = {}
         #: The last id that was forgotten in this turn; the last change that is not kept any more.
         self._forgotten = self._followed = 0
+        self._queues = self._places = 0
         self._load()
 
     @classmethod
@@ -110,6 +111,7 @@ class Store:
             names[number] = name
             self.names.add(name, anyway=True)
             self.topics[name] = Topic(name, number, queues)
+            self._queues += queues
         try:
             for seq, number, queue, size, time_ns in restore.index(self._reader):
                 self.topics[names[number]].append(queue, seq, size, time_ns)
@@ -117,6 +119,7 @@ class Store:
             for group, number, queue, floor, taken, tries in restore.rows(file, "position"):
                 topic = self.topics[names[number]]
                 places = topic.groups.setdefault(group, [Position(0) for _ in topic.queues])
+                self._places += 1
                 places[queue] = Position(floor, set(taken), {int(seq): n for seq, n in tries.items()})
             for kind in ("client", "session", "subscribe", "hold"):
                 for values in restore.rows(file, kind):
@@ -201,18 +204,28 @@ class Store:
             raise RefusedError(IMPLEMENTATION_ERROR, text)
         if topic is not None and queues == len(topic.queues):
             return False
+        before, groups = (len(topic.queues), len(topic.groups)) if topic else (0, 0)
+        self._check_many(queues - before, (queues - before) * groups)
         self.names.add(name)
         self._register(name, queues)
         return True
+
+    def _check_many(self, queues: int, places: int) -> None:
+        if self._queues + queues > self.limits.all_queues:
+            raise RefusedError(QUOTA_EXCEEDED, f"there are {self._queues} queues already")
+        if self._places + places > self.limits.places:
+            raise RefusedError(QUOTA_EXCEEDED, f"groups are in {self._places} queues already")
 
     def _register(self, name: str, queues: int) -> Topic:
         topic = self.topics.get(name)
         if topic is None:
             # A dead-letter topic needs nobody's leave: there are no more of them than of others.
             self.names.add(name, anyway=True)
-            topic = self.topics[name] = Topic(name, self._writer.seq + 1, queues)
+            topic = self.topics[name] = Topic(name, self._writer.seq + 1, 0)
         fresh = Topic(name, 0, queues).queues[len(topic.queues) :]
         topic.queues += fresh
+        self._queues += len(fresh)
+        self._places += len(fresh) * len(topic.groups)
         self._writer.change("register", topic.number, name, queues)
         for group, positions in topic.groups.items():
             while len(positions) < queues:
@@ -230,6 +243,8 @@ class Store:
             for seq in queue.drop_through(queue.last):
                 self._uncache(seq, self._cache.get(seq))
         self.bytes -= topic.bytes
+        self._queues -= len(topic.queues)
+        self._places -= len(topic.queues) * len(topic.groups)
         self._unretain(name)
         self._writer.batch.retained.pop(topic.number, None)
         self._writer.change("unregister", topic.number)
@@ -366,10 +381,13 @@ class Store:
     # -- consumer groups ---------------------------------------------------------------------------------------------
 
     def attach(self, group: str, topic: str, *, from_now: bool = False) -> bool:
-        """Have a group consume a topic, from its oldest message or from now: whether that is new."""
+        """Have a group consume a topic, from its oldest message or from now: whether that is new. Raises
+        RefusedError."""
         found = self._topic(topic)
         if group in found.groups:
             return False
+        self._check_many(0, len(found.queues))
+        self._places += len(found.queues)
         floor = self._writer.seq if from_now else 0
         found.groups[group] = [Position(floor) for _ in found.queues]
         for queue in range(len(found.queues)):
@@ -382,6 +400,7 @@ class Store:
         found = self.topics.get(topic)
         if found is None or found.groups.pop(group, None) is None:
             return False
+        self._places -= len(found.queues)
         self._writer.change("detach", group, found.number)
         if found.groups:
             for queue in range(len(found.queues)):

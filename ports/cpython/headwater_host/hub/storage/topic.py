@@ -13,8 +13,11 @@ class Limits:
     """What is kept, and for how long. Bytes are those of payloads, ids, and 64 for each message."""
 
     topics: int = 100_000
-    #: Of one topic.
+    #: Of one topic, and of all of them.
     queues: int = 1024
+    all_queues: int = 200_000
+    #: Queues that groups are in: each group counts each queue of its topics.
+    places: int = 200_000
     topic_messages: int = 1_000_000
     topic_bytes: int = 1 << 30
     #: Of all topics.

@@ -1,0 +1,208 @@
+"""A client's connection: bytes into whole frames, frames out, and its bounds. What frames mean is the broker's affair."""
+
+import asyncio
+import logging
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from headwater.errors import E_RX_TOO_LARGE
+from headwater.fmq.decode import Frame, fields, header, message
+from headwater.fmq.message_id import MORE, id_end
+from headwater_host.hub import access, frames
+from headwater_host.hub.errors import (
+    MALFORMED,
+    PACKET_TOO_LARGE,
+    PROTOCOL_ERROR,
+    UNSPECIFIED,
+    RefusedError,
+)
+
+if TYPE_CHECKING:
+    from headwater_host.hub.broker import Broker
+    from headwater_host.hub.clients import Client
+
+#: The longest body of a frame before AUTH has been accepted.
+STRANGERS_FRAME = 64 << 10
+
+_logger = logging.getLogger("headwater.hub")
+
+
+class Connection(asyncio.Protocol):
+    """One connection.
+
+    Bytes are read into a buffer that grows up to the frame that is coming, whose size is bounded before it is read. While
+    the peer does not read what it is sent, nothing is read from it, and ``writable`` is false; so what is kept for it is
+    bounded by ``unread`` and the answers to one read.
+    """
+
+    def __init__(self, broker: "Broker"):
+        self._broker = broker
+        self._loop = broker.loop
+        self._frame = Frame(b"", min(STRANGERS_FRAME, broker.config.clients.frame))
+        self._rest = bytearray()
+        # With fewer bytes than that there is nothing new to see.
+        self._need = 0
+        self._out: list[bytes] = []
+        self._holds = 0
+        self._transport: asyncio.Transport | None = None
+        #: Who it is, once AUTH is accepted; the id of that AUTH, as soon as it has come.
+        self.client: Client | None = None
+        self.auth_id = b""
+        self.user: str | None = None
+        self.peer: access.Address = ip_address("127.0.0.1")
+        #: Seconds of silence after which it is given up.
+        self.patience = 0.0
+        #: By the loop's clock: when something came last, since when nothing can be written, when it was closed.
+        self.heard = self._loop.time()
+        self.stuck: float | None = None
+        self.closed: float | None = None
+
+    # -- asyncio's side ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody is there."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=self._broker.config.clients.unread)
+        name = transport.get_extra_info("peername")
+        if name:
+            self.peer = access.address(name[0])
+        self._broker.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody is there any more."""
+        self._end()
+        self._broker.gone(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not read."""
+        self.stuck = self._loop.time()
+        self.hold()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self.stuck = None
+        self.release()
+        if self.client is not None and self.closed is None:
+            self._broker.writable(self.client)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came."""
+        self.heard = self._loop.time()
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._need:
+                return
+            data = bytes(self._rest)
+            self._rest.clear()
+        self._parse(data)
+
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def _parse(self, data: bytes) -> None:
+        f = self._frame
+        f.buf = f.value.buf = data
+        at, end = 0, len(data)
+        need = 0
+        while at < end and not self._holds and self.closed is None:
+            stop = message(f, at, end)
+            if stop <= 0:
+                stop = header(f, at, end)
+                if stop == MORE or stop > end:
+                    need = 1 + end - at if stop == MORE else stop - at
+                    break
+                bad = stop if stop < 0 else fields(f)
+                if bad:
+                    self._malformed(bad, data, at)
+                    return
+            at = stop
+            self._dispatch(f)
+        if at < end and self.closed is None:
+            self._rest += memoryview(data)[at:]
+            self._need = need
+        f.buf = f.value.buf = b""
+
+    def _dispatch(self, f: Frame) -> None:
+        ident = bytes(f.buf[f.id_at : f.id_end])
+        try:
+            self._broker.frame(self, f, ident)
+        except RefusedError as error:
+            self.send(frames.refusal(ident, error.reason, str(error)))
+            if error.reason == PROTOCOL_ERROR:
+                self.close()
+        except Exception:
+            _logger.exception("a frame of %s could not be handled", self.peer)
+            self.close(UNSPECIFIED)
+
+    def _malformed(self, bad: int, data: bytes, at: int) -> None:
+        """Answer what is no frame, if it has an id, and end it."""
+        reason = PACKET_TOO_LARGE if bad == E_RX_TOO_LARGE else MALFORMED
+        stop = id_end(data, at + 1, len(data))
+        self._broker.malformed.add()
+        self.close(reason, ident=data[at + 1 : stop] if stop > 0 else self.auth_id)
+
+    def hold(self) -> None:
+        """Take no more frames until ``release``; as often as it was held."""
+        self._holds += 1
+        if self._holds == 1 and self._transport is not None and self.closed is None:
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Go on behind ``hold``."""
+        self._holds -= 1
+        if self._holds or self._transport is None or self.closed is not None:
+            return
+        self._transport.resume_reading()
+        if self._rest:
+            data = bytes(self._rest)
+            self._rest.clear()
+            self._parse(data)
+
+    def trust(self) -> None:
+        """AUTH was accepted: frames may be as large as anybody's."""
+        self._frame.limit = self._broker.config.clients.frame
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def writable(self) -> bool:
+        """Whether it may be sent what can wait."""
+        return self.stuck is None and self.closed is None
+
+    def send(self, data: bytes) -> None:
+        """Send a frame, at the end of the event loop's turn; nothing when the connection is closed."""
+        if self.closed is not None:
+            return
+        self._out.append(data)
+        if len(self._out) == 1:
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._out and self._transport is not None:
+            out, self._out = self._out, []
+            self._transport.write(b"".join(out))
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def close(self, reason: int = 0, text: str = "", ident: bytes = b"") -> None:
+        """End it, with an ACK that says why: to its AUTH, unless ``ident`` is given."""
+        ident = ident or self.auth_id
+        if self.closed is None and self._transport is not None:
+            if reason and ident:
+                self.send(frames.refusal(ident, reason, text))
+            self._flush()
+            self._transport.close()
+        self._end()
+
+    def abort(self) -> None:
+        """End it without waiting for the peer."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end()
+
+    def _end(self) -> None:
+        if self.closed is None:
+            self.closed = self._loop.time()
+            self._out.clear()
+            self._rest.clear()
+            self._broker.closed(self)

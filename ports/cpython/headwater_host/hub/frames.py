@@ -1,0 +1,60 @@
+"""The frames that the hub sends, as bytes (docs/protocols/fmq.md, section 3)."""
+
+from collections.abc import Sequence
+
+from headwater.fmq import spec
+from headwater_host.fmq.kinds import DateTime
+from headwater_host.fmq.values import encode
+
+_NO_TAGS = b"\xd0"
+
+
+def framed(head: int, ident: bytes, body: bytes) -> bytes:
+    """A frame that has a body."""
+    n = len(body)
+    if n < 16:
+        return b"%c%b%c%b" % (head, ident, n, body)
+    rest = n >> 4
+    size = (rest.bit_length() + 7) // 8
+    return b"%c%b%c%b%b" % (head, ident, size << 4 | n & 15, rest.to_bytes(size, "little"), body)
+
+
+def bare(kind: int, ident: bytes) -> bytes:
+    """A frame of a type that has none: PUBREC, PUBREL, PUBCOMP, PINGREQ."""
+    return b"%c%b" % (kind << 4, ident)
+
+
+def ack(ident: bytes) -> bytes:
+    """Success."""
+    return b"%c%b\0" % (spec.ACK << 4, ident)
+
+
+def refusal(ident: bytes, reason: int, text: str = "") -> bytes:
+    """No, and why."""
+    return framed(spec.ACK << 4, ident, encode(reason) + (encode(text) if text else b""))
+
+
+def accepted(ident: bytes, process: int, present: bool, time_ns: int) -> bytes:
+    """To AUTH."""
+    body = encode(0) + encode(process) + encode(present) + encode(DateTime(time_ns))
+    return framed(spec.ACK << 4, ident, body)
+
+
+def subscribed(ident: bytes, number: int) -> bytes:
+    """To SUBSCRIBE."""
+    return framed(spec.ACK << 4, ident, encode(0) + encode(number))
+
+
+def message(topic: "str | None", tags: Sequence[str], payload: bytes) -> bytes:
+    """The body of a PUBLISH."""
+    return encode(topic) + (encode(tags) if tags else _NO_TAGS) + payload
+
+
+def publish(ident: bytes, body: bytes, qos: int = 0, dup: bool = False, retain: bool = False) -> bytes:
+    """A message for a broadcast subscription, or a responder."""
+    return framed(spec.PUBLISH << 4 | dup << 3 | qos << 1 | retain, ident, body)
+
+
+def response(ident: bytes, correlation: bytes, body: bytes) -> bytes:
+    """CONSUMERESP."""
+    return framed(spec.CONSUMERESP << 4, ident, correlation + body)
