@@ -101,6 +101,26 @@ def test_numbers_that_there_are_not_end_the_connection(packets: bytes) -> None:
         asyncio.run(scenario())
 
 
+def test_a_number_does_not_outlive_its_connection() -> None:
+    talks = iter(("3008 000161 03 230001 31", "3007 0000 03 230001 32"))
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(200)
+        writer.write(CONNACK + bytes.fromhex(next(talks)))
+        await reader.read()
+
+    async def scenario() -> None:
+        async with speak(talk) as port:
+            client = Client(HOST, port, protocol="5.0", topic_aliases=2)
+            async with client:
+                assert [str(m.topic) for m in await take(client, 1)] == ["a"]
+            with pytest.raises(MqttProtocolError, match="alias"):
+                async with client:
+                    await take(client, 1)
+
+    asyncio.run(scenario())
+
+
 def test_a_number_gets_another_topic_and_one_of_a_large_message_is_noted() -> None:
     """In pieces of one byte, so that the buffer's rest is moved in between."""
 

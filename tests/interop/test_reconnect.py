@@ -122,6 +122,13 @@ def test_a_session_that_was_kept_is_not_subscribed_again(mosquitto: StartBroker,
                     await other.publish("kept", n, qos=2)
                 assert [m.payload for m in await take(client, 1)] == [b"%d" % n]
         assert broker.log_text().count(f"Received SUBSCRIBE from {name}") == 1
+        # Another program with the same session asks for what it wants, once.
+        other = Client(HOST, broker.port, subscriptions=[("more", 1)], **options)  # type: ignore[arg-type]
+        for _ in range(2):
+            async with other:
+                assert other.session_present
+                assert other.granted == {"more": 1}
+        assert broker.log_text().count(f"Received SUBSCRIBE from {name}") == 2
 
     asyncio.run(scenario())
 
