@@ -98,13 +98,15 @@ TRAPS = {
     ),
     "values that never change, and those that do": (
         {
-            "one": "def _double(n):\n    return 2 * n\n"
+            "one": "_NONE = (None, 0, 1)\ndef _double(n):\n    return 2 * n\n"
             "class A:\n    kind = 3\n    limit = 5\n    _way = _double\n    _plain = staticmethod(_double)\n"
             "    def __init__(self, first, second=7, *, third=9):\n"
             "        self.first = self._hook = self._other = None\n        self.second = second\n"
             "        self._third = third\n"
             "        self._count = self.seen = 0\n        self._made = _double\n        self.text = 'a'\n"
-            "    def run(self):\n        self._count += 1\n        n = self._hook\n        if self._hook is not None:\n"
+            "        self._pair = _NONE\n"
+            "    def run(self):\n        if self._pair[0] or not self._pair[-1]:\n            return 'never'\n"
+            "        self._count += 1\n        n = self._hook\n        if self._hook is not None:\n"
             "            self._hook(self._count)\n        if self._other is None or self.first:\n"
             "            self.seen = 2\n"
             "        self._at(self, 1)\n        self.limit -= 1\n        k = 0\n        k += 1\n"
@@ -341,7 +343,8 @@ def test_what_a_program_makes_no_use_of_goes(tmp_path: Path) -> None:
     plain = "from headwater.client import Client\nclient = Client(x)\nclient.connect()\nclient.on_message = print\n"
     program.write_text(plain)
     bundle = build([str(program)], Options(only_used=True))
-    assert {"sink", "on_delivered", "auto_ack", "strays"} <= set(bundle.settled)
+    assert {"sink", "on_delivered", "auto_ack", "strays", "_will"} <= set(bundle.settled)
+    assert any(name.endswith("_NO_WILL") for name in bundle.dropped)
     assert "on_message" not in bundle.settled
     user = "headwater_mqtt_session__ClientSession(user)"
     for more, name in {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 
 from tools.bundle.program import integer
 
@@ -152,6 +153,17 @@ class Fold(ast.NodeTransformer):
             if isinstance(value, bytes):
                 return ast.Constant(len(value))
         return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        self.generic_visit(node)
+        made = self.objects.get(node.value.id) if isinstance(node.value, ast.Name) else None
+        at = integer(node.slice)
+        if at is None or not isinstance(made, ast.Assign) or not isinstance(made.value, ast.Tuple):
+            return node
+        if not all(isinstance(one, ast.Name) for one in made.targets):
+            return node
+        found = made.value.elts[at]
+        return deepcopy(found) if isinstance(found, ast.Constant) else node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)

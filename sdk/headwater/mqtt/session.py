@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _REQUESTS = const(8)
 _GENERATIONS = const(31)
+# Topic, payload, QoS and RETAIN.
+_NO_WILL: "tuple[Bytes | None, Bytes, int, bool]" = (None, b"", 0, False)
 
 
 class ClientSession(Endpoint):
@@ -78,10 +80,7 @@ class ClientSession(Endpoint):
         self.clean = clean
         self._user = user
         self._password = password
-        self._will_topic: Bytes | None = None
-        self._will_payload: Bytes = b""
-        self._will_qos = 0
-        self._will_retain = False
+        self._will = _NO_WILL
         #: CONNACK's return code (3.2.2.3), when the status is E_REFUSED.
         self.return_code = 0
         #: Whether the server had kept the session, by its last CONNACK (3.2.2.2).
@@ -133,10 +132,7 @@ class ClientSession(Endpoint):
             return errors.E_ARGUMENT
         if qos != 0 and qos != 1 and qos != 2:
             return errors.E_QOS
-        self._will_topic = topic
-        self._will_payload = payload
-        self._will_qos = qos
-        self._will_retain = retain
+        self._will = (topic, payload, qos, retain)
         return 0
 
     def connect(self, now_ms: int) -> int:
@@ -154,10 +150,10 @@ class ClientSession(Endpoint):
                 self.client_id,
                 self.keep_alive,
                 self.clean,
-                self._will_topic,
-                self._will_payload,
-                self._will_qos,
-                self._will_retain,
+                self._will[0],
+                self._will[1],
+                self._will[2],
+                self._will[3],
                 self._user,
                 self._password,
                 self._protocol,
