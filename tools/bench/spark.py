@@ -1,13 +1,15 @@
 """Spark (local[2]): captured frames per second, decoded and turned into tables.
 
-The log has messages of four boards: JSON with an identity, in frames of 58 bytes with one value, or of 142 bytes with
-a time and four values. Each figure is the best of three runs. The floor is Spark's own scan of the Parquet table
-``messages`` of the same run: what it takes the JVM to look at rows that are decoded already.
+The logs have messages of four boards: JSON with an identity, in MQTT frames of 58 bytes with one value, or of 142 bytes
+with a time and four values; or what those of 58 bytes say as an FMQ Map, in FMQ frames of 66 bytes. Each figure is the
+best of three runs. The floor is Spark's own scan of the Parquet table ``messages`` of the same run: what it takes the
+JVM to look at rows that are decoded already.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 import sys
 import tempfile
 import time
@@ -56,13 +58,32 @@ def large(number: int) -> bytes:
     return b"\x32%c%c%b" % (len(body) & 127 | 128, len(body) >> 7, body)
 
 
-def write_log(directory: Path, frame: Callable[[int], bytes], count: int) -> Path:
+def fmq(number: int) -> bytes:
+    """A frame of FMQ with what ``small`` says, as a Map; its id has the time. At QoS 0."""
+    board = number % 4
+    pairs = b"\x11\x05board\x11\x02b%d\x11\x04boot\x31\x03\x11\x03seq\x33%b\x11\x04load\x48%b" % (
+        board,
+        (1_000_000 + number // 4).to_bytes(3, "little"),
+        struct.pack("<d", number % 10_000 / 10_000),
+    )
+    body = b"\x11\x03b/%d\xd0\xe1\x04%b" % (board, pairs)
+    made = ((_BEGIN_US + number * 500 - 2000) * 1000).to_bytes(8, "little")
+    return b"\x30\x31%c\x00\xb0%b%c%c%b" % (board + 1, made, 0x10 | len(body) & 15, len(body) >> 4, body)
+
+
+#: What each log has: a protocol and version, and frames of it.
+_LOGS = {"58": (1, 4, small), "142": (1, 4, large), "FMQ": (2, 0, fmq)}
+
+
+def write_log(
+    directory: Path, frame: Callable[[int], bytes], count: int, protocol: int = 1, version: int = 4
+) -> Path:
     """A log of ``count`` frames, half a millisecond apart."""
     # Nothing here must survive a power cut.
     with CaptureWriter(directory, datasync=lambda fd: None) as writer:
         for number in range(count):
             time_ns = (_BEGIN_US + number * 500) * 1000
-            writer.append(time_ns, 5 << 20, _PEER, 0, 1, 4, frame(number))
+            writer.append(time_ns, 5 << 20, _PEER, 0, protocol, version, frame(number))
     return directory
 
 
@@ -82,19 +103,27 @@ def _noop(frame: Any) -> None:
 
 
 def _measures(spark: SparkSession, folder: Path) -> Iterator[tuple[str, float]]:
+    from headwater_spark import fmq as fmq_decoder
     from headwater_spark import mqtt, pipeline
     from headwater_spark.columns import Batch, read
     from headwater_spark.plan import plan
 
-    logs = {name: write_log(folder / name, frame, FRAMES) for name, frame in (("58", small), ("142", large))}
+    logs = {
+        name: write_log(folder / name, frame, FRAMES, protocol, version)
+        for name, (protocol, version, frame) in _LOGS.items()
+    }
 
     def load(view: str, schema: str = "") -> Any:
         reader = spark.read.format("headwater").option("view", view).option("minPartitions", 2)
         return (reader.schema(schema) if schema else reader).load(str(logs["58"]))
 
-    batches = [batch for part in plan(logs["58"], 1 << 30, 1).partitions for batch in read(part, 1 << 15)]
-    frames = [(batch.data, batch.starts) for batch in batches if isinstance(batch, Batch)]
-    yield "decoder alone, one core", _best(lambda: [mqtt.decode(data, starts) for data, starts in frames])
+    decoders: dict[str, Callable[..., object]] = {"58": mqtt.decode, "FMQ": fmq_decoder.decode}
+    for name, decode in decoders.items():
+        batches = [batch for part in plan(logs[name], 1 << 30, 1).partitions for batch in read(part, 1 << 15)]
+        frames = [(batch.data, batch.starts) for batch in batches if isinstance(batch, Batch)]
+        what = "decoder alone, one core" + (", FMQ" if name == "FMQ" else "")
+        yield what, _best(lambda decode=decode, frames=frames: [decode(*each) for each in frames])  # type: ignore[misc]
+        del batches, frames
     yield "frames, all columns, into Spark", _best(lambda: _noop(load("frames")))
     yield (
         "frames, time_ns and frame, into Spark",
@@ -107,7 +136,8 @@ def _measures(spark: SparkSession, folder: Path) -> Iterator[tuple[str, float]]:
         _best(lambda: _noop(load("decoded", columns))),
     )
     for name, log in logs.items():
-        what = f"pipeline, capture log to four tables, frames of {name} bytes"
+        size = "FMQ" if name == "FMQ" else f"of {name} bytes"
+        what = f"pipeline, capture log to four tables, frames {size}"
         yield what, _best(lambda log=log: pipeline.run(spark, log, folder / "out"))  # type: ignore[misc]
         if name == "58":
             scan = partial(spark.read.parquet, str(folder / "out/messages"))
