@@ -8,7 +8,8 @@
 A program that needs none of them does as well with ``Client(dialer, session=ClientSession5(...))``.
 """
 
-from headwater.client import Client, send_out
+from headwater.client import Client
+from headwater.driver import send_out
 from headwater.errors import E_AGAIN, HeadwaterError
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.spec5 import NO_PROPERTIES

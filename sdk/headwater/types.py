@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from headwater.fmq.decode import Frame
     from headwater.mqtt.decode import Packet
+    from headwater.rxbuf import RxBuf
 
 #: What can be read by index and sliced: the core reads these and allocates none of them.
 Bytes = bytes | bytearray | memoryview
@@ -76,6 +77,52 @@ class PollDialer(Dialer, Protocol):
 
     def hang_up(self) -> None:
         """Forget what was opened last, or is being opened: it will be closed, or never used."""
+        ...
+
+
+class Session(Protocol):
+    """What ``headwater.driver`` drives: the client's session of a protocol. It does no I/O and knows no clock."""
+
+    state: int
+    rx: "RxBuf"
+    outbox: "Outbox"
+    now: int
+    rx_time: int
+    tx_time: int
+    tx: bytearray
+    tx_end: int
+    out_buf: Bytes
+    out_at: int
+    stalled: bool
+    feeding: bool
+    session_present: bool
+
+    def connect(self, now_ms: int, /) -> int:
+        """A transport is there: 0, or why the greeting cannot be built."""
+        ...
+
+    def disconnect(self) -> int:
+        """Queue the last packet."""
+        ...
+
+    def lost(self) -> None:
+        """The transport is gone."""
+        ...
+
+    def poll(self, now_ms: int, /) -> int:
+        """Tell the time: 0, or the status of a broken connection."""
+        ...
+
+    def out(self) -> int:
+        """How many bytes are to be sent now, from ``out_buf[out_at]`` on; or a status."""
+        ...
+
+    def sent(self, k: int, /) -> int:
+        """So many were taken: what ``out`` offers now."""
+        ...
+
+    def feed(self, n: int, /) -> int:
+        """Take ``n`` bytes, just read into ``rx.view``: 0, or the error that broke the connection."""
         ...
 
 

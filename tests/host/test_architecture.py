@@ -53,6 +53,7 @@ CORE = [
     ["headwater.mqtt.session31", "headwater.mqtt.server31", "headwater.mqtt.large5"],
     ["headwater.mqtt.endpoint5"],
     ["headwater.mqtt.topic_aliases", "headwater.mqtt.session5", "headwater.mqtt.server5"],
+    ["headwater.driver"],
     ["headwater.client"],
     ["headwater.client5"],
     ["headwater.backlog"],
@@ -65,6 +66,7 @@ CORE = [
     ["headwater.fmq.sender"],
     ["headwater.fmq.receive"],
     ["headwater.fmq.session"],
+    ["headwater.fmq.client"],
     # So does the link.
     ["headwater.link.crc16", "headwater.link.cobs", "headwater.link.transitions", "headwater.link.ring"],
     ["headwater.link.frame"],

@@ -413,7 +413,7 @@ def test_line_numbers_are_those_of_the_source_beside(tmp_path: Path) -> None:
     where = [line for line in run(script, tmp_path / "lib").splitlines() if '"headwater"' in line][-1]
     number = int(where.split("line ")[1].split(",")[0])
     source = (tmp_path / "lib/source/headwater/__init__.py").read_text().splitlines()
-    assert "dialer.ticks_ms" in source[number - 1]
+    assert ".ticks_ms" in source[number - 1]
 
 
 def test_command_tells_what_it_made(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from headwater.fmq.values import read
 from headwater.fmq.write import put_text
 from headwater.rxbuf import RxBuf
 from headwater.store import RamOutbox
-from headwater.wire import NOT_BYTES, TICKS_MASK, const
+from headwater.wire import NOT_BYTES, TICKS_MASK, const, is_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ _PINGREQ = const(12)
 _REPLY = b"$rpc/reply"
 # The head of a list of no tags.
 _NO_TAGS = const(0xD0)
+_LISTS = (tuple, list)
 # The reasons that the hub is told of what it did wrong, where that is not malformed (0x81): a protocol error, a message
 # too large, more messages than there is room for.
 _REASONS = {
@@ -167,6 +168,8 @@ class ClientSession(Sender):
                 return errors.E_TOPIC
         except NOT_BYTES:
             return errors.E_ARGUMENT
+        if not is_bytes(payload):
+            return errors.E_ARGUMENT
         if qos != 0 and qos != 1 and qos != 2:
             return errors.E_QOS
         self._will = () if topic is None else (topic, qos, retain, payload)
@@ -203,7 +206,9 @@ class ClientSession(Sender):
         if values == (b"", None, None, 0, True):
             values = ()
         ident = self.ids.next(AUTH, now_ms)
-        end = frame(self.tx, 0, self.tx_size, AUTH << 4, ident, values)
+        end = errors.E_ARGUMENT
+        if is_bytes(self.client_id):
+            end = frame(self.tx, 0, self.tx_size, AUTH << 4, ident, values)
         i = asked.free()
         if end < 0 or i < 0:
             self.event(LOST)
@@ -278,8 +283,9 @@ class ClientSession(Sender):
         This and the following: E_TOPIC or E_FILTER, E_ARGUMENT, E_OFFLINE, E_TOO_LARGE; E_AGAIN when the transmit
         buffer is full or too many requests are unanswered or live.
         """
-        if _refused(check_name, topic):
-            return _refused(check_name, topic)
+        bad = _refused(check_name, topic)
+        if bad or is_bytes(queues) or queues < 1:
+            return bad or errors.E_ARGUMENT
         return self.request(REGISTER << 4, (topic,) if queues == 1 else (topic, queues))
 
     def unregister(self, topic: "Bytes") -> int:
@@ -300,6 +306,8 @@ class ClientSession(Sender):
         values: tuple[Field, ...] = (topic_filter, tags, condition, group)
         if not group:
             values = values[:3] if condition else values[:2] if tags else values[:1]
+        if not _is_query(tags, condition, group):
+            return errors.E_ARGUMENT
         return _refused(check_filter, topic_filter) or self.request(SUBSCRIBE << 4, values)
 
     def unsubscribe(self, subscription: int) -> int:
@@ -333,6 +341,10 @@ class ClientSession(Sender):
     ) -> int:
         """CONSUME with ONCE, one message: its number, with which the message comes to ``on_result``, or to
         ``on_answer`` why there is none."""
+        if not _is_query(tags, condition, group) or not is_bytes(arguments):
+            return errors.E_ARGUMENT
+        if _refused(check_filter, topic):
+            return _refused(check_filter, topic)
         n = self.request(
             CONSUME << 4 | ONCE | (1 if need_ack else 0),
             (topic, tags, condition, group, arguments),
@@ -460,6 +472,11 @@ def put_ping(s: ClientSession) -> None:
     if not s.pinged:
         s.pinged = True
         s.ping_time = s.now
+
+
+def _is_query(tags: object, condition: object, group: object) -> bool:
+    """Whether these can be fields of SUBSCRIBE."""
+    return is_bytes(condition) and is_bytes(group) and (is_bytes(tags) or isinstance(tags, _LISTS))
 
 
 def _refused(check: "Callable[[Bytes], int]", topic: "Bytes") -> int:

@@ -1,0 +1,170 @@
+"""The FMQ client that applications use: a session over a transport, as ``headwater.client`` is for MQTT.
+
+    client = Client(Tcp("hub.local", 7443), b"board-1", clean=False)
+    client.on_message = lambda frame: print(frame.topic_text(), frame.payload_bytes())
+    client.connect()
+    client.subscribe(b"board-1/commands")
+    while True:
+        client.publish(b"board-1/telemetry", sample(), 1)
+        client.wait(1000)
+
+``Tcp`` stands for a dialer (``headwater.types.Dialer``); TLS and the serial link are dialers as well. Publishing,
+polling, receiving and acknowledging allocate nothing once connected; requests do.
+"""
+
+from headwater.driver import Driver, send_out
+from headwater.errors import E_AGAIN, E_OFFLINE, E_QOS
+from headwater.fmq.encode import NO_TAGS
+from headwater.fmq.sender import ANSWER_SIZE
+from headwater.fmq.session import ClientSession, put_ping
+from headwater.fmq.transitions import ONLINE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headwater.fmq.decode import Frame
+    from headwater.types import Bytes, Dialer, FrameSink
+
+
+class Client(Driver):
+    """One connection to a hub, and the session that outlives it.
+
+    ``session`` may be given; otherwise it is made from ``client_id`` and the other keywords of ``ClientSession``, whose
+    methods these are as well: there is what they mean. Handlers that are not here are the session's. Methods return a
+    status integer (``headwater.errors``): 0 or more is success. Only ``connect`` and ``flush`` raise.
+    """
+
+    session: ClientSession
+
+    def __init__(
+        self,
+        dialer: "Dialer",
+        client_id: "Bytes" = b"",
+        session: "ClientSession | None" = None,
+        **options: "object",
+    ):
+        super().__init__(dialer, session or ClientSession(client_id, **options))  # type: ignore[arg-type]
+        # Bound once, because binding allocates.
+        self._hand_in = self.session.hand_in
+
+    @property
+    def on_message(self) -> "Callable[[Frame], object] | None":
+        """Called with the reusable cursor of each message that arrives."""
+        return self.session.on_message
+
+    @on_message.setter
+    def on_message(self, handler: "Callable[[Frame], object] | None") -> None:
+        self.session.on_message = handler
+
+    @property
+    def on_delivered(self) -> "Callable[[int], object] | None":
+        """Called with the number of each of our messages that the hub has answered to its end."""
+        return self.session.on_delivered
+
+    @on_delivered.setter
+    def on_delivered(self, handler: "Callable[[int], object] | None") -> None:
+        self.session.on_delivered = handler
+
+    @property
+    def on_answer(self) -> "Callable[[int, int], object] | None":
+        """Called with the number of each request that is answered, and 0 or a reason code."""
+        return self.session.on_answer
+
+    @on_answer.setter
+    def on_answer(self, handler: "Callable[[int, int], object] | None") -> None:
+        self.session.on_answer = handler
+
+    @property
+    def sink(self) -> "FrameSink | None":
+        """Where messages larger than the receive buffer go."""
+        return self.session.sink
+
+    @sink.setter
+    def sink(self, sink: "FrameSink | None") -> None:
+        self.session.sink = sink
+
+    def publish(
+        self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False, tags: "Bytes" = NO_TAGS
+    ) -> int:
+        """Publish; bytes-like arguments allocate nothing. ``tags`` is what ``encode.tag_list`` makes.
+
+        0 (QoS 0: handed to the transport or waiting for it), or the message's number (QoS 1, 2: kept until answered;
+        ``on_delivered`` tells), or an error as of ``ClientSession.publish``: E_WINDOW means poll, and try again. At QoS
+        0 also E_CLOSED: the connection broke, and the message is lost.
+        """
+        if qos != 0 and qos != 1 and qos != 2:
+            return E_QOS
+        # QoS and RETAIN as in PUBLISH's first byte; under the same name, because of what ``mqtt.sender`` says of names.
+        qos = qos << 1 | (1 if retain else 0)
+        return _publish(self, topic, payload, qos, tags)
+
+    def subscribe(
+        self,
+        topic_filter: "Bytes",
+        tags: "Sequence[Bytes]" = (),
+        condition: "Bytes" = b"",
+        group: "Bytes" = b"",
+    ) -> int:
+        """Ask for the messages of a filter: the subscription's number, which ``on_answer`` gets; or an error."""
+        return _sent(self, self.session.subscribe(topic_filter, tags, condition, group))
+
+    def unsubscribe(self, subscription: int) -> int:
+        """Take a subscription back."""
+        return _sent(self, self.session.unsubscribe(subscription))
+
+    def register(self, topic: "Bytes", queues: int = 1) -> int:
+        """Let there be a topic."""
+        return _sent(self, self.session.register(topic, queues))
+
+    def unregister(self, topic: "Bytes") -> int:
+        """Let a topic be no more."""
+        return _sent(self, self.session.unregister(topic))
+
+    def consume(self, subscription: int, window: int = 0, need_ack: bool = False) -> int:
+        """Begin to consume from a subscription with a group."""
+        return _sent(self, self.session.consume(subscription, window, need_ack))
+
+    def call(self, topic: "Bytes", arguments: "Bytes" = b"") -> int:
+        """Call whoever serves ``$rpc/TOPIC``: the call's number, which ``session.on_result`` or ``on_answer`` gets."""
+        return _sent(self, self.session.call(topic, arguments))
+
+    def reply(self, call: "Frame | Bytes", result: "Bytes") -> int:
+        """Answer a call that ``session.on_call`` got."""
+        status = self.session.reply(call, result)
+        if status == E_AGAIN and send_out(self) == 0:
+            status = self.session.reply(call, result)
+        return _sent(self, status)
+
+    def acknowledge(self, receipt: int) -> int:
+        """With ``session.auto_ack`` off: acknowledge a message."""
+        return _sent(self, self.session.acknowledge(receipt))
+
+    def ping(self) -> int:
+        """Send PINGREQ now, besides those of the keep-alive: 0, E_OFFLINE, or E_AGAIN (no room to send it for now)."""
+        session = self.session
+        if session.state != ONLINE:
+            return E_OFFLINE
+        if session.tx_size - session.tx_end < ANSWER_SIZE:
+            return E_AGAIN
+        put_ping(session)
+        return send_out(self)
+
+
+def _sent(client: Client, status: int) -> int:
+    """Send what waits, if ``status`` is one of success; returns ``status``."""
+    if status >= 0:
+        send_out(client)
+    return status
+
+
+def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes") -> int:
+    status = client._hand_in(topic, payload, flags, tags)
+    if status == E_AGAIN and send_out(client) == 0:
+        status = client._hand_in(topic, payload, flags, tags)
+    if status == 0:
+        # At QoS 0 a message is lost with its connection.
+        status = send_out(client)
+    elif status > 0:
+        send_out(client)
+    return status
