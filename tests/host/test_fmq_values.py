@@ -265,6 +265,21 @@ def test_large_numbers_are_exact(bits: int, data: st.DataObject) -> None:
     assert decode(encode(value), strict=True) == value
 
 
+def test_an_integer_of_a_megabyte() -> None:
+    """Digit by digit it would take minutes: longer than a test may."""
+    value = 3 - (1 << (8 << 20))
+    decoded = decode(encode(value))
+    assert decoded == value
+    shown = str(exact(decoded))
+    assert (len(shown), shown[:4]) == (2525224, "-426")
+    # Its last digits, and what it is modulo a number that is no power of ten.
+    assert int(shown[-9:]) == -value % 10**9
+    rest = 0
+    for i in range(1, len(shown), 9):
+        rest = (rest * 10 ** len(shown[i : i + 9]) + int(shown[i : i + 9])) % 1000003
+    assert rest == -value % 1000003
+
+
 def test_a_decimal_of_very_many_digits() -> None:
     value = Decimal("1." + "23456789" * 2000)
     assert same(decode(encode(value), strict=True), value)

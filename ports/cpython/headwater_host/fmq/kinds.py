@@ -88,17 +88,18 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def exact(value: int) -> Decimal:
-    """The same number, however large, without Python's limit on digits, in less than quadratic time."""
-    return _exact(abs(value)).copy_sign(value)
+    """The same number, however large: without Python's limit on digits, and in much less than quadratic time."""
+    powers: dict[int, Decimal] = {}
+    return _exact(value, powers) if value >= 0 else _exact(-value, powers).copy_negate()
 
 
-def _exact(value: int) -> Decimal:
+def _exact(value: int, powers: dict[int, Decimal]) -> Decimal:
     bits = value.bit_length()
     if bits <= 4096:
         return Decimal(value)
     half = bits >> 1
-    high = EXACT.multiply(_exact(value >> half), _power(half, {}))
-    return EXACT.add(high, _exact(value & (1 << half) - 1))
+    high = EXACT.multiply(_exact(value >> half, powers), _power(half, powers))
+    return EXACT.add(high, _exact(value & (1 << half) - 1, powers))
 
 
 def _power(exponent: int, known: dict[int, Decimal]) -> Decimal:
