@@ -128,6 +128,14 @@ def test_counts(done: tuple[Result, Path]) -> None:
     assert 0 < result.candidates < len(records()) // 2
     numbers = report.summary(result)
     assert numbers["tables"]["messages"] == 3 * COUNT + 3
+    frames = Counter(rec.protocol for rec in records())
+    assert numbers["protocols"] == [
+        {"protocol": "mqtt", "frames": frames[1], "messages": COUNT},
+        {"protocol": "fmq", "frames": frames[2], "messages": 2 * COUNT + 3},
+    ]
+    report.write(result, out)
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert f'<td>fmq</td><td class="number">{frames[2]}</td>' in page
     boards = {row["board"]: (row["received"], row["stored"], row["gaps"]) for row in numbers["boards"]}
     assert boards["b9"] == (COUNT, COUNT, 0)
     assert boards["b1"] == (COUNT + mqtt, COUNT, 0)

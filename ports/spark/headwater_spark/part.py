@@ -39,6 +39,12 @@ _DETAILS = {
 }
 
 
+def tally(values: npt.NDArray[Any]) -> Counter[int]:
+    """How many there are of each of some small numbers."""
+    counts = np.bincount(values)
+    return Counter({value: int(counts[value]) for value in np.flatnonzero(counts).tolist()})
+
+
 @dataclass(frozen=True)
 class Job:
     """What every task of a run knows."""
@@ -56,6 +62,9 @@ class Part:
     number: int
     #: Rows written, by table.
     rows: Counter[str] = field(default_factory=Counter)
+    #: Frames, and messages that stay, by protocol.
+    frames: Counter[int] = field(default_factory=Counter)
+    messages: Counter[int] = field(default_factory=Counter)
     #: Frames that are not decoded, by (protocol, version).
     undecoded: Counter[tuple[int, int]] = field(default_factory=Counter)
     quarantined: Counter[str] = field(default_factory=Counter)
@@ -91,6 +100,7 @@ class Output:
     def settled(self, table: Any, metrics: Iterable[Metric], settled: Settled) -> None:
         """Write the messages that stay and their telemetry, quarantine the conflicts, count."""
         self.part.stats = count(table, settled, self._slots)
+        self.part.messages = tally(numbers(table["protocol"])[settled.keep])
         columns = {name: one(table[name]) for name in table.schema.names}
         conflicts = np.flatnonzero(settled.conflict)
         if len(conflicts):

@@ -52,6 +52,9 @@ class Result:
     plan: Plan
     #: Rows, by table.
     rows: Counter[str] = field(default_factory=Counter)
+    #: Frames and messages, by protocol.
+    frames: Counter[int] = field(default_factory=Counter)
+    messages: Counter[int] = field(default_factory=Counter)
     undecoded: Counter[tuple[int, int]] = field(default_factory=Counter)
     quarantined: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
@@ -149,6 +152,8 @@ def _collect(result: Result, parts: Sequence[Part]) -> None:
     result.problems = list(result.plan.problems)
     for part in parts:
         result.rows.update(part.rows)
+        result.frames.update(part.frames)
+        result.messages.update(part.messages)
         result.undecoded.update(part.undecoded)
         result.quarantined.update(part.quarantined)
         result.problems += part.problems

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from headwater_host.capture.format import PROTOCOLS
 from headwater_spark import arrow, chart
 from headwater_spark.stats import Stat, Stats, percentile
 
@@ -117,6 +118,14 @@ def summary(result: Result) -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         "frames_per_second": round(log.records / result.seconds) if result.seconds else None,
         "tables": dict(result.rows),
+        "protocols": [
+            {
+                "protocol": PROTOCOLS.get(protocol, str(protocol)),
+                "frames": frames,
+                "messages": result.messages[protocol],
+            }
+            for protocol, frames in sorted(result.frames.items())
+        ],
         "duplicates_removed": result.duplicates,
         "quarantined": dict(result.quarantined),
         "undecoded": [
@@ -225,6 +234,8 @@ def render(
         "<h2>Tables</h2>",
         _html_table([{"table": name, "rows": n} for name, n in numbers["tables"].items()]),
     ]
+    if numbers["protocols"]:
+        parts += ["<h2>Protocols</h2>", _html_table(numbers["protocols"])]
     if numbers["quarantined"]:
         quarantined = [{"reason": name, "rows": n} for name, n in numbers["quarantined"].items()]
         parts += ["<h2>Quarantine</h2>", _html_table(quarantined)]

@@ -24,7 +24,7 @@ from headwater_spark.arrow import Bools, Rows, strings, take
 from headwater_spark.candidates import CANDIDATES, Aside, Candidates
 from headwater_spark.columns import Batch, read
 from headwater_spark.messages import ACKS, COLUMNS, Groups, in_order, settle
-from headwater_spark.part import BAD_IDENTITY, BLOCK_BYTES, Job, Output, Part, Texts
+from headwater_spark.part import BAD_IDENTITY, BLOCK_BYTES, Job, Output, Part, Texts, tally
 from headwater_spark.payload import Metric, Parser
 from headwater_spark.runs import runs_of
 from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TELEMETRY
@@ -100,6 +100,7 @@ class _Work:
     def _batch(self, batch: Batch) -> None:
         frames = frame_columns(batch)
         self.output.write(FRAMES, frames)
+        self.part.frames += tally(batch.protocol)
         for protocol, rows, some in by_protocol(batch):
             if protocol is None:
                 self.part.undecoded.update(zip(some.protocol.tolist(), some.version.tolist(), strict=True))
