@@ -1,4 +1,4 @@
-"""A client's connection: bytes into whole frames, frames out, and its bounds. What frames mean is the broker's affair."""
+"""A client's connection: bytes into whole frames, frames out, and its bounds. What frames mean is the broker's."""
 
 import asyncio
 import logging
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from headwater.errors import E_RX_TOO_LARGE
 from headwater.fmq.decode import Frame, fields, header, message
 from headwater.fmq.message_id import MORE, id_end
+from headwater.fmq.names import TYPES
 from headwater_host.hub import access, frames
 from headwater_host.hub.errors import (
     MALFORMED,
@@ -30,9 +31,9 @@ _logger = logging.getLogger("headwater.hub")
 class Connection(asyncio.Protocol):
     """One connection.
 
-    Bytes are read into a buffer that grows up to the frame that is coming, whose size is bounded before it is read. While
-    the peer does not read what it is sent, nothing is read from it, and ``writable`` is false; so what is kept for it is
-    bounded by ``unread`` and the answers to one read.
+    Bytes are read into a buffer that grows up to the frame that is coming, whose size is bounded before it is read.
+    While the peer does not read what it is sent, nothing is read from it, and ``writable`` is false; so what is kept
+    for it is bounded by ``unread`` and the answers to one read.
     """
 
     def __init__(self, broker: "Broker"):
@@ -52,8 +53,9 @@ class Connection(asyncio.Protocol):
         self.peer: access.Address = ip_address("127.0.0.1")
         #: Seconds of silence after which it is given up.
         self.patience = 0.0
-        #: By the loop's clock: when something came last, since when nothing can be written, when it was closed.
-        self.heard = self._loop.time()
+        #: By the loop's clock: when it began, when something came last, since when nothing can be written, when it was
+        #: closed.
+        self.since = self.heard = self._loop.time()
         self.stuck: float | None = None
         self.closed: float | None = None
 
@@ -127,6 +129,7 @@ class Connection(asyncio.Protocol):
         try:
             self._broker.frame(self, f, ident)
         except RefusedError as error:
+            self._broker.refused.add(1, TYPES[f.head >> 4])
             self.send(frames.refusal(ident, error.reason, str(error)))
             if error.reason == PROTOCOL_ERROR:
                 self.close()

@@ -1,0 +1,206 @@
+"""What ties the hub together: who is connected, which frame goes where, and what happens as time passes."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headwater.fmq import spec
+from headwater.fmq.decode import Frame
+from headwater_host.hub import frames, login, publishing
+from headwater_host.hub.access import Access, Address
+from headwater_host.hub.clients import Client
+from headwater_host.hub.config import HubConfig
+from headwater_host.hub.errors import (
+    KEEP_ALIVE_TIMEOUT,
+    PROTOCOL_ERROR,
+    SHUTTING_DOWN,
+    RefusedError,
+)
+from headwater_host.hub.metrics import Metrics
+from headwater_host.hub.storage import Message, Store
+from headwater_host.hub.users import Users
+
+if TYPE_CHECKING:
+    from headwater_host.hub.connection import Connection
+
+#: Seconds between looks at the clock.
+TICK = 0.1
+#: Seconds between removals of what is too old.
+_TRIM = 10.0
+
+_logger = logging.getLogger("headwater.hub")
+
+Handler = Callable[["Broker", "Connection", Frame, bytes], None]
+
+
+def _on_pingreq(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
+    connection.send(frames.ack(ident))
+
+
+def _on_ack(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
+    if ident == connection.auth_id and connection.client is not None:
+        # The client's word of farewell.
+        connection.client.will = None
+        connection.close()
+
+
+#: What a client that was accepted may send.
+HANDLERS: dict[int, Handler] = {
+    spec.AUTH: login.on_auth,
+    spec.REGISTER: publishing.on_register,
+    spec.UNREGISTER: publishing.on_unregister,
+    spec.PUBLISH: publishing.on_publish,
+    spec.PUBREL: publishing.on_pubrel,
+    spec.PINGREQ: _on_pingreq,
+    spec.ACK: _on_ack,
+}
+
+
+class Broker:
+    """The hub without its sockets. Everything happens in the event loop's thread."""
+
+    def __init__(self, store: Store, config: HubConfig):
+        self.loop = asyncio.get_running_loop()
+        self.store = store
+        self.config = config
+        self.users = Users(config.users)
+        self.access = Access(config.rules, open_=config.is_open)
+        self.metrics = Metrics()
+        self.received = self.metrics.counter("messages_received_total", "Messages of clients.", "qos")
+        self.refused = self.metrics.counter("refused_total", "Requests that were refused.", "type")
+        self.malformed = self.metrics.counter("malformed_total", "Frames that were none.")
+        self.connections: set[Connection] = set()
+        self.metrics.gauge("connections", "Open connections.").call(lambda: len(self.connections))
+        self._by_address: dict[Address, int] = {}
+        #: Those with a name, connected or with a session that is kept.
+        self.clients: dict[str, Client] = {}
+        #: Clients that are not connected, oldest first, and when by the loop's clock their session ends.
+        self.away: dict[str, float] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.topics = publishing.Topics(self)
+        self.voice = publishing.Voice(self)
+        self._ticker = self.loop.call_later(TICK, self._tick)
+        self._trimmed = self.loop.time()
+        for session in store.sessions.all():
+            client = Client(
+                session.client, store.sessions.process(session.client), session.about.get("user"), True
+            )
+            self.clients[client.name] = client
+            self._leave(client)
+        store.on_commit = self._stored
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def opened(self, connection: "Connection") -> None:
+        """A connection is there, as long as there are not too many."""
+        limits = self.config.clients
+        self.connections.add(connection)
+        count = self._by_address[connection.peer] = self._by_address.get(connection.peer, 0) + 1
+        if len(self.connections) > limits.connections or count > limits.connections_per_address:
+            connection.abort()
+
+    def closed(self, connection: "Connection") -> None:
+        """A connection has ended, or is about to: its client is not there any more."""
+        client, connection.client = connection.client, None
+        if client is None:
+            return
+        client.connection = None
+        self.lost(client)
+        will, client.will = client.will, None
+        if will is not None:
+            try:
+                self.voice.publish(will)
+            except RefusedError as error:
+                _logger.warning("the will of %r is not published: %s", client.name, error)
+        if client.kept:
+            self._leave(client)
+        else:
+            self.end(client)
+
+    def gone(self, connection: "Connection") -> None:
+        """The last of a connection."""
+        self.connections.discard(connection)
+        left = self._by_address.get(connection.peer, 0) - 1
+        if left > 0:
+            self._by_address[connection.peer] = left
+        else:
+            self._by_address.pop(connection.peer, None)
+
+    def frame(self, connection: "Connection", f: Frame, ident: bytes) -> None:
+        """A whole frame has come. Raises RefusedError."""
+        kind = f.head >> 4
+        handler = HANDLERS.get(kind)
+        if handler is None or (connection.client is None and kind != spec.AUTH):
+            raise RefusedError(PROTOCOL_ERROR, "this frame is not for a hub, or not before AUTH")
+        handler(self, connection, f, ident)
+
+    # -- clients -----------------------------------------------------------------------------------------------------
+
+    def _leave(self, client: Client) -> None:
+        self.away[client.name] = self.loop.time() + self.config.clients.session
+
+    def end(self, client: Client) -> None:
+        """A client is gone for good, and so is its session."""
+        if self.clients.get(client.name) is client:
+            del self.clients[client.name]
+        self.away.pop(client.name, None)
+        if client.kept:
+            self.store.sessions.end(client.name)
+
+    def lost(self, client: Client) -> None:
+        """A client has no connection any more."""
+
+    def writable(self, client: Client) -> None:
+        """A client can be sent more."""
+
+    # -- what others tell --------------------------------------------------------------------------------------------
+
+    def topic_made(self, name: str) -> None:
+        """A topic is there, or has more queues."""
+
+    def topic_gone(self, name: str) -> None:
+        """A topic is about to be forgotten."""
+
+    def _stored(self, messages: list[Message]) -> None:
+        """Messages are on the disk: whoever is to have them may."""
+        for message in messages:
+            if message.topic not in self.topics.known and message.topic in self.store.topics:
+                self.topics.made(message.topic)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self._ticker = self.loop.call_later(TICK, self._tick)
+        now = self.loop.time()
+        for connection in list(self.connections):
+            self._look(connection, now)
+        while self.away and next(iter(self.away.values())) <= now:
+            self.end(self.clients[next(iter(self.away))])
+        if now - self._trimmed >= _TRIM and not self.store.trim(time.time_ns()):
+            self._trimmed = now
+
+    def _look(self, connection: "Connection", now: float) -> None:
+        limits = self.config.clients
+        if connection.closed is not None:
+            if now - connection.closed > limits.stalled:
+                connection.abort()
+        elif connection.client is None:
+            if now - connection.since > limits.login:
+                connection.close(KEEP_ALIVE_TIMEOUT, "no AUTH in time")
+        elif connection.stuck is not None and now - connection.stuck > limits.stalled:
+            connection.abort()
+        elif connection.patience and now - connection.heard > connection.patience and not connection.stuck:
+            connection.close(KEEP_ALIVE_TIMEOUT)
+
+    def stop(self) -> None:
+        """Say goodbye to everybody, and take nothing more."""
+        self._ticker.cancel()
+        for task in self.tasks:
+            task.cancel()
+        for connection in list(self.connections):
+            if connection.closed is None and connection.client is not None:
+                connection.client.will = None
+            connection.close(SHUTTING_DOWN)
+        self.users.close()

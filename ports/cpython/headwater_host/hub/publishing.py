@@ -1,0 +1,179 @@
+"""Messages in, and the topics that they need: REGISTER, UNREGISTER, PUBLISH, wills (docs/protocols/fmq.md)."""
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headwater.fmq import spec
+from headwater.fmq.decode import Frame
+from headwater_host.fmq.hashes import hash_of
+from headwater_host.fmq.kinds import DateTime
+from headwater_host.fmq.values import decode_at, encode
+from headwater_host.hub import frames
+from headwater_host.hub.clients import Will
+from headwater_host.hub.errors import TOPIC_NAME_INVALID, RefusedError
+from headwater_host.hub.topics import check_topic
+
+if TYPE_CHECKING:
+    from headwater_host.hub.broker import Broker
+    from headwater_host.hub.connection import Connection
+
+#: Topics that begin so are the hub's.
+_OWN = "$"
+_NO_TAGS = spec.LIST << 4
+#: The name under which the hub has a process number itself.
+_HUB = "$hub"
+
+
+class Topics:
+    """Registered topics, and their hashes as soon as somebody uses one."""
+
+    def __init__(self, broker: "Broker"):
+        self._broker = broker
+        self._hashes: dict[int, str] | None = None
+        #: Those that were made since the broker last heard of it, too.
+        self.known = set(broker.store.topics)
+
+    def name(self, topic: object) -> str:
+        """A topic, given by its name or by its hash. Raises RefusedError."""
+        if isinstance(topic, str):
+            return topic
+        if self._hashes is None:
+            self._hashes = {hash_of(name): name for name in self._broker.store.topics}
+        assert isinstance(topic, int)
+        name = self._hashes.get(topic)
+        if name is None:
+            raise RefusedError(TOPIC_NAME_INVALID, "there is no topic with this hash")
+        return name
+
+    def have(self, name: str) -> None:
+        """Register a topic that is not there, if that goes by itself. Raises RefusedError."""
+        if name in self._broker.store.topics:
+            return
+        if not self._broker.config.auto_register:
+            raise RefusedError(TOPIC_NAME_INVALID, f"there is no topic {name!r}")
+        self.register(name, 1)
+
+    def register(self, name: str, queues: int) -> None:
+        """Register a topic, or have it grow. Raises RefusedError."""
+        if self._broker.store.register(name, queues):
+            self.made(name)
+
+    def made(self, name: str) -> None:
+        """A topic is new, or has grown."""
+        self.known.add(name)
+        if self._hashes is not None:
+            self._hashes[hash_of(name)] = name
+        self._broker.topic_made(name)
+
+    def unregister(self, name: str) -> None:
+        """Forget a topic. Raises RefusedError when it is not there."""
+        self._broker.topic_gone(name)
+        if not self._broker.store.unregister(name):
+            raise RefusedError(TOPIC_NAME_INVALID, f"there is no topic {name!r}")
+        self.known.discard(name)
+        if self._hashes is not None:
+            self._hashes.pop(hash_of(name), None)
+
+
+def _check_ours(topic: str) -> None:
+    check_topic(topic)
+    if topic.startswith(_OWN):
+        raise RefusedError(TOPIC_NAME_INVALID, "what begins with $ is the hub's")
+
+
+def on_register(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
+    """REGISTER."""
+    buf = bytes(f.buf)
+    topic = decode_at(buf, f.at[0], f.end)[0]
+    queues = decode_at(buf, f.at[1], f.end)[0] if f.count > 1 else 1
+    _check_ours(topic)
+    broker.access.check("REGISTER", topic, connection.user, connection.peer)
+    broker.topics.register(topic, queues)
+    broker.store.after(partial(connection.send, frames.ack(ident)))
+
+
+def on_unregister(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
+    """UNREGISTER."""
+    topic = decode_at(bytes(f.buf), f.at[0], f.end)[0]
+    broker.access.check("UNREGISTER", topic, connection.user, connection.peer)
+    broker.topics.unregister(topic)
+    broker.store.after(partial(connection.send, frames.ack(ident)))
+
+
+def process_of(ident: bytes) -> int:
+    """The process number in a message id."""
+    return int.from_bytes(ident[1 : 1 + (ident[0] & 15)], "little")
+
+
+def on_publish(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
+    """PUBLISH: stored, and then answered when it is on the disk."""
+    buf = f.buf
+    topic: str
+    if f.has_topic():
+        topic = str(buf[f.topic_at : f.topic_end], "utf-8")
+    else:
+        topic = broker.topics.name(decode_at(bytes(buf), f.at[0], f.end)[0])
+    broker.access.check("PUBLISH", topic, connection.user, connection.peer)
+    store = broker.store
+    if topic not in store.topics:
+        _check_ours(topic)
+        broker.topics.have(topic)
+    elif topic.startswith(_OWN):
+        _check_ours(topic)
+    tags = () if buf[f.tags_at] == _NO_TAGS else tuple(decode_at(bytes(buf), f.tags_at, f.end)[0])
+    qos = f.qos()
+    payload = bytes(buf[f.payload_at : f.end])
+    store.publish(
+        topic,
+        ident,
+        process_of(ident),
+        payload,
+        tags=tags,
+        qos=qos,
+        retain=f.retain(),
+        time_ns=time.time_ns(),
+    )
+    broker.received.add(1, str(qos))
+    if qos:
+        # Stored before or just now: the answer waits until it is on the disk.
+        answer = frames.ack(ident) if qos == 1 else frames.bare(spec.PUBREC, ident)
+        store.after(partial(connection.send, answer))
+    if store.waiting > store.limits.waiting // 2:
+        connection.hold()
+        store.after(connection.release)
+
+
+def on_pubrel(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
+    """PUBREL. The id of what it is about is remembered in any case, so there is no state to give up."""
+    connection.send(frames.bare(spec.PUBCOMP, ident))
+
+
+class Voice:
+    """What the hub itself has to say: its message ids, and clients' wills."""
+
+    def __init__(self, broker: "Broker"):
+        self._broker = broker
+        process = broker.store.sessions.process(_HUB)
+        size = (process.bit_length() + 7) // 8
+        self._head = bytes([spec.PUBLISH << 4 | size]) + process.to_bytes(size, "little") + b"\0"
+        self._process = process
+        self._last = 0
+
+    def ident(self) -> bytes:
+        """A fresh message id."""
+        self._last = max(self._last + 1, time.time_ns())
+        return self._head + encode(DateTime(self._last))
+
+    def publish(self, will: Will) -> None:
+        """Publish for somebody. Raises RefusedError."""
+        self._broker.topics.have(will.topic)
+        self._broker.store.publish(
+            will.topic,
+            self.ident(),
+            self._process,
+            will.payload,
+            qos=will.qos,
+            retain=will.retain,
+            time_ns=time.time_ns(),
+        )
