@@ -1,0 +1,394 @@
+# paths: publish qos 0, publish qos 1, publish qos 2, publish with tags, window of qos 1, receive qos 0, receive qos 1
+# paths: receive qos 2, a repetition is answered, consume, consume with acknowledgement, acknowledged by the application
+# paths: poll, keep-alive, the hub's ping, reply to a call, large message to a sink, large message skipped
+# paths: refusals, a message refused, publish again after a cut, publish again after a cut at PUBREL
+# paths: against a full transport
+# frames: publish qos 0, publish qos 1, publish qos 2, publish with tags, window of qos 1, receive qos 0, receive qos 1
+# frames: receive qos 2, a repetition is answered, consume, consume with acknowledgement
+# frames: acknowledged by the application, keep-alive, the hub's ping, reply to a call, large message to a sink
+# frames: large message skipped, refusals, a message refused, publish again after a cut
+# frames: publish again after a cut at PUBREL, against a full transport
+"""FMQ's client over memory, with a hub that answers at once: every path that runs after connecting."""
+
+from prove import prove
+
+from headwater.fmq.client import Client
+from headwater.fmq.decode import Frame, header
+from headwater.fmq.encode import answer, frame, tag_list
+from headwater.fmq.transitions import ACCEPT, OPEN
+from headwater.rxbuf import RxBuf
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from headwater.types import Bytes
+
+TOPIC = b"board/telemetry"
+PAYLOAD = b"0123456789abcdef"
+LARGE = bytes(1000)
+TAGS = tag_list((b"eu", b"urgent"))
+# 2026, as a DateTime.
+TIME = b"\xb0" + (1795000000000000000).to_bytes(8, "little")
+IDENT = b"\x31\x07\x00" + TIME
+CALL = b"\xa1\x07\x00" + TIME
+PING = b"\xc1\x07\x00" + TIME
+SUBSCRIPTION = (5 << 32) + 1
+
+
+def made(head: int, ident: bytes, *values: "bool | int | bytes | tuple[bytes, ...] | None") -> bytes:
+    buf = bytearray(1200)
+    n = frame(buf, 0, 1200, head, ident, values)
+    assert n > 0
+    return bytes(buf[:n])
+
+
+PUBLISHED = [made(0x30 | qos << 1, IDENT, TOPIC, (), PAYLOAD) for qos in (0, 1, 2)]
+PUBREL = made(0x60, IDENT)
+CALLED = made(0x30, CALL, b"$rpc/sum", (), PAYLOAD)
+PINGED = made(0xC0, PING)
+CONSUMED = made(0xB0, IDENT, SUBSCRIPTION, None, (), PAYLOAD)
+LARGE_1 = made(0x32, IDENT, TOPIC, (), LARGE)
+LARGE_2 = made(0x34, IDENT, TOPIC, (), LARGE)
+# What answers each type of frame: nothing, or the type of the answer.
+ANSWERS = b"\x00\x00\x00\x00\x00\x06\x07\x00\x00\x00\x00\x00\x0e\x00\x00\x00"
+BY_QOS = b"\x00\x0e\x05"
+
+
+class Line:
+    """A transport to a hub. It answers what it can without allocating; ``room`` is how much it takes."""
+
+    def __init__(self) -> None:
+        self.room = 1 << 20
+        self.refuses = False
+        self.frames = 0
+        self.answers = 0
+        self._rx = RxBuf(2048)
+        self._frame = Frame(self._rx.buf, 2048)
+        self._tx = bytearray(4096)
+        self._at = self._end = 0
+
+    def readinto(self, buf: "bytearray | memoryview", n: int) -> "int | None":
+        if n > self._end - self._at:
+            n = self._end - self._at
+        if n == 0:
+            self._at = self._end = 0
+            return None
+        for i in range(n):
+            buf[i] = self._tx[self._at + i]
+        self._at += n
+        return n
+
+    def write(self, buf: "Bytes", off: int, n: int) -> "int | None":
+        if n > self.room:
+            n = self.room
+        if n == 0:
+            return None
+        rx = self._rx
+        n = min(n, rx.window())
+        for i in range(n):
+            rx.view[i] = buf[off + i]
+        if rx.gap:
+            rx.join(n)
+        rx.end += n
+        f = self._frame
+        while True:
+            stop = header(f, rx.start, rx.end)
+            assert stop >= 0
+            if stop == 0 or stop > rx.end:
+                return n
+            rx.start = stop
+            self._take(f)
+
+    def _take(self, f: Frame) -> None:
+        self.frames += 1
+        kind = f.head >> 4
+        if kind == 0:
+            self.give(made(0xE0, bytes(f.buf[f.id_at : f.id_end]), 0, 5, True, TIME))
+        elif kind == 8:
+            self.give(made(0xE0, bytes(f.buf[f.id_at : f.id_end]), 0, SUBSCRIPTION))
+        elif kind == 14 or kind == 5 or kind == 7:
+            self.answers += 1
+        kind = BY_QOS[f.head >> 1 & 3] if kind == 3 else ANSWERS[kind]
+        if kind:
+            self._end = answer(self._tx, self._end, 4096, kind, f.buf, f.id_at, f.id_end)
+            if self.refuses:
+                # A body of two bytes: reason 0x87, which is no more than 8 bits.
+                self._tx[self._end - 1] = 2
+                self._tx[self._end] = 0x31
+                self._tx[self._end + 1] = 0x87
+                self._end += 2
+
+    def give(self, data: bytes) -> None:
+        for i in range(len(data)):
+            self._tx[self._end + i] = data[i]
+        self._end += len(data)
+
+    def close(self) -> None:
+        pass
+
+
+class Dialer:
+    def __init__(self, line: Line):
+        self.line = line
+        self.now = 0
+
+    def open(self) -> Line:
+        return self.line
+
+    def ticks_ms(self) -> int:
+        return self.now
+
+    def wait(self, ms: int) -> None:
+        self.now += ms
+
+
+class On:
+    """A connected client; the methods without an underscore are the paths to be proved."""
+
+    def __init__(self) -> None:
+        self.line = Line()
+        self.dialer = Dialer(self.line)
+        self.client = Client(
+            self.dialer,
+            b"board",
+            keep_alive=10,
+            clean=False,
+            rx_size=256,
+            tx_size=256,
+            outbox_size=512,
+            slots=4,
+        )
+        self.session = self.client.session
+        self.client.connect()
+        self.messages = self.delivered = self.refused = self.pieces = 0
+        self.session.on_message = self._on_message
+        self.session.on_call = self._on_call
+        self.session.on_delivered = self._on_delivered
+        self.session.on_refused = self._on_refused
+        self._reply = self.session.reply
+        self.subscription = self.client.subscribe(b"jobs", group=b"g")
+        assert self.client.poll() == 0
+
+    def _on_message(self, f: Frame) -> None:
+        self.messages += 1
+
+    def _on_call(self, f: Frame) -> None:
+        assert self._reply(f, PAYLOAD) == 0
+
+    def _on_delivered(self, number: int) -> None:
+        self.delivered += 1
+
+    def _on_refused(self, number: int, code: int) -> None:
+        assert code == 0x87
+        self.refused += 1
+
+    def open(self, f: Frame, size: int) -> bool:
+        return True
+
+    def write(self, buf: "Bytes", at: int, n: int) -> None:
+        self.pieces += n
+
+    def close(self, complete: bool) -> None:
+        self.messages += 1
+
+    def _settle(self) -> None:
+        for _ in range(4):
+            assert self.client.poll() == 0
+        assert self.session.outbox.count == 0
+
+    def _publish(self, qos: int) -> None:
+        before = self.delivered
+        assert self.client.publish(TOPIC, PAYLOAD, qos) >= 0
+        self._settle()
+        assert self.delivered == before + (1 if qos else 0)
+
+    def publish_0(self) -> None:
+        self._publish(0)
+
+    def publish_1(self) -> None:
+        self._publish(1)
+
+    def publish_2(self) -> None:
+        self._publish(2)
+
+    def tags(self) -> None:
+        assert self.client.publish(TOPIC, PAYLOAD, 1, True, TAGS) > 0
+        self._settle()
+
+    def window(self) -> None:
+        while self.client.publish(TOPIC, PAYLOAD, 1) > 0:
+            pass
+        self._settle()
+
+    def _take(self, data: bytes, answers: int = 0) -> None:
+        before = self.messages
+        answered = self.line.answers
+        self.line.give(data)
+        self._settle()
+        assert self.messages == before + 1
+        assert self.line.answers == answered + answers
+
+    def receive_0(self) -> None:
+        self._take(PUBLISHED[0])
+
+    def receive_1(self) -> None:
+        self._take(PUBLISHED[1], 1)
+
+    def receive_2(self) -> None:
+        # A PUBREC is answered with PUBCOMP by this hub, which is a stray: PUBREL is this one.
+        before = self.messages
+        self.line.give(PUBLISHED[2])
+        self.line.give(PUBREL)
+        self._settle()
+        assert self.messages == before + 1
+
+    def repetition(self) -> None:
+        before = self.session.duplicates
+        self.line.give(PUBLISHED[2])
+        self.line.give(PUBLISHED[2])
+        self.line.give(PUBREL)
+        self._settle()
+        assert self.session.duplicates == before + 1
+
+    def consume(self) -> None:
+        self._take(CONSUMED)
+
+    def consume_1(self) -> None:
+        self._take(CONSUMED, 1)
+
+    def acknowledged(self) -> None:
+        session = self.session
+        session.auto_ack = False
+        self._take(PUBLISHED[1])
+        assert self.client.acknowledge(session.receipt) == 0
+        self._take(CONSUMED)
+        assert self.client.acknowledge(session.receipt) == 0
+        self._take(PUBLISHED[2])
+        assert self.client.acknowledge(session.receipt) == 0
+        session.auto_ack = True
+        self.line.give(PUBREL)
+        self._settle()
+
+    def poll(self) -> None:
+        self.dialer.now += 1
+        assert self.client.poll() == 0
+
+    def keep_alive(self) -> None:
+        before = self.line.frames
+        self.dialer.now += 8000
+        self._settle()
+        assert self.line.frames == before + 1
+        assert not self.session.pinged
+
+    def hubs_ping(self) -> None:
+        before = self.line.answers
+        self.line.give(PINGED)
+        self._settle()
+        assert self.line.answers == before + 1
+
+    def call(self) -> None:
+        before = self.line.frames
+        self.line.give(CALLED)
+        self._settle()
+        assert self.line.frames == before + 1
+
+    def _large(self, data: bytes) -> None:
+        self.line.give(data)
+        for _ in range(4):
+            self._settle()
+
+    def to_sink(self) -> None:
+        self.session.sink = self
+        before = self.pieces
+        self._large(LARGE_2)
+        self._large(PUBREL)
+        assert self.pieces == before + 1000
+
+    def skipped(self) -> None:
+        self.session.sink = None
+        before = self.session.skipped
+        self._large(LARGE_1)
+        assert self.session.skipped == before + 1
+
+    def refusals(self) -> None:
+        client = self.client
+        assert client.publish(TOPIC, PAYLOAD, 3) < 0
+        assert client.publish(b"a/#", PAYLOAD, 1) < 0
+        assert client.publish(TOPIC, LARGE, 0) < 0
+        assert client.publish(TOPIC, LARGE, 1) < 0
+        assert client.acknowledge(99) < 0
+
+    def message_refused(self) -> None:
+        before = self.refused
+        self.line.refuses = True
+        assert self.client.publish(TOPIC, PAYLOAD, 1) > 0
+        self._settle()
+        self.line.refuses = False
+        assert self.refused == before + 1
+
+    def _again(self) -> None:
+        """Another connection, but for what connecting allocates."""
+        session = self.session
+        session.lost()
+        session.rx.clear()
+        session.event(OPEN)
+        session.event(ACCEPT)
+        session.resume()
+
+    def again(self) -> None:
+        before = self.delivered
+        self.line.room = 0
+        assert self.client.publish(TOPIC, PAYLOAD, 2) > 0
+        # None of it has left, for all that the session knows some has: the repetition carries DUP.
+        self._again()
+        self.line.room = 1 << 20
+        self._settle()
+        assert self.delivered == before + 1
+
+    def again_at_pubrel(self) -> None:
+        before = self.delivered
+        assert self.client.publish(TOPIC, PAYLOAD, 2) > 0
+        self.line.room = 0
+        # PUBREC has arrived, PUBREL waits.
+        assert self.client.poll() == 0
+        self._again()
+        self.line.room = 1 << 20
+        self._settle()
+        assert self.delivered == before + 1
+
+    def full(self) -> None:
+        self.line.room = 5
+        assert self.client.publish(TOPIC, PAYLOAD) == 0
+        self.line.room = 0
+        while self.client.publish(TOPIC, PAYLOAD) == 0:
+            pass
+        self.line.room = 1 << 20
+        assert self.client.poll() == 0
+        assert self.session.out() == 0
+
+
+on = On()
+prove("publish qos 0", on.publish_0)
+prove("publish qos 1", on.publish_1)
+prove("publish qos 2", on.publish_2)
+prove("publish with tags", on.tags)
+prove("window of qos 1", on.window)
+prove("receive qos 0", on.receive_0)
+prove("receive qos 1", on.receive_1)
+prove("receive qos 2", on.receive_2)
+prove("a repetition is answered", on.repetition)
+on.client.consume(on.subscription)
+prove("consume", on.consume)
+on.client.consume(on.subscription, 2, True)
+prove("consume with acknowledgement", on.consume_1)
+prove("acknowledged by the application", on.acknowledged)
+prove("poll", on.poll)
+prove("keep-alive", on.keep_alive)
+prove("the hub's ping", on.hubs_ping)
+prove("reply to a call", on.call)
+prove("large message to a sink", on.to_sink, 20)
+prove("large message skipped", on.skipped, 20)
+prove("refusals", on.refusals)
+prove("a message refused", on.message_refused)
+prove("publish again after a cut", on.again)
+prove("publish again after a cut at PUBREL", on.again_at_pubrel)
+prove("against a full transport", on.full)
