@@ -69,6 +69,10 @@ def put_message(buf: bytearray, at: int, topic: "Bytes", payload: "Bytes", tags:
     if n < 16:
         buf[at] = n
         at += 1
+    elif n < 4096:
+        buf[at] = 16 | n & 15
+        buf[at + 1] = n >> 4
+        at += 2
     else:
         at = put_length(buf, at, n)
     # From here on n is where the body ends.
