@@ -1,0 +1,270 @@
+# heap: 1M
+"""FMQ's client over transports that take and give what they like, and close; a hub is behind them."""
+
+from fmq_hub import Got, Hub
+from pipe import Wire, receive, send
+
+from headwater import errors
+from headwater.errors import E_ARGUMENT, E_CLOSED, E_OFFLINE, E_QOS, E_REFUSED, E_TIMEOUT, HeadwaterError
+from headwater.fmq import spec
+from headwater.fmq.client import Client
+from headwater.fmq.session import ClientSession
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from headwater.fmq.decode import Frame
+    from headwater.types import Bytes
+
+
+class Line:
+    """A client's transport: two wires, and a hub that works while the client waits."""
+
+    def __init__(self, up: Wire, down: Wire):
+        self.up = up
+        self.down = down
+        self.closed = 0
+        self.hung_up = False
+        self.broken = False
+
+    def readinto(self, buf: "bytearray | memoryview", n: int) -> "int | None":
+        assert not self.closed, "read behind close"
+        k = self.down.readinto(buf, n)
+        return 0 if k is None and self.hung_up else k
+
+    def write(self, buf: "Bytes", off: int, n: int) -> "int | None":
+        assert not self.closed, "written behind close"
+        if self.broken:
+            raise OSError(104)
+        return self.up.write(buf, off, n)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Dialer:
+    """Opens lines to the hub; time passes only in ``wait``."""
+
+    def __init__(self, hub: Hub):
+        self.hub = hub
+        self.lines: list[Line] = []
+        self.now = 0
+        self.faults = (0, 0, 0)
+        self.deaf = False
+
+    def open(self) -> Line:
+        self.lines.append(Line(Wire(*self.faults), Wire(*self.faults)))
+        self.hub.listen()
+        return self.lines[-1]
+
+    def ticks_ms(self) -> int:
+        return self.now
+
+    def wait(self, ms: int) -> None:
+        self.now += ms
+        self.serve()
+
+    def serve(self) -> None:
+        line = self.lines[-1]
+        hub: Any = self.hub
+        if not self.deaf:
+            while receive(hub, line.up) + send(hub, line.down):
+                pass
+
+
+class On:
+    def __init__(self, **options: "Any"):
+        self.hub = Hub()
+        self.dialer = Dialer(self.hub)
+        options.setdefault("clean", False)
+        self.client = Client(self.dialer, b"c", **options)
+        self.at = Got(self.client.session)
+
+    def settle(self) -> None:
+        for _ in range(40):
+            assert self.client.poll() == 0
+            self.dialer.serve()
+
+    def line(self) -> Line:
+        return self.dialer.lines[-1]
+
+
+def online(**options: "Any") -> On:
+    on = On(**options)
+    on.client.connect()
+    return on
+
+
+def raised(call: "Any", *arguments: "Any") -> int:
+    try:
+        call(*arguments)
+    except HeadwaterError as error:
+        return error.code
+    raise AssertionError("nothing was raised")
+
+
+def test_connect_says_whether_the_session_was_kept() -> None:
+    on = On()
+    assert on.client.poll() == E_OFFLINE and not on.client.connected
+    assert on.client.connect() is False
+    assert on.client.connected and on.client.transport is on.line()
+    assert on.client.connect() is True and on.client.session_present
+    assert [line.closed for line in on.dialer.lines] == [1, 0]
+
+
+def test_connecting_without_waiting() -> None:
+    on = On()
+    assert on.client.begin_connect() == 0 and not on.client.connected
+    on.settle()
+    assert on.client.connected
+
+
+def test_connect_fails() -> None:
+    on = On()
+    on.hub.refuse = (spec.AUTH, 0x86, b"bad password")
+    assert raised(on.client.connect) == E_REFUSED
+    assert (on.client.session.return_code, on.client.session.reason()) == (0x86, b"bad password")
+    on.hub.refuse = None
+    on.dialer.deaf = True
+    assert raised(on.client.connect) == E_TIMEOUT
+    assert raised(Client(on.dialer, 7).connect) == E_ARGUMENT  # type: ignore[arg-type]
+    assert raised(Client(on.dialer, b"x" * 600).connect) == errors.E_TOO_LARGE
+
+
+def test_a_session_may_be_given() -> None:
+    on = On()
+    session = ClientSession(b"mine", user=b"me", password=b"secret")
+    client = Client(on.dialer, session=session)
+    client.connect()
+    assert client.session is session and on.hub.auth[:3] == (b"mine", b"me", b"secret")
+
+
+def test_messages_go_both_ways() -> None:
+    for faults in ((0, 0, 0), (5, 3, 0), (2, 0, 6)):
+        on = On()
+        on.dialer.faults = faults
+        on.client.connect()
+        assert [on.client.publish(b"t", b"%d" % qos, qos, True) for qos in (0, 1, 2)] == [0, 1, 2]
+        on.client.flush(10000)
+        assert on.hub.stored == [(b"t", b"%d" % qos, qos, True) for qos in (0, 1, 2)]
+        for qos in (0, 1, 2):
+            on.hub.publish(b"t", b"%d" % qos, qos)
+        on.settle()
+        assert [m[1] for m in on.at.got] == [b"0", b"1", b"2"]
+        assert on.at.delivered == [1, 2]
+
+
+def test_publish_refuses() -> None:
+    on = online()
+    assert on.client.publish(b"t", b"", 3) == E_QOS
+    assert on.client.publish(b"#", b"") == errors.E_TOPIC
+    on.client.close()
+    assert on.client.publish(b"t", b"x") == E_OFFLINE
+    assert on.client.publish(b"t", b"x", 1) == 1
+
+
+def test_a_full_transmit_buffer_is_sent_first() -> None:
+    on = online(tx_size=100)
+    for _ in range(20):
+        assert on.client.publish(b"t", b"x" * 30) == 0
+    on.settle()
+    assert len(on.hub.stored) == 20
+
+
+def test_a_lost_connection_is_told_and_messages_go_out_again() -> None:
+    on = online()
+    assert on.client.publish(b"t", b"kept", 2) == 1
+    on.line().hung_up = True
+    assert on.client.poll() == E_CLOSED
+    assert on.client.status == E_CLOSED and not on.client.connected and on.line().closed == 1
+    on.client.connect()
+    on.client.flush(10000)
+    on.line().broken = True
+    assert on.client.publish(b"t", b"lost") == E_CLOSED
+    assert [m[1] for m in on.hub.stored] == [b"kept"]
+
+
+def test_requests() -> None:
+    on = online()
+    client = on.client
+    topic = client.register(b"jobs", 2)
+    number = client.subscribe(b"jobs", group=b"g")
+    on.settle()
+    assert on.at.answers == [(topic, 0, b""), (number, 0, b"")]
+    (sid,) = on.hub.subscriptions
+    client.session.auto_ack = False
+    consumer = client.consume(number, 2, True)
+    on.settle()
+    on.hub.give(sid, None, b"job")
+    on.settle()
+    assert on.at.got == [(b"", b"job", "c", False, number)]
+    assert client.acknowledge(on.at.receipts[0]) == 0
+    assert client.unsubscribe(number) > 0 and client.unregister(b"jobs") > 0
+    on.settle()
+    assert (consumer, 0, b"") in on.at.answers and on.hub.quiet() and not on.hub.topics
+    assert client.unsubscribe(number) == errors.E_UNKNOWN_ID
+
+
+def test_calls_both_ways() -> None:
+    on = online()
+    client = on.client
+
+    def serve(f: "Frame") -> None:
+        assert client.reply(f, f.payload_bytes() * 2) == 0
+
+    client.session.on_call = serve
+    call = on.hub.call(b"double", b"ab")
+    number = client.call(b"sum", b"1 2")
+    on.settle()
+    assert on.hub.replies == [(call, b"abab")]
+    on.hub.result(on.hub.calls[-1][0], b"3")
+    on.settle()
+    assert on.at.results == [(number, b"3")]
+
+
+def test_a_broken_session_has_a_last_word() -> None:
+    on = online()
+    ident = on.hub.ident()
+    on.hub._out += b"\xe1" + ident + b"\x00"
+    on.dialer.serve()
+    assert on.client.poll() == errors.E_FLAGS
+    hub: Any = on.hub
+    receive(hub, on.line().up)
+    assert on.hub.refused == [(ident, 0x81)]
+
+
+def test_disconnect_says_goodbye() -> None:
+    on = online()
+    on.client.publish(b"t", b"last")
+    on.client.disconnect()
+    on.dialer.serve()
+    assert on.hub.ended and on.line().closed == 1
+    assert [m[1] for m in on.hub.stored] == [b"last"]
+    assert on.client.poll() == E_OFFLINE
+    on.client.connect()
+    on.hub.ended = False
+    on.client.close()
+    on.dialer.serve()
+    assert not on.hub.ended
+
+
+def test_pings() -> None:
+    on = On()
+    assert on.client.ping() == E_OFFLINE
+    on.client.connect()
+    assert on.client.ping() == 0 and on.client.session.pinged
+    on.settle()
+    assert not on.client.session.pinged
+    on.dialer.deaf = True
+    assert on.client.wait(100000) == E_TIMEOUT
+
+
+def test_handlers_are_the_session_s() -> None:
+    on = On()
+    client, session = on.client, on.client.session
+    client.on_message = client.on_delivered = client.on_answer = client.sink = None
+    handlers: tuple[Any, ...] = (session.on_message, session.on_delivered, session.on_answer, session.sink)
+    assert handlers == (None, None, None, None)
+    client.on_message = print
+    assert session.on_message is client.on_message is print
