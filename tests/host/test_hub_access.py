@@ -4,7 +4,7 @@ from ipaddress import ip_network
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headwater_host.hub.access import ANY, Access, Rule, address, covers, overlaps
@@ -26,6 +26,12 @@ _filter = st.builds(
 
 
 @settings(deadline=None, max_examples=300)
+@example("+/#", "#")
+@example("#", "+/#")
+@example("a/+/#", "a/#")
+@example("/+/#", "/#")
+@example("+/+/#", "/#")
+@example("+", "/#")
 @given(_filter, _filter)
 def test_covering_and_overlapping_are_what_the_topics_say(one: str, other: str) -> None:
     ours = {topic for topic in TOPICS if naive(one, topic)}

@@ -20,6 +20,8 @@ Network = IPv4Network | IPv6Network
 TYPES = ("SLAVEOF", "REGISTER", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "CONSUME", "ELECT", "UNREGISTER")
 #: Everybody, where networks stand.
 ANY = (ip_network("0.0.0.0/0"), ip_network("::/0"))
+#: What "#" matches as well, the level above, would be an empty topic here, which there is not.
+_SAME = {"#": "+/#", "/#": "/+/#"}
 #: How many answers are remembered.
 _REMEMBERED = 10_000
 
@@ -35,7 +37,7 @@ def covers(pattern: str, wanted: str) -> bool:
     """Whether the filter ``pattern`` matches every topic that the filter or topic ``wanted`` does."""
     if wanted.startswith("$") and pattern[0] in "+#":
         return False
-    ours, theirs = pattern.split("/"), wanted.split("/")
+    ours, theirs = pattern.split("/"), _SAME.get(wanted, wanted).split("/")
     for n, level in enumerate(ours):
         if level == "#":
             return True
@@ -57,7 +59,8 @@ def overlaps(one: str, other: str) -> bool:
         if mine != their and "+" not in (mine, their):
             return False
     longer = ours[len(theirs) :] or theirs[len(ours) :]
-    return not longer or longer == ["#"]
+    # With "/#", one level more would have to be the empty topic.
+    return not longer or (longer == ["#"] and ["", "#"] not in (ours, theirs))
 
 
 @dataclass(frozen=True)
