@@ -13,6 +13,7 @@ import vectors
 from tests.fuzz import (
     target_buffers,
     target_fmq,
+    target_fmq_session,
     target_hub,
     target_journal,
     target_link,
@@ -101,6 +102,14 @@ TARGETS = {
             front=b"\x20",
         ),
         Target("fmq-frames", target_fmq.frame, vectors=("fmq",), rows=("frames", "malformed_frames")),
+        Target(
+            "fmq-client",
+            target_fmq_session.session,
+            longest=800,
+            vectors=("fmq",),
+            rows=("frames", "malformed_frames"),
+            front=b"\x00\x04",
+        ),
         Target("hub-conditions", target_hub.condition, longest=200),
     )
 }
