@@ -1,0 +1,132 @@
+"""The core's FMQ client against the hub, over real sockets."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headwater.errors import HeadwaterError
+from headwater.fmq.client import Client
+from headwater_host.hub.service import Hub
+from tests.host.hub_client import config, until, with_hub
+from tests.interop.dialer import SocketDialer
+
+MS = 60000
+
+
+def port(hub: Hub) -> int:
+    return int(hub.addresses[0][1])
+
+
+def stored(hub: Hub, topic: str) -> list[bytes]:
+    store = hub.broker.store
+    queues = range(len(store.topics[topic].queues)) if topic in store.topics else ()
+    return [message.payload for queue in queues for message in store.read(topic, queue, 0, 10**6)]
+
+
+def online(client: Client) -> None:
+    """Connect, again and again."""
+    while True:
+        try:
+            client.connect()
+            return
+        except (OSError, HeadwaterError):
+            continue
+
+
+def flushed(client: Client) -> None:
+    """Flush, over as many connections as it takes."""
+    while True:
+        try:
+            client.flush(MS)
+            return
+        except HeadwaterError:
+            online(client)
+
+
+def wait_for(client: Client, true: Callable[[], object]) -> None:
+    while not true():
+        assert client.wait(20) == 0
+
+
+def published(number: int, name: str, cuts: list[tuple[int, int]]) -> SocketDialer:
+    """A client that publishes at QoS 1 and 2, over connections that are cut."""
+    dialer = SocketDialer(number, cuts)
+    client = Client(dialer, name.encode(), clean=False)
+    delivered: list[int] = []
+    client.on_delivered = delivered.append
+    online(client)
+    topic = name.encode()
+    payloads = [(b"one", 1), (b"two", 2), (b"three", 1)]
+    handed = [client.publish(topic, payload, qos) for payload, qos in payloads]
+    assert handed == [1, 2, 3]
+    flushed(client)
+    assert sorted(delivered) == handed
+    client.disconnect()
+    return dialer
+
+
+def test_what_is_published_over_cuts_at_every_byte_is_stored_once(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        whole = (await asyncio.to_thread(published, port(hub), "whole", [])).opened[0]
+        up, down = len(whole.sent), len(whole.received)
+        names = ["whole"]
+        for cuts in [(k, -1) for k in range(1, up)] + [(-1, k) for k in range(1, down)]:
+            names.append(f"cut {cuts}")
+            await asyncio.to_thread(published, port(hub), names[-1], [cuts])
+        assert len(names) > 150
+        for name in names:
+            assert stored(hub, name) == [b"one", b"two", b"three"], name
+
+
+def test_the_will_is_published_unless_the_client_says_goodbye(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        def live(name: bytes, politely: bool) -> None:
+            client = Client(SocketDialer(port(hub)), name)
+            assert client.session.set_will(b"wills", name, 1) == 0
+            client.connect()
+            if politely:
+                client.disconnect()
+            else:
+                client.close()
+
+        await asyncio.to_thread(live, b"polite", True)
+        await asyncio.to_thread(live, b"rude", False)
+        await until(lambda: stored(hub, "wills"))
+        await until(lambda: not hub.broker.connections)
+        assert stored(hub, "wills") == [b"rude"]
+
+
+def test_topics(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        def work() -> list[tuple[int, int, bytes]]:
+            client = Client(SocketDialer(port(hub)), b"board")
+            answers: list[tuple[int, int, bytes]] = []
+            client.on_answer = lambda n, code: answers.append((n, code, client.session.reason()))
+            client.connect()
+            asked = [client.register(b"jobs", 3), client.register(b"jobs", 2), client.unregister(b"none")]
+            wait_for(client, lambda: len(answers) == 3)
+            client.disconnect()
+            # An answer waits for the disk, and a refusal does not.
+            return sorted(answers, key=lambda answer: asked.index(answer[0]))
+
+        answers = await asyncio.to_thread(work)
+        assert answers[0][1:] == (0, b"")
+        assert all(code >= 0x80 and reason for _, code, reason in answers[1:])
+        assert len(hub.broker.store.topics["jobs"].queues) == 3
+
+
+def test_a_session_is_kept(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        def work() -> Any:
+            client = Client(SocketDialer(port(hub)), b"board", clean=False)
+            present = [client.connect(), client.connect()]
+            assert client.session.process
+            client.disconnect()
+            return present
+
+        assert await asyncio.to_thread(work) == [False, True]
