@@ -173,6 +173,16 @@ class Peer:
                 return got
             self.got.append(got)
 
+    async def answer_or_response(self, ident: bytes) -> Got:
+        """What a CONSUME with ONCE brings."""
+        kept: list[Got] = []
+        while True:
+            got = await self.next()
+            if got.id == ident or got.correlation == ident:
+                self.got = kept + self.got
+                return got
+            kept.append(got)
+
     async def ask(self, kind: int, values: Any = (), flags: int = 0, ident: bytes = b"") -> Got:
         return await self.answer(self.send(kind, values, flags, ident))
 

@@ -122,7 +122,7 @@ def test_nothing_goes_before_auth_and_auth_goes_once(tmp_path: Path) -> None:
         assert (await peer.auth()).code == 0x82
         assert await peer.ended() == []
         peer = await Peer.login(hub)
-        assert (await peer.ask(spec.PUBREC)).code == 0x82
+        assert (await peer.ask(spec.SLAVEOF, flags=spec.REG)).code == 0x82
 
 
 def test_who_does_not_log_in_is_cut_off(tmp_path: Path) -> None:

@@ -4,14 +4,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headwater.fmq import spec
 from headwater.fmq.decode import Frame
-from headwater_host.hub import frames, login, publishing
-from headwater_host.hub.access import Access, Address
+from headwater_host.hub import consumers, frames, login, publishing, subscribing
+from headwater_host.hub.access import Access, Address, covers
+from headwater_host.hub.broadcast import Broadcast
 from headwater_host.hub.clients import Client
 from headwater_host.hub.config import HubConfig
+from headwater_host.hub.consuming import Consuming
 from headwater_host.hub.errors import (
     KEEP_ALIVE_TIMEOUT,
     PROTOCOL_ERROR,
@@ -39,11 +42,22 @@ def _on_pingreq(broker: "Broker", connection: "Connection", f: Frame, ident: byt
     connection.send(frames.ack(ident))
 
 
-def _on_ack(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
-    if ident == connection.auth_id and connection.client is not None:
+def _on_answer(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
+    """ACK, PUBREC or PUBCOMP."""
+    client, kind = connection.client, f.head >> 4
+    assert client is not None
+    code = f.code if kind == spec.ACK else 0
+    if kind == spec.ACK and ident == connection.auth_id:
         # The client's word of farewell.
-        connection.client.will = None
+        client.will = None
         connection.close()
+        return
+    known = client.pusher is not None and client.pusher.on_answer(kind, ident, code)
+    if kind == spec.ACK and not known:
+        consumers.on_ack(client, ident, code)
+    elif kind == spec.PUBREC:
+        # Behind the disk: once the client forgets the id, so that it would take the message anew, the hub must know.
+        broker.store.after(partial(connection.send, frames.bare(spec.PUBREL, ident)))
 
 
 #: What a client that was accepted may send.
@@ -54,7 +68,12 @@ HANDLERS: dict[int, Handler] = {
     spec.PUBLISH: publishing.on_publish,
     spec.PUBREL: publishing.on_pubrel,
     spec.PINGREQ: _on_pingreq,
-    spec.ACK: _on_ack,
+    spec.ACK: _on_answer,
+    spec.PUBREC: _on_answer,
+    spec.PUBCOMP: _on_answer,
+    spec.SUBSCRIBE: subscribing.on_subscribe,
+    spec.UNSUBSCRIBE: subscribing.on_unsubscribe,
+    spec.CONSUME: consumers.on_consume,
 }
 
 
@@ -69,6 +88,7 @@ class Broker:
         self.access = Access(config.rules, open_=config.is_open)
         self.metrics = Metrics()
         self.received = self.metrics.counter("messages_received_total", "Messages of clients.", "qos")
+        self.sent = self.metrics.counter("messages_sent_total", "Messages to clients.", "type")
         self.refused = self.metrics.counter("refused_total", "Requests that were refused.", "type")
         self.malformed = self.metrics.counter("malformed_total", "Frames that were none.")
         self.connections: set[Connection] = set()
@@ -79,6 +99,8 @@ class Broker:
         #: Clients that are not connected, oldest first, and when by the loop's clock their session ends.
         self.away: dict[str, float] = {}
         self.tasks: set[asyncio.Task[None]] = set()
+        self.consuming = Consuming(self)
+        self.broadcast = Broadcast()
         self.topics = publishing.Topics(self)
         self.voice = publishing.Voice(self)
         self._ticker = self.loop.call_later(TICK, self._tick)
@@ -88,6 +110,7 @@ class Broker:
                 session.client, store.sessions.process(session.client), session.about.get("user"), True
             )
             self.clients[client.name] = client
+            subscribing.restore(self, client, session.subscriptions)
             self._leave(client)
         store.on_commit = self._stored
 
@@ -148,26 +171,47 @@ class Broker:
         self.away.pop(client.name, None)
         if client.kept:
             self.store.sessions.end(client.name)
+        if client.pusher is not None:
+            client.pusher.gone()
 
     def lost(self, client: Client) -> None:
         """A client has no connection any more."""
+        consumers.lost(client)
+        if client.pusher is not None:
+            client.pusher.lost()
 
     def writable(self, client: Client) -> None:
         """A client can be sent more."""
+        for consumer in client.consumers.values():
+            self.consuming.wake(consumer)
+        if client.pusher is not None:
+            client.pusher.go_on()
 
     # -- what others tell --------------------------------------------------------------------------------------------
 
     def topic_made(self, name: str) -> None:
         """A topic is there, or has more queues."""
+        for group in self.consuming.groups.values():
+            if any(covers(pattern, name) for member in group.members for pattern in member.patterns()):
+                self.consuming.spread(group)
 
     def topic_gone(self, name: str) -> None:
         """A topic is about to be forgotten."""
+        consumers.topic_gone(self, name)
+        self.consuming.topic_gone(name)
 
     def _stored(self, messages: list[Message]) -> None:
         """Messages are on the disk: whoever is to have them may."""
         for message in messages:
             if message.topic not in self.topics.known and message.topic in self.store.topics:
                 self.topics.made(message.topic)
+        self.broadcast.stored(messages)
+        self.consuming.stored(messages)
+
+    @staticmethod
+    def now_ns() -> int:
+        """The time, since 1970."""
+        return time.time_ns()
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -176,6 +220,7 @@ class Broker:
         now = self.loop.time()
         for connection in list(self.connections):
             self._look(connection, now)
+        self.consuming.overdue(now)
         while self.away and next(iter(self.away.values())) <= now:
             self.end(self.clients[next(iter(self.away))])
         if now - self._trimmed >= _TRIM and not self.store.trim(time.time_ns()):
@@ -186,7 +231,10 @@ class Broker:
         if connection.closed is not None:
             if now - connection.closed > limits.stalled:
                 connection.abort()
-        elif connection.client is None:
+            return
+        if connection.client is not None:
+            consumers.overdue(connection.client, now)
+        if connection.client is None:
             if now - connection.since > limits.login:
                 connection.close(KEEP_ALIVE_TIMEOUT, "no AUTH in time")
         elif connection.stuck is not None and now - connection.stuck > limits.stalled:

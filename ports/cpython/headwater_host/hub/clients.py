@@ -1,10 +1,18 @@
 """What the hub knows of a client while it is connected, and, if its session is kept, while it is not."""
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from headwater_host.hub.errors import NO_SUBSCRIPTION, RefusedError
+from headwater_host.hub.storage import Subscription
+from headwater_host.hub.wanted import Wanted
+
 if TYPE_CHECKING:
     from headwater_host.hub.connection import Connection
+    from headwater_host.hub.consumers import Consumer
+    from headwater_host.hub.consuming import Lane
+    from headwater_host.hub.pushing import Pusher
 
 
 class Will(NamedTuple):
@@ -14,6 +22,14 @@ class Will(NamedTuple):
     qos: int
     retain: bool
     payload: bytes
+
+
+class Subscribed(NamedTuple):
+    """A subscription; ``number`` is what its client calls it."""
+
+    subscription: Subscription
+    wanted: Wanted
+    number: int
 
 
 @dataclass(eq=False)
@@ -27,5 +43,21 @@ class Client:
     kept: bool
     connection: "Connection | None" = None
     will: Will | None = None
-    #: What is done when the client is gone for good, by whose it is.
-    ends: list[object] = field(default_factory=list)
+    #: By serial.
+    subscriptions: dict[int, Subscribed] = field(default_factory=dict)
+    #: By the id of their CONSUME.
+    consumers: "dict[bytes, Consumer]" = field(default_factory=dict)
+    #: What was handed to its consumers and is not acknowledged, by message id: it may be in several groups.
+    open: "dict[bytes, deque[tuple[Lane, int]]]" = field(default_factory=dict)
+    pusher: "Pusher | None" = None
+
+    def number(self, serial: int) -> int:
+        """What the client calls a subscription."""
+        return self.process << 32 | serial
+
+    def subscribed(self, number: int) -> Subscribed:
+        """A subscription of this client. Raises RefusedError."""
+        found = self.subscriptions.get(number & 0xFFFFFFFF)
+        if found is None or found.number != number:
+            raise RefusedError(NO_SUBSCRIPTION, "there is no such subscription")
+        return found

@@ -50,6 +50,8 @@ class Connection(asyncio.Protocol):
         self.client: Client | None = None
         self.auth_id = b""
         self.user: str | None = None
+        #: Whether its AUTH has been answered.
+        self.ready = False
         self.peer: access.Address = ip_address("127.0.0.1")
         #: Seconds of silence after which it is given up.
         self.patience = 0.0

@@ -4,6 +4,7 @@ from headwater.names5 import code_name
 
 #: Reason codes of refusals (MQTT 5.0, 2.4).
 NO_MATCH = 0x10
+NO_SUBSCRIPTION = 0x11
 UNSPECIFIED = 0x80
 MALFORMED = 0x81
 CLIENT_ID_INVALID = 0x85

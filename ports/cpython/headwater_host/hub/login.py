@@ -104,7 +104,9 @@ def _accept(
     def answer() -> None:
         connection.send(frames.accepted(ident, client.process, present, time.time_ns()))
         if connection.closed is None:
-            broker.writable(client)
+            connection.ready = True
+            if client.pusher is not None:
+                client.pusher.resume()
             connection.release()
 
     broker.store.after(answer)

@@ -1,0 +1,277 @@
+"""Consumer groups: who has which queue, what is handed out, and what comes back (docs/protocols/fmq.md, section 4).
+
+A queue of a topic is a ``Lane`` of each group that consumes it. It belongs to one member, who gets its messages in
+their order. When members come and go the lanes are spread anew; one that moves stays with whom it has until all that
+is under way is acknowledged, so that nobody else gets what somebody is still working on.
+"""
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
+
+from headwater_host.hub.groups import assign
+from headwater_host.hub.storage import Delivery, Message
+
+if TYPE_CHECKING:
+    from headwater_host.hub.broker import Broker
+
+#: Messages that a member is handed before others get their turn, and how many of a lane at once.
+_TURN = 256
+_AT_ONCE = 32
+
+Key = tuple[str, int]
+
+
+class Opening(NamedTuple):
+    """What was handed out and is not acknowledged: its id, and until when by the loop's clock (0: for ever)."""
+
+    ident: bytes
+    deadline: float
+
+
+class Lane:
+    """A queue of a topic, as one group consumes it. ``heir`` is who is to have it once nothing is ``open``."""
+
+    __slots__ = ("group", "heir", "open", "owner", "queue", "topic")
+
+    def __init__(self, group: "Group", topic: str, queue: int):
+        self.group = group
+        self.topic = topic
+        self.queue = queue
+        self.owner: Member | None = None
+        self.heir: Member | None = None
+        #: By sequence number, in the order in which they were handed out.
+        self.open: OrderedDict[int, Opening] = OrderedDict()
+
+
+class Member:
+    """Somebody who takes messages of a group; what they do with them is for those who derive from it."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[Lane, None] = {}
+        #: Those of them that may have something.
+        self.ready: OrderedDict[Lane, None] = OrderedDict()
+        self.busy = False
+
+    def patterns(self) -> list[str]:
+        """The filters of the topics it takes."""
+        raise NotImplementedError
+
+    def room(self) -> int:
+        """How many messages it can take now."""
+        raise NotImplementedError
+
+    def hand(self, lane: Lane, delivery: Delivery) -> bool:
+        """Take a message: whether it is open now; if not it is done with."""
+        raise NotImplementedError
+
+    def closed(self, lane: Lane, seq: int, ident: bytes) -> None:
+        """A message is not open any more, for whatever reason."""
+
+
+class Group:
+    """The members of one group, and their lanes."""
+
+    def __init__(self, consuming: "Consuming", name: str):
+        self.name = name
+        self._consuming = consuming
+        self._store = consuming.broker.store
+        self.members: dict[Member, None] = {}
+        self.lanes: dict[Key, Lane] = {}
+        self._given: dict[Key, Member] = {}
+
+    def join(self, member: Member) -> None:
+        """Somebody is there."""
+        self.members[member] = None
+        self._consuming.spread(self)
+
+    def leave(self, member: Member, *, failed: bool) -> None:
+        """Somebody is not there any more. What they had goes to the others; ``failed``: and counts a try."""
+        if member not in self.members:
+            return
+        del self.members[member]
+        for lane in list(member.lanes):
+            self.give_up(lane, failed=failed)
+            self._take_away(lane)
+            lane.owner = None
+        self._consuming.spread(self)
+
+    def give_up(self, lane: Lane, *, failed: bool) -> None:
+        """Everything that is open goes out again."""
+        opened = list(lane.open)
+        for seq in opened:
+            self._close(lane, seq)
+        if failed and opened:
+            self._store.give_back(
+                self.name, lane.topic, lane.queue, opened, time_ns=self._consuming.broker.now_ns()
+            )
+        elif opened:
+            self._store.rewind(self.name, lane.topic, lane.queue)
+
+    def spread(self) -> None:
+        """Give each lane its member."""
+        queues: dict[Key, list[Member]] = {}
+        topics: dict[str, list[Member]] = {}
+        for member in self.members:
+            names = [topic for pattern in member.patterns() for topic in self._store.names.match(pattern)]
+            for topic in dict.fromkeys(names):
+                topics.setdefault(topic, []).append(member)
+        for topic, members in topics.items():
+            self._store.attach(self.name, topic)
+            for n in range(len(self._store.topics[topic].queues)):
+                queues[topic, n] = members
+        self._given = assign(queues, self._given)
+        for key in self._given:
+            if key not in self.lanes:
+                self.lanes[key] = Lane(self, *key)
+        for key, lane in list(self.lanes.items()):
+            lane.heir = self._given.get(key)
+            self._settle(lane)
+
+    def _settle(self, lane: Lane) -> None:
+        """A lane on which nothing is open goes where it belongs."""
+        heir = lane.heir
+        if lane.open:
+            return
+        if lane.owner is not heir:
+            self._take_away(lane)
+            lane.owner = heir
+            if heir is not None:
+                heir.lanes[lane] = None
+                self.wake(lane)
+        if heir is None:
+            self.lanes.pop((lane.topic, lane.queue), None)
+
+    def _take_away(self, lane: Lane) -> None:
+        if lane.owner is not None:
+            lane.owner.lanes.pop(lane, None)
+            lane.owner.ready.pop(lane, None)
+
+    def wake(self, lane: Lane) -> None:
+        """There may be something on a lane."""
+        owner = lane.owner
+        if owner is not None and lane.heir is owner:
+            owner.ready[lane] = None
+            self._consuming.wake(owner)
+
+    def _close(self, lane: Lane, seq: int) -> None:
+        opening = lane.open.pop(seq)
+        if lane.owner is not None:
+            lane.owner.closed(lane, seq, opening.ident)
+
+    def done(self, lane: Lane, seq: int) -> None:
+        """A message is acknowledged."""
+        if seq in lane.open:
+            owner = lane.owner
+            self._close(lane, seq)
+            self._store.ack(self.name, lane.topic, lane.queue, seq)
+            self._settle(lane)
+            if owner is not None:
+                self._consuming.wake(owner)
+
+    def back(self, lane: Lane, seq: int) -> None:
+        """A message was not acknowledged: it goes out again, or is dead."""
+        if seq in lane.open:
+            self._close(lane, seq)
+            self._store.give_back(
+                self.name, lane.topic, lane.queue, [seq], time_ns=self._consuming.broker.now_ns()
+            )
+            self._settle(lane)
+            self.wake(lane)
+
+    def overdue(self, now: float) -> None:
+        """What was not acknowledged in time goes out again."""
+        for lane in list(self.lanes.values()):
+            while lane.open:
+                seq, opening = next(iter(lane.open.items()))
+                if not 0 < opening.deadline <= now:
+                    break
+                self.back(lane, seq)
+
+    def topic_gone(self, topic: str) -> None:
+        """A topic is about to be forgotten, with its messages."""
+        for key in [key for key in self.lanes if key[0] == topic]:
+            lane = self.lanes.pop(key)
+            for seq in list(lane.open):
+                self._close(lane, seq)
+            self._take_away(lane)
+            self._given.pop(key, None)
+
+    def topics(self) -> set[str]:
+        """The topics of which it has lanes."""
+        return {topic for topic, _ in self.lanes}
+
+
+class Consuming:
+    """All groups."""
+
+    def __init__(self, broker: "Broker"):
+        self.broker = broker
+        self.groups: dict[str, Group] = {}
+        self._unsettled: dict[Group, None] = {}
+
+    def group(self, name: str) -> Group:
+        """The group of this name."""
+        found = self.groups.get(name)
+        if found is None:
+            found = self.groups[name] = Group(self, name)
+        return found
+
+    def spread(self, group: Group) -> None:
+        """Spread a group's lanes anew, at the end of this turn: once, however many come and go."""
+        if not self._unsettled:
+            self.broker.loop.call_soon(self._spread)
+        self._unsettled[group] = None
+
+    def _spread(self) -> None:
+        groups, self._unsettled = self._unsettled, {}
+        for group in groups:
+            group.spread()
+            if not group.members and not group.lanes:
+                self.groups.pop(group.name, None)
+
+    def wake(self, member: Member) -> None:
+        """A member may have something to get, or room again: in this turn."""
+        if not member.busy:
+            member.busy = True
+            self.broker.loop.call_soon(self._pump, member)
+
+    def _pump(self, member: Member) -> None:
+        """Hand a member what there is, as far as there is room."""
+        member.busy = False
+        store = self.broker.store
+        left = _TURN
+        while member.ready and (room := min(member.room(), left)) > 0:
+            lane = next(iter(member.ready))
+            member.ready.move_to_end(lane)
+            group = lane.group
+            found = store.take(group.name, lane.topic, lane.queue, min(room, _AT_ONCE))
+            if not found:
+                del member.ready[lane]
+            for delivery in found:
+                left -= 1
+                seq = delivery.message.seq
+                if not member.hand(lane, delivery):
+                    store.ack(group.name, lane.topic, lane.queue, seq)
+        if member.ready and left <= 0:
+            self.wake(member)
+
+    def stored(self, messages: list[Message]) -> None:
+        """Messages are on the disk."""
+        topics = self.broker.store.topics
+        for topic, queue in {(message.topic, message.queue) for message in messages}:
+            found = topics.get(topic)
+            for name in found.groups if found is not None else ():
+                group = self.groups.get(name)
+                lane = group.lanes.get((topic, queue)) if group is not None else None
+                if lane is not None:
+                    lane.group.wake(lane)
+
+    def topic_gone(self, topic: str) -> None:
+        """A topic is about to be forgotten."""
+        for group in list(self.groups.values()):
+            group.topic_gone(topic)
+
+    def overdue(self, now: float) -> None:
+        """Time has passed."""
+        for group in list(self.groups.values()):
+            group.overdue(now)

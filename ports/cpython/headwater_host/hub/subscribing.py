@@ -1,0 +1,93 @@
+"""SUBSCRIBE and UNSUBSCRIBE (docs/protocols/fmq.md, section 4)."""
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headwater.fmq.decode import Frame
+from headwater_host.fmq.values import decode_at
+from headwater_host.hub import consumers, frames
+from headwater_host.hub.clients import Client, Subscribed
+from headwater_host.hub.errors import QUOTA_EXCEEDED, RefusedError
+from headwater_host.hub.pushing import Pusher
+from headwater_host.hub.storage import Subscription
+from headwater_host.hub.wanted import Wanted
+from headwater_host.hub.wishes import have_topic, read_subscription
+
+if TYPE_CHECKING:
+    from headwater_host.hub.broker import Broker
+    from headwater_host.hub.connection import Connection
+
+
+def on_subscribe(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
+    """SUBSCRIBE."""
+    client = connection.client
+    assert client is not None
+    wish = read_subscription(broker, f)
+    broker.access.check("SUBSCRIBE", wish.topic, connection.user, connection.peer)
+    wanted = Wanted(wish.tags, wish.condition)
+    serial = _serial(broker, client, wish)
+    have_topic(broker, wish.topic)
+    subscription = replace(wish, serial=serial)
+    subscribed = Subscribed(subscription, wanted, client.number(serial))
+    if client.kept:
+        broker.store.sessions.subscribe(client.name, subscription)
+    for consumer in client.consumers.values():
+        if consumer.subscribed.number == subscribed.number:
+            consumer.subscribed = subscribed
+    if wish.group:
+        for topic in broker.store.names.match(wish.topic):
+            broker.store.attach(wish.group, topic)
+    client.subscriptions[serial] = subscribed
+    if not wish.group:
+        pusher_of(broker, client).attach(wish.topic)
+
+    def answer() -> None:
+        connection.send(frames.subscribed(ident, subscribed.number))
+        if not wish.group and connection.client is client and client.pusher is not None:
+            client.pusher.begin(subscribed)
+
+    broker.store.after(answer)
+
+
+def _serial(broker: "Broker", client: Client, wish: Subscription) -> int:
+    """The serial of a subscription: of the one to the same filter for the same group, or a new one."""
+    for serial, known in client.subscriptions.items():
+        if (known.subscription.topic, known.subscription.group) == (wish.topic, wish.group):
+            return serial
+    if len(client.subscriptions) >= broker.config.clients.subscriptions:
+        raise RefusedError(QUOTA_EXCEEDED, f"there are {len(client.subscriptions)} subscriptions already")
+    return max(client.subscriptions, default=0) + 1
+
+
+def pusher_of(broker: "Broker", client: Client) -> Pusher:
+    """What a client's broadcast subscriptions go through."""
+    if client.pusher is None:
+        client.pusher = Pusher(broker, client)
+    return client.pusher
+
+
+def on_unsubscribe(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
+    """UNSUBSCRIBE. What consumes from it is ended in good order. A group stays where it is."""
+    client = connection.client
+    assert client is not None
+    subscribed = client.subscribed(decode_at(bytes(f.buf), f.at[0], f.end)[0])
+    subscription = subscribed.subscription
+    broker.access.check("UNSUBSCRIBE", subscription.topic, connection.user, connection.peer)
+    del client.subscriptions[subscription.serial]
+    if client.kept:
+        broker.store.sessions.unsubscribe(client.name, subscription.serial)
+    consumers.end_consumers(client, subscribed.number, 0)
+    if client.pusher is not None:
+        client.pusher.end(subscribed)
+    broker.store.after(partial(connection.send, frames.ack(ident)))
+
+
+def restore(broker: "Broker", client: Client, subscriptions: dict[int, Subscription]) -> None:
+    """Take in the subscriptions of a session that was kept."""
+    for serial, subscription in subscriptions.items():
+        wanted = Wanted(subscription.tags, subscription.condition)
+        subscribed = Subscribed(subscription, wanted, client.number(serial))
+        client.subscriptions[serial] = subscribed
+        if not subscription.group:
+            pusher_of(broker, client).restore(subscribed)
