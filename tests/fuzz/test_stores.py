@@ -11,6 +11,7 @@ from journal_file import MemoryFile
 from headwater.journal import JournalOutbox
 from headwater.mqtt.transitions import AT1, AT2, DONE, REL
 from headwater.store import RamOutbox
+from headwater_host.properties import Properties
 from headwater_host.session import GrowingOutbox
 from headwater_host.store import SqliteOutbox
 
@@ -31,6 +32,8 @@ class Stores(RuleBasedStateMachine):
         # journal has it after a restart, when there are no gaps.
         self.model: RamOutbox = GrowingOutbox(SIZE, SLOTS, SIZE)
         self.ids: set[int] = set()
+        # What waits and was never sent: only the SQLite file keeps it.
+        self.waiting: list[tuple[bytes, bytes, int, bool, Properties | None]] = []
         self.mark = 0
 
     @initialize(limit=st.sampled_from((60, 300, 2000)))
@@ -74,6 +77,35 @@ class Stores(RuleBasedStateMachine):
                 box.buf[box.at[i] : box.at[i] + 4] = b"\x62\x02" + (i + 1).to_bytes(2, "big")
                 box.size[i] = 4
 
+    @rule(
+        topic=st.binary(max_size=3),
+        payload=st.binary(max_size=20),
+        qos=st.integers(0, 2),
+        retain=st.booleans(),
+        text=st.none() | st.text("aé", max_size=2),
+    )
+    def wait(self, topic: bytes, payload: bytes, qos: int, retain: bool, text: str | None) -> None:
+        properties = None if text is None else {"content_type": text, "user_property": [("a", text)]}
+        assert self.sqlite.backlog.put(topic, payload, qos, retain, properties) is not None
+        self.waiting.append((topic, payload, qos, retain, properties))
+
+    @precondition(lambda self: self.waiting)
+    @rule()
+    def wait_no_longer(self) -> None:
+        assert tuple(self.sqlite.backlog.pop())[1:] == self.waiting.pop(0)
+
+    @precondition(lambda self: not self.sqlite.unsynced)
+    @rule(topic=st.binary(max_size=3))
+    def fail(self, topic: bytes) -> None:
+        # What the file did not take was not taken; what left meanwhile is told to it later.
+        self.sqlite._db.execute("PRAGMA query_only = 1")
+        assert self.sqlite.backlog.put(topic, b"", 1, False, None) is None
+        if self.waiting:
+            assert self.sqlite.backlog.pop().topic == self.waiting.pop(0)[0]
+        assert not self.sqlite.backlog.is_ready()
+        self.sqlite._db.execute("PRAGMA query_only = 0")
+        assert self.sqlite.backlog.is_ready()
+
     @rule(packet_id=st.integers(1, 5))
     def receive(self, packet_id: int) -> None:
         self.ids.add(packet_id)
@@ -115,6 +147,10 @@ class Stores(RuleBasedStateMachine):
         assert content(self.sqlite) == wanted
         assert self.journal.next == self.sqlite.next == self.model.next
         assert self.journal.fresh == self.sqlite.fresh == self.model.fresh
+        assert [tuple(m)[1:] for m in self.sqlite.backlog.queue] == self.waiting
+        assert self.sqlite.backlog.size == sum(
+            len(topic) + len(payload) for topic, payload, *_ in self.waiting
+        )
         assert {i for i in self.journal.ids if i} == self.sqlite._open_ids == self.ids
         assert len(self.file.kept or b"") <= max(self.limit, 2 * (22 + SLOTS * 70 + 60))
 

@@ -15,6 +15,7 @@ from test_store import CASES
 from headwater.errors import E_STORE
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.transitions import AT1, AT2, DONE, REL
+from headwater_host.backlog import Waiting
 from headwater_host.errors import MqttStoreError
 from headwater_host.session import HostClientSession
 from headwater_host.store import SqliteOutbox
@@ -240,12 +241,14 @@ def test_a_store_from_before_there_were_versions_in_it(tmp_path: Path) -> None:
     about = dict(db.execute("SELECT name, value FROM about"))
     old = [(name, about[name]) for name in ("identifier", "slots", "fresh")]
     db.execute("DELETE FROM about WHERE name = 'protocol'")
+    db.execute("DROP TABLE backlog")
     db.execute("UPDATE about SET value = ? WHERE name = 'crc'", (zlib.crc32(repr(old).encode()),))
     db.commit()
     db.close()
     with SqliteOutbox(path, "c", protocol="5.0") as box:
         assert box.count == 1
-    with pytest.raises(MqttStoreError, match=r"packets of MQTT 5\.0"):
+        assert box.backlog.put(b"t", b"", 0, False, None)
+    with pytest.raises(MqttStoreError, match=r"holds 2 messages as packets of MQTT 5\.0"):
         SqliteOutbox(path, "c")
 
 
@@ -290,6 +293,12 @@ def test_the_number_of_slots_stays_while_there_are_messages(tmp_path: Path) -> N
             publish(box, 1, 1)
 
 
+WAITING = [
+    Waiting(1, b"a/b", b"first", 1, True, None),
+    Waiting(2, b"c", b"second", 0, False, {"content_type": "x"}),
+]
+
+
 def damaged_store(path: Path) -> list[Entry]:
     with SqliteOutbox(path, "c", slots=8) as box:
         box.settle()
@@ -299,6 +308,8 @@ def damaged_store(path: Path) -> list[Entry]:
             box.opened(packet_id)
         release(box, 0)
         box.set(1, DONE)
+        for message in WAITING:
+            box.backlog.put(*message[1:])
         return content(box)
 
 
@@ -321,9 +332,9 @@ def test_damage_anywhere_is_reported_or_does_no_harm(tmp_path: Path) -> None:
         except MqttStoreError as error:
             reported += str(path) in str(error)
             continue
-        found = content(box), sorted(box.ids), box.fresh, box.slots
+        found = content(box), sorted(box.ids), box.fresh, box.slots, list(box.backlog.queue)
         box.close()
-        assert found == (good, [7, 300], False, 8), (k, "delivered falsely, or lost without a word")
+        assert found == (good, [7, 300], False, 8, WAITING), (k, "delivered falsely, or lost without a word")
     assert reported > len(used) // 4
 
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from headwater import errors, reasons
 from headwater.mqtt import spec
+from headwater_host.backlog import Backlog
 from headwater_host.calls import Inbox
 from headwater_host.connection import HOLD_APPLICATION
 from headwater_host.errors import (
@@ -34,6 +35,7 @@ from headwater_host.errors import (
     MqttConnectionError,
     MqttDisconnectedError,
     MqttError,
+    MqttFullError,
     MqttProtocolError,
     MqttPublishError,
     MqttReentrantError,
@@ -45,14 +47,14 @@ from headwater_host.errors import (
 )
 from headwater_host.keeping import Keeping
 from headwater_host.messages import Message, Payload, TooLarge, Will
-from headwater_host.outgoing import Outgoing
+from headwater_host.outgoing import POLICIES, Outgoing
 from headwater_host.properties import Properties
 from headwater_host.reconnect import Reconnect
 from headwater_host.route import Route, Tls
 from headwater_host.rxbuf import MAX_PACKET
 from headwater_host.session import HostClientSession5
 from headwater_host.topics import Topic, Wildcard, filter_bytes, topic_of
-from headwater_host.versions import make_session
+from headwater_host.versions import make_session, open_store
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -67,6 +69,7 @@ __all__ = [
     "MqttConnectionError",
     "MqttDisconnectedError",
     "MqttError",
+    "MqttFullError",
     "MqttProtocolError",
     "MqttPublishError",
     "MqttReentrantError",
@@ -116,6 +119,9 @@ class Client(Keeping):
     - ``max_queued_outgoing_messages``: how many QoS 1 and 2 messages may be unacknowledged or waiting; ``publish``
       then waits. ``max_inflight_messages`` of them are sent without an acknowledgement; mosquitto hangs up on a client
       that has more than its own ``max_inflight_messages``, 20, under way at QoS 2.
+    - ``when_full``: what becomes of a message for which there is no room now, or at QoS 0 no connection. Its call waits
+      ("block"), or raises ("refuse"); or ("drop_oldest") it is taken, at every QoS, and waits. When
+      ``max_queued_outgoing_messages`` wait that were never sent, the oldest of them is dropped; ``dropped`` counts.
     - ``max_packet_size``: larger messages are skipped: acknowledged, and logged as a warning.
     - ``store``: the path of a file that keeps the session over the end of the process and of the machine's power, or a
       ``SqliteOutbox`` (``headwater_host.store``). It needs an identifier, and one file for each.
@@ -153,6 +159,7 @@ class Client(Keeping):
         max_queued_incoming_messages: int | None = 10_000,
         max_queued_outgoing_messages: int = 1024,
         max_inflight_messages: int = 20,
+        when_full: str = "block",
         max_packet_size: int = MAX_PACKET,
         auto_ack: bool = True,
         store: "SqliteOutbox | str | PathLike[str] | None" = None,
@@ -172,12 +179,15 @@ class Client(Keeping):
             raise MqttArgumentError(
                 "1 to 65280 messages can wait to go out, and at least one can be in flight"
             )
+        if when_full not in POLICIES:
+            raise MqttArgumentError(f"when_full is one of {', '.join(POLICIES)}, not {when_full!r}")
         routes = [Route(host, number, tls, websocket) for host, number in [(hostname, port), *more_servers]]
         self.hostname = hostname
         self.port = routes[0].port
         self.identifier = "headwater-" + secrets.token_hex(6) if identifier is None else identifier
         self.protocol = protocol
         self.auto_ack = auto_ack
+        box = open_store(store, identifier, protocol, max_queued_outgoing_messages)
         session = make_session(
             protocol,
             self.identifier,
@@ -194,7 +204,7 @@ class Client(Keeping):
             window=max_inflight_messages,
             response_ms=int(timeout * 1000),
             puback_ends_qos_2=puback_ends_qos_2,
-            outbox=self._open_store(store, identifier, max_queued_outgoing_messages),
+            outbox=box,
         )
         super().__init__(
             session,
@@ -205,7 +215,16 @@ class Client(Keeping):
         )
         session.auto_ack = auto_ack
         session.on_message = self._on_message
-        self._outgoing = Outgoing(session, self._current, self._reached, self._release_for_answer)
+        self._outgoing = Outgoing(
+            session,
+            self._current,
+            self._reached,
+            self._release_for_answer,
+            Backlog() if box is None else box.backlog,
+            max_queued_outgoing_messages,
+            when_full,
+            self.logger,
+        )
         session.on_delivered = self._outgoing.delivered
         if isinstance(session, HostClientSession5):
             session.on_refused = self._on_refused
@@ -221,24 +240,6 @@ class Client(Keeping):
         self._unacknowledged: deque[Message] = deque()
         self.messages = Inbox(self._current, max_queued_incoming_messages, self._hold_or_release)
 
-    def _open_store(
-        self, store: "SqliteOutbox | str | PathLike[str] | None", identifier: str | None, slots: int
-    ) -> "SqliteOutbox | None":
-        if store is None:
-            return None
-        # Not everybody has a store, and some Pythons have no SQLite.
-        from headwater_host.store import SqliteOutbox
-
-        if not identifier:
-            raise MqttArgumentError("a store needs the identifier whose session it keeps")
-        if not isinstance(store, SqliteOutbox):
-            return SqliteOutbox(store, identifier, protocol=self.protocol, slots=slots)
-        if store.protocol != self.protocol:
-            raise MqttArgumentError(f"the store is for MQTT {store.protocol}, not {self.protocol}")
-        if store.identifier != identifier:
-            raise MqttArgumentError(f"the store is of the client {store.identifier!r}")
-        return store
-
     # -- the connection --------------------------------------------------------------------------------------------
 
     def _on_begin(self, session_present: bool) -> None:
@@ -246,6 +247,9 @@ class Client(Keeping):
             self.messages.forget_repeated(self.session.epoch)
         # At QoS 1 the server sends again what it keeps; without a session it knows nothing of either.
         self._unacknowledged = deque(m for m in self._unacknowledged if m.qos == 2 and session_present)
+        if self.connection is not None:
+            self.connection.on_writable = self._outgoing.begin
+        self._outgoing.begin()
 
     def _on_interrupted(self, error: MqttError) -> None:
         self._outgoing.interrupt(error)
@@ -280,10 +284,10 @@ class Client(Keeping):
         Several calls may run at a time (``asyncio.gather``); messages leave in the order of the calls. Waits while the
         connection takes no more, and while too many messages are unacknowledged.
 
-        Raises MqttArgumentError (nothing was sent), MqttTimeoutError and MqttConnectionError. After one of the latter
-        two at QoS 1 or 2, and when the call is cancelled, a message that was handed in stays in the session: it is
-        still sent, now or over the next connection of this client. With MQTT 5.0 also MqttPublishError: the server
-        refused it; ``properties`` are of ``headwater_host.properties``.
+        Raises MqttArgumentError and MqttFullError (nothing was sent), MqttTimeoutError and MqttConnectionError. After
+        one of the latter two at QoS 1 or 2, and when the call is cancelled, a message that was handed in stays in the
+        session: it is still sent, now or over the next connection of this client. With MQTT 5.0 also MqttPublishError:
+        the server refused it; ``properties`` are of ``headwater_host.properties``.
         """
         return self._outgoing.publish(
             topic, payload, qos, retain, self.timeout if timeout is None else timeout, properties
@@ -313,6 +317,11 @@ class Client(Keeping):
         Raises MqttTimeoutError, and MqttConnectionError: then the messages wait for the next connection.
         """
         await self._outgoing.drain(self.timeout if timeout is None else timeout)
+
+    @property
+    def dropped(self) -> int:
+        """How many messages were dropped, never sent, with ``when_full="drop_oldest"``."""
+        return self._outgoing.dropped
 
     def _on_refused(self, packet_id: int, code: int) -> None:
         self.logger.warning("the server refused a message: %s", MqttPublishError(code))
@@ -410,10 +419,17 @@ class Client(Keeping):
         properties: Properties | None,
         once: bool = False,
     ) -> int:
-        """Ask, and ask again when the answer got lost with its connection, unless ``once``."""
-        async with self._requests:
-            while True:
-                connection = await self._reached(deadline)
+        """Ask, and ask again when the answer got lost with its connection, unless ``once``: that is for who connects."""
+        while True:
+            if not once:
+                # Not with a place taken that who connects may need.
+                await self._reached(deadline)
+            async with self._requests:
+                connection = self._current()
+                if connection is None and once:
+                    raise self._error.with_traceback(None)
+                if connection is None or (self._opening is not None and not once):
+                    continue
                 connection.flush()
                 status = self.session.ask(pattern, options, properties)
                 if status < 0:

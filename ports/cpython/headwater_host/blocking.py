@@ -141,6 +141,11 @@ class Client:
         self._client.disconnect_properties = properties
 
     @property
+    def dropped(self) -> int:
+        """As of ``aio.Client``."""
+        return self._client.dropped
+
+    @property
     def identifier(self) -> str:
         """The client id."""
         return self._client.identifier

@@ -22,7 +22,10 @@ def _wake(queue: "deque[asyncio.Future[None]]") -> bool:
 
 
 class Answers:
-    """Calls that wait for the answer to a packet id, each until its deadline (the loop's time)."""
+    """Calls that wait for the answer to a packet id, each until its deadline (the loop's time).
+
+    Who waits for a message that has no packet id yet does so by a negative number, until ``rename``.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[asyncio.Future[int], float]] = {}
@@ -57,12 +60,21 @@ class Answers:
             if not waiter.done():
                 waiter.set_exception(MqttTimeoutError("the server did not acknowledge in time"))
 
-    def fail(self, error: MqttError, first: int = 0) -> None:
-        """No answer will come, for ids from ``first`` on."""
-        for packet_id in [i for i in self._waiting if i >= first]:
-            waiter, _ = self._waiting.pop(packet_id)
-            if not waiter.done():
-                waiter.set_exception(error)
+    def rename(self, key: int, packet_id: int) -> None:
+        """Who waits for ``key`` waits for a packet id from now on."""
+        if key in self._waiting:
+            self._waiting[packet_id] = self._waiting.pop(key)
+
+    def fail(self, error: MqttError, which: Callable[[int], bool] = lambda i: True) -> None:
+        """No answer will come, for the ids that ``which`` takes."""
+        for packet_id in list(filter(which, self._waiting)):
+            self.refuse(packet_id, error)
+
+    def refuse(self, packet_id: int, error: MqttError) -> None:
+        """No answer will come for this one; nobody may wait for it."""
+        waiting = self._waiting.pop(packet_id, None)
+        if waiting is not None and not waiting[0].done():
+            waiting[0].set_exception(error)
 
 
 class Line:

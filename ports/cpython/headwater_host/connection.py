@@ -48,6 +48,8 @@ class Connection(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport | None = None
         #: Whether the transport has more to send than it likes.
         self.paused = False
+        #: Called when it has room again.
+        self.on_writable: Callable[[], object] | None = None
         self._loop = asyncio.get_running_loop()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._over = False
@@ -119,6 +121,8 @@ class Connection(asyncio.BufferedProtocol):
         self.paused = False
         self.release(HOLD_BACKLOG)
         self._wake()
+        if self.on_writable is not None:
+            self.on_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The transport is gone."""

@@ -89,6 +89,14 @@ class MqttTimeoutError(MqttError, TimeoutError):
         super().__init__(detail, code)
 
 
+class MqttFullError(MqttError):
+    """Too many messages wait: this one was refused, or dropped for newer ones (``Client(when_full=...)``). It was never
+    sent."""
+
+    def __init__(self, detail: str = "", code: int = errors.E_WINDOW):
+        super().__init__(detail, code)
+
+
 class MqttStoreError(MqttConnectionError):
     """The file that keeps the session cannot be opened; or it cannot be written, and the connection was given up."""
 

@@ -1,25 +1,40 @@
-"""A client's way out: messages are handed in, in the order of the calls; wait for room; are acknowledged."""
+"""A client's way out: messages are handed in, in the order of the calls; wait for room; are acknowledged.
+
+What happens to a message that cannot be handed in now is the policy, ``when_full``:
+
+- "block": its call waits, in line, up to its timeout.
+- "refuse": its call raises.
+- "drop_oldest": it waits in the backlog, whose oldest message makes room for it when there are ``slots`` of them. The
+  outbox takes no more than can be under way: so what is in the backlog was never sent, and nothing else is dropped.
+"""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 from headwater import errors, reasons
+from headwater.mqtt import spec
 from headwater.store import FIRST_REQUEST_ID
+from headwater_host.backlog import Backlog
 from headwater_host.calls import Answers, Line
 from headwater_host.connection import Connection
 from headwater_host.errors import (
     MqttArgumentError,
+    MqttConnectionError,
     MqttError,
+    MqttFullError,
     MqttPublishError,
     MqttStoreError,
     MqttTimeoutError,
 )
 from headwater_host.messages import Payload, payload_bytes
-from headwater_host.properties import Properties
-from headwater_host.session import HostClient
+from headwater_host.properties import Properties, encode, unblock
+from headwater_host.session import OUTBOX_LIMIT, HostClient
 from headwater_host.topics import topic_bytes
 
 _QOS = (1, 2)
+#: What ``when_full`` may be.
+POLICIES = ("block", "refuse", "drop_oldest")
 
 
 class Outgoing:
@@ -27,6 +42,7 @@ class Outgoing:
 
     ``current`` gives the connection, None when it will come back, or raises what ended it; ``reached(deadline)`` waits
     for it. ``release`` is called before waiting for an answer, which stands behind what is not being read.
+    ``backlog`` has what a store kept, which leaves before anything else, whatever the policy is now.
     """
 
     def __init__(
@@ -35,10 +51,24 @@ class Outgoing:
         current: Callable[[], Connection | None],
         reached: Callable[[float], Awaitable[Connection]],
         release: Callable[[], object],
+        backlog: Backlog,
+        slots: int,
+        when_full: str,
+        logger: logging.Logger,
     ):
         self.answers = Answers()
         #: How many messages have been acknowledged to their end.
         self.acknowledged = 0
+        #: How many messages were dropped.
+        self.dropped = 0
+        self.backlog = backlog
+        self._slots = slots
+        self._drops = when_full == "drop_oldest"
+        self._refuses = when_full == "refuse"
+        self._logger = logger
+        # How many had been dropped when the backlog was last empty; whether it will be looked at in this turn.
+        self._dropped_before = 0
+        self._feeding = False
         self._session = session
         self._current = current
         self._reached = reached
@@ -67,7 +97,9 @@ class Outgoing:
         status = self._send_now(topic, payload, qos, retain, properties)
         if status:
             deadline = asyncio.get_running_loop().time() + timeout
-            if status == errors.E_AGAIN:
+            if status == errors.E_AGAIN and self._drops:
+                status = self._put_off(topic, payload, qos, retain, properties)
+            elif status == errors.E_AGAIN:
                 status = await self._send_in_turn(deadline, topic, payload, qos, retain, properties)
             if status:
                 self._release()
@@ -85,7 +117,14 @@ class Outgoing:
         properties: Properties | None,
     ) -> None:
         """``Client.post``."""
-        if self._send_now(topic, payload, qos, retain, properties) == errors.E_AGAIN:
+        if self._send_now(topic, payload, qos, retain, properties) != errors.E_AGAIN:
+            return
+        if self._drops:
+            self._put_off(topic, payload, qos, retain, properties)
+            if self._current() is not None:
+                # Who never waits would keep the answers from being read.
+                await asyncio.sleep(0)
+        else:
             deadline = asyncio.get_running_loop().time() + timeout
             await self._send_in_turn(deadline, topic, payload, qos, retain, properties)
 
@@ -93,23 +132,36 @@ class Outgoing:
         """``Client.drain``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while self._session.outbox.count:
+        while self._session.outbox.count or self.backlog:
             self._current()
             self._release()
             if self._drained is None:
                 self._drained = loop.create_future()
             await asyncio.wait({self._drained}, timeout=max(0.0, deadline - loop.time()))
-            if self._session.outbox.count and loop.time() >= deadline:
+            if (self._session.outbox.count or self.backlog) and loop.time() >= deadline:
                 raise MqttTimeoutError("the server did not acknowledge in time")
 
     def _send_now(
         self, topic: str, payload: Payload, qos: int, retain: bool, properties: Properties | None
     ) -> int:
-        """0, a packet id; E_AGAIN when there is no room for now. Raises MqttArgumentError, MqttConnectionError."""
+        """0, a packet id; E_AGAIN when there is no room for now.
+
+        Raises MqttArgumentError, MqttConnectionError, MqttFullError.
+        """
         connection = self._current()
-        if self._line.busy or (connection.paused if connection is not None else qos == 0):
-            return errors.E_AGAIN
-        return self._send(connection, topic, payload, qos, retain, properties)
+        if not (
+            self._line.busy
+            or (connection.paused if connection is not None else self._drops or qos == 0)
+            or (self._drops and (self.backlog or (qos and self._is_under_way())))
+        ):
+            status = self._send(connection, topic, payload, qos, retain, properties)
+            if status != errors.E_AGAIN:
+                return status
+        if self._refuses:
+            if connection is None and qos == 0:
+                raise MqttConnectionError("there is no connection; it was not sent", errors.E_OFFLINE)
+            raise MqttFullError("there is no room for the message; it was not sent")
+        return errors.E_AGAIN
 
     def _send(
         self,
@@ -120,6 +172,8 @@ class Outgoing:
         retain: bool,
         properties: Properties | None,
     ) -> int:
+        if self.backlog and not self._feed():
+            return errors.E_AGAIN
         data = payload if type(payload) is bytes else payload_bytes(payload)
         if qos == 0 and connection is not None:
             connection.write(self._session.frame(topic_bytes(topic), data, retain, properties))
@@ -140,10 +194,115 @@ class Outgoing:
             return status
         if status == errors.E_WINDOW:
             return errors.E_AGAIN
+        raise self._not_published(status)
+
+    def _not_published(self, status: int) -> MqttError:
         if status == errors.E_STORE:
             error = getattr(self._session.outbox, "error", None)
-            raise MqttStoreError(f"not published: the store cannot be written: {error}")
-        raise MqttArgumentError(f"not published: {reasons.describe(status)}", status)
+            return MqttStoreError(f"not published: the store cannot be written: {error}")
+        return MqttArgumentError(f"not published: {reasons.describe(status)}", status)
+
+    # -- the backlog -----------------------------------------------------------------------------------------------
+
+    def _put_off(
+        self, topic: str, payload: Payload, qos: int, retain: bool, properties: Properties | None
+    ) -> int:
+        """Let a message wait in the backlog, where the oldest make room for it: what ``answers`` knows it by."""
+        name = topic_bytes(topic)
+        data = bytes(payload_bytes(payload))
+        if qos not in (0, *_QOS):
+            raise self._not_published(errors.E_QOS)
+        # What can be wrong with it is said now.
+        size = len(self._session.frame(name, data, retain, properties)) + len(_QOS)
+        if size > getattr(self._session.outbox, "limit", OUTBOX_LIMIT):
+            raise self._not_published(errors.E_TOO_LARGE)
+        backlog = self.backlog
+        message = backlog.put(name, data, qos, bool(retain), _copied(properties))
+        if message is None:
+            raise self._not_published(errors.E_STORE)
+        while len(backlog) > self._slots or (backlog.size > OUTBOX_LIMIT and len(backlog) > 1):
+            self._drop()
+        connection = self._current()
+        if connection is not None:
+            connection.push()
+        elif self._session.sync():
+            raise self._not_published(errors.E_STORE)
+        return -message.seq
+
+    def _drop(self) -> None:
+        if self.dropped == self._dropped_before:
+            self._logger.warning(
+                "%d messages wait to be sent: from now on the oldest of them is dropped for each new one",
+                self._slots,
+            )
+        self.dropped += 1
+        error = MqttFullError("newer messages took its place among those that wait; it was not sent")
+        self.answers.refuse(-self.backlog.pop().seq, error)
+
+    def begin(self) -> None:
+        """There is a connection, or there is room in it again: what waits in the backlog can leave."""
+        if self.backlog:
+            self._feeding = True
+            asyncio.get_running_loop().call_soon(self._feed)
+
+    def _feed(self) -> bool:
+        """Hand in what waits in the backlog, from the oldest on, as far as it can leave now: whether it is empty."""
+        self._feeding = False
+        try:
+            connection = self._current()
+        except MqttError:
+            return False
+        while self.backlog and self._feed_one(connection):
+            pass
+        if connection is not None:
+            connection.push()
+        if self.backlog:
+            return False
+        if self.dropped != self._dropped_before:
+            self._logger.warning(
+                "%d messages were dropped; what was left of those that waited has been handed in",
+                self.dropped - self._dropped_before,
+            )
+            self._dropped_before = self.dropped
+        self._more_room()
+        if not self._session.outbox.count:
+            self._all_done()
+        return True
+
+    def _is_under_way(self) -> bool:
+        """Whether the outbox has as much as may be unacknowledged at a time."""
+        return self._session.outbox.count >= self._session.window
+
+    def _feed_one(self, connection: Connection | None) -> bool:
+        seq, topic, payload, qos, retain, properties = self.backlog.queue[0]
+        session = self._session
+        if connection.paused if connection is not None else self._drops or qos == 0:
+            return False
+        try:
+            if qos == 0 and connection is not None:
+                frame = session.frame(topic, payload, retain, properties)
+                self.backlog.pop()
+                connection.write(frame)
+                self.answers.settle(-seq, 0)
+                return True
+            if (self._drops and self._is_under_way()) or not self.backlog.is_ready():
+                return False
+            status = session.offer(topic, payload, qos, retain, properties)
+            if status in (errors.E_WINDOW, errors.E_STORE):
+                return False
+            if status <= 0:
+                raise self._not_published(status)
+        except MqttError as error:
+            # This server does not take it: it must not hold up the rest.
+            self._logger.warning("dropped a message that waited: %s", error)
+            self.backlog.pop()
+            self.answers.refuse(-seq, error)
+            return True
+        self.backlog.pop()
+        self.answers.rename(-seq, status)
+        return True
+
+    # -- in turn ---------------------------------------------------------------------------------------------------
 
     async def _send_in_turn(
         self,
@@ -186,6 +345,11 @@ class Outgoing:
         """A message is acknowledged to its end, or refused with a code."""
         self.acknowledged += 1
         self.answers.settle(packet_id, code)
+        if self.backlog:
+            if not self._feeding:
+                # Not from within the session.
+                self.begin()
+            return
         if self._room is not None and self._session.outbox.count <= self._enough:
             self._more_room()
         if self._drained is not None and not self._session.outbox.count:
@@ -203,10 +367,17 @@ class Outgoing:
 
     def interrupt(self, error: MqttError) -> None:
         """The connection is lost, and will come back: messages go out again, requests have to be made again."""
-        self.answers.fail(error, FIRST_REQUEST_ID)
+        self.answers.fail(error, lambda i: i >= FIRST_REQUEST_ID)
 
     def end(self, error: MqttError) -> None:
         """The connection is over: whoever waits hears why."""
         self.answers.fail(error)
         self._more_room()
         self._all_done()
+
+
+def _copied(properties: Properties | None) -> Properties | None:
+    """Properties that nobody else can change, in the form that a store gives back."""
+    if not properties:
+        return None
+    return unblock(encode(properties, 1 << spec.PUBLISH))

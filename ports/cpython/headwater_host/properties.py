@@ -113,6 +113,12 @@ def decode(buf: "bytes | bytearray | memoryview", at: int, end: int) -> dict[str
     return found
 
 
+def unblock(block: bytes) -> dict[str, Any]:
+    """The properties of a block with its length in front, as ``encode`` makes it."""
+    at = next(i for i, byte in enumerate(block) if byte < 128) + 1
+    return decode(block, at, len(block))
+
+
 def plain(properties: Properties) -> dict[str, Any]:
     """The same as JSON can hold it: binary data in hex, pairs as lists."""
     return {name: _plain(value) for name, value in properties.items()}

@@ -16,8 +16,11 @@ from os import PathLike
 from types import TracebackType
 
 from headwater.errors import E_STORE
+from headwater.mqtt import spec
 from headwater.mqtt.transitions import AT1, AT2, DONE, FREE, REL
+from headwater_host.backlog import Backlog, Waiting
 from headwater_host.errors import MqttStoreError
+from headwater_host.properties import encode, unblock
 from headwater_host.session import OUTBOX_LIMIT, GrowingOutbox
 from headwater_host.versions import SESSIONS
 
@@ -28,6 +31,11 @@ _SCHEMA = """
 CREATE TABLE about (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE outbox (seq INTEGER PRIMARY KEY, place INTEGER, state INTEGER, packet BLOB, crc INTEGER);
 CREATE TABLE received (packet_id INTEGER PRIMARY KEY, crc INTEGER);
+"""
+# What was never sent (``headwater_host.backlog``). Older files have no such table.
+_BACKLOG = """
+CREATE TABLE IF NOT EXISTS backlog
+(seq INTEGER PRIMARY KEY, flags INTEGER, topic BLOB, properties BLOB, payload BLOB, crc INTEGER)
 """
 _SIZE = 1 << 16
 _PUBREL = b"\x62\x02"
@@ -77,6 +85,8 @@ class SqliteOutbox(GrowingOutbox):
         #: What SQLite said last, when it could not.
         self.error: sqlite3.Error | None = None
         self._open_ids: set[int] = set()
+        #: What waits, and was never sent.
+        self.backlog = KeptBacklog(self)
         self._seq = 0
         self._rows: dict[int, int] = {}
         self._stale = False
@@ -167,11 +177,12 @@ class SqliteOutbox(GrowingOutbox):
             )
         rows = db.execute("SELECT seq, place, state, packet, crc FROM outbox ORDER BY seq").fetchall()
         protocol = about.get("protocol", self.protocol)
+        waiting = self._load_backlog()
         # Those of 3.1 and 3.1.1 are the same.
-        if rows and (protocol == "5.0") != (self.protocol == "5.0"):
+        if (rows or waiting) and (protocol == "5.0") != (self.protocol == "5.0"):
             raise MqttStoreError(
-                f"the store {self.path} holds {len(rows)} messages as packets of MQTT {protocol}: deliver them with "
-                f"that version, then use it with {self.protocol}"
+                f"the store {self.path} holds {len(rows) + len(waiting)} messages as packets of MQTT {protocol}: "
+                f"deliver them with that version, then use it with {self.protocol}"
             )
         if rows and slots != self.slots:
             GrowingOutbox.__init__(self, self._first_size, slots, self.limit)
@@ -190,9 +201,27 @@ class SqliteOutbox(GrowingOutbox):
         self.limit = max(self.limit, used)
         for row in rows:
             self._restore(*row[:4])
+        for message in waiting:
+            self.backlog.restore(message)
+        db.execute(_BACKLOG)
         if slots != self.slots or about.get("protocol") != self.protocol:
             db.execute("BEGIN")
             self._about()
+
+    def _load_backlog(self) -> list[Waiting]:
+        query = "SELECT count(*) FROM sqlite_schema WHERE name = 'backlog'"
+        (there,) = self._db.execute(query).fetchone()
+        if not there:
+            return []
+        rows = self._db.execute("SELECT * FROM backlog ORDER BY seq").fetchall()
+        for number, row in enumerate(rows):
+            if not all(isinstance(part, bytes) for part in row[2:5]) or row[5] != _backlog_crc(*row[:5]):
+                what = f"waiting message {number + 1} of {len(rows)} is not what was written"
+                raise _damaged(self.path, what)
+        return [
+            Waiting(seq, topic, payload, flags >> 1, flags & 1 == 1, unblock(block) or None)
+            for seq, flags, topic, block, payload, _ in rows
+        ]
 
     def _restore(self, seq: int, place: int, state: int, packet: bytes) -> None:
         """Put an entry back where it was."""
@@ -324,12 +353,15 @@ class SqliteOutbox(GrowingOutbox):
             db.execute("BEGIN")
             db.execute("DELETE FROM outbox")
             db.execute("DELETE FROM received")
+            db.execute("DELETE FROM backlog")
             self._about()
             for k in range(self.count):
                 i = (self.head + k) % self.slots
                 db.execute(*self._insert(i))
             ids = [(packet_id, _crc(packet_id, 0, 0, b"")) for packet_id in self._open_ids]
             db.executemany("INSERT INTO received VALUES (?, ?)", ids)
+            for message in self.backlog.queue:
+                db.execute(*_backlog_row(message))
             db.execute("COMMIT")
         except sqlite3.Error as error:
             return self._failed(error)
@@ -343,6 +375,35 @@ class SqliteOutbox(GrowingOutbox):
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
         return E_STORE
+
+
+class KeptBacklog(Backlog):
+    """A backlog in the file of an outbox: a message goes from the one to the other within a transaction."""
+
+    def __init__(self, box: SqliteOutbox):
+        super().__init__()
+        self._box = box
+
+    def is_ready(self) -> bool:
+        """As of ``Backlog``: a store that is behind writes all of it, in a transaction of its own."""
+        return not self._box._stale or self._box.sync() == 0
+
+    def _keep(self, message: Waiting) -> int:
+        return self._box._execute(*_backlog_row(message))
+
+    def _forget(self, message: Waiting) -> None:
+        self._box._execute("DELETE FROM backlog WHERE seq = ?", (message.seq,))
+
+
+def _backlog_row(message: Waiting) -> tuple[str, tuple[object, ...]]:
+    flags = message.qos << 1 | message.retain
+    block = encode(message.properties, 1 << spec.PUBLISH)
+    row = (message.seq, flags, message.topic, block, message.payload)
+    return "INSERT INTO backlog VALUES (?, ?, ?, ?, ?, ?)", (*row, _backlog_crc(*row))
+
+
+def _backlog_crc(seq: object, flags: object, topic: bytes, block: bytes, payload: bytes) -> int:
+    return _crc(seq, flags, (len(topic), len(block)), topic + block + payload)
 
 
 def _crc(seq: object, place: object, state: object, packet: bytes) -> int:

@@ -1,6 +1,6 @@
 """The versions of MQTT that a host's client speaks: which session, and what only MQTT 5.0 can be asked for."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwater.mqtt import properties as props
 from headwater.mqtt import spec
@@ -9,6 +9,11 @@ from headwater_host.messages import Will, payload_bytes
 from headwater_host.properties import Properties, encode, items
 from headwater_host.session import HostClient, HostClientSession, HostClientSession5, HostClientSession31
 from headwater_host.topics import topic_bytes
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from headwater_host.store import SqliteOutbox
 
 SESSIONS: dict[str, type[HostClient]] = {
     "3.1": HostClientSession31,
@@ -71,6 +76,26 @@ def make_session(
             if session.connect_properties.add(*item):
                 raise MqttArgumentError("the session says this property itself, or it is said twice")
     return session
+
+
+def open_store(
+    store: "SqliteOutbox | str | PathLike[str] | None", identifier: str | None, protocol: str, slots: int
+) -> "SqliteOutbox | None":
+    """The store of a client. Raises MqttStoreError, and MqttArgumentError when it is not this client's."""
+    if store is None:
+        return None
+    # Not everybody has a store, and some Pythons have no SQLite.
+    from headwater_host.store import SqliteOutbox
+
+    if not identifier:
+        raise MqttArgumentError("a store needs the identifier whose session it keeps")
+    if not isinstance(store, SqliteOutbox):
+        return SqliteOutbox(store, identifier, protocol=protocol, slots=slots)
+    if store.protocol != protocol:
+        raise MqttArgumentError(f"the store is for MQTT {store.protocol}, not {protocol}")
+    if store.identifier != identifier:
+        raise MqttArgumentError(f"the store is of the client {store.identifier!r}")
+    return store
 
 
 def field(what: str, value: str | bytes | None) -> bytes | None:

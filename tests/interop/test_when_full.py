@@ -1,0 +1,416 @@
+"""What becomes of messages for which there is no room (``when_full``), while a broker is down, and when it is back."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater_host import blocking
+from headwater_host.aio import (
+    Client,
+    Message,
+    MqttArgumentError,
+    MqttConnectionError,
+    MqttError,
+    MqttFullError,
+    MqttStoreError,
+    MqttTimeoutError,
+    Reconnect,
+)
+from headwater_host.session import HostServerSession
+from headwater_host.store import SqliteOutbox
+from tests.host.mqtt_server import serve
+from tools.broker import HOST, Mosquitto, free_port
+
+pytestmark = pytest.mark.needs_mosquitto
+StartBroker = Callable[..., Mosquitto]
+WAIT_S = 60
+QUICK = Reconnect(first=0.02, longest=0.3)
+BOUND = 5
+
+
+def drops(broker: Mosquitto, **more: Any) -> Client:
+    """A client whose oldest messages are dropped."""
+    options: dict[str, Any] = {
+        "identifier": "p",
+        "clean_session": False,
+        "reconnect": QUICK,
+        "max_queued_outgoing_messages": BOUND,
+        "when_full": "drop_oldest",
+    }
+    return Client(HOST, broker.port, **(options | more))
+
+
+async def until_lost(client: Client) -> None:
+    lost = asyncio.Event()
+    client.on_connection = lambda error: lost.set() if error is not None else None
+    if client.connected:
+        await asyncio.wait_for(lost.wait(), WAIT_S)
+
+
+@contextlib.asynccontextmanager
+async def listening(broker: Mosquitto, client: Client) -> AsyncIterator[Callable[[bytes], Any]]:
+    """What a subscriber of ``t`` has got up to a payload. Once connected, ``client`` comes back after it."""
+    there = asyncio.Event()
+
+    def on_connection(error: MqttError | None) -> None:
+        (there.set if error is None else there.clear)()
+
+    async with Client(
+        HOST, broker.port, identifier="l", clean_session=False, reconnect=QUICK, subscriptions=[("t", 2)]
+    ) as listener:
+        listener.on_connection = on_connection
+
+        async def got(last: bytes) -> list[bytes]:
+            found: list[bytes] = []
+            while not found or found[-1] != last:
+                found.append((await asyncio.wait_for(listener.messages.__anext__(), WAIT_S)).payload)
+            return found
+
+        async with client:
+            client.before_attempts = there.wait
+            yield got
+
+
+def numbers(*values: int) -> list[bytes]:
+    return [b"%d" % n for n in values]
+
+
+@pytest.mark.parametrize("protocol", ["3.1.1", "5.0"])
+@pytest.mark.parametrize("kept", [False, True], ids=["ram", "sqlite"])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_the_newest_arrive_when_the_broker_is_back(
+    mosquitto: StartBroker,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    qos: int,
+    kept: bool,
+    protocol: str,
+) -> None:
+    broker = mosquitto(persistence=True)
+    store = {"store": tmp_path / "store.db"} if kept else {}
+
+    async def scenario() -> None:
+        client = drops(broker, protocol=protocol, **store)
+        async with listening(broker, client) as got:
+            broker.stop()
+            await until_lost(client)
+            calls = [asyncio.ensure_future(client.publish("t", n, qos, timeout=WAIT_S)) for n in range(20)]
+            await asyncio.sleep(0)
+            assert client.dropped == 15
+            for call in calls[:15]:
+                with pytest.raises(MqttFullError, match="newer messages took its place"):
+                    await call
+            # Nobody waits for this one, and it takes the place of another.
+            await client.post("t", 20, qos)
+            with pytest.raises(MqttFullError):
+                await calls[15]
+            broker.start()
+            await asyncio.gather(*calls[16:])
+            await client.drain(WAIT_S)
+            assert client.dropped == 16
+            assert await got(b"20") == numbers(*range(16, 21))
+            # And as before.
+            await client.publish("t", "end", qos)
+            assert await got(b"end") == [b"end"]
+
+    with caplog.at_level(logging.WARNING, "headwater.client"):
+        asyncio.run(scenario())
+    told = [r.getMessage() for r in caplog.records if "dropped" in r.getMessage()]
+    assert told == [
+        "5 messages wait to be sent: from now on the oldest of them is dropped for each new one",
+        "16 messages were dropped; what was left of those that waited has been handed in",
+    ]
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["ram", "sqlite"])
+def test_what_may_have_been_sent_is_never_dropped(tmp_path: Path, kept: bool) -> None:
+    store = {"store": tmp_path / "store.db"} if kept else {}
+    arrived: list[tuple[int, bool, bytes]] = []
+
+    def note(session: HostServerSession) -> None:
+        session.on_message = lambda p: arrived.append(
+            (p.packet_id, p.head & 8 != 0, bytes(p.buf[p.payload_at : p.end]))
+        )
+
+    async def scenario() -> None:
+        def silent(session: HostServerSession) -> None:
+            note(session)
+            session.auto_ack = False
+
+        async with serve(silent) as server:
+            client = Client(
+                HOST, server.port, identifier="p", clean_session=False, reconnect=QUICK, max_inflight_messages=3,
+                max_queued_outgoing_messages=4, when_full="drop_oldest", **store,  # type: ignore[arg-type]
+            )  # fmt: skip
+            async with client:
+                calls = [asyncio.ensure_future(client.publish("t", n, 2, timeout=WAIT_S)) for n in range(10)]
+                while len(arrived) < 3:
+                    await asyncio.sleep(0.001)
+                assert client.dropped == 3
+                assert [payload for *_, payload in arrived] == numbers(0, 1, 2)
+                arrived.clear()
+                server.prepare = note
+                await server.connections[0].close(1)
+                for call in calls[3:6]:
+                    with pytest.raises(MqttFullError):
+                        await call
+                await asyncio.gather(*calls[:3], *calls[6:])
+                # Those under way kept their ids; the server had no session, so that they are new to it.
+                assert arrived[:3] == [(n + 1, False, b"%d" % n) for n in range(3)]
+                assert [payload for *_, payload in arrived[3:]] == numbers(6, 7, 8, 9)
+
+    asyncio.run(scenario())
+
+
+LIFE = """
+import asyncio, sys
+sys.path[:0] = {path!r}
+from headwater_host.aio import Client, Reconnect
+
+async def main():
+    async with Client("127.0.0.1", {port}, identifier="p", clean_session=False, store={store!r},
+                      reconnect=Reconnect(first=0.02, longest=0.3), max_queued_outgoing_messages=5,
+                      max_inflight_messages=3, when_full="drop_oldest", protocol={protocol!r}) as client:
+        for n in range({first}, {first} + 3):
+            await client.post("t", n, 2)
+        print("posted", flush=True)
+        while client.connected:
+            await asyncio.sleep(0.01)
+        for n in range({first} + 3, {first} + 20):
+            await client.post("t", n, 2, properties={properties!r})
+        print("waiting", client.dropped, flush=True)
+        await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("protocol", ["3.1.1", "5.0"])
+def test_a_process_that_is_killed_while_the_broker_is_down(
+    mosquitto: StartBroker, tmp_path: Path, protocol: str
+) -> None:
+    broker = mosquitto(persistence=True)
+    store = tmp_path / "store.db"
+    properties = {"content_type": "n", "user_property": [("a", "b")]} if protocol == "5.0" else None
+
+    def live(first: int) -> None:
+        code = LIFE.format(
+            path=sys.path,
+            port=broker.port,
+            store=str(store),
+            first=first,
+            protocol=protocol,
+            properties=properties,
+        )
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "posted\n"
+            # What was posted has left, or not: it is in the outbox.
+            broker.kill()
+            assert process.stdout.readline() == "waiting 12\n"
+            process.send_signal(signal.SIGKILL)
+
+    async def scenario() -> None:
+        async with Client(
+            HOST, broker.port, identifier="l", clean_session=False, reconnect=QUICK, protocol=protocol
+        ) as listener:
+            await listener.subscribe("t", 2)
+            broker.stop()
+            broker.start()
+            await asyncio.to_thread(live, 0)
+            with SqliteOutbox(store, "p", protocol=protocol) as box:
+                assert [m.payload for m in box.backlog.queue] == numbers(*range(15, 20))
+                assert box.count <= 3
+            if properties:
+                with pytest.raises(MqttStoreError, match=r"messages as packets of MQTT 5\.0"):
+                    SqliteOutbox(store, "p")
+            broker.start()
+            # Under another policy they are handed in first, and nothing else is dropped.
+            async with drops(
+                broker, store=store, when_full="block", protocol=protocol, max_queued_outgoing_messages=4
+            ) as client:
+                await asyncio.gather(*(client.publish("t", n, 2, timeout=WAIT_S) for n in range(100, 110)))
+                await client.drain(WAIT_S)
+                assert client.dropped == 0
+            seen: list[Message] = []
+            while not seen or seen[-1].payload != b"109":
+                seen.append(await asyncio.wait_for(listener.messages.__anext__(), WAIT_S))
+            found = [m.payload for m in seen]
+            # The broker was killed as well: what had just arrived there may be lost with its session, or come again.
+            assert [p for p in found if int(p) >= 3] == numbers(*range(15, 20), *range(100, 110))
+            if properties:
+                assert all(m.properties == properties for m in seen if 15 <= int(m.payload) < 20)
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_does_not_keep_up(mosquitto: StartBroker) -> None:
+    broker = mosquitto()
+
+    async def scenario() -> None:
+        async with drops(broker, max_inflight_messages=2) as client:
+            os.kill(broker.pid, signal.SIGSTOP)
+            try:
+                for n in range(20):
+                    await client.post("t", n, 1)
+                assert client.dropped == 13
+                with pytest.raises(MqttTimeoutError, match="did not acknowledge"):
+                    await client.publish("t", 20, 1, timeout=0.05)
+                # QoS 0 does not wait for acknowledgements, but it does not overtake either.
+                late = asyncio.ensure_future(client.publish("t", 21, timeout=WAIT_S))
+                await asyncio.sleep(0)
+                assert not late.done()
+            finally:
+                os.kill(broker.pid, signal.SIGCONT)
+            await late
+            await client.drain(WAIT_S)
+            assert client.dropped == 15
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_takes_no_more_for_now() -> None:
+    block = b"x" * 100_000
+
+    async def scenario() -> None:
+        arrived: list[int] = []
+
+        def count(session: HostServerSession) -> None:
+            session.on_message = lambda p: arrived.append(p.end - p.payload_at)
+
+        async with serve(count) as server:
+            client = Client(
+                HOST, server.port, reconnect=QUICK, max_queued_outgoing_messages=3, when_full="drop_oldest"
+            )
+            async with client:
+                while not server.sessions:
+                    await asyncio.sleep(0.001)
+                server.connections[0].hold(1)
+                sent = 0
+                while client.dropped == 0:
+                    await client.post("t", block)
+                    sent += 1
+                    assert sent < 10_000
+                server.connections[0].release(1)
+                await client.drain(WAIT_S)
+                while len(arrived) < sent - client.dropped:
+                    await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
+
+
+def test_refusing_at_once(mosquitto: StartBroker) -> None:
+    broker = mosquitto()
+
+    async def scenario() -> None:
+        async with drops(broker, when_full="refuse") as client:
+            await client.publish("t", "before", 1)
+            broker.stop()
+            await until_lost(client)
+            with pytest.raises(MqttConnectionError, match="there is no connection; it was not sent"):
+                await client.publish("t", "x")
+            for n in range(BOUND):
+                await client.post("t", n, 1)
+            for call in (client.post, client.publish):
+                with pytest.raises(MqttFullError, match="no room"):
+                    await call("t", BOUND, 1)
+            broker.start()
+            await client.drain(WAIT_S)
+            assert client.dropped == 0
+
+    asyncio.run(scenario())
+
+
+def test_what_cannot_be_sent_is_said_at_once(mosquitto: StartBroker) -> None:
+    broker = mosquitto(settings={"max_qos": 1})
+    with pytest.raises(MqttArgumentError, match="when_full is one of block, refuse, drop_oldest"):
+        drops(broker, when_full="drop")
+
+    async def scenario() -> None:
+        async with drops(broker, protocol="5.0") as client:
+            broker.stop()
+            await until_lost(client)
+            for topic, payload, qos, properties in (
+                ("a/#", b"", 0, None),
+                ("t", object(), 1, None),
+                ("t", b"", 3, None),
+                ("t", b"", 1, {"topic_alias": 1}),
+                ("t", b"", 0, {"nonsense": 1}),
+            ):
+                for call in (client.post, client.publish):
+                    with pytest.raises(MqttArgumentError):
+                        await call(topic, payload, qos, properties=properties)  # type: ignore[arg-type]
+            # What only the server can say holds nothing up.
+            refused = asyncio.ensure_future(client.publish("t", "x", 2, timeout=WAIT_S))
+            taken = asyncio.ensure_future(client.publish("t", "y", 1, timeout=WAIT_S))
+            await asyncio.sleep(0)
+            broker.start()
+            await taken
+            with pytest.raises(MqttError, match="does not offer"):
+                await refused
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_outlives_the_end_of_the_client_and_who_waits_hears_why(mosquitto: StartBroker) -> None:
+    broker = mosquitto()
+
+    async def scenario() -> None:
+        client = drops(broker)
+        async with client:
+            broker.stop()
+            await until_lost(client)
+            call = asyncio.ensure_future(client.publish("t", "left", 1, timeout=WAIT_S))
+            given_up = asyncio.ensure_future(client.publish("t", "given up", 1, timeout=WAIT_S))
+            await asyncio.sleep(0)
+            given_up.cancel()
+            draining = asyncio.ensure_future(client.drain(WAIT_S))
+            await asyncio.sleep(0)
+        for one in (call, draining):
+            with pytest.raises(MqttConnectionError, match="has disconnected"):
+                await one
+        broker.start()
+        async with listening(broker, client) as got:
+            await client.drain(WAIT_S)
+            assert await got(b"given up") == [b"left", b"given up"]
+
+    asyncio.run(scenario())
+
+
+def test_from_threads(mosquitto: StartBroker) -> None:
+    broker = mosquitto()
+    with blocking.Client(
+        HOST, broker.port, reconnect=QUICK, max_queued_outgoing_messages=3, when_full="drop_oldest"
+    ) as client:
+        broker.stop()
+        for n in range(100):
+            client.post("t", n, 1)
+        assert client.dropped >= 100 - 3 - 20
+        broker.start()
+        client.drain(WAIT_S)
+
+
+def test_the_first_connection_may_be_missing() -> None:
+    port = free_port()
+
+    async def scenario() -> None:
+        policy = Reconnect(first=0.01, longest=0.02, at_start=True)
+        client = Client(HOST, port, reconnect=policy, max_queued_outgoing_messages=2, when_full="drop_oldest")
+        entering = asyncio.ensure_future(client.__aenter__())
+        await asyncio.sleep(0)
+        for n in range(5):
+            await client.post("t", n, 1)
+        assert client.dropped == 3
+        entering.cancel()
+        await asyncio.gather(entering, return_exceptions=True)
+
+    asyncio.run(scenario())
