@@ -1,6 +1,6 @@
 """The FMQ client that applications use: a session over a transport, as ``headwater.client`` is for MQTT.
 
-    client = Client(Tcp("hub.local", 7443), b"board-1", clean=False)
+    client = Client(Tcp("hub.local", 7760), b"board-1", clean=False)
     client.on_message = lambda frame: print(frame.topic_text(), frame.payload_bytes())
     client.connect()
     client.subscribe(b"board-1/commands")

@@ -1,0 +1,58 @@
+"""FMQ's device example runs as it stands, on MicroPython, against a hub that restarts."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headwater_host.fmq.values import decode
+from headwater_host.hub.config import Listener
+from headwater_host.hub.service import Hub
+from tests.host.hub_client import config, hub_of, until
+from tests.interop.test_fmq_hub import stored
+from tools import deploy
+from tools.bundle.build import Options
+from tools.toolchain import ROOT
+from tools.virtual_board import VirtualBoard
+
+EXAMPLE = ROOT / "examples" / "device" / "fmq_telemetry.py"
+TOPIC = "board-1/telemetry"
+
+
+@pytest.mark.needs_micropython
+@pytest.mark.parametrize("form", ["modules", "bundle"])
+def test_telemetry_goes_on_over_a_hub_that_restarts(form: str, tmp_path: Path) -> None:
+    files = deploy.package_files("mpy")
+    if form == "bundle":
+        options = Options(only_used=True, texts=False)
+        files = deploy.bundle_files([str(EXAMPLE)], options, tmp_path / "bundle")
+    source = EXAMPLE.read_text(encoding="utf-8")
+
+    async def has_more(hub: Hub, board: VirtualBoard, than: int) -> int:
+        await until(lambda: len(stored(hub, TOPIC)) > than)
+        await asyncio.to_thread(board.wait_for, "stored", 60)
+        return len(stored(hub, TOPIC))
+
+    async def test() -> None:
+        settings = config(tmp_path)
+        async with hub_of(settings) as hub:
+            port = hub.addresses[0][1]
+            program = source.replace('Tcp("hub.local", 7760)', f'Tcp("127.0.0.1", {port})')
+            assert program != source
+            board = VirtualBoard(main=program, files=files, name="fmq")
+            await asyncio.to_thread(board.start)
+            before = await has_more(hub, board, 0)
+            sample = decode(stored(hub, TOPIC)[0])
+            assert isinstance(sample, dict)
+            assert sample["celsius"] == 21.5
+            assert isinstance(sample["ticks"], int)
+        try:
+            mark = await asyncio.to_thread(board.wait_for, "again in a second:", 60)
+            assert mark
+            async with hub_of(replace(settings, listeners=(Listener(port=port),))) as hub:
+                assert await has_more(hub, board, before + 1) > before + 1
+        finally:
+            await asyncio.to_thread(board.close)
+
+    asyncio.run(test())
