@@ -16,8 +16,8 @@ def sample() -> memoryview:
     at = put_count(payload, 0, 64, MAP, 2)
     at = put_text(payload, at, 64, b"celsius")
     at = put_float(payload, at, 64, 21.5)
-    at = put_text(payload, at, 64, b"ticks")
-    at = put_int(payload, at, 64, time.ticks_ms())
+    at = put_text(payload, at, 64, b"time")
+    at = put_int(payload, at, 64, int(time.time()))
     return view[:at]
 
 

@@ -9,7 +9,7 @@ import pytest
 from headwater_host.fmq.values import decode
 from headwater_host.hub.config import Listener
 from headwater_host.hub.service import Hub
-from tests.host.hub_client import config, hub_of, until
+from tests.host.hub_client import Peer, config, hub_of, until
 from tests.interop.test_fmq_hub import stored
 from tools import deploy
 from tools.bundle.build import Options
@@ -46,12 +46,16 @@ def test_telemetry_goes_on_over_a_hub_that_restarts(form: str, tmp_path: Path) -
             sample = decode(stored(hub, TOPIC)[0])
             assert isinstance(sample, dict)
             assert sample["celsius"] == 21.5
-            assert isinstance(sample["ticks"], int)
+            assert isinstance(sample["time"], int)
         try:
             mark = await asyncio.to_thread(board.wait_for, "again in a second:", 60)
             assert mark
             async with hub_of(replace(settings, listeners=(Listener(port=port),))) as hub:
                 assert await has_more(hub, board, before + 1) > before + 1
+                peer = await Peer.login(hub)
+                await peer.send_message("board-1/commands", b"blink")
+                await asyncio.to_thread(board.wait_for, "board-1/commands b'blink'", 60)
+                await peer.leave()
         finally:
             await asyncio.to_thread(board.close)
 

@@ -1,12 +1,14 @@
 """The core's FMQ client against the hub, over real sockets."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from headwater.errors import HeadwaterError
 from headwater.fmq.client import Client
+from headwater.fmq.decode import Frame
 from headwater_host.hub.service import Hub
 from tests.host.hub_client import config, until, with_hub
 from tests.interop.dialer import SocketDialer
@@ -45,8 +47,10 @@ def flushed(client: Client) -> None:
 
 
 def wait_for(client: Client, true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + MS / 1000
     while not true():
         assert client.wait(20) == 0
+        assert time.monotonic() < deadline
 
 
 def published(number: int, name: str, cuts: list[tuple[int, int]]) -> SocketDialer:
@@ -130,3 +134,71 @@ def test_a_session_is_kept(tmp_path: Path) -> None:
             return present
 
         assert await asyncio.to_thread(work) == [False, True]
+
+
+def test_messages_are_pushed_at_every_qos(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        def work() -> None:
+            listener = Client(SocketDialer(port(hub)), b"listener", clean=False)
+            talker = Client(SocketDialer(port(hub)), b"talker")
+            got: list[tuple[bytes, bytes, int]] = []
+            answers: list[int] = []
+            listener.on_message = lambda f: got.append((f.topic_bytes(), f.payload_bytes(), f.qos()))
+            listener.on_answer = lambda n, code: answers.append(code)
+            listener.connect()
+            talker.connect()
+            assert talker.publish(b"x/kept", b"old", 1, True) > 0
+            talker.flush(MS)
+            number = listener.subscribe(b"x/+")
+            wait_for(listener, lambda: answers == [0] and len(got) == 1)
+            for qos in (0, 1, 2):
+                talker.publish(b"x/y", b"%d" % qos, qos)
+            talker.flush(MS)
+            wait_for(listener, lambda: len(got) == 4)
+            assert got[0][:2] == (b"x/kept", b"old")
+            assert sorted(got[1:]) == [(b"x/y", b"%d" % qos, qos) for qos in (0, 1, 2)]
+            assert listener.session.strays == listener.session.duplicates == 0
+            assert listener.unsubscribe(number) > 0
+            wait_for(listener, lambda: answers == [0, 0])
+
+        await asyncio.to_thread(work)
+
+
+def test_consumers_get_what_was_not_acknowledged_again(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        def work() -> None:
+            client = Client(SocketDialer(port(hub)), b"worker", clean=False)
+            session = client.session
+            got: list[bytes] = []
+            receipts: list[int] = []
+            answers: list[tuple[int, int]] = []
+
+            def take(f: Frame) -> None:
+                assert session.source == number
+                got.append(f.payload_bytes())
+                receipts.append(session.receipt)
+
+            client.on_message = take
+            client.on_answer = lambda n, code: answers.append((n, code))
+            session.auto_ack = False
+            client.connect()
+            number = client.subscribe(b"jobs", group=b"workers")
+            wait_for(client, lambda: answers == [(number, 0)])
+            assert client.consume(number, 3, True) > 0
+            for n in range(5):
+                assert client.publish(b"jobs", b"%d" % n, 1) > 0
+            wait_for(client, lambda: len(got) == 3)
+            assert client.acknowledge(receipts[0]) == 0
+            wait_for(client, lambda: len(got) == 4)
+            assert got == [b"0", b"1", b"2", b"3"]
+            # No more than the window are unacknowledged.
+            client.close()
+            assert client.connect() is True
+            session.auto_ack = True
+            assert client.consume(number, 3, True) > 0
+            wait_for(client, lambda: len(got) == 8)
+            assert sorted(got[4:]) == [b"1", b"2", b"3", b"4"]
+
+        await asyncio.to_thread(work)
