@@ -1,15 +1,22 @@
 """``headwater hub``: what an operator types."""
 
+import asyncio
 import os
 import pty
+import re
+import signal
+import socket
 import subprocess
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from headwater_host.hub.users import Hash
 from headwater_host.settings import read_toml
-from tests.host.command import HEADWATER, environment, headwater
+from tests.host.command import HEADWATER, Running, environment, headwater, running
+from tests.host.hub_client import Peer
 
 
 def holds(output: bytes, name: str, password: bytes) -> None:
@@ -91,3 +98,74 @@ def test_a_file_is_checked(tmp_path: Path) -> None:
     first, second = done.stderr.decode().splitlines()
     assert first.startswith(f"headwater: {path}, line 2: 'age' in [limits]")
     assert second.startswith(f"{path}, line 3: 'full' in [limits]")
+
+
+def listening(hub: Running) -> tuple[str, int]:
+    """Where a hub listens that was told any port."""
+    hub.wait_for("listening on")
+    found = re.search(r"listening on (\S+), port (\d+)", hub.errors)
+    assert found, hub.errors
+    return found[1], int(found[2])
+
+
+async def _publish(address: tuple[str, int], **who: str) -> None:
+    peer = await Peer.login(address, **who)
+    await peer.send_message("t", b"1")
+    await peer.leave()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_hub_without_configuration(tmp_path: Path, how: signal.Signals) -> None:
+    for _ in range(2):
+        with running("hub", "--port", 0, directory=tmp_path, cwd=tmp_path) as hub:
+            asyncio.run(_publish(listening(hub)))
+            assert hub.end(how) == 0
+            assert "Traceback" not in hub.errors
+    assert (tmp_path / "headwater-hub.db").exists()
+    assert not (tmp_path / "headwater-hub.db-wal").exists()
+
+
+def test_a_hub_with_a_file(tmp_path: Path) -> None:
+    with socket.socket() as free, socket.socket() as other:
+        for each in (free, other):
+            each.bind(("127.0.0.1", 0))
+        port, metrics = free.getsockname()[1], other.getsockname()[1]
+    path = tmp_path / "hub.toml"
+    user = headwater("hub", "passwd", "ann", data=b"secret\n").stdout.decode()
+    path.write_text(
+        f'[storage]\npath = "{tmp_path}/else.db"\n[metrics]\nport = {metrics}\n[[listener]]\nport = {port}\n{user}'
+    )
+    done = headwater("hub", "--config", path, "--port", "0")
+    assert (done.returncode, b"says where to listen" in done.stderr) == (2, True)
+    with running("hub", "--config", path, "--storage", tmp_path / "hub.db", directory=tmp_path) as hub:
+        assert listening(hub) == ("127.0.0.1", port)
+        asyncio.run(_publish(("127.0.0.1", port), user="ann", password="secret"))
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        assert 'headwater_hub_messages_received_total{qos="1"} 1' in lines
+        assert "headwater_hub_storage_messages 1" in lines
+        for url, method, status in (("/", "GET", 404), ("/metrics", "POST", 405)):
+            wrong = urllib.request.Request(f"http://127.0.0.1:{metrics}{url}", method=method)
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(wrong, timeout=60)
+            assert refused.value.code == status
+        # Another one cannot have the file, nor the port.
+        again = headwater("hub", "--storage", tmp_path / "hub.db", "--port", "0")
+        assert (again.returncode, b"is in use by another hub" in again.stderr) == (1, True)
+        again = headwater("hub", "--storage", tmp_path / "third.db", "--port", port)
+        assert (again.returncode, b"the hub cannot start" in again.stderr) == (1, True)
+        assert hub.end() == 0
+    assert (tmp_path / "hub.db").exists()
+    assert not (tmp_path / "else.db").exists()
+
+
+def test_a_hub_with_a_file_that_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "hub.toml"
+    path.write_text("[limits]\nage = -1\n")
+    done = headwater("hub", "--config", path)
+    assert done.returncode == 2
+    assert f"{path}, line 2: 'age' in [limits]" in done.stderr.decode()
+    assert headwater("hub", "--port", "65536").returncode == 2
+    (tmp_path / "other.db").write_text("no storage" * 100)
+    done = headwater("hub", "--storage", tmp_path / "other.db", "--port", 0)
+    assert (done.returncode, b"is no hub's storage" in done.stderr) == (1, True)

@@ -43,7 +43,7 @@ COMMANDS = {
     "gateway": Entry(
         "headwater_host.commands.gateway", "serial boards and broker topics into a capture log", "gateway"
     ),
-    "hub": Entry("headwater_host.commands.hub", "what a hub's operator needs: check its file, make users"),
+    "hub": Entry("headwater_host.commands.hub", "serve FMQ; check a hub's file, make users"),
     "capture": Entry("headwater_host.capture.commands", "look into capture logs, and check them"),
     "inspect": Entry("headwater_host.inspect", "show what packets say"),
     "pipeline": Entry("headwater_spark.commands", "turn capture logs into tables with Spark", "spark"),

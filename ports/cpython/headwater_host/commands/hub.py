@@ -1,19 +1,36 @@
-"""``headwater hub check | passwd``: what a hub's operator needs beside the hub."""
+"""``headwater hub``: the server of FMQ; and ``hub check | passwd``, what its operator needs beside it."""
 
 import argparse
+import asyncio
 import getpass
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from headwater_host.commands.options import PASSWORD_VARIABLE
 from headwater_host.exits import OK, USAGE, CommandError
+from headwater_host.hub import config as hub_config
 from headwater_host.settings import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The commands and their options."""
-    commands = parser.add_subparsers(dest="hub_command", metavar="COMMAND", required=True)
+    parser.description = (
+        "Serve FMQ until SIGTERM or SIGINT. What is acknowledged is on disk. Without options, on 127.0.0.1, port "
+        f"{hub_config.DEFAULT_PORTS[False]}, with everything in the file {hub_config.DEFAULT_STORAGE}. See docs/hub.md."
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="a TOML file; what is named here counts more"
+    )
+    parser.add_argument("--storage", type=Path, metavar="FILE", help="where everything is kept")
+    parser.add_argument(
+        "--port",
+        type=_port,
+        metavar="PORT",
+        help="on 127.0.0.1, where the file says nothing about listeners; 0: any",
+    )
+    commands = parser.add_subparsers(dest="hub_command", metavar="COMMAND")
     check = commands.add_parser(
         "check",
         help="say what is wrong with a configuration",
@@ -33,10 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do what was asked for: 0."""
     try:
+        if args.hub_command is None:
+            return _serve(args)
         if args.hub_command == "check":
-            from headwater_host.hub import config
-
-            config.load(args.config)
+            hub_config.load(args.config)
         else:
             from headwater_host.hub import users
 
@@ -45,6 +62,25 @@ def run(args: argparse.Namespace) -> int:
     except (ConfigError, ValueError) as error:
         raise CommandError(str(error), USAGE) from error
     return OK
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
+    return int(text)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    config = hub_config.HubConfig() if args.config is None else hub_config.load(args.config)
+    if args.port is not None:
+        if config.listeners != hub_config.HubConfig.listeners:
+            raise ConfigError(f"--port is of no use: {args.config} says where to listen")
+        config = replace(config, listeners=(hub_config.Listener(port=args.port),))
+    if args.storage is not None:
+        config = replace(config, storage=args.storage)
+    from headwater_host.hub.service import serve
+
+    return asyncio.run(serve(config))
 
 
 def _password(file: Path | None) -> bytes:

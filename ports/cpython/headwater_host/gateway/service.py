@@ -4,8 +4,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 from headwater_host.capture import CaptureLockedError, CaptureWriteError
 from headwater_host.capture.asyncio_writer import LIMIT_BYTES, AsyncCapture
+from headwater_host.daemon import serving
 from headwater_host.exits import FAILED, OK, CommandError
 from headwater_host.gateway.board import Board
 from headwater_host.gateway.broker import BrokerSource
@@ -183,30 +182,8 @@ def _replace(path: Path, data: bytes) -> None:
     part.replace(path)
 
 
-class _Utc(logging.Formatter):
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
-        self.converter = time.gmtime
-
-
 async def serve(config: GatewayConfig) -> int:
     """Run a gateway until SIGTERM or SIGINT: the exit code. A second signal ends it at once."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Utc())
-    root = logging.getLogger("headwater")
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
     gateway = Gateway(config)
-    loop = asyncio.get_running_loop()
-
-    def end(number: int) -> None:
-        loop.remove_signal_handler(signal.SIGTERM)
-        loop.remove_signal_handler(signal.SIGINT)
-        gateway.stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end, number)
-    try:
+    with serving(gateway.stop):
         return await gateway.run()
-    finally:
-        root.removeHandler(handler)

@@ -2,14 +2,22 @@
 
 import asyncio
 import contextlib
+import logging
+from collections.abc import Callable
 
+from headwater_host.daemon import serving
+from headwater_host.exits import FAILED, OK, CommandError
+from headwater_host.hub import scrape
 from headwater_host.hub.broker import Broker
 from headwater_host.hub.config import HubConfig
 from headwater_host.hub.connection import Connection
-from headwater_host.hub.storage import Store
+from headwater_host.hub.errors import StorageError
+from headwater_host.hub.storage import Store, backlog, statistics
 
 #: Seconds that clients have to take what was sent to them before the end.
 FAREWELL = 2.0
+
+_logger = logging.getLogger("headwater.hub")
 
 
 class Hub:
@@ -25,8 +33,13 @@ class Hub:
     async def start(self) -> None:
         """Open the storage and listen. Raises StorageError, and OSError for a listener."""
         loop = asyncio.get_running_loop()
-        store = self._store = Store.open(self.config.storage, self.config.limits)
-        self.broker = broker = Broker(store, self.config)
+        store = Store.open(self.config.storage, self.config.limits)
+        try:
+            self.broker = broker = Broker(store, self.config)
+        except BaseException:
+            await store.close()
+            raise
+        self._store = store
         try:
             for listener in self.config.listeners:
                 server = await loop.create_server(
@@ -34,6 +47,9 @@ class Hub:
                 )
                 self._servers.append(server)
                 self.addresses += [socket.getsockname()[:2] for socket in server.sockets]
+            if self.config.metrics is not None:
+                text = _measured(broker, store)
+                self._servers.append(await scrape.serve(*self.config.metrics, text))
         except BaseException:
             await self.stop()
             raise
@@ -65,3 +81,44 @@ class Hub:
     async def _alone(self) -> None:
         while self.broker.connections:
             await asyncio.sleep(0.01)
+
+
+def _measured(broker: Broker, store: Store) -> Callable[[], str]:
+    """What says what the metrics are, those of the storage among them."""
+    metrics = broker.metrics
+    known = {
+        name: (metrics.counter if name.endswith("_total") else metrics.gauge)(
+            f"storage_{name}", "Of the storage: see docs/hub.md."
+        )
+        for name in statistics(store)
+    }
+    late = metrics.gauge("backlog", "Messages that a group has not acknowledged.", "topic", "group")
+    late.call(lambda: backlog(store))
+
+    def text() -> str:
+        for name, value in statistics(store).items():
+            known[name].set(value)
+        return metrics.text()
+
+    return text
+
+
+async def serve(config: HubConfig) -> int:
+    """Run a hub until SIGTERM or SIGINT: the exit code. A second signal ends it at once. Raises CommandError."""
+    ending = asyncio.Event()
+    hub = Hub(config)
+    with serving(ending.set):
+        try:
+            await hub.start()
+        except (StorageError, OSError) as error:
+            raise CommandError(f"the hub cannot start: {error}", FAILED) from error
+        for host, port in hub.addresses:
+            _logger.info("listening on %s, port %d; storage in %s", host, port, config.storage)
+        await ending.wait()
+        _logger.info("stopping")
+        try:
+            await hub.stop()
+        except StorageError as error:
+            _logger.error("%s", error)
+            return FAILED
+    return OK

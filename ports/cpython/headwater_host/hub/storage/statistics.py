@@ -22,7 +22,7 @@ def statistics(store: Store) -> dict[str, float]:
     }
 
 
-def backlog(store: Store) -> dict[tuple[str, str], float]:
+def backlog(store: Store) -> dict[tuple[str, ...], float]:
     """By topic and group: messages that the group has not acknowledged."""
     return {
         (topic.name, group): sum(
