@@ -13,6 +13,7 @@ import pytest
 from headwater_host.cli import COMMANDS, main
 from headwater_host.commands import format as sequences
 from headwater_host.commands import properties, pub, sub
+from headwater_host.commands.options import servers
 from tests.host.command import HEADWATER, PACKAGES, environment, headwater
 from tools.toolchain import ROOT
 
@@ -54,6 +55,7 @@ _PUB5 = ["pub", "-t", "a", "-n", "-V", "mqttv5", "-D"]
         (["pub", "-t", "a", "-n", "-q", "3"], b"invalid choice: 3"),
         (["pub", "-t", "a", "-n", "-p", "0"], b"'0' is not a whole number from 1 to 65535"),
         (["pub", "-t", "a", "-n", "-p", "1883x"], b"'1883x' is not a whole number"),
+        (["pub", "-t", "a", "-n", "-h", ""], b"-h/--host: it is HOST or HOST:PORT"),
         (["pub", "-t", "a", "-n", "-k", "65536"], b"is not a whole number from 0 to 65535"),
         (["pub", "-t", "a", "-n", "--timeout", "0"], b"'0' is not a number of seconds above 0"),
         (["pub", "-t", "a", "-n", "--timeout", "nan"], b"'nan' is not a number of seconds above 0"),
@@ -90,6 +92,16 @@ def test_a_wrong_command_line_is_exit_code_2_and_no_traceback(arguments: list[st
         (["pub", "-t", "a", "-n", "--repeat", "0"], "'0' is not a whole number from 1"),
         (["pub", "-t", "a", "-l", "--repeat", "2"], "--repeat is not for -l"),
         (["pub", "-t", "a", "-n", "--repeat-delay", "-1"], "is not a number of seconds"),
+        (["pub", "-t", "a", "-n", "--drop-oldest", "5"], "--drop-oldest is for -l and --repeat"),
+        (["pub", "-t", "a", "-l", "--drop-oldest", "0"], "'0' is not a whole number from 1 to 65280"),
+        (["sub", "-t", "a", "-h", "a,"], "it is HOST or HOST:PORT"),
+        (["sub", "-t", "a", "-h", "a:0"], "it is HOST or HOST:PORT"),
+        (["sub", "-t", "a", "-h", "a:65536"], "it is HOST or HOST:PORT"),
+        (["sub", "-t", "a", "-h", "a:x"], "it is HOST or HOST:PORT"),
+        (["sub", "-t", "a", "-h", "[::1"], "it is HOST or HOST:PORT"),
+        (["sub", "-t", "a", "-h", "a:8883,b:1883"], "port 8883 asks for TLS, the others do not"),
+        (["sub", "-t", "a", "-h", "a:8883,b"], "port 8883 asks for TLS, the others do not"),
+        (["sub", "-t", "a", "-h", "a,b", "-L", "mqtt://c/t"], "leave out -h and -p"),
         (["pub", "-t", "a", "-n", "-M", "0"], "'0' is not a whole number from 1 to 65535"),
         (["pub", "-t", "a", "-n", "-c"], "--keep-session needs an identifier"),
         (["pub", "-t", "a", "-n", "-i", "a", "-I", "b"], "not allowed with argument"),
@@ -153,6 +165,19 @@ def test_a_wrong_option_is_one_line_and_exit_code_2(
     assert (code, said.out) == (2, "")
     assert said.err.startswith("headwater")
     assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text, named",
+    [
+        ("a", [("a", None)]),
+        ("a:1,b,10.0.0.1:65535", [("a", 1), ("b", None), ("10.0.0.1", 65535)]),
+        ("a, b", [("a", None), ("b", None)]),
+        ("::1,[::1],[fe80::1%eth0]:1884", [("::1", None), ("::1", None), ("fe80::1%eth0", 1884)]),
+    ],
+)
+def test_several_servers(text: str, named: list[tuple[str, int | None]]) -> None:
+    assert servers(text) == named
 
 
 def test_the_documentation_has_every_option_property_and_sequence() -> None:

@@ -155,7 +155,12 @@ def test_debug_says_what_goes_on_and_no_secret(where: list[object]) -> None:
         *(*where, "-V", 5, "-t", "dbg", "-m", "x", "-q", 1, "-r", "-d", "-u", "me", "-P", "secret1"),
         *("-D", "publish", "user-property", "key", "secret2", "-i", "debugged"),
     ).decode()
-    for part in ("MQTT 5.0, as 'debugged'", "connected, with a new session", "1 bytes to 'dbg' at QoS 1"):
+    for part in (
+        "MQTT 5.0, as 'debugged'",
+        "connected to",
+        "with a new session",
+        "1 bytes to 'dbg' at QoS 1",
+    ):
         assert part in said
     assert said.endswith("acknowledged\ndisconnected\n")
     assert "secret" not in said
@@ -164,6 +169,25 @@ def test_debug_says_what_goes_on_and_no_secret(where: list[object]) -> None:
     assert "subscribed to 'dbg' at QoS 1" in shown.stderr.decode()
     assert b"Message(topic=dbg, qos=1, retain=True, 1 bytes), ['user_property']" in shown.stderr
     assert b"secret" not in shown.stderr
+
+
+def test_a_server_that_is_down_is_not_the_end(mosquitto: StartBroker, tmp_path: Path) -> None:
+    one, other = mosquitto(), mosquitto()
+    # The port of those that stand without one; the later -h counts.
+    places = ("-h", "nobody", "-h", f"{HOST}:{one.port},{HOST}", "-p", other.port, "-t", "many", "-q", 1)
+    with running("sub", *places, "-i", "s", "-C", 2, directory=tmp_path) as sub:
+        subscribed(one, "s")
+        assert pub(*places, "-m", "first") == b""
+        one.stop()
+        sub.wait_for(f"connected again to {HOST}:{other.port}\n")
+        said = pub(*places, "-m", "second", "-d").decode()
+        assert f"no connection to {HOST}:{one.port}: " in said
+        assert f"connected to {HOST}:{other.port}, with a new session" in said
+        assert sub.wait() == 0
+        assert sub.output == b"first\nsecond\n"
+    other.stop()
+    refused = pub("-h", f"{HOST}:{one.port},{HOST}:{other.port}", "-t", "many", "-n", code=3)
+    assert refused == f"headwater: no connection to {HOST}:{other.port}: Connection refused\n".encode()
 
 
 def test_quiet(where: list[object]) -> None:

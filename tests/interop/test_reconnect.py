@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from headwater.errors import E_CLOSED
+from headwater.mqtt.decode import Packet
 from headwater_host import blocking
 from headwater_host.aio import (
     Client,
@@ -18,11 +20,13 @@ from headwater_host.aio import (
     MqttArgumentError,
     MqttConnectionError,
     MqttError,
+    MqttReentrantError,
     MqttRefusedError,
     MqttSubscribeError,
     MqttTimeoutError,
     Reconnect,
 )
+from headwater_host.session import HostServerSession
 from tests.host.command import Running, headwater, running
 from tests.host.mqtt_server import serve
 from tools.broker import HOST, Mosquitto, free_port
@@ -58,6 +62,11 @@ class Told:
 
     async def back(self, times: int = 1) -> None:
         await self.until(lambda said: said.count(None) >= times)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
 
 
 async def take(client: Client, count: int) -> list[Message]:
@@ -420,6 +429,76 @@ def test_a_handler_that_raises_ends_it_and_says_so(
     assert "KeyError: 'mine'" in caplog.text
 
 
+def test_a_handler_that_raises_an_error_of_ours_leaves_no_connection_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        async with serve() as server, Client(HOST, server.port, reconnect=QUICK) as client:
+
+            def raising(error: MqttError | None) -> None:
+                if error is None:
+                    # As of a call that a handler of a blocking client may not make.
+                    raise MqttReentrantError("mine")
+
+            client.on_connection = raising
+            await server.connections[0].close(1)
+            with pytest.raises(MqttConnectionError, match="not kept any more: MqttReentrantError"):
+                await asyncio.wait_for(client.messages.__anext__(), WAIT_S)
+            await asyncio.wait_for(until(lambda: len(server.lost) == len(server.sessions) == 2), WAIT_S)
+
+    asyncio.run(scenario())
+    assert "mine" in caplog.text
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "more than may be unanswered"])
+def test_what_the_program_asks_for_meanwhile_comes_behind_what_is_asked_for_again(many: bool) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def hear(session: HostServerSession) -> None:
+        def on_subscribe(p: Packet, qos: int) -> int:
+            asked.append((p.topic_bytes().decode(), qos))
+            return qos
+
+        session.on_subscribe = on_subscribe
+        session.on_unsubscribe = lambda p: asked.append((p.topic_bytes().decode(), -1))
+
+    async def scenario() -> None:
+        names = [f"{n}" for n in range(20 if many else 1)]
+        async with serve(hear) as server, Client(HOST, server.port, reconnect=QUICK) as client:
+            await client.subscribe([(name, 0) for name in ("gone", *names)])
+            asked.clear()
+            await server.connections[0].close(1)
+            await until(lambda: not client.connected)
+            changes = asyncio.gather(client.unsubscribe("gone"), *(client.subscribe(name, 2) for name in names))
+            await asyncio.wait_for(changes, WAIT_S)
+            assert client.granted == dict.fromkeys(names, 2)
+            assert dict(asked) == {"gone": -1, **client.granted}
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_is_lost_while_it_is_subscribed_again_is_not_waited_for() -> None:
+    def hang_up(session: HostServerSession) -> None:
+        session.on_subscribe = lambda p, qos: session.fail(E_CLOSED)
+
+    async def scenario() -> None:
+        wanted = [(f"{n}", 0) for n in range(20)]
+        async with serve() as server:
+            # What waited for its turn would wait for a connection, for as long as the timeout.
+            client = Client(HOST, server.port, reconnect=QUICK, subscriptions=wanted, timeout=WAIT_S)
+            async with client:
+                told = Told(client)
+                server.prepare = hang_up
+                await server.connections[0].close(1)
+                await told.until(lambda said: len(said) > 3)
+                requests = [t for t in asyncio.all_tasks() if "_request" in str(t.get_coro())]
+                assert not requests
+                server.prepare = lambda session: None
+                await told.back()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -563,6 +642,42 @@ def test_the_lines_of_pub_wait_for_the_broker(mosquitto: StartBroker, tmp_path: 
         assert pub.wait(WAIT_S) == 0
     shown = [line for line in broker.log_text().splitlines() if "Received PUBLISH from p" in line]
     assert len(shown) >= 3
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_the_lines_of_pub_do_not_wait_when_the_oldest_may_be_dropped(
+    mosquitto: StartBroker, tmp_path: Path, qos: int
+) -> None:
+    broker = mosquitto(persistence=True)
+    listener = ("-h", HOST, "-p", broker.port, "-t", "lines", "-q", 2, "-i", "s", "-c")
+    assert headwater("sub", *listener, "-E").returncode == 0
+    with running(
+        "pub", "-h", HOST, "-p", broker.port, "-t", "lines", "-q", qos, "-l", "--drop-oldest", 3, "-i", "p", "-d",
+        directory=tmp_path, stdin=subprocess.PIPE,
+    ) as pub:  # fmt: skip
+        write(pub, b"0\n")
+        deadline = time.monotonic() + WAIT_S
+        while "Received PUBLISH from p" not in broker.log_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        if qos:
+            pub.wait_for("acknowledged")
+        broker.stop()
+        pub.wait_for("; trying again\n")
+        # Many more than are read without dropping any.
+        write(pub, b"".join(b"%d\n" % n for n in range(1, 5001)))
+        pub.wait_for_count("dropped a message", 4997)
+        broker.start()
+        assert pub.process.stdin
+        pub.process.stdin.close()
+        assert pub.wait(WAIT_S) == 0
+        assert "headwater: 4997 messages were dropped\n" in pub.errors
+    while qos == 0 and broker.log_text().count("Received PUBLISH from p") < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    if qos:
+        came = headwater("sub", *listener, "-C", 4, "-W", WAIT_S)
+        assert came.stdout.split() == [b"0", b"4998", b"4999", b"5000"]
 
 
 def test_pub_of_one_message_does_not_wait_and_can_be_told_to(mosquitto: StartBroker, tmp_path: Path) -> None:

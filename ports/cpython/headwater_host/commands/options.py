@@ -18,7 +18,7 @@ from headwater.mqtt import spec5
 from headwater_host.aio import Client, MqttArgumentError, MqttError, Reconnect, Tls, Will
 from headwater_host.commands.properties import PropertyAction, of
 from headwater_host.exits import SIGNALLED, USAGE, CommandError
-from headwater_host.route import DEFAULT_PATH
+from headwater_host.route import DEFAULT_PATH, DEFAULT_PORTS
 from headwater_host.rxbuf import MAX_PACKET
 from headwater_host.session import HostClientSession5
 from headwater_host.topics import Wildcard, topic_bytes
@@ -32,6 +32,7 @@ _VERSIONS = {
     **dict.fromkeys(("mqttv5", "5", "5.0"), "5.0"),
 }
 _FOR_EVER = 0xFFFFFFFF
+_TLS_PORT = DEFAULT_PORTS[True, False]
 # 31 years: an event loop can reckon with it.
 _PATIENCE_S = 1e9
 
@@ -103,6 +104,25 @@ def topic_filter(text: str) -> str:
         return Wildcard(text)
     except MqttArgumentError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def servers(text: str) -> list[tuple[str, int | None]]:
+    """An argument type: hosts, with ports or without, and commas between them."""
+    return [_server(part.strip()) for part in text.split(",")]
+
+
+def _server(text: str) -> tuple[str, int | None]:
+    # An IPv6 address without a port need not have brackets.
+    found = re.fullmatch(
+        r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?|([^:\[\]]*:[^:\[\]]*:[^\[\]]*)", text
+    )
+    port = int(found[3]) if found and found[3] else None
+    if not found or (port is not None and not 1 <= port <= 65535):
+        # Not what was given: there may be a password in it.
+        raise argparse.ArgumentTypeError(
+            "it is HOST or HOST:PORT, with commas between several; in front of a port, an IPv6 address is in brackets"
+        )
+    return found[1] or found[2] or found[4], port
 
 
 _V = "mqttv31, mqttv311 (the default) or mqttv5; also 3.1, 3.1.1, 5"
@@ -210,8 +230,19 @@ def add_connection(parser: argparse.ArgumentParser, packets: Sequence[str], reco
     parser.add_argument("-d", "--debug", action="store_true", help="say on standard error what is going on")
     parser.add_argument("--quiet", action="store_true", help="no error messages: the exit code says it")
     group = parser.add_argument_group("connection")
-    group.add_argument("-h", "--host", help="default: 127.0.0.1")
-    group.add_argument("-p", "--port", type=whole(1, 65535), help="default: 1883, or 8883 with TLS")
+    group.add_argument(
+        "-h",
+        "--host",
+        type=servers,
+        metavar="HOST[:PORT][,...]",
+        help="several are tried in turn; default: 127.0.0.1",
+    )
+    group.add_argument(
+        "-p",
+        "--port",
+        type=whole(1, 65535),
+        help="of hosts that stand without one; default: 1883, or 8883 with TLS",
+    )
     group.add_argument(
         "-L",
         "--url",
@@ -326,11 +357,17 @@ def topics(args: argparse.Namespace, more: list[str]) -> list[str]:
     return [*more, *named]
 
 
-def _tls(args: argparse.Namespace, port: int | None, secure: bool) -> Tls | None:
+def _tls(args: argparse.Namespace, ports: set[int | None], secure: bool) -> Tls | None:
     if args.cafile and args.capath:
         raise CommandError("--cafile or --capath, not both", USAGE)
     ca = args.cafile or args.capath
-    if not (ca or args.cert or args.key or args.tls_use_os_certs or secure or port == 8883):
+    if not (ca or args.cert or args.key or args.tls_use_os_certs or secure or ports == {_TLS_PORT}):
+        if _TLS_PORT in ports:
+            raise CommandError(
+                f"port {_TLS_PORT} asks for TLS, the others do not, and it is for all servers or none: "
+                "with --tls-use-os-certs it is for all",
+                USAGE,
+            )
         if args.insecure:
             raise CommandError(
                 "--insecure needs TLS: --cafile, mqtts://, wss:// or --tls-use-os-certs", USAGE
@@ -362,14 +399,17 @@ def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> C
     if where is not None and (args.host is not None or args.port is not None):
         raise CommandError("-L names host and port: leave out -h and -p", USAGE)
     if where is None:
-        where = Url(False, None, args.host or "127.0.0.1", args.port, None, None, None)
+        where = Url(False, None, "", None, None, None, None)
+        named = [(host, port or args.port) for host, port in args.host or [("127.0.0.1", None)]]
+    else:
+        named = [(where.host, where.port)]
     if args.username is None:
         args.username = where.username
     secret = password(args)
     client = Client(
-        where.host,
-        where.port,
-        tls=_tls(args, where.port, where.secure),
+        *named[0],
+        more_servers=named[1:],
+        tls=_tls(args, {port for _, port in named}, where.secure),
         websocket=where.websocket,
         protocol=args.protocol_version,
         properties=properties,
@@ -386,7 +426,8 @@ def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> C
         # Of what is below its first buffer the session itself would not speak.
         client.session.connect_properties.set(spec5.MAXIMUM_PACKET_SIZE, largest)
     client.disconnect_properties = of(args, "disconnect")
-    log.debug("%s port %d: MQTT %s, as %r", where.host, client.port, client.protocol, client.identifier)
+    shown = ", ".join(host if port is None else f"{host} port {port}" for host, port in named)
+    log.debug("%s: MQTT %s, as %r", shown, client.protocol, client.identifier)
     return client
 
 
@@ -439,7 +480,7 @@ def show_connection(client: Client) -> None:
     """For ``-d``: what the server said in CONNACK, but for what serves to authenticate."""
     said = {k: v for k, v in client.server_properties.items() if not k.startswith("authentication")}
     kept = "a session that was kept" if client.session_present else "a new session"
-    log.debug("connected, with %s%s", kept, f"; the server says {said}" if said else "")
+    log.debug("connected to %s, with %s%s", client.server, kept, f"; the server says {said}" if said else "")
 
 
 def run_until_signal(main: Coroutine[Any, Any, int]) -> int:

@@ -7,8 +7,9 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
-from headwater_host.aio import Client
+from headwater_host.aio import Client, MqttFullError
 from headwater_host.commands import options
 from headwater_host.commands.properties import of
 from headwater_host.exits import OK, USAGE, CommandError
@@ -60,6 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how many are sent without an acknowledgement; default: %(default)s",
     )
+    parser.add_argument(
+        "--drop-oldest",
+        type=options.whole(1, 65280),
+        metavar="N",
+        help="with -l and --repeat: when N messages wait that were never sent, drop the oldest for each new one "
+        "instead of waiting",
+    )
     options.add_connection(
         parser,
         ("connect", "publish", "disconnect", "will"),
@@ -69,13 +77,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Publish; 0 when all was acknowledged (QoS 1, 2) or sent (QoS 0)."""
-    args.topic, *more = options.topics(args, [] if args.topic is None else [args.topic])
-    if more:
+    args.topic, *others = options.topics(args, [] if args.topic is None else [args.topic])
+    if others:
         raise CommandError("one topic: -t, or in the path of -L", USAGE)
     # What a kept session has for us is not for this command: it stays with the server.
     payload = _payload(args)
+    keeps_on = payload is None or args.repeat > 1
+    more: dict[str, Any] = {}
+    if args.drop_oldest is not None:
+        if not keeps_on:
+            raise CommandError("--drop-oldest is for -l and --repeat", USAGE)
+        more = {"when_full": "drop_oldest", "max_queued_outgoing_messages": args.drop_oldest}
     client = options.make_client(
-        args, payload is None or args.repeat > 1, max_inflight_messages=args.max_inflight, auto_ack=False
+        args, keeps_on, max_inflight_messages=args.max_inflight, auto_ack=False, **more
     )
     return options.run_until_signal(_publish(client, args, payload))
 
@@ -121,23 +135,30 @@ async def _publish(client: Client, args: argparse.Namespace, payload: bytes | No
 
     async def publish(data: bytes) -> None:
         options.log.debug("publishing %d bytes to %r at QoS %d", len(data), args.topic, args.qos)
-        await client.publish(
-            args.topic, data, args.qos, args.retain, timeout=patience, properties=of(args, "publish")
-        )
+        try:
+            await client.publish(
+                args.topic, data, args.qos, args.retain, timeout=patience, properties=of(args, "publish")
+            )
+        except MqttFullError:
+            # As it was wanted.
+            options.log.debug("dropped a message of %d bytes", len(data))
+            return
         if args.qos:
             options.log.debug("acknowledged")
 
+    # What is over is forgotten then. With --drop-oldest so many cannot wait: nothing keeps the lines from being read.
+    most = _WINDOW + (0 if args.drop_oldest is None else args.drop_oldest + args.max_inflight)
     async with client:
         options.show_connection(client)
         under_way: set[asyncio.Task[None]] = set()
         try:
             async for data in _lines() if payload is None else _repeated(payload, args):
-                if args.qos == 0:
+                if args.qos == 0 and args.drop_oldest is None:
                     await publish(data)
                     continue
                 # Tasks begin in their order, and so leave the messages.
                 under_way.add(asyncio.ensure_future(publish(data)))
-                if len(under_way) >= _WINDOW:
+                if len(under_way) >= most:
                     done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         task.result()
@@ -146,6 +167,8 @@ async def _publish(client: Client, args: argparse.Namespace, payload: bytes | No
             for task in under_way:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
+            if client.dropped and not args.quiet:
+                print(f"headwater: {client.dropped} messages were dropped", file=sys.stderr)
     options.log.debug("disconnected")
     return OK
 
