@@ -265,6 +265,30 @@ def test_answers_in_another_order_find_their_messages() -> None:
     p.quiet()
 
 
+def test_an_answer_to_what_was_not_sent_is_none() -> None:
+    p = pair(window=1)
+    p.client.publish(b"t", b"one", 1)
+    p.client.publish(b"t", b"two", 1)
+    box = p.client.outbox
+    p.hub.say(spec.ACK << 4, bytes(box.buf[box.at[1] + 1 : box.at[1] + 13]))
+    p.step_down()
+    assert p.client.strays == 1 and p.at.delivered == []
+    p.run()
+    assert p.at.delivered == [1, 2]
+    p.quiet()
+
+
+def test_what_has_left_in_part_is_a_repetition() -> None:
+    p = pair()
+    p.client.publish(b"t", b"x", 1)
+    assert p.client.out() > 5
+    p.client.sent(5)
+    p.lose()
+    p.connect()
+    assert [head for kind, head, _ in p.hub.log if kind == spec.PUBLISH] == [0x3A]
+    p.quiet()
+
+
 def test_answers_to_nothing_are_counted() -> None:
     p = pair()
     ident = p.hub.ident()
@@ -388,6 +412,8 @@ def test_more_at_qos_2_than_there_is_room_for() -> None:
         p.hub.say(0x34, p.hub.ident(), b"t", (), b"%d" % n)
     assert p.run() == E_RX_WINDOW
     assert p.at.payloads(2) == [b"0", b"1", b"2", b"3"]
+    # Those that were taken are answered first, so that the next connection brings others.
+    assert [kind for kind, _, _ in p.hub.log[1:]] == [spec.PUBREC] * 4 + [spec.ACK]
 
 
 def test_the_application_acknowledges() -> None:
@@ -398,6 +424,10 @@ def test_the_application_acknowledges() -> None:
     p.run()
     none, one, two = p.at.receipts
     assert none == 0 and len(p.hub.delivered) == 0
+    while p.client.publish(b"t", b"") == 0:
+        pass
+    assert p.client.acknowledge(one) == E_AGAIN
+    p.run()
     assert p.client.acknowledge(two) == p.client.acknowledge(one) == 0
     assert p.client.acknowledge(one) == p.client.acknowledge(two) == E_UNKNOWN_ID
     assert p.client.acknowledge(0) == p.client.acknowledge(-7) == p.client.acknowledge(99) == E_UNKNOWN_ID
@@ -434,6 +464,24 @@ def test_acknowledged_while_there_is_no_connection() -> None:
     p.lose()
     assert p.client.acknowledge(p.at.receipts[0]) == 0
     p.connect()
+    assert p.at.payloads(2) == [b"x"] and p.client.duplicates == 1
+    p.quiet()
+
+
+def test_acknowledged_before_its_repetition_comes() -> None:
+    p = pair()
+    p.client.auto_ack = False
+    p.hub.publish(b"t", b"x", 2)
+    p.run()
+    p.lose()
+    waiting, p.hub.pending = p.hub.pending, []
+    p.connect()
+    assert p.client.acknowledge(p.at.receipts[0]) == 0
+    # Nothing is to be said of what this connection has not brought.
+    assert p.client.out() == 0
+    p.hub.pending = waiting
+    p.hub._send(waiting[0])
+    p.run()
     assert p.at.payloads(2) == [b"x"] and p.client.duplicates == 1
     p.quiet()
 
@@ -551,7 +599,7 @@ def test_a_subscription_says_what_is_wanted() -> None:
 def test_requests_are_checked() -> None:
     p = pair()
     client = p.client
-    for topic in (b"", b"a/b#", b"#/a", b"a+", b"\xff"):
+    for topic in (b"", b"a/b#", b"#/a", b"a+", b"+a", b"\xff"):
         assert client.subscribe(topic) == E_FILTER
     for topic in (b"", b"+"):
         assert client.register(topic) == client.unregister(topic) == client.call(topic) == E_TOPIC
@@ -614,6 +662,7 @@ def test_what_is_consumed_belongs_to_its_subscription() -> None:
     p.run()
     assert p.at.got == [(b"jobs", b"one", "c", False, number), (b"", b"two", "c", False, number)]
     assert p.at.receipts == [0, 0]
+    assert spec.ACK not in [kind for kind, _, _ in p.hub.log]
     p.quiet()
 
 
@@ -889,6 +938,52 @@ def test_a_sink_is_told_of_a_lost_connection() -> None:
     p.quiet()
 
 
+def test_a_sink_that_raises() -> None:
+    p = pair()
+    sink = Sink(p)
+    p.client.sink = sink
+
+    def write(buf: "Bytes", at: int, n: int) -> None:
+        raise ValueError
+
+    sink.write = write  # type: ignore[method-assign]
+    p.hub.publish(b"t", LARGE, 1)
+    p.hub.publish(b"t", b"behind")
+    try:
+        p.run()
+        raise AssertionError("it was caught")
+    except ValueError:
+        pass
+    assert p.client.feed(0) == 0 and p.run() == 0
+    assert sink.cut == 1 and sink.got == [] and p.hub.delivered == []
+    assert p.at.payloads(0) == [b"behind"]
+    p.client.sink = Sink(p)
+    p.lose()
+    p.connect()
+    assert p.client.sink.got == [(LARGE, 0, 0)]
+    p.quiet()
+
+
+def test_the_end_of_a_large_message_waits_for_room_to_answer() -> None:
+    p = pair()
+    sink = p.client.sink = Sink(p)
+    write = sink.write
+
+    def fill(buf: "Bytes", at: int, n: int) -> None:
+        write(buf, at, n)
+        while p.client.publish(b"t", b"x" * 10) == 0:
+            pass
+        while p.client.publish(b"t", b"") == 0:
+            pass
+
+    sink.write = fill  # type: ignore[method-assign]
+    p.hub.publish(b"t", LARGE, 1)
+    p.hub.publish(b"t", LARGE, 2)
+    assert p.run() == 0
+    assert [one[0] for one in sink.got] == [LARGE, LARGE] and len(p.hub.delivered) == 2
+    p.quiet()
+
+
 def test_a_request_s_answer_must_fit() -> None:
     p = pair()
     number = p.client.register(b"t")
@@ -929,6 +1024,16 @@ def test_what_is_wrong_ends_the_connection_with_a_reason() -> None:
         assert p.hub.refused == ([(ident, code)] if code else []), data
         p.lose()
         p.connect()
+
+
+def test_the_last_word_does_not_stand_in_a_frame() -> None:
+    p = pair()
+    p.client.publish(b"t", b"half of it")
+    assert p.client.out() > 0
+    p.client.sent(3)
+    p.hub._out += b"\xe1" + p.hub.ident() + b"\x00"
+    p.step_down()
+    assert p.client.out() == p.client.status == errors.E_FLAGS
 
 
 # -- time --------------------------------------------------------------------------------------------------------------

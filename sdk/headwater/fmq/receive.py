@@ -409,11 +409,8 @@ def _request_answered(s: "ClientSession", f: "Frame") -> int:
             asked.state[k] = 0
         asked.rename(i, LIVE, f.buf, f.at[1], f.at[2])
     else:
-        k = asked.more[i]
-        if state == _CONSUME:
-            asked.more[k] = 0
-        elif state == _UNSUBSCRIBE and f.code == 0:
-            asked.state[k] = 0
+        if state == _UNSUBSCRIBE and f.code == 0:
+            asked.state[asked.more[i]] = 0
         asked.state[i] = 0
     if s.on_answer is not None:
         s.on_answer(n, f.code)

@@ -132,7 +132,7 @@ class Sender:
                 # A journal's place of something that it has lost.
                 box.set(i, _DONE)
             elif box.state[i] == _AT2 and _is_released(box, i):
-                # Restored as a message is, with DUP.
+                # It has DUP like a message: from here, or from where it was restored.
                 box.buf[box.at[i]] = _PUBREL << 4
         self._entry = box.head
         self._unsent = box.count
@@ -308,9 +308,8 @@ def _is_released(box: "Outbox", i: int) -> bool:
 
 
 def _may_have_left(box: "Outbox", i: int) -> None:
-    """The next sending of entry ``i``, if there is one, is a repetition: DUP."""
-    if not _is_released(box, i):
-        box.buf[box.at[i]] |= _DUP
+    """The next sending of entry ``i``, if there is one, is a repetition: DUP; of a PUBREL, ``resume`` takes it away."""
+    box.buf[box.at[i]] |= _DUP
 
 
 def _entry_left(s: Sender) -> None:

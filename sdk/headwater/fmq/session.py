@@ -188,8 +188,6 @@ class ClientSession(Sender):
         for i in range(asked.places):
             if asked.state[i] != LIVE:
                 asked.state[i] = 0
-            else:
-                asked.more[i] = 0
         taken = self.taken
         for i in range(taken.places):
             if taken.state[i] == WAITS_1:
