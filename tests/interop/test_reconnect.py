@@ -469,7 +469,9 @@ def test_what_the_program_asks_for_meanwhile_comes_behind_what_is_asked_for_agai
             asked.clear()
             await server.connections[0].close(1)
             await until(lambda: not client.connected)
-            changes = asyncio.gather(client.unsubscribe("gone"), *(client.subscribe(name, 2) for name in names))
+            changes = asyncio.gather(
+                client.unsubscribe("gone"), *(client.subscribe(name, 2) for name in names)
+            )
             await asyncio.wait_for(changes, WAIT_S)
             assert client.granted == dict.fromkeys(names, 2)
             assert dict(asked) == {"gone": -1, **client.granted}

@@ -419,7 +419,7 @@ class Client(Keeping):
         properties: Properties | None,
         once: bool = False,
     ) -> int:
-        """Ask, and ask again when the answer got lost with its connection, unless ``once``: that is for who connects."""
+        """Ask, and ask again when the answer got lost with its connection, unless ``once``: who connects does not."""
         while True:
             if not once:
                 # Not with a place taken that who connects may need.

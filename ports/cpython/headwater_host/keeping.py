@@ -211,8 +211,10 @@ class Keeping:
             await self._subscribe_again(self.session.session_present)
         except MqttSubscribeError:
             self.connection = None
-            self.session.leave(self.disconnect_properties)
-            await connection.close(self.timeout)
+            try:
+                self.session.leave(self.disconnect_properties)
+            finally:
+                await connection.close(self.timeout)
             raise
         except BaseException as error:
             if self.connection is None or not isinstance(error, asyncio.CancelledError):
@@ -223,6 +225,7 @@ class Keeping:
             raise
         finally:
             self._opening = None
+        self._wake()
 
     async def _connect(self, connection: Connection, route: Route) -> None:
         loop = asyncio.get_running_loop()
@@ -251,7 +254,6 @@ class Keeping:
         self._on_begin(session_present)
         if self._online is not None and not self._online.done():
             self._online.set_result(session_present)
-        self._wake()
 
     def _on_lost(self, status: int, detail: str) -> None:
         error = self._ending(status, detail)
@@ -291,14 +293,18 @@ class Keeping:
         return self.connection
 
     async def _reached(self, deadline: float) -> Connection:
-        """The connection, once there is one. Raises MqttTimeoutError when there is none in time, and what ended it."""
+        """The connection, once there is one with every subscription: what the program asks for comes behind what is
+        asked for again. Raises MqttTimeoutError when there is none in time, and what ended it."""
         loop = asyncio.get_running_loop()
-        while (connection := self._current()) is None:
+        while (connection := self._current()) is None or self._opening is not None:
             waiter: asyncio.Future[None] = loop.create_future()
             self._waiting.append(waiter)
-            await asyncio.wait({waiter}, timeout=max(0.0, deadline - loop.time()))
+            try:
+                await asyncio.wait({waiter}, timeout=max(0.0, deadline - loop.time()))
+            finally:
+                if not waiter.done():
+                    self._waiting.remove(waiter)
             if not waiter.done():
-                self._waiting.remove(waiter)
                 raise MqttTimeoutError("there was no connection in time; it was not sent", errors.E_OFFLINE)
         return connection
 
@@ -321,16 +327,16 @@ class Keeping:
                 error = await self._lost
                 self._say(error)
                 await self._reach(self._pauses.lost(error, loop.time() - self._since))
-        except MqttError as error:
-            self._kept = False
-            self._end(error)
         except Exception as error:
-            # What the program was to be told with has failed: better no connection than one that nobody keeps.
-            self.logger.exception("the connection is not kept any more")
+            over = error if isinstance(error, MqttError) and self.connection is None else None
+            if over is None:
+                # What the program was to be told with has failed: better no connection than one that nobody keeps.
+                self.logger.exception("the connection is not kept any more")
+                over = MqttConnectionError(f"the connection is not kept any more: {error!r}")
             self._kept = False
             if self.connection is not None:
                 self.connection.drop(errors.E_CLOSED)
-            self._end(MqttConnectionError(f"the connection is not kept any more: {error!r}"))
+            self._end(over)
 
     async def _reach(self, pause: float | None) -> None:
         """Connect, however many rounds it takes. Raises MqttError to give up."""
