@@ -16,6 +16,7 @@ from headwater_host.aio import (
     MqttRefusedError,
     MqttSubscribeError,
     MqttTimeoutError,
+    Reconnect,
     Topic,
 )
 from headwater_host.calls import Inbox, Line
@@ -214,6 +215,25 @@ def test_a_reader_that_is_cancelled_leaves_its_message_to_the_next() -> None:
         assert (await asyncio.wait_for(readers[2], 5)).payload == b"1"
         assert readers[0].cancelled()
         assert readers[1].cancelled()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("reconnect", [None, Reconnect(at_start=True)], ids=["once", "at start"])
+def test_entering_can_be_cancelled_in_each_turn_of_the_loop(reconnect: Reconnect | None) -> None:
+    async def scenario() -> None:
+        async with serve() as server:
+            for turns in range(1000):
+                client = Client(HOST, server.port, reconnect=reconnect, subscriptions=[("a", 0)])
+                entering = asyncio.ensure_future(client.__aenter__())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                if not entering.cancel():
+                    await client.__aexit__(None, None, None)
+                    return
+                with pytest.raises(asyncio.CancelledError):
+                    await entering
+                assert client.connection is None
 
     asyncio.run(scenario())
 

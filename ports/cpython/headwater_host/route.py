@@ -131,8 +131,17 @@ class Route:
 
         Raises MqttTlsError, MqttConnectionError, and MqttTimeoutError after ``timeout`` seconds.
         """
+        opening = asyncio.ensure_future(self._open(connection, timeout))
         try:
-            await asyncio.wait_for(self._open(connection, timeout), timeout)
+            # Before Python 3.12 ``wait_for`` forgets a cancellation that comes when what it waits for is just done.
+            await asyncio.wait({opening}, timeout=timeout)
+        finally:
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+        try:
+            if opening.cancelled():
+                raise asyncio.TimeoutError
+            opening.result()
         except MqttConnectionError as error:
             raise MqttConnectionError(f"no connection to {self}: {error}") from None
         except asyncio.TimeoutError:
