@@ -276,17 +276,25 @@ def _begin(s: "ClientSession", i: int, end: int) -> int:
 def _go_on(s: "ClientSession", i: int, end: int) -> int:
     """Pass on what is here of the large message: the offset reached, or negative when the connection is over."""
     large = s.large
-    if end - i >= large.left and s.tx_size - s.tx_end < ANSWER_SIZE:
+    turn = s.turn
+    if end - i < large.left:
+        s.rx.start = end
+        i = large.take(s.rx.buf, i, end)
+        return i if s.turn == turn else -1
+    if s.tx_size - s.tx_end < ANSWER_SIZE:
         s.stalled = True
         return i
-    turn = s.turn
-    s.rx.start = min(end, i + large.left)
-    i = large.take(s.rx.buf, i, end)
+    s.rx.start = i + large.left
+    # As for a handler: room is kept for the answer.
+    s.tx_size -= ANSWER_SIZE
+    try:
+        i = large.take(s.rx.buf, i, end)
+    finally:
+        if s.turn == turn:
+            s.tx_size += ANSWER_SIZE
     if s.turn != turn:
         return -1
-    if large.left == 0 and _end(s):
-        return s.fail(errors.E_RX_WINDOW)
-    return i
+    return s.fail(errors.E_RX_WINDOW) if _end(s) else i
 
 
 def _end(s: "ClientSession") -> int:
