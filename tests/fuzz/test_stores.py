@@ -94,7 +94,6 @@ class Stores(RuleBasedStateMachine):
     def wait_no_longer(self) -> None:
         assert tuple(self.sqlite.backlog.pop())[1:] == self.waiting.pop(0)
 
-    @precondition(lambda self: not self.sqlite.unsynced)
     @rule(topic=st.binary(max_size=3))
     def fail(self, topic: bytes) -> None:
         # What the file did not take was not taken; what left meanwhile is told to it later.

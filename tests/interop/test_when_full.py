@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -249,6 +250,48 @@ def test_a_process_that_is_killed_while_the_broker_is_down(
             assert [p for p in found if int(p) >= 3] == numbers(*range(15, 20), *range(100, 110))
             if properties:
                 assert all(m.properties == properties for m in seen if 15 <= int(m.payload) < 20)
+
+    asyncio.run(scenario())
+
+
+def test_a_store_that_fails_for_a_while(mosquitto: StartBroker, tmp_path: Path) -> None:
+    broker = mosquitto(persistence=True)
+
+    async def scenario() -> None:
+        client = drops(broker, store=tmp_path / "store.db")
+        box = client.session.outbox
+        assert isinstance(box, SqliteOutbox)
+        done: list[str] = []
+        async with listening(broker, client) as got:
+            broker.stop()
+            await until_lost(client)
+            await client.post("t", "kept", 2)
+            box._db.execute("PRAGMA query_only = 1")
+            with pytest.raises(MqttStoreError, match="not published: the store cannot be written"):
+                await client.post("t", "refused", 2)
+            box._db.execute("PRAGMA query_only = 0")
+            await client.post("t", "too", 2)
+            # It fails once more, when the first has just gone to the outbox.
+            failures = [sqlite3.SQLITE_DENY]
+
+            def allow(action: int, table: str | None, *_: object) -> int:
+                wanted = action == sqlite3.SQLITE_DELETE and table == "backlog"
+                return failures.pop() if wanted and failures else sqlite3.SQLITE_OK
+
+            box._db.set_authorizer(allow)
+            box._db.set_trace_callback(done.append)
+            broker.start()
+            await client.drain(WAIT_S)
+            assert not failures
+            box._db.set_trace_callback(None)
+            await client.publish("t", "end", 2)
+            assert await got(b"end") == [b"kept", b"too", b"end"]
+        # Never in the backlog and in the outbox, whenever the process ends.
+        to_outbox = max(k for k, statement in enumerate(done) if statement.startswith("INSERT INTO outbox"))
+        from_backlog = max(k for k, s in enumerate(done) if s.startswith("DELETE FROM backlog WHERE"))
+        assert to_outbox < from_backlog
+        assert "COMMIT" not in done[to_outbox:from_backlog]
+        box.close()
 
     asyncio.run(scenario())
 
