@@ -1,4 +1,4 @@
-"""FMQ's device example runs as it stands, on MicroPython, against a hub that restarts."""
+"""FMQ on MicroPython, against a hub: the device example as it stands, over restarts; and over TLS."""
 
 import asyncio
 from dataclasses import replace
@@ -9,13 +9,16 @@ import pytest
 from headwater_host.fmq.values import decode
 from headwater_host.hub.config import Listener
 from headwater_host.hub.service import Hub
+from tests.certificates import Pki
 from tests.host.hub_client import Peer, config, hub_of, until
 from tests.interop.test_fmq_hub import stored
-from tools import deploy
+from tools import deploy, mpy
 from tools.bundle.build import Options
+from tools.runtimes import run_unix
 from tools.toolchain import ROOT
 from tools.virtual_board import VirtualBoard
 
+TLS = Path(__file__).parent / "device" / "fmq_tls.py"
 EXAMPLE = ROOT / "examples" / "device" / "fmq_telemetry.py"
 TOPIC = "board-1/telemetry"
 
@@ -58,5 +61,20 @@ def test_telemetry_goes_on_over_a_hub_that_restarts(form: str, tmp_path: Path) -
                 await peer.leave()
         finally:
             await asyncio.to_thread(board.close)
+
+    asyncio.run(test())
+
+
+@pytest.mark.needs_micropython
+def test_a_board_publishes_over_tls(pki: Pki, tmp_path: Path) -> None:
+    listener = Listener(port=0, cert=pki.server.cert, key=pki.server.key)
+
+    async def test() -> None:
+        async with hub_of(replace(config(tmp_path), listeners=(listener,))) as hub:
+            path = [mpy.compiled(mpy.SDK), mpy.compiled(mpy.BOARD_PORT)]
+            words = [str(hub.addresses[0][1]), str(pki.ca.cert_der), "secret"]
+            done = await asyncio.to_thread(run_unix, TLS, *words, path=path, timeout=60)
+            assert done.stdout.strip() == "stored [1, 2]", done.stdout
+            assert sorted(stored(hub, "secret")) == [b"0", b"1", b"2"]
 
     asyncio.run(test())
