@@ -25,6 +25,7 @@ class RabbitMq(Broker):
     start_s = 90.0
     stop_s = 30.0
     port_taken = "eaddrinuse"
+    plugin = "rabbitmq_mqtt"
 
     def __init__(
         self, directory: Path, port: int | None = None, *, settings: Mapping[str, object] | None = None
@@ -41,19 +42,20 @@ class RabbitMq(Broker):
 
     def command(self) -> list[str]:
         """Write the configuration for ``self.port`` and name the program."""
-        lines: dict[str, object] = {
-            "listeners.tcp": "none",
-            "mqtt.listeners.tcp.default": f"{HOST}:{self.port}",
-            "mqtt.allow_anonymous": "true",
-            "log.console": "true",
-            "log.console.level": "info",
-            "log.file": "false",
-        }
+        lines = self.listener() | {"log.console": "true", "log.console.level": "info", "log.file": "false"}
         lines |= self._settings
         config = "".join(f"{key} = {value}\n" for key, value in lines.items())
         (self.directory / "rabbitmq.conf").write_text(config)
-        (self.directory / "enabled_plugins").write_text("[rabbitmq_mqtt].\n")
+        (self.directory / "enabled_plugins").write_text(f"[{self.plugin}].\n")
         return [str(self._program)]
+
+    def listener(self) -> dict[str, object]:
+        """The lines that say who is served on ``self.port``."""
+        return {
+            "listeners.tcp": "none",
+            "mqtt.listeners.tcp.default": f"{HOST}:{self.port}",
+            "mqtt.allow_anonymous": "true",
+        }
 
     def environment(self) -> dict[str, str]:
         """Where everything of this node is."""
@@ -95,3 +97,13 @@ class RabbitMq(Broker):
         if mapper is not None:
             mapper.kill()
             mapper.wait()
+
+
+class RabbitMqAmqp(RabbitMq):
+    """The same with its plugin for AMQP 1.0; the user is guest, and so is the password."""
+
+    plugin = "rabbitmq_amqp1_0"
+
+    def listener(self) -> dict[str, object]:
+        """AMQP 0-9-1 and 1.0 have one port."""
+        return {"listeners.tcp.default": f"{HOST}:{self.port}"}

@@ -1,0 +1,1 @@
+"""What one telemetry message costs on the wire, protocol by protocol: see ``tools.bench.wire``."""

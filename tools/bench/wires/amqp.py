@@ -1,0 +1,138 @@
+"""AMQP 1.0: Qpid Proton against RabbitMQ, and against Proton itself where RabbitMQ lacks the settlement."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from proton import Delivery, Link, Message
+from proton.handlers import MessagingHandler
+from proton.reactor import ApplicationEvent, Container, EventInjector, LinkOption
+from proton.utils import BlockingConnection
+
+from tools.bench.wires.message import CLIENT_ID, TOPIC
+from tools.bench.wires.meter import SECONDS, Session
+from tools.broker import HOST, free_port
+from tools.rabbitmq import RabbitMqAmqp
+
+#: From the 257th delivery of a session on its number has four bytes, as in any connection that lasts.
+WARM = 300
+
+#: Whether each message says its topic, as it must where a link serves several.
+PROTOCOLS = {"AMQP 1.0, a link for each topic": False, "AMQP 1.0, topic as subject": True}
+_QUEUE = "/queue/telemetry"
+# By QoS: who settles, sender and receiver.
+_MODES = (
+    (Link.SND_SETTLED, Link.RCV_FIRST),
+    (Link.SND_UNSETTLED, Link.RCV_FIRST),
+    (Link.SND_UNSETTLED, Link.RCV_SECOND),
+)
+
+
+class _Settlement(LinkOption):  # type: ignore[misc]  # without the peers it is Any
+    def __init__(self, qos: int) -> None:
+        self._modes = _MODES[qos]
+
+    def apply(self, link: Any) -> None:
+        link.snd_settle_mode, link.rcv_settle_mode = self._modes
+
+
+def session(protocol: str, payload: bytes, qos: int) -> Session:
+    """A publisher's session, with one of ``PROTOCOLS``."""
+
+    def run(port: int, singly: int, together: int) -> None:
+        message = Message(body=payload, inferred=True, durable=qos > 0)
+        if PROTOCOLS[protocol]:
+            message.subject = TOPIC.decode()
+        container = Container()
+        container.container_id = CLIENT_ID.decode()
+        connection = BlockingConnection(
+            f"amqp://guest:guest@{HOST}:{port}",
+            timeout=SECONDS,
+            container=container,
+            allowed_mechs="PLAIN ANONYMOUS",
+            allow_insecure_mechs=True,
+        )
+        sender = connection.create_sender(_QUEUE, name="telemetry", options=_Settlement(qos))
+
+        def send(count: int) -> None:
+            connection.wait(lambda: sender.link.credit >= count)
+            deliveries = [sender.link.send(message) for _ in range(count)]
+            if qos:
+                connection.wait(lambda: all(one.remote_state for one in deliveries))
+                if any(one.remote_state != Delivery.ACCEPTED for one in deliveries):
+                    raise ConnectionError("a message was not accepted")
+                for one in deliveries:
+                    one.settle()
+
+        for _ in range(singly):
+            send(1)
+        send(together)
+        connection.close()
+
+    return run
+
+
+@contextlib.contextmanager
+def rabbitmq() -> Iterator[int]:
+    """Where RabbitMQ listens; its queue exists and is durable."""
+    with (
+        tempfile.TemporaryDirectory(prefix="headwater-bench-") as folder,
+        RabbitMqAmqp(Path(folder)) as broker,
+    ):
+        yield broker.port
+
+
+class _Receiver(MessagingHandler):  # type: ignore[misc]
+    """Accepts everything; in the mode ``second`` it settles what the sender has settled."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(prefetch=0, auto_accept=False)
+        self.started = threading.Event()
+        self._port = port
+
+    def on_start(self, event: Any) -> None:
+        self._container = event.container
+        self._container.listen(f"{HOST}:{self._port}")
+        self.started.set()
+
+    def on_link_opening(self, event: Any) -> None:
+        event.link.target.copy(event.link.remote_target)
+        event.link.rcv_settle_mode = event.link.remote_rcv_settle_mode
+
+    def on_link_opened(self, event: Any) -> None:
+        # Once and for all, as RabbitMQ does.
+        event.link.flow(1 << 16)
+
+    def on_message(self, event: Any) -> None:
+        event.delivery.update(Delivery.ACCEPTED)
+        if event.link.remote_rcv_settle_mode != Link.RCV_SECOND:
+            event.delivery.settle()
+
+    def on_settled(self, event: Any) -> None:
+        event.delivery.settle()
+
+    def on_stop(self, _: Any) -> None:
+        self._container.stop()
+
+
+@contextlib.contextmanager
+def proton() -> Iterator[int]:
+    """Where Proton listens and takes what comes."""
+    port = free_port()
+    handler, stop = _Receiver(port), EventInjector()
+    container = Container(handler)
+    container.selectable(stop)
+    thread = threading.Thread(target=container.run, daemon=True)
+    thread.start()
+    if not handler.started.wait(SECONDS):
+        raise ConnectionError("Proton does not listen")
+    try:
+        yield port
+    finally:
+        stop.trigger(ApplicationEvent("stop"))
+        thread.join(SECONDS)

@@ -1,0 +1,65 @@
+"""Kafka: requests and responses as kafka-python's own protocol code writes them; there is no broker here to ask."""
+
+from __future__ import annotations
+
+from kafka.protocol.producer import ProduceRequest, ProduceResponse
+from kafka.record import MemoryRecordsBuilder
+
+from tools.bench.wires.message import CLIENT_ID, TOPIC
+from tools.bench.wires.meter import COUNT, Cost
+
+#: The newest that kafka-python's producer sends.
+VERSION = 9
+# A topic's name has no slashes.
+_TOPIC = TOPIC.decode().replace("/", ".")
+_ALL = -1
+_TIME_MS = 1_790_000_000_123
+_PERIOD_MS = 1000
+_PRODUCER = {"producer_id": 1001, "producer_epoch": 0, "base_sequence": 4711}
+
+
+def request(payload: bytes, qos: int, count: int) -> bytes:
+    """A produce request with one batch of ``count`` records, a second from one to the next, without compression.
+
+    QoS 0 is acks=0, 1 is acks=all, 2 is that from an idempotent producer.
+    """
+    builder = MemoryRecordsBuilder(2, 0, 1 << 24, **(_PRODUCER if qos == 2 else {}))
+    for number in range(count):
+        builder.append(_TIME_MS + number * _PERIOD_MS, None, payload)
+    builder.close()
+    topic = ProduceRequest.TopicProduceData
+    partition = topic.PartitionProduceData(index=0, records=builder.buffer())
+    message = ProduceRequest[VERSION](
+        transactional_id=None,
+        acks=_ALL if qos else 0,
+        timeout_ms=30000,
+        topic_data=[topic(name=_TOPIC, partition_data=[partition])],
+    )
+    message.with_header(correlation_id=4711, client_id=CLIENT_ID.decode())
+    return bytes(message.encode(header=True, framed=True))
+
+
+def response() -> bytes:
+    """What a broker answers when it has stored a batch."""
+    topic = ProduceResponse.TopicProduceResponse
+    partition = topic.PartitionProduceResponse(
+        index=0,
+        error_code=0,
+        base_offset=4711,
+        log_append_time_ms=-1,
+        log_start_offset=0,
+        record_errors=[],
+        error_message=None,
+    )
+    message = ProduceResponse[VERSION](
+        responses=[topic(name=_TOPIC, partition_responses=[partition])], throttle_time_ms=0
+    )
+    message.with_header(correlation_id=4711)
+    return bytes(message.encode(header=True, framed=True))
+
+
+def costs(payload: bytes, qos: int) -> tuple[Cost, Cost]:
+    """What a message costs alone, and as one of a batch of a hundred."""
+    answer = len(response()) if qos else 0
+    one, many = (len(request(payload, qos, count)) for count in (1, COUNT))
+    return Cost(one, answer), Cost(many / COUNT, answer / COUNT)
