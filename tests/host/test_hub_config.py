@@ -17,12 +17,13 @@ from headwater_host.hub import config
 from headwater_host.hub.access import ANY, Rule
 from headwater_host.hub.config import ClientLimits, HubConfig, Listener, load
 from headwater_host.hub.storage import Limits
-from headwater_host.hub.users import Hash, hashed
+from headwater_host.hub.users import Hash
 from headwater_host.settings import ConfigError
 from tests.certificates import Pki
 from tools.toolchain import ROOT
 
-HASH = str(hashed(b"secret", ln=4, r=1, p=1))
+# Of "secret". Tests are named after it, so it must not be another one in each process.
+HASH = "$scrypt$ln=4,r=1,p=1$KIxKbkpzw+LI0rkzDmc6EA$xWz8SYDqaP9ydelgXRf0xa0Zyxq7plvKquIJotKvkGE"
 WHOLE = f"""\
 auto_register = false
 [storage]
