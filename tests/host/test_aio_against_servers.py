@@ -238,6 +238,58 @@ def test_entering_can_be_cancelled_in_each_turn_of_the_loop(reconnect: Reconnect
     asyncio.run(scenario())
 
 
+def test_leaving_can_be_cancelled_in_each_turn_of_the_loop() -> None:
+    async def scenario() -> None:
+        async with serve() as server:
+            for turns in range(1, 1000):
+                client = Client(HOST, server.port, reconnect=True)
+                await client.__aenter__()
+                leaving = asyncio.ensure_future(client.__aexit__(None, None, None))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                over = not leaving.cancel()
+                await asyncio.gather(leaving, return_exceptions=True)
+                assert client.connection is None
+                if over:
+                    return
+                assert leaving.cancelled()
+
+    asyncio.run(scenario())
+
+
+def test_requests_that_nobody_waits_for_any_more_do_not_hinder_others() -> None:
+    asked: list[bytes] = []
+    go_on = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly((await reader.readexactly(2))[1])
+        writer.write(CONNACK)
+        answered = 0
+        while packet := await reader.read(1024):
+            # SUBSCRIBE to "a", eight bytes.
+            asked.extend(packet[i + 2 : i + 4] for i in range(0, len(packet), 8) if packet[i] == 0x82)
+            if len(asked) >= 8:
+                await go_on.wait()
+                for packet_id in asked[answered:]:
+                    writer.write(b"\x90\x03" + packet_id + b"\0")
+                answered = len(asked)
+
+    async def scenario() -> None:
+        async with speak(talk) as port, Client(HOST, port) as client:
+            late = await asyncio.gather(
+                *(client.subscribe("a", timeout=0.01) for _ in range(8)), return_exceptions=True
+            )
+            assert [type(error) for error in late] == [MqttTimeoutError] * 8
+            with pytest.raises(MqttTimeoutError):
+                await client.subscribe("a", timeout=0.01)
+            next_one = asyncio.ensure_future(client.subscribe("a", timeout=60))
+            await asyncio.sleep(0)
+            go_on.set()
+            assert await next_one == (0,)
+
+    asyncio.run(scenario())
+
+
 def test_a_caller_that_is_cancelled_in_its_turn_passes_it_on() -> None:
     async def scenario() -> None:
         line = Line()

@@ -29,7 +29,7 @@ from headwater import errors, reasons
 from headwater.mqtt import spec
 from headwater_host.backlog import Backlog
 from headwater_host.calls import Inbox
-from headwater_host.connection import HOLD_APPLICATION
+from headwater_host.connection import HOLD_APPLICATION, TICK
 from headwater_host.errors import (
     MqttArgumentError,
     MqttConnectionError,
@@ -432,6 +432,12 @@ class Client(Keeping):
                     continue
                 connection.flush()
                 status = self.session.ask(pattern, options, properties)
+                if status == errors.E_AGAIN:
+                    # The answers to those who have given up waiting have to come first.
+                    if asyncio.get_running_loop().time() >= deadline:
+                        raise MqttTimeoutError("the server did not answer in time; it was not sent", status)
+                    await asyncio.sleep(TICK)
+                    continue
                 if status < 0:
                     raise MqttError(f"not sent: {reasons.describe(status)}", status)
                 connection.push()

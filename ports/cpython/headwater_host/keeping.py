@@ -1,7 +1,6 @@
 """The connection of a client: it is made, and, with a policy, made again whenever it is lost."""
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -143,10 +142,14 @@ class Keeping:
         """Say DISCONNECT, so that the will is not published, and close."""
         self._entered = False
         keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+        try:
+            if keeper is not None:
+                keeper.cancel()
                 await asyncio.wait({keeper})
+        finally:
+            await self._leave()
+
+    async def _leave(self) -> None:
         connection = self.connection
         was_kept, self._kept = self._kept, False
         if connection is None and not was_kept:
