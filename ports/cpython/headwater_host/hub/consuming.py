@@ -129,10 +129,15 @@ class Group:
 
     def _settle(self, lane: Lane) -> None:
         """A lane on which nothing is open goes where it belongs."""
-        heir = lane.heir
+        heir, owner = lane.heir, lane.owner
+        if owner is heir:
+            # It may have been about to move, and missed what came meanwhile.
+            self.wake(lane)
+        elif owner is not None:
+            owner.ready.pop(lane, None)
         if lane.open:
             return
-        if lane.owner is not heir:
+        if owner is not heir:
             self._take_away(lane)
             lane.owner = heir
             if heir is not None:
