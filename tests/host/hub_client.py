@@ -128,11 +128,18 @@ class Peer:
         buf = bytearray(size + 1024)
         end = encode.frame(buf, 0, len(buf), kind << 4 | flags, ident, values)
         assert end > 0, (kind, values, end)
-        self._writer.write(buf[:end])
+        self.raw(buf[:end])
         return ident
 
-    def raw(self, data: bytes) -> None:
+    def raw(self, data: "bytes | bytearray") -> None:
+        if self._writer.is_closing():
+            raise ConnectionResetError
         self._writer.write(data)
+
+    @property
+    def more(self) -> bool:
+        """Whether a frame has come that was not looked at."""
+        return bool(self.got) or parse(self._data) is not None
 
     def publish(
         self,
