@@ -3,12 +3,9 @@
 import gc
 import importlib.util
 import json
-import os
 import re
 import runpy
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -19,7 +16,7 @@ from tools.bench import report, wire
 from tools.bench.wires import meter, ours
 from tools.bench.wires.message import MESSAGES, TOPIC, as_json, as_map
 from tools.broker import HOST
-from tools.toolchain import CACHE, ROOT
+from tools.toolchain import ROOT
 
 # Beside topic and payload, at QoS 0, 1 and 2: to the server, and back from it. MQTT's PUBLISH has a byte, two of
 # length, two of the topic's length, and from QoS 1 on two of packet id; MQTT 5's one of properties. The
@@ -144,65 +141,3 @@ def test_without_the_peers_there_are_ours_as_the_page_has_them(
     page = report.DOCUMENT.read_text()
     for row in rows:
         assert f"\n| {' | '.join(row.values())} |\n" in page
-
-
-def with_peer(name: str, program: str) -> None:
-    """Run a program that may import what the benchmarks fetch."""
-    peers = CACHE / "peers"
-    if not (peers / name).is_dir():
-        pytest.skip(f"{name} is not fetched: ./run bench gets it")
-    path = os.pathsep.join([*sys.path, str(peers)])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_kafkas_library_reads_what_it_wrote() -> None:
-    with_peer(
-        "kafka",
-        """
-from kafka.protocol.producer import ProduceRequest, ProduceResponse
-from kafka.record import MemoryRecords
-from tools.bench.wires import kafka
-
-data = kafka.request(b"payload", 2, 100)
-assert int.from_bytes(data[:4], "big") == len(data) - 4
-request = ProduceRequest.decode(data[4:], version=kafka.VERSION, header=True)
-records = MemoryRecords(request.topic_data[0].partition_data[0].records)
-batch = records.next_batch()
-assert not records.has_next()
-assert [record.value for record in batch] == [b"payload"] * 100
-data = kafka.response()
-response = ProduceResponse.decode(data[4:], version=kafka.VERSION, header=True)
-assert response.responses[0].name == request.topic_data[0].name
-""",
-    )
-
-
-def test_amqps_settlements_and_subject_are_seen_on_the_wire() -> None:
-    with_peer(
-        "proton",
-        """
-from tools.bench.wires import amqp
-from tools.bench.wires.message import TOPIC
-from tools.bench.wires.meter import costs
-
-link, subject = amqp.PROTOCOLS
-with amqp.proton() as port:
-    settled, first, second = (
-        costs(amqp.session(link, bytes(200), qos), port, amqp.WARM)[0] for qos in (0, 1, 2)
-    )
-    named = costs(amqp.session(subject, bytes(200), 0), port, amqp.WARM)[0]
-# Credit was given once and for all.
-assert settled.down == 0 < first.down == second.down, (settled, first, second)
-# The sender's disposition is a frame, whose header alone has eight bytes.
-assert settled.up < first.up < second.up - 8, (settled, first, second)
-assert named.up - settled.up > len(TOPIC)
-""",
-    )

@@ -24,6 +24,8 @@ class Pump:
 def test_the_examples_run() -> None:
     said: dict[str, Any] = {"buf": bytearray(64), "limit": 64, "Pump": Pump}
     examples = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    # The one of the client needs a hub: ``tests/interop`` has it, as examples/device/fmq_telemetry.py.
+    examples = [example for example in examples if "Client(" not in example]
     assert len(examples) == 2
     for example in examples:
         exec(example, said)

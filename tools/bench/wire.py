@@ -50,6 +50,8 @@ def _of_amqp(protocol: str, rabbitmq: int, proton: int) -> Measure:
 def _of_kafka() -> Measure:
     from tools.bench.wires import kafka
 
+    kafka.check()
+
     def measure(payload: bytes, qos: int) -> Costs:
         one, many = kafka.costs(payload, qos)
         return one, [many]
@@ -84,6 +86,7 @@ def _measures() -> Iterator[dict[str, Measure]]:
             from tools.bench.wires import amqp
 
             rabbitmq, proton = stack.enter_context(amqp.rabbitmq()), stack.enter_context(amqp.proton())
+            amqp.check(proton)
             found |= {name: _of_amqp(name, rabbitmq, proton) for name in amqp.PROTOCOLS}
         else:
             print("bench: wire: without AMQP: it needs python-qpid-proton and RabbitMQ", file=sys.stderr)

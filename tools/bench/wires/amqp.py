@@ -15,7 +15,7 @@ from proton.reactor import ApplicationEvent, Container, EventInjector, LinkOptio
 from proton.utils import BlockingConnection
 
 from tools.bench.wires.message import CLIENT_ID, TOPIC
-from tools.bench.wires.meter import SECONDS, Session
+from tools.bench.wires.meter import SECONDS, Session, costs
 from tools.broker import HOST, free_port
 from tools.rabbitmq import RabbitMqAmqp
 
@@ -136,3 +136,20 @@ def proton() -> Iterator[int]:
     finally:
         stop.trigger(ApplicationEvent("stop"))
         thread.join(SECONDS)
+
+
+def check(port: int) -> None:
+    """See on the wire to Proton that the ways to settle, and the subject, are what was asked for. Raises ValueError."""
+    link, subject = PROTOCOLS
+    settled, first, second = (costs(session(link, bytes(200), qos), port, WARM)[0] for qos in (0, 1, 2))
+    named = costs(session(subject, bytes(200), 0), port, WARM)[0]
+    if (
+        # Credit is given once and for all.
+        not settled.down == 0 < first.down == second.down
+        # The sender's disposition is a frame, whose header alone has eight bytes.
+        or not settled.up < first.up < second.up - 8
+        or not named.up - settled.up > len(TOPIC)
+    ):
+        raise ValueError(
+            f"AMQP's ways to settle are not seen on the wire: {settled}, {first}, {second}, {named}"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
-from kafka.record import MemoryRecordsBuilder
+from kafka.record import MemoryRecords, MemoryRecordsBuilder
 
 from tools.bench.wires.message import CLIENT_ID, TOPIC
 from tools.bench.wires.meter import COUNT, Cost
@@ -56,6 +56,20 @@ def response() -> bytes:
     )
     message.with_header(correlation_id=4711)
     return bytes(message.encode(header=True, framed=True))
+
+
+def check() -> None:
+    """Let the library read what it wrote, before its length is taken for a message's cost. Raises ValueError."""
+    data, answer = request(b"payload", 2, COUNT), response()
+    read = ProduceRequest.decode(data[4:], version=VERSION, header=True)
+    there = ProduceResponse.decode(answer[4:], version=VERSION, header=True)
+    batch = MemoryRecords(read.topic_data[0].partition_data[0].records).next_batch()
+    if (
+        int.from_bytes(data[:4], "big") != len(data) - 4
+        or [record.value for record in batch] != [b"payload"] * COUNT
+        or there.responses[0].name != read.topic_data[0].name
+    ):
+        raise ValueError("kafka-python does not read what it wrote")
 
 
 def costs(payload: bytes, qos: int) -> tuple[Cost, Cost]:
