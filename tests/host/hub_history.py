@@ -58,8 +58,8 @@ class History:
         #: How often the hub was started.
         self.life = 0
         self.again: Counter[str] = Counter()
-        #: By publisher: how many of its messages the group got.
-        self.count: Counter[int] = Counter()
+        #: By publisher: how far the group is in its messages.
+        self.reached: Counter[int] = Counter()
         self.wrong: list[str] = []
 
     def delivered(self, who: str, message: tuple[int, int], qos: int) -> None:
@@ -74,7 +74,8 @@ class History:
                 self.wrong.append(f"doubled: the subscriber gets {message} again, at QoS 2")
             return
         self.got[who].add(message)
-        self.count[publisher] += who == "group"
+        if who == "group":
+            self.reached[publisher] = max(n + 1, self.reached[publisher])
         last = self._last.get((who, publisher), -1)
         if n < last:
             self.wrong.append(f"reordered: {who} gets {message} for the first time behind {last}")
@@ -170,7 +171,7 @@ class Publisher:
     def _may_send(self) -> bool:
         """Those who get the messages are not to be far behind: then what they acknowledge is among what is written."""
         world = self._world
-        ahead = self._next - world.history.count[self._number]
+        ahead = self._next - world.history.reached[self._number]
         return self._next < world.messages and len(self._unanswered) < WINDOW and ahead < 2 * WINDOW
 
     async def run(self) -> None:
@@ -331,12 +332,14 @@ async def _run(directory: Path, operations: int, seed: int, between: int) -> His
         others.append(asyncio.create_task(subscribe(world)))
         killer = asyncio.create_task(_kill(world, between))
         tasks = [*publishers, *others, killer]
-        await _until(lambda: all(task.done() for task in publishers), tasks, history)
+        with contextlib.suppress(_StalledError):
+            # What is lost holds up its publisher.
+            await _until(lambda: all(task.done() for task in publishers), tasks, history)
         world.published = True
         await killer
         with contextlib.suppress(_StalledError):
             await _until(lambda: not history.missing(), tasks, history)
-        await _cancel(others)
+        await _cancel([*publishers, *others])
         await world.end()
     finally:
         for task in tasks:
