@@ -264,3 +264,21 @@ def test_once(tmp_path: Path) -> None:
         assert (await one.answer_or_response(waiting)).payload == b"0"
         assert (await one.ask(spec.CONSUME, (b"t", (), b"", b""), spec.ONCE)).code == 0x10
         await until(lambda: not hub.broker.consuming.groups)
+
+
+def test_a_queue_that_was_about_to_move_and_stays_goes_on(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        one, two = await Peer.login(hub), await Peer.login(hub)
+        await one.ask(spec.REGISTER, (b"t", 2))
+        await fill(one, "t", 2, 2)
+        one.consume(await one.subscribe("t", group="g"))
+        await responses(one, 2, ack=False)
+        two.consume(await two.subscribe("t", group="g"))
+        lanes = hub.broker.consuming.groups["g"].lanes.values()
+        await until(lambda: any(lane.heir is not lane.owner for lane in lanes))
+        await fill(one, "t", 2, 2, first=2)
+        (first,) = payloads(await responses(one, 1, ack=False))
+        two.abort()
+        (second,) = payloads(await responses(one, 1, ack=False))
+        assert {first, second} == {2, 3}
