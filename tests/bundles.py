@@ -18,6 +18,7 @@ ALLOC = ROOT / "tests" / "alloc"
 CLIENT = (
     "headwater.errors",
     "headwater.client",
+    "headwater.driver",
     "headwater.keeper",
     "headwater.backlog",
     "headwater.journal",

@@ -383,6 +383,25 @@ def test_maximum_packet_size(mosquitto: Start) -> None:
         one.client.disconnect()
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_that_is_too_large_for_what_mosquitto_does_not_announce(mosquitto: Start, qos: int) -> None:
+    with mosquitto(settings={"message_size_limit": 100}) as broker:
+        one = Peer(broker, "limited", clean=False)
+        one.client.connect()
+        assert one.client.publish(b"t", bytes(200), qos) == 1
+        # Mosquitto says why, in PUBACK or PUBREC against the standard, and hangs up. Nothing is sent again.
+        with pytest.raises(HeadwaterError):
+            one.client.flush(5000)
+            one.client.wait(5000)
+            one.client.flush(0)
+        assert one.refused == {1: spec5.PACKET_TOO_LARGE}
+        one.client.connect()
+        assert one.client.publish(b"t", bytes(20), qos) == 2
+        one.client.flush(5000)
+        assert one.delivered == [2]
+        one.client.disconnect()
+
+
 def test_maximum_qos_and_retain(mosquitto: Start) -> None:
     with mosquitto(settings={"max_qos": 1, "retain_available": "false", "max_topic_alias": 0}) as broker:
         one = Peer(broker, "limited", aliases_out=OutgoingAliases(5))

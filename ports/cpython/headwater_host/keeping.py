@@ -243,7 +243,9 @@ class Keeping:
             raise MqttArgumentError(f"CONNECT cannot be built: {reasons.describe(bad)}", bad)
         connection.push()
         await asyncio.wait({online}, timeout=max(0.0, deadline - loop.time()))
-        if not online.done():
+        error = online.exception() if online.done() else None
+        # The session watches the time as well, and may be the first to see that it is up.
+        if not online.done() or (isinstance(error, MqttConnectionError) and error.code == errors.E_TIMEOUT):
             raise MqttTimeoutError(f"{route} did not answer CONNECT within {self.timeout:g} s")
         online.result()
         if self.connection is None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 #: As ``decode.SIZES``.
 SIZES = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00\xff\xff"
 _IN_PUBLISH = const(1 << 3)
+_PACKET_TOO_LARGE = const(0x95)
 
 #: Table 2-6 as rows: a reason code, and the packets it may stand in as two bytes of bits (``1 << type``).
 CODES = (
@@ -191,7 +192,9 @@ def _block_to_end(p: Packet5, at: int) -> int:
 def _may_stand(p: Packet5, at: int) -> bool:
     """Whether the reason code at ``at`` is one of this packet's."""
     p.bad_at = at
-    return code_of(p.head >> 4, p.buf[at])
+    # Mosquitto says "packet too large" in PUBACK and PUBREC as well (its message_size_limit). Were that an error, the
+    # message would be sent again after every reconnect, and all behind it would wait for ever.
+    return code_of(p.head >> 4, p.buf[at]) or (p.buf[at] == _PACKET_TOO_LARGE and p.head >> 5 == 2)
 
 
 def code_of(packet_type: int, code: int) -> bool:
