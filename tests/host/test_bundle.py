@@ -146,6 +146,10 @@ TRAPS = {
         "from headwater.one import Error, fail\ntry:\n    fail(1)\nexcept Error as e:\n    print(e.code)\n"
         "try:\n    fail(0)\nexcept ValueError:\n    print('no value')\n",
     ),
+    "a sum with nothing": (
+        {"one": "def get(flag, n, more=0):\n    return flag + 0, flag + more, n + 1 + 0, n * 2 + more\n"},
+        "from headwater.one import get\nprint(get(True, 2), get(False, True))\n",
+    ),
     "functions that are called once": (
         {
             "one": "class Log:\n    def __init__(self):\n        self.text = ''\n"

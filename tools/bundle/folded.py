@@ -167,7 +167,14 @@ class Fold(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
-        if isinstance(node.op, ast.Add) and isinstance(node.right, ast.Constant) and node.right.value == 0:
+        # Of a bool it makes an integer: it goes where what stands before it is the outcome of arithmetic already.
+        if (
+            isinstance(node.op, ast.Add)
+            and isinstance(node.right, ast.Constant)
+            and node.right.value == 0
+            and isinstance(node.left, ast.BinOp)
+            and isinstance(node.left.op, ast.Add | ast.Sub | ast.Mult | ast.LShift | ast.RShift)
+        ):
             return node.left
         return node
 
