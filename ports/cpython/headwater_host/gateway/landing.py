@@ -41,6 +41,7 @@ class Landing:
         #: Frames and bytes taken.
         self.records = 0
         self.bytes = 0
+        self._told = False
         self._fatal = fatal
         self._close_at = limit_bytes // 2
         # What the log did not take yet, and who waits for a part of it.
@@ -109,7 +110,14 @@ class Landing:
         self.is_open = False
         for call in self._gates:
             call(False)
+        self._tell()
         self._watch()
+
+    def _tell(self) -> None:
+        """Say once that the gate is closed because of the disk, not because of a moment's rush."""
+        if self.error is not None and not self.is_open and not self._told:
+            self._told = True
+            _logger.error("%d frames wait for the disk: nothing more is taken", self.waiting)
 
     def _watch(self) -> None:
         self.capture.when_durable(self.records - len(self._overflow), self._drained)
@@ -126,6 +134,7 @@ class Landing:
             self._watch()
         else:
             self.is_open = True
+            self._told = False
             for call in self._gates:
                 call(True)
 
@@ -134,6 +143,7 @@ class Landing:
         if self.error is None or self.error.errno != error.errno:
             _logger.error("nothing is acknowledged: %s; trying again", error)
         self.error = error
+        self._tell()
 
     def look(self) -> None:
         """Notice that the log can be written again; a few times a second is enough."""
