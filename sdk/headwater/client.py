@@ -12,7 +12,7 @@
 this port. The core itself has no clock. Publishing, polling and receiving allocate nothing once connected.
 """
 
-from headwater.driver import Driver, send_out, send_ready
+from headwater.driver import Driver, send_out, send_ready, send_request
 from headwater.errors import E_AGAIN, E_OFFLINE, E_QOS
 from headwater.mqtt.encode import bare
 from headwater.mqtt.sender import rewrite
@@ -111,17 +111,11 @@ class Client(Driver):
 
         The answer comes to ``session.on_answer``.
         """
-        status = self.session.subscribe(topic_filter, qos)
-        if status >= 0:
-            send_out(self)
-        return status
+        return send_request(self, self.session.subscribe(topic_filter, qos))
 
     def unsubscribe(self, topic_filter: "Bytes") -> int:
         """Take a subscription back; as ``subscribe``."""
-        status = self.session.unsubscribe(topic_filter)
-        if status >= 0:
-            send_out(self)
-        return status
+        return send_request(self, self.session.unsubscribe(topic_filter))
 
     @property
     def pinged(self) -> bool:

@@ -9,7 +9,7 @@ A program that needs none of them does as well with ``Client(dialer, session=Cli
 """
 
 from headwater.client import Client
-from headwater.driver import send_out
+from headwater.driver import send_out, send_request
 from headwater.errors import E_AGAIN, HeadwaterError
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.spec5 import NO_PROPERTIES
@@ -56,24 +56,15 @@ class Client5(Client):
 
     def subscribe(self, topic_filter: "Bytes", qos: int = 0, properties: "Bytes" = NO_PROPERTIES) -> int:
         """As of ``ClientSession5``: ``qos`` may have options beside it."""
-        status = self.session.subscribe(topic_filter, qos, properties)
-        if status >= 0:
-            send_out(self)
-        return status
+        return send_request(self, self.session.subscribe(topic_filter, qos, properties))
 
     def unsubscribe(self, topic_filter: "Bytes", properties: "Bytes" = NO_PROPERTIES) -> int:
         """As of ``ClientSession5``."""
-        status = self.session.unsubscribe(topic_filter, properties)
-        if status >= 0:
-            send_out(self)
-        return status
+        return send_request(self, self.session.unsubscribe(topic_filter, properties))
 
     def authenticate(self, properties: "Bytes") -> int:
         """As of ``ClientSession5``."""
-        status = self.session.authenticate(properties)
-        if status >= 0:
-            send_out(self)
-        return status
+        return send_request(self, self.session.authenticate(properties))
 
     def disconnect(self, code: int = 0, properties: "Bytes" = NO_PROPERTIES) -> None:
         """As of ``Client``, with a reason code: ``spec5.DISCONNECT_WITH_WILL`` lets the server publish the will.

@@ -237,6 +237,13 @@ def send_out(client: Driver) -> int:
     return _drop(client, n) if n else 0
 
 
+def send_request(client: Driver, status: int) -> int:
+    """Send what waits, when ``status`` is one of success; returns ``status``."""
+    if status >= 0:
+        send_out(client)
+    return status
+
+
 def _read(client: Driver, transport: "Transport") -> int:
     """Read once and take what came: 0; 1 when there is no more now; or the status with which the connection ended."""
     done = 1

@@ -1,5 +1,6 @@
 """The connection of a client: it is made, and, with a policy, made again whenever it is lost."""
 
+import abc
 import asyncio
 import logging
 from collections import deque
@@ -31,7 +32,7 @@ _PINGREQ = bytes((spec.PINGREQ << 4, 0))
 _Self = TypeVar("_Self", bound="Keeping")
 
 
-class Keeping:
+class Keeping(abc.ABC):
     """What ``async with client`` does. What a client does with its messages meanwhile, the methods ``_on_...`` say.
 
     A client is *over* when it is not entered, or its connection is lost and will not come back. While there is no
@@ -81,29 +82,29 @@ class Keeping:
 
     # -- what a client does about it -------------------------------------------------------------------------------
 
+    @abc.abstractmethod
     def _on_begin(self, session_present: bool) -> None:
         """The server has accepted a connection."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _on_interrupted(self, error: MqttError) -> None:
         """The connection is lost, and will be made again."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _on_over(self, error: MqttError) -> None:
         """The connection is over for the program: whoever waits hears why."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _on_tick(self, now: float) -> None:
         """About every ``TICK`` seconds, connected or not."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _acknowledged(self) -> int:
         """How many messages of ours have been acknowledged to their end."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     async def _subscribe_again(self, session_present: bool) -> None:
         """Ask for what the server has forgotten. Raises MqttError."""
-        raise NotImplementedError
 
     # -- the connection --------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@
 polling, receiving and acknowledging allocate nothing once connected; requests do.
 """
 
-from headwater.driver import Driver, send_out
+from headwater.driver import Driver, send_out, send_request
 from headwater.errors import E_AGAIN, E_OFFLINE, E_QOS
 from headwater.fmq.encode import NO_TAGS
 from headwater.fmq.sender import ANSWER_SIZE
@@ -107,38 +107,38 @@ class Client(Driver):
         group: "Bytes" = b"",
     ) -> int:
         """Ask for the messages of a filter: the subscription's number, which ``on_answer`` gets; or an error."""
-        return _sent(self, self.session.subscribe(topic_filter, tags, condition, group))
+        return send_request(self, self.session.subscribe(topic_filter, tags, condition, group))
 
     def unsubscribe(self, subscription: int) -> int:
         """Take a subscription back."""
-        return _sent(self, self.session.unsubscribe(subscription))
+        return send_request(self, self.session.unsubscribe(subscription))
 
     def register(self, topic: "Bytes", queues: int = 1) -> int:
         """Let there be a topic."""
-        return _sent(self, self.session.register(topic, queues))
+        return send_request(self, self.session.register(topic, queues))
 
     def unregister(self, topic: "Bytes") -> int:
         """Let a topic be no more."""
-        return _sent(self, self.session.unregister(topic))
+        return send_request(self, self.session.unregister(topic))
 
     def consume(self, subscription: int, window: int = 0, need_ack: bool = False) -> int:
         """Begin to consume from a subscription with a group."""
-        return _sent(self, self.session.consume(subscription, window, need_ack))
+        return send_request(self, self.session.consume(subscription, window, need_ack))
 
     def call(self, topic: "Bytes", arguments: "Bytes" = b"") -> int:
         """Call whoever serves ``$rpc/TOPIC``: the call's number, which ``session.on_result`` or ``on_answer`` gets."""
-        return _sent(self, self.session.call(topic, arguments))
+        return send_request(self, self.session.call(topic, arguments))
 
     def reply(self, call: "Frame | Bytes", result: "Bytes") -> int:
         """Answer a call that ``session.on_call`` got."""
         status = self.session.reply(call, result)
         if status == E_AGAIN and send_out(self) == 0:
             status = self.session.reply(call, result)
-        return _sent(self, status)
+        return send_request(self, status)
 
     def acknowledge(self, receipt: int) -> int:
         """With ``session.auto_ack`` off: acknowledge a message."""
-        return _sent(self, self.session.acknowledge(receipt))
+        return send_request(self, self.session.acknowledge(receipt))
 
     def ping(self) -> int:
         """Send PINGREQ now, besides those of the keep-alive: 0, E_OFFLINE, or E_AGAIN (no room to send it for now)."""
@@ -149,13 +149,6 @@ class Client(Driver):
             return E_AGAIN
         put_ping(session)
         return send_out(self)
-
-
-def _sent(client: Client, status: int) -> int:
-    """Send what waits, if ``status`` is one of success; returns ``status``."""
-    if status >= 0:
-        send_out(client)
-    return status
 
 
 def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes") -> int:

@@ -186,7 +186,7 @@ def _order(cls: Any) -> tuple[str, ...]:
 
 
 def _put_dataclass(out: bytearray, value: Any, depth: int) -> None:
-    names = _order(type(value))  # type: ignore[arg-type]
+    names = _order(type(value))  # type: ignore[arg-type]  # a class is hashable
     _put_list(out, (getattr(value, name) for name in names), depth, spec.OBJECT)
 
 
@@ -407,7 +407,7 @@ def filled(value: Any, cls: type[_T]) -> _T:
     if not isinstance(value, Object):
         raise TypeError(f"{cls.__name__} is made of an Object, not of a {type(value).__name__}")
     hints = typing.get_type_hints(cls)
-    names = _order(cls)  # type: ignore[arg-type]
+    names = _order(cls)  # type: ignore[arg-type]  # a class is hashable
     if len(names) != len(value):
         raise ValueError(f"{cls.__name__} has {len(names)} fields, the object {len(value)}")
     return cls(**{name: _fitted(one, hints[name]) for name, one in zip(names, value, strict=True)})
@@ -415,7 +415,7 @@ def filled(value: Any, cls: type[_T]) -> _T:
 
 def _fitted(value: Any, hint: Any) -> Any:
     if isinstance(value, Object) and dataclasses.is_dataclass(hint):
-        return filled(value, hint)  # type: ignore[arg-type]
+        return filled(value, hint)  # type: ignore[arg-type]  # a hint is no instance
     if isinstance(value, DateTime) and hint is dt.datetime:
         return value.datetime()
     if isinstance(value, Duration) and hint is dt.timedelta:

@@ -5,6 +5,7 @@ their order. When members come and go the lanes are spread anew; one that moves 
 is under way is acknowledged, so that nobody else gets what somebody is still working on.
 """
 
+import abc
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,7 +44,7 @@ class Lane:
         self.open: OrderedDict[int, Opening] = OrderedDict()
 
 
-class Member:
+class Member(abc.ABC):
     """Somebody who takes messages of a group; what they do with them is for those who derive from it."""
 
     def __init__(self) -> None:
@@ -52,19 +53,19 @@ class Member:
         self.ready: OrderedDict[Lane, None] = OrderedDict()
         self.busy = False
 
+    @abc.abstractmethod
     def patterns(self) -> list[str]:
         """The filters of the topics it takes."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def room(self) -> int:
         """How many messages it can take now."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def hand(self, lane: Lane, delivery: Delivery) -> bool:
         """Take a message: whether it is open now; if not it is done with."""
-        raise NotImplementedError
 
-    def closed(self, lane: Lane, seq: int, ident: bytes) -> None:
+    def closed(self, lane: Lane, seq: int, ident: bytes) -> None:  # noqa: B027  # most keep nothing of it
         """A message is not open any more, for whatever reason."""
 
 
