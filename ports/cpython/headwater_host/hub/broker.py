@@ -22,6 +22,7 @@ from headwater_host.hub.errors import (
     RefusedError,
 )
 from headwater_host.hub.metrics import Metrics
+from headwater_host.hub.observer import Observer
 from headwater_host.hub.storage import Message, Store
 from headwater_host.hub.users import Users
 
@@ -80,10 +81,13 @@ HANDLERS: dict[int, Handler] = {
 class Broker:
     """The hub without its sockets. Everything happens in the event loop's thread."""
 
-    def __init__(self, store: Store, config: HubConfig):
+    def __init__(self, store: Store, config: HubConfig, observer: Observer | None = None):
         self.loop = asyncio.get_running_loop()
         self.store = store
         self.config = config
+        self.observer = observer
+        #: Whether nothing is taken from anybody: see ``pause``.
+        self.paused = False
         self.users = Users(config.users)
         self.access = Access(config.rules, open_=config.is_open)
         self.metrics = Metrics()
@@ -121,7 +125,8 @@ class Broker:
         limits = self.config.clients
         self.connections.add(connection)
         count = self._by_address[connection.peer] = self._by_address.get(connection.peer, 0) + 1
-        if len(self.connections) > limits.connections or count > limits.connections_per_address:
+        crowded = len(self.connections) > limits.connections or count > limits.connections_per_address
+        if crowded or self.paused:
             connection.abort()
 
     def closed(self, connection: "Connection") -> None:
@@ -158,6 +163,19 @@ class Broker:
         if handler is None or (connection.client is None and kind != spec.AUTH):
             raise RefusedError(PROTOCOL_ERROR, "this frame is not for a hub, or not before AUTH")
         handler(self, connection, f, ident)
+
+    def after(self, done: Callable[[], None]) -> None:
+        """Call this when everything so far is on the disk, and with the observer: then a message is answered."""
+        if self.observer is not None:
+            done = partial(self.observer.after, done)
+        self.store.after(done)
+
+    def pause(self, paused: bool) -> None:
+        """Take nothing from anybody and let nobody in, or go on: for an observer that cannot keep up."""
+        if paused != self.paused:
+            self.paused = paused
+            for connection in list(self.connections):
+                (connection.hold if paused else connection.release)()
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
@@ -239,7 +257,7 @@ class Broker:
                 connection.close(KEEP_ALIVE_TIMEOUT, "no AUTH in time")
         elif connection.stuck is not None and now - connection.stuck > limits.stalled:
             connection.abort()
-        elif connection.patience and now - connection.heard > connection.patience and not connection.stuck:
+        elif connection.patience and now - connection.heard > connection.patience and not connection.held:
             connection.close(KEEP_ALIVE_TIMEOUT)
 
     def stop(self) -> None:

@@ -53,6 +53,8 @@ class Connection(asyncio.Protocol):
         #: Whether its AUTH has been answered.
         self.ready = False
         self.peer: access.Address = ip_address("127.0.0.1")
+        #: The same with the port.
+        self.address: tuple[str, int] | None = None
         #: Seconds of silence after which it is given up.
         self.patience = 0.0
         #: By the loop's clock: when it began, when something came last, since when nothing can be written, when it was
@@ -71,6 +73,7 @@ class Connection(asyncio.Protocol):
         name = transport.get_extra_info("peername")
         if name:
             self.peer = access.address(name[0])
+            self.address = name[:2]
         self._broker.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -117,7 +120,7 @@ class Connection(asyncio.Protocol):
                     break
                 bad = stop if stop < 0 else fields(f)
                 if bad:
-                    self._malformed(bad, data, at)
+                    self._malformed(bad, data, at, stop)
                     return
             at = stop
             self._dispatch(f)
@@ -139,12 +142,20 @@ class Connection(asyncio.Protocol):
             _logger.exception("a frame of %s could not be handled", self.peer)
             self.close(UNSPECIFIED)
 
-    def _malformed(self, bad: int, data: bytes, at: int) -> None:
-        """Answer what is no frame, if it has an id, and end it."""
+    def _malformed(self, bad: int, data: bytes, at: int, end: int) -> None:
+        """Answer what is no frame, if it has an id, and end it. ``end`` is where its body does, if that is known."""
+        broker = self._broker
         reason = PACKET_TOO_LARGE if bad == E_RX_TOO_LARGE else MALFORMED
         stop = id_end(data, at + 1, len(data))
-        self._broker.malformed.add()
+        broker.malformed.add()
+        if broker.observer is not None and self.client is not None:
+            broker.observer.malformed(self, data[at : end if end > 0 else len(data)])
         self.close(reason, ident=data[at + 1 : stop] if stop > 0 else self.auth_id)
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing is taken from it."""
+        return self._holds > 0
 
     def hold(self) -> None:
         """Take no more frames until ``release``; as often as it was held."""
@@ -155,6 +166,8 @@ class Connection(asyncio.Protocol):
     def release(self) -> None:
         """Go on behind ``hold``."""
         self._holds -= 1
+        # Who was not listened to was not silent.
+        self.heard = self._loop.time()
         if self._holds or self._transport is None or self.closed is not None:
             return
         self._transport.resume_reading()

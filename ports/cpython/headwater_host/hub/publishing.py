@@ -134,11 +134,13 @@ def on_publish(broker: "Broker", connection: "Connection", f: Frame, ident: byte
         retain=f.retain(),
         time_ns=time.time_ns(),
     )
+    if broker.observer is not None:
+        broker.observer.published(connection, bytes(buf[f.id_at - 1 : f.end]))
     broker.received.add(1, str(qos))
     if qos:
         # Stored before or just now: the answer waits until it is on the disk.
         answer = frames.ack(ident) if qos == 1 else frames.bare(spec.PUBREC, ident)
-        store.after(partial(connection.send, answer))
+        broker.after(partial(connection.send, answer))
     if store.waiting > store.limits.waiting // 2:
         connection.hold()
         store.after(connection.release)
@@ -167,13 +169,17 @@ class Voice:
 
     def publish(self, will: Will) -> None:
         """Publish for somebody. Raises RefusedError."""
-        self._broker.topics.have(will.topic)
-        self._broker.store.publish(
+        broker, ident = self._broker, self.ident()
+        broker.topics.have(will.topic)
+        broker.store.publish(
             will.topic,
-            self.ident(),
+            ident,
             self._process,
             will.payload,
             qos=will.qos,
             retain=will.retain,
             time_ns=time.time_ns(),
         )
+        if broker.observer is not None:
+            body = frames.message(will.topic, (), will.payload)
+            broker.observer.published(None, frames.publish(ident, body, will.qos, retain=will.retain))

@@ -12,6 +12,7 @@ from headwater_host.hub.broker import Broker
 from headwater_host.hub.config import HubConfig
 from headwater_host.hub.connection import Connection
 from headwater_host.hub.errors import StorageError
+from headwater_host.hub.observer import Observer
 from headwater_host.hub.storage import Store, backlog, statistics
 
 #: Seconds that clients have to take what was sent to them before the end.
@@ -21,10 +22,11 @@ _logger = logging.getLogger("headwater.hub")
 
 
 class Hub:
-    """One hub: ``start``, then ``stop``. ``addresses`` are where it listens."""
+    """One hub: ``start``, then ``stop``. ``addresses`` are where it listens; ``observer``: who sees what passes."""
 
-    def __init__(self, config: HubConfig):
+    def __init__(self, config: HubConfig, observer: Observer | None = None):
         self.config = config
+        self._observer = observer
         self.addresses: list[tuple[str, int]] = []
         self.broker: Broker
         self._store: Store | None = None
@@ -35,7 +37,7 @@ class Hub:
         loop = asyncio.get_running_loop()
         store = Store.open(self.config.storage, self.config.limits)
         try:
-            self.broker = broker = Broker(store, self.config)
+            self.broker = broker = Broker(store, self.config, self._observer)
         except BaseException:
             await store.close()
             raise
@@ -61,7 +63,7 @@ class Hub:
         try:
             if self._store is not None:
                 # Answers to what has come leave before the farewell.
-                await self._settled(self._store)
+                await self._settled()
                 self.broker.stop()
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._alone(), FAREWELL)
@@ -71,9 +73,9 @@ class Hub:
             if self._store is not None:
                 await self._store.close()
 
-    async def _settled(self, store: Store) -> None:
+    async def _settled(self) -> None:
         done = asyncio.Event()
-        store.after(done.set)
+        self.broker.after(done.set)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(done.wait(), FAREWELL)
         await asyncio.sleep(0)

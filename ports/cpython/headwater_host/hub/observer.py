@@ -1,0 +1,20 @@
+"""Who looks on while a hub works: whoever embeds it may keep what passes, and have answers wait for that."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from headwater_host.hub.connection import Connection
+
+
+class Observer(Protocol):
+    """Called in the event loop's thread, in the order in which things happen."""
+
+    def published(self, connection: "Connection | None", frame: bytes) -> None:
+        """A PUBLISH was taken, whether its id is new or known. Without a connection: a will, as the hub sends it."""
+
+    def malformed(self, connection: "Connection", data: bytes) -> None:
+        """A client that was accepted has sent what is no frame; ``data`` begins with that, and is all that is there."""
+
+    def after(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when all that was seen so far is kept: it then answers. In order."""
