@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tools.bench.clients import HEAP_TASKS, TASKS, clients_of
 from tools.bench.report import Table
 from tools.toolchain import ROOT
 
-OURS = ("headwater", "headwater_copies")
+OURS = ("headwater", "headwater_copies", "fmq")
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +26,9 @@ def figures() -> board.Figures:
 @pytest.mark.needs_mosquitto
 def test_headwater_uses_no_heap_for_a_message(figures: board.Figures) -> None:
     assert set(figures.heap_per_message) == {task.key for task in TASKS}
-    used = {task: found["headwater"] for task, found in figures.heap_per_message.items()}
-    assert set(used.values()) == {0}, used
+    for client in ("headwater", "fmq"):
+        used = {task: found[client] for task, found in figures.heap_per_message.items()}
+        assert set(used.values()) == {0}, (client, used)
 
 
 @pytest.mark.needs_micropython
@@ -47,21 +49,35 @@ def test_every_task_has_a_rate_of_every_client_and_a_size(figures: board.Figures
         rates = figures.rates[task.key]
         assert set(rates) == set(clients_of(task, ["floor", *OURS]))
         assert all(rate > 0 for rounds in rates.values() for rate in rounds)
-    assert figures.size["headwater"]["mpy"] > 1000
-    assert figures.size["headwater"]["heap"] > 1000
+    for client in ("headwater", "fmq"):
+        assert figures.size[client]["mpy"] > 1000
+        assert figures.size[client]["heap"] > 1000
     assert figures.missing == []
 
 
 @pytest.mark.needs_micropython
 @pytest.mark.needs_mosquitto
 def test_tables_have_a_cell_for_every_column(figures: board.Figures) -> None:
-    memory, publishing, receiving = board.tables(figures)
+    memory, publishing, receiving, fmq = board.tables(figures)
     assert len(memory.columns) == 3 + len(HEAP_TASKS)
     assert len(publishing.columns) + len(receiving.columns) == 2 + len(TASKS)
     for table in (memory, publishing, receiving):
         assert all(len(row) == len(table.columns) for row in table.rows)
         assert "umqtt.simple (quoted)" in report.text(table)
         assert report.markdown(table).count("\n|") == len(table.rows) + 2
+    assert len(fmq.rows) == len(TASKS)
+    assert all(len(row) == len(fmq.columns) for row in fmq.rows)
+    assert not any("FMQ" in row[0] for table in (publishing, receiving) for row in table.rows)
+
+
+@pytest.mark.needs_micropython
+@pytest.mark.needs_mosquitto
+def test_without_fmq_there_is_no_table_of_it(figures: board.Figures) -> None:
+    labels = {name: label for name, label in figures.labels.items() if name != "fmq"}
+    rates = {
+        task: {name: found[name] for name in found if name != "fmq"} for task, found in figures.rates.items()
+    }
+    assert len(board.tables(replace(figures, labels=labels, rates=rates))) == 3
 
 
 def test_a_client_that_is_not_installed_is_left_out_and_named(

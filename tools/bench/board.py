@@ -1,4 +1,4 @@
-"""MQTT clients on MicroPython (unix build, 64 bit), side by side: heap, size of code, messages per second.
+"""MQTT clients, and FMQ's, on MicroPython (unix build, 64 bit), side by side: heap, size of code, messages per second.
 
 How it measures is told at the head of ``docs/benchmarks.md``. What runs on MicroPython is in ``device``; each
 measurement is a process of its own. ``run`` gives the tables, ``measure`` the figures.
@@ -32,6 +32,7 @@ from tools.bench.clients import (
     compiled,
     label_of,
 )
+from tools.bench.dialects import MQTT
 from tools.bench.peers import Peers
 from tools.bench.report import Table
 
@@ -121,24 +122,25 @@ class _Run:
     def job(self, name: str, task: Task, measure: str) -> dict[str, Any]:
         """Do one task with one client."""
         queued = self.effort.queued if task.is_queued else 0
+        peer = task.canned or CLIENTS[name].broker
         if queued:
-            self.peers.queue(task.qos, queued)
+            self.peers.queue(peer, task.qos, queued)
         job = {
             "task": task.task,
             "measure": measure,
             "qos": task.qos,
             "window": task.window,
             "host": canned.HOST,
-            "port": self.peers.port(task.peer),
+            "port": self.peers.port(peer),
             "queued": queued,
             "ms": self.effort.ms,
             "messages": self.effort.messages,
         }
         result = device(name, job, _HEAP_UNCOLLECTED if measure == "heap" else _HEAP)
-        if task.peer in canned.KINDS:
-            count = self.peers.bytes_read(task.peer)
-            wrong = count != result.get("sent", 0) * len(canned.publish_packet(0, 0))
-            if task.peer == "sink" and measure == "rate" and wrong:
+        if task.canned:
+            count = self.peers.bytes_read(peer)
+            wrong = count != result.get("sent", 0) * len(CLIENTS[name].dialect.publish(0, 0))
+            if task.canned == "sink" and measure == "rate" and wrong:
                 raise DeviceError(
                     f"{name} says it sent {result['sent']} messages; the peer read {count} bytes"
                 )
@@ -256,11 +258,28 @@ def _rate_table(figures: Figures, kind: str, title: str) -> Table:
     tasks = [task for task in TASKS if task.task == kind]
     table = Table(title, ["messages/s, ratio to the floor (spread)", *(task.title for task in tasks)])
     for name, label in figures.labels.items():
+        if CLIENTS[name].dialect is not MQTT:
+            continue
         cells = [_rate_cell(figures, task.key, name) for task in tasks]
         if any(cell != "–" for cell in cells):
             table.rows.append([label, *cells])
     quoted = [_ratio(QUOTED.ratio[task.key]) if task.key in QUOTED.ratio else "–" for task in tasks]
     table.rows.append([QUOTED.label, *quoted])
+    return table
+
+
+def _fmq_table(figures: Figures) -> Table:
+    """A row for each task, in which only the protocol differs; at a broker and at a hub, also what is behind it."""
+    table = Table("FMQ beside MQTT, both headwater's", ["messages/s, ratio (spread)", "peers", "MQTT", "FMQ"])
+    for task in TASKS:
+        mqtt, fmq = (figures.rates[task.key].get(name) for name in ("headwater", "fmq"))
+        if mqtt and fmq:
+            of = sorted(one / other for one, other in zip(fmq, mqtt, strict=True))
+            spread = f"**{_ratio(statistics.median(of))}** ({_ratio(of[0])}–{_ratio(of[-1])})"
+            rates = [_thousands(statistics.median(rates)) for rates in (mqtt, fmq)]
+            peers = "canned" if task.canned else "mosquitto; hub"
+            what = f"{task.task}, {task.title.partition(', canned')[0].partition(', mosquitto')[0]}"
+            table.rows.append([what, peers, rates[0], f"{rates[1]} {spread}"])
     return table
 
 
@@ -282,14 +301,16 @@ def _memory_table(figures: Figures) -> Table:
 
 
 def tables(figures: Figures) -> list[Table]:
-    """The figures as three tables; the first says where and when."""
+    """The figures as tables, that of FMQ where it was measured; the first says where and when."""
     memory = _memory_table(figures)
     memory.notes = (
         f"{figures.interpreter}; {figures.machine}; {figures.date}.",
         *(f"Left out: {reason}." for reason in figures.missing),
     )
+    fmq = _fmq_table(figures)
     return [
         memory,
         _rate_table(figures, "publish", "Publishing"),
         _rate_table(figures, "receive", "Receiving"),
+        *([fmq] if fmq.rows else []),
     ]

@@ -1,15 +1,16 @@
-"""Canned peers: just enough of a broker to keep one client busy, and fast enough not to be what is measured.
+"""Canned peers: just enough of a broker or a hub to keep one client busy, and fast enough not to be what is measured.
 
     python -m tools.bench.canned KIND
 
 It prints the port that it serves, one connection after the other, and after each connection a line with the bytes it
-received; it ends when its standard input does. KIND is
+received; it ends when its standard input does. It speaks what the connection begins with, MQTT or FMQ (``dialects``).
+KIND is
 
 - ``sink``: accepts and reads. For publishing at QoS 0.
-- ``acks``: answers each PUBLISH at QoS 1 with PUBACK. All packets are ``publish_packet``'s, so finding their ids is a
+- ``acks``: answers each PUBLISH at QoS 1. All of them are as long as ``Dialect.publish``'s, so finding their ids is a
   matter of strides.
 - ``flood0``, ``flood1``: after SUBSCRIBE, sends PUBLISH at QoS 0 or 1 without end, from a block built beforehand, and
-  reads what comes back (the packet ids count from 1 to 8000, over and over);
+  reads what comes back (8000 messages, over and over);
 - ``handshakes``: after SUBSCRIBE, sends PUBLISH at QoS 2, and goes through with it, 20 messages at a time.
 """
 
@@ -25,8 +26,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-TOPIC = b"x/telemetry"
-PAYLOAD = b"0123456789abcdef"
+from tools.bench.dialects import DIALECTS, Dialect, read
+from tools.bench.dialects import read_packet as read_packet
+
 HOST = "127.0.0.1"
 _ROOM = 1 << 20
 _FLOOD = 4 << 20
@@ -35,20 +37,7 @@ _LOOK_S = 0.0005
 _GROUP = 10
 
 
-def publish_packet(qos: int, packet_id: int) -> bytes:
-    """The PUBLISH that all clients send and receive here."""
-    name = len(TOPIC).to_bytes(2, "big") + TOPIC
-    body = name + (packet_id.to_bytes(2, "big") if qos else b"") + PAYLOAD
-    return bytes([0x30 | qos << 1, len(body)]) + body
-
-
-def read_packet(peer: socket.socket) -> bytes:
-    """The body of a packet of less than 128 bytes."""
-    head = peer.recv(2, socket.MSG_WAITALL)
-    return peer.recv(head[1], socket.MSG_WAITALL) if len(head) == 2 else b""
-
-
-def sink(peer: socket.socket) -> int:
+def sink(peer: socket.socket, _: Dialect) -> int:
     """Read to the end; the number of bytes.
 
     It looks again after a while instead of waiting for bytes: otherwise a client that is slower than the sink would
@@ -68,10 +57,12 @@ def sink(peer: socket.socket) -> int:
             return total
 
 
-def acks(peer: socket.socket) -> int:
-    """Answer each PUBLISH with PUBACK until the end; the number of bytes read."""
-    size = len(publish_packet(1, 1))
-    at = 4 + len(TOPIC)
+def acks(peer: socket.socket, dialect: Dialect) -> int:
+    """Answer each PUBLISH until the end; the number of bytes read."""
+    size = len(dialect.publish(1, 1))
+    head, tail = dialect.ack
+    answer_size = len(head) + dialect.id_size + len(tail)
+    blank = head + bytes(dialect.id_size) + tail
     room = bytearray(_ROOM)
     view = memoryview(room)
     have = total = 0
@@ -81,25 +72,20 @@ def acks(peer: socket.socket) -> int:
         whole = have // size * size
         if not whole:
             continue
-        answer = bytearray(b"\x40\x02\x00\x00" * (whole // size))
-        answer[2::4] = room[at:whole:size]
-        answer[3::4] = room[at + 1 : whole : size]
+        answer = bytearray(blank * (whole // size))
+        for i in range(dialect.id_size):
+            answer[len(head) + i :: answer_size] = room[dialect.id_at + i : whole : size]
         room[: have - whole] = room[whole:have]
         have -= whole
         peer.sendall(answer)
     return total
 
 
-def flood(peer: socket.socket, qos: int) -> int:
+def flood(peer: socket.socket, qos: int, dialect: Dialect) -> int:
     """Send PUBLISH until the other end goes; the number of bytes read meanwhile."""
-    request = read_packet(peer)
-    peer.sendall(b"\x90\x03" + request[:2] + bytes([qos]))
-    size = len(publish_packet(0, 1))
-    block = (
-        b"".join(publish_packet(1, i) for i in range(1, _IDS + 1))
-        if qos
-        else publish_packet(0, 0) * (_FLOOD // size)
-    )
+    dialect.grant(peer, qos)
+    one = dialect.publish(0, 0)
+    block = b"".join(dialect.publish(1, i) for i in range(1, _IDS + 1)) if qos else one * (_FLOOD // len(one))
     view = memoryview(block)
     room = bytearray(_ROOM)
     peer.setblocking(False)
@@ -121,18 +107,17 @@ def flood(peer: socket.socket, qos: int) -> int:
                     at = 0
 
 
-def handshakes(peer: socket.socket) -> int:
+def handshakes(peer: socket.socket, dialect: Dialect) -> int:
     """Send QoS 2, two groups of _GROUP messages at a time, until the other end goes; the number of bytes read."""
-    request = read_packet(peer)
-    peer.sendall(b"\x90\x03" + request[:2] + b"\x02")
+    dialect.grant(peer, 2)
     groups = [range(i, i + _GROUP) for i in range(1, 4 * _GROUP, _GROUP)]
-    new = [b"".join(publish_packet(2, i) for i in group) for group in groups]
-    release = [b"".join(bytes([0x62, 2, 0, i]) for i in group) for group in groups]
+    new = [b"".join(dialect.publish(2, i) for i in group) for group in groups]
+    release = [b"".join(map(dialect.release, group)) for group in groups]
     peer.sendall(new[0] + new[1])
-    room = bytearray(8 * _GROUP)
+    room = bytearray(2 * _GROUP * dialect.answer_size)
     total = k = 0
     # The first two groups are answered with PUBREC alone, each later one together with an older one's PUBCOMP.
-    view = memoryview(room)[: 4 * _GROUP]
+    view = memoryview(room)[: _GROUP * dialect.answer_size]
     while True:
         n = peer.recv_into(view, 0, socket.MSG_WAITALL)
         total += n
@@ -144,11 +129,11 @@ def handshakes(peer: socket.socket) -> int:
             view = memoryview(room)
 
 
-KINDS: dict[str, Callable[[socket.socket], int]] = {
+KINDS: dict[str, Callable[[socket.socket, Dialect], int]] = {
     "sink": sink,
     "acks": acks,
-    "flood0": lambda peer: flood(peer, 0),
-    "flood1": lambda peer: flood(peer, 1),
+    "flood0": lambda peer, dialect: flood(peer, 0, dialect),
+    "flood1": lambda peer, dialect: flood(peer, 1, dialect),
     "handshakes": handshakes,
 }
 
@@ -162,16 +147,16 @@ def serve(kind: str) -> None:
         sys.stdin.read()
 
 
-def _serve_all(server: socket.socket, work: Callable[[socket.socket], int]) -> None:
+def _serve_all(server: socket.socket, work: Callable[[socket.socket, Dialect], int]) -> None:
     while True:
         peer, _ = server.accept()
         with peer:
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            read_packet(peer)
-            peer.sendall(b"\x20\x02\x00\x00")
             total = 0
             with contextlib.suppress(ConnectionError):
-                total = work(peer)
+                dialect = DIALECTS[read(peer, 1)[0]]
+                dialect.accept(peer)
+                total = work(peer, dialect)
             print(total, flush=True)
 
 

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from tools import mpy
+from tools.bench.dialects import FMQ, MQTT, Dialect
 from tools.toolchain import CACHE
 
 DEVICE = Path(__file__).with_name("device")
@@ -19,12 +20,15 @@ class Client:
     """One row: its module in ``device``, and what it was installed from.
 
     ``sources`` are top-level modules of the distribution and of what it needs; ours are in ``sdk`` and ``ports``.
+    ``broker`` is whom it speaks to where that is not a canned peer, ``dialect`` what.
     """
 
     label: str
     distribution: str = ""
     sources: Sequence[str] = ()
     is_floor: bool = False
+    broker: str = "mosquitto"
+    dialect: Dialect = MQTT
 
 
 CLIENTS: Mapping[str, Client] = {
@@ -33,6 +37,7 @@ CLIENTS: Mapping[str, Client] = {
     "floor_64k": Client("raw socket, reads of 64 KB", is_floor=True),
     "headwater": Client("headwater"),
     "headwater_copies": Client("headwater, handler copies"),
+    "fmq": Client("headwater, FMQ", broker="hub", dialect=FMQ),
     "chumicro": Client(
         "chumicro-mqtt",
         "chumicro-mqtt",
@@ -71,13 +76,16 @@ QUOTED = Quoted(
 
 @dataclass(frozen=True)
 class Task:
-    """One column: what is done, with whom (``Peers.port``), and by which clients beside the floor and ours."""
+    """One column: what is done, with whom, and by which clients beside the floor and ours.
+
+    ``canned`` is a canned peer (``canned.KINDS``); without one it is the client's ``broker``.
+    """
 
     key: str
     title: str
     task: str
     qos: int
-    peer: str
+    canned: str = ""
     window: int = 1
     others: Sequence[str] = ()
     is_queued: bool = False
@@ -87,14 +95,14 @@ _PEERS = ("chumicro", "aiomqttc", "minimqtt")
 _PIPELINE = ("chumicro", "aiomqttc")
 TASKS: Sequence[Task] = (
     Task("publish 0", "QoS 0", "publish", 0, "sink", 1, _PEERS),
-    Task("publish 1", "QoS 1, window 1", "publish", 1, "mosquitto", 1, _PEERS),
-    Task("publish 1 pipelined", "QoS 1, window 16", "publish", 1, "mosquitto", 16, _PIPELINE),
+    Task("publish 1", "QoS 1, window 1", "publish", 1, others=_PEERS),
+    Task("publish 1 pipelined", "QoS 1, window 16", "publish", 1, "", 16, _PIPELINE),
     Task("publish 1 canned", "QoS 1, window 16, canned peer", "publish", 1, "acks", 16, _PIPELINE),
-    Task("publish 2", "QoS 2, window 1", "publish", 2, "mosquitto"),
-    Task("publish 2 pipelined", "QoS 2, window 16", "publish", 2, "mosquitto", 16),
+    Task("publish 2", "QoS 2, window 1", "publish", 2),
+    Task("publish 2 pipelined", "QoS 2, window 16", "publish", 2, window=16),
     Task("receive 0", "QoS 0", "receive", 0, "flood0", 1, _PEERS),
     Task("receive 1", "QoS 1, canned peer", "receive", 1, "flood1", 1, _PEERS),
-    Task("receive 1 queued", "QoS 1, mosquitto", "receive", 1, "mosquitto", 1, _PEERS, is_queued=True),
+    Task("receive 1 queued", "QoS 1, mosquitto", "receive", 1, others=_PEERS, is_queued=True),
     Task("receive 2", "QoS 2, canned peer", "receive", 2, "handshakes"),
 )
 #: The columns of heap per message, and the task each is taken from.
@@ -110,7 +118,7 @@ HEAP_TASKS = {
 
 def clients_of(task: Task, wanted: Sequence[str]) -> list[str]:
     """The clients of ``wanted`` that take part in a task, the floor first: the others are compared with it."""
-    ours = ["floor", "headwater"]
+    ours = ["floor", "headwater", "fmq"]
     if task.task == "receive":
         ours += ["headwater_copies"]
         if task.qos < 2 and not task.is_queued:

@@ -1,21 +1,29 @@
-"""Whom the measured clients talk to: mosquitto, and the canned peers, on a processor of their own."""
+"""Whom the measured clients talk to: mosquitto, a hub, and the canned peers, on a processor of their own."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+from headwater.fmq.client import Client
 from tools.bench import canned
-from tools.broker import Mosquitto
+from tools.bench.dialects import MQTT, PAYLOAD, TOPIC
+from tools.bench.wires.ours import Dialer
+from tools.broker import BrokerError, Mosquitto
 from tools.toolchain import ROOT
 
 #: The client under measurement, as ``device/common.py`` names it: messages are kept for it.
 _CLIENT_ID = b"bench-device"
 _BATCH = 16
+_TURN_MS = 20
+_FLUSH_MS = 60000
 
 
 def _pin(pid: int, cpu: int) -> None:
@@ -23,8 +31,33 @@ def _pin(pid: int, cpu: int) -> None:
         os.sched_setaffinity(int(task.name), {cpu})
 
 
+@contextlib.contextmanager
+def _hub(folder: Path) -> Iterator[tuple[int, int]]:
+    """A hub in a process of its own, whose storage is on the disk: its port and its process id."""
+    words = [
+        sys.executable,
+        "-m",
+        "headwater_host",
+        "hub",
+        "--port",
+        "0",
+        "--storage",
+        str(folder / "hub.db"),
+    ]
+    with subprocess.Popen(words, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            said = process.stderr.readline()
+            found = re.search(r"listening on \S+, port (\d+)", said)
+            if not found:
+                raise BrokerError(f"the hub does not start: {said}{process.stderr.read()}")
+            yield int(found[1]), process.pid
+        finally:
+            process.terminate()
+
+
 class Peers:
-    """mosquitto and the canned peers, on a processor of their own, while the context lasts."""
+    """mosquitto, a hub and the canned peers, on a processor of their own, while the context lasts."""
 
     def __init__(self, cpu: int) -> None:
         self._cpu = cpu
@@ -39,6 +72,8 @@ class Peers:
             stack.enter_context(broker)
             _pin(broker.pid, self._cpu)
             self._ports["mosquitto"] = broker.port
+            self._ports["hub"], pid = stack.enter_context(_hub(Path(folder)))
+            _pin(pid, self._cpu)
             for kind in canned.KINDS:
                 port, process = stack.enter_context(canned.running(kind, ROOT))
                 _pin(process.pid, self._cpu)
@@ -60,26 +95,52 @@ class Peers:
         assert output is not None
         return int(output.readline())
 
-    def queue(self, qos: int, messages: int) -> None:
-        """Let mosquitto keep messages for the client, which is away."""
-        port = self._ports["mosquitto"]
-        _session(port, _CLIENT_ID, clean=True).close()
-        with _session(port, _CLIENT_ID, clean=False) as subscriber:
-            name = len(canned.TOPIC).to_bytes(2, "big") + canned.TOPIC
-            subscriber.sendall(bytes([0x82, len(name) + 3, 0, 1]) + name + bytes([qos]))
-            _expect(subscriber, bytes([0x90, 3, 0, 1, qos]))
-            subscriber.sendall(b"\xe0\x00")
-            while subscriber.recv(16):
-                pass
-        with _session(port, b"bench-host", clean=True) as publisher:
-            for _ in range(-(-messages // _BATCH)):
-                publisher.sendall(b"".join(canned.publish_packet(qos, i) for i in range(1, _BATCH + 1)))
-                if qos == 1:
-                    _expect_kind(publisher, 0x40, _BATCH)
-                else:
-                    _expect_kind(publisher, 0x50, _BATCH)
-                    publisher.sendall(b"".join(bytes([0x62, 2, 0, i]) for i in range(1, _BATCH + 1)))
-                    _expect_kind(publisher, 0x70, _BATCH)
+    def queue(self, kind: str, qos: int, messages: int) -> None:
+        """Let mosquitto, or the hub, keep messages for the client, which is away."""
+        {"mosquitto": _queue_mqtt, "hub": _queue_fmq}[kind](self._ports[kind], qos, messages)
+
+
+def _queue_fmq(port: int, qos: int, messages: int) -> None:
+    _fmq(port, _CLIENT_ID, clean=True).disconnect()
+    subscriber = _fmq(port, _CLIENT_ID, clean=False)
+    granted: list[int] = []
+    subscriber.on_answer = lambda _, code: granted.append(code)
+    subscriber.subscribe(TOPIC)
+    while not granted:
+        subscriber.wait(_TURN_MS)
+    subscriber.disconnect()
+    publisher = _fmq(port, b"bench-host", clean=True)
+    for _ in range(messages):
+        while publisher.publish(TOPIC, PAYLOAD, qos) < 0:
+            publisher.wait(_TURN_MS)
+    publisher.flush(_FLUSH_MS)
+    publisher.disconnect()
+
+
+def _fmq(port: int, name: bytes, clean: bool) -> Client:
+    client = Client(Dialer(port), name, clean=clean, slots=200, window=200, outbox_size=1 << 16)
+    client.connect()
+    return client
+
+
+def _queue_mqtt(port: int, qos: int, messages: int) -> None:
+    _session(port, _CLIENT_ID, clean=True).close()
+    with _session(port, _CLIENT_ID, clean=False) as subscriber:
+        name = len(TOPIC).to_bytes(2, "big") + TOPIC
+        subscriber.sendall(bytes([0x82, len(name) + 3, 0, 1]) + name + bytes([qos]))
+        _expect(subscriber, bytes([0x90, 3, 0, 1, qos]))
+        subscriber.sendall(b"\xe0\x00")
+        while subscriber.recv(16):
+            pass
+    with _session(port, b"bench-host", clean=True) as publisher:
+        for _ in range(-(-messages // _BATCH)):
+            publisher.sendall(b"".join(MQTT.publish(qos, i) for i in range(1, _BATCH + 1)))
+            if qos == 1:
+                _expect_kind(publisher, 0x40, _BATCH)
+            else:
+                _expect_kind(publisher, 0x50, _BATCH)
+                publisher.sendall(b"".join(bytes([0x62, 2, 0, i]) for i in range(1, _BATCH + 1)))
+                _expect_kind(publisher, 0x70, _BATCH)
 
 
 def _session(port: int, client_id: bytes, clean: bool) -> socket.socket:

@@ -7,10 +7,9 @@ class Bench(common.Base):
     """The handler gets the message where it lies in the receive buffer; ``bench_headwater_copies`` copies."""
 
     def connect(self, host, port, clean):
-        from headwater.client import Client
         from headwater_board.tcp import Tcp
 
-        self.client = client = Client(
+        self.client = client = self.face()(
             Tcp(host, port),
             common.CLIENT_ID.encode(),
             clean=clean,
@@ -18,9 +17,15 @@ class Bench(common.Base):
             tx_size=common.BUFFER,
             slots=self.window,
             window=self.window,
+            receive_window=20,
         )
         client.on_message = self.on_first
         client.connect()
+
+    def face(self):
+        from headwater.client import Client
+
+        return Client
 
     def on_first(self, message):
         """Keep the first messages for ``check``."""

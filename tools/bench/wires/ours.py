@@ -44,7 +44,9 @@ class _Transport:
         return None
 
 
-class _Dialer:
+class Dialer:
+    """To a port of this machine, for one of the core's clients."""
+
     def __init__(self, port: int) -> None:
         self._port = port
 
@@ -64,7 +66,7 @@ _ROOM: dict[str, Any] = {"keep_alive": 0, "outbox_size": 1 << 17, "tx_size": 1 <
 
 
 def _client(protocol: str, port: int, name: bytes) -> Client | FmqClient:
-    dialer = _Dialer(port)
+    dialer = Dialer(port)
     if protocol == "FMQ":
         return FmqClient(dialer, name, **_ROOM)
     if protocol == "MQTT 3.1.1":
