@@ -8,6 +8,7 @@ import pytest
 
 from tests.host.command import quick_bench
 from tools.bench import host, report
+from tools.bench.floods import CannedFlood, FloodError
 from tools.bench.hosts import sync
 from tools.bench.hosts.job import Clock, Incoming, Outgoing, packet, payload
 from tools.broker import Mosquitto
@@ -94,6 +95,20 @@ def test_a_client_that_fails_fails_the_run_with_its_words(
     monkeypatch.setattr(host, "CLIENTS", {"floor": host.Client("floor", qos=(3,))})
     with pytest.raises(host.ClientError, match=r"floor, pub Q3:(?s:.)*IndexError"):
         host.measure(EFFORT, (), lambda text: None)
+
+
+def test_a_client_that_leaves_before_it_has_all_or_never_comes_is_found_out() -> None:
+    with contextlib.closing(CannedFlood(0, 200_000)) as flood:
+        client = sync.join(flood.port, b"early")
+        sync.subscribe(client, 0)
+        sync.read(client, 100)
+        client.close()
+        with pytest.raises(FloodError, match="hung up"):
+            flood.start()
+    with contextlib.closing(CannedFlood(0, 1)) as flood:
+        sync.join(flood.port, b"silent").close()
+        with pytest.raises(FloodError, match="did not subscribe"):
+            flood.start()
 
 
 @pytest.mark.needs_mosquitto

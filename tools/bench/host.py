@@ -26,8 +26,9 @@ from typing import Any
 
 from tools import toolchain
 from tools.bench.board import machine
+from tools.bench.floods import BrokerFlood, CannedFlood, FloodError
 from tools.bench.hosts import sync
-from tools.bench.hosts.job import SIZE, Job, packet
+from tools.bench.hosts.job import SIZE, Job
 from tools.bench.report import Table
 from tools.broker import Mosquitto
 from tools.toolchain import CACHE, ROOT
@@ -68,6 +69,7 @@ class Task:
     title: str
     task: str
     qos: int
+    canned: bool = False
 
     def done_by(self, name: str) -> bool:
         """Whether a client takes part."""
@@ -80,6 +82,8 @@ TASKS: Sequence[Task] = (
     Task("publish 2", "pub Q2", "publish", 2),
     Task("receive 0", "rx Q0", "receive", 0),
     Task("receive 1", "rx Q1", "receive", 1),
+    Task("receive 0 canned", "rx Q0, canned peer", "receive", 0, canned=True),
+    Task("receive 1 canned", "rx Q1, canned peer", "receive", 1, canned=True),
 )
 
 
@@ -151,33 +155,6 @@ def installed(client: Client) -> str:
     return next((distribution.version for distribution in found), "")
 
 
-class Flood:
-    """A publisher that is connected, with its messages made beforehand; ``start`` sends them."""
-
-    def __init__(self, port: int, qos: int, messages: int) -> None:
-        self._socket = sync.join(port, b"bench-flood")
-        self._block = b"".join(packet(qos, i) for i in range(messages))
-        self._acknowledgements = 4 * messages if qos else 0
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def start(self) -> None:
-        """Publish as fast as the broker takes it; at QoS 1 until all is acknowledged."""
-        publisher = self._socket
-        block = memoryview(self._block)
-        left = self._acknowledgements
-        publisher.setblocking(False)
-        while block or left:
-            readable, writable, _ = select.select([publisher], [publisher] if block else [], [], _TIMEOUT_S)
-            if not readable and not writable:
-                raise ClientError("the broker takes no more")
-            if readable:
-                left -= len(sync.some(publisher))
-            if writable:
-                block = block[publisher.send(block[: 1 << 16]) :]
-
-
 class _Run:
     def __init__(self, effort: Effort, port: int, counter: Counter, cpu: int) -> None:
         self.effort = effort
@@ -188,8 +165,26 @@ class _Run:
 
     def measure(self, name: str, task: Task) -> dict[str, Any]:
         """Do one task with one client; what it claims is held against what the broker counts."""
+        with contextlib.ExitStack() as stack:
+            flood = None
+            if task.task == "receive":
+                work = task.qos, self.effort.messages
+                flood = stack.enter_context(
+                    contextlib.closing(CannedFlood(*work) if task.canned else BrokerFlood(self.port, *work))
+                )
+            result = self._result(name, task, flood)
+        if not task.canned:
+            self.published += result["messages"]
+        try:
+            self.counter.expect(self.published)
+        except ClientError as error:
+            raise ClientError(f"{name}, {task.title}: {error}") from None
+        return result
+
+    def _result(self, name: str, task: Task, flood: BrokerFlood | CannedFlood | None) -> dict[str, Any]:
         effort = self.effort
-        job = Job(name, task.task, task.qos, self.port, effort.ms, effort.messages, self.cpu)
+        port = flood.port if flood else self.port
+        job = Job(name, task.task, task.qos, port, effort.ms, effort.messages, self.cpu)
         process = subprocess.Popen(
             [sys.executable, "-m", "tools.bench.hosts", json.dumps(asdict(job))],
             cwd=ROOT,
@@ -199,23 +194,14 @@ class _Run:
         )
         assert process.stdout is not None
         try:
-            if task.task == "receive":
-                with contextlib.closing(Flood(self.port, task.qos, effort.messages)) as flood:
-                    if process.stdout.readline() == "ready\n":
-                        flood.start()
-                        self.published += effort.messages
+            if flood and process.stdout.readline() == "ready\n":
+                flood.start()
             output, problems = process.communicate(timeout=_TIMEOUT_S)
             result: dict[str, Any] = json.loads(output.removeprefix("ready\n"))
-        except (subprocess.TimeoutExpired, ValueError) as error:
+        except (subprocess.TimeoutExpired, ValueError, FloodError) as error:
             process.kill()
             output, problems = process.communicate()
             raise ClientError(f"{name}, {task.title}:\n{output}{problems}{error}") from None
-        if task.task == "publish":
-            self.published += result["messages"]
-        try:
-            self.counter.expect(self.published)
-        except ClientError as error:
-            raise ClientError(f"{name}, {task.title}: {error}") from None
         return result
 
 
