@@ -33,6 +33,7 @@ class Client:
 
 CLIENTS: Mapping[str, Client] = {
     "floor": Client("raw socket (floor)", is_floor=True),
+    "floor_whole": Client("raw socket, one read a packet", is_floor=True),
     "floor_512": Client("raw socket, reads of 512 bytes", is_floor=True),
     "floor_64k": Client("raw socket, reads of 64 KB", is_floor=True),
     "headwater": Client("headwater"),
@@ -70,7 +71,7 @@ QUOTED = Quoted(
     mpy=2364,
     heap=4800,
     heap_per_message={"publish 0": 128, "publish 1": 320, "receive 0": 320, "receive 1": 448},
-    ratio={"publish 0": 0.17, "receive 0": 0.09},
+    ratio={"publish 0 broker": 0.17, "receive 0": 0.09},
 )
 
 
@@ -94,13 +95,14 @@ class Task:
 _PEERS = ("chumicro", "aiomqttc", "minimqtt")
 _PIPELINE = ("chumicro", "aiomqttc")
 TASKS: Sequence[Task] = (
-    Task("publish 0", "QoS 0", "publish", 0, "sink", 1, _PEERS),
+    Task("publish 0", "QoS 0, canned peer", "publish", 0, "sink", 1, _PEERS),
+    Task("publish 0 broker", "QoS 0, mosquitto", "publish", 0, others=_PEERS),
     Task("publish 1", "QoS 1, window 1", "publish", 1, others=_PEERS),
     Task("publish 1 pipelined", "QoS 1, window 16", "publish", 1, "", 16, _PIPELINE),
     Task("publish 1 canned", "QoS 1, window 16, canned peer", "publish", 1, "acks", 16, _PIPELINE),
     Task("publish 2", "QoS 2, window 1", "publish", 2),
     Task("publish 2 pipelined", "QoS 2, window 16", "publish", 2, window=16),
-    Task("receive 0", "QoS 0", "receive", 0, "flood0", 1, _PEERS),
+    Task("receive 0", "QoS 0, canned peer", "receive", 0, "flood0", 1, _PEERS),
     Task("receive 1", "QoS 1, canned peer", "receive", 1, "flood1", 1, _PEERS),
     Task("receive 1 queued", "QoS 1, mosquitto", "receive", 1, others=_PEERS, is_queued=True),
     Task("receive 2", "QoS 2, canned peer", "receive", 2, "handshakes"),
@@ -123,6 +125,8 @@ def clients_of(task: Task, wanted: Sequence[str]) -> list[str]:
         ours += ["headwater_copies"]
         if task.qos < 2 and not task.is_queued:
             ours += ["floor_512", "floor_64k"]
+        if task.qos == 0:
+            ours += ["floor_whole"]
     return [name for name in [*ours, *task.others] if name == "floor" or name in wanted]
 
 
