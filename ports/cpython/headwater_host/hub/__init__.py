@@ -13,6 +13,8 @@
 ``pushing``      PUBLISH to subscribers
 ``consuming``    consumer groups: who has which queue, what is open
 ``consumers``    CONSUME
+``calls``        RPC: who calls, who serves, what is under way
+``listing``      what the hub answers itself when it is called: which topics there are
 ``wanted``       which messages a subscription gets
 ``frames``       the frames that the hub sends
 ``scrape``       metrics over HTTP

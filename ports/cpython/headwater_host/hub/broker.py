@@ -12,6 +12,7 @@ from headwater.fmq.decode import Frame
 from headwater_host.hub import consumers, frames, login, publishing, subscribing
 from headwater_host.hub.access import Access, Address, covers
 from headwater_host.hub.broadcast import Broadcast
+from headwater_host.hub.calls import Calls
 from headwater_host.hub.clients import Client
 from headwater_host.hub.config import HubConfig
 from headwater_host.hub.consuming import Consuming
@@ -54,8 +55,8 @@ def _on_answer(broker: "Broker", connection: "Connection", f: Frame, ident: byte
         connection.close()
         return
     known = client.pusher is not None and client.pusher.on_answer(kind, ident, code)
-    if kind == spec.ACK and not known:
-        consumers.on_ack(client, ident, code)
+    if kind == spec.ACK and not known and not consumers.on_ack(client, ident, code):
+        broker.calls.on_ack(client, f, ident)
     elif kind == spec.PUBREC:
         # Behind the disk: once the client forgets the id, so that it would take the message anew, the hub must know.
         broker.store.after(partial(connection.send, frames.bare(spec.PUBREL, ident)))
@@ -105,6 +106,7 @@ class Broker:
         self.tasks: set[asyncio.Task[None]] = set()
         self.consuming = Consuming(self)
         self.broadcast = Broadcast()
+        self.calls = Calls(self)
         self.topics = publishing.Topics(self)
         self.voice = publishing.Voice(self)
         self._ticker = self.loop.call_later(TICK, self._tick)
@@ -195,6 +197,7 @@ class Broker:
     def lost(self, client: Client) -> None:
         """A client has no connection any more."""
         consumers.lost(client)
+        self.calls.lost(client)
         if client.pusher is not None:
             client.pusher.lost()
 
@@ -202,6 +205,7 @@ class Broker:
         """A client can be sent more."""
         for consumer in client.consumers.values():
             self.consuming.wake(consumer)
+        self.calls.go_on(client)
         if client.pusher is not None:
             client.pusher.go_on()
 
@@ -209,12 +213,14 @@ class Broker:
 
     def topic_made(self, name: str) -> None:
         """A topic is there, or has more queues."""
+        self.calls.listing.add(name)
         for group in self.consuming.groups.values():
             if any(covers(pattern, name) for member in group.members for pattern in member.patterns()):
                 self.consuming.spread(group)
 
     def topic_gone(self, name: str) -> None:
         """A topic is about to be forgotten."""
+        self.calls.listing.remove(name)
         consumers.topic_gone(self, name)
         self.consuming.topic_gone(name)
 
@@ -239,6 +245,7 @@ class Broker:
         for connection in list(self.connections):
             self._look(connection, now)
         self.consuming.overdue(now)
+        self.calls.overdue(now)
         while self.away and next(iter(self.away.values())) <= now:
             self.end(self.clients[next(iter(self.away))])
         if now - self._trimmed >= _TRIM and not self.store.trim(time.time_ns()):

@@ -9,6 +9,7 @@ from headwater_host.hub.storage import Subscription
 from headwater_host.hub.wanted import Wanted
 
 if TYPE_CHECKING:
+    from headwater_host.hub.calls import Call, Responder
     from headwater_host.hub.connection import Connection
     from headwater_host.hub.consumers import Consumer
     from headwater_host.hub.consuming import Lane
@@ -50,6 +51,9 @@ class Client:
     #: What was handed to its consumers and is not acknowledged, by message id: it may be in several groups.
     open: "dict[bytes, deque[tuple[Lane, int]]]" = field(default_factory=dict)
     pusher: "Pusher | None" = None
+    #: Its own calls, by their ids; and what it is to those of others.
+    calls: "dict[bytes, Call]" = field(default_factory=dict)
+    responder: "Responder | None" = None
 
     def number(self, serial: int) -> int:
         """What the client calls a subscription."""

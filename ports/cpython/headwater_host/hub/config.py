@@ -77,6 +77,9 @@ class ClientLimits:
     #: How long CONSUME with ONCE waits for a message, and a caller for its responder.
     once: float = 30.0
     rpc: float = 30.0
+    #: Calls under way: of one caller, and at one responder; and in all.
+    calls: int = 1_000
+    all_calls: int = 100_000
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,11 @@ class Connection(asyncio.Protocol):
         """Whether it may be sent what can wait."""
         return self.stuck is None and self.closed is None
 
+    @property
+    def unread(self) -> int:
+        """Bytes that were written and that it has not taken."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     def send(self, data: bytes) -> None:
         """Send a frame, at the end of the event loop's turn; nothing when the connection is closed."""
         if self.closed is not None:

@@ -10,6 +10,7 @@ from headwater_host.hub import frames
 from headwater_host.hub.clients import Client, Subscribed
 from headwater_host.hub.consuming import Lane, Member, Opening
 from headwater_host.hub.errors import (
+    IDENTIFIER_IN_USE,
     NO_MATCH,
     QUOTA_EXCEEDED,
     TAKEN_OVER,
@@ -118,6 +119,8 @@ class Consumer(Member):
 
 def on_consume(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
     """CONSUME."""
+    if connection.client is not None and ident in connection.client.consumers:
+        raise RefusedError(IDENTIFIER_IN_USE, "there is a CONSUME with this id")
     if f.head & spec.ONCE:
         _on_once(broker, connection, f, ident)
         return
@@ -148,7 +151,8 @@ def _on_once(broker: "Broker", connection: "Connection", f: Frame, ident: bytes)
     wish = read_subscription(broker, f)
     broker.access.check("CONSUME", wish.topic, connection.user, connection.peer)
     if not wish.group:
-        raise RefusedError(NO_MATCH, "there is no responder, and no group to take a message for")
+        broker.calls.call(connection, f, ident, wish)
+        return
     if len(client.consumers) >= broker.config.clients.subscriptions:
         raise RefusedError(QUOTA_EXCEEDED, f"{len(client.consumers)} are waiting already")
     have_topic(broker, wish.topic)

@@ -105,6 +105,7 @@ def _accept(
         connection.send(frames.accepted(ident, client.process, present, time.time_ns()))
         if connection.closed is None:
             connection.ready = True
+            broker.calls.back(client)
             if client.pusher is not None:
                 client.pusher.resume()
             connection.release()

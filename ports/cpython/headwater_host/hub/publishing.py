@@ -10,6 +10,7 @@ from headwater_host.fmq.hashes import hash_of
 from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import decode_at, encode
 from headwater_host.hub import frames
+from headwater_host.hub.calls import REPLY
 from headwater_host.hub.clients import Will
 from headwater_host.hub.errors import TOPIC_NAME_INVALID, RefusedError
 from headwater_host.hub.topics import check_topic
@@ -115,14 +116,16 @@ def on_publish(broker: "Broker", connection: "Connection", f: Frame, ident: byte
     else:
         topic = broker.topics.name(decode_at(bytes(buf), f.at[0], f.end)[0])
     broker.access.check("PUBLISH", topic, connection.user, connection.peer)
-    store = broker.store
+    store, qos = broker.store, f.qos()
     if topic not in store.topics:
+        if topic == REPLY:
+            broker.calls.on_reply(connection, f, ident)
+            return
         _check_ours(topic)
         broker.topics.have(topic)
     elif topic.startswith(_OWN):
         _check_ours(topic)
     tags = () if buf[f.tags_at] == _NO_TAGS else tuple(decode_at(bytes(buf), f.tags_at, f.end)[0])
-    qos = f.qos()
     payload = bytes(buf[f.payload_at : f.end])
     store.publish(
         topic,

@@ -30,6 +30,7 @@ def on_subscribe(broker: "Broker", connection: "Connection", f: Frame, ident: by
     have_topic(broker, wish.topic)
     subscription = replace(wish, serial=serial)
     subscribed = Subscribed(subscription, wanted, client.number(serial))
+    broker.calls.serve(client, subscribed)
     if client.kept:
         broker.store.sessions.subscribe(client.name, subscription)
     for consumer in client.consumers.values():
@@ -78,6 +79,7 @@ def on_unsubscribe(broker: "Broker", connection: "Connection", f: Frame, ident: 
     if client.kept:
         broker.store.sessions.unsubscribe(client.name, subscription.serial)
     consumers.end_consumers(client, subscribed.number, 0)
+    broker.calls.leave(client, subscribed)
     if client.pusher is not None:
         client.pusher.end(subscribed)
     broker.store.after(partial(connection.send, frames.ack(ident)))
