@@ -1,0 +1,114 @@
+"""RPC over a real hub: the core's client in both roles, on CPython and on MicroPython."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.fmq.client import Client
+from headwater.fmq.decode import Frame
+from headwater_host.hub.service import Hub
+from tests.host.hub_client import ClientLimits, Peer, config, until, with_hub
+from tests.host.test_hub_rpc import asked, call, reply, serving
+from tests.interop.dialer import SocketDialer
+from tests.interop.test_fmq_hub import port, wait_for
+from tools import mpy
+from tools.runtimes import run_unix
+
+BOARD = Path(__file__).parent / "device" / "fmq_rpc.py"
+
+
+async def on_board(hub: Hub, *words: object) -> str:
+    """What the board's program prints."""
+    path = [mpy.compiled(mpy.SDK), mpy.compiled(mpy.BOARD_PORT)]
+    done = await asyncio.to_thread(run_unix, BOARD, str(port(hub)), *map(str, words), path=path, timeout=100)
+    return str(done.stdout).strip()
+
+
+def is_served(hub: Hub, topic: str) -> bool:
+    return any(
+        subscribed.subscription.topic == f"$rpc/{topic}"
+        for connection in hub.broker.connections
+        if connection.client is not None
+        for subscribed in connection.client.subscriptions.values()
+    )
+
+
+def test_the_cores_client_calls_and_serves(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path, clients=ClientLimits(rpc=0.2)))
+    async def test(hub: Hub) -> None:
+        def work() -> None:
+            caller, responder = Client(SocketDialer(port(hub))), Client(SocketDialer(port(hub)))
+            later: list[bytes] = []
+            answers: list[Any] = []
+            refused: list[tuple[int, int]] = []
+
+            def on_call(f: Frame) -> None:
+                if f.payload_bytes() == b"later":
+                    later.append(bytes(f.buf[f.id_at : f.id_end]))
+                else:
+                    assert responder.reply(f, f.topic_bytes() + b" " + f.payload_bytes()) == 0
+
+            responder.session.on_call = on_call
+            responder.session.on_refused = lambda n, code: refused.append((n, code))
+            caller.session.on_result = lambda n, f: answers.append((n, f.payload_bytes()))
+            caller.on_answer = lambda n, code: answers.append((n, code))
+            granted: list[int] = []
+            responder.on_answer = lambda n, code: granted.append(code)
+            for client in (caller, responder):
+                client.connect()
+            nobody = caller.call(b"echo", b"x")
+            wait_for(caller, lambda: answers == [(nobody, 0x10)])
+            responder.subscribe(b"$rpc/echo")
+            wait_for(responder, lambda: granted == [0])
+
+            def answered(number: int) -> Any:
+                def both() -> bool:
+                    assert responder.poll() == 0
+                    return len(answers) == 1
+
+                answers.clear()
+                wait_for(caller, both)
+                assert answers[0][0] == number
+                return answers[0][1]
+
+            assert answered(caller.call(b"echo", b"hi")) == b"$rpc/echo hi"
+            assert answered(caller.call(b"echo")) == b"$rpc/echo "
+            assert answered(caller.call(b"echo", b"later")) == 0x83
+            assert responder.reply(later[0], b"too late") == 0
+            wait_for(responder, lambda: refused == [(0, 0x10)])
+            assert answered(caller.call(b"echo", b"again")) == b"$rpc/echo again"
+            assert caller.session.strays == responder.session.strays == 0
+            for client in (caller, responder):
+                client.disconnect()
+
+        await asyncio.to_thread(work)
+
+
+@pytest.mark.needs_micropython
+def test_a_board_serves_a_caller_on_a_host_and_one_on_a_board(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        board = asyncio.ensure_future(on_board(hub, "serve", "double", 4))
+        await until(lambda: is_served(hub, "double"))
+        caller = await Peer.login(hub)
+        for arguments in (b"\x00\xff", b""):
+            ident = call(caller, "double", arguments)
+            got = await caller.next()
+            assert (got.correlation, got.payload) == (ident, arguments * 2), got
+        assert await on_board(hub, "call", "double", "ab", "x" * 100) == str([b"abab", b"x" * 200])
+        assert await board == str([b"\x00\xff", b"", b"ab", b"x" * 100])
+
+
+@pytest.mark.needs_micropython
+def test_a_board_calls_a_host(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        responder = await serving(hub, "sum")
+        board = asyncio.ensure_future(on_board(hub, "call", "sum", "1+2", "3+4"))
+        for sum_ in (b"3", b"7"):
+            reply(responder, (await asked(responder)).id, sum_)
+        assert await board == "[b'3', b'7']"
+        assert await on_board(hub, "call", "nobody", "x") == str([(0x10, b"nobody serves 'nobody'")])
+        responder.abort()
