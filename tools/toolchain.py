@@ -81,6 +81,11 @@ TOOLS = {
         _rabbitmq,
         "apt-get install rabbitmq-server (its service is not needed: systemctl disable --now rabbitmq-server)",
     ),
+    "redis": Tool(
+        "what the hub's benchmark stands beside",
+        lambda: _on_path("redis-server"),
+        "apt-get install redis-server (its service is not needed: systemctl disable --now redis-server)",
+    ),
     "atheris": Tool(
         "a coverage-guided fuzzer",
         lambda: _module("atheris"),

@@ -13,8 +13,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from tools.bench import board, host, report
+from tools.bench import board, host, hub, report
 from tools.bench.clients import CLIENTS
+from tools.bench.hubs import servers
 from tools.bench.report import Table
 from tools.broker import BrokerError
 
@@ -47,6 +48,12 @@ def _host(options: argparse.Namespace) -> tuple[object, list[Table]]:
     return asdict(figures), host.tables(figures)
 
 
+def _hub(options: argparse.Namespace) -> tuple[object, list[Table]]:
+    effort = hub.QUICK if options.quick else hub.Effort()
+    figures = hub.measure(effort, _wanted(options, servers.ROWS), _say)
+    return asdict(figures), hub.tables(figures)
+
+
 def _module(name: str) -> tuple[object, list[Table]]:
     module = importlib.import_module(MODULES[name])
     rows = [dict(row) for row in module.run()]
@@ -56,8 +63,8 @@ def _module(name: str) -> tuple[object, list[Table]]:
     return rows, [Table(title, columns, list(cells))]
 
 
-#: Benchmarks of MQTT clients, which take options.
-WITH_CLIENTS = {"board": _board, "host": _host}
+#: Benchmarks with clients, which take options.
+WITH_CLIENTS = {"board": _board, "host": _host, "hub": _hub}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--client",
         action="append",
         dest="clients",
-        choices=list(dict.fromkeys([*CLIENTS, *host.CLIENTS])),
-        help="of the MQTT clients only this one; may be given again",
+        choices=list(dict.fromkeys([*CLIENTS, *host.CLIENTS, *servers.ROWS])),
+        help="of the clients, or of the rows of hub, only this one; may be given again",
     )
     options = parser.parse_args(arguments)
     for name in options.names:
@@ -89,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             measure = WITH_CLIENTS.get(name)
             figures, tables = measure(options) if measure else _module(name)
-        except (FileNotFoundError, BrokerError, board.DeviceError, host.ClientError) as error:
+        except (FileNotFoundError, BrokerError, board.DeviceError, host.ClientError, hub.HubError) as error:
             _say(f"{name}: {error}")
             return 1
         results[name] = figures

@@ -333,13 +333,14 @@ def wait(event: threading.Event) -> None:
         raise TimeoutError("the broker did not answer")
 
 
-def join(port: int, client_id: bytes) -> socket.socket:
+def join(port: int, client_id: bytes, *, clean: bool = True) -> socket.socket:
     """A socket that the broker has accepted as ``client_id``."""
     connection = socket.create_connection((HOST, port), timeout=_TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    body = b"\x00\x04MQTT\x04\x02\x00\x00" + len(client_id).to_bytes(2, "big") + client_id
+    body = b"\x00\x04MQTT\x04%c\x00\x00" % (clean << 1) + len(client_id).to_bytes(2, "big") + client_id
     connection.sendall(bytes((0x10, len(body))) + body)
-    if read(connection, 4) != b"\x20\x02\x00\x00":
+    answer = read(connection, 4)
+    if answer[:2] != b"\x20\x02" or answer[3]:
         raise ConnectionError("the broker did not accept the connection")
     return connection
 

@@ -1,0 +1,141 @@
+"""The servers, each with its durable setting: docs/benchmarks.md says what each setting promises."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from tools import toolchain
+from tools.bench.hubs.wires import RECEIVE_WINDOW, Fmq, FmqGroup, Mqtt, Redis, Wire
+from tools.broker import HOST, Amqtt, Broker, BrokerError, Mosquitto
+from tools.rabbitmq import RabbitMq
+
+
+class HeadwaterHub(Broker):
+    """The hub, as ``headwater hub`` starts it."""
+
+    name = "headwater hub"
+
+    def command(self) -> list[str]:
+        storage = str(self.directory / "hub.db")
+        return [sys.executable, "-m", "headwater_host", "hub", "--port", str(self.port), "--storage", storage]
+
+
+class RedisServer(Broker):
+    """Debian's redis-server: the append-only file synced before each answer, and no snapshots."""
+
+    name = "redis-server"
+
+    def __init__(self, directory: Path, port: int | None = None) -> None:
+        """Raises BrokerError when it is not installed."""
+        super().__init__(directory, port)
+        self._program = _program("redis")
+
+    def command(self) -> list[str]:
+        settings = {
+            "port": self.port,
+            "bind": HOST,
+            "dir": self.directory.resolve(),
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "save": "",
+        }
+        return [
+            self._program,
+            *(text for name, value in settings.items() for text in (f"--{name}", str(value))),
+        ]
+
+
+def _program(name: str) -> str:
+    program = toolchain.find(name)
+    if program is None:
+        raise BrokerError(f"{name} is not installed: {toolchain.TOOLS[name].get}")
+    return str(program)
+
+
+def _mosquitto(folder: Path) -> Broker:
+    settings: dict[str, object] = {
+        "persistence": "true",
+        "persistence_location": f"{folder.resolve()}/",
+        "max_inflight_messages": RECEIVE_WINDOW,
+        "log_type": "error",
+    }
+    return Mosquitto(folder, settings=settings)
+
+
+def _rabbitmq(folder: Path) -> Broker:
+    settings = {"mqtt.prefetch": RECEIVE_WINDOW, "log.console.level": "error"}
+    return RabbitMq(folder, settings=settings)
+
+
+def _said(command: Sequence[str], pattern: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = re.search(pattern, done.stdout)
+    return found[1] if found else "?"
+
+
+def _debian(package: str) -> str:
+    return _said(["dpkg-query", "-W", "-f", "${Version}", package], r"(?:\d+:)?([\d.]+)")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A process that is measured, and its version; ``slow``: it takes too long to start for each measurement."""
+
+    start: Callable[[Path], Broker]
+    version: Callable[[], str] = lambda: ""
+    slow: bool = False
+
+
+SERVERS = {
+    "headwater": Server(HeadwaterHub),
+    "amqtt": Server(Amqtt, lambda: metadata.version("amqtt")),
+    "mosquitto": Server(_mosquitto, lambda: _said([_program("mosquitto"), "-h"], r"version (\S+)")),
+    "rabbitmq": Server(_rabbitmq, lambda: _debian("rabbitmq-server"), slow=True),
+    "redis": Server(RedisServer, lambda: _said([_program("redis"), "--version"], r"v=(\S+)")),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the tables: a server, spoken to in one way, at these QoS."""
+
+    label: str
+    server: str
+    wire: type[Wire]
+    qos: Sequence[int] = (0, 1, 2)
+
+
+ROWS = {
+    "headwater": Row("headwater hub", "headwater", Fmq),
+    "group": Row("headwater hub, consumer group", "headwater", FmqGroup),
+    "amqtt": Row("amqtt (in memory)", "amqtt", Mqtt),
+    "mosquitto": Row("mosquitto", "mosquitto", Mqtt),
+    "rabbitmq": Row("RabbitMQ, MQTT", "rabbitmq", Mqtt, (0, 1)),
+    "redis": Row("Redis Streams", "redis", Redis, (1,)),
+}
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process and its threads have used."""
+    used = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        used += int((task / "schedstat").read_text().split()[0])
+    return used / 1e9
+
+
+def syncs_per_second(folder: Path, count: int = 200) -> float:
+    """How often in a second this disk takes 4 KiB so that they stay."""
+    with (folder / "sync").open("wb", buffering=0) as file:
+        began = time.perf_counter()
+        for _ in range(count):
+            file.write(bytes(4096))
+            os.fdatasync(file.fileno())
+        return count / (time.perf_counter() - began)
