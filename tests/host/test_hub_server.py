@@ -1,6 +1,7 @@
 """The hub over real sockets: who may come in, topics, and publishing."""
 
 import asyncio
+import shutil
 import time
 from ipaddress import ip_network
 from pathlib import Path

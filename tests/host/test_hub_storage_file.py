@@ -30,6 +30,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.sessions.save("client", {"user": "me"})
         store.sessions.subscribe("client", Subscription(1, "t"))
         store.sessions.hold("client", "received", ident(3))
+        store.sessions.keep_will(1, {"topic": "t"})
 
     with_store(path)(fill)
     return path
@@ -101,6 +102,7 @@ def overwrite(at: float, what: bytes) -> Callable[[Path], None]:
         (statement("UPDATE sessions SET body = x'5b'"), "a row of sessions is not what"),
         (statement("UPDATE subscriptions SET serial = 9"), "a row of subscriptions is not what"),
         (statement("UPDATE handshakes SET id = '00'"), "a row of handshakes is not what"),
+        (statement("UPDATE wills SET body = '{}'"), "a row of wills is not what"),
         (statement("UPDATE retained SET payload = x'00'"), "a retained message is not what was written"),
         (statement("DELETE FROM retained", "DELETE FROM topics"), "do not fit together"),
         (statement("UPDATE messages SET queue = 5 WHERE seq = 50"), "do not fit together"),

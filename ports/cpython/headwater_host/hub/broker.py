@@ -13,7 +13,7 @@ from headwater_host.hub import consumers, frames, login, publishing, subscribing
 from headwater_host.hub.access import Access, Address, covers
 from headwater_host.hub.broadcast import Broadcast
 from headwater_host.hub.calls import Calls
-from headwater_host.hub.clients import Client
+from headwater_host.hub.clients import Client, Will
 from headwater_host.hub.config import HubConfig
 from headwater_host.hub.consuming import Consuming
 from headwater_host.hub.errors import (
@@ -51,7 +51,7 @@ def _on_answer(broker: "Broker", connection: "Connection", f: Frame, ident: byte
     code = f.code if kind == spec.ACK else 0
     if kind == spec.ACK and ident == connection.auth_id:
         # The client's word of farewell.
-        client.will = None
+        broker.keep_will(client, None)
         connection.close()
         return
     known = client.pusher is not None and client.pusher.on_answer(kind, ident, code)
@@ -118,6 +118,9 @@ class Broker:
             self.clients[client.name] = client
             subscribing.restore(self, client, session.subscriptions)
             self._leave(client)
+        for process, will in store.sessions.wills.items():
+            # Connected when the hub was killed: nobody has said goodbye.
+            self._publish_will(process, Will.restored(will))
         store.on_commit = self._stored
 
     # -- connections -------------------------------------------------------------------------------------------------
@@ -138,12 +141,9 @@ class Broker:
             return
         client.connection = None
         self.lost(client)
-        will, client.will = client.will, None
-        if will is not None:
-            try:
-                self.voice.publish(will)
-            except RefusedError as error:
-                _logger.warning("the will of %r is not published: %s", client.name, error)
+        if client.will is not None:
+            self._publish_will(client.process, client.will)
+            client.will = None
         if client.kept:
             self._leave(client)
         else:
@@ -180,6 +180,22 @@ class Broker:
                 (connection.hold if paused else connection.release)()
 
     # -- clients -----------------------------------------------------------------------------------------------------
+
+    def keep_will(self, client: Client, will: Will | None) -> None:
+        """What is published when the client vanishes, or the hub. It is on the disk when AUTH is answered."""
+        if will is not None:
+            self.store.sessions.keep_will(client.process, will.kept())
+        elif client.will is not None:
+            self.store.sessions.forget_will(client.process)
+        client.will = will
+
+    def _publish_will(self, process: int, will: Will) -> None:
+        # One transaction: it is published once.
+        self.store.sessions.forget_will(process)
+        try:
+            self.voice.publish(will)
+        except RefusedError as error:
+            _logger.warning("a will is not published in %r: %s", will.topic, error)
 
     def _leave(self, client: Client) -> None:
         self.away[client.name] = self.loop.time() + self.config.clients.session
@@ -273,7 +289,5 @@ class Broker:
         for task in self.tasks:
             task.cancel()
         for connection in list(self.connections):
-            if connection.closed is None and connection.client is not None:
-                connection.client.will = None
             connection.close(SHUTTING_DOWN)
         self.users.close()

@@ -1,8 +1,9 @@
 """What the hub knows of a client while it is connected, and, if its session is kept, while it is not."""
 
+import base64
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headwater_host.hub.errors import NO_SUBSCRIPTION, RefusedError
 from headwater_host.hub.storage import Subscription
@@ -23,6 +24,15 @@ class Will(NamedTuple):
     qos: int
     retain: bool
     payload: bytes
+
+    def kept(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return self._asdict() | {"payload": base64.b64encode(self.payload).decode()}
+
+    @classmethod
+    def restored(cls, kept: dict[str, Any]) -> "Will":
+        """What ``kept`` made of it."""
+        return cls(**kept | {"payload": base64.b64decode(kept["payload"])})
 
 
 class Subscribed(NamedTuple):

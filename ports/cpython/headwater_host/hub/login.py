@@ -91,7 +91,7 @@ def _accept(
         will = Will(request.topic, request.qos, request.retain, payload)
     client, present = _client(broker, request)
     client.connection = connection
-    client.will = will
+    broker.keep_will(client, will)
     connection.client = client
     connection.user = user
     connection.patience = request.keep_alive * _PATIENCE

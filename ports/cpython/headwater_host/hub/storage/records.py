@@ -23,6 +23,7 @@ CREATE TABLE sessions (client TEXT PRIMARY KEY, body TEXT, crc INTEGER) WITHOUT 
 CREATE TABLE subscriptions (client TEXT, serial INTEGER, body TEXT, crc INTEGER, PRIMARY KEY (client, serial))
     WITHOUT ROWID;
 CREATE TABLE handshakes (client TEXT, side TEXT, id TEXT, crc INTEGER, PRIMARY KEY (client, side, id)) WITHOUT ROWID;
+CREATE TABLE wills (process INTEGER PRIMARY KEY, body TEXT, crc INTEGER);
 """
 
 #: What each kind of change does to the file. Its values are ?1, ?2 and so on; where a row is written they are its
@@ -40,6 +41,8 @@ STATEMENTS = {
     "subscribe": ("INSERT OR REPLACE INTO subscriptions VALUES (?1, ?2, ?3, ?4)",),
     "unsubscribe": ("DELETE FROM subscriptions WHERE client = ?1 AND serial = ?2",),
     "hold": ("INSERT OR REPLACE INTO handshakes VALUES (?1, ?2, ?3, ?4)",),
+    "will": ("INSERT OR REPLACE INTO wills VALUES (?1, ?2, ?3)",),
+    "unwill": ("DELETE FROM wills WHERE process = ?1",),
     "release": ("DELETE FROM handshakes WHERE client = ?1 AND side = ?2 AND id = ?3",),
 }  # fmt: skip
 #: Kinds that write a row, and so a checksum.

@@ -17,6 +17,7 @@ TABLES = {
     "session": ("sessions", (1,)),
     "subscribe": ("subscriptions", (2,)),
     "hold": ("handshakes", ()),
+    "will": ("wills", (1,)),
 }
 
 

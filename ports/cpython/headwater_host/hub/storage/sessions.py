@@ -1,4 +1,4 @@
-"""Process numbers, sessions with their subscriptions, and the handshakes of QoS 2 that are open."""
+"""Process numbers, sessions with their subscriptions, the handshakes of QoS 2 that are open, and wills."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -23,7 +23,7 @@ class Subscription:
 
 @dataclass
 class Session:
-    """What is kept of a client. ``about`` is the server's own: user, expiry, will; whatever JSON holds."""
+    """What is kept of a client. ``about`` is the server's own: whatever JSON holds."""
 
     client: str
     about: dict[str, Any]
@@ -42,6 +42,8 @@ class Sessions:
         self._processes: dict[str, int] = {}
         #: The last process number given to anybody.
         self.last_process = 0
+        #: Wills that the file held when it was opened, by process number: of those connected when the hub ended.
+        self.wills: dict[int, dict[str, Any]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -126,6 +128,16 @@ class Sessions:
         self._writer.change("release", client, side, ident.hex())
         return True
 
+    # -- wills -------------------------------------------------------------------------------------------------------
+
+    def keep_will(self, process: int, will: dict[str, Any]) -> None:
+        """Keep the will of who connects, as JSON holds it; the next one with this process number is in its place."""
+        self._writer.change("will", process, will)
+
+    def forget_will(self, process: int) -> None:
+        """It is published, or taken back."""
+        self._writer.change("unwill", process)
+
     # -- what a file held --------------------------------------------------------------------------------------------
 
     def restore(self, kind: str, values: tuple[Any, ...]) -> None:
@@ -138,6 +150,8 @@ class Sessions:
             client, serial, body = values
             body = Subscription(**{**body, "tags": tuple(body["tags"])})
             self._sessions[client].subscriptions[serial] = body
+        elif kind == "will":
+            self.wills[values[0]] = values[1]
         else:
             client, side, ident = values
             getattr(self._sessions[client], side)[bytes.fromhex(ident)] = None

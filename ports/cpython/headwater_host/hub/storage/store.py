@@ -121,7 +121,7 @@ class Store:
                 places = topic.groups.setdefault(group, [Position(0) for _ in topic.queues])
                 self._places += 1
                 places[queue] = Position(floor, set(taken), {int(seq): n for seq, n in tries.items()})
-            for kind in ("client", "session", "subscribe", "hold"):
+            for kind in ("client", "session", "subscribe", "hold", "will"):
                 for values in restore.rows(file, kind):
                     self.sessions.restore(kind, values)
         except (LookupError, TypeError, AttributeError, OverflowError) as error:
