@@ -325,6 +325,44 @@ def test_a_will(tmp_path: Path) -> None:
         assert hub.broker.store.retained["gone"].payload == b"a"
 
 
+def test_a_will_outlives_a_hub_that_is_killed(tmp_path: Path) -> None:
+    """Whoever was connected has not said goodbye: the next hub publishes it, before anybody comes, and once."""
+
+    async def test() -> None:
+        files = "hub.db", "hub.db-wal"
+        async with hub_of(config(tmp_path)) as hub:
+            peers = [
+                await Peer.login(hub, name, will=(b"gone", 1, True, name.encode()))
+                for name in ("a", "b", "c", "")
+            ]
+            await peers[1].leave()
+            peers.append(await Peer.login(hub, "c"))
+            await until(lambda: stored(hub, "gone") == [b"c"] and hub.broker.store.waiting == 0)
+            # What a process that is killed leaves behind.
+            (tmp_path / "killed").mkdir()
+            for name in files:
+                shutil.copy(tmp_path / name, tmp_path / "killed" / name)
+        for _ in range(2):
+            async with hub_of(config(tmp_path / "killed")) as hub:
+                await (await Peer.login(hub)).leave()
+                assert stored(hub, "gone") == [b"c", b"a", b""]
+                assert hub.broker.store.retained == {}
+
+    asyncio.run(test())
+
+
+def test_a_will_when_the_hub_ends(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with hub_of(config(tmp_path)) as hub:
+            peer = await Peer.login(hub, will=(b"gone", 1, False, b"x"))
+        assert [got.code for got in await peer.ended()] == [0x8B]
+        for _ in range(2):
+            async with hub_of(config(tmp_path)) as hub:
+                assert stored(hub, "gone") == [b"x"]
+
+    asyncio.run(test())
+
+
 def test_too_many_connections(tmp_path: Path) -> None:
     @with_hub(config(tmp_path, clients=ClientLimits(connections_per_address=2)))
     async def test(hub: Hub) -> None:
