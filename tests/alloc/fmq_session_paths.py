@@ -3,7 +3,7 @@
 # paths: poll, keep-alive, the hub's ping, reply to a call, large message to a sink, large message skipped
 # paths: refusals, a message refused, publish again after a cut, publish again after a cut at PUBREL
 # paths: against a full transport
-# frames: publish qos 0, publish qos 1, publish qos 2, publish with tags, window of qos 1, receive qos 0, receive qos 1
+# frames: publish qos 0, publish qos 1, publish qos 2, publish with tags, window of qos 1, receive qos 1
 # frames: receive qos 2, a repetition is answered, consume, consume with acknowledgement
 # frames: acknowledged by the application, keep-alive, the hub's ping, reply to a call, large message to a sink
 # frames: large message skipped, refusals, a message refused, publish again after a cut

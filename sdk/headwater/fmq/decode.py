@@ -26,6 +26,9 @@ _FLAGS = (
 #: PUBLISH's.
 _MESSAGE = const(0x3C3F)
 _TIME_OF_EIGHT = const(0xB0)
+# The shortest frame whose id has such a time; the types without a body.
+_LEAST = const(12)
+_NO_BODY = const(1 << 5 | 1 << 6 | 1 << 7 | 1 << 12)
 _PUBLISH = const(3)
 _CONSUME = const(10)
 _CONSUMERESP = const(11)
@@ -183,29 +186,40 @@ def _long_length(f: Frame, at: int, end: int) -> int:
 
 
 def message(f: Frame, at: int, end: int) -> int:
-    """Take the frame at ``at`` apart if it is a PUBLISH or CONSUMERESP that is all there, well-formed, and as most are.
+    """Take the frame at ``at`` apart if it is one of those that come all the time, all there, well-formed, and as most.
 
-    Which means: the id's time has eight bytes, the body less than 4096 and the topic less than 256, there are no tags,
-    and a CONSUMERESP is one to a subscription. Returns the offset behind it. 0 says nothing about the frame: ``header``
-    and ``fields`` will.
+    Which are PUBLISH and CONSUMERESP, whose body is less than 4096 and topic less than 256 bytes, which have no tags,
+    and of which a CONSUMERESP is one to a subscription; an ACK without a body; and what never has one. The id's time
+    has eight bytes. Returns the offset behind it. 0 says nothing about the frame: ``header`` and ``fields`` will.
     """
     buf = f.buf
-    if at + 16 > end:
+    if at + _LEAST > end:
         return 0
-    i = buf[at]
-    if i != _CONSUMERESP << 4 and (i >> 4 != _PUBLISH or not _MESSAGE >> (i & 15) & 1):
+    head = buf[at]
+    if head & 15 and (head >> 4 != _PUBLISH or not _MESSAGE >> (head & 15) & 1):
         return 0
-    f.head = i
     i = at + 2 + (buf[at + 1] & 15)
-    if i + 15 > end:
+    if i + 10 > end:
         return 0
     i += 1 + (buf[i] >> 4)
     # An id has 18 bytes at most.
-    if i + 11 > end or i > at + 10 or buf[i] != _TIME_OF_EIGHT:
+    if i > at + 10 or i + 9 > end or buf[i] != _TIME_OF_EIGHT:
         return 0
+    f.head = head
     f.id_at = at + 1
     i += 9
     f.id_end = i
+    head >>= 4
+    if head != _PUBLISH and head != _CONSUMERESP:
+        if head == _ACK and i < end and buf[i] == 0:
+            i += 1
+        elif not _NO_BODY >> head & 1:
+            return 0
+        f.code = f.count = 0
+        f.at[0] = f.body = f.end = i
+        return i
+    if i + 2 > end:
+        return 0
     at = buf[i]
     if at < 16:
         i += 1

@@ -123,7 +123,7 @@ class IdMaker:
         # Nanoseconds that were added since the clock moved.
         self._more = 0
         self._at = 9
-        self.ident = memoryview(self._buf)
+        self.ident: Bytes = memoryview(self._buf)
         boot = 0x10000 + ((boot & _BOOTS) << 4)
         for i in (14, 15, 16):
             self._buf[i] = boot & 255
@@ -176,22 +176,31 @@ class IdMaker:
         """The next id, of a message of this type. ``now_ms`` counts as ``Dialer.ticks_ms`` does."""
         buf = self._buf
         buf[0] = kind << 4 | buf[0] & 15
-        ms = now_ms - self._ms & TICKS_MASK
-        add = 1
-        if 0 < ms < _BACK and (ms > _LONG or ms * _MS > self._more):
-            add = -self._more
-            self._more = 0
-            self._ms = now_ms
-        else:
-            ms = 0
-            self._more += 1
         at = self._at
-        # The product of a byte and a million is a small integer everywhere. ``now_ms`` is no more needed.
-        now_ms = at + 8
-        while at < now_ms:
-            add += buf[at] + (ms & 255) * _MS
-            ms >>= 8
-            buf[at] = add & 255
-            add >>= 8
+        ms = now_ms - self._ms & TICKS_MASK
+        if 0 < ms < _BACK and (ms > _LONG or ms * _MS > self._more):
+            self._ms = now_ms
+            _add(buf, at, -self._more, ms)
+            self._more = 0
+            return self.ident
+        self._more += 1
+        ms = at + 8
+        while at < ms:
+            if buf[at] < 255:
+                buf[at] += 1
+                break
+            buf[at] = 0
             at += 1
         return self.ident
+
+
+def _add(buf: bytearray, at: int, ns: int, ms: int) -> None:
+    """Add nanoseconds, which may be less than 0, and milliseconds to the time at ``at``."""
+    end = at + 8
+    while at < end:
+        # The product of a byte and a million is a small integer everywhere.
+        ns += buf[at] + (ms & 255) * _MS
+        ms >>= 8
+        buf[at] = ns & 255
+        ns >>= 8
+        at += 1

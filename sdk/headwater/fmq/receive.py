@@ -35,6 +35,9 @@ _CONSUME = const(10)
 _PINGREQ = const(12)
 _ACK = const(14)
 _MESSAGES = const(1 << 3 | 1 << 11)
+# What the first byte of PUBLISH at QoS 0 and 1 has, whatever else it says.
+_PLAIN_MASK = const(0xF4)
+_PLAIN = const(0x30)
 
 # What waits for an answer is in the table of requests under the type of its frame. What else is there: a subscription,
 # under its id; CONSUME with ONCE; AUTH.
@@ -60,18 +63,19 @@ _LATER = const(1)
 def take(s: "ClientSession", i: int, end: int) -> int:
     """Take one frame, or a piece of a large message: the offset behind it; ``i`` when it has to wait, for bytes or for
     room to answer it; negative when the connection is over."""
-    f = s.frame
     if s.large.left:
         return _go_on(s, i, end)
+    f = s.frame
     s.frame_at = i
     stop = message(f, i, end)
-    simple = stop > 0
-    if not simple:
+    bad = 0
+    if stop == 0:
+        # Nothing is known of its fields yet.
+        bad = 1
         stop = header(f, i, end)
         if stop <= 0:
             return s.fail(stop) if stop else i
-    kind = f.head >> 4
-    if not TAKES[s.state] >> kind & 1:
+    if not TAKES[s.state] >> (f.head >> 4) & 1:
         return s.fail(errors.E_UNEXPECTED)
     if s.tx_size - s.tx_end < ANSWER_SIZE:
         s.stalled = True
@@ -81,27 +85,41 @@ def take(s: "ClientSession", i: int, end: int) -> int:
         return _begin(s, i, end)
     if stop > end:
         return i
-    bad = 0 if simple else fields(f)
     if bad:
-        return s.fail(bad)
+        bad = fields(f)
+        if bad:
+            return s.fail(bad)
     # The frame is taken, even when its handler raises.
     s.rx.start = stop
-    s.ident = f.buf
-    s.ident_at = f.id_at
-    s.ident_end = f.id_end
-    if _MESSAGES >> kind & 1:
-        bad = _whose(s, f)
-        bad = 0 if bad == _NOBODYS else _deliver(s, _handler(s, f), f, bad, s.auto_ack)
-    elif kind == _ACK:
-        bad = _on_ack(s, f)
-    else:
-        bad = _on_other(s, kind)
+    if f.head & _PLAIN_MASK == _PLAIN and s.auto_ack and f.buf[f.id_at] >> 4 == _PUBLISH:
+        # What comes most: a PUBLISH at QoS 0 or 1 that is no call, to be answered here.
+        s.source = s.receipt = 0
+        if f.head & 2:
+            _deliver_1(s, f)
+        elif s.on_message is not None:
+            s.on_message(f)
+        return stop
+    bad = _on_frame(s, f)
     if bad < 0:
         return s.fail(bad)
     if bad:
         s.stalled = True
         return i
     return stop
+
+
+def _on_frame(s: "ClientSession", f: "Frame") -> int:
+    """A frame of any kind, whole and well-formed: 0, _LATER, or why the connection is over."""
+    kind = f.head >> 4
+    s.ident = f.buf
+    s.ident_at = f.id_at
+    s.ident_end = f.id_end
+    if kind == _ACK:
+        return _on_ack(s, f)
+    if not _MESSAGES >> kind & 1:
+        return _on_other(s, kind)
+    kind = _whose(s, f)
+    return 0 if kind == _NOBODYS else _deliver(s, _handler(s, f), f, kind, s.auto_ack)
 
 
 def _on_other(s: "ClientSession", kind: int) -> int:
@@ -124,6 +142,25 @@ def _on_other(s: "ClientSession", kind: int) -> int:
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def _deliver_1(s: "ClientSession", f: "Frame") -> None:
+    """As ``_deliver``, for a PUBLISH at QoS 1 that is whole and no call, to be answered here."""
+    if _has_passed(s, f):
+        put_answer(s, _ACK, f.buf, f.id_at, f.id_end)
+
+
+def _has_passed(s: "ClientSession", f: "Frame") -> bool:
+    """Hand a message to the application: whether its connection is still there."""
+    turn = s.turn
+    if s.on_message is not None:
+        s.tx_size -= ANSWER_SIZE
+        try:
+            s.on_message(f)
+        finally:
+            if s.turn == turn:
+                s.tx_size += ANSWER_SIZE
+    return s.turn == turn
 
 
 def _whose(s: "ClientSession", f: "Frame") -> int:
