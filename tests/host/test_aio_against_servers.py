@@ -205,7 +205,7 @@ def test_acknowledgements_leave_in_the_order_of_arrival() -> None:
 
 def test_a_reader_that_is_cancelled_leaves_its_message_to_the_next() -> None:
     async def scenario() -> None:
-        inbox = Inbox(lambda: None, None, lambda: None)
+        inbox: Inbox[Message] = Inbox(lambda: None, None, lambda: None)
         readers = [asyncio.ensure_future(inbox.__anext__()) for _ in range(3)]
         await asyncio.sleep(0)
         inbox.put(Message(Topic("a"), b"1"))

@@ -206,7 +206,7 @@ def test_a_store_with_packets_of_another_version(tmp_path: Path, of: str, other:
         publish(box, 2, 1)
         before = content(box)
     with pytest.raises(
-        MqttStoreError, match=rf"holds 1 messages as packets of MQTT {of}: .* use it with {other}"
+        MqttStoreError, match=rf"holds 1 messages as packets of MQTT {of}: .* use it with MQTT {other}"
     ):
         SqliteOutbox(path, "c", protocol=other)
     with SqliteOutbox(path, "c", protocol=of) as box:

@@ -52,7 +52,7 @@ from headwater_host.properties import Properties
 from headwater_host.reconnect import Reconnect
 from headwater_host.route import Route, Tls
 from headwater_host.rxbuf import MAX_PACKET
-from headwater_host.session import HostClientSession5
+from headwater_host.session import HostClient, HostClientSession5
 from headwater_host.topics import Topic, Wildcard, filter_bytes, topic_of
 from headwater_host.versions import make_session, open_store
 
@@ -138,6 +138,8 @@ class Client(Keeping):
     Errors are ``MqttError`` and its subclasses (``headwater_host.errors``). Not for use from several threads.
     """
 
+    session: HostClient
+
     def __init__(
         self,
         hostname: str,
@@ -215,6 +217,10 @@ class Client(Keeping):
         )
         session.auto_ack = auto_ack
         session.on_message = self._on_message
+        #: What the server said of itself in CONNACK (MQTT 5.0).
+        self.server_properties: Properties = {}
+        #: What DISCONNECT is to say besides (MQTT 5.0).
+        self.disconnect_properties: Properties | None = None
         self._outgoing = Outgoing(
             session,
             self._current,
@@ -238,18 +244,26 @@ class Client(Keeping):
         for name in self._subscriptions:
             filter_bytes(name)
         self._unacknowledged: deque[Message] = deque()
-        self.messages = Inbox(self._current, max_queued_incoming_messages, self._hold_or_release)
+        self.messages: Inbox[Message] = Inbox(
+            self._current, max_queued_incoming_messages, self._hold_or_release
+        )
 
     # -- the connection --------------------------------------------------------------------------------------------
 
     def _on_begin(self, session_present: bool) -> None:
+        self.server_properties = self.session.said()
         if session_present:
-            self.messages.forget_repeated(self.session.epoch)
+            # At QoS 1 the server sends it again.
+            epoch = self.session.epoch
+            self.messages.forget(lambda m: m.qos == 1 and not m.acknowledged and m.epoch != epoch)
         # At QoS 1 the server sends again what it keeps; without a session it knows nothing of either.
         self._unacknowledged = deque(m for m in self._unacknowledged if m.qos == 2 and session_present)
         if self.connection is not None:
             self.connection.on_writable = self._outgoing.begin
         self._outgoing.begin()
+
+    def _farewell(self) -> None:
+        self.session.leave(self.disconnect_properties)
 
     def _on_interrupted(self, error: MqttError) -> None:
         self._outgoing.interrupt(error)

@@ -5,20 +5,19 @@ dropped.
 """
 
 from collections import deque
-from typing import NamedTuple
-
-from headwater_host.properties import Properties
+from typing import Any, NamedTuple
 
 
 class Waiting(NamedTuple):
-    """A message; ``seq`` counts up from 1 in the order of their coming."""
+    """A message; ``seq`` counts up from 1 in the order of their coming. ``more`` is what else its protocol has for it:
+    properties of MQTT 5.0, tags of FMQ."""
 
     seq: int
     topic: bytes
     payload: bytes
     qos: int
     retain: bool
-    properties: Properties | None
+    more: Any
 
     @property
     def size(self) -> int:
@@ -37,11 +36,9 @@ class Backlog:
     def __len__(self) -> int:
         return len(self.queue)
 
-    def put(
-        self, topic: bytes, payload: bytes, qos: int, retain: bool, properties: Properties | None
-    ) -> Waiting | None:
+    def put(self, topic: bytes, payload: bytes, qos: int, retain: bool, more: Any) -> Waiting | None:
         """Take a message; None when the store could not keep it."""
-        message = Waiting(self._seq + 1, topic, payload, qos, retain, properties)
+        message = Waiting(self._seq + 1, topic, payload, qos, retain, more)
         self.restore(message)
         if self._keep(message):
             self.queue.pop()

@@ -5,10 +5,10 @@ import contextlib
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from typing import Generic, TypeVar
 
 from headwater_host.connection import TICK
 from headwater_host.errors import MqttError, MqttTimeoutError
-from headwater_host.messages import Message
 
 
 def _wake(queue: "deque[asyncio.Future[None]]") -> bool:
@@ -21,22 +21,25 @@ def _wake(queue: "deque[asyncio.Future[None]]") -> bool:
     return False
 
 
-class Answers:
+_T = TypeVar("_T")
+
+
+class Answers(Generic[_T]):
     """Calls that wait for the answer to a packet id, each until its deadline (the loop's time).
 
     Who waits for a message that has no packet id yet does so by a negative number, until ``rename``.
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[int, tuple[asyncio.Future[int], float]] = {}
+        self._waiting: dict[int, tuple[asyncio.Future[_T], float]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    async def wait(self, packet_id: int, deadline: float) -> int:
-        """The answer's code. Raises MqttTimeoutError, or what ``fail`` was given."""
+    async def wait(self, packet_id: int, deadline: float) -> _T:
+        """The answer. Raises MqttTimeoutError, or what ``fail`` was given."""
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[int] = loop.create_future()
+        waiter: asyncio.Future[_T] = loop.create_future()
         self._waiting[packet_id] = (waiter, deadline)
         if deadline - loop.time() < 2 * TICK:
             # Sooner than ``expire`` is sure to be called.
@@ -47,11 +50,13 @@ class Answers:
             if self._waiting.get(packet_id, (None,))[0] is waiter:
                 del self._waiting[packet_id]
 
-    def settle(self, packet_id: int, code: int) -> None:
-        """The answer is there; nobody may wait for it any more."""
+    def settle(self, packet_id: int, answer: _T) -> bool:
+        """The answer is there; whether anybody still waits for it."""
         waiting = self._waiting.pop(packet_id, None)
-        if waiting is not None and not waiting[0].done():
-            waiting[0].set_result(code)
+        if waiting is None or waiting[0].done():
+            return False
+        waiting[0].set_result(answer)
+        return True
 
     def expire(self, now: float) -> None:
         """Let go of those whose deadline is over; to be called at least every two ticks."""
@@ -109,7 +114,7 @@ class Line:
         self.busy = _wake(self._places)
 
 
-class Inbox:
+class Inbox(Generic[_T]):
     """``client.messages``: the messages that arrive, in their order, each to one of those who iterate.
 
     What had arrived before the connection ended is still delivered; then iterating raises MqttConnectionError, and goes
@@ -123,16 +128,16 @@ class Inbox:
         self._limit = sys.maxsize if limit is None else limit
         self._half = -1 if limit is None else limit // 2
         self._passed = passed
-        self._queue: deque[Message] = deque()
+        self._queue: deque[_T | MqttError] = deque()
         self._readers: deque[asyncio.Future[None]] = deque()
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> AsyncIterator[_T]:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> _T:
         while not self._queue:
             self._check()
             reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -147,9 +152,11 @@ class Inbox:
         message = self._queue.popleft()
         if len(self._queue) == self._half:
             self._passed()
+        if isinstance(message, MqttError):
+            raise message
         return message
 
-    def put(self, message: Message) -> None:
+    def put(self, message: _T) -> None:
         """A message has arrived."""
         self._queue.append(message)
         if self._readers:
@@ -157,14 +164,19 @@ class Inbox:
         if len(self._queue) > self._limit:
             self._passed()
 
+    def put_error(self, error: MqttError) -> None:
+        """Let the one who gets to this place hear of an error."""
+        self._queue.append(error)
+        if self._readers:
+            _wake(self._readers)
+
     def end(self) -> None:
         """Nothing more will come: let those who wait find out."""
         while _wake(self._readers):
             pass
 
-    def forget_repeated(self, epoch: int) -> None:
-        """Throw away what the server sends again: unacknowledged at QoS 1, from before connection ``epoch``."""
-        again = [m for m in self._queue if m.qos == 1 and not m.acknowledged and m.epoch != epoch]
-        for message in again:
+    def forget(self, which: Callable[[_T], bool]) -> None:
+        """Throw away what ``which`` takes: it comes again."""
+        for message in [m for m in self._queue if not isinstance(m, MqttError) and which(m)]:
             with contextlib.suppress(ValueError):
                 self._queue.remove(message)

@@ -8,10 +8,14 @@ packet of a turn does not wait for the others.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from headwater.errors import E_CLOSED, E_STORE
 from headwater.mqtt.transitions import CLOSING, ONLINE
-from headwater_host.fast import FastEndpoint
+
+if TYPE_CHECKING:
+    from headwater.rxbuf import RxBuf
+    from headwater.types import Outbox
 
 #: How often, in seconds, a connection looks at the clock.
 TICK = 0.5
@@ -26,6 +30,45 @@ HOLD_BACKLOG = 2
 HOLD_GATE = 4
 
 
+#: What waits to be handed to the transport.
+Chunks = list[bytes | bytearray | memoryview]
+
+
+class Driven(Protocol):
+    """What a connection drives: one end of a protocol, whose states have the numbers of MQTT's."""
+
+    state: int
+    status: int
+    now: int
+    rx_time: int
+    tx_time: int
+    stalled: bool
+    rx: "RxBuf"
+    outbox: "Outbox"
+    #: As of ``fast.FastEndpoint``.
+    frames: Chunks | None
+
+    def feed(self, n: int, /) -> int:
+        """As of ``headwater.types.Session``, and so is ``poll``."""
+        ...
+
+    def poll(self, now_ms: int, /) -> int:
+        """Tell the time."""
+        ...
+
+    def fail(self, code: int, /) -> int:
+        """End the connection for a reason."""
+        ...
+
+    def lost(self) -> None:
+        """The transport is gone."""
+        ...
+
+    def take(self, chunks: Chunks, /) -> None:
+        """Append a copy of everything that can be sent; it counts as sent."""
+        ...
+
+
 class Connection(asyncio.BufferedProtocol):
     """One connection of ``session``; make one for each.
 
@@ -33,15 +76,16 @@ class Connection(asyncio.BufferedProtocol):
     E_CLOSED when the peer or we closed, and with what the transport said. ``on_tick(now)`` is called about every
     ``TICK`` seconds, with the loop's time.
 
-    ``probe`` is sent every ``probe_ms`` while reading is held, to keep the connection alive: its answer is not awaited.
+    What ``probe`` gives is sent every ``probe_ms`` while reading is held, to keep the connection alive: nobody waits
+    for its answer.
     """
 
     def __init__(
         self,
-        session: FastEndpoint,
+        session: Driven,
         on_lost: Callable[[int, str], object],
         on_tick: Callable[[float], object] | None = None,
-        probe: bytes = b"",
+        probe: Callable[[], bytes] | None = None,
         probe_ms: int = 0,
     ):
         self.session = session
@@ -60,7 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writable: deque[asyncio.Future[None]] = deque()
         # What is sent must not be ahead of a store (``headwater_host.store``).
         self._sync: Callable[[], int] | None = getattr(session.outbox, "sync", None)
-        self._chunks: list[bytes | bytearray | memoryview] = []
+        self._chunks: Chunks = []
         self._burst = 0
         session.frames = self._chunks
         self._turn = False
@@ -251,8 +295,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._holds:
             # Who does not listen cannot say that the peer is silent.
             session.rx_time = now
-            if self._probe_ms and session.state == ONLINE and now - session.tx_time >= self._probe_ms:
-                self.write(self._probe)
+            due = self._probe_ms and session.state == ONLINE and now - session.tx_time >= self._probe_ms
+            if due and self._probe is not None:
+                self.write(self._probe())
         status = session.poll(now)
         self.flush()
         if status:

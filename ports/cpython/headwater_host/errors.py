@@ -77,8 +77,10 @@ class MqttDisconnectedError(MqttConnectionError):
 class MqttPublishError(MqttError):
     """The server refused a message with ``reason_code`` (MQTT 5.0, 3.4.2.1, 3.5.2.1); it will not be sent again."""
 
-    def __init__(self, reason_code: int):
-        super().__init__(f"the server refused the message: {_reason(reason_code)}", errors.E_REFUSED)
+    def __init__(self, reason_code: int, detail: str = ""):
+        super().__init__(
+            f"the server refused the message: {_reason(reason_code)}{_behind(detail)}", errors.E_REFUSED
+        )
         self.reason_code = reason_code
 
 
@@ -108,11 +110,32 @@ class MqttSubscribeError(MqttError):
     """The server refused a subscription; ``topic`` is its filter (MQTT 3.1.1, 3.9.3). ``reason_code`` is 0x80, or what
     MQTT 5.0 has for it (3.9.3)."""
 
-    def __init__(self, topic: str, reason_code: int = 0x80):
+    def __init__(self, topic: str, reason_code: int = 0x80, detail: str = ""):
         why = "" if reason_code == 0x80 else f": {_reason(reason_code)}"
-        super().__init__(f"the server refused the subscription to {topic!r}{why}", errors.E_REFUSED)
+        super().__init__(
+            f"the server refused the subscription to {topic!r}{why}{_behind(detail)}", errors.E_REFUSED
+        )
         self.topic = topic
         self.reason_code = reason_code
+
+
+class FmqRequestError(MqttError):
+    """The hub refused what was asked for (docs/protocols/fmq.md, section 4): ``reason_code``, and in ``detail`` why.
+
+    ``what`` is the request: "the call of 'sum'".
+    """
+
+    def __init__(self, what: str, reason_code: int, why: str = ""):
+        super().__init__(f"the hub refused {what}: {_reason(reason_code)}{_behind(why)}", errors.E_REFUSED)
+        self.reason_code = reason_code
+
+
+class FmqConsumerError(FmqRequestError):
+    """The hub has ended a consumer: ``messages`` raises it where its messages end. ``topic`` is its filter."""
+
+    def __init__(self, topic: str, reason_code: int, why: str = ""):
+        super().__init__(f"to go on with consuming {topic!r}", reason_code, why)
+        self.topic = topic
 
 
 def _reason(code: int) -> str:
@@ -123,14 +146,17 @@ def _behind(detail: str) -> str:
     return f": {detail}" if detail else ""
 
 
-def connection_error(status: int, detail: str = "") -> MqttConnectionError:
-    """The error for a connection that ended with ``status``; ``detail`` is what the transport said."""
+def connection_error(
+    status: int, detail: str = "", names: dict[int, tuple[str, str]] = reasons.REASONS
+) -> MqttConnectionError:
+    """The error for a connection that ended with ``status``; ``detail`` is what the transport said, ``names`` are the
+    protocol's for its status codes."""
     if errors.blame(status) == errors.PEER:
-        return MqttProtocolError(f"the server broke the protocol: {reasons.describe(status)}", status)
+        return MqttProtocolError(f"the server broke the protocol: {reasons.describe(status, names)}", status)
     if status == errors.E_STORE:
         return MqttStoreError(f"the connection was given up: the store cannot be written: {detail}")
     if status == errors.E_TIMEOUT:
         return MqttConnectionError("the connection was given up: the server does not answer", status)
     if status == errors.E_CLOSED:
         return MqttConnectionError(f"the connection was lost{': ' + detail if detail else ''}", status)
-    return MqttConnectionError(f"the connection was given up: {reasons.describe(status)}", status)
+    return MqttConnectionError(f"the connection was given up: {reasons.describe(status, names)}", status)

@@ -6,12 +6,12 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from headwater import errors, reasons
-from headwater.mqtt import spec
+from headwater import errors
 from headwater.mqtt.transitions import ONLINE
-from headwater_host.connection import TICK, Connection
+from headwater.reasons import describe
+from headwater_host.connection import TICK, Connection, Driven
 from headwater_host.errors import (
     MqttArgumentError,
     MqttConnectionError,
@@ -23,13 +23,38 @@ from headwater_host.errors import (
     MqttTimeoutError,
     connection_error,
 )
-from headwater_host.properties import Properties
 from headwater_host.reconnect import Pauses, Reconnect, is_refusal
 from headwater_host.route import Route
-from headwater_host.session import HostClient
 
-_PINGREQ = bytes((spec.PINGREQ << 4, 0))
 _Self = TypeVar("_Self", bound="Keeping")
+
+
+class KeptSession(Driven, Protocol):
+    """The client's session of a protocol, as it is kept connected."""
+
+    #: What the protocol calls its greeting.
+    GREETING: str
+    #: The names and texts of its status codes.
+    REASONS: dict[int, tuple[str, str]]
+
+    keep_alive: int
+    in_flight: int
+    #: With what the server has refused or ended the connection.
+    return_code: int
+    session_present: bool
+    on_online: Callable[[bool], object] | None
+
+    def connect(self, now_ms: int, /) -> int:
+        """A transport is there: 0, or why the greeting cannot be built."""
+        ...
+
+    def probe(self) -> bytes:
+        """A packet that asks for an answer."""
+        ...
+
+    def why(self) -> str:
+        """What the server says of ``return_code``."""
+        ...
 
 
 class Keeping(abc.ABC):
@@ -41,14 +66,14 @@ class Keeping(abc.ABC):
 
     def __init__(
         self,
-        session: HostClient,
+        session: KeptSession,
         routes: Sequence[Route],
         reconnect: Reconnect | None,
         timeout: float,
         logger: logging.Logger,
     ):
         #: The core's session, for programs that go below this face.
-        self.session = session
+        self.session: KeptSession = session
         self.timeout = timeout
         self.logger = logger
         #: The connection while there is one, for programs that go below this face.
@@ -58,10 +83,6 @@ class Keeping(abc.ABC):
         self.on_connection: Callable[[MqttError | None], object] | None = None
         #: Awaited before each round of attempts.
         self.before_attempts: Callable[[], Awaitable[object]] | None = None
-        #: What the server said of itself in CONNACK (MQTT 5.0).
-        self.server_properties: Properties = {}
-        #: What DISCONNECT is to say besides (MQTT 5.0).
-        self.disconnect_properties: Properties | None = None
         self._routes = routes
         self._at = 0
         self._policy = reconnect
@@ -103,6 +124,10 @@ class Keeping(abc.ABC):
         """How many messages of ours have been acknowledged to their end."""
 
     @abc.abstractmethod
+    def _farewell(self) -> None:
+        """Queue the session's last packet, for which there is room."""
+
+    @abc.abstractmethod
     async def _subscribe_again(self, session_present: bool) -> None:
         """Ask for what the server has forgotten. Raises MqttError."""
 
@@ -140,7 +165,7 @@ class Keeping(abc.ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Say DISCONNECT, so that the will is not published, and close."""
+        """Say goodbye, so that the will is not published, and close."""
         self._entered = False
         keeper, self._keeper = self._keeper, None
         try:
@@ -160,7 +185,7 @@ class Keeping(abc.ABC):
             return
         connection.flush()
         try:
-            self.session.leave(self.disconnect_properties)
+            self._farewell()
         finally:
             await connection.close(self.timeout)
 
@@ -208,7 +233,7 @@ class Keeping(abc.ABC):
 
     async def _attempt(self, route: Route) -> None:
         connection = self._opening = Connection(
-            self.session, self._on_lost, self._tick, _PINGREQ, self.session.keep_alive * 500
+            self.session, self._on_lost, self._tick, self.session.probe, self.session.keep_alive * 500
         )
         try:
             await self._connect(connection, route)
@@ -216,7 +241,7 @@ class Keeping(abc.ABC):
         except MqttSubscribeError:
             self.connection = None
             try:
-                self.session.leave(self.disconnect_properties)
+                self._farewell()
             finally:
                 await connection.close(self.timeout)
             raise
@@ -241,13 +266,17 @@ class Keeping(abc.ABC):
             online.result()
         bad = self.session.connect(connection.now_ms())
         if bad:
-            raise MqttArgumentError(f"CONNECT cannot be built: {reasons.describe(bad)}", bad)
+            raise MqttArgumentError(
+                f"{self.session.GREETING} cannot be built: {describe(bad, self.session.REASONS)}", bad
+            )
         connection.push()
         await asyncio.wait({online}, timeout=max(0.0, deadline - loop.time()))
         error = online.exception() if online.done() else None
         # The session watches the time as well, and may be the first to see that it is up.
         if not online.done() or (isinstance(error, MqttConnectionError) and error.code == errors.E_TIMEOUT):
-            raise MqttTimeoutError(f"{route} did not answer CONNECT within {self.timeout:g} s")
+            raise MqttTimeoutError(
+                f"{route} did not answer {self.session.GREETING} within {self.timeout:g} s"
+            )
         online.result()
         if self.connection is None:
             # It has come and gone.
@@ -256,7 +285,6 @@ class Keeping(abc.ABC):
     def _on_online(self, session_present: bool) -> None:
         self.connection = self._opening
         self._since = self._progress_at = asyncio.get_running_loop().time()
-        self.server_properties = self.session.said()
         self._on_begin(session_present)
         if self._online is not None and not self._online.done():
             self._online.set_result(session_present)
@@ -279,12 +307,10 @@ class Keeping(abc.ABC):
 
     def _ending(self, status: int, detail: str) -> MqttConnectionError:
         if status == errors.E_REFUSED:
-            return MqttRefusedError(self.session.return_code, self.session.said().get("reason_string", ""))
+            return MqttRefusedError(self.session.return_code, self.session.why())
         if status == errors.E_DISCONNECTED:
-            return MqttDisconnectedError(
-                self.session.return_code, self.session.said().get("reason_string", "")
-            )
-        return connection_error(status, detail)
+            return MqttDisconnectedError(self.session.return_code, self.session.why())
+        return connection_error(status, detail, self.session.REASONS)
 
     def _end(self, error: MqttError) -> None:
         self.connection = None

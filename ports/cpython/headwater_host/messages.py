@@ -15,6 +15,7 @@ from headwater_host.properties import Properties
 from headwater_host.topics import Topic
 
 if TYPE_CHECKING:
+    from headwater.fmq.decode import Frame
     from headwater.mqtt.decode import Packet
 
 _NONE: Properties = MappingProxyType({})
@@ -143,7 +144,7 @@ class TooLarge:
     def __init__(self, logger: logging.Logger):
         self._logger = logger
 
-    def open(self, packet: "Packet", size: int) -> bool:
+    def open(self, packet: "Packet | Frame", size: int) -> bool:
         """As of ``headwater.types.Sink``: no."""
         self._logger.warning(
             "skipped a message of %d bytes on %s: larger than may be", size, packet.topic_text()

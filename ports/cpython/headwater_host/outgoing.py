@@ -11,9 +11,9 @@ What happens to a message that cannot be handed in now is the policy, ``when_ful
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from headwater import errors, reasons
-from headwater.mqtt import spec
 from headwater.store import FIRST_REQUEST_ID
 from headwater_host.backlog import Backlog
 from headwater_host.calls import Answers, Line
@@ -28,16 +28,55 @@ from headwater_host.errors import (
     MqttTimeoutError,
 )
 from headwater_host.messages import Payload, payload_bytes
-from headwater_host.properties import Properties, encode, unblock
-from headwater_host.session import OUTBOX_LIMIT, HostClient
+from headwater_host.session import OUTBOX_LIMIT
 from headwater_host.topics import topic_bytes
 
+if TYPE_CHECKING:
+    from headwater.types import Outbox
+
 _QOS = (1, 2)
+# The outbox is full; or without a first connection there are no ids for messages.
+_LATER = (errors.E_WINDOW, errors.E_OFFLINE)
 #: What ``when_full`` may be.
 POLICIES = ("block", "refuse", "drop_oldest")
 
 
-class Outgoing:
+_More = TypeVar("_More")
+
+
+class Publisher(Protocol[_More]):
+    """The session of a protocol, as messages are handed to it. ``more`` is what else it has for a message."""
+
+    outbox: "Outbox"
+    window: int
+
+    def hand_in(self, topic: bytes, payload: bytes | bytearray | memoryview, flags: int, /) -> int:
+        """As ``offer``, at QoS 1 or 2, for a message with nothing else; ``flags`` are QoS and RETAIN as in the first
+        byte. An error says only that ``offer`` is to be asked."""
+        ...
+
+    def offer(
+        self, topic: bytes, payload: bytes | bytearray | memoryview, qos: int, retain: bool, more: _More, /
+    ) -> int:
+        """Hand in a message at any QoS: its number, or a code. E_WINDOW: there is no room for now."""
+        ...
+
+    def frame_of(
+        self, topic: bytes, payload: bytes | bytearray | memoryview, retain: bool, more: _More, /
+    ) -> bytes:
+        """The packet of a message at QoS 0. Raises MqttArgumentError."""
+        ...
+
+    def copied(self, more: _More, /) -> _More:
+        """The same, such that nobody else can change it, in the form that a store gives back."""
+        ...
+
+    def sync(self) -> int:
+        """Let a store keep what has changed: 0, or E_STORE."""
+        ...
+
+
+class Outgoing(Generic[_More]):
     """What a client publishes.
 
     ``current`` gives the connection, None when it will come back, or raises what ended it; ``reached(deadline)`` waits
@@ -47,7 +86,7 @@ class Outgoing:
 
     def __init__(
         self,
-        session: HostClient,
+        session: Publisher[_More],
         current: Callable[[], Connection | None],
         reached: Callable[[float], Awaitable[Connection]],
         release: Callable[[], object],
@@ -56,7 +95,7 @@ class Outgoing:
         when_full: str,
         logger: logging.Logger,
     ):
-        self.answers = Answers()
+        self.answers: Answers[int] = Answers()
         #: How many messages have been acknowledged to their end.
         self.acknowledged = 0
         #: How many messages were dropped.
@@ -91,16 +130,16 @@ class Outgoing:
         qos: int,
         retain: bool,
         timeout: float,
-        properties: Properties | None,
+        more: _More,
     ) -> None:
         """``Client.publish``."""
-        status = self._send_now(topic, payload, qos, retain, properties)
+        status = self._send_now(topic, payload, qos, retain, more)
         if status:
             deadline = asyncio.get_running_loop().time() + timeout
             if status == errors.E_AGAIN and self._drops:
-                status = self._put_off(topic, payload, qos, retain, properties)
+                status = self._put_off(topic, payload, qos, retain, more)
             elif status == errors.E_AGAIN:
-                status = await self._send_in_turn(deadline, topic, payload, qos, retain, properties)
+                status = await self._send_in_turn(deadline, topic, payload, qos, retain, more)
             if status:
                 self._release()
                 code = await self.answers.wait(status, deadline)
@@ -114,19 +153,19 @@ class Outgoing:
         qos: int,
         retain: bool,
         timeout: float,
-        properties: Properties | None,
+        more: _More,
     ) -> None:
         """``Client.post``."""
-        if self._send_now(topic, payload, qos, retain, properties) != errors.E_AGAIN:
+        if self._send_now(topic, payload, qos, retain, more) != errors.E_AGAIN:
             return
         if self._drops:
-            self._put_off(topic, payload, qos, retain, properties)
+            self._put_off(topic, payload, qos, retain, more)
             if self._current() is not None:
                 # Who never waits would keep the answers from being read.
                 await asyncio.sleep(0)
         else:
             deadline = asyncio.get_running_loop().time() + timeout
-            await self._send_in_turn(deadline, topic, payload, qos, retain, properties)
+            await self._send_in_turn(deadline, topic, payload, qos, retain, more)
 
     async def drain(self, timeout: float) -> None:
         """``Client.drain``."""
@@ -141,9 +180,7 @@ class Outgoing:
             if (self._session.outbox.count or self.backlog) and loop.time() >= deadline:
                 raise MqttTimeoutError("the server did not acknowledge in time")
 
-    def _send_now(
-        self, topic: str, payload: Payload, qos: int, retain: bool, properties: Properties | None
-    ) -> int:
+    def _send_now(self, topic: str, payload: Payload, qos: int, retain: bool, more: _More) -> int:
         """0, a packet id; E_AGAIN when there is no room for now.
 
         Raises MqttArgumentError, MqttConnectionError, MqttFullError.
@@ -154,7 +191,7 @@ class Outgoing:
             or (connection.paused if connection is not None else self._drops or qos == 0)
             or (self._drops and (self.backlog or (qos and self._is_under_way())))
         ):
-            status = self._send(connection, topic, payload, qos, retain, properties)
+            status = self._send(connection, topic, payload, qos, retain, more)
             if status != errors.E_AGAIN:
                 return status
         if self._refuses:
@@ -170,21 +207,21 @@ class Outgoing:
         payload: Payload,
         qos: int,
         retain: bool,
-        properties: Properties | None,
+        more: _More,
     ) -> int:
         if self.backlog and not self._feed():
             return errors.E_AGAIN
         data = payload if type(payload) is bytes else payload_bytes(payload)
         if qos == 0 and connection is not None:
-            connection.write(self._session.frame(topic_bytes(topic), data, retain, properties))
+            connection.write(self._session.frame_of(topic_bytes(topic), data, retain, more))
             return 0
         name = topic_bytes(topic)
         status = 0
-        if qos in _QOS and properties is None:
+        if qos in _QOS and not more:
             status = self._session.hand_in(name, data, qos << 1 | (1 if retain else 0))
         if status <= 0:
-            # With properties; or why not: nothing has happened yet.
-            status = self._session.offer(name, data, qos, retain, properties)
+            # With more; or why not: nothing has happened yet.
+            status = self._session.offer(name, data, qos, retain, more)
         if status > 0:
             if connection is not None:
                 connection.push()
@@ -192,7 +229,7 @@ class Outgoing:
                 status = errors.E_STORE
         if status > 0:
             return status
-        if status == errors.E_WINDOW:
+        if status in _LATER:
             return errors.E_AGAIN
         raise self._not_published(status)
 
@@ -204,20 +241,18 @@ class Outgoing:
 
     # -- the backlog -----------------------------------------------------------------------------------------------
 
-    def _put_off(
-        self, topic: str, payload: Payload, qos: int, retain: bool, properties: Properties | None
-    ) -> int:
+    def _put_off(self, topic: str, payload: Payload, qos: int, retain: bool, more: _More) -> int:
         """Let a message wait in the backlog, where the oldest make room for it: what ``answers`` knows it by."""
         name = topic_bytes(topic)
         data = bytes(payload_bytes(payload))
         if qos not in (0, *_QOS):
             raise self._not_published(errors.E_QOS)
         # What can be wrong with it is said now.
-        size = len(self._session.frame(name, data, retain, properties)) + len(_QOS)
+        size = len(self._session.frame_of(name, data, retain, more)) + len(_QOS)
         if size > getattr(self._session.outbox, "limit", OUTBOX_LIMIT):
             raise self._not_published(errors.E_TOO_LARGE)
         backlog = self.backlog
-        message = backlog.put(name, data, qos, bool(retain), _copied(properties))
+        message = backlog.put(name, data, qos, bool(retain), self._session.copied(more))
         if message is None:
             raise self._not_published(errors.E_STORE)
         while len(backlog) > self._slots or (backlog.size > OUTBOX_LIMIT and len(backlog) > 1):
@@ -240,7 +275,8 @@ class Outgoing:
         self.answers.refuse(-self.backlog.pop().seq, error)
 
     def begin(self) -> None:
-        """There is a connection, or there is room in it again: what waits in the backlog can leave."""
+        """There is a connection, or there is room in it again: what waits can leave."""
+        self._more_room()
         if self.backlog:
             self._feeding = True
             asyncio.get_running_loop().call_soon(self._feed)
@@ -274,21 +310,21 @@ class Outgoing:
         return self._session.outbox.count >= self._session.window
 
     def _feed_one(self, connection: Connection | None) -> bool:
-        seq, topic, payload, qos, retain, properties = self.backlog.queue[0]
+        seq, topic, payload, qos, retain, more = self.backlog.queue[0]
         session = self._session
         if connection.paused if connection is not None else self._drops or qos == 0:
             return False
         try:
             if qos == 0 and connection is not None:
-                frame = session.frame(topic, payload, retain, properties)
+                frame = session.frame_of(topic, payload, retain, more)
                 self.backlog.pop()
                 connection.write(frame)
                 self.answers.settle(-seq, 0)
                 return True
             if (self._drops and self._is_under_way()) or not self.backlog.is_ready():
                 return False
-            status = session.offer(topic, payload, qos, retain, properties)
-            if status in (errors.E_WINDOW, errors.E_STORE):
+            status = session.offer(topic, payload, qos, retain, more)
+            if status in (*_LATER, errors.E_STORE):
                 return False
             if status <= 0:
                 raise self._not_published(status)
@@ -311,7 +347,7 @@ class Outgoing:
         payload: Payload,
         qos: int,
         retain: bool,
-        properties: Properties | None,
+        more: _More,
     ) -> int:
         loop = asyncio.get_running_loop()
         late = MqttTimeoutError("there was no room for the message in time; it was not sent", errors.E_AGAIN)
@@ -326,7 +362,7 @@ class Outgoing:
                 if connection is None and qos == 0:
                     connection = await self._reached(deadline)
                 if connection is None or not connection.paused:
-                    status = self._send(connection, topic, payload, qos, retain, properties)
+                    status = self._send(connection, topic, payload, qos, retain, more)
                     if status != errors.E_AGAIN:
                         return status
                     self._release()
@@ -374,10 +410,3 @@ class Outgoing:
         self.answers.fail(error)
         self._more_room()
         self._all_done()
-
-
-def _copied(properties: Properties | None) -> Properties | None:
-    """Properties that nobody else can change, in the form that a store gives back."""
-    if not properties:
-        return None
-    return unblock(encode(properties, 1 << spec.PUBLISH))

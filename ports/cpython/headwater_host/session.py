@@ -15,12 +15,13 @@ from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.session31 import ClientSession31
 from headwater.mqtt.transitions import AT2, DELIVERY, DONE
+from headwater.reasons import REASONS
 from headwater.store import RamOutbox
 from headwater_host.aliases import HostAliases
 from headwater_host.errors import MqttArgumentError
 from headwater_host.fast import FastEndpoint
 from headwater_host.messages import publish_frame
-from headwater_host.properties import Properties, decode, encode
+from headwater_host.properties import Properties, decode, encode, unblock
 from headwater_host.rxbuf import MAX_PACKET, GrowingRxBuf
 from headwater_host.topics import check_name
 
@@ -32,6 +33,7 @@ else:
     _ClientBase = object
 
 _ALL_IDS = 65535
+_PINGREQ = bytes((spec.PINGREQ << 4, 0))
 _RX = 1 << 16
 _TX = 1 << 16
 #: Bytes that unacknowledged messages of ours may take together.
@@ -145,6 +147,9 @@ class HostClient(FastEndpoint, _ClientBase):
     its session.
     """
 
+    GREETING = "CONNECT"
+    REASONS = REASONS
+
     def __init__(
         self,
         client_id: bytes = b"",
@@ -222,7 +227,7 @@ class HostClient(FastEndpoint, _ClientBase):
         _need_5(properties)
         return self.publish(topic, payload, qos, retain)
 
-    def frame(
+    def frame_of(
         self,
         topic: bytes,
         payload: "bytes | bytearray | memoryview",
@@ -238,6 +243,10 @@ class HostClient(FastEndpoint, _ClientBase):
         _need_5(properties)
         return self.unsubscribe(pattern) if options < 0 else self.subscribe(pattern, options)
 
+    def copied(self, properties: Properties | None) -> Properties | None:
+        """Properties that nobody else can change, in the form that a store gives back."""
+        return unblock(encode(properties, 1 << spec.PUBLISH)) if properties else None
+
     def leave(self, properties: Properties | None = None) -> int:
         """As of ``disconnect``, with properties. Raises MqttArgumentError, without a DISCONNECT."""
         _need_5(properties)
@@ -250,6 +259,14 @@ class HostClient(FastEndpoint, _ClientBase):
     def said(self) -> dict[str, Any]:
         """The properties of the packet that arrived last."""
         return {}
+
+    def why(self) -> str:
+        """What the server says of ``return_code`` (MQTT 5.0)."""
+        return str(self.said().get("reason_string", ""))
+
+    def probe(self) -> bytes:
+        """PINGREQ."""
+        return _PINGREQ
 
     def _find_open(self, packet_id: int) -> int:
         return self._ids.find(packet_id)
@@ -286,7 +303,7 @@ class HostClientSession5(HostClient, ClientSession5):
     ) -> int:
         return self.publish(topic, payload, qos, retain, encode(properties, 1 << spec.PUBLISH))
 
-    def frame(
+    def frame_of(
         self,
         topic: bytes,
         payload: "bytes | bytearray | memoryview",

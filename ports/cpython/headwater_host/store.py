@@ -12,8 +12,10 @@ import contextlib
 import sqlite3
 import zlib
 from array import array
+from collections.abc import Collection
 from os import PathLike
 from types import TracebackType
+from typing import Any
 
 from headwater.errors import E_STORE
 from headwater.mqtt import spec
@@ -60,6 +62,9 @@ class SqliteOutbox(GrowingOutbox):
     ``sync`` tries to write all of it.
     """
 
+    #: The protocols whose packets it holds.
+    PROTOCOLS: Collection[str] = SESSIONS
+
     def __init__(
         self,
         path: "str | PathLike[str]",
@@ -73,8 +78,8 @@ class SqliteOutbox(GrowingOutbox):
     ):
         if keeps_over not in _SYNCHRONOUS:
             raise ValueError(f"keeps_over is one of {', '.join(_SYNCHRONOUS)}, not {keeps_over!r}")
-        if protocol not in SESSIONS:
-            raise ValueError(f"protocol is one of {', '.join(SESSIONS)}, not {protocol!r}")
+        if protocol not in self.PROTOCOLS:
+            raise ValueError(f"protocol is one of {', '.join(self.PROTOCOLS)}, not {protocol!r}")
         super().__init__(size, slots, limit)
         self.path = str(path)
         self.identifier = identifier
@@ -178,11 +183,10 @@ class SqliteOutbox(GrowingOutbox):
         rows = db.execute("SELECT seq, place, state, packet, crc FROM outbox ORDER BY seq").fetchall()
         protocol = about.get("protocol", self.protocol)
         waiting = self._load_backlog()
-        # Those of 3.1 and 3.1.1 are the same.
-        if (rows or waiting) and (protocol == "5.0") != (self.protocol == "5.0"):
+        if (rows or waiting) and _packets(protocol) != _packets(self.protocol):
             raise MqttStoreError(
-                f"the store {self.path} holds {len(rows) + len(waiting)} messages as packets of MQTT {protocol}: "
-                f"deliver them with that version, then use it with {self.protocol}"
+                f"the store {self.path} holds {len(rows) + len(waiting)} messages as packets of "
+                f"{_name(protocol)}: deliver them with that, then use it with {_name(self.protocol)}"
             )
         if rows and slots != self.slots:
             GrowingOutbox.__init__(self, self._first_size, slots, self.limit)
@@ -201,14 +205,30 @@ class SqliteOutbox(GrowingOutbox):
         self.limit = max(self.limit, used)
         for row in rows:
             self._restore(*row[:4])
-        for message in waiting:
-            self.backlog.restore(message)
+        for seq, flags, topic, block, payload, _ in waiting:
+            more = self.unpack(block)
+            self.backlog.restore(Waiting(seq, topic, payload, flags >> 1, flags & 1 == 1, more))
         db.execute(_BACKLOG)
+        self._load_more(db)
         if slots != self.slots or about.get("protocol") != self.protocol:
             db.execute("BEGIN")
             self._about()
 
-    def _load_backlog(self) -> list[Waiting]:
+    def pack(self, more: Any) -> bytes:
+        """What else there is of a message that waits (``Waiting.more``), as bytes."""
+        return encode(more, 1 << spec.PUBLISH)
+
+    def unpack(self, block: bytes) -> Any:
+        """``pack`` undone."""
+        return unblock(block) or None
+
+    def _load_more(self, db: sqlite3.Connection) -> None:
+        """Read what else a protocol keeps."""
+
+    def _write_more(self, db: sqlite3.Connection) -> None:
+        """Write it, within a transaction that writes everything."""
+
+    def _load_backlog(self) -> list[Any]:
         query = "SELECT count(*) FROM sqlite_schema WHERE name = 'backlog'"
         (there,) = self._db.execute(query).fetchone()
         if not there:
@@ -218,10 +238,7 @@ class SqliteOutbox(GrowingOutbox):
             if not all(isinstance(part, bytes) for part in row[2:5]) or row[5] != _backlog_crc(*row[:5]):
                 what = f"waiting message {number + 1} of {len(rows)} is not what was written"
                 raise _damaged(self.path, what)
-        return [
-            Waiting(seq, topic, payload, flags >> 1, flags & 1 == 1, unblock(block) or None)
-            for seq, flags, topic, block, payload, _ in rows
-        ]
+        return rows
 
     def _restore(self, seq: int, place: int, state: int, packet: bytes) -> None:
         """Put an entry back where it was."""
@@ -355,13 +372,14 @@ class SqliteOutbox(GrowingOutbox):
             db.execute("DELETE FROM received")
             db.execute("DELETE FROM backlog")
             self._about()
+            self._write_more(db)
             for k in range(self.count):
                 i = (self.head + k) % self.slots
                 db.execute(*self._insert(i))
             ids = [(packet_id, _crc(packet_id, 0, 0, b"")) for packet_id in self._open_ids]
             db.executemany("INSERT INTO received VALUES (?, ?)", ids)
             for message in self.backlog.queue:
-                db.execute(*_backlog_row(message))
+                db.execute(*self.backlog.row(message))
             db.execute("COMMIT")
         except sqlite3.Error as error:
             return self._failed(error)
@@ -388,22 +406,30 @@ class KeptBacklog(Backlog):
         """As of ``Backlog``: a store that is behind writes all of it, in a transaction of its own."""
         return not self._box._stale or self._box.sync() == 0
 
+    def row(self, message: Waiting) -> tuple[str, tuple[object, ...]]:
+        """The statement that writes a message, and its values."""
+        flags = message.qos << 1 | message.retain
+        row = (message.seq, flags, message.topic, self._box.pack(message.more), message.payload)
+        return "INSERT INTO backlog VALUES (?, ?, ?, ?, ?, ?)", (*row, _backlog_crc(*row))
+
     def _keep(self, message: Waiting) -> int:
-        return self._box._execute(*_backlog_row(message))
+        return self._box._execute(*self.row(message))
 
     def _forget(self, message: Waiting) -> None:
         self._box._execute("DELETE FROM backlog WHERE seq = ?", (message.seq,))
 
 
-def _backlog_row(message: Waiting) -> tuple[str, tuple[object, ...]]:
-    flags = message.qos << 1 | message.retain
-    block = encode(message.properties, 1 << spec.PUBLISH)
-    row = (message.seq, flags, message.topic, block, message.payload)
-    return "INSERT INTO backlog VALUES (?, ?, ?, ?, ?, ?)", (*row, _backlog_crc(*row))
-
-
 def _backlog_crc(seq: object, flags: object, topic: bytes, block: bytes, payload: bytes) -> int:
     return _crc(seq, flags, (len(topic), len(block)), topic + block + payload)
+
+
+def _packets(protocol: object) -> object:
+    """By what its packets can be told: those of MQTT 3.1 and 3.1.1 are the same."""
+    return "3.1.1" if protocol == "3.1" else protocol
+
+
+def _name(protocol: object) -> str:
+    return f"MQTT {protocol}" if protocol in SESSIONS else str(protocol).upper()
 
 
 def _crc(seq: object, place: object, state: object, packet: bytes) -> int:

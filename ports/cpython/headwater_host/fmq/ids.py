@@ -1,0 +1,69 @@
+"""Message ids on a computer, which has a clock and objects to spare."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headwater.errors import E_ARGUMENT
+from headwater.fmq.message_id import IdMaker
+from headwater.fmq.spec import DATETIME, ID_SIZE
+
+if TYPE_CHECKING:
+    from headwater.types import Bytes
+
+# From here on a time takes eight bytes: no clock that is right says less (it is in 1972).
+_FIRST = 1 << 56
+# And what is later than this (in 2116) is no time to begin to count at.
+_LAST = 1 << 62
+_TIME = bytes((DATETIME << 4,))
+# The longest process number, beside a head, a thread number of one byte, and a time.
+_PROCESS = ID_SIZE - 11
+#: Nanoseconds for which ids are reserved at a time.
+RESERVE = 10_000_000_000
+
+
+class ClockIdMaker(IdMaker):
+    """``IdMaker`` by the computer's clock, or by the hub's where that is ahead. A clock that goes back does not count.
+
+    The first id is later than ``floor``. ``reserve(ceiling)`` is called before an id is made that is not below the
+    ceiling before: of a store that keeps it, the last one is the next maker's ``floor``.
+    """
+
+    def __init__(self, floor: int = 0, reserve: Callable[[int], object] | None = None):
+        self._last = max(floor, _FIRST)
+        self._ahead = 0
+        self._ceiling = 0
+        self._reserve = reserve
+        self._behind = b""
+        super().__init__()
+
+    def set_process(self, buf: "Bytes", at: int, end: int) -> int:
+        """As of ``IdMaker``."""
+        process = bytes(buf[at:end]).rstrip(b"\0")
+        if len(process) > _PROCESS:
+            return E_ARGUMENT
+        # All but the type and the time.
+        self._size = len(process)
+        self._behind = process + b"\0" + _TIME
+        self.ident = memoryview(b"\0" + self._behind + bytes(8))
+        return 0
+
+    def set_time(self, buf: "Bytes", at: int, end: int, now_ms: int) -> int:
+        """As of ``IdMaker``; the hub's clock counts where it is ahead of ours, unless it is beyond all reason."""
+        hub = int.from_bytes(buf[at:end], "little")
+        if end - at != 8 or hub > _LAST:
+            return E_ARGUMENT
+        self._ahead = max(0, hub - time.time_ns())
+        return 0
+
+    def next(self, kind: int, now_ms: int) -> "Bytes":
+        """As of ``IdMaker``."""
+        now = time.time_ns() + self._ahead
+        if now <= self._last:
+            now = self._last + 1
+        self._last = now
+        if now >= self._ceiling and self._reserve is not None:
+            self._ceiling = now + RESERVE
+            self._reserve(self._ceiling)
+        self.ident = bytes((kind << 4 | self._size,)) + self._behind + now.to_bytes(8, "little")
+        return self.ident

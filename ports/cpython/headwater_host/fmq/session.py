@@ -1,0 +1,257 @@
+"""The core's session of FMQ with a computer's room: buffers that grow, an outbox that may be a file, ids by its clock.
+
+What is published is joined, not written in place, as in ``headwater_host.fast``; state and decisions are the core's.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from headwater import errors
+from headwater.fmq import encode
+from headwater.fmq.encode import NO_TAGS, put_length
+from headwater.fmq.names import REASONS
+from headwater.fmq.receive import WAITS_1
+from headwater.fmq.session import ClientSession
+from headwater.fmq.spec import ACK, HEADER_SIZE, ID_SIZE, PINGREQ, PUBLISH
+from headwater.fmq.topics import check_name
+from headwater.fmq.transitions import ONLINE
+from headwater.fmq.write import put_text
+from headwater.mqtt.spec import DUP
+from headwater_host.connection import Chunks
+from headwater_host.errors import MqttArgumentError
+from headwater_host.fmq.ids import ClockIdMaker
+from headwater_host.fmq.store import FmqOutbox
+from headwater_host.rxbuf import GrowingRxBuf
+from headwater_host.session import GrowingOutbox
+
+if TYPE_CHECKING:
+    from headwater.fmq.encode import Field
+    from headwater.types import Bytes
+
+#: The longest message that is received whole, unless told (docs/protocols/fmq.md, section 3).
+MAX_BODY = 16 << 20
+# The longest body that a length can say, and what is passed over rather than refused.
+_LARGEST = (1 << 32) - 1
+_RX = 1 << 16
+_TX = 1 << 16
+# What a request takes beside its strings; what AUTH takes beside client id, user, password and will.
+_AROUND = 128
+_FRONTS = 4096
+_REMEMBERED = 256
+
+
+@lru_cache(maxsize=_FRONTS)
+def _remembered(topic: bytes, tags: bytes) -> bytes:
+    return b"" if check_name(topic) else _front(topic, tags)
+
+
+def _front(topic: bytes, tags: bytes) -> bytes:
+    buf = bytearray(len(topic) + 9)
+    return bytes(buf[: put_text(buf, 0, len(buf), topic)]) + tags
+
+
+def front(topic: bytes, tags: bytes) -> bytes:
+    """What stands before the payload in a PUBLISH's body; b"" when the topic is none."""
+    if len(topic) + len(tags) <= _REMEMBERED:
+        return _remembered(topic, tags)
+    return b"" if check_name(topic) else _front(topic, tags)
+
+
+def length(n: int) -> bytes:
+    """A body's length."""
+    if n < 16:
+        return bytes((n,))
+    if n < 4096:
+        return bytes((16 | n & 15, n >> 4))
+    buf = bytearray(9)
+    return bytes(buf[: put_length(buf, 0, n)])
+
+
+class HostSession(ClientSession):
+    """A client's session on a computer.
+
+    ``max_body`` is the longest body that is received whole; longer messages go to ``sink`` or are skipped. ``slots``
+    messages of ours may be unacknowledged or waiting, ``window`` of them sent. ``room`` is what AUTH takes beside the
+    strings that are named here: the will. ``outbox`` may be one that outlives the process.
+    """
+
+    GREETING = "AUTH"
+    REASONS = REASONS
+    #: As of ``headwater_host.fast.FastEndpoint``.
+    frames: Chunks | None = None
+
+    def __init__(
+        self,
+        client_id: bytes = b"",
+        *,
+        keep_alive: int = 60,
+        clean: bool = True,
+        user: bytes | None = None,
+        password: bytes | None = None,
+        max_body: int = MAX_BODY,
+        slots: int = 1024,
+        window: int = 1024,
+        response_ms: int = 10000,
+        room: int = 0,
+        outbox: GrowingOutbox | None = None,
+    ):
+        box = outbox or GrowingOutbox(_TX, slots)
+        kept = box if isinstance(box, FmqOutbox) else None
+        super().__init__(
+            client_id,
+            keep_alive,
+            clean,
+            user,
+            password,
+            tx_size=_TX + _AROUND + room + len(client_id) + len(user or b"") + len(password or b""),
+            window=window,
+            receive_window=255,
+            requests=255,
+            response_ms=response_ms,
+            max_body=_LARGEST,
+            rx=GrowingRxBuf(_RX, max_body + HEADER_SIZE),
+            outbox=box,
+        )
+        self.ids = ClockIdMaker(kept.ceiling, self._reserve) if kept else ClockIdMaker()
+        if kept:
+            self.process = kept.process
+            self.ids.set_process(kept.process, 0, len(kept.process))
+        self._kept = kept
+        #: Which connection it is.
+        self.epoch = 0
+
+    def _reserve(self, ceiling: int) -> None:
+        # A store that cannot be written says so when what bears the id is to be sent.
+        if self._kept:
+            self._kept.keep_ids(bytes(self.process), ceiling)
+
+    @property
+    def auto_ack(self) -> bool:
+        """As the core's, for messages that the hub pushes; those of consumers are acknowledged by the program."""
+        return self._auto_ack and self.source == 0
+
+    @auto_ack.setter
+    def auto_ack(self, value: bool) -> None:
+        self._auto_ack = value
+
+    def connect(self, now_ms: int) -> int:
+        """As the core's."""
+        self.epoch += 1
+        return super().connect(now_ms)
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    def take(self, chunks: Chunks) -> None:
+        """Append a copy of everything that can be sent; it counts as sent."""
+        n = self.out()
+        while n > 0:
+            at = self.out_at
+            chunks.append(self.out_buf[at : at + n])
+            n = self.sent(n)
+
+    def hand_in(self, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes" = NO_TAGS) -> int:
+        """As the core's."""
+        if flags < 2 or type(topic) is not bytes or not isinstance(payload, bytes | bytearray):
+            return super().hand_in(topic, payload, flags, tags)
+        before = front(topic, bytes(tags))
+        if not before:
+            return errors.E_TOPIC
+        if not self.process:
+            # Its id would be another's as well.
+            return errors.E_OFFLINE
+        box = self.outbox
+        size = length(len(before) + len(payload))
+        n = 1 + len(self.ids.ident) + len(size) + len(before) + len(payload)
+        at = box.reserve(n)
+        if at < 0:
+            largest = box.limit if isinstance(box, GrowingOutbox) else len(box.buf)
+            return errors.E_WINDOW if box.count and n <= largest else errors.E_TOO_LARGE
+        ident = self.ids.next(PUBLISH, self.now)
+        data = b"".join((bytes((PUBLISH << 4 | flags,)), ident, size, before, payload))
+        box.buf[at : at + n] = data
+        if box.commit(n, flags >> 1) < 0:
+            return errors.E_STORE
+        number = box.next or box.slots
+        if (
+            self._unsent
+            or self.in_flight >= self.window
+            or self.frames is None
+            or self.state != ONLINE
+            or self.out_n
+        ):
+            self._unsent += 1
+            return number
+        # It is the next to leave, and leaves: as of ``sender._entry_left``.
+        self.frames.append(data)
+        box.buf[at] |= DUP
+        self.in_flight += 1
+        self._entry = box.next
+        return number
+
+    def offer(self, topic: bytes, payload: "Bytes", qos: int, retain: bool, tags: bytes | None = None) -> int:
+        """As of ``publish``, but what the outbox could hold, were it empty, is E_WINDOW and not E_TOO_LARGE."""
+        return self.publish(topic, bytes(payload), qos, retain, tags or NO_TAGS)
+
+    def frame_of(self, topic: bytes, payload: "Bytes", retain: bool, tags: bytes | None = None) -> bytes:
+        """The frame of a message at QoS 0. Raises MqttArgumentError."""
+        before = front(topic, tags or NO_TAGS)
+        if not before:
+            raise MqttArgumentError(f"{topic!r} is not a topic", errors.E_TOPIC)
+        return b"".join(
+            (
+                b"\x31" if retain else b"\x30",
+                self.ids.next(PUBLISH, self.now),
+                length(len(before) + len(payload)),
+                before,
+                payload,
+            )
+        )
+
+    def copied(self, tags: bytes | None) -> bytes | None:
+        """Tags are bytes."""
+        return tags
+
+    def request(self, head: int, values: "Sequence[Field]", state: int = -1) -> int:
+        """As the core's; the transmit buffer grows with it."""
+        size = _AROUND + sum(_size(value) for value in values)
+        if size > self.tx_size - self.tx_end and not self.out_n:
+            more = max(size, _TX)
+            self.tx = self.tx + bytearray(more)
+            self._pin = memoryview(self.tx)
+            self.tx_size += more
+        return super().request(head, values, state)
+
+    def reject(self, receipt: int, code: int) -> int:
+        """As ``acknowledge``, for a message of a consumer: it goes to the group again."""
+        taken = self.taken
+        i = taken.place(receipt)
+        if i < 0 or taken.state[i] != WAITS_1 or self.state != ONLINE:
+            return errors.E_UNKNOWN_ID
+        at = i * ID_SIZE
+        ident = bytes(taken.ids[at : at + taken.sizes[i]])
+        bad = self._put(encode.frame(self.tx, self.tx_end, self.tx_size, ACK << 4, ident, (code,)))
+        if bad == 0:
+            taken.state[i] = 0
+        return bad
+
+    def probe(self) -> bytes:
+        """PINGREQ."""
+        return bytes((PINGREQ << 4,)) + bytes(self.ids.next(PINGREQ, self.now))
+
+    def sync(self) -> int:
+        """Let a store keep what has changed: 0, or E_STORE."""
+        return self.outbox.sync() if isinstance(self.outbox, GrowingOutbox) else 0
+
+    def why(self) -> str:
+        """What the hub says of what it has refused."""
+        return self.reason().decode(errors="replace")
+
+
+def _size(value: "Field") -> int:
+    """Bytes that a field takes at most."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return len(value) + 9
+    if isinstance(value, tuple | list):
+        return 9 + sum(len(text) + 9 for text in value)
+    return 24
