@@ -11,7 +11,7 @@ from headwater_host.hub.storage.records import SCHEMA
 
 #: PRAGMA application_id of our files ("HWhu"), and the version of what is in them.
 APPLICATION_ID = 0x48576875
-VERSION = 1
+VERSION = 2
 
 
 class File:

@@ -4,10 +4,7 @@ import json
 import sqlite3
 
 from headwater_host.hub.errors import StorageError
-from headwater_host.hub.storage.records import COLUMNS, Change, message
-
-_SEEN = """SELECT seen.seq, seen.id FROM seen LEFT JOIN messages USING (seq)
-    WHERE seen.seq > ? AND messages.seq IS NULL ORDER BY seen.seq LIMIT ?"""
+from headwater_host.hub.storage.records import COLUMNS, Change, Seen, message, unpack_ids
 
 
 def changes(db: sqlite3.Connection, names: dict[int, str], after: int, limit: int) -> list[Change]:
@@ -23,5 +20,18 @@ def changes(db: sqlite3.Connection, names: dict[int, str], after: int, limit: in
         if stored is None:
             raise StorageError(f"message {row[0]} of the hub's storage is not what was written")
         found.append(Change(stored.seq, "message", (stored,)))
-    found += [Change(seq, "seen", (ident,)) for seq, ident in db.execute(_SEEN, wanted)]
-    return sorted(found)[:limit]
+    there = {change.seq for change in found}
+    gone: list[Change] = []
+    for body, crc in db.execute("SELECT ids, crc FROM seen WHERE seq > ? ORDER BY seq", (after,)):
+        if len(gone) >= limit:
+            break
+        known = _unpacked(body, crc)
+        gone += [Change(seq, "seen", (ident,)) for seq, ident, _ in known if seq > after and seq not in there]
+    return sorted(found + gone)[:limit]
+
+
+def _unpacked(body: bytes, crc: int) -> list[Seen]:
+    try:
+        return unpack_ids(body, crc)
+    except (TypeError, ValueError) as error:
+        raise StorageError(f"{error}, in the hub's storage") from None

@@ -1,7 +1,10 @@
 """What is in the file: messages, and all other changes, each with its sequence number and a checksum."""
 
 import json
+import struct
 import zlib
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 #: What SQLite and the index in memory need for a message beside its bytes, about.
@@ -12,7 +15,7 @@ CREATE TABLE messages (seq INTEGER PRIMARY KEY, id BLOB, topic INTEGER, queue IN
     tags TEXT, payload BLOB, crc INTEGER);
 CREATE TABLE retained (topic INTEGER PRIMARY KEY, seq INTEGER, id BLOB, queue INTEGER, flags INTEGER, time INTEGER,
     tags TEXT, payload BLOB, crc INTEGER);
-CREATE TABLE seen (seq INTEGER PRIMARY KEY, id BLOB, time INTEGER);
+CREATE TABLE seen (seq INTEGER PRIMARY KEY, ids BLOB, crc INTEGER);
 CREATE TABLE changes (seq INTEGER PRIMARY KEY, kind TEXT, body TEXT);
 CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER, crc INTEGER) WITHOUT ROWID;
 CREATE TABLE topics (topic INTEGER PRIMARY KEY, name TEXT UNIQUE, queues INTEGER, crc INTEGER);
@@ -47,6 +50,8 @@ STATEMENTS = {
 }  # fmt: skip
 #: Kinds that write a row, and so a checksum.
 WRITES = {kind for kind, statements in STATEMENTS.items() if statements[0].startswith("INSERT")}
+
+_HEAD = struct.Struct("<QQIBqB")
 
 COLUMNS = "seq, id, topic, queue, flags, time, tags, payload, crc"
 
@@ -94,26 +99,55 @@ def checksum(text: str) -> int:
 
 def row(message: Message, topic: int) -> tuple[Any, ...]:
     """A message as a row of ``messages``, the topic by its number."""
-    tags = json.dumps(message.tags, separators=(",", ":")) if message.tags else ""
-    head = (
-        message.seq,
-        message.id,
-        topic,
-        message.queue,
-        message.qos << 1 | message.retain,
-        message.time_ns,
-        tags,
-    )
-    return (*head, message.payload, zlib.crc32(message.payload, zlib.crc32(repr(head).encode())))
+    seq, ident, _, queue, tags, payload, qos, retain, time_ns = message
+    text = json.dumps(tags, separators=(",", ":")) if tags else ""
+    flags = qos << 1 | retain
+    crc = _message_crc(seq, ident, topic, queue, flags, time_ns, text, payload)
+    return seq, ident, topic, queue, flags, time_ns, text, payload, crc
+
+
+def _message_crc(
+    seq: int, ident: bytes, topic: int, queue: int, flags: int, time_ns: int, tags: str, payload: bytes
+) -> int:
+    head = _HEAD.pack(seq, topic, queue, flags, time_ns, len(ident))
+    return zlib.crc32(payload, zlib.crc32(b"%b%b%b" % (head, ident, tags.encode())))
 
 
 def message(row: tuple[Any, ...], topic: str) -> Message | None:
     """A row as the message it was, or None when it is not what was written."""
     seq, ident, _, queue, flags, time, tags, payload, crc = row
     try:
-        if crc != zlib.crc32(payload, zlib.crc32(repr(row[:7]).encode())):
+        if crc != _message_crc(*row[:-1]):
             return None
         named = tuple(json.loads(tags)) if tags else ()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, AttributeError, struct.error):
         return None
     return Message(seq, ident, topic, queue, named, payload, flags >> 1, bool(flags & 1), time)
+
+
+class Seen(NamedTuple):
+    """A message id that is remembered, under the sequence number of its message, and when that came."""
+
+    seq: int
+    id: bytes
+    time_ns: int
+
+
+def pack_ids(seen: Sequence[Seen]) -> tuple[int, bytes, int]:
+    """Some ids, at least one, as a row of ``seen``: the last sequence number, the ids by columns, a checksum. A row for
+    each id would take as long as storing the messages does."""
+    seqs, ids, times = zip(*seen, strict=True)
+    n = len(ids)
+    body = struct.pack(f"<I{n}Q{n}q{n}B", n, *seqs, *times, *map(len, ids)) + b"".join(ids)
+    return seqs[-1], body, zlib.crc32(body)
+
+
+def unpack_ids(body: bytes, crc: int) -> list[Seen]:
+    """The ids of such a row, oldest first. Raises ValueError or TypeError when it is not what was written."""
+    if zlib.crc32(body) != crc:
+        raise ValueError("remembered ids are not what was written")
+    (n,) = struct.unpack_from("<I", body)
+    columns = struct.unpack_from(f"<{n}Q{n}q{n}B", body, 4)
+    stops = list(accumulate(columns[2 * n :], initial=4 + 17 * n))
+    ids = [body[at:stop] for at, stop in pairwise(stops)]
+    return [Seen(*one) for one in zip(columns[:n], ids, columns[n : 2 * n], strict=True)]

@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from headwater_host.hub.storage.file import File, damaged
-from headwater_host.hub.storage.records import COLUMNS, OVERHEAD, Message, checksum, encoded, message
+from headwater_host.hub.storage.records import (
+    COLUMNS,
+    OVERHEAD,
+    Message,
+    Seen,
+    checksum,
+    encoded,
+    message,
+    unpack_ids,
+)
 
 #: The tables that hold rows of changes: the kind of change, the table, and which of its columns are JSON.
 TABLES = {
@@ -52,6 +61,22 @@ def retained(file: File, names: dict[int, str]) -> Iterator[Message]:
         if found is None:
             raise damaged(file.path, "a retained message is not what was written")
         yield found
+
+
+def ids(file: File, most: int) -> list[Seen]:
+    """The newest of the message ids that are remembered, oldest first."""
+    assert file.reader is not None
+    found: list[list[Seen]] = []
+    count = 0
+    for body, crc in file.reader.execute("SELECT ids, crc FROM seen ORDER BY seq DESC"):
+        if count >= most:
+            break
+        try:
+            found.append(unpack_ids(body, crc))
+        except (TypeError, ValueError) as error:
+            raise damaged(file.path, str(error)) from None
+        count += len(found[-1])
+    return [one for some in reversed(found) for one in some][max(0, count - most) :]
 
 
 def last_seq(db: sqlite3.Connection) -> int:

@@ -26,7 +26,7 @@ from headwater_host.hub.errors import (
 from headwater_host.hub.storage import follow, restore
 from headwater_host.hub.storage.file import File, damaged, explained
 from headwater_host.hub.storage.queues import Position
-from headwater_host.hub.storage.records import COLUMNS, OVERHEAD, Change, Message, message, row
+from headwater_host.hub.storage.records import COLUMNS, OVERHEAD, Change, Message, Seen, message, row
 from headwater_host.hub.storage.sessions import Sessions
 from headwater_host.hub.storage.topic import DEAD, Limits, Topic
 from headwater_host.hub.storage.writer import Batch, Writer
@@ -68,8 +68,8 @@ class Store:
         #: Since the start: messages that were dropped though somebody was still to have them; that could not be read
         #: as they were written; that came a second time; that went to a dead-letter topic.
         self.dropped = self.damaged = self.duplicates = self.dead = 0
-        self._ids: dict[bytes, None] = {}
-        self._order: deque[tuple[int, bytes, int]] = deque()
+        self._ids: set[bytes] = set()
+        self._order: deque[Seen] = deque()
         self._cache: OrderedDict[int, Message] = OrderedDict()
         self._cached = 0
         #: The groups' places that changed in this turn: (topic, queue, group).
@@ -129,11 +129,8 @@ class Store:
         for found in restore.retained(file, names):
             self.retained[found.topic] = found
             self._retained_bytes += found.size
-        newest = self._reader.execute(
-            "SELECT seq, id, time FROM seen ORDER BY seq DESC LIMIT ?", (self.limits.ids,)
-        )
-        self._order.extend(reversed(newest.fetchall()))
-        self._ids = dict.fromkeys(ident for _, ident, _ in self._order)
+        self._order.extend(restore.ids(file, self.limits.ids))
+        self._ids = {one.id for one in self._order}
 
     # -- commits -----------------------------------------------------------------------------------------------------
 
@@ -281,9 +278,10 @@ class Store:
         seq = self._writer.next()
         queue = process % len(found.queues)
         self._put(found, Message(seq, ident, topic, queue, tags, payload, qos, retain, time_ns), size)
-        self._ids[ident] = None
-        self._order.append((seq, ident, time_ns))
-        self._writer.batch.seen.append((seq, ident, time_ns))
+        seen = Seen(seq, ident, time_ns)
+        self._ids.add(ident)
+        self._order.append(seen)
+        self._writer.batch.seen.append(seen)
         while len(self._ids) > self.limits.ids:
             self._forget_id()
         return seq
@@ -294,7 +292,7 @@ class Store:
         batch = self._writer.batch
         batch.messages.append(values)
         batch.stored.append(fresh)
-        batch.size += size
+        self._writer.fill(size)
         topic.append(fresh.queue, seq, size, fresh.time_ns)
         self.bytes += size
         self._cache[seq] = fresh
@@ -312,23 +310,28 @@ class Store:
             self._retained_bytes -= before.size
 
     def _check_room(self, topic: Topic, size: int, retained: bool) -> None:
+        """Raises RefusedError when there is no room; what may be, is removed."""
         if self._writer.waiting >= self.limits.waiting:
             raise RefusedError(QUOTA_EXCEEDED, "too much waits for the disk")
         before = self.retained.get(topic.name)
         if retained and self._retained_bytes + size - (before.size if before else 0) > self.limits.retained:
             raise RefusedError(QUOTA_EXCEEDED, "there is no room for more retained messages")
-        if not self._make_room(topic, size):
+        if self._is_full(topic, size) and not self._make_room(topic, size):
             raise RefusedError(QUOTA_EXCEEDED, f"there is no room in {topic.name!r}")
+
+    def _is_full(self, topic: Topic, size: int) -> bool:
+        limits = self.limits
+        return (
+            topic.count >= limits.topic_messages
+            or topic.bytes + size > limits.topic_bytes
+            or self.bytes + size > limits.bytes
+        )
 
     def _make_room(self, topic: Topic, size: int) -> bool:
         """Remove the oldest messages of a topic, where that is allowed, until one more fits: whether it does."""
         limits = self.limits
         keep = topic.groups and limits.full == "refuse" and not topic.is_dead
-        while (
-            topic.count >= limits.topic_messages
-            or topic.bytes + size > limits.topic_bytes
-            or self.bytes + size > limits.bytes
-        ):
+        while self._is_full(topic, size):
             if keep or not topic.count:
                 return False
             queue = topic.oldest()
@@ -347,7 +350,7 @@ class Store:
         self.bytes -= before - topic.bytes
         for seq in gone:
             self._uncache(seq, self._cache.get(seq))
-            self._writer.batch.gone.append((seq,))
+        self._writer.batch.gone += gone
         self._writer.note("trim", topic.number, queue, through)
 
     def _uncache(self, seq: int, found: Message | None) -> None:
@@ -496,7 +499,7 @@ class Store:
 
     def _forget_id(self) -> None:
         seq, ident, _ = self._order.popleft()
-        self._ids.pop(ident, None)
+        self._ids.discard(ident)
         self._forgotten = seq
         self._writer.wake()
 

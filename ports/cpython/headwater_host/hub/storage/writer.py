@@ -12,7 +12,16 @@ from functools import partial
 from typing import Any
 
 from headwater_host.hub.errors import StorageError
-from headwater_host.hub.storage.records import OVERHEAD, STATEMENTS, WRITES, Message, checksum, encoded
+from headwater_host.hub.storage.records import (
+    OVERHEAD,
+    STATEMENTS,
+    WRITES,
+    Message,
+    Seen,
+    checksum,
+    encoded,
+    pack_ids,
+)
 
 #: Seconds until a transaction that failed is tried again.
 RETRY = 1.0
@@ -27,13 +36,13 @@ class Batch:
 
     def __init__(self) -> None:
         self.messages: list[tuple[Any, ...]] = []
-        self.seen: list[tuple[int, bytes, int]] = []
+        self.seen: list[Seen] = []
         #: By number of topic: a row, or None to clear.
         self.retained: dict[int, tuple[Any, ...] | None] = {}
         self.statements: list[tuple[str, tuple[Any, ...]]] = []
         self.changes: list[tuple[int, str, str]] = []
-        #: Messages that are trimmed.
-        self.gone: list[tuple[int]] = []
+        #: Messages that are trimmed, by sequence number.
+        self.gone: list[int] = []
         #: What to call when it is on the disk.
         self.done: list[Callable[[], None]] = []
         #: The messages that can be handed out then.
@@ -51,7 +60,8 @@ class Batch:
         db.execute("BEGIN IMMEDIATE")
         try:
             db.executemany(_MESSAGE, self.messages)
-            db.executemany("INSERT INTO seen VALUES (?, ?, ?)", self.seen)
+            if self.seen:
+                db.execute("INSERT INTO seen VALUES (?, ?, ?)", pack_ids(self.seen))
             for topic, row in self.retained.items():
                 if row is None:
                     db.execute("DELETE FROM retained WHERE topic = ?", (topic,))
@@ -59,13 +69,26 @@ class Batch:
                     db.execute(_RETAIN, row)
             for statement, values in self.statements:
                 db.execute(statement, values)
-            db.executemany("DELETE FROM messages WHERE seq = ?", self.gone)
+            db.executemany("DELETE FROM messages WHERE seq BETWEEN ? AND ?", _runs(self.gone))
             db.executemany("INSERT INTO changes VALUES (?, ?, ?)", self.changes)
             db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
+
+
+def _runs(numbers: list[int]) -> list[tuple[int, int]]:
+    """First and last of what is without a gap."""
+    runs: list[tuple[int, int]] = []
+    first = last = 0
+    for number in sorted(numbers):
+        if number != last + 1:
+            if first:
+                runs.append((first, last))
+            first = number
+        last = number
+    return [*runs, (first, last)] if first else runs
 
 
 class Writer:
@@ -89,15 +112,12 @@ class Writer:
         self.batch = Batch()
         #: The last change, and the last that is on the disk.
         self.seq = self.durable = seq
+        #: Bytes of messages and changes that are not on the disk yet.
+        self.waiting = 0
         #: Why nothing can be written; None again when it can.
         self.error: Exception | None = None
         #: Transactions so far.
         self.commits = 0
-
-    @property
-    def waiting(self) -> int:
-        """Bytes of messages and changes that are not on the disk yet."""
-        return self.batch.size + (self._writing.size if self._writing else 0)
 
     def next(self) -> int:
         """The sequence number of another change, which is made before the event loop's turn ends."""
@@ -115,8 +135,13 @@ class Writer:
         for statement in STATEMENTS[kind]:
             self.batch.statements.append((statement, row))
         self.batch.changes.append((seq, kind, text))
-        self.batch.size += len(text) + OVERHEAD
+        self.fill(len(text) + OVERHEAD)
         return seq
+
+    def fill(self, size: int) -> None:
+        """So many more bytes are to be written."""
+        self.batch.size += size
+        self.waiting += size
 
     def note(self, kind: str, *values: Any) -> None:
         """A change whose statements are in the batch already, for those who follow."""
@@ -173,6 +198,7 @@ class Writer:
         batch, self._writing, self.error = self._writing, None, None
         assert batch is not None
         self.durable = batch.last
+        self.waiting -= batch.size
         self.commits += 1
         calls: list[Callable[[], None]] = [*batch.done, partial(self._written, batch)]
         for call in calls:
