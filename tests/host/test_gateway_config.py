@@ -16,10 +16,11 @@ from headwater_host.gateway.config import (
     parse_serial,
     parse_topic,
 )
+from headwater_host.hub.config import HubConfig, Listener
 from headwater_host.route import Tls
 from headwater_host.settings import ConfigError
 from tests.certificates import make
-from tests.host.command import headwater
+from tests.host.command import headwater, running
 from tools.toolchain import ROOT
 
 WHOLE = """\
@@ -33,6 +34,7 @@ port = "/dev/ttyACM0"
 [[serial]]
 port = "/dev/ttyUSB0"
 baud = 9600
+protocol = "fmq"
 
 [[broker]]
 host = "broker.local"
@@ -47,16 +49,23 @@ username = "me"
 password_file = "secret"
 keepalive = 30
 timeout = 2.5
+
+[hub]
+config = "hub.toml"
+storage = "/var/lib/headwater/hub.db"
+port = 7000
 """
+HUB = "auto_register = false\n[storage]\npath = 'not this'\n"
 
 
 def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("secret").write_text("päss word\nnot this\n")
+    Path("hub.toml").write_text(HUB)
     Path("gateway.toml").write_text(WHOLE)
     assert load(Path("gateway.toml")) == GatewayConfig(
         Path("/var/lib/headwater"),
-        (SerialConfig("/dev/ttyACM0", 115200), SerialConfig("/dev/ttyUSB0", 9600)),
+        (SerialConfig("/dev/ttyACM0", 115200), SerialConfig("/dev/ttyUSB0", 9600, "fmq")),
         (
             BrokerConfig("broker.local", 1883, (("boards/#", 1), ("alarms/+", 2), ("noise", 0))),
             BrokerConfig(
@@ -65,6 +74,7 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         Path("/run/headwater/stats.json"),
         5.0,
+        HubConfig(Path("/var/lib/headwater/hub.db"), auto_register=False, listeners=(Listener(port=7000),)),
     )
 
 
@@ -77,26 +87,38 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("baud = 9600", "baud = 96", 10, "'baud' in [[serial]] is a whole number, at least 300, not 96"),
         ("baud = 9600", "baud = true", 10, "not True"),
         ("baud = 9600", "'baud' = '9600'", 10, "not '9600'"),
-        ("baud = 9600", "bauds = 9600", 10, "there is no key 'bauds' in [[serial]]; there are port, baud"),
+        ("baud = 9600", "bauds = 9600", 10, "there is no key 'bauds' in [[serial]]; there are port, protocol, baud"),
         ('port = "/dev/ttyUSB0"\n', "", 8, "'port' in [[serial]] is missing: a serial port"),
-        ('host = "broker.local"\n', "", 12, "'host' in [[broker]] is missing"),
-        ('"alarms/+:2"', '"alarms+:2"', 14, "'topics' in [[broker]]: 'alarms+' is not a topic filter"),
-        ('["boards/#", "alarms/+:2", "noise:0"]', '"boards/#"', 14, "is a list of topic filters"),
-        ('["boards/#", "alarms/+:2", "noise:0"]', "[]", 14, "is a list of topic filters"),
-        ('["boards/#", "alarms/+:2", "noise:0"]', "[1]", 14, "is a list of topic filters"),
-        ("port = 1884", "port = 70000", 18, "'port' in [[broker]] is a whole number from 1 to 65535"),
-        ("keepalive = 30", "keepalive = -1", 23, "'keepalive' in [[broker]] is a whole number of seconds"),
-        ("timeout = 2.5", "timeout = inf", 24, "'timeout' in [[broker]] is a number of seconds"),
-        ('host = "::1"', 'host = ""', 17, "'host' in [[broker]] is a host name or address, not ''"),
-        ('"secret"', '"none"', 22, "cannot read the password in none: No such file"),
+        ('host = "broker.local"\n', "", 13, "'host' in [[broker]] is missing"),
+        ('"alarms/+:2"', '"alarms+:2"', 15, "'topics' in [[broker]]: 'alarms+' is not a topic filter"),
+        ('["boards/#", "alarms/+:2", "noise:0"]', '"boards/#"', 15, "is a list of topic filters"),
+        ('["boards/#", "alarms/+:2", "noise:0"]', "[]", 15, "is a list of topic filters"),
+        ('["boards/#", "alarms/+:2", "noise:0"]', "[1]", 15, "is a list of topic filters"),
+        ("port = 1884", "port = 70000", 19, "'port' in [[broker]] is a whole number from 1 to 65535"),
+        ("keepalive = 30", "keepalive = -1", 24, "'keepalive' in [[broker]] is a whole number of seconds"),
+        ("timeout = 2.5", "timeout = inf", 25, "'timeout' in [[broker]] is a number of seconds"),
+        ('host = "::1"', 'host = ""', 18, "'host' in [[broker]] is a host name or address, not ''"),
+        ('"secret"', '"none"', 23, "cannot read the password in none: No such file"),
         ("[[serial]]\nport = \"/dev/ttyACM0\"", "[serial]\nport = 'x'\n[serial.x]", 0, ""),
         ("stats_seconds = 5", "stats_seconds = 5\nserial = 5", 4, "'serial' is a list of tables"),
         ("stats_seconds = 5", "stats_seconds = 5\nserial = [5]", 4, "'serial' is a list of tables"),
         ("stats_seconds = 5", "stats_seconds = ", 3, "line 3"),
         ("stats_seconds = 5", "stats_seconds = " + "9" * 5000, 0, "limit"),
         ("stats_seconds = 5", "stats_seconds = " + "[" * 9999, 0, "recursion"),
-        ("/var/lib/headwater", r"/var\u0000", 1, "'capture' is a directory, not '/var\\x00'"),
-        ("broker.local", r"broker\u0000", 13, "'host' in [[broker]] is a host name or address, not 'broker\\x00'"),
+        ('capture = "/var/lib/headwater"', r'capture = "/var\u0000"', 1, "'capture' is a directory, not '/var\\x00'"),
+        ("broker.local", r"broker\u0000", 14, "'host' in [[broker]] is a host name or address, not 'broker\\x00'"),
+        ('protocol = "fmq"', 'protocol = "amqp"', 11, "'protocol' in [[serial]] is \"mqtt\" or \"fmq\", not 'amqp'"),
+        ('protocol = "fmq"', "protocol = 5", 11, "is \"mqtt\" or \"fmq\", not 5"),
+        ("[hub]", "[hubs]", 11, "a board that speaks FMQ needs a hub: [hub]"),
+        ("[hub]", "[hubs]", 27, "there is no key 'hubs'; there are capture, stats, stats_seconds, serial, broker, hub"),
+        ("[hub]", "[[hub]]", 27, "'hub' is a table: [hub]"),
+        ("port = 7000", "port = 0", 30, "'port' in [hub] is a whole number from 1 to 65535, not 0"),
+        ("port = 7000", "host = '::'", 30, "there is no key 'host' in [hub]; there are config, storage, port"),
+        ('"hub.toml"', '"none.toml"', 28, "'config' in [hub]: cannot read none.toml: No such file"),
+        ('"hub.toml"', '"wrong.toml"', 28, "'config' in [hub]: wrong.toml, line 2: 'topics' in [limits] is a whole"),
+        ('"hub.toml"', '"large.toml"', 28, "'frame' in [clients] of the hub is at most 66912256 here"),
+        ('"hub.toml"', '"listens.toml"', 30, "a port is of no use: the hub's file says where to listen"),
+        ("/var/lib/headwater/hub.db", r"\u0000", 29, "'storage' in [hub] is a file, not"),
     ],
 )  # fmt: skip
 def test_an_error_says_what_and_where(
@@ -104,11 +126,15 @@ def test_an_error_says_what_and_where(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("secret").write_text("x")
+    Path("hub.toml").write_text(HUB)
+    Path("wrong.toml").write_text("[limits]\ntopics = 0\n")
+    Path("large.toml").write_text("[clients]\nframe = '64 MiB'\n")
+    Path("listens.toml").write_text("[[listener]]\nport = 7001\n[[listener]]\nport = 7002\n")
     assert before in WHOLE
     text = WHOLE.replace(before, after)
     if "serial = " in text:
         text = text.replace('[[serial]]\nport = "/dev/ttyACM0"\n', "").replace(
-            '[[serial]]\nport = "/dev/ttyUSB0"\nbaud = 9600\n', ""
+            '[[serial]]\nport = "/dev/ttyUSB0"\nbaud = 9600\nprotocol = "fmq"\n', ""
         )
     Path("gateway.toml").write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -126,7 +152,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     said = str(caught.value).splitlines()
     assert [line.partition(": ")[0].rpartition(" ")[2] for line in said] == ["1", "2", "3", "4", "5"]
     assert said[0].endswith(
-        "there is no key 'captrue'; there are capture, stats, stats_seconds, serial, broker"
+        "there is no key 'captrue'; there are capture, stats, stats_seconds, serial, broker, hub"
     )
 
 
@@ -221,6 +247,9 @@ def test_it_is_looked_at_as_a_whole() -> None:
         check(GatewayConfig(log, brokers=(BrokerConfig("h", topics=(("a", 1), ("a", 2))),)))
     with pytest.raises(ConfigError, match=r"serial port .* is named twice"):
         check(GatewayConfig(log, (SerialConfig("/dev/null"), SerialConfig("/dev/../dev/null", 9600))))
+    with pytest.raises(ConfigError, match="the board on x speaks FMQ: that needs a hub"):
+        check(GatewayConfig(log, (SerialConfig("x", protocol="fmq"),)))
+    check(GatewayConfig(log, (SerialConfig("x", protocol="fmq"),), hub=HubConfig()))
     checked = check(GatewayConfig(log, brokers=(BrokerConfig("h", topics=(("a", 1),)),) * 2))
     assert len({broker.client_id for broker in checked.brokers}) == 2
 
@@ -299,6 +328,9 @@ def test_how_a_broker_cannot_be_reached(
         (["--capture", "log", "--serial", "x", "--stats", "/"], b"statistics go to a file, and / is none"),
         (["--capture", "log", "--serial", ""], b"'' is not a serial port"),
         (["--config", "none.toml"], b"cannot read none.toml"),
+        (["--capture", "log", "--hub-port", "7000"], b"--hub-port needs --hub"),
+        (["--capture", "log", "--hub", "h", "--hub-port", "x"], b"'x' is not a whole number from 0 to 65535"),
+        (["--capture", "log", "--fmq-serial", "x"], b"the board on x speaks FMQ: that needs a hub"),
         (["--capture", "log", "--serial", "x", "--stats-seconds", "-1"], b"is not a number of seconds"),
     ],
 )  # fmt: skip
@@ -332,3 +364,19 @@ def test_the_file_of_the_documentation(tmp_path: Path) -> None:
     assert config.serials[0].port.startswith("/dev/serial/by-id/")
     assert config.brokers[0].topics == (("boards/#", 1), ("alarms/+", 2))
     assert config.brokers[0].password == b"secret"
+    assert config.serials[1].protocol == "fmq"
+    assert config.hub is not None
+    assert config.hub.storage == Path("/var/lib/headwater/hub.db")
+
+
+def test_the_command_line_comes_on_top_of_the_hub(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(f'capture = "{tmp_path}/log"\n[hub]\nstorage = "{tmp_path}/none/hub.db"\nport = 7001\n')
+    storage = tmp_path / "hub.db"
+    with running(
+        "gateway", "--config", file, "--hub", storage, "--hub-port", 0, directory=tmp_path
+    ) as command:
+        command.wait_for(f"; storage in {storage}")
+        assert "port 7001" not in command.errors
+        assert command.end() == 0
+    assert storage.exists()

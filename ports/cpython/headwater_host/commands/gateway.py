@@ -10,14 +10,17 @@ from headwater_host.commands import options
 from headwater_host.exits import USAGE, CommandError
 from headwater_host.gateway import config as gateway_config
 from headwater_host.gateway.config import BrokerConfig, GatewayConfig
+from headwater_host.hub import config as hub_config
+from headwater_host.hub.config import DEFAULT_PORTS, HubConfig
 from headwater_host.settings import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.description = (
-        "Land what serial boards publish and what a broker's topics carry in a capture log, until SIGTERM or SIGINT. "
-        "A message at QoS 1 or 2 is acknowledged when it is on disk. See docs/gateway.md."
+        "Land what serial boards publish, what a broker's topics carry, and what clients of a hub publish that runs in "
+        "the gateway, in a capture log, until SIGTERM or SIGINT. A message at QoS 1 or 2 is acknowledged when it is on "
+        "disk. See docs/gateway.md."
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="a TOML file; what is named here comes on top"
@@ -27,6 +30,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--serial", action="append", default=[], metavar="PORT[:BAUD]", help="a port with a board; repeatable"
+    )
+    parser.add_argument(
+        "--fmq-serial",
+        action="append",
+        default=[],
+        metavar="PORT[:BAUD]",
+        help="a port with a board that speaks FMQ, to the hub; repeatable",
+    )
+    parser.add_argument(
+        "--hub", type=Path, metavar="FILE", help="run a hub of FMQ as well, which keeps everything in FILE"
+    )
+    parser.add_argument(
+        "--hub-port",
+        type=options.whole(0, 65535),
+        metavar="PORT",
+        help=f"of the hub, on 127.0.0.1; default: {DEFAULT_PORTS[False]}; 0: any",
     )
     parser.add_argument("--broker", metavar="HOST[:PORT]", help="a broker; needs --topic")
     parser.add_argument(
@@ -73,16 +92,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> GatewayConfig:
+    named = {"storage": args.hub, "port": args.hub_port}
+    hub = {key: value for key, value in named.items() if value is not None}
     if args.config is not None:
-        config = gateway_config.load(args.config, args.capture)
+        config = gateway_config.load(args.config, args.capture, hub)
     elif args.capture is not None:
-        config = GatewayConfig(args.capture)
+        config = GatewayConfig(args.capture, hub=_hub(**hub))
     else:
         raise ConfigError("name the capture log: --capture DIR, or in --config FILE")
-    serials = tuple(gateway_config.parse_serial(text) for text in args.serial)
+    if args.hub_port is not None and config.hub is None:
+        raise ConfigError("--hub-port needs --hub")
+    serials = [gateway_config.parse_serial(text) for text in args.serial]
+    serials += [gateway_config.parse_serial(text, gateway_config.FMQ) for text in args.fmq_serial]
     config = replace(
         config,
-        serials=config.serials + serials,
+        serials=(*config.serials, *serials),
         stats=args.stats or config.stats,
         stats_seconds=args.stats_seconds or config.stats_seconds,
     )
@@ -108,3 +132,11 @@ def _config(args: argparse.Namespace) -> GatewayConfig:
         password,
     )
     return replace(config, brokers=(*config.brokers, broker))
+
+
+def _hub(storage: Path | None = None, port: int | None = None) -> HubConfig | None:
+    """The hub that the command line names."""
+    if storage is None:
+        return None
+    hub = HubConfig(storage)
+    return hub if port is None else hub_config.on_port(hub, port)

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from headwater_host.commands import options
 from headwater_host.commands.options import PASSWORD_VARIABLE
 from headwater_host.exits import OK, USAGE, CommandError
 from headwater_host.hub import config as hub_config
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--storage", type=Path, metavar="FILE", help="where everything is kept")
     parser.add_argument(
         "--port",
-        type=_port,
+        type=options.whole(0, 65535),
         metavar="PORT",
         help="on 127.0.0.1, where the file says nothing about listeners; 0: any",
     )
@@ -64,18 +65,10 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def _port(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
-    return int(text)
-
-
 def _serve(args: argparse.Namespace) -> int:
     config = hub_config.HubConfig() if args.config is None else hub_config.load(args.config)
     if args.port is not None:
-        if config.listeners != hub_config.HubConfig.listeners:
-            raise ConfigError(f"--port is of no use: {args.config} says where to listen")
-        config = replace(config, listeners=(hub_config.Listener(port=args.port),))
+        config = hub_config.on_port(config, args.port)
     if args.storage is not None:
         config = replace(config, storage=args.storage)
     from headwater_host.hub.service import serve

@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from headwater_host import settings
+from headwater_host.capture.format import MAX_FRAME
 from headwater_host.errors import MqttArgumentError
+from headwater_host.hub import config as hub_config
+from headwater_host.hub.config import HubConfig
 from headwater_host.route import DEFAULT_PORTS, Route, Tls
 from headwater_host.settings import ConfigError, Key, SettingsFile
 from headwater_host.topics import filter_bytes
 
 DEFAULT_BAUD = 115200
 DEFAULT_QOS = 1
+MQTT, FMQ = "mqtt", "fmq"
+# Of a frame of FMQ, what may stand around its body: its id and the body's length.
+_AROUND = 64 << 10
 # From here on a number behind the last colon of a port is a speed; device paths have smaller ones.
 _SLOWEST = 300
 
@@ -26,6 +32,8 @@ class SerialConfig:
 
     port: str
     baud: int = DEFAULT_BAUD
+    #: What the board speaks.
+    protocol: str = MQTT
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,8 @@ class GatewayConfig:
     brokers: tuple[BrokerConfig, ...] = ()
     stats: Path | None = None
     stats_seconds: float = 60.0
+    #: The hub that runs in the gateway.
+    hub: HubConfig | None = None
 
 
 def parse_topic(text: str) -> tuple[str, int]:
@@ -72,21 +82,21 @@ def parse_topic(text: str) -> tuple[str, int]:
     return name, int(qos)
 
 
-def parse_serial(text: str) -> SerialConfig:
+def parse_serial(text: str, protocol: str = MQTT) -> SerialConfig:
     """``PORT[:BAUD]``. Raises ConfigError."""
     port, colon, baud = text.rpartition(":")
     # Twenty digits are too fast already, and Python refuses to read thousands.
     if colon and baud.isascii() and baud.isdigit() and (speed := int(baud[:20])) >= _SLOWEST:
-        return _serial(port, speed)
-    return _serial(text, DEFAULT_BAUD)
+        return _serial(port, speed, protocol)
+    return _serial(text, DEFAULT_BAUD, protocol)
 
 
-def _serial(port: str, baud: int) -> SerialConfig:
+def _serial(port: str, baud: int, protocol: str) -> SerialConfig:
     if not port or "\0" in port:
         raise ConfigError(f"{port!r} is not a serial port")
     if not _SLOWEST <= baud <= 20_000_000:
         raise ConfigError(f"{baud} is not a serial port's speed")
-    return SerialConfig(port, baud)
+    return SerialConfig(port, baud, protocol)
 
 
 def parse_broker(text: str) -> tuple[str, int]:
@@ -106,14 +116,17 @@ def default_client_id(capture: Path) -> str:
 
 def check(config: GatewayConfig) -> GatewayConfig:
     """Look at it as a whole, and fill in what follows from other things. Raises ConfigError."""
-    if not config.serials and not config.brokers:
-        raise ConfigError("there is nothing to land: name a serial port or a broker")
+    if not config.serials and not config.brokers and config.hub is None:
+        raise ConfigError("there is nothing to land: name a serial port, a broker or a hub")
     if config.stats is not None and not config.stats.name:
         raise ConfigError(f"statistics go to a file, and {config.stats} is none")
     ports = [os.path.realpath(serial.port) for serial in config.serials]
     for port in ports:
         if ports.count(port) > 1:
             raise ConfigError(f"the serial port {port} is named twice")
+    for serial in config.serials:
+        if serial.protocol == FMQ and config.hub is None:
+            raise ConfigError(f"the board on {serial.port} speaks FMQ: that needs a hub")
     brokers = []
     for number, broker in enumerate(config.brokers):
         if not broker.topics:
@@ -152,8 +165,17 @@ _TOP = {
     "stats": Key("a file", settings.path),
     "stats_seconds": Key("a number of seconds above 0", settings.seconds),
 }
+
+
+def _protocol(value: object) -> str:
+    if value not in (MQTT, FMQ):
+        raise ValueError
+    return str(value)
+
+
 _SERIAL = {
     "port": Key("a serial port", settings.text, required=True),
+    "protocol": Key('"mqtt" or "fmq"', _protocol),
     "baud": Key(f"a whole number, at least {_SLOWEST}", settings.whole(_SLOWEST, 20_000_000)),
 }
 _BROKER = {
@@ -178,6 +200,11 @@ _BROKER = {
     "key": Key("a file with its key", settings.path),
     "server_name": Key("a host name or address", settings.text),
     "insecure": Key("true or false", settings.truth),
+}
+_HUB = {
+    "config": Key("a hub's file", lambda v: hub_config.load(settings.path(v))),
+    "storage": Key("a file", settings.path),
+    "port": Key("a whole number from 1 to 65535", settings.whole(1, 65535)),
 }
 _TABLES = {"serial": _SERIAL, "broker": _BROKER}
 #: Keys that ask for TLS: the fields of ``Tls`` that they are.
@@ -206,11 +233,35 @@ def _broker(file: SettingsFile, index: int, values: dict[str, Any]) -> BrokerCon
     return replace(broker, port=port)
 
 
-def load(path: Path, capture: Path | None = None) -> GatewayConfig:
-    """Read a file; ``capture`` takes the place of what it says. Raises ConfigError. Not yet looked at as a whole."""
+def _hub(file: SettingsFile, given: dict[str, Any]) -> HubConfig | None:
+    if "hub" not in file.values and "storage" not in given:
+        return None
+    values = file.table("hub", _HUB) | given
+    config: HubConfig = values.get("config", HubConfig())
+    config = replace(config, storage=values.get("storage", config.storage))
+    if config.clients.frame > MAX_FRAME - _AROUND:
+        file.mistake(
+            f"'frame' in [clients] of the hub is at most {MAX_FRAME - _AROUND} here: more is no record of the log",
+            "hub",
+            key="config",
+        )
+    try:
+        return hub_config.on_port(config, values["port"]) if "port" in values else config
+    except ConfigError as error:
+        file.mistake(str(error), "hub", key="port")
+    return config
+
+
+def load(path: Path, capture: Path | None = None, hub: dict[str, Any] | None = None) -> GatewayConfig:
+    """Read a file; ``capture``, and in ``hub`` ``storage`` and ``port``, take the place of what it says. Raises
+    ConfigError. Not yet looked at as a whole."""
     file = SettingsFile.read(path)
-    top = file.top(_TOP, _TABLES)
+    top = file.top(_TOP, [*_TABLES, "hub"])
     serials, brokers = (file.tables(name, keys) for name, keys in _TABLES.items())
+    found = _hub(file, hub or {})
+    for index, serial in enumerate(serials):
+        if serial.get("protocol") == FMQ and found is None:
+            file.mistake("a board that speaks FMQ needs a hub: [hub]", "serial", index, "protocol")
     file.check()
     where = capture or top.get("capture")
     if where is None:
@@ -221,4 +272,5 @@ def load(path: Path, capture: Path | None = None) -> GatewayConfig:
         tuple(_broker(file, index, broker) for index, broker in enumerate(brokers)),
         top.get("stats"),
         top.get("stats_seconds", 60.0),
+        found,
     )

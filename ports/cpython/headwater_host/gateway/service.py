@@ -14,9 +14,13 @@ from headwater_host.capture.asyncio_writer import LIMIT_BYTES, AsyncCapture
 from headwater_host.daemon import serving
 from headwater_host.exits import FAILED, OK, CommandError
 from headwater_host.gateway.board import Board
+from headwater_host.gateway.board_fmq import FmqBoard
 from headwater_host.gateway.broker import BrokerSource
-from headwater_host.gateway.config import GatewayConfig
+from headwater_host.gateway.config import FMQ, GatewayConfig
+from headwater_host.gateway.hub import HubSource
 from headwater_host.gateway.landing import Landing
+from headwater_host.gateway.line import Line
+from headwater_host.hub.errors import StorageError
 
 # How often the statistics file is written, and how long the end may take.
 _STATS_S = 1.0
@@ -35,7 +39,8 @@ class Gateway:
         self._stop = asyncio.Event()
         self._failure: Exception | None = None
         self._started = time.time_ns()
-        self._sources: list[Board | BrokerSource] = []
+        self._sources: list[Line | BrokerSource] = []
+        self._hub: HubSource | None = None
         self._landing: Landing | None = None
         self._line_at = 0.0
         self._line_records = 0
@@ -66,7 +71,17 @@ class Gateway:
             _logger.warning("capture log: %s", line)
         _logger.info("landing in %s", self._config.capture)
         landing = self._landing = Landing(capture, self._limit, self._fatal)
-        self._sources = [Board(landing, serial) for serial in self._config.serials]
+        try:
+            await self._start_hub(landing)
+        except CommandError:
+            await capture.aclose()
+            raise
+        for serial in self._config.serials:
+            if serial.protocol == FMQ:
+                assert self._hub is not None
+                self._sources.append(FmqBoard(landing, serial, self._hub))
+            else:
+                self._sources.append(Board(landing, serial))
         self._sources += [BrokerSource(landing, broker) for broker in self._config.brokers]
         tasks = [asyncio.create_task(source.run(), name=source.peer) for source in self._sources]
         for task in tasks:
@@ -76,6 +91,19 @@ class Gateway:
         _logger.info("stopping")
         ticker.cancel()
         return await self._end(capture, landing, tasks)
+
+    async def _start_hub(self, landing: Landing) -> None:
+        if self._config.hub is None:
+            return
+        hub = HubSource(landing, self._config.hub)
+        try:
+            await hub.start()
+        except (StorageError, OSError) as error:
+            raise CommandError(f"the hub cannot start: {error}") from error
+        self._hub = hub
+
+    def _all(self) -> "list[Line | BrokerSource | HubSource]":
+        return [*self._sources, *([self._hub] if self._hub is not None else [])]
 
     def _failed(self, error: CaptureWriteError) -> None:
         if self._landing is not None:
@@ -90,7 +118,7 @@ class Gateway:
             self._stop.set()
 
     async def _end(self, capture: AsyncCapture, landing: Landing, tasks: "list[asyncio.Task[None]]") -> int:
-        for source in self._sources:
+        for source in self._all():
             source.stop_reading()
         try:
             # Everything that was taken goes to disk, and is acknowledged while the connections are still there. A disk
@@ -99,13 +127,13 @@ class Gateway:
             await asyncio.wait_for(self._flush(capture, landing), seconds)
         except (asyncio.TimeoutError, CaptureWriteError) as error:
             _logger.error("not everything could be written: %s", landing.error or error)
+        code = await self._stop_hub()
         await asyncio.gather(
-            *(source.finish(_FINISH_S) for source in self._sources if isinstance(source, Board))
+            *(source.finish(_FINISH_S) for source in self._sources if isinstance(source, Line))
         )
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        code = OK
         try:
             await capture.aclose()
         except CaptureWriteError as error:
@@ -123,6 +151,16 @@ class Gateway:
         _logger.info("stopped; %s", self._totals(landing))
         return code
 
+    async def _stop_hub(self) -> int:
+        """The exit code, as far as the hub has one."""
+        if self._hub is not None:
+            try:
+                await self._hub.stop()
+            except StorageError as error:
+                _logger.error("%s", error)
+                return FAILED
+        return OK
+
     async def _flush(self, capture: AsyncCapture, landing: Landing) -> None:
         while landing.waiting and self._failure is None:
             await capture.flush()
@@ -137,6 +175,8 @@ class Gateway:
         while True:
             await asyncio.sleep(_STATS_S - (time.monotonic() - begin) % _STATS_S)
             landing.look()
+            if self._hub is not None:
+                self._hub.look()
             self._write_stats(landing)
             now = time.monotonic()
             if now - self._line_at >= self._config.stats_seconds:
@@ -145,7 +185,7 @@ class Gateway:
                 _logger.info("%s, %.1f a second", self._totals(landing), rate)
 
     def _totals(self, landing: Landing) -> str:
-        states = ", ".join(f"{source.peer} {source.state}" for source in self._sources)
+        states = ", ".join(f"{source.peer} {source.state}" for source in self._all())
         return (
             f"{landing.records} records, {landing.bytes} bytes, {landing.waiting} not yet on disk; {states}"
         )
@@ -161,7 +201,7 @@ class Gateway:
             "durable": landing.durable,
             "waiting": landing.waiting,
             "error": str(landing.error) if landing.error else None,
-            "sources": [source.status() for source in self._sources],
+            "sources": [source.status() for source in self._all()],
         }
 
     def _write_stats(self, landing: Landing) -> None:

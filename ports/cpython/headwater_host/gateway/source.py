@@ -1,4 +1,4 @@
-"""What a broker and a serial board have in common: frames that are landed, and what is known of the source."""
+"""What a broker, a hub and a serial board have in common: frames that are landed, and what is known of the source."""
 
 import logging
 from typing import Any
@@ -10,8 +10,8 @@ from headwater.mqtt.endpoint import Endpoint
 from headwater_host.gateway.landing import Landing
 from headwater_host.session import frame_start
 
-# How much of what is no packet is kept.
-_GARBAGE = 4096
+#: How much of what is no packet is kept.
+GARBAGE = 4096
 _BAD_HEADER = (errors.E_TYPE, errors.E_FLAGS, errors.E_RX_QOS, errors.E_LENGTH)
 _BAD_BODY = (errors.E_FIELD, errors.E_UTF8, errors.E_RX_TOPIC, errors.E_PACKET_ID)
 
@@ -53,9 +53,13 @@ class Source:
     def land(self, p: Packet) -> int:
         """Take a PUBLISH: its number."""
         frame = bytes(memoryview(p.buf)[frame_start(p) : p.end])
-        self.records[p.head >> 1 & 3] += 1
-        self.bytes += len(frame)
+        self.count(p.head >> 1 & 3, len(frame))
         return self.landing.take(self.connection, self.peer, frame)
+
+    def count(self, qos: int, size: int) -> None:
+        """A message of ``size`` bytes is landed."""
+        self.records[qos] += 1
+        self.bytes += size
 
     def land_malformed(self, session: Endpoint) -> None:
         """Keep what broke the connection, so that it can be looked at; to be called before the session goes on."""
@@ -89,5 +93,5 @@ def offending_frame(session: Endpoint) -> bytes:
             start -= 1
         return bytes(rx.buf[start : min(p.end, rx.end)])
     if session.status in _BAD_HEADER and p.bad_at >= rx.start:
-        return bytes(rx.buf[rx.start : min(rx.end, rx.start + _GARBAGE)])
+        return bytes(rx.buf[rx.start : min(rx.end, rx.start + GARBAGE)])
     return b""

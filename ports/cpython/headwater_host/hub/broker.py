@@ -169,7 +169,7 @@ class Broker:
     def after(self, done: Callable[[], None]) -> None:
         """Call this when everything so far is on the disk, and with the observer: then a message is answered."""
         if self.observer is not None:
-            done = partial(self.observer.after, done)
+            done = self.observer.behind(done)
         self.store.after(done)
 
     def pause(self, paused: bool) -> None:

@@ -6,7 +6,7 @@ Without a file the hub listens on this machine only, and keeps its storage in th
 import re
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,13 @@ class HubConfig:
     def is_open(self) -> bool:
         """Whether everybody may who can reach it: only this machine can."""
         return all(listener.is_loopback for listener in self.listeners)
+
+
+def on_port(config: HubConfig, port: int) -> HubConfig:
+    """The same on another port of this machine. Raises ConfigError when it says itself where to listen."""
+    if config.listeners != HubConfig.listeners:
+        raise ConfigError("a port is of no use: the hub's file says where to listen")
+    return replace(config, listeners=(Listener(port=port),))
 
 
 # ---- what a value is -------------------------------------------------------------------------------------------------

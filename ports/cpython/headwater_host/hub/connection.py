@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
         stop = id_end(data, at + 1, len(data))
         broker.malformed.add()
         if broker.observer is not None and self.client is not None:
-            broker.observer.malformed(self, data[at : end if end > 0 else len(data)])
+            broker.observer.broke(self, data[at : end if end > 0 else len(data)])
         self.close(reason, ident=data[at + 1 : stop] if stop > 0 else self.auth_id)
 
     @property

@@ -13,8 +13,9 @@ class Observer(Protocol):
     def published(self, connection: "Connection | None", frame: bytes) -> None:
         """A PUBLISH was taken, whether its id is new or known. Without a connection: a will, as the hub sends it."""
 
-    def malformed(self, connection: "Connection", data: bytes) -> None:
+    def broke(self, connection: "Connection", data: bytes) -> None:
         """A client that was accepted has sent what is no frame; ``data`` begins with that, and is all that is there."""
 
-    def after(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when all that was seen so far is kept: it then answers. In order."""
+    def behind(self, done: Callable[[], None]) -> Callable[[], None]:
+        """What to call in the place of ``done``, which is an answer: that then comes when all that was seen so far is
+        kept. In the order of the calls."""
