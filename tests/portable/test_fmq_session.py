@@ -25,7 +25,7 @@ from headwater.errors import (
 from headwater.fmq import spec
 from headwater.fmq.encode import tag_list
 from headwater.fmq.session import ClientSession
-from headwater.fmq.transitions import CLOSING, ERROR, IDLE, ONLINE
+from headwater.mqtt.transitions import CLOSING, ERROR, IDLE, ONLINE
 from headwater.store import RamOutbox
 
 TYPE_CHECKING = False
@@ -681,6 +681,22 @@ def test_consumed_messages_are_acknowledged() -> None:
     assert p.client.acknowledge(p.at.receipts[1]) == 0
     p.run()
     assert len(p.hub.delivered) == 2
+    p.quiet()
+
+
+def test_a_consumer_stays_when_its_subscription_is_asked_for_again() -> None:
+    p, number, sid = consumed()
+    p.client.auto_ack = False
+    assert p.client.consume(number, 3, True) > 0
+    p.run()
+    again = p.client.subscribe(b"jobs", group=b"g")
+    p.run()
+    p.hub.give(sid, None, b"x")
+    p.run()
+    assert p.at.got == [(b"", b"x", "c", False, again)]
+    assert p.client.acknowledge(p.at.receipts[0]) == 0
+    p.run()
+    assert len(p.hub.delivered) == 1
     p.quiet()
 
 

@@ -450,8 +450,9 @@ def _request_answered(s: "ClientSession", f: "Frame") -> int:
             return E_FORM
         k = asked.find(LIVE, f.buf, f.at[1], f.at[2])
         if k >= 0:
-            # It was subscribed to before, and stays one subscription.
+            # It was subscribed to before, and stays one subscription, with its consumer.
             asked.state[k] = 0
+            asked.more[i] = asked.more[k]
         asked.rename(i, LIVE, f.buf, f.at[1], f.at[2])
     else:
         if state == _UNSUBSCRIBE and f.code == 0:

@@ -1,10 +1,12 @@
-"""Message ids on a computer, which has a clock and objects to spare."""
+"""Message ids on a computer, which has a clock and objects to spare; and tables of them that find without a search."""
 
 import time
+from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headwater.errors import E_ARGUMENT
+from headwater.fmq.id_table import IdTable
 from headwater.fmq.message_id import IdMaker
 from headwater.fmq.spec import DATETIME, ID_SIZE
 
@@ -67,3 +69,66 @@ class ClockIdMaker(IdMaker):
             self._reserve(self._ceiling)
         self.ident = bytes((kind << 4 | self._size,)) + self._behind + now.to_bytes(8, "little")
         return self.ident
+
+
+class _States(bytearray):
+    """The states of a table's places; knows which are free, and by state and id where one is."""
+
+    def __init__(self, places: int):
+        super().__init__(places)
+        self.idents = [b""] * places
+        self.places: dict[tuple[int, bytes], int] = {}
+        # The first is taken first: whoever looks through the table finds what is there early.
+        self.free = list(range(places - 1, -1, -1))
+
+    def __setitem__(self, i: int, state: int) -> None:  # type: ignore[override]  # there are no slices of it
+        before = self[i]
+        if before:
+            key = (before, self.idents[i])
+            if self.places.get(key) == i:
+                del self.places[key]
+            if not state:
+                self.free.append(i)
+        elif state:
+            # Whoever takes a place has asked for it before: mostly it is the last one.
+            if self.free[-1] == i:
+                self.free.pop()
+            else:
+                self.free.remove(i)
+        super().__setitem__(i, state)
+        if state:
+            self.places[state, self.idents[i]] = i
+
+
+class HostIdTable(IdTable):
+    """``IdTable`` with as many places as are asked for, in which nothing is searched."""
+
+    def __init__(self, places: int):
+        # Not the base's: its numbers are bytes.
+        self.places = places
+        self._states = _States(places)
+        self.state = self._states
+        self.more = array("H", bytes(2 * places))  # type: ignore[assignment]  # numbers by place, as there
+        self.ids = bytearray(places * ID_SIZE)
+        self.sizes = bytearray(places)
+        self._turns = bytearray(places)
+
+    def free(self) -> int:
+        """As of ``IdTable``."""
+        free = self._states.free
+        return free[-1] if free else -1
+
+    def rename(self, i: int, state: int, buf: "Bytes", at: int, end: int) -> None:
+        """As of ``IdTable``."""
+        ident = bytes(buf[at:end])
+        states = self._states
+        if states[i]:
+            states[i] = 0
+        states.idents[i] = ident
+        self.sizes[i] = len(ident)
+        self.ids[i * ID_SIZE : i * ID_SIZE + len(ident)] = ident
+        states[i] = state
+
+    def find(self, state: int, buf: "Bytes", at: int, end: int) -> int:
+        """As of ``IdTable``."""
+        return self._states.places.get((state, bytes(buf[at:end])), -1)

@@ -20,7 +20,7 @@ from headwater.fmq.write import put_text
 from headwater.mqtt.spec import DUP
 from headwater_host.connection import Chunks
 from headwater_host.errors import MqttArgumentError
-from headwater_host.fmq.ids import ClockIdMaker
+from headwater_host.fmq.ids import ClockIdMaker, HostIdTable
 from headwater_host.fmq.store import FmqOutbox
 from headwater_host.rxbuf import GrowingRxBuf
 from headwater_host.session import GrowingOutbox
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 MAX_BODY = 16 << 20
 # The longest body that a length can say, and what is passed over rather than refused.
 _LARGEST = (1 << 32) - 1
+#: How many requests may be unanswered or live: each subscription is one, and each CONSUME.
+REQUESTS = 4096
+#: How many messages may wait for the program's acknowledgement.
+RECEIVE_WINDOW = 4096
 _RX = 1 << 16
 _TX = 1 << 16
 # What a request takes beside its strings; what AUTH takes beside client id, user, password and will.
@@ -106,8 +110,9 @@ class HostSession(ClientSession):
             password,
             tx_size=_TX + _AROUND + room + len(client_id) + len(user or b"") + len(password or b""),
             window=window,
-            receive_window=255,
-            requests=255,
+            # Tables that are large enough take their place.
+            receive_window=1,
+            requests=1,
             response_ms=response_ms,
             max_body=_LARGEST,
             rx=GrowingRxBuf(_RX, max_body + HEADER_SIZE),
@@ -118,6 +123,8 @@ class HostSession(ClientSession):
             self.process = kept.process
             self.ids.set_process(kept.process, 0, len(kept.process))
         self._kept = kept
+        self.requests = HostIdTable(REQUESTS)
+        self.taken = HostIdTable(RECEIVE_WINDOW)
         #: Which connection it is.
         self.epoch = 0
 
@@ -234,6 +241,12 @@ class HostSession(ClientSession):
         if bad == 0:
             taken.state[i] = 0
         return bad
+
+    def forget(self, receipt: int) -> None:
+        """A message is not to be acknowledged: it is one that is to be acknowledged already."""
+        i = self.taken.place(receipt)
+        if i >= 0:
+            self.taken.state[i] = 0
 
     def probe(self) -> bytes:
         """PINGREQ."""

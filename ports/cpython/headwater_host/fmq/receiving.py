@@ -1,0 +1,168 @@
+"""What comes to FMQ's client: messages and calls, up to the program that takes and acknowledges them."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from headwater import errors
+from headwater.fmq import spec
+from headwater_host.calls import Inbox
+from headwater_host.connection import HOLD_APPLICATION
+from headwater_host.errors import FmqConsumerError, MqttConnectionError
+from headwater_host.fmq.messages import Call, Message, Subscription
+from headwater_host.fmq.requests import Answer, Requests
+from headwater_host.fmq.values import decode_at
+from headwater_host.messages import Payload, payload_bytes
+from headwater_host.topics import Topic, topic_of
+
+if TYPE_CHECKING:
+    from headwater.fmq.decode import Frame
+    from headwater_host.outgoing import Outgoing
+
+#: What a responder subscribes to.
+SERVED = "$rpc/"
+_REPLY = b"$rpc/reply"
+
+
+class Receiving(Requests):
+    """The part of ``client.Client`` that receives. ``_receive_by`` is called when the session is there."""
+
+    _outgoing: "Outgoing[bytes | None]"
+
+    def _receive_by(self, limit: int | None) -> None:
+        session = self.session
+        session.on_message = self._on_message
+        session.on_call = self._on_call
+        session.on_result = self._on_result
+        session.on_answer = self._on_answer
+        self._limit = limit
+        # By the session's numbers: subscriptions that are consumed, by those of the requests that began it.
+        self._consumed: dict[int, Subscription] = {}
+        self._consuming: dict[int, Subscription] = {}
+        # By id and consumer, what is to be acknowledged.
+        self._unacknowledged: dict[tuple[bytes, int], Message] = {}
+        self.messages: Inbox[Message] = Inbox(self._current, limit, self._hold_or_release)
+        self.calls: Inbox[Call] = Inbox(self._current, limit, self._hold_or_release)
+
+    def _forget_repeated(self, session_present: bool) -> None:
+        """There is another connection: what comes again, at QoS 2 under an id that is known, is not kept."""
+        epoch = self.session.epoch
+        self.messages.forget(
+            lambda m: (
+                not m.acknowledged
+                and m.epoch != epoch
+                and (m.subscription is not None or (session_present and m.qos == 1))
+            )
+        )
+        self._unacknowledged.clear()
+        # Who called over the last connection has been told.
+        self.calls.forget(lambda call: True)
+
+    def _on_answer(self, number: int, code: int) -> None:
+        f = self.session.frame
+        why = self.session.why() if code else ""
+        subscription = self._consuming.pop(number, None)
+        if subscription is not None:
+            subscription.consumed = None
+            if code:
+                self.messages.put_error(FmqConsumerError(subscription.topic, code, why))
+        self._answers.settle(number, Answer(code, why, bytes(f.buf[f.body : f.end])))
+
+    def _on_message(self, f: "Frame") -> None:
+        message = self._message(f)
+        if message.subscription is not None and not message.acknowledged:
+            key = (message.id, message.subscription.number)
+            if key in self._unacknowledged:
+                # The hub has waited long enough; but the program has it, and may still acknowledge it.
+                self.session.forget(message.receipt)
+                return
+            self._unacknowledged[key] = message
+        self.messages.put(message)
+
+    def _message(self, f: "Frame") -> Message:
+        session = self.session
+        view = memoryview(f.buf)
+        subscription = self._consumed.get(session.source) if session.source else None
+        topic = Topic("")
+        if f.topic_end > f.topic_at and f.has_topic():
+            topic = topic_of(bytes(view[f.topic_at : f.topic_end]))
+        elif subscription is not None:
+            topic = Topic(subscription.topic)
+        tags: tuple[str, ...] = ()
+        if f.payload_at - f.tags_at > 1:
+            block = bytes(view[f.tags_at : f.payload_at])
+            tags = tuple(decode_at(block, 0, len(block))[0])
+        return Message(
+            topic,
+            bytes(view[f.payload_at : f.end]),
+            tags,
+            bytes(view[f.id_at : f.id_end]),
+            f.head & 15 if f.head >> 4 == spec.PUBLISH else 0,
+            session.epoch,
+            subscription,
+            session.receipt,
+            self._acknowledge if session.receipt and not session.auto_ack else None,
+        )
+
+    def _on_result(self, number: int, f: "Frame") -> None:
+        message = self._message(f)
+        if not self._answers.settle(number, message) and message.receipt:
+            # Nobody waits for it any more: somebody else may have it.
+            asyncio.get_running_loop().call_soon(self.session.reject, message.receipt, 0x80)
+
+    async def _acknowledge(self, message: Message, code: int) -> None:
+        session = self.session
+        connection = self.connection
+        if message.epoch != session.epoch and message.qos != 2:
+            return
+        if message.subscription is not None:
+            self._unacknowledged.pop((message.id, message.subscription.number), None)
+        if connection is not None:
+            # There must be room for the answer.
+            connection.flush()
+        if not code or session.reject(message.receipt, code):
+            session.acknowledge(message.receipt)
+        if connection is not None:
+            connection.push()
+            if connection.paused:
+                await connection.writable(self.timeout)
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def _on_call(self, f: "Frame") -> None:
+        view = memoryview(f.buf)
+        topic = bytes(view[f.topic_at : f.topic_end]) if f.has_topic() else b""
+        self.calls.put(
+            Call(
+                topic_of(topic.removeprefix(SERVED.encode())),
+                bytes(view[f.payload_at : f.end]),
+                bytes(view[f.id_at : f.id_end]),
+                self.session.epoch,
+                self._reply,
+            )
+        )
+
+    async def _reply(self, call: Call, result: Payload) -> None:
+        data = call.id + bytes(payload_bytes(result))
+        connection = self._current()
+        if connection is None or call.epoch != self.session.epoch:
+            raise MqttConnectionError("the connection over which the call came is over", errors.E_OFFLINE)
+        connection.write(self.session.frame_of(_REPLY, data, False))
+        if connection.paused:
+            await connection.writable(self.timeout)
+
+    # -- not more than is taken ------------------------------------------------------------------------------------
+
+    def _hold_or_release(self) -> None:
+        connection = self.connection
+        if connection is None or self._limit is None:
+            return
+        waiting = max(len(self.messages), len(self.calls))
+        if waiting <= self._limit // 2:
+            connection.release(HOLD_APPLICATION)
+        elif waiting > self._limit and not self._outgoing.is_awaited and not self._answers:
+            connection.hold(HOLD_APPLICATION)
+
+    def _release_for_answer(self) -> None:
+        """An answer stands behind the messages that are not being read."""
+        if self.connection is not None:
+            self.connection.release(HOLD_APPLICATION)
