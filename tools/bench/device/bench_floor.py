@@ -1,8 +1,8 @@
 """The floor: what MicroPython's socket itself can do, with packets made beforehand and nothing looked at.
 
-A write for each packet that is sent, and for each that is received the two reads that its header takes, whose length is
-not known before, and its body. At QoS 1 and 2 one read, as in ``bench_floor_whole``. Clients that read more at a time can
-be faster; ``bench_floor_512`` reads as much as they do, ``bench_floor_64k`` more.
+A write for each packet that is sent. For each that is received, two reads at QoS 0, because how long a packet is stands
+in its header; one at QoS 1 and 2, as in ``bench_floor_whole``. Clients that read more at a time can be faster:
+``bench_floor_512`` reads as much as they do, ``bench_floor_64k`` more.
 """
 
 import socket
