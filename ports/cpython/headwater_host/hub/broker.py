@@ -172,6 +172,13 @@ class Broker:
             done = self.observer.behind(done)
         self.store.after(done)
 
+    def answer(self, connection: "Connection", data: bytes) -> None:
+        """Send this behind ``after``, with all other answers that wait for the same."""
+        if self.observer is None:
+            self.store.answer(connection.send, data)
+        else:
+            self.store.after(self.observer.behind(partial(connection.send, data)))
+
     def pause(self, paused: bool) -> None:
         """Take nothing from anybody and let nobody in, or go on: for an observer that cannot keep up."""
         if paused != self.paused:

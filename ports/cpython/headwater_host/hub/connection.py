@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from headwater.errors import E_RX_TOO_LARGE
-from headwater.fmq.decode import Frame, fields, header, message
+from headwater.fmq.decode import Frame, fields, header
 from headwater.fmq.message_id import MORE, id_end
 from headwater.fmq.names import TYPES
 from headwater_host.hub import access, frames
@@ -17,6 +17,7 @@ from headwater_host.hub.errors import (
     UNSPECIFIED,
     RefusedError,
 )
+from headwater_host.hub.usual import usual
 
 if TYPE_CHECKING:
     from headwater_host.hub.broker import Broker
@@ -50,6 +51,8 @@ class Connection(asyncio.Protocol):
         self.client: Client | None = None
         self.auth_id = b""
         self.user: str | None = None
+        #: Topics by how they stand in frames: those that it may publish to.
+        self.topics: dict[bytes, str] = {}
         #: Whether its AUTH has been answered.
         self.ready = False
         self.peer: access.Address = ip_address("127.0.0.1")
@@ -112,8 +115,8 @@ class Connection(asyncio.Protocol):
         at, end = 0, len(data)
         need = 0
         while at < end and not self._holds and self.closed is None:
-            stop = message(f, at, end)
-            if stop <= 0:
+            stop = usual(f, data, at, end)
+            if not stop:
                 stop = header(f, at, end)
                 if stop == MORE or stop > end:
                     need = 1 + end - at if stop == MORE else stop - at

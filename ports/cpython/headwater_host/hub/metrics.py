@@ -30,6 +30,9 @@ class Metric:
 
     def add(self, amount: float = 1, *labels: str) -> None:
         """Count up."""
+        if labels in self._values:
+            self._values[labels] += amount
+            return
         self.set(self._values.get(labels, 0) + amount, *labels)
 
     def set(self, value: float, *labels: str) -> None:

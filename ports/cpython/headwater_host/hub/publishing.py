@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 #: Topics that begin so are the hub's.
 _OWN = "$"
 _NO_TAGS = spec.LIST << 4
+_QOS = ("0", "1", "2")
+#: Topics that are remembered of a connection, and their characters.
+_KNOWN = 1000
+_LONGEST_KNOWN = 256
 #: The name under which the hub has a process number itself.
 _HUB = "$hub"
 
@@ -109,44 +113,54 @@ def process_of(ident: bytes) -> int:
 
 def on_publish(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
     """PUBLISH: stored, and then answered when it is on the disk."""
-    buf = f.buf
-    topic: str
+    buf, store = f.buf, broker.store
+    topic = connection.topics.get(bytes(buf[f.body : f.tags_at]))
+    if topic is None or topic not in store.topics:
+        topic = _topic(broker, connection, f)
+        if topic == REPLY:
+            broker.calls.on_reply(connection, f, ident)
+            return
+    head = f.head
+    qos = head >> 1 & 3
+    store.publish(
+        topic,
+        ident,
+        process_of(ident),
+        bytes(buf[f.payload_at : f.end]),
+        tags=() if buf[f.tags_at] == _NO_TAGS else tuple(decode_at(bytes(buf), f.tags_at, f.end)[0]),
+        qos=qos,
+        retain=head & 1 == 1,
+        time_ns=time.time_ns(),
+    )
+    if broker.observer is not None:
+        broker.observer.published(connection, bytes(buf[f.id_at - 1 : f.end]))
+    broker.received.add(1, _QOS[qos])
+    if qos:
+        # Stored before or just now: the answer waits until it is on the disk.
+        broker.answer(connection, frames.ack(ident) if qos == 1 else frames.bare(spec.PUBREC, ident))
+    if store.waiting > store.limits.waiting // 2:
+        connection.hold()
+        store.after(connection.release)
+
+
+def _topic(broker: "Broker", connection: "Connection", f: Frame) -> str:
+    """The topic of a PUBLISH, which is registered now and may be published to, or ``REPLY``. Raises RefusedError."""
+    buf, known = f.buf, connection.topics
     if f.has_topic():
         topic = str(buf[f.topic_at : f.topic_end], "utf-8")
     else:
         topic = broker.topics.name(decode_at(bytes(buf), f.at[0], f.end)[0])
     broker.access.check("PUBLISH", topic, connection.user, connection.peer)
-    store, qos = broker.store, f.qos()
-    if topic not in store.topics:
-        if topic == REPLY:
-            broker.calls.on_reply(connection, f, ident)
-            return
-        _check_ours(topic)
-        broker.topics.have(topic)
-    elif topic.startswith(_OWN):
-        _check_ours(topic)
-    tags = () if buf[f.tags_at] == _NO_TAGS else tuple(decode_at(bytes(buf), f.tags_at, f.end)[0])
-    payload = bytes(buf[f.payload_at : f.end])
-    store.publish(
-        topic,
-        ident,
-        process_of(ident),
-        payload,
-        tags=tags,
-        qos=qos,
-        retain=f.retain(),
-        time_ns=time.time_ns(),
-    )
-    if broker.observer is not None:
-        broker.observer.published(connection, bytes(buf[f.id_at - 1 : f.end]))
-    broker.received.add(1, str(qos))
-    if qos:
-        # Stored before or just now: the answer waits until it is on the disk.
-        answer = frames.ack(ident) if qos == 1 else frames.bare(spec.PUBREC, ident)
-        broker.after(partial(connection.send, answer))
-    if store.waiting > store.limits.waiting // 2:
-        connection.hold()
-        store.after(connection.release)
+    if topic == REPLY and topic not in broker.store.topics:
+        return topic
+    _check_ours(topic)
+    broker.topics.have(topic)
+    # A hash might one day be another topic's.
+    if f.has_topic() and len(topic) <= _LONGEST_KNOWN:
+        if len(known) >= _KNOWN:
+            known.clear()
+        known[bytes(buf[f.body : f.tags_at])] = topic
+    return topic
 
 
 def on_pubrel(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:

@@ -138,6 +138,10 @@ class Store:
         """Call this when every change so far is on the disk; at once when all are."""
         self._writer.after(done)
 
+    def answer(self, send: Callable[[bytes], None], data: bytes) -> None:
+        """Have ``send`` called as ``after`` does, once for everything that waits for it."""
+        self._writer.answer(send, data)
+
     @property
     def durable(self) -> int:
         """The sequence number up to which everything is on the disk."""

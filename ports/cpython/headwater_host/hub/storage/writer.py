@@ -45,6 +45,8 @@ class Batch:
         self.gone: list[int] = []
         #: What to call when it is on the disk.
         self.done: list[Callable[[], None]] = []
+        #: Answers that are sent then.
+        self.answers: dict[Callable[[bytes], None], list[bytes]] = {}
         #: The messages that can be handed out then.
         self.stored: list[Message] = []
         #: Whether there is anything to write.
@@ -165,6 +167,16 @@ class Writer:
         else:
             done()
 
+    def answer(self, send: Callable[[bytes], None], data: bytes) -> None:
+        """Send this when every change so far is on the disk, joined with what else is sent so."""
+        batch = self.batch if self.batch.open else self._writing
+        if batch is None:
+            send(data)
+        elif (waiting := batch.answers.get(send)) is not None:
+            waiting.append(data)
+        else:
+            batch.answers[send] = [data]
+
     def _start(self) -> None:
         if self.batch and self._writing is None and not self._closing:
             self._turn()
@@ -200,7 +212,8 @@ class Writer:
         self.durable = batch.last
         self.waiting -= batch.size
         self.commits += 1
-        calls: list[Callable[[], None]] = [*batch.done, partial(self._written, batch)]
+        answers = [partial(send, b"".join(waiting)) for send, waiting in batch.answers.items()]
+        calls: list[Callable[[], None]] = [*batch.done, *answers, partial(self._written, batch)]
         for call in calls:
             try:
                 call()
