@@ -27,17 +27,24 @@ RESERVE = 10_000_000_000
 class ClockIdMaker(IdMaker):
     """``IdMaker`` by the computer's clock, or by the hub's where that is ahead. A clock that goes back does not count.
 
-    The first id is later than ``floor``. ``reserve(ceiling)`` is called before an id is made that is not below the
-    ceiling before: of a store that keeps it, the last one is the next maker's ``floor``.
+    ``process`` is a process number, little-endian; the first id is later than ``floor``. ``keep(process, ceiling)`` is
+    called when the one has changed, and before an id is made that is not below the other: from a store that keeps them
+    they come as the next maker's ``process`` and ``floor``.
     """
 
-    def __init__(self, floor: int = 0, reserve: Callable[[int], object] | None = None):
+    def __init__(
+        self,
+        process: bytes = b"",
+        floor: int = 0,
+        keep: Callable[[bytes, int], object] | None = None,
+    ):
         self._last = max(floor, _FIRST)
         self._ahead = 0
-        self._ceiling = 0
-        self._reserve = reserve
-        self._behind = b""
+        self._ceiling = floor
+        self._process = process
+        self._keep = keep
         super().__init__()
+        self.set_process(process, 0, len(process))
 
     def set_process(self, buf: "Bytes", at: int, end: int) -> int:
         """As of ``IdMaker``."""
@@ -48,7 +55,16 @@ class ClockIdMaker(IdMaker):
         self._size = len(process)
         self._behind = process + b"\0" + _TIME
         self.ident = memoryview(b"\0" + self._behind + bytes(8))
+        if process and process != self._process:
+            self._process = process
+            self._reserve()
         return 0
+
+    def _reserve(self) -> None:
+        self._ceiling = max(self._last, time.time_ns() + self._ahead) + RESERVE
+        if self._keep is not None:
+            # A store that cannot be written says so when what bears the id is to be sent.
+            self._keep(self._process, self._ceiling)
 
     def set_time(self, buf: "Bytes", at: int, end: int, now_ms: int) -> int:
         """As of ``IdMaker``; the hub's clock counts where it is ahead of ours, unless it is beyond all reason."""
@@ -64,9 +80,8 @@ class ClockIdMaker(IdMaker):
         if now <= self._last:
             now = self._last + 1
         self._last = now
-        if now >= self._ceiling and self._reserve is not None:
-            self._ceiling = now + RESERVE
-            self._reserve(self._ceiling)
+        if now >= self._ceiling:
+            self._reserve()
         self.ident = bytes((kind << 4 | self._size,)) + self._behind + now.to_bytes(8, "little")
         return self.ident
 

@@ -118,20 +118,12 @@ class HostSession(ClientSession):
             rx=GrowingRxBuf(_RX, max_body + HEADER_SIZE),
             outbox=box,
         )
-        self.ids = ClockIdMaker(kept.ceiling, self._reserve) if kept else ClockIdMaker()
-        if kept:
-            self.process = kept.process
-            self.ids.set_process(kept.process, 0, len(kept.process))
-        self._kept = kept
+        self.ids = ClockIdMaker(kept.process, kept.ceiling, kept.keep_ids) if kept else ClockIdMaker()
+        self.process = kept.process if kept else b""
         self.requests = HostIdTable(REQUESTS)
         self.taken = HostIdTable(RECEIVE_WINDOW)
         #: Which connection it is.
         self.epoch = 0
-
-    def _reserve(self, ceiling: int) -> None:
-        # A store that cannot be written says so when what bears the id is to be sent.
-        if self._kept:
-            self._kept.keep_ids(bytes(self.process), ceiling)
 
     @property
     def auto_ack(self) -> bool:
