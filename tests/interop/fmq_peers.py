@@ -104,7 +104,7 @@ class Line:
             self._data += more
 
     def say(self, head: int, ident: bytes, *values: Any) -> None:
-        buf = bytearray(1 << 16)
+        buf = bytearray(1 << 17)
         end = encode.frame(buf, 0, len(buf), head, ident, values)
         assert end > 0, (head, values, end)
         self.writer.write(buf[:end])

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Collection
 from os import PathLike
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from headwater.errors import E_STORE
 from headwater.mqtt import spec
@@ -46,6 +46,9 @@ _RELEASE = 4
 _DUP = 8
 #: What ``synchronous`` may be, and SQLite's word for it.
 _SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
+
+
+_Self = TypeVar("_Self", bound="SqliteOutbox")
 
 
 class SqliteOutbox(GrowingOutbox):
@@ -106,7 +109,7 @@ class SqliteOutbox(GrowingOutbox):
             self._db.close()
             raise
 
-    def __enter__(self) -> "SqliteOutbox":
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(

@@ -20,7 +20,6 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING
 
 from headwater_host.backlog import Backlog
-from headwater_host.calls import Answers
 from headwater_host.errors import (
     FmqConsumerError,
     FmqRequestError,
@@ -41,7 +40,6 @@ from headwater_host.errors import (
 from headwater_host.fmq.messages import Call, Message, Subscription, texts
 from headwater_host.fmq.options import encoded_tags, open_store, taken_apart, text_bytes, will_size
 from headwater_host.fmq.receiving import SERVED, Receiving
-from headwater_host.fmq.requests import Answer
 from headwater_host.fmq.session import MAX_BODY, RECEIVE_WINDOW, HostSession
 from headwater_host.fmq.values import decode, encode
 from headwater_host.messages import Payload, TooLarge, Will, payload_bytes
@@ -202,9 +200,6 @@ class Client(Receiving):
             self.logger,
         )
         session.on_delivered = self._outgoing.delivered
-        self._answers: Answers[Answer | Message] = Answers()
-        #: By filter and group, what is subscribed to, and asked for again when the hub has forgotten it.
-        self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._receive_by(max_queued_incoming_messages)
 
     # -- the connection --------------------------------------------------------------------------------------------
@@ -223,13 +218,11 @@ class Client(Receiving):
 
     def _on_interrupted(self, error: MqttError) -> None:
         self._outgoing.interrupt(error)
-        self._answers.fail(error)
-        self._consuming.clear()
+        self._forget_requests(error)
 
     def _on_over(self, error: MqttError) -> None:
         self._outgoing.end(error)
-        self._answers.fail(error)
-        self._consuming.clear()
+        self._forget_requests(error)
         if self._policy is None:
             self._subscriptions.clear()
         self.messages.end()
@@ -321,12 +314,7 @@ class Client(Receiving):
         filter_bytes(topic)
         wanted = Subscription(topic, texts(tags), condition, group)
         await self._subscribe(wanted, self._deadline(timeout))
-        known = self._subscriptions.setdefault((topic, group), wanted)
-        if known is not wanted:
-            known.tags, known.condition, known.number = wanted.tags, wanted.condition, wanted.number
-            if known.consumed:
-                self._consumed[known.number] = known
-        return known
+        return self._subscriptions.setdefault((topic, group), wanted)
 
     async def _subscribe(self, wanted: Subscription, deadline: float, once: bool = False) -> None:
         values = (
@@ -335,17 +323,16 @@ class Client(Receiving):
             text_bytes(wanted.condition),
             text_bytes(wanted.group),
         )
-        number = 0
 
         def send() -> int:
-            nonlocal number
             number = self.session.subscribe(*values)
+            if number > 0:
+                self._subscribing[number] = wanted
             return number
 
         answer = await self._request(send, deadline, once=once)
         if answer.code:
             raise MqttSubscribeError(wanted.topic, answer.code, answer.why)
-        wanted.number = number
 
     async def _subscribe_again(self, session_present: bool) -> None:
         deadline = self._deadline(None)

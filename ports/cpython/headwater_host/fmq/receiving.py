@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from headwater import errors
 from headwater.fmq import spec
-from headwater_host.calls import Inbox
+from headwater_host.calls import Answers, Inbox
 from headwater_host.connection import HOLD_APPLICATION
-from headwater_host.errors import FmqConsumerError, MqttConnectionError
+from headwater_host.errors import FmqConsumerError, MqttConnectionError, MqttError
 from headwater_host.fmq.messages import Call, Message, Subscription
 from headwater_host.fmq.requests import Answer, Requests
 from headwater_host.fmq.values import decode_at
@@ -35,8 +35,13 @@ class Receiving(Requests):
         session.on_result = self._on_result
         session.on_answer = self._on_answer
         self._limit = limit
-        # By the session's numbers: subscriptions that are consumed, by those of the requests that began it.
+        self._answers: Answers[Answer | Message] = Answers()
+        # By filter and group, what is subscribed to, and asked for again when the hub has forgotten it.
+        self._subscriptions: dict[tuple[str, str], Subscription] = {}
+        # By the session's numbers: subscriptions that are consumed; and by those of the requests that are under way,
+        # what was subscribed to, and consumed.
         self._consumed: dict[int, Subscription] = {}
+        self._subscribing: dict[int, Subscription] = {}
         self._consuming: dict[int, Subscription] = {}
         # By id and consumer, what is to be acknowledged.
         self._unacknowledged: dict[tuple[bytes, int], Message] = {}
@@ -57,15 +62,32 @@ class Receiving(Requests):
         # Who called over the last connection has been told.
         self.calls.forget(lambda call: True)
 
+    def _forget_requests(self, error: MqttError) -> None:
+        """They end with their connection."""
+        self._answers.fail(error)
+        self._subscribing.clear()
+        self._consuming.clear()
+
     def _on_answer(self, number: int, code: int) -> None:
         f = self.session.frame
         why = self.session.why() if code else ""
+        wanted = self._subscribing.pop(number, None)
+        if wanted is not None and code == 0:
+            self._granted(wanted, number)
         subscription = self._consuming.pop(number, None)
         if subscription is not None:
             subscription.consumed = None
             if code:
                 self.messages.put_error(FmqConsumerError(subscription.topic, code, why))
         self._answers.settle(number, Answer(code, why, bytes(f.buf[f.body : f.end])))
+
+    def _granted(self, wanted: Subscription, number: int) -> None:
+        """Even when nobody waits for it any more: what was subscribed to before has another number from now on."""
+        wanted.number = number
+        known = self._subscriptions.get((wanted.topic, wanted.group), wanted)
+        known.tags, known.condition, known.number = wanted.tags, wanted.condition, number
+        if known.consumed:
+            self._consumed[number] = known
 
     def _on_message(self, f: "Frame") -> None:
         message = self._message(f)

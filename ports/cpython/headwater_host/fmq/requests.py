@@ -147,6 +147,8 @@ class Requests(Keeping):
             return await self._answers.wait(status, deadline)
 
     def _not_sent(self, status: int) -> MqttError:
+        if status == errors.E_UNKNOWN_ID:
+            return MqttArgumentError("not sent: there is no such subscription any more", status)
         text = f"not sent: {describe(status, self.session.REASONS)}"
         if errors.blame(status) == errors.CALLER or status == errors.E_TOO_LARGE:
             return MqttArgumentError(text, status)
