@@ -19,8 +19,8 @@ from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.session31 import ClientSession31
 from headwater.mqtt.topic_aliases import IncomingAliases
-from headwater.mqtt.transitions import ERROR, ONLINE
 from headwater.reasons import REASONS
+from headwater.transitions import ERROR, ONLINE
 from headwater.types import Bytes
 from tests.fuzz import mqtt_reference as reference
 

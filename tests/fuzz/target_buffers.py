@@ -6,9 +6,9 @@ are acknowledged.
 
 from collections import deque
 
-from headwater.mqtt.transitions import AT1, AT2, DONE, REL
 from headwater.rxbuf import RxBuf
 from headwater.store import RamOutbox
+from headwater.transitions import AT1, AT2, DONE, REL
 from headwater_host.rxbuf import GrowingRxBuf
 from headwater_host.session import GrowingOutbox
 from tests.fuzz.script import Script

@@ -14,7 +14,7 @@ from headwater.errors import E_RX_TOO_LARGE, E_RX_WINDOW, PEER, blame
 from headwater.fmq import decode, encode, spec
 from headwater.fmq.decode import Frame
 from headwater.fmq.session import ClientSession
-from headwater.fmq.transitions import ERROR, ONLINE
+from headwater.transitions import ERROR, ONLINE
 
 NO_SINK, APPLICATION_ACKS, BEFORE_AUTH, RAISING = 1, 2, 4, 8
 RX_SIZES = (64, 100, 200, 512)

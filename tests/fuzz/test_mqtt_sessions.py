@@ -15,7 +15,7 @@ from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.session31 import ClientSession31
-from headwater.mqtt.transitions import CLOSING, ERROR, ONLINE
+from headwater.transitions import CLOSING, ERROR, ONLINE
 from tests.fuzz import packets, packets5
 from tests.fuzz.ends import KINDS, SMALLEST_RX, Kind, Raised, Watched, begin
 

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from journal_file import MemoryFile
 
 from headwater.journal import JournalOutbox
-from headwater.mqtt.transitions import AT1, AT2, DONE, REL
 from headwater.store import RamOutbox
+from headwater.transitions import AT1, AT2, DONE, REL
 from headwater_host.properties import Properties
 from headwater_host.session import GrowingOutbox
 from headwater_host.store import SqliteOutbox

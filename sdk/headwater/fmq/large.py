@@ -35,10 +35,11 @@ class LargeMessage:
     def begin(self, f: "Frame", at: int, end: int, capacity: int) -> int:
         """Look at the beginning of the frame at ``at``, which ``decode.header`` has read.
 
-        ``buf[at:end]`` is there, and never more than ``capacity`` bytes. Returns the offset from which on ``left``
-        bytes are to be passed, 0 when more must be read first, or a code.
+        ``buf[at:end]`` is there. Returns the offset from which on ``left`` bytes are to be passed, 0 when more must be
+        read first, or a code.
         """
-        stop = min(f.end, end)
+        # Of what is behind ``capacity`` only now and then something is here: it must make no difference.
+        stop = min(f.end, end, at + capacity)
         bad = walk(f, ROWS[f.head >> 4], stop)
         if bad == E_FIELD and stop < f.end:
             if end - at < capacity:
