@@ -2,12 +2,14 @@
 
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from headwater.client import Client
 from headwater.errors import HeadwaterError
+from headwater.fmq.client import Client as FmqClient
 from headwater.link.link import Link
 from headwater.link.pump import Pump, Stream
 from headwater.mqtt.decode import Packet
@@ -82,14 +84,19 @@ class PtyDialer:
         select.select([self.line.fd], [], [], min(ms, self.link.due(), 20) / 1000)
 
 
-class PtyBoard:
+C = TypeVar("C", Client, FmqClient)
+
+
+class _Board(Generic[C]):
     """A board that publishes numbers, and knows which were acknowledged."""
+
+    make: Callable[..., C]
 
     def __init__(
         self, line: PtyLine, client_id: bytes = b"board-1", clean: bool = False, keep_alive: int = 5
     ) -> None:
         self.dialer = PtyDialer(line)
-        self.client = Client(
+        self.client: C = type(self).make(
             self.dialer, client_id, clean=clean, response_ms=3000, keep_alive=keep_alive, outbox_size=1 << 18
         )
         self.client.on_delivered = self._delivered
@@ -122,6 +129,18 @@ class PtyBoard:
         if status > 0:
             self.under_way[status] = payload
         return status
+
+
+class PtyBoard(_Board[Client]):
+    """It speaks MQTT."""
+
+    make = Client
+
+
+class FmqPtyBoard(_Board[FmqClient]):
+    """It speaks FMQ."""
+
+    make = FmqClient
 
 
 @dataclass(frozen=True)

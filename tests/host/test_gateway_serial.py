@@ -19,7 +19,7 @@ from headwater_host.gateway.board import Board
 from headwater_host.gateway.config import SerialConfig
 from headwater_host.gateway.landing import Landing
 from tests.host.command import Running, headwater, running
-from tests.host.gateway_peers import PtyBoard, PtyLine, landed
+from tests.host.gateway_peers import FmqPtyBoard, PtyBoard, PtyLine, landed
 
 
 @pytest.fixture
@@ -35,7 +35,9 @@ def gateway(directory: Path, *ports: Path) -> list[object]:
     return ["gateway", "--capture", directory / "log", "--stats", directory / "stats.json", *serials]
 
 
-def serve(board: PtyBoard, condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+def serve(
+    board: PtyBoard | FmqPtyBoard, condition: Callable[[], object], what: str, seconds: float = 60
+) -> None:
     """Poll the board, reconnecting it, until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -45,7 +47,7 @@ def serve(board: PtyBoard, condition: Callable[[], object], what: str, seconds: 
         board.dialer.wait(10)
 
 
-def end(command: Running, *boards: PtyBoard, how: signal.Signals = signal.SIGTERM) -> int:
+def end(command: Running, *boards: PtyBoard | FmqPtyBoard, how: signal.Signals = signal.SIGTERM) -> int:
     """End the gateway while the boards go on with their side of the line: the exit code."""
     command.process.send_signal(how)
     deadline = time.monotonic() + 20
