@@ -4,10 +4,11 @@
 
     {"name": "b1", "host": "127.0.0.1", "port": 1883, "period_ms": 20, "seconds": 20}
     {"name": "b3", "serial": 0, "baud": 460800, "period_ms": 20, "seconds": 20}
+    {"name": "b4", "host": "127.0.0.1", "port": 7760, "protocol": "fmq", "period_ms": 20, "seconds": 20}
 
-Each message is a JSON object with the board's identity (``board``, ``boot``, ``seq``), the time in microseconds
-since 1970 (``t``) and the values. ``boot`` counts the starts of this board, in ``boot.txt``. ``sent.jsonl`` keeps
-what was handed in and what the other end acknowledged, so that anyone can count what became of it.
+Each message is a JSON object, or in FMQ a Map, with the board's identity (``board``, ``boot``, ``seq``), the time in
+microseconds since 1970 (``t``) and the values. ``boot`` counts the starts of this board, in ``boot.txt``.
+``sent.jsonl`` keeps what was handed in and what the other end acknowledged, so that anyone can count what became of it.
 """
 
 import json
@@ -15,16 +16,19 @@ import time
 
 from sampling import sample
 
-from headwater.client import Client
 from headwater.errors import HeadwaterError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-    from headwater.types import Dialer
+    from headwater.client import Client
+    from headwater.fmq.client import Client as FmqClient
+    from headwater.types import Bytes, Dialer
 
 QUEUE = 64
+PAYLOAD = 512
 PAUSE_MS = 200
 
 
@@ -58,11 +62,60 @@ def dialer(settings: "dict[str, Any]") -> "Dialer":
     return Tcp(settings["host"], settings["port"])
 
 
+def make_client(settings: "dict[str, Any]") -> "Client | FmqClient":
+    """A client of the protocol that the settings name: to this program they are alike."""
+    if settings.get("protocol") == "fmq":
+        from headwater.fmq.client import Client
+    else:
+        from headwater.client import Client  # type: ignore[assignment]  # of two classes, one
+    return Client(
+        dialer(settings),
+        settings["name"].encode(),
+        clean=False,
+        keep_alive=5,
+        response_ms=3000,
+        rx_size=512,
+        tx_size=1024,
+        outbox_size=8192,
+        slots=QUEUE,
+    )
+
+
+def as_json(values: "dict[str, Any]") -> bytes:
+    """A JSON object."""
+    return json.dumps(values).encode()
+
+
+def map_maker() -> "Callable[[dict[str, Any]], Bytes]":
+    """What makes an FMQ Map of numbers and texts."""
+    from headwater.fmq.numbers import put_float
+    from headwater.fmq.spec import MAP
+    from headwater.fmq.write import put_count, put_int, put_text
+
+    buf = bytearray(PAYLOAD)
+    view = memoryview(buf)
+
+    def as_map(values: "dict[str, Any]") -> "Bytes":
+        at = put_count(buf, 0, PAYLOAD, MAP, len(values))
+        for name, value in values.items():
+            at = put_text(buf, at, PAYLOAD, name.encode())
+            if isinstance(value, str):
+                at = put_text(buf, at, PAYLOAD, value.encode())
+            else:
+                at = (put_float if isinstance(value, float) else put_int)(buf, at, PAYLOAD, value)
+        return view[:at]
+
+    return as_map
+
+
 class Telemetry:
     """Publishes samples through a client, and writes down what was sent and acknowledged."""
 
-    def __init__(self, client: Client, name: str, boot: int):
+    def __init__(
+        self, client: "Client | FmqClient", pack: "Callable[[dict[str, Any]], Bytes]", name: str, boot: int
+    ):
         self.client = client
+        self.pack = pack
         self.name = name
         self.boot = boot
         self.topic = b"headwater/" + name.encode() + b"/telemetry"
@@ -77,9 +130,9 @@ class Telemetry:
         self.record.write(json.dumps(line) + "\n")
         self.record.flush()
 
-    def delivered(self, packet_id: int) -> None:
+    def delivered(self, number: int) -> None:
         """The other end has acknowledged a message to its end."""
-        seq, qos = self.waiting.pop(packet_id)
+        seq, qos = self.waiting.pop(number)
         self.note(seq, qos, True)
 
     def publish(self) -> bool:
@@ -90,13 +143,13 @@ class Telemetry:
         values["seq"] = self.seq
         values["t"] = time.time_ns() // 1000
         qos = self.seq % 3
-        packet_id = self.client.publish(self.topic, json.dumps(values).encode(), qos)
-        if packet_id < 0 and qos:
+        number = self.client.publish(self.topic, self.pack(values), qos)
+        if number < 0 and qos:
             return False
         # At QoS 0 a message that finds no connection is gone, and that is what QoS 0 says.
         self.note(self.seq, qos, False)
-        if packet_id > 0:
-            self.waiting[packet_id] = (self.seq, qos)
+        if number > 0:
+            self.waiting[number] = (self.seq, qos)
         self.seq += 1
         return True
 
@@ -130,18 +183,8 @@ def main() -> None:
     """Run until the time is over; what was measured meanwhile is in ``sent.jsonl``."""
     settings = read_settings()
     name = settings["name"]
-    client = Client(
-        dialer(settings),
-        name.encode(),
-        clean=False,
-        keep_alive=5,
-        response_ms=3000,
-        rx_size=512,
-        tx_size=1024,
-        outbox_size=8192,
-        slots=QUEUE,
-    )
-    board = Telemetry(client, name, next_boot())
+    pack = map_maker() if settings.get("protocol") == "fmq" else as_json
+    board = Telemetry(make_client(settings), pack, name, next_boot())
     print(name, "boot", board.boot, "starts")
     board.run(settings["seconds"], settings["period_ms"])
     print(name, "boot", board.boot, "done:", board.seq, "messages")

@@ -1,11 +1,16 @@
-"""What the demo waits for: that the acknowledged messages are in the log."""
+"""What the demo waits for, that the acknowledged messages are in the log; and what it says of the figures."""
 
 import json
 from pathlib import Path
+from typing import Any
 
+from headwater.fmq.spec import PUBLISH
 from headwater_host.capture import RECEIVED
 from headwater_host.capture.writer import CaptureWriter
-from tools.demo.result import wait_for_messages
+from headwater_host.fmq.values import encode
+from headwater_host.hub import frames
+from tests.host.hub_client import new_id
+from tools.demo.result import verdict, wait_for_messages
 
 
 def test_it_waits_for_what_was_acknowledged_and_names_what_is_missing(tmp_path: Path) -> None:
@@ -13,8 +18,31 @@ def test_it_waits_for_what_was_acknowledged_and_names_what_is_missing(tmp_path: 
         for seq in range(300):
             values = json.dumps({"board": "b", "boot": 1, "seq": seq}).encode()
             # Every byte as a packet id, a brace among them.
-            frame = bytes((0x32, len(values) + 5, 0, 1, 0x74, 0, seq & 255)) + values
+            frame = bytes((0x32, len(values) + 5, 0, 1, 0x74, 1, seq & 255)) + values
             log.append(1, 1, "mqtt:h:1", RECEIVED, 1, 4, frame)
         log.append(1, 1, "mqtt:h:1", RECEIVED, 1, 4, b"\xf0no packet {")
+        values = encode({"board": "f", "boot": 2, "seq": 7})
+        frame = frames.publish(new_id(PUBLISH), frames.message("t", (), values), qos=1)
+        log.append(1, 1, "fmq:h:1", RECEIVED, 2, 0, frame)
+        log.append(1, 1, "fmq:h:1", RECEIVED, 2, 0, b"\x40no frame")
     assert wait_for_messages(tmp_path, {("b", 1, seq) for seq in range(300)}, 0) == set()
     assert wait_for_messages(tmp_path, {("b", 1, 299), ("b", 1, 300)}, 0) == {("b", 1, 300)}
+    assert wait_for_messages(tmp_path, {("f", 2, 7), ("f", 1, 7)}, 0) == {("f", 1, 7)}
+
+
+def test_the_verdict(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+
+    def of(*compared: dict[str, Any], starts: int = 2) -> list[str]:
+        boards = [{"board": row["board"], "starts": starts} for row in compared]
+        path.write_text(json.dumps({"compared": compared, "boards": boards}))
+        return verdict(path, ["b1", "b4"], ["b4"])
+
+    good = {"board": "b4", "acknowledged": 9, "lost": 0, "duplicates_left": 0}
+    other = good | {"board": "b1"}
+    assert of(good, other) == []
+    assert of(good) == ["b1: nothing was acknowledged"]
+    assert of(good | {"acknowledged": 0}, other) == ["b4: nothing was acknowledged"]
+    assert of(good | {"lost": 3}, other) == ["b4: 3 acknowledged messages are lost"]
+    assert of(good | {"duplicates_left": 1}, other) == ["b4: 1 duplicates are in messages"]
+    assert of(good, other, starts=1) == ["b4: 1 starts, not 2: the power cut did not happen"]

@@ -23,12 +23,12 @@ class Record:
 
 
 class DemoBoard:
-    """A virtual board that publishes telemetry; ``how`` says what it talks to: host and port, or serial."""
+    """A virtual board that publishes telemetry; ``how``: host and port, or serial, and the protocol."""
 
     def __init__(self, name: str, root: Path, how: dict[str, object], *, period_ms: int) -> None:
         """Prepare the board's flash; ``power_on`` starts it."""
         self.name = name
-        self.what = "serial" if "serial" in how else "tcp"
+        self.what = f"{how.get('protocol', 'mqtt')} over {'serial' if 'serial' in how else 'tcp'}"
         self._settings = {"name": name, "period_ms": period_ms, **how}
         files = {
             **deploy.package_files("mpy"),
@@ -39,7 +39,7 @@ class DemoBoard:
             root,
             heap=HEAP,
             files=files,
-            uarts=int(self.what == "serial"),
+            uarts=int("serial" in how),
             host_dirs={"/proc": "/proc"},
             name=name,
         )
