@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,14 @@ def quick_bench(name: str, clients: Iterable[str]) -> dict[str, Any]:
 class Running:
     """A ``headwater`` that runs; what it says on standard error is in ``errors``."""
 
-    def __init__(self, arguments: list[str], directory: Path, **options: Any) -> None:
+    def __init__(
+        self, arguments: list[str], directory: Path, command: Sequence[str] = HEADWATER, **options: Any
+    ) -> None:
         self._errors = directory / f"stderr-{time.monotonic_ns()}.txt"
         self._out = directory / f"stdout-{time.monotonic_ns()}.txt"
         with self._errors.open("wb") as stderr, self._out.open("wb") as stdout:
             self.process = subprocess.Popen(
-                HEADWATER + arguments, stdout=stdout, stderr=stderr, env=environment(), **options
+                [*command, *arguments], stdout=stdout, stderr=stderr, env=environment(), **options
             )
 
     @property

@@ -164,10 +164,14 @@ class Peer:
             if found is not None:
                 self._data = self._data[found[1] :]
                 return found[0]
-            data = await asyncio.wait_for(self._reader.read(1 << 16), SECONDS)
-            if not data:
-                raise EOFError
-            self._data += data
+            self._data += await self.receive()
+
+    async def receive(self) -> bytes:
+        """The bytes that come next. Raises EOFError."""
+        data = await asyncio.wait_for(self._reader.read(1 << 16), SECONDS)
+        if not data:
+            raise EOFError
+        return data
 
     async def answer(self, ident: bytes) -> Got:
         """The answer to a frame; other frames that come are kept."""

@@ -52,7 +52,9 @@ def _on_answer(broker: "Broker", connection: "Connection", f: Frame, ident: byte
     if kind == spec.ACK and ident == connection.auth_id:
         # The client's word of farewell.
         broker.keep_will(client, None)
-        connection.close()
+        # That it ends is the answer: the will is not in the file any more.
+        connection.hold()
+        broker.store.after(connection.close)
         return
     known = client.pusher is not None and client.pusher.on_answer(kind, ident, code)
     if kind == spec.ACK and not known and not consumers.on_ack(client, ident, code):

@@ -1,0 +1,388 @@
+"""Those who make a history: publishers whose connections are cut, consumers who die, sessions, wills, what is retained.
+
+An acknowledgement is known to the hub when a PINGREQ behind it is answered; it is on the disk when a PUBLISH that was
+sent after that is acknowledged, by the same process.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from headwater.fmq import spec
+from tests.host.history import AUDIT, CLEARED, GROUP, SESSION, Event
+from tests.host.hub_client import Got, Peer, new_id
+
+#: Messages that a publisher has unanswered, and a consumer unacknowledged.
+WINDOW = 16
+#: Connections of publishers are cut at every byte up to this one, in either direction; then at random.
+EVERY_BYTE = 600
+#: What ends a connection.
+LOST = (EOFError, ConnectionError)
+#: Of each topic.
+QUEUES = 4
+
+
+class World(Protocol):
+    """What they live in."""
+
+    seed: int
+    #: Messages of each publisher.
+    messages: int
+    #: How often the hub was started again.
+    life: int
+    operations: int
+    #: Whether all messages are published.
+    published: bool
+    #: Where the connections of publishers are cut: bytes sent, bytes received.
+    cuts: "Iterator[tuple[int, int]]"
+    #: Acknowledgements that the hub that runs knows of: by whom, of what.
+    known: list[tuple[str, int, int]]
+    #: By publisher, how far the group is.
+    reached: dict[int, int]
+
+    def see(self, *event: Any) -> None:
+        """Write down an event."""
+
+    def durable(self, count: int) -> None:
+        """So many of ``known`` are on the disk."""
+
+    async def login(
+        self, name: str, cut: tuple[int, int] = (0, 0), *, once: bool = False, **more: Any
+    ) -> Peer:
+        """A connection to the hub, as soon as there is one. ``once``: raises what is in ``LOST`` if there is none."""
+        ...
+
+
+class CutPeer(Peer):
+    """A client whose connection is cut when so many bytes were sent, or received; 0: never."""
+
+    up = down = 0
+
+    def raw(self, data: "bytes | bytearray") -> None:
+        if 0 < self.up <= len(data):
+            super().raw(data[: self.up])
+            self._writer.close()
+            raise ConnectionResetError
+        self.up -= len(data) if self.up else 0
+        super().raw(data)
+
+    async def receive(self) -> bytes:
+        data = await super().receive()
+        if 0 < self.down <= len(data):
+            self.abort()
+            raise ConnectionResetError
+        self.down -= len(data) if self.down else 0
+        return data
+
+
+def cuts(chance: random.Random) -> Iterator[tuple[int, int]]:
+    """Where one connection after the other is cut: bytes sent, bytes received; 0: not at all."""
+    for n in range(1, EVERY_BYTE + 1):
+        yield n, 0
+        yield 0, n
+    while True:
+        n = chance.randrange(1, 20_000)
+        yield (n, 0) if chance.random() < 0.5 else (0, n)
+
+
+class Publisher:
+    """Publishes message after message, until all of them are acknowledged."""
+
+    def __init__(self, world: World, number: int):
+        self._world = world
+        self._number = number
+        chance = random.Random(f"{world.seed}.{number}")
+        self._qos = [chance.choice((1, 2)) for _ in range(world.messages)]
+        self._idents: dict[int, bytes] = {}
+        self._numbers: dict[bytes, int] = {}
+        #: By message, what has to be sent: itself, or PUBREL.
+        self._unanswered: dict[int, int] = {}
+        self._next = 0
+        #: How much was known to the hub when a message was sent on this connection.
+        self._known: dict[int, int] = {}
+
+    @property
+    def _busy(self) -> bool:
+        return self._next < self._world.messages or bool(self._unanswered)
+
+    @property
+    def _may_send(self) -> bool:
+        """Those who get the messages are not to be far behind: then what they acknowledge is among what is written."""
+        ahead = self._next - self._world.reached.get(self._number, 0)
+        return self._next < self._world.messages and len(self._unanswered) < WINDOW and ahead < 2 * WINDOW
+
+    async def run(self) -> None:
+        while self._busy:
+            peer = await self._world.login(f"publisher {self._number}", next(self._world.cuts))
+            try:
+                await self._talk(peer, self._world.life)
+            except LOST:
+                pass
+            finally:
+                peer.abort()
+
+    async def _talk(self, peer: Peer, life: int) -> None:
+        self._known.clear()
+        for n in self._unanswered:
+            self._send(peer, n, again=True)
+        while self._busy:
+            while self._may_send:
+                # If sending fails it is one of those that are sent again.
+                self._next += 1
+                self._send(peer, self._next - 1, again=False)
+            if self._unanswered:
+                self._take(peer, await peer.next(), life)
+            else:
+                await asyncio.sleep(0.001)
+                await peer.ping()
+
+    def _send(self, peer: Peer, n: int, *, again: bool) -> None:
+        ident = self._idents.get(n)
+        if ident is None:
+            ident = self._idents[n] = new_id(spec.PUBLISH, peer.process)
+        self._numbers[ident] = n
+        self._known[n] = len(self._world.known)
+        if self._unanswered.setdefault(n, spec.PUBLISH) == spec.PUBREL:
+            peer.send(spec.PUBREL, ident=ident)
+        else:
+            self._world.see("sent", self._number, n)
+            peer.publish("t", b"%d %d" % (self._number, n), self._qos[n], ident=ident, dup=again)
+
+    def _take(self, peer: Peer, got: Got, life: int) -> None:
+        assert got.code == 0, got
+        n = self._numbers[got.id]
+        if got.kind != spec.PUBCOMP:
+            self._world.see("acked", self._number, n)
+            if life == self._world.life:
+                self._world.durable(self._known[n])
+        if got.kind == spec.PUBREC:
+            self._unanswered[n] = spec.PUBREL
+            peer.send(spec.PUBREL, ident=got.id)
+        else:
+            del self._unanswered[n]
+
+
+class _Acknowledged:
+    """What was acknowledged on one connection, and from when on the hub is known to know it."""
+
+    def __init__(self, world: World, peer: Peer, who: str):
+        self._world = world
+        self._peer = peer
+        self._who = who
+        self._life = world.life
+        self._behind: dict[bytes, list[tuple[str, int, int]]] = {}
+
+    def ask(self, messages: list[Got]) -> None:
+        """These were acknowledged just now."""
+        done = [(self._who, *message_of(one)) for one in messages]
+        self._behind[self._peer.send(spec.PINGREQ)] = done
+
+    def answered(self, got: Got) -> bool:
+        """Whether it is the answer to a PINGREQ."""
+        if got.kind != spec.ACK:
+            return False
+        done = self._behind.pop(got.id)
+        if self._life == self._world.life:
+            self._world.known += done
+        return True
+
+
+def message_of(got: Got) -> tuple[int, int]:
+    """Whose message it is, and which."""
+    publisher, n = got.payload.split()
+    return int(publisher), int(n)
+
+
+async def consume(world: World, number: int) -> None:
+    """Consume as one of the group, and die now and then before something is acknowledged."""
+    chance = random.Random(f"{world.seed} {number}")
+    while True:
+        peer = await world.login("")
+        acknowledged = _Acknowledged(world, peer, GROUP)
+        try:
+            peer.consume(await peer.subscribe("t", group="g"), WINDOW)
+            left = chance.randrange(20, 400)
+            taken: list[Got] = []
+            while left > 0:
+                got = await peer.next()
+                if not acknowledged.answered(got):
+                    publisher, n = message_of(got)
+                    world.see("got", GROUP, publisher, n, 1)
+                    world.reached[publisher] = max(n + 1, world.reached.get(publisher, 0))
+                    taken.append(got)
+                    left -= 1
+                # What is kept back must not be what the hub waits for.
+                if taken and left and (chance.random() < 0.3 or len(taken) == WINDOW or not peer.more):
+                    chance.shuffle(taken)
+                    for one in taken:
+                        peer.ack(one.id)
+                    acknowledged.ask(taken)
+                    taken = []
+        except LOST:
+            pass
+        finally:
+            peer.abort()
+
+
+async def subscribe(world: World) -> None:
+    """Get everything in a session that is kept; the ids of QoS 2 are kept here, as long as the hub may repeat them."""
+    held: set[bytes] = set()
+    chance = random.Random(f"{world.seed} subscriber")
+    subscribed = False
+    while True:
+        peer = await world.login("subscriber", clean=False)
+        acknowledged = _Acknowledged(world, peer, SESSION)
+        try:
+            if not subscribed:
+                await peer.subscribe("t")
+                subscribed = True
+            assert peer.present or world.life == 0
+            left = chance.randrange(20, 600)
+            while left > 0:
+                got = await peer.next()
+                if acknowledged.answered(got):
+                    continue
+                left -= 1
+                if got.kind == spec.PUBREL:
+                    held.discard(got.id)
+                    peer.send(spec.PUBCOMP, ident=got.id)
+                    continue
+                qos = got.flags >> 1 & 3
+                if got.id not in held:
+                    world.see("got", SESSION, *message_of(got), qos)
+                if qos == 2:
+                    held.add(got.id)
+                if chance.random() < 0.02:
+                    break
+                peer.send(spec.ACK if qos == 1 else spec.PUBREC, ident=got.id)
+                if chance.random() < 0.1:
+                    acknowledged.ask([got])
+        except LOST:
+            pass
+        finally:
+            peer.abort()
+
+
+async def listen(world: World) -> None:
+    """Get what comes while a connection lasts, and no session is kept."""
+    chance = random.Random(f"{world.seed} listener")
+    connection = 0
+    while True:
+        peer = await world.login("")
+        connection += 1
+        try:
+            await peer.subscribe("t")
+            for _ in range(chance.randrange(20, 600)):
+                got = await peer.next()
+                if got.kind == spec.PUBREL:
+                    peer.send(spec.PUBCOMP, ident=got.id)
+                    continue
+                world.see("pushed", connection, *message_of(got))
+                peer.send(spec.ACK if got.flags >> 1 & 3 == 1 else spec.PUBREC, ident=got.id)
+        except LOST:
+            pass
+        finally:
+            peer.abort()
+
+
+async def die(world: World) -> None:
+    """Connect with a will, and die, leave, be taken over, or be there when the hub dies."""
+    chance = random.Random(f"{world.seed} mortal")
+    k = 0
+    while not world.published:
+        k += 1
+        world.see("will", k, "asked")
+        life = world.life
+        with contextlib.suppress(*LOST):
+            peer = await world.login(f"mortal {k}", once=True, will=(b"wills", 1, False, b"%d" % k))
+            world.see("will", k, "kept")
+            ends = chance.choice(("die", "leave", "taken over", "stay"))
+            if ends == "leave":
+                await _leave(world, peer, k, life)
+                continue
+            world.see("will", k, "lost")
+            if ends == "taken over":
+                (await world.login(f"mortal {k}")).abort()
+            elif ends == "stay":
+                await later(world, 1000, life)
+            peer.abort()
+        await later(world, 100)
+
+
+async def _leave(world: World, peer: Peer, k: int, life: int) -> None:
+    """Say goodbye. That the hub ends the connection is its answer, as long as it is the same."""
+    world.see("will", k, "leaving")
+    peer.ack(peer.auth_id)
+    await peer.ended()
+    if life == world.life:
+        world.see("will", k, "left")
+
+
+async def later(world: World, operations: int, life: int | None = None) -> None:
+    """Wait until so much has happened, or all is published, or the hub is not the same any more."""
+    until = world.operations + operations
+    while world.operations < until and not world.published and life in (None, world.life):
+        await asyncio.sleep(0.002)
+
+
+async def retain(world: World) -> None:
+    """Have one state after the other retained, and look what is, now and then."""
+    chance = random.Random(f"{world.seed} retained")
+    acked, sent = -1, 0
+    ident = b""
+    while not world.published:
+        peer = await world.login("keeper")
+        try:
+            while not world.published:
+                ident = ident or new_id(spec.PUBLISH, peer.process)
+                payload = b"" if sent % CLEARED == CLEARED - 1 else b"%d" % sent
+                answer = await peer.answer(peer.publish("kept", payload, 1, retain=True, ident=ident))
+                assert answer.code == 0, answer
+                acked, sent, ident = sent, sent + 1, b""
+                if chance.random() < 0.5:
+                    await _look(world, acked)
+                await later(world, 60)
+        except LOST:
+            # The message under way is stored or not.
+            await _look(world, acked, acked + 1)
+        finally:
+            peer.abort()
+
+
+async def _look(world: World, least: int, most: int | None = None) -> None:
+    while True:
+        peer = await world.login("")
+        try:
+            await peer.subscribe("kept")
+            await peer.ping()
+            seen = [int(got.payload) for got in peer.got if got.flags & 1]
+            world.see("retained", least, least if most is None else most, seen[0] if seen else None)
+            return
+        except LOST:
+            continue
+        finally:
+            peer.abort()
+
+
+async def audit(world: World, topic: str) -> list[Event]:
+    """What was stored in a topic since the last audit. It ends with an empty message in every queue."""
+    peer = await world.login("")
+    found: list[Event] = []
+    for process in range(QUEUES):
+        await peer.send_message(topic, b"", ident=new_id(spec.PUBLISH, process))
+    peer.consume(await peer.subscribe(topic, group="audit"), 1000)
+    ends = 0
+    while ends < QUEUES:
+        got = await peer.next()
+        peer.ack(got.id)
+        if not got.payload:
+            ends += 1
+        elif topic == "t":
+            found.append(("got", AUDIT, *message_of(got), 0))
+        else:
+            found.append(("willed", int(got.payload)))
+    await peer.ping()
+    await peer.leave()
+    return found
