@@ -35,6 +35,8 @@ def address(text: str) -> Address:
 
 def covers(pattern: str, wanted: str) -> bool:
     """Whether the filter ``pattern`` matches every topic that the filter or topic ``wanted`` does."""
+    if pattern == wanted:
+        return True
     if wanted.startswith("$") and pattern[0] in "+#":
         return False
     ours, theirs = pattern.split("/"), _SAME.get(wanted, wanted).split("/")

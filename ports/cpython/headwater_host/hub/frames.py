@@ -7,6 +7,9 @@ from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import encode
 
 _NO_TAGS = b"\xd0"
+_NONE = b"\0"
+#: A text whose length is in one byte.
+_SHORT = spec.STRING << 4 | 1
 
 
 def framed(head: int, ident: bytes, body: bytes) -> bytes:
@@ -47,7 +50,13 @@ def subscribed(ident: bytes, number: int) -> bytes:
 
 def message(topic: "str | None", tags: Sequence[str], payload: bytes) -> bytes:
     """The body of a PUBLISH."""
-    return encode(topic) + (encode(tags) if tags else _NO_TAGS) + payload
+    if topic is None:
+        name = _NONE
+    elif 0 < len(data := topic.encode()) < 256:
+        name = b"%c%c%b" % (_SHORT, len(data), data)
+    else:
+        name = encode(topic)
+    return b"%b%b%b" % (name, encode(tags) if tags else _NO_TAGS, payload)
 
 
 def publish(ident: bytes, body: bytes, qos: int = 0, dup: bool = False, retain: bool = False) -> bytes:

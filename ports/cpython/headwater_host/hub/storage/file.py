@@ -12,6 +12,8 @@ from headwater_host.hub.storage.records import SCHEMA
 #: PRAGMA application_id of our files ("HWhu"), and the version of what is in them.
 APPLICATION_ID = 0x48576875
 VERSION = 2
+#: Pages of 4 KiB in the log, until it goes into the file.
+_CHECKPOINT = 8000
 
 
 class File:
@@ -81,6 +83,8 @@ def _prepare(db: sqlite3.Connection, path: str) -> None:
         raise damaged(path, state)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
+    # Seldom: each time the log goes into the file, commits wait for two syncs more.
+    db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
     # What a burst made of the log is given back.
     db.execute(f"PRAGMA journal_size_limit = {64 << 20}")
 

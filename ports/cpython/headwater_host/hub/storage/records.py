@@ -3,7 +3,7 @@
 import json
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -87,9 +87,8 @@ class Change(NamedTuple):
     values: tuple[Any, ...]
 
 
-def encoded(values: Any) -> str:
-    """Values of a change as text."""
-    return json.dumps(values, separators=(",", ":"))
+#: Values of a change as text.
+encoded: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def checksum(text: str) -> int:
@@ -100,7 +99,7 @@ def checksum(text: str) -> int:
 def row(message: Message, topic: int) -> tuple[Any, ...]:
     """A message as a row of ``messages``, the topic by its number."""
     seq, ident, _, queue, tags, payload, qos, retain, time_ns = message
-    text = json.dumps(tags, separators=(",", ":")) if tags else ""
+    text = encoded(tags) if tags else ""
     flags = qos << 1 | retain
     crc = _message_crc(seq, ident, topic, queue, flags, time_ns, text, payload)
     return seq, ident, topic, queue, flags, time_ns, text, payload, crc

@@ -372,6 +372,9 @@ class Store:
     def _read(self, topic: Topic, seqs: Iterable[int]) -> list[Message]:
         """Those of the messages that can be read."""
         wanted = {seq: self._cache.get(seq) for seq in seqs}
+        there = [found for found in wanted.values() if found is not None]
+        if len(there) == len(wanted):
+            return there
         missing = [seq for seq, found in wanted.items() if found is None]
         try:
             for n in range(0, len(missing), _AT_ONCE):

@@ -9,6 +9,8 @@ import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from headwater_host.hub.errors import StorageError
@@ -29,6 +31,9 @@ RETRY = 1.0
 _MESSAGE = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _RETAIN = """INSERT OR REPLACE INTO retained (seq, id, topic, queue, flags, time, tags, payload, crc)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+
+
+_statement = itemgetter(0)
 
 
 class Batch:
@@ -69,8 +74,8 @@ class Batch:
                     db.execute("DELETE FROM retained WHERE topic = ?", (topic,))
                 else:
                     db.execute(_RETAIN, row)
-            for statement, values in self.statements:
-                db.execute(statement, values)
+            for statement, several in groupby(self.statements, _statement):
+                db.executemany(statement, [values for _, values in several])
             db.executemany("DELETE FROM messages WHERE seq BETWEEN ? AND ?", _runs(self.gone))
             db.executemany("INSERT INTO changes VALUES (?, ?, ?)", self.changes)
             db.execute("COMMIT")
