@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headwater.fmq import spec
 from headwater.fmq.decode import Frame
 from headwater_host.hub import consumers, frames, login, publishing, subscribing
-from headwater_host.hub.access import Access, Address, covers
+from headwater_host.hub.access import Access, Address
 from headwater_host.hub.broadcast import Broadcast
 from headwater_host.hub.calls import Calls
 from headwater_host.hub.clients import Client, Will
@@ -239,9 +239,7 @@ class Broker:
     def topic_made(self, name: str) -> None:
         """A topic is there, or has more queues."""
         self.calls.listing.add(name)
-        for group in self.consuming.groups.values():
-            if any(covers(pattern, name) for member in group.members for pattern in member.patterns()):
-                self.consuming.spread(group)
+        self.consuming.topic_made(name)
 
     def topic_gone(self, name: str) -> None:
         """A topic is about to be forgotten."""

@@ -85,6 +85,7 @@ class Consumer(Member):
         if self._window:
             until = self._broker.loop.time() + self._broker.config.clients.redelivery
             lane.open[message.seq] = Opening(message.id, until)
+            self._broker.consuming.watch(lane, until)
             self._client.open.setdefault(message.id, deque()).append((lane, message.seq))
             self._unacknowledged += 1
             return True
@@ -175,7 +176,7 @@ def overdue(client: Client, now: float) -> None:
 
 def topic_gone(broker: "Broker", topic: str) -> None:
     """Those who consume a topic that is about to be forgotten, and no other, are told so."""
-    for group in list(broker.consuming.groups.values()):
+    for group in broker.consuming.interested(topic):
         for member in list(group.members):
             if isinstance(member, Consumer) and member.pattern == topic:
                 member.end(TOPIC_FILTER_INVALID)

@@ -7,10 +7,13 @@ is under way is acknowledged, so that nobody else gets what somebody is still wo
 
 import abc
 from collections import OrderedDict
+from collections.abc import Iterable
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from headwater_host.hub.groups import assign
 from headwater_host.hub.storage import Delivery, Message
+from headwater_host.hub.topics import Subscriptions
 
 if TYPE_CHECKING:
     from headwater_host.hub.broker import Broker
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 #: Messages that a member is handed before others get their turn, and how many of a lane at once.
 _TURN = 256
 _AT_ONCE = 32
+
+_ENOUGH = 1 << 62
 
 Key = tuple[str, int]
 
@@ -32,7 +37,7 @@ class Opening(NamedTuple):
 class Lane:
     """A queue of a topic, as one group consumes it. ``heir`` is who is to have it once nothing is ``open``."""
 
-    __slots__ = ("group", "heir", "open", "owner", "queue", "topic")
+    __slots__ = ("group", "heir", "open", "owner", "queue", "topic", "watched")
 
     def __init__(self, group: "Group", topic: str, queue: int):
         self.group = group
@@ -40,6 +45,8 @@ class Lane:
         self.queue = queue
         self.owner: Member | None = None
         self.heir: Member | None = None
+        #: Whether somebody looks at the deadline of what is open.
+        self.watched = False
         #: By sequence number, in the order in which they were handed out.
         self.open: OrderedDict[int, Opening] = OrderedDict()
 
@@ -79,6 +86,8 @@ class Group:
         self.members: dict[Member, None] = {}
         self.lanes: dict[Key, Lane] = {}
         self._given: dict[Key, Member] = {}
+        #: Those of all members.
+        self.patterns: set[str] = set()
 
     def join(self, member: Member) -> None:
         """Somebody is there."""
@@ -127,6 +136,20 @@ class Group:
         for key, lane in list(self.lanes.items()):
             lane.heir = self._given.get(key)
             self._settle(lane)
+        self._consuming.index(self, {pattern for member in self.members for pattern in member.patterns()})
+
+    def take_in(self, topics: Iterable[str]) -> None:
+        """Topics are new, or have grown: with one member there is nothing else to spread."""
+        (member,) = self.members
+        for topic in topics:
+            if topic not in self._store.topics:
+                continue
+            self._store.attach(self.name, topic)
+            for n in range(len(self._store.topics[topic].queues)):
+                if (topic, n) not in self.lanes:
+                    lane = self.lanes[topic, n] = Lane(self, topic, n)
+                    lane.heir = self._given[topic, n] = member
+                    self._settle(lane)
 
     def _settle(self, lane: Lane) -> None:
         """A lane on which nothing is open goes where it belongs."""
@@ -170,7 +193,8 @@ class Group:
             owner = lane.owner
             self._close(lane, seq)
             self._store.ack(self.name, lane.topic, lane.queue, seq)
-            self._settle(lane)
+            if lane.heir is not owner:
+                self._settle(lane)
             if owner is not None:
                 self._consuming.wake(owner)
 
@@ -184,19 +208,12 @@ class Group:
             self._settle(lane)
             self.wake(lane)
 
-    def overdue(self, now: float) -> None:
-        """What was not acknowledged in time goes out again."""
-        for lane in list(self.lanes.values()):
-            while lane.open:
-                seq, opening = next(iter(lane.open.items()))
-                if not 0 < opening.deadline <= now:
-                    break
-                self.back(lane, seq)
-
-    def topic_gone(self, topic: str) -> None:
+    def topic_gone(self, topic: str, queues: int) -> None:
         """A topic is about to be forgotten, with its messages."""
-        for key in [key for key in self.lanes if key[0] == topic]:
-            lane = self.lanes.pop(key)
+        for key in [(topic, n) for n in range(queues)]:
+            lane = self.lanes.pop(key, None)
+            if lane is None:
+                continue
             for seq in list(lane.open):
                 self._close(lane, seq)
             self._take_away(lane)
@@ -213,7 +230,13 @@ class Consuming:
     def __init__(self, broker: "Broker"):
         self.broker = broker
         self.groups: dict[str, Group] = {}
-        self._unsettled: dict[Group, None] = {}
+        #: Groups to spread: because of these topics only, or None.
+        self._unsettled: dict[Group, dict[str, None] | None] = {}
+        #: By what their members have subscribed to, of which there are bounds already.
+        self._index: Subscriptions[Group] = Subscriptions(_ENOUGH, _ENOUGH)
+        #: Lanes on which something is open, by when to look at them.
+        self._due: list[tuple[float, int, Lane]] = []
+        self._pushed = 0
 
     def group(self, name: str) -> Group:
         """The group of this name."""
@@ -222,18 +245,38 @@ class Consuming:
             found = self.groups[name] = Group(self, name)
         return found
 
-    def spread(self, group: Group) -> None:
-        """Spread a group's lanes anew, at the end of this turn: once, however many come and go."""
+    def spread(self, group: Group, topic: str | None = None) -> None:
+        """Spread a group's lanes anew, at the end of this turn: once, however many come and go. ``topic``: because this
+        one is new, or has grown."""
         if not self._unsettled:
             self.broker.loop.call_soon(self._spread)
-        self._unsettled[group] = None
+        topics = self._unsettled.setdefault(group, {})
+        if topic is None:
+            self._unsettled[group] = None
+        elif topics is not None:
+            topics[topic] = None
 
     def _spread(self) -> None:
         groups, self._unsettled = self._unsettled, {}
-        for group in groups:
-            group.spread()
+        for group, topics in groups.items():
+            if topics is not None and len(group.members) == 1:
+                group.take_in(topics)
+            else:
+                group.spread()
             if not group.members and not group.lanes:
                 self.groups.pop(group.name, None)
+
+    def index(self, group: Group, patterns: set[str]) -> None:
+        """These are the filters of a group's members now."""
+        for pattern in group.patterns - patterns:
+            self._index.remove(pattern, group)
+        for pattern in patterns - group.patterns:
+            self._index.add(pattern, group, group)
+        group.patterns = patterns
+
+    def interested(self, topic: str) -> list[Group]:
+        """The groups that have members for a topic, or may have at the end of this turn."""
+        return list(dict.fromkeys([*self._index.match(topic), *self._unsettled]))
 
     def wake(self, member: Member) -> None:
         """A member may have something to get, or room again: in this turn."""
@@ -272,12 +315,37 @@ class Consuming:
                 if lane is not None:
                     lane.group.wake(lane)
 
+    def topic_made(self, topic: str) -> None:
+        """A topic is there, or has more queues."""
+        for group in dict.fromkeys(self._index.match(topic)):
+            self.spread(group, topic)
+
     def topic_gone(self, topic: str) -> None:
         """A topic is about to be forgotten."""
-        for group in list(self.groups.values()):
-            group.topic_gone(topic)
+        found = self.broker.store.topics.get(topic)
+        for name in found.groups if found is not None else ():
+            group = self.groups.get(name)
+            if found is not None and group is not None:
+                group.topic_gone(topic, len(found.queues))
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def watch(self, lane: Lane, deadline: float) -> None:
+        """Something is open on a lane until then, or another time that comes later."""
+        if not lane.watched:
+            lane.watched = True
+            self._pushed += 1
+            heappush(self._due, (deadline, self._pushed, lane))
 
     def overdue(self, now: float) -> None:
-        """Time has passed."""
-        for group in list(self.groups.values()):
-            group.overdue(now)
+        """What was not acknowledged in time goes out again."""
+        while self._due and self._due[0][0] <= now:
+            _, _, lane = heappop(self._due)
+            lane.watched = False
+            while lane.open:
+                seq, opening = next(iter(lane.open.items()))
+                if opening.deadline > now:
+                    self.watch(lane, opening.deadline)
+                if not 0 < opening.deadline <= now:
+                    break
+                lane.group.back(lane, seq)
