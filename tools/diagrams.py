@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from headwater import transitions
 from headwater.link import transitions as link
 from headwater.mqtt import spec
 from headwater.mqtt import transitions as mqtt
@@ -35,7 +36,7 @@ _PACKETS = [
     "DISCONNECT",
 ]
 _CONNECTION = ["IDLE", "CONNECTING", "ONLINE", "CLOSING", "ERROR"]
-_EVENTS = ["OPEN", "ACCEPT", "REFUSE", "FINISH", "FAIL", "LOST"]
+_EVENTS = ["OPEN", "ACCEPT", "FINISH", "FAIL", "LOST"]
 _DELIVERY = ["FREE", "AT1", "AT2", "REL", "DONE", "STRAY", "WRONG"]
 _ACKS = ["PUBACK", "PUBREC", "PUBCOMP"]
 _LINK = ["IDLE", "OPENING", "HALF", "UP", "CLOSING", "ENDED"]
@@ -76,9 +77,9 @@ def _split(table: bytes, columns: int) -> dict[tuple[int, int], int]:
 
 def mqtt_connection() -> str:
     """The connection's states."""
-    numbered(mqtt, _CONNECTION)
-    numbered(mqtt, _EVENTS)
-    table = _split(mqtt.NEXT, mqtt.EVENTS)
+    numbered(transitions, _CONNECTION)
+    numbered(transitions, _EVENTS)
+    table = _split(transitions.NEXT, transitions.EVENTS)
     return (
         machine(_CONNECTION, _EVENTS, table, "IDLE")
         + "\n"
@@ -102,20 +103,20 @@ def mqtt_packets() -> str:
 
 def mqtt_delivery() -> str:
     """The states of a message at QoS 1 or 2."""
-    numbered(mqtt, _DELIVERY)
+    numbered(transitions, _DELIVERY)
     columns = [spec.PUBACK, spec.PUBREC, spec.PUBCOMP]
     table = {
         (state, c): mqtt.DELIVERY[state * 4 + kind - spec.PUBACK]
-        for state in range(mqtt.DONE + 1)
+        for state in range(transitions.DONE + 1)
         for c, kind in enumerate(columns)
     }
-    flying = {at: after for at, after in table.items() if at[0] in (mqtt.AT1, mqtt.AT2, mqtt.REL)}
+    flying = {at: after for at, after in table.items() if at[0] in (transitions.AT1, transitions.AT2, transitions.REL)}
     drawn = machine(_DELIVERY, _ACKS, flying, "AT1: publish at QoS 1")
     drawn = drawn.replace("    AT1 -->", "    [*] --> AT2: publish at QoS 2\n    AT1 -->", 1)
     return (
         drawn
         + "\n"
-        + grid("state", _DELIVERY[: mqtt.DONE + 1], _ACKS, lambda state, ack: _DELIVERY[table[state, ack]])
+        + grid("state", _DELIVERY[: transitions.DONE + 1], _ACKS, lambda state, ack: _DELIVERY[table[state, ack]])
     )
 
 

@@ -13,12 +13,9 @@ this port. The core itself has no clock. Publishing, polling and receiving alloc
 """
 
 from headwater.driver import Driver, send_out, send_ready, send_request
-from headwater.errors import E_AGAIN, E_OFFLINE, E_QOS
-from headwater.mqtt.encode import bare
+from headwater.errors import E_AGAIN, E_QOS
 from headwater.mqtt.sender import rewrite
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.spec import PINGREQ
-from headwater.mqtt.transitions import ONLINE
 from headwater.wire import const
 
 TYPE_CHECKING = False
@@ -116,24 +113,6 @@ class Client(Driver):
     def unsubscribe(self, topic_filter: "Bytes") -> int:
         """Take a subscription back; as ``subscribe``."""
         return send_request(self, self.session.unsubscribe(topic_filter))
-
-    @property
-    def pinged(self) -> bool:
-        """Whether a PINGREQ is unanswered."""
-        return self.session._pinged
-
-    def ping(self) -> int:
-        """Send PINGREQ now, besides those of the keep-alive: 0, E_OFFLINE, or E_AGAIN (no room to send it for now)."""
-        session = self.session
-        if session.state != ONLINE:
-            return E_OFFLINE
-        end = bare(session.tx, session.tx_end, session.tx_size, PINGREQ)
-        if end < 0:
-            return E_AGAIN
-        session.tx_end = end
-        session._pinged = True
-        session._ping_time = session.now
-        return send_out(self)
 
 
 def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int) -> int:

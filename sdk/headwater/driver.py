@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _READS = const(16)
 _TURN_MS = const(20)
 _ENOMEM = const(12)
-# The states of a connection, which are every protocol's.
+# As in ``transitions``.
 _ONLINE = const(2)
 _CLOSING = const(3)
 _ERROR = const(4)
@@ -95,6 +95,17 @@ class Driver:
     def transport(self) -> "Transport | None":
         """What the connection runs over, None without one."""
         return self._transport
+
+    @property
+    def pinged(self) -> bool:
+        """Whether a PINGREQ is unanswered."""
+        return self.session.pinged
+
+    def ping(self) -> int:
+        """Send PINGREQ now, besides those of the keep-alive: 0, E_OFFLINE, or E_AGAIN (no room to send it for now)."""
+        if self.session.state != _ONLINE:
+            return E_OFFLINE
+        return self.session.ping() or send_out(self)
 
     def poll(self) -> int:
         """Send what waits, take what has arrived, keep the connection alive; never blocks.

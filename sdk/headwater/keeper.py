@@ -32,7 +32,7 @@ from headwater.errors import (
     blame,
 )
 from headwater.mqtt.topics import check_filter
-from headwater.mqtt.transitions import ONLINE as SESSION_ONLINE
+from headwater.transitions import ONLINE as SESSION_ONLINE
 from headwater.wire import TICKS_MASK, const, is_bytes
 
 TYPE_CHECKING = False

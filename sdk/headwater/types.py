@@ -96,6 +96,7 @@ class Session(Protocol):
     stalled: bool
     feeding: bool
     session_present: bool
+    pinged: bool
 
     def connect(self, now_ms: int, /) -> int:
         """A transport is there: 0, or why the greeting cannot be built."""
@@ -111,6 +112,10 @@ class Session(Protocol):
 
     def poll(self, now_ms: int, /) -> int:
         """Tell the time: 0, or the status of a broken connection."""
+        ...
+
+    def ping(self) -> int:
+        """Queue a ping: 0 or E_AGAIN."""
         ...
 
     def out(self) -> int:

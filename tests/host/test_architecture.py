@@ -26,6 +26,7 @@ CORE = [
         "headwater.reasons",
         "headwater.rxbuf",
         "headwater.store",
+        "headwater.transitions",
         "headwater.mqtt.spec",
         "headwater.mqtt.spec31",
         "headwater.mqtt.spec5",
@@ -34,6 +35,7 @@ CORE = [
     [
         "headwater.journal",
         "headwater.names5",
+        "headwater.outgoing",
         "headwater.mqtt.transitions",
         "headwater.mqtt.encode",
         "headwater.mqtt.topics5",

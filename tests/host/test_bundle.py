@@ -372,12 +372,12 @@ def test_names_of_the_program_are_left_alone(tmp_path: Path) -> None:
     program = tmp_path / "main.py"
     program.write_text(
         "from headwater.client import Client\nfrom headwater.mqtt.session import ClientSession\n"
-        "class Mine(ClientSession):\n    iter = 4\n    def _on_connack(self, p):\n        return self._pinged\n"
+        "class Mine(ClientSession):\n    iter = 4\n    def _on_connack(self, p):\n        return self._stuck\n"
     )
     names = build([str(program)]).names
     assert "_on_connack" not in names
-    assert "_pinged" not in names
-    assert "_ping_time" in names
+    assert "_stuck" not in names
+    assert "_entry" in names
     assert "iter" not in [new for old, new in names.items() if not old.startswith("headwater_")]
 
 

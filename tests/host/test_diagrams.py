@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.mqtt import transitions as mqtt
+from headwater import transitions
 from tools import diagrams
 from tools.toolchain import ROOT
 
@@ -22,14 +22,14 @@ def test_every_drawing_is_shown() -> None:
 
 
 def test_a_change_of_the_tables_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = bytearray(mqtt.NEXT)
-    table[mqtt.IDLE * mqtt.EVENTS + mqtt.OPEN] = mqtt.ERROR
-    monkeypatch.setattr(mqtt, "NEXT", bytes(table))
+    table = bytearray(transitions.NEXT)
+    table[transitions.IDLE * transitions.EVENTS + transitions.OPEN] = transitions.ERROR
+    monkeypatch.setattr(transitions, "NEXT", bytes(table))
     assert [path.name for path in diagrams.outdated()] == ["mqtt-session.md"]
 
 
 def test_names_that_do_not_fit_their_numbers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt, "ONLINE", 3)
+    monkeypatch.setattr(transitions, "ONLINE", 3)
     with pytest.raises(ValueError, match="ONLINE"):
         diagrams.mqtt_connection()
 

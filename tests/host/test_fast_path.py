@@ -18,8 +18,8 @@ from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session31 import ClientSession31
-from headwater.mqtt.transitions import ONLINE
 from headwater.rxbuf import RxBuf
+from headwater.transitions import ONLINE
 from headwater_host.fast import FastEndpoint
 from headwater_host.rxbuf import GrowingRxBuf
 from headwater_host.session import GrowingOutbox

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headwater.mqtt.decode import Packet
-from headwater.mqtt.transitions import ONLINE
+from headwater.transitions import ONLINE
 from headwater_host.capture import CaptureReader
 from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.gateway.landing import Acknowledgements, Landing

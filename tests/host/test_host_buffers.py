@@ -10,7 +10,7 @@ from headwater.errors import E_TOO_LARGE, E_WINDOW
 from headwater.mqtt import topics as core_topics
 from headwater.mqtt.decode import Packet
 from headwater.mqtt.decode_server import packet
-from headwater.mqtt.transitions import DONE
+from headwater.transitions import DONE
 from headwater_host.errors import MqttArgumentError
 from headwater_host.messages import payload_bytes
 from headwater_host.rxbuf import GrowingRxBuf

@@ -14,7 +14,7 @@ from test_store import CASES
 
 from headwater.errors import E_STORE
 from headwater.mqtt.server import ServerSession
-from headwater.mqtt.transitions import AT1, AT2, DONE, REL
+from headwater.transitions import AT1, AT2, DONE, REL
 from headwater_host.backlog import Waiting
 from headwater_host.errors import MqttStoreError
 from headwater_host.session import HostClientSession

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.errors import E_CLOSED, E_STORE
-from headwater.mqtt.transitions import CLOSING, ONLINE
+from headwater.transitions import CLOSING, ONLINE
 
 if TYPE_CHECKING:
     from headwater.rxbuf import RxBuf

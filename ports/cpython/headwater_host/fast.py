@@ -16,7 +16,7 @@ from headwater import errors
 from headwater.mqtt import decode, encode, spec
 from headwater.mqtt.endpoint import Endpoint
 from headwater.mqtt.sender import acknowledged
-from headwater.mqtt.transitions import ONLINE
+from headwater.transitions import ONLINE
 from headwater.wire import put_varint
 from headwater_host.topics import check_name
 
@@ -109,7 +109,7 @@ class FastEndpoint(Endpoint):
         ):
             self._unsent += 1
             return packet_id
-        # It is the next to leave, and leaves: as of ``_entry_left``.
+        # It is the next to leave, and leaves: as of ``sent``.
         self.frames.append(frame)
         box.buf[at] |= spec.DUP
         self.in_flight += 1
@@ -161,7 +161,7 @@ class FastEndpoint(Endpoint):
         rx = self.rx
         check = p.check
         known = self._known
-        turn = self._turn
+        turn = self.turn
         capacity = rx.capacity
         p.buf = data
         try:
@@ -213,9 +213,9 @@ class FastEndpoint(Endpoint):
                             try:
                                 self.on_message(p)
                             finally:
-                                if self._turn == turn:
+                                if self.turn == turn:
                                     self.tx_size += _ACK_SIZE
-                        if self._turn == turn:
+                        if self.turn == turn:
                             if self.auto_ack:
                                 _put(self.tx, self.tx_end, _PUBACK_HEAD, packet_id)
                                 self.tx_end += _ACK_SIZE
@@ -232,13 +232,13 @@ class FastEndpoint(Endpoint):
                     p.head = head
                     p.body = at
                     p.end = rx.start = stop
-                    if self._handlers[head >> 4](p) and self._turn == turn:
+                    if self._handlers[head >> 4](p) and self.turn == turn:
                         # The core will find the same, and say so.
                         break
                     i = stop
                 else:
                     break
-                if self._turn != turn:
+                if self.turn != turn:
                     return True
         finally:
             p.buf = rx.buf

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Protocol, TypeVar
 
 from headwater import errors
-from headwater.mqtt.transitions import ONLINE
 from headwater.reasons import describe
+from headwater.transitions import ONLINE
 from headwater_host.connection import TICK, Connection, Driven
 from headwater_host.errors import (
     MqttArgumentError,

@@ -14,9 +14,10 @@ from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.session31 import ClientSession31
-from headwater.mqtt.transitions import AT2, DELIVERY, DONE
+from headwater.mqtt.transitions import DELIVERY
 from headwater.reasons import REASONS
 from headwater.store import RamOutbox
+from headwater.transitions import AT2, DONE
 from headwater_host.aliases import HostAliases
 from headwater_host.errors import MqttArgumentError
 from headwater_host.fast import FastEndpoint

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from headwater.errors import E_STORE
 from headwater.mqtt import spec
-from headwater.mqtt.transitions import AT1, AT2, DONE, FREE, REL
+from headwater.transitions import AT1, AT2, DONE, FREE, REL
 from headwater_host.backlog import Backlog, Waiting
 from headwater_host.errors import MqttStoreError
 from headwater_host.properties import encode, unblock

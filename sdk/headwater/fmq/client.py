@@ -13,11 +13,9 @@ polling, receiving and acknowledging allocate nothing once connected; requests d
 """
 
 from headwater.driver import Driver, send_out, send_request
-from headwater.errors import E_AGAIN, E_OFFLINE, E_QOS
+from headwater.errors import E_AGAIN, E_QOS
 from headwater.fmq.encode import NO_TAGS
-from headwater.fmq.sender import ANSWER_SIZE
-from headwater.fmq.session import ClientSession, put_ping
-from headwater.fmq.transitions import ONLINE
+from headwater.fmq.session import ClientSession
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,16 +137,6 @@ class Client(Driver):
     def acknowledge(self, receipt: int) -> int:
         """With ``session.auto_ack`` off: acknowledge a message."""
         return send_request(self, self.session.acknowledge(receipt))
-
-    def ping(self) -> int:
-        """Send PINGREQ now, besides those of the keep-alive: 0, E_OFFLINE, or E_AGAIN (no room to send it for now)."""
-        session = self.session
-        if session.state != ONLINE:
-            return E_OFFLINE
-        if session.tx_size - session.tx_end < ANSWER_SIZE:
-            return E_AGAIN
-        put_ping(session)
-        return send_out(self)
 
 
 def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes") -> int:

@@ -12,8 +12,9 @@ from headwater.fmq.encode import frame
 from headwater.fmq.message_id import id_end, same
 from headwater.fmq.sender import ANSWER_SIZE, answered, find, over, put_answer
 from headwater.fmq.spec import E_FORM, ID_SIZE
-from headwater.fmq.transitions import ACCEPT, CONNECTING, TAKES
+from headwater.fmq.transitions import TAKES
 from headwater.fmq.values import read
+from headwater.transitions import ACCEPT, CONNECTING
 from headwater.wire import const
 
 TYPE_CHECKING = False
@@ -99,7 +100,7 @@ def take(s: "ClientSession", i: int, end: int) -> int:
         elif s.on_message is not None:
             s.on_message(f)
         return stop
-    bad = _on_frame(s, f)
+    bad = on_frame(s, f)
     if bad < 0:
         return s.fail(bad)
     if bad:
@@ -108,7 +109,7 @@ def take(s: "ClientSession", i: int, end: int) -> int:
     return stop
 
 
-def _on_frame(s: "ClientSession", f: "Frame") -> int:
+def on_frame(s: "ClientSession", f: "Frame") -> int:
     """A frame of any kind, whole and well-formed: 0, _LATER, or why the connection is over."""
     kind = f.head >> 4
     s.ident = f.buf

@@ -1,22 +1,20 @@
-"""The way out of an FMQ connection: the state it is in, what is to be sent, what is unacknowledged.
+"""The way out of an FMQ connection: how messages are written, answered and sent again.
 
-Frames without a place in the outbox go through one transmit buffer, behind each other; messages at QoS 1 and 2 leave
-from the outbox, in which they stay until they are answered to their end. An entry's id stands behind its first byte,
-and by that an answer finds it. Sent again, it is the same bytes with the same id, and DUP.
+A message's id stands behind its first byte, and by that an answer finds it in the outbox. Sent again, it is the same
+bytes with the same id, and DUP.
 
 The first byte also tells a message that was answered with PUBREC: it has become a PUBREL. The store is not told: if a
 power cut brings the PUBLISH back, the hub knows its id.
-
-Here and in ``session``, what runs for each message is functions with few names, for MicroPython's sake: see
-``headwater.mqtt.sender``.
 """
 
 from headwater import errors
 from headwater.fmq.encode import NO_TAGS, answer, length_size, message_size, put_head, put_message
 from headwater.fmq.message_id import IdMaker, same
 from headwater.fmq.topics import check_name
-from headwater.fmq.transitions import DELIVERY, EVENTS, FAIL, IDLE, LOST, NEXT, ONLINE
-from headwater.wire import NOT_BYTES, TICKS_MASK, const
+from headwater.fmq.transitions import DELIVERY
+from headwater.outgoing import Outgoing
+from headwater.transitions import ONLINE
+from headwater.wire import NOT_BYTES, const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 _PUBLISH = const(3)
 _PUBREL = const(6)
-_DUP = const(8)
+_PINGREQ = const(12)
 # As in ``transitions``; a constant costs less than a name.
 _FREE = const(0)
 _AT2 = const(2)
@@ -37,7 +35,7 @@ _WRONG = const(6)
 ANSWER_SIZE = const(20)
 
 
-class Sender:
+class Sender(Outgoing):
     """What ``session.ClientSession`` sends with.
 
     ``on_delivered(number)`` is called when a message of ours at QoS 1 or 2 has been answered to its end, and
@@ -48,81 +46,11 @@ class Sender:
     def __init__(self, tx_size: int, outbox: "Outbox", window: int, response_ms: int, ids: IdMaker):
         if tx_size < 2 * ANSWER_SIZE:
             raise ValueError("the transmit buffer needs at least 40 bytes")
-        self.tx = bytearray(tx_size)
-        self.tx_end = 0
-        # Whatever a slice is given, the buffer keeps its length.
-        self._pin = memoryview(self.tx)
-        self.tx_size = tx_size
-        self.outbox = outbox
-        self.window = window
+        super().__init__(tx_size, outbox, window, response_ms)
         self.ids = ids
         #: The process number that the hub has given: little-endian bytes, none before.
         self.process: Bytes = b""
-        #: A topic that has been checked, and cannot change.
-        self.known_topic: Bytes | None = None
-        self.state = IDLE
-        self.turn = 0
-        self.status = 0
-        #: How long the hub, or the transport, may take to answer.
-        self.response_ms = response_ms
-        self.now = self.rx_time = self.tx_time = 0
-        # Since when the transport has taken nothing of what is to be sent; None when it has, or there is nothing.
-        self._stuck: int | None = None
-        self.on_delivered: Callable[[int], object] | None = None
         self.on_refused: Callable[[int, int], object] | None = None
-        #: Answers to what is not under way.
-        self.strays = 0
-        # The chunk under way, then the entries of the outbox that this connection has not sent yet.
-        self.out_buf: Bytes = self.tx
-        self.out_at = 0
-        self.out_n = 0
-        self._from_tx = True
-        self._entry = outbox.head
-        self._unsent = 0
-        self.in_flight = 0
-
-    # -- the connection ------------------------------------------------------------------------------------------------
-
-    def event(self, event: int) -> None:
-        """Move the connection along its table (``transitions.NEXT``)."""
-        self.state = NEXT[self.state * EVENTS + event]
-        self.turn += 1
-
-    def lost(self) -> None:
-        """The transport is gone: what is unacknowledged waits for the next connection."""
-        self.event(LOST)
-        self._stop()
-
-    def fail(self, code: int) -> int:
-        """End the connection for a reason; returns ``code``, which stays in ``status``."""
-        self.status = code
-        self.event(FAIL)
-        self._stop()
-        return code
-
-    def _stop(self) -> None:
-        if self.out_n and not self._from_tx:
-            _may_have_left(self.outbox, self._entry)
-        self.tx_end = self.out_n = self._unsent = 0
-        # A handler that is running may hold room for its answer, which nobody waits for now.
-        self.tx_size = len(self.tx)
-        self._stuck = None
-
-    def poll(self, now_ms: int) -> int:
-        """Tell the time: 0, or the status of a broken connection. ``now_ms`` wraps at 2**30 or a multiple of it.
-
-        E_TIMEOUT when the transport has taken nothing of what is to be sent for ``response_ms``.
-        """
-        self.now = now_ms
-        if self.status:
-            return self.status
-        if not self.out_n and not self.tx_end:
-            self._stuck = None
-        elif self._stuck is None:
-            self._stuck = now_ms
-        elif (now_ms - self._stuck) & TICKS_MASK >= self.response_ms:
-            return self.fail(errors.E_TIMEOUT)
-        return 0
 
     def resume(self) -> None:
         """Everything unacknowledged goes out again, in its order; new messages follow."""
@@ -137,6 +65,11 @@ class Sender:
         self._entry = box.head
         self._unsent = box.count
         self.in_flight = 0
+
+    def _put_ping(self) -> int:
+        if self.tx_size - self.tx_end < ANSWER_SIZE:
+            return errors.E_TOO_LARGE
+        return put_head(self.tx, self.tx_end, _PINGREQ << 4, self.ids.next(_PINGREQ, self.now))
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -171,51 +104,6 @@ class Sender:
             self.tx_end = put_message(self.tx, flags, topic, payload, tags)
         except NOT_BYTES:
             return errors.E_ARGUMENT
-        return 0
-
-    def out(self) -> int:
-        """How many bytes are to be sent now, from ``out_buf[out_at]`` on; or the status of a broken connection."""
-        n = self.out_n
-        if n:
-            return n
-        n = self.tx_end
-        if n:
-            self.out_buf = self.tx
-            self.out_at = 0
-            self._from_tx = True
-            self.out_n = n
-            return n
-        if self.state == ONLINE and self._unsent and self.in_flight < self.window:
-            box = self.outbox
-            self.out_buf = box.buf
-            self.out_at = box.at[self._entry]
-            self._from_tx = False
-            self.out_n = n = box.size[self._entry]
-            return n
-        return self.status
-
-    def sent(self, k: int) -> int:
-        """The transport took ``k`` of the bytes that ``out`` offered. Returns what ``out`` offers now."""
-        self.tx_time = self.now
-        self._stuck = None
-        k += self.out_at
-        n = self.out_at + self.out_n - k
-        self.out_at = k
-        if n == 0:
-            if self._from_tx:
-                n = self.tx_end - k
-                if n == 0:
-                    self.tx_end = 0
-            else:
-                _entry_left(self)
-        self.out_n = n
-        return n or (self.out() if self.tx_end or self._unsent else 0)
-
-    def _put(self, end: int) -> int:
-        """Take what an encoder wrote behind the frames to be sent: 0 or its error, E_AGAIN when it may fit later."""
-        if end < 0:
-            return errors.E_AGAIN if end == errors.E_TOO_LARGE and self.tx_end else end
-        self.tx_end = end
         return 0
 
 
@@ -305,27 +193,3 @@ def _is_bad(s: Sender, topic: "Bytes") -> bool:
 def _is_released(box: "Outbox", i: int) -> bool:
     """Whether entry ``i`` was answered with PUBREC."""
     return box.buf[box.at[i]] >> 4 == _PUBREL
-
-
-def _may_have_left(box: "Outbox", i: int) -> None:
-    """The next sending of entry ``i``, if there is one, is a repetition: DUP; of a PUBREL, ``resume`` takes it away."""
-    box.buf[box.at[i]] |= _DUP
-
-
-def _entry_left(s: Sender) -> None:
-    """The entry under way has been sent; go on to the next one that is not acknowledged.
-
-    One that is acknowledged may leave the outbox at any time.
-    """
-    box = s.outbox
-    i = s._entry
-    _may_have_left(box, i)
-    s.in_flight += 1
-    n = s._unsent
-    while True:
-        i = i + 1 if i + 1 < box.slots else 0
-        n -= 1
-        if not n or box.state[i] != _DONE:
-            break
-    s._entry = i
-    s._unsent = n

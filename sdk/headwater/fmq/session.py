@@ -29,12 +29,13 @@ from headwater.fmq.spec import (
     UNSUBSCRIBE,
 )
 from headwater.fmq.topics import check_filter, check_name
-from headwater.fmq.transitions import CLOSING, CONNECTING, FINISH, LOST, ONLINE, OPEN, TAKES
+from headwater.fmq.transitions import TAKES
 from headwater.fmq.values import read
 from headwater.fmq.write import put_text
 from headwater.rxbuf import RxBuf
 from headwater.store import RamOutbox
-from headwater.wire import NOT_BYTES, TICKS_MASK, const, is_bytes
+from headwater.transitions import CLOSING, FINISH, LOST, ONLINE, OPEN
+from headwater.wire import NOT_BYTES, const, is_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from headwater.types import Bytes, FrameSink, Outbox
 
 _PUBLISH = const(3)
-_PINGREQ = const(12)
 _REPLY = b"$rpc/reply"
 # The head of a list of no tags.
 _NO_TAGS = const(0xD0)
@@ -145,8 +145,6 @@ class ClientSession(Sender):
         self.stalled = False
         #: From ``feed`` on until its caller clears it.
         self.feeding = False
-        self.pinged = False
-        self.ping_time = 0
         self.requests = IdTable(requests)
         self.taken = IdTable(receive_window)
         self.large = LargeMessage()
@@ -248,30 +246,6 @@ class ClientSession(Sender):
         if idle and (blame(code) == PEER or code in _REASONS):
             last_word(self, _REASONS.get(code, 0x81))
         return code
-
-    def poll(self, now_ms: int) -> int:
-        """Tell the time, a few times a second: keep-alive, and E_TIMEOUT when the hub does not answer.
-
-        PINGREQ goes out when nothing was sent, or nothing received, for three quarters of the keep-alive.
-        """
-        bad = super().poll(now_ms)
-        if bad:
-            return bad
-        state = self.state
-        if state == ONLINE and self.keep_alive:
-            interval = self.keep_alive * 750
-            quiet = (now_ms - self.rx_time) & TICKS_MASK
-            if self.tx_end:
-                # What waits to be sent is as good as a ping, or is one: then its time has not begun.
-                self.ping_time = now_ms
-            elif self.pinged and quiet >= self.response_ms <= (now_ms - self.ping_time) & TICKS_MASK:
-                return self.fail(errors.E_TIMEOUT)
-            elif (now_ms - self.tx_time) & TICKS_MASK >= interval or (quiet >= interval and not self.pinged):
-                put_ping(self)
-        elif state == CONNECTING and (now_ms - self.tx_time) & TICKS_MASK >= self.response_ms:
-            # Since AUTH left: a byte of the answer now and then does not hold the connection open.
-            return self.fail(errors.E_TIMEOUT)
-        return 0
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -462,14 +436,6 @@ class ClientSession(Sender):
                 break
         rx.start = i
         return 0
-
-
-def put_ping(s: ClientSession) -> None:
-    """Send PINGREQ, for which there is room."""
-    s.tx_end = put_head(s.tx, s.tx_end, _PINGREQ << 4, s.ids.next(_PINGREQ, s.now))
-    if not s.pinged:
-        s.pinged = True
-        s.ping_time = s.now
 
 
 def _is_query(tags: object, condition: object, group: object) -> bool:

@@ -18,10 +18,10 @@ from array import array
 from headwater import errors
 from headwater.mqtt import decode, large
 from headwater.mqtt.decode import Packet, fixed_header
-from headwater.mqtt.sender import Sender, acknowledged, put_ack
+from headwater.mqtt.sender import NO_TOPIC, Sender, acknowledged, put_ack
 from headwater.mqtt.topics import check_name
-from headwater.mqtt.transitions import ONLINE
 from headwater.rxbuf import RxBuf
+from headwater.transitions import ONLINE
 from headwater.wire import const
 
 TYPE_CHECKING = False
@@ -138,6 +138,7 @@ class Endpoint(Sender):
     def _stop(self) -> None:
         super()._stop()
         self.stalled = self.feeding = False
+        self.ready = NO_TOPIC
         self._large_left = self._large_head = 0
         # Last, because the sink may raise.
         self._close_sink(False)
@@ -177,7 +178,7 @@ class Endpoint(Sender):
             # CLOSING, or no connection: what arrives is not looked at.
             i = n
         # A handler may end the connection, or begin another: then nothing known here holds any more.
-        turn = self._turn
+        turn = self.turn
         while i < n:
             at = i
             if self._large_left:
@@ -187,7 +188,7 @@ class Endpoint(Sender):
                     at = i = _messages(self, i, n)
                 if 0 <= i < n:
                     i = _packet(self, i, n)
-            if i < 0 or self._turn != turn:
+            if i < 0 or self.turn != turn:
                 return self.feed(0)
             if i == at:
                 break
@@ -259,7 +260,7 @@ class Endpoint(Sender):
         The handler may publish until the transmit buffer is full: room for the answer is kept. It may raise: the
         message then counts as if it had never come. It may end the connection, and even begin another one.
         """
-        turn = self._turn
+        turn = self.turn
         epoch = self.epoch
         if handler is not None:
             self.tx_size -= _ACK_SIZE
@@ -276,13 +277,13 @@ class Endpoint(Sender):
                     self._open_ids[i] = 0
                 raise
             finally:
-                if self._turn == turn:
+                if self.turn == turn:
                     self.tx_size += _ACK_SIZE
         if not answer:
-            if i < 0 and self._turn == turn:
+            if i < 0 and self.turn == turn:
                 self.unanswered += 1
             return
-        if self._turn != turn:
+        if self.turn != turn:
             # Its connection is over. At QoS 1 it comes again; at QoS 2 it is its repetition that is to be answered.
             if i >= 0 and self.acknowledge(packet_id, 2, epoch) <= errors.E_AGAIN:
                 self._open_state[i] = _ANSWERED
@@ -380,7 +381,7 @@ def _messages(s: Endpoint, i: int, end: int) -> int:
     reached, or negative when the connection is over.
     """
     p = s.packet
-    turn = s._turn
+    turn = s.turn
     while i < end:
         stop = s._scan(p, i, end)
         if stop == 0:
@@ -404,7 +405,7 @@ def _messages(s: Endpoint, i: int, end: int) -> int:
             elif s._take(p):
                 break
             i = stop
-        if s._turn != turn:
+        if s.turn != turn:
             return -1
     return i
 
@@ -441,15 +442,15 @@ def _packet(s: Endpoint, i: int, end: int) -> int:
 def _deliver_1(s: Endpoint, p: Packet) -> None:
     """As ``_deliver``, for a message at QoS 1 that is whole."""
     packet_id = p.packet_id
-    turn = s._turn
+    turn = s.turn
     if s.on_message is not None:
         s.tx_size -= _ACK_SIZE
         try:
             s.on_message(p)
         finally:
-            if s._turn == turn:
+            if s.turn == turn:
                 s.tx_size += _ACK_SIZE
-    if s._turn == turn:
+    if s.turn == turn:
         if s.auto_ack:
             put_ack(s, _PUBACK, packet_id)
         else:

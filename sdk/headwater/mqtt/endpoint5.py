@@ -11,9 +11,9 @@ from headwater.mqtt.decode5 import Packet5, code_of
 from headwater.mqtt.endpoint import LATER, Endpoint
 from headwater.mqtt.large5 import behind_properties
 from headwater.mqtt.properties import Properties, find, has, number, skip
-from headwater.mqtt.sender import Sender, was_sent
-from headwater.mqtt.transitions import AT1, AT2, CLOSING, DONE, FINISH, ONLINE
+from headwater.mqtt.sender import NO_TOPIC, Sender, was_sent
 from headwater.rxbuf import RxBuf
+from headwater.transitions import AT1, AT2, CLOSING, DONE, FINISH, ONLINE
 from headwater.wire import NOT_BYTES, const, get_u16
 
 TYPE_CHECKING = False
@@ -40,7 +40,6 @@ _ERROR = const(0x80)
 _ANSWERED = const(2)
 # The longest packet that ``sender.rewrite`` makes.
 _SHORT = const(129)
-_NO_TOPIC = bytearray(0)
 # Four-byte integers are read as at most this, which no board has to allocate; as seconds it is 34 years.
 _MOST = const(0x3FFFFFFF)
 _MOST_BYTE = const(0x40)
@@ -156,7 +155,7 @@ class Endpoint5(_Base):
         """End the connection for a reason, and tell it to the other end, unless a packet is half sent."""
         i = errors.E_RX_TOO_LARGE - code
         reason = self._reason or (REASONS[i] if 0 <= i < len(REASONS) else 0)
-        if self.out_n and self.out_at != (self.outbox.at[self._entry] if self._out_from else 0):
+        if self.out_n and self.out_at != (0 if self.out_buf is self.tx else self.outbox.at[self._entry]):
             reason = 0
         state = self.state
         self._reason = 0
@@ -186,22 +185,22 @@ class Endpoint5(_Base):
                 bad = errors.E_ARGUMENT
             if bad:
                 return bad
+        self.ready = NO_TOPIC
         self.event(FINISH)
         return 0
 
     def resume(self, session_present: bool) -> None:
         """As of ``Endpoint``; what waits and does not keep to the limits is given up before."""
-        turn = self._turn
+        turn = self.turn
         # ``on_refused`` may publish: nothing leaves the outbox before it is settled what of it is left.
         self.in_flight = self.window
-        self._sweep = 0
         box = self.outbox
         i = box.head
         for _ in range(box.count):
             code = self._unfit(i)
             if code:
                 self._end_refused(i, code)
-                if self._turn != turn:
+                if self.turn != turn:
                     return
             i = i + 1 if i + 1 < box.slots else 0
         Endpoint.resume(self, session_present)
@@ -258,7 +257,7 @@ class Endpoint5(_Base):
         finally:
             # Its properties are not the next message's.
             self._plain()
-            self.ready = _NO_TOPIC
+            self.ready = NO_TOPIC
 
     def _rich(self, block: "Bytes") -> None:
         """What is handed in now has properties, or an alias."""
@@ -285,7 +284,7 @@ class Endpoint5(_Base):
         else:
             flags = self._hand_in_aliased(topic, payload, flags)
         if self._most < _SHORT:
-            self.ready = _NO_TOPIC
+            self.ready = NO_TOPIC
         return flags
 
     def _hand_in_aliased(self, topic: "Bytes", payload: "Bytes", flags: int) -> int:
@@ -301,7 +300,7 @@ class Endpoint5(_Base):
         if flags == 0:
             aliases.sent(topic)
             if aliases.new:
-                self.ready = _NO_TOPIC
+                self.ready = NO_TOPIC
         return flags
 
     def _size(self, topic: "Bytes", payload: "Bytes", qos: int) -> int:

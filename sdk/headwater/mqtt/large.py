@@ -54,7 +54,7 @@ def begin(s: "Endpoint", i: int, end: int) -> int:
         if s._find_open(0) < 0:
             return s.fail(errors.E_RX_WINDOW)
     if fits and s.sink is not None:
-        turn = s._turn
+        turn = s.turn
         sink = s.sink
         try:
             taken = sink.open(p, s._large_left)
@@ -62,7 +62,7 @@ def begin(s: "Endpoint", i: int, end: int) -> int:
             # The message passes, unacknowledged.
             s._large_qos = 0
             raise
-        if s._turn != turn:
+        if s.turn != turn:
             # The sink has ended the connection.
             if taken:
                 sink.close(False)
@@ -93,9 +93,9 @@ def go_on(s: "Endpoint", i: int, end: int) -> int:
     i += n
     s.rx.start = i
     if n and s._taker is not None:
-        turn = s._turn
+        turn = s.turn
         _write(s, buf, i - n, n)
-        if s._turn != turn:
+        if s.turn != turn:
             return -1
     if s._large_left == 0 and _end(s):
         return s.fail(errors.E_RX_WINDOW)

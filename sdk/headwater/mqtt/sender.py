@@ -1,35 +1,15 @@
-"""The way out of an MQTT connection: the state it is in, what is to be sent, what is unacknowledged.
-
-Control packets and QoS 0 go through one transmit buffer, behind each other; messages at QoS 1 and 2 leave from
-the outbox, in which they stay until they are acknowledged. ``endpoint.Endpoint`` adds the way in.
-
-Here and in ``endpoint``, what runs for each message is functions with few names, for MicroPython's sake. It looks for a
-method among the object's attributes first, in vain, which takes longer than the call. And a function that needs more
-than eleven machine words, three more and six at least where it catches an exception, gets them from the heap.
-"""
+"""The way out of an MQTT connection: how messages are written, acknowledged and sent again. ``endpoint.Endpoint`` adds
+the way in; ``headwater.outgoing`` says why what runs for each message looks as it does."""
 
 from headwater import errors
 from headwater.mqtt import decode, spec
 from headwater.mqtt.encode import acknowledge, publish_size, put_publish
-from headwater.mqtt.transitions import (
-    DELIVERY,
-    DONE,
-    EVENTS,
-    FAIL,
-    FREE,
-    IDLE,
-    LOST,
-    NEXT,
-    ONLINE,
-    REL,
-    WRONG,
-)
-from headwater.wire import NOT_BYTES, TICKS_MASK, const
+from headwater.mqtt.transitions import DELIVERY
+from headwater.outgoing import Outgoing, go_behind
+from headwater.wire import NOT_BYTES, const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headwater.mqtt.decode import Packet
     from headwater.types import Bytes, NameCheck, Outbox
 
@@ -40,21 +20,21 @@ _ACK_SIZE = const(4)
 # CONNECT alone takes 14 bytes.
 _SMALLEST = const(16)
 # As in ``transitions``; a constant costs less than a name.
+_FREE = const(0)
 _AT1 = const(1)
 _AT2 = const(2)
+_REL = const(3)
 _DONE = const(4)
-# Where the chunk that is being sent comes from.
-_CONTROL = const(0)
-_ENTRY = const(1)
+_WRONG = const(6)
+_ONLINE = const(2)
 # The longest packet whose remaining length has one byte.
 _SHORT = const(129)
 # Nobody's topic is this object.
-_NO_TOPIC = bytearray(0)
+NO_TOPIC = bytearray(0)
 
 
-class Sender:
-    """What ``Endpoint`` sends with. ``on_delivered(packet_id)`` is called when a message of ours at QoS 1 or 2 has
-    been acknowledged to its end."""
+class Sender(Outgoing):
+    """What ``Endpoint`` sends with."""
 
     #: What an acknowledgement makes of a message; a session may have a table of its own.
     delivery = DELIVERY
@@ -62,118 +42,49 @@ class Sender:
     def __init__(self, tx_size: int, outbox: "Outbox", window: int, response_ms: int, check: "NameCheck"):
         if tx_size < _SMALLEST:
             raise ValueError("the transmit buffer needs at least 16 bytes")
-        self.tx = bytearray(tx_size)
-        self.tx_end = 0
-        # Whatever a slice is given, the buffer keeps its length.
-        self._pin = memoryview(self.tx)
-        self.tx_size = tx_size
-        self.outbox = outbox
-        self.window = window
+        super().__init__(tx_size, outbox, window, response_ms)
         self._check = check
         # How a version writes PUBLISH.
         self._publish_size = publish_size
         self._put_publish = put_publish
-        #: A topic that has been checked, and cannot change.
-        self.known_topic: Bytes | None = None
         #: The topic of the last PUBLISH at QoS 0 that was put at the beginning of ``tx``, and where its payload is
         #: there. As long as ``tx`` begins with its first byte and the connection is as it was, it can be sent again
         #: with another payload (``rewrite``): no other packet begins so.
-        self.ready: Bytes = _NO_TOPIC
+        self.ready: Bytes = NO_TOPIC
         self.ready_at = 0
-        self.state = IDLE
-        self._turn = 0
-        self.status = 0
-        #: How long the other end, or the transport, may take to answer.
-        self.response_ms = response_ms
-        self.now = self.rx_time = self.tx_time = 0
-        # Since when the transport has taken nothing of what is to be sent; None when it has, or there is nothing.
-        self._stuck: int | None = None
-        self.on_delivered: Callable[[int], object] | None = None
-        #: Acknowledgements for unknown ids.
-        self.strays = 0
-        # The chunk under way, then the entries of the outbox that this connection has not sent yet.
-        self.out_buf: Bytes = self.tx
-        self.out_at = 0
-        self.out_n = 0
-        self._out_from = _CONTROL
-        self._entry = outbox.head
-        self._unsent = 0
         # Releasing the ids of a forgotten life: answers still awaited, and the last id asked for.
         self._sweep = self._swept = 0
-        self.in_flight = 0
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
-    def event(self, event: int) -> None:
-        """Move the connection along its table (``transitions.NEXT``)."""
-        self.state = NEXT[self.state * EVENTS + event]
-        self._turn += 1
-        self.ready = _NO_TOPIC
-
-    def lost(self) -> None:
-        """The transport is gone: what is unacknowledged waits for the next connection."""
-        self.event(LOST)
-        self._stop()
-
-    def fail(self, code: int) -> int:
-        """End the connection for a reason; returns ``code``, which stays in ``status``."""
-        self.status = code
-        self.event(FAIL)
-        self._stop()
-        return code
-
-    def _stop(self) -> None:
-        if self.out_n and self._out_from == _ENTRY:
-            _may_have_left(self.outbox, self._entry)
-        self.tx_end = self.out_n = self._unsent = 0
-        # A handler that is running may hold room for its answer, which nobody waits for now.
-        self.tx_size = len(self.tx)
-        self._stuck = None
-
-    def poll(self, now_ms: int) -> int:
-        """Tell the time: 0, or the status of a broken connection. ``now_ms`` wraps at 2**30 or a multiple of
-        it.
-
-        E_TIMEOUT when the transport has taken nothing of what is to be sent for ``response_ms``.
-        """
-        self.now = now_ms
-        if self.status:
-            return self.status
-        if not self.out_n and not self.tx_end:
-            self._stuck = None
-        elif self._stuck is None:
-            self._stuck = now_ms
-        elif (now_ms - self._stuck) & TICKS_MASK >= self.response_ms:
-            return self.fail(errors.E_TIMEOUT)
-        return 0
-
     def resume(self, session_present: bool) -> None:
-        """Everything unacknowledged goes out again, in its order (4.4); new messages follow.
+        """Everything unacknowledged goes out again (4.4), PUBREL first, and either in its order; new messages follow.
 
         When the other end has lost the session, a QoS 2 message that it had answered with PUBREC is
         delivered: done. The others are new messages of the new session.
         """
         box = self.outbox
-        turn = self._turn
+        turn = self.turn
         # ``on_delivered`` may publish: nothing leaves the outbox before it is settled what of it is left.
         self.in_flight = self.window
-        self._sweep = 0
         try:
             if not session_present:
                 _renew(box)
                 i = box.head
                 for _ in range(box.count):
-                    if box.state[i] == REL:
+                    if box.state[i] == _REL:
                         self._delivered(i)
-                        if self._turn != turn:
+                        if self.turn != turn:
                             return
                     i = i + 1 if i + 1 < box.slots else 0
         finally:
             # Also when ``on_delivered`` raises; but not when it has ended the connection, and perhaps begun another.
-            if self._turn == turn:
+            if self.turn == turn:
                 self._entry = box.head
                 self._unsent = box.count
-                self.in_flight = 0
+                # REL is 3.
+                self.in_flight = box.state.count(b"\x03")
+                self._ahead = 1 + box.count
                 # A server that kept a session which this end has forgotten (a reset, and the outbox was in memory) may
                 # hold QoS 2 messages of it under ids that are about to be used again, and would take the new ones for
                 # repetitions. So before the first of them every id is released; an id that was not held is answered as
@@ -213,14 +124,14 @@ class Sender:
                     return errors.E_STORE
                 self._unsent += 1
                 return packet_id
-            if self.state != ONLINE:
+            if self.state != _ONLINE:
                 return errors.E_OFFLINE
             at = self.tx_end
             if n < 0 or n > self.tx_size - at:
                 return errors.E_AGAIN if 0 < n <= len(self.tx) else errors.E_TOO_LARGE
             if at == 0:
                 # Whatever comes of it, this takes the place of the packet that was ready.
-                self.ready = _NO_TOPIC
+                self.ready = NO_TOPIC
             self._put_publish(self.tx, at, topic, payload, 0x30 | flags)
             self.tx_end = at + n
             if (
@@ -235,63 +146,32 @@ class Sender:
             return errors.E_ARGUMENT
         return 0
 
-    def out(self) -> int:
-        """How many bytes are to be sent now, from ``out_buf[out_at]`` on; or the status of a broken connection."""
-        n = self.out_n
-        if n:
-            return n
-        n = self.tx_end
-        if n:
-            self.out_buf = self.tx
-            self.out_at = 0
-            self._out_from = _CONTROL
-            self.out_n = n
-            return n
-        if self.state == ONLINE and self._unsent and self.in_flight < self.window:
-            box = self.outbox
-            if self._sweep and box.state[self._entry] == _AT2:
-                return self._out_sweep()
-            self.out_buf = box.buf
-            self.out_at = box.at[self._entry]
-            self._out_from = _ENTRY
-            self.out_n = n = box.size[self._entry]
-            return n
-        return self.status
-
-    def _out_sweep(self) -> int:
-        """PUBREL for the next ids to be released, as many as the transmit buffer holds; 0 while answers are awaited.
-
-        What is under way is acknowledged first: its ids are among these.
-        """
-        if self.in_flight == 0:
-            while self._swept < self.outbox.slots and self.tx_size - self.tx_end >= _ACK_SIZE:
+    def _put_ahead(self) -> int:
+        """PUBREL for what was answered with PUBREC, whatever the window (5.0, 4.9); then, and with the first message at
+        QoS 2, for the ids to be released. As many as the transmit buffer holds; -1 while answers are awaited."""
+        box = self.outbox
+        if self.state != _ONLINE or not self._unsent:
+            return 0
+        while self.tx_size - self.tx_end >= _ACK_SIZE:
+            i = self._entry
+            if self._ahead > 1:
+                if box.state[i] == _REL:
+                    put_ack(self, _PUBREL, i + 1)
+                self._entry = i + 1 if i + 1 < box.slots else 0
+                self._ahead -= 1
+                if self._ahead == 1:
+                    go_behind(self, box.head - 1, box.count + 1)
+            elif self._sweep and box.state[i] == _AT2:
+                # What is under way is acknowledged first: its ids are among these.
+                if self.in_flight or self._swept == box.slots:
+                    break
                 self._swept += 1
                 put_ack(self, _PUBREL, self._swept)
-        return self.out() if self.tx_end else 0
-
-    def sent(self, k: int) -> int:
-        """The transport took ``k`` of the bytes that ``out`` offered. Returns what ``out`` offers now."""
-        self.tx_time = self.now
-        self._stuck = None
-        k += self.out_at
-        n = self.out_at + self.out_n - k
-        self.out_at = k
-        if n == 0:
-            if self._out_from == _CONTROL:
-                n = self.tx_end - k
-                if n == 0:
-                    self.tx_end = 0
             else:
-                _entry_left(self)
-        self.out_n = n
-        return n or (self.out() if self.tx_end or self._unsent else 0)
-
-    def _put(self, end: int) -> int:
-        """Take what an encoder wrote behind the control bytes: 0 or its error, E_AGAIN when it may fit later."""
-        if end < 0:
-            return errors.E_AGAIN if end == errors.E_TOO_LARGE and self.tx_end else end
-        self.tx_end = end
-        return 0
+                if not self._sweep:
+                    self._ahead = 0
+                return self.tx_end
+        return self.tx_end or -1
 
     # -- acknowledgements ----------------------------------------------------------------------------------------------
 
@@ -300,15 +180,18 @@ class Sender:
         if bad:
             return bad
         i = self.outbox.find(p.packet_id)
-        if i >= 0 and not was_sent(self, i):
+        if i >= 0 and self.outbox.state[i] != _REL and not was_sent(self, i):
             i = -1
-        new = self.delivery[(self.outbox.state[i] if i >= 0 else FREE) * 4 + (p.head >> 4) - 4]
-        if new == DONE:
+        new = self.delivery[(self.outbox.state[i] if i >= 0 else _FREE) * 4 + (p.head >> 4) - 4]
+        if new == _DONE:
             self.in_flight -= 1
             self._delivered(i)
-        elif new == REL:
-            _release(self, i)
-        elif new == WRONG:
+        elif new == _REL:
+            # From now on it is its PUBREL that a new connection sends again.
+            if self.outbox.set(i, _REL):
+                return errors.E_STORE
+            put_ack(self, _PUBREL, p.packet_id)
+        elif new == _WRONG:
             return errors.E_ACK_KIND
         else:
             self._stray(p.head >> 4, p.packet_id)
@@ -327,7 +210,7 @@ class Sender:
 
     def _delivered(self, i: int) -> None:
         """Entry ``i`` is acknowledged to its end."""
-        self.outbox.set(i, DONE)
+        self.outbox.set(i, _DONE)
         if self.on_delivered is not None:
             self.on_delivered(i + 1)
 
@@ -374,36 +257,11 @@ def _is_bad(s: Sender, topic: "Bytes") -> bool:
     return False
 
 
-def _may_have_left(box: "Outbox", i: int) -> None:
-    """The next sending of entry ``i``, if there is one, is a repetition: DUP (3.3.1.1)."""
-    if box.state[i] <= _AT2:
-        box.buf[box.at[i]] |= spec.DUP
-
-
 def _renew(box: "Outbox") -> None:
     """To a session that begins anew nothing is a repetition, whatever may have left before."""
     for i in range(box.slots):
         if box.state[i] == _AT1 or box.state[i] == _AT2:
             box.buf[box.at[i]] &= 255 - spec.DUP
-
-
-def _entry_left(s: Sender) -> None:
-    """The entry under way has been sent; go on to the next one that is not acknowledged.
-
-    One that is acknowledged may leave the outbox at any time.
-    """
-    box = s.outbox
-    i = s._entry
-    _may_have_left(box, i)
-    s.in_flight += 1
-    n = s._unsent
-    while True:
-        i = i + 1 if i + 1 < box.slots else 0
-        n -= 1
-        if not n or box.state[i] != _DONE:
-            break
-    s._entry = i
-    s._unsent = n
 
 
 def was_sent(s: Sender, i: int) -> bool:
@@ -413,14 +271,3 @@ def was_sent(s: Sender, i: int) -> bool:
     if i < 0:
         i += box.slots
     return i < box.count - s._unsent
-
-
-def _release(s: Sender, i: int) -> None:
-    """Entry ``i`` was answered with PUBREC. Now it is its PUBREL: that is what a new connection sends again."""
-    box = s.outbox
-    if box.set(i, REL):
-        s.fail(errors.E_STORE)
-        return
-    acknowledge(box.buf, box.at[i], box.at[i] + _ACK_SIZE, _PUBREL, i + 1)
-    box.size[i] = _ACK_SIZE
-    put_ack(s, _PUBREL, i + 1)

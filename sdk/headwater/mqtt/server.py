@@ -9,9 +9,10 @@ from headwater.mqtt import decode_server, encode, encode_server, spec
 from headwater.mqtt.endpoint import LATER, Endpoint
 from headwater.mqtt.sender import put_ack
 from headwater.mqtt.topics import check_name
-from headwater.mqtt.transitions import ACCEPT, CLOSING, CONNECTING, FINISH, ONLINE, OPEN, REFUSE, SERVER_TAKES
+from headwater.mqtt.transitions import SERVER_TAKES
 from headwater.rxbuf import RxBuf
 from headwater.store import RamOutbox
+from headwater.transitions import ACCEPT, CLOSING, FINISH, OPEN
 from headwater.wire import TICKS_MASK, const
 
 TYPE_CHECKING = False
@@ -101,22 +102,9 @@ class ServerSession(Endpoint):
         self.graceful = False
         self.event(OPEN)
 
-    def poll(self, now_ms: int) -> int:
-        """Tell the time.
-
-        E_TIMEOUT when CONNECT does not come, or nothing for one and a half keep-alives (3.1.2.10).
-        """
-        bad = super().poll(now_ms)
-        if bad:
-            return bad
-        if self.state == CONNECTING:
-            # Since the connection began: nothing has been sent yet. A byte now and then does not hold it open.
-            late = (now_ms - self.tx_time) & TICKS_MASK >= self.response_ms
-        elif self.state == ONLINE and self.keep_alive:
-            late = (now_ms - self.rx_time) & TICKS_MASK >= self.keep_alive * 1500
-        else:
-            return 0
-        return self.fail(errors.E_TIMEOUT) if late else 0
+    def _is_silent(self, now_ms: int) -> bool:
+        """Whether nothing has come for one and a half keep-alives (3.1.2.10)."""
+        return (now_ms - self.rx_time) & TICKS_MASK >= self.keep_alive * 1500
 
     def _on_connect(self, p: "Packet") -> int:
         c = self.connect_packet
@@ -133,9 +121,9 @@ class ServerSession(Endpoint):
         """Ask the application what becomes of a CONNECT that is well-formed."""
         if self.on_connect is None:
             return self._accept(self._has_session)
-        turn = self._turn
+        turn = self.turn
         code = self.on_connect(self.connect_packet, p)
-        if self._turn != turn:
+        if self.turn != turn:
             # The connection is over: there is nobody to answer.
             return 0
         return self._refuse_connect(code) if 0 < code < SESSION_PRESENT else self._accept(code > 0)
@@ -156,7 +144,7 @@ class ServerSession(Endpoint):
 
     def _refuse_connect(self, code: int) -> int:
         self._put_connack(False, code)
-        self.event(REFUSE)
+        self.event(FINISH)
         return 0
 
     def _put_connack(self, present: bool, code: int) -> None:
@@ -174,19 +162,19 @@ class ServerSession(Endpoint):
             return LATER
         packet_id = p.packet_id
         n = 0
-        turn = self._turn
+        turn = self.turn
         # The handler may send what is retained: room for the answer is kept.
         self.tx_size -= size
         try:
             qos = decode_server.next_filter(p)
-            while qos >= 0 and self._turn == turn:
+            while qos >= 0 and self.turn == turn:
                 self._codes[n] = self._grant(p, qos)
                 n += 1
                 qos = decode_server.next_filter(p)
         finally:
-            if self._turn == turn:
+            if self.turn == turn:
                 self.tx_size += size
-        if self._turn == turn:
+        if self.turn == turn:
             self._put_codes(packet_id, memoryview(self._codes)[:n])
         return 0
 
@@ -203,15 +191,15 @@ class ServerSession(Endpoint):
             return bad
         packet_id = p.packet_id
         if self.on_unsubscribe is not None:
-            turn = self._turn
+            turn = self.turn
             self.tx_size -= _UNSUBACK_SIZE
             try:
-                while self._turn == turn and decode_server.next_filter(p) >= 0:
+                while self.turn == turn and decode_server.next_filter(p) >= 0:
                     self.on_unsubscribe(p)
             finally:
-                if self._turn == turn:
+                if self.turn == turn:
                     self.tx_size += _UNSUBACK_SIZE
-            if self._turn != turn:
+            if self.turn != turn:
                 return 0
         put_ack(self, spec.UNSUBACK, packet_id)
         return 0

@@ -18,7 +18,8 @@ from headwater.mqtt.properties import Properties, find, has, number
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.topics import check_name
 from headwater.mqtt.topics5 import unshared
-from headwater.mqtt.transitions import CONNECTING, FINISH, ONLINE, REFUSE, SERVER_TAKES
+from headwater.mqtt.transitions import SERVER_TAKES
+from headwater.transitions import CONNECTING, FINISH, ONLINE
 from headwater.wire import const, get_u16
 
 TYPE_CHECKING = False
@@ -130,7 +131,7 @@ class ServerSession5(Endpoint5, ServerSession):
         if bad == errors.E_PROTOCOL and c.level >= 0:
             # In the form that clients of earlier versions understand (3.1.2.2).
             self.tx_end = encode_server.connack(self.tx, 0, self.tx_size, False, spec.BAD_LEVEL)
-            self.event(REFUSE)
+            self.event(FINISH)
             return 0
         if bad:
             return bad
@@ -184,9 +185,9 @@ class ServerSession5(Endpoint5, ServerSession):
             # The answer may need all the room there is.
             return LATER
         self.reply = spec5.NO_PROPERTIES
-        turn = self._turn
+        turn = self.turn
         code = self.on_auth(self.packet)
-        if self._turn != turn:
+        if self.turn != turn:
             return 0
         going = code == spec5.CONTINUE_AUTHENTICATION
         self._authenticating = going

@@ -8,11 +8,13 @@ from array import array
 from headwater import errors
 from headwater.mqtt import decode, encode, spec
 from headwater.mqtt.endpoint import Endpoint
+from headwater.mqtt.sender import NO_TOPIC
 from headwater.mqtt.topics import check_filter, check_name
-from headwater.mqtt.transitions import ACCEPT, CLIENT_TAKES, CLOSING, CONNECTING, FINISH, LOST, ONLINE, OPEN
+from headwater.mqtt.transitions import CLIENT_TAKES
 from headwater.rxbuf import RxBuf
 from headwater.store import FIRST_REQUEST_ID, RamOutbox
-from headwater.wire import NOT_BYTES, TICKS_MASK, const, is_bytes
+from headwater.transitions import ACCEPT, CLOSING, FINISH, LOST, ONLINE, OPEN
+from headwater.wire import NOT_BYTES, const, is_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,8 +89,6 @@ class ClientSession(Endpoint):
         self.session_present = False
         self.on_online: Callable[[bool], object] | None = None
         self.on_answer: Callable[[int, int], object] | None = None
-        self._pinged = False
-        self._ping_time = 0
         # SUBSCRIBE and UNSUBSCRIBE that wait for their answer: packet id (0 = free place) and the answer's
         # type.
         self._request_ids = array("H", bytes(2 * _REQUESTS))
@@ -138,7 +138,7 @@ class ClientSession(Endpoint):
     def connect(self, now_ms: int) -> int:
         """A transport is there: begin with CONNECT. E_TOO_LARGE or E_ARGUMENT when it cannot be built."""
         self.begin(now_ms)
-        self._pinged = False
+        self.pinged = False
         self.return_code = 0
         for i in range(_REQUESTS):
             self._request_ids[i] = 0
@@ -220,38 +220,12 @@ class ClientSession(Endpoint):
             bad = self._put(encode.bare(self.tx, self.tx_end, self.tx_size, spec.DISCONNECT))
             if bad:
                 return bad
+        self.ready = NO_TOPIC
         self.event(FINISH)
         return 0
 
-    def poll(self, now_ms: int) -> int:
-        """Tell the time, a few times a second: keep-alive, and E_TIMEOUT when the server does not answer.
-
-        PINGREQ goes out when nothing was sent, or nothing received, for three quarters of the keep-alive
-        (3.1.2.10).
-        """
-        bad = super().poll(now_ms)
-        if bad:
-            return bad
-        state = self.state
-        if state == ONLINE and self.keep_alive:
-            interval = self.keep_alive * 750
-            quiet = (now_ms - self.rx_time) & TICKS_MASK
-            if self.tx_end:
-                # What waits to be sent is as good as a ping, or is one: then its time has not begun.
-                self._ping_time = now_ms
-            elif self._pinged and quiet >= self.response_ms <= (now_ms - self._ping_time) & TICKS_MASK:
-                return self.fail(errors.E_TIMEOUT)
-            elif (now_ms - self.tx_time) & TICKS_MASK >= interval or (quiet >= interval and not self._pinged):
-                # Also when a ping is unanswered, because the answer is queued behind something large: the server
-                # wants to hear from us in every interval (3.1.2-23).
-                self.tx_end = encode.bare(self.tx, 0, self.tx_size, spec.PINGREQ)
-                if not self._pinged:
-                    self._pinged = True
-                    self._ping_time = now_ms
-        elif state == CONNECTING and (now_ms - self.tx_time) & TICKS_MASK >= self.response_ms:
-            # Since CONNECT left: a byte of the answer now and then does not hold the connection open.
-            return self.fail(errors.E_TIMEOUT)
-        return 0
+    def _put_ping(self) -> int:
+        return encode.bare(self.tx, self.tx_end, self.tx_size, spec.PINGREQ)
 
     # -- what arrives --------------------------------------------------------------------------------------------------
 
@@ -268,10 +242,10 @@ class ClientSession(Endpoint):
             return errors.E_CODE
         self.session_present = p.session_present
         self.event(ACCEPT)
-        turn = self._turn
+        turn = self.turn
         self.resume(p.session_present)
         # The connection may have ended in ``on_delivered``: then it is not this one that is online.
-        if self.on_online is not None and self._turn == turn:
+        if self.on_online is not None and self.turn == turn:
             self.on_online(self.session_present)
         return 0
 
@@ -301,5 +275,5 @@ class ClientSession(Endpoint):
         return 0
 
     def _on_pingresp(self, p: "Packet") -> int:
-        self._pinged = False
+        self.pinged = False
         return 0

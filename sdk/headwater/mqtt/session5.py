@@ -9,7 +9,8 @@ from headwater.mqtt.properties import Properties, find, has
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.topics import check_name
 from headwater.mqtt.topics5 import check_filter5, unshared
-from headwater.mqtt.transitions import CLIENT_TAKES, CONNECTING, ONLINE
+from headwater.mqtt.transitions import CLIENT_TAKES
+from headwater.transitions import CONNECTING, ONLINE
 from headwater.wire import NOT_BYTES, const, get_u16, is_bytes
 
 TYPE_CHECKING = False
@@ -284,9 +285,9 @@ class ClientSession5(Endpoint5, ClientSession):
         done = p.code == 0
         if done:
             self._authenticating = False
-        turn = self._turn
+        turn = self.turn
         block = self.on_auth(self.packet)
-        if done or self._turn != turn:
+        if done or self.turn != turn:
             return 0
         if block is None:
             self._reason = spec5.BAD_AUTHENTICATION_METHOD

@@ -9,7 +9,7 @@ import gc
 import micropython
 import vfs
 
-from headwater.mqtt.transitions import AT1, AT2, DONE, REL
+from headwater.transitions import AT1, AT2, DONE, REL
 from headwater_board.flash import flash_outbox
 
 MESSAGES = 400

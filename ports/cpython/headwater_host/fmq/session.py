@@ -12,14 +12,14 @@ from headwater.fmq import encode
 from headwater.fmq.encode import NO_TAGS, put_length
 from headwater.fmq.names import REASONS
 from headwater.fmq.receive import WAITS_1
-from headwater.fmq.session import ClientSession
 from headwater.fmq.spec import ACK, HEADER_SIZE, ID_SIZE, PINGREQ, PUBLISH
 from headwater.fmq.topics import check_name
-from headwater.fmq.transitions import ONLINE
 from headwater.fmq.write import put_text
 from headwater.mqtt.spec import DUP
+from headwater.transitions import ONLINE
 from headwater_host.connection import Chunks
 from headwater_host.errors import MqttArgumentError
+from headwater_host.fmq.fast import FastSession
 from headwater_host.fmq.ids import ClockIdMaker, HostIdTable
 from headwater_host.fmq.store import FmqOutbox
 from headwater_host.rxbuf import GrowingRxBuf
@@ -72,7 +72,7 @@ def length(n: int) -> bytes:
     return bytes(buf[: put_length(buf, 0, n)])
 
 
-class HostSession(ClientSession):
+class HostSession(FastSession):
     """A client's session on a computer.
 
     ``max_body`` is the longest body that is received whole; longer messages go to ``sink`` or are skipped. ``slots``
@@ -120,6 +120,7 @@ class HostSession(ClientSession):
         )
         self.ids = ClockIdMaker(kept.process, kept.ceiling, kept.keep_ids) if kept else ClockIdMaker()
         self.process = kept.process if kept else b""
+        self.entries = {}
         self.requests = HostIdTable(REQUESTS)
         self.taken = HostIdTable(RECEIVE_WINDOW)
         #: Which connection it is.
@@ -172,6 +173,10 @@ class HostSession(ClientSession):
         if box.commit(n, flags >> 1) < 0:
             return errors.E_STORE
         number = box.next or box.slots
+        if len(self.entries) >= box.slots:
+            # Of what was refused something stays in it; what is not in it is found all the same.
+            self.entries.clear()
+        self.entries[bytes(ident)] = number - 1
         if (
             self._unsent
             or self.in_flight >= self.window

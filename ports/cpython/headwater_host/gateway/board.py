@@ -11,7 +11,7 @@ from headwater import errors, reasons
 from headwater.link.transitions import UP
 from headwater.mqtt import spec
 from headwater.mqtt.server import SESSION_PRESENT
-from headwater.mqtt.transitions import CLOSING
+from headwater.transitions import CLOSING
 from headwater_host.capture.format import MAX_FRAME
 from headwater_host.gateway.config import SerialConfig
 from headwater_host.gateway.landing import Acknowledgements, Landing
