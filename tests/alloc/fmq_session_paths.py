@@ -1,22 +1,22 @@
 # paths: publish qos 0, publish qos 1, publish qos 2, publish with tags, window of qos 1, receive qos 0, receive qos 1
 # paths: receive qos 2, a repetition is answered, consume, consume with acknowledgement, acknowledged by the application
 # paths: poll, keep-alive, the hub's ping, reply to a call, large message to a sink, large message skipped
-# paths: refusals, a message refused, publish again after a cut, publish again after a cut at PUBREL
+# paths: session refusals, a message refused, publish again after a cut, publish again after a cut at PUBREL
 # paths: against a full transport
 # frames: publish qos 0, publish qos 1, publish qos 2, publish with tags, window of qos 1, receive qos 1
 # frames: receive qos 2, a repetition is answered, consume, consume with acknowledgement
 # frames: acknowledged by the application, keep-alive, the hub's ping, reply to a call, large message to a sink
-# frames: large message skipped, refusals, a message refused, publish again after a cut
+# frames: large message skipped, session refusals, a message refused, publish again after a cut
 # frames: publish again after a cut at PUBREL, against a full transport
 """FMQ's client over memory, with a hub that answers at once: every path that runs after connecting."""
 
-from prove import prove
+from prove import prove, prove_session
 
 from headwater.fmq.client import Client
 from headwater.fmq.decode import Frame, header
 from headwater.fmq.encode import answer, frame, tag_list
-from headwater.fmq.transitions import ACCEPT, OPEN
 from headwater.rxbuf import RxBuf
+from headwater.transitions import ACCEPT, OPEN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -367,28 +367,14 @@ class On:
 
 
 on = On()
-prove("publish qos 0", on.publish_0)
-prove("publish qos 1", on.publish_1)
-prove("publish qos 2", on.publish_2)
 prove("publish with tags", on.tags)
 prove("window of qos 1", on.window)
-prove("receive qos 0", on.receive_0)
-prove("receive qos 1", on.receive_1)
-prove("receive qos 2", on.receive_2)
-prove("a repetition is answered", on.repetition)
 on.client.consume(on.subscription)
 prove("consume", on.consume)
 on.client.consume(on.subscription, 2, True)
 prove("consume with acknowledgement", on.consume_1)
-prove("acknowledged by the application", on.acknowledged)
-prove("poll", on.poll)
-prove("keep-alive", on.keep_alive)
+prove_session(on)
 prove("the hub's ping", on.hubs_ping)
 prove("reply to a call", on.call)
-prove("large message to a sink", on.to_sink, 20)
-prove("large message skipped", on.skipped, 20)
-prove("refusals", on.refusals)
 prove("a message refused", on.message_refused)
-prove("publish again after a cut", on.again)
-prove("publish again after a cut at PUBREL", on.again_at_pubrel)
 prove("against a full transport", on.full)

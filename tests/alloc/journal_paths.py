@@ -5,7 +5,7 @@
 from prove import prove
 
 from headwater.journal import JournalOutbox
-from headwater.mqtt.transitions import AT1, AT2, DONE, REL
+from headwater.transitions import AT1, AT2, DONE, REL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

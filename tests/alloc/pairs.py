@@ -150,7 +150,7 @@ class Pair:
         assert self.client.skipped == before + 1
         assert self.server.outbox.count == 0
 
-    def acknowledged_by_application(self) -> None:
+    def acknowledged(self) -> None:
         client = self.client
         client.auto_ack = False
         packet_id = self.server.publish(TOPIC, PAYLOAD, 2)
@@ -206,24 +206,6 @@ class Pair:
         self._connect()
         assert self.server.duplicates == before + 1
         assert self.client.outbox.count == 0
-
-
-def prove_pair(pair: Pair) -> None:
-    prove("publish qos 0", pair.publish_0)
-    prove("publish qos 1", pair.publish_1)
-    prove("publish qos 2", pair.publish_2)
-    prove("receive qos 0", pair.receive_0)
-    prove("receive qos 1", pair.receive_1)
-    prove("receive qos 2", pair.receive_2)
-    prove("poll", pair.poll)
-    prove("keep-alive", pair.keep_alive)
-    prove("large message to a sink", pair.to_sink, 20)
-    prove("large message skipped", pair.skipped, 20)
-    prove("acknowledged by the application", pair.acknowledged_by_application)
-    prove("session refusals", pair.refusals)
-    prove("publish again after a cut", pair.again)
-    prove("publish again after a cut at PUBREL", pair.again_at_pubrel)
-    prove("a repetition is answered", pair.repetition)
 
 
 class Line:

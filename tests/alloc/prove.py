@@ -85,3 +85,29 @@ def prove(name: str, fn: "Callable[[], object]", times: int = 100) -> bool:
     if kept[1] != 0:
         print(f"frame {name}: {kept[1] // times} bytes a call")
     return True
+
+
+#: The paths of every session, whatever its protocol: name, method, and how many times.
+SESSION = (
+    ("publish qos 0", "publish_0", 100),
+    ("publish qos 1", "publish_1", 100),
+    ("publish qos 2", "publish_2", 100),
+    ("receive qos 0", "receive_0", 100),
+    ("receive qos 1", "receive_1", 100),
+    ("receive qos 2", "receive_2", 100),
+    ("poll", "poll", 100),
+    ("keep-alive", "keep_alive", 100),
+    ("large message to a sink", "to_sink", 20),
+    ("large message skipped", "skipped", 20),
+    ("acknowledged by the application", "acknowledged", 100),
+    ("session refusals", "refusals", 100),
+    ("publish again after a cut", "again", 100),
+    ("publish again after a cut at PUBREL", "again_at_pubrel", 100),
+    ("a repetition is answered", "repetition", 100),
+)
+
+
+def prove_session(paths: object) -> None:
+    """Prove the paths that every session has: methods of ``paths``."""
+    for name, method, times in SESSION:
+        prove(name, getattr(paths, method), times)

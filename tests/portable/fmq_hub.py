@@ -10,8 +10,8 @@ from headwater.errors import E_CLOSED
 from headwater.fmq import encode, spec
 from headwater.fmq.decode import Frame, frame
 from headwater.fmq.message_id import IdMaker
-from headwater.fmq.transitions import ONLINE
 from headwater.fmq.values import Value, number, read
+from headwater.transitions import ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -476,3 +476,20 @@ def small(rx_size: int = 128, tx_size: int = 128, window: int = 4, **options: "A
         receive_window=4,
         **options,
     )
+
+
+def pair(**options: "Any") -> Pair:
+    """A client that is connected."""
+    p = Pair(small(**options))
+    p.connect()
+    return p
+
+
+def consumed(**options: "Any") -> "tuple[Pair, int, int]":
+    """A subscription with a group, granted: the pair, its number, and the hub's id of it."""
+    p = pair(**options)
+    number = p.client.subscribe(b"jobs", group=b"g")
+    assert number > 0 and p.run() == 0
+    assert p.at.answers == [(number, 0, b"")]
+    (found,) = p.hub.subscriptions
+    return p, number, found

@@ -6,7 +6,7 @@ connects them again when a link is cut, as applications do.
 
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.transitions import ONLINE
+from headwater.transitions import ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -320,6 +320,12 @@ class Ends:
             assert not any(end._open_ids), list(end._open_ids)
         assert not self.from_client.pending
         assert not self.from_server.pending
+
+
+def again(e: Ends) -> None:
+    """A new connection for the same sessions."""
+    e.lose()
+    e.connect()
 
 
 def small_ends(rx_size: int = 64, tx_size: int = 64) -> Ends:

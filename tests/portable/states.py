@@ -5,7 +5,7 @@ from pipe import Ends, drain, feed
 from headwater.mqtt import spec
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.transitions import CLOSING, CONNECTING, ERROR, IDLE
+from headwater.transitions import CLOSING, CONNECTING, ERROR, IDLE
 
 CONNACK = b"\x20\x02\x00\x00"
 SESSION_KEPT = b"\x20\x02\x01\x00"

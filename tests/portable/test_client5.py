@@ -1,9 +1,9 @@
 # heap: 768K
 """The client at MQTT 5.0 and 3.1: any session goes into it, and ``Client5`` passes properties on."""
 
+from client_pair import Dialer, raised
 from pipe import packets
 from states5 import made, number_in, text_in
-from test_client import Dialer, raised
 
 from headwater import errors
 from headwater.client import Client
@@ -16,7 +16,7 @@ from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.session31 import ClientSession31
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
-from headwater.mqtt.transitions import CLOSING
+from headwater.transitions import CLOSING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

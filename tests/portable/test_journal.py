@@ -8,7 +8,7 @@ from pipe import Random
 
 from headwater.errors import E_STORE
 from headwater.journal import JournalOutbox, crc30
-from headwater.mqtt.transitions import AT1, AT2, DONE, FREE, REL
+from headwater.transitions import AT1, AT2, DONE, FREE, REL
 
 LIMIT = 260
 

@@ -9,7 +9,7 @@ from headwater.mqtt import spec5
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
-from headwater.mqtt.transitions import ERROR, ONLINE
+from headwater.transitions import ERROR, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from headwater.mqtt import spec5
 from headwater.mqtt.server import SESSION_PRESENT
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session5 import ClientSession5
-from headwater.mqtt.transitions import CLOSING, CONNECTING, ERROR, IDLE, ONLINE
+from headwater.transitions import CLOSING, CONNECTING, ERROR, IDLE, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

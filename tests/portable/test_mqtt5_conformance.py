@@ -4,9 +4,9 @@
 Numbers in brackets are the statements'. What 3.1.1 demands as well is in ``test_mqtt_conformance``.
 """
 
+from client_pair import Dialer, raised
 from pipe import drain, feed, packets
 from states5 import CONNACK5, client5, connack5, made
-from test_client import Dialer, raised
 
 from headwater import errors
 from headwater.client5 import Client5
@@ -14,7 +14,7 @@ from headwater.mqtt import spec, spec5
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.topic_aliases import IncomingAliases
-from headwater.mqtt.transitions import CLOSING, ERROR, ONLINE
+from headwater.transitions import CLOSING, ERROR, ONLINE
 
 METHOD = made((spec5.AUTHENTICATION_METHOD, b"M"))
 RESUMED = b"\x20\x03\x01\x00\x00"
@@ -256,6 +256,53 @@ def test_a_full_window_holds_up_nothing_but_messages() -> None:
     assert drain(c) == publish(0x32, 3)
     assert c.publish(b"t", b"", 1) > 0
     assert c.disconnect() == 0 and drain(c) == b"\xe0\x00"
+
+
+def test_pubrel_waits_for_no_window_on_a_new_connection() -> None:
+    """[3.3.4-8, 4.9.0-3]: nor for the messages before it, where the server takes fewer than before; also when the
+    transmit buffer does not hold every PUBREL."""
+    c = client5(clean=False, tx_size=32)
+    assert c.publish(b"t", b"", 1) == 1
+    released = range(2, 12)
+    for packet_id in released:
+        assert c.publish(b"t", b"", 2) == packet_id
+    assert c.publish(b"t", b"", 1) == 12
+    drain(c)
+    for packet_id in released:
+        assert feed(c, ack(0x50, packet_id)) == 0 and drain(c) == ack(0x62, packet_id)
+    c.lost()
+    assert c.connect(0) == 0
+    drain(c)
+    resumed = connack5((spec5.RECEIVE_MAXIMUM, 1))
+    assert feed(c, resumed[:2] + b"\x01" + resumed[3:]) == 0
+    first = c.out()
+    assert first == 32 and c.publish(b"t", b"", 1) == 13
+    assert drain(c) == b"".join(ack(0x62, packet_id) for packet_id in released)
+    # They count among what is under way.
+    assert c.in_flight == len(released)
+    for packet_id in released:
+        assert drain(c) == b"" and feed(c, ack(0x70, packet_id)) == 0
+    for packet_id, head in ((1, 0x3A), (12, 0x3A), (13, 0x32)):
+        assert drain(c) == publish(head, packet_id) and c.in_flight == 1
+        assert feed(c, ack(0x40, packet_id)) == 0
+    assert drain(c) == b"" and c.in_flight == c.outbox.count == c.strays == 0
+
+
+def test_a_pubcomp_before_its_pubrel_ends_the_message() -> None:
+    """Then there is nothing to release, and the messages leave as the window lets them."""
+    c = client5(clean=False, tx_size=32)
+    ids = [c.publish(b"t", b"", 2) for _ in range(10)]
+    drain(c)
+    for packet_id in ids:
+        assert feed(c, ack(0x50, packet_id)) == 0 and drain(c) == ack(0x62, packet_id)
+    assert c.publish(b"t", b"", 1) == 11
+    drain(c)
+    c.lost()
+    assert c.connect(0) == 0
+    drain(c)
+    assert feed(c, RESUMED + ack(0x70, ids[0]) + ack(0x70, ids[9])) == 0 and c.in_flight == 8
+    assert drain(c) == b"".join(ack(0x62, packet_id) for packet_id in ids[1:9]) + publish(0x3A, 11)
+    assert c.in_flight == 9 and c.strays == 0
 
 
 def test_every_alias_that_was_offered_is_taken() -> None:

@@ -13,7 +13,7 @@ from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
-from headwater.mqtt.transitions import CLOSING, ERROR, IDLE, ONLINE
+from headwater.transitions import CLOSING, ERROR, IDLE, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

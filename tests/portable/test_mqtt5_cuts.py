@@ -22,7 +22,7 @@ from headwater.mqtt.properties import Properties
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
-from headwater.mqtt.transitions import CLOSING, IDLE, ONLINE
+from headwater.transitions import CLOSING, IDLE, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from headwater import errors
 from headwater.mqtt import spec5
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session5 import ClientSession5
-from headwater.mqtt.transitions import CLOSING, ERROR, ONLINE
+from headwater.transitions import CLOSING, ERROR, ONLINE
 
 
 def test_the_server_disconnects() -> None:

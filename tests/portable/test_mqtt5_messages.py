@@ -9,8 +9,8 @@ from headwater.mqtt import spec5
 from headwater.mqtt.properties import PAIR, TABLE, find, skip
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session5 import ClientSession5
-from headwater.mqtt.transitions import DONE, REL
 from headwater.store import FIRST_REQUEST_ID
+from headwater.transitions import DONE, REL
 from headwater.wire import get_u16
 
 TYPE_CHECKING = False

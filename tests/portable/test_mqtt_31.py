@@ -10,7 +10,7 @@ from headwater.mqtt.server import SESSION_PRESENT, ServerSession
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session31 import ClientSession31
-from headwater.mqtt.transitions import CLOSING, CONNECTING, ERROR, IDLE, ONLINE, REL
+from headwater.transitions import CLOSING, CONNECTING, ERROR, IDLE, ONLINE, REL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from pipe import Ends, small_ends
 
 from headwater.errors import E_AGAIN, E_OFFLINE, E_QOS, E_STATE, E_UNKNOWN_ID
-from headwater.mqtt.transitions import ERROR
+from headwater.transitions import ERROR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from states import sessions
 from headwater import errors
 from headwater.mqtt.server import SESSION_PRESENT
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.transitions import ONLINE
+from headwater.transitions import ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

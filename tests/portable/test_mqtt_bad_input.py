@@ -12,7 +12,7 @@ from headwater import errors
 from headwater.mqtt import spec
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.transitions import CONNECTING, ERROR, ONLINE
+from headwater.transitions import CONNECTING, ERROR, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pipe import Ends, Link, Random, Sink, Wire, packets
 
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.transitions import CLOSING, IDLE, ONLINE
+from headwater.transitions import CLOSING, IDLE, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

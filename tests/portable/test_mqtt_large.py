@@ -6,7 +6,7 @@ from states import CONNACK, GOOD, client_in, sessions
 from headwater import errors
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.transitions import ONLINE
+from headwater.transitions import ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

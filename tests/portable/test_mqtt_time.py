@@ -5,7 +5,7 @@ from pipe import Ends, drain, feed, packets
 from headwater import errors
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.transitions import ERROR
+from headwater.transitions import ERROR
 from headwater.wire import TICKS_MASK
 
 

@@ -11,8 +11,8 @@ from headwater import errors
 from headwater.mqtt import decode, decode_server, spec
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.transitions import CLOSING, ERROR, ONLINE
 from headwater.reasons import REASONS, reason
+from headwater.transitions import CLOSING, ERROR, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pipe import Ends, Inbox, Link, Wire, feed
 from headwater.journal import JournalOutbox
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.transitions import ONLINE
+from headwater.transitions import ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,0 +1,283 @@
+# heap: 1M
+"""Requests of FMQ's session to a scripted hub: topics, subscriptions, consumers, calls."""
+
+from fmq_hub import consumed, pair
+
+from headwater.errors import E_AGAIN, E_ARGUMENT, E_FILTER, E_OFFLINE, E_TOO_LARGE, E_TOPIC, E_UNKNOWN_ID
+from headwater.fmq import spec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from headwater.fmq.decode import Frame
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+def test_topics_are_registered_and_unregistered() -> None:
+    p = pair()
+    numbers = [p.client.register(b"one"), p.client.register(b"two", 8), p.client.unregister(b"one")]
+    numbers.append(p.client.unregister(b"none"))
+    p.run()
+    assert p.hub.topics == {b"two": 8}
+    assert p.at.answers == [(n, 0, b"") for n in numbers[:3]] + [(numbers[3], 0x8F, b"no such topic")]
+    p.quiet()
+
+
+def test_a_subscription_says_what_is_wanted() -> None:
+    p = pair()
+    client = p.client
+    numbers = [
+        client.subscribe(b"a/+/#"),
+        client.subscribe(b"b", (b"x", b"y")),
+        client.subscribe(b"c", condition=b"t > 5"),
+        client.subscribe(b"d", group=b"g"),
+    ]
+    p.run()
+    assert sorted(p.hub.subscriptions.values()) == [
+        (b"a/+/#",),
+        (b"b", (b"x", b"y")),
+        (b"c", (), b"t > 5"),
+        (b"d", (), b"", b"g"),
+    ]
+    assert p.at.answers == [(n, 0, b"") for n in numbers]
+    again = client.subscribe(b"a/+/#")
+    p.run()
+    assert len(p.hub.subscriptions) == 4 and again != numbers[0]
+    # It is one subscription, under its newer number.
+    assert client.unsubscribe(numbers[0]) == E_UNKNOWN_ID
+    ended = client.unsubscribe(again)
+    p.run()
+    assert len(p.hub.subscriptions) == 3
+    assert p.at.answers[-1] == (ended, 0, b"")
+    assert client.unsubscribe(again) == client.consume(again) == E_UNKNOWN_ID
+    p.quiet()
+
+
+def test_requests_are_checked() -> None:
+    p = pair()
+    client = p.client
+    for topic in (b"", b"a/b#", b"#/a", b"a+", b"+a", b"\xff"):
+        assert client.subscribe(topic) == E_FILTER
+    for topic in (b"", b"+"):
+        assert client.register(topic) == client.unregister(topic) == client.call(topic) == E_TOPIC
+    assert client.subscribe("text") == client.register(7) == E_ARGUMENT  # type: ignore[arg-type]
+    assert client.subscribe(b"t", 7) == client.subscribe(b"t", (7,)) == E_ARGUMENT  # type: ignore[arg-type]
+    assert client.subscribe(b"t", (), None) == client.subscribe(b"t", (), b"", "g") == E_ARGUMENT  # type: ignore[arg-type]
+    assert client.consume_once(b"t", (), b"", 7) == client.call(b"t", 7) == E_ARGUMENT  # type: ignore[arg-type]
+    assert client.register(b"t", -1) == client.register(b"t", 0) == client.register(b"t", b"1") == E_ARGUMENT  # type: ignore[arg-type]
+    assert client.subscribe(b"t" * 200) == E_TOO_LARGE
+    assert client.consume(1) == client.unsubscribe(0) == E_UNKNOWN_ID
+    assert client.out() == 0
+    p.lose()
+    assert client.subscribe(b"t") == client.register(b"t") == client.call(b"t") == E_OFFLINE
+    assert client.reply(b"\xa0\x00\xb1\x00", b"") == E_OFFLINE
+
+
+def test_no_more_requests_than_there_are_places() -> None:
+    p = pair(requests=3)
+    # AUTH has one.
+    assert p.client.register(b"a") > 0 and p.client.register(b"b") > 0
+    assert p.client.register(b"c") == E_AGAIN
+    p.run()
+    assert p.client.register(b"c") > 0
+
+
+def test_a_refused_request_says_why() -> None:
+    p = pair()
+    p.hub.refuse = (spec.SUBSCRIBE, 0x8F, b"column 3")
+    number = p.client.subscribe(b"t", condition=b"t >")
+    p.run()
+    assert p.at.answers == [(number, 0x8F, b"column 3")]
+    assert p.client.consume(number) == E_UNKNOWN_ID
+
+
+def test_requests_end_with_their_connection_and_subscriptions_do_not() -> None:
+    p, number, sid = consumed()
+    assert p.client.consume(number, 2, True) > 0
+    assert p.client.register(b"lost") > 0
+    p.lose()
+    p.connect()
+    assert p.hub.subscriptions == {sid: (b"jobs", (), b"", b"g")} and p.hub.consumers == {}
+    assert p.at.answers == [(number, 0, b"")]
+    assert p.client.consume(number, 2, True) > 0
+    p.run()
+    assert p.hub.consumers[sid][1:] == (2, True)
+    p.hub.keeps = False
+    p.lose()
+    p.connect()
+    assert p.client.consume(number) == E_UNKNOWN_ID
+
+
+# -- consuming ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_consumed_belongs_to_its_subscription() -> None:
+    p, number, sid = consumed()
+    assert p.client.consume(number) > 0
+    p.hub.give(sid, b"jobs", b"one")
+    p.hub.give(sid, None, b"two")
+    p.run()
+    assert p.at.got == [(b"jobs", b"one", "c", False, number), (b"", b"two", "c", False, number)]
+    assert p.at.receipts == [0, 0]
+    assert spec.ACK not in [kind for kind, _, _ in p.hub.log]
+    p.quiet()
+
+
+def test_consumed_messages_are_acknowledged() -> None:
+    p, number, sid = consumed()
+    assert p.client.consume(number, 3, True) > 0
+    p.run()
+    assert p.hub.consumers[sid][1:] == (3, True)
+    ident = p.hub.give(sid, None, b"one")
+    p.run()
+    assert p.hub.delivered == [ident]
+    p.client.auto_ack = False
+    p.hub.give(sid, None, b"two")
+    p.run()
+    assert len(p.hub.delivered) == 1 and p.at.payloads("c") == [b"one", b"two"]
+    assert p.client.acknowledge(p.at.receipts[1]) == 0
+    p.run()
+    assert len(p.hub.delivered) == 2
+    p.quiet()
+
+
+def test_a_consumer_stays_when_its_subscription_is_asked_for_again() -> None:
+    p, number, sid = consumed()
+    p.client.auto_ack = False
+    assert p.client.consume(number, 3, True) > 0
+    p.run()
+    again = p.client.subscribe(b"jobs", group=b"g")
+    p.run()
+    p.hub.give(sid, None, b"x")
+    p.run()
+    assert p.at.got == [(b"", b"x", "c", False, again)]
+    assert p.client.acknowledge(p.at.receipts[0]) == 0
+    p.run()
+    assert len(p.hub.delivered) == 1
+    p.quiet()
+
+
+def test_what_was_not_acknowledged_comes_again() -> None:
+    p, number, sid = consumed()
+    p.client.auto_ack = False
+    p.client.consume(number, 0, True)
+    p.run()
+    assert p.hub.consumers[sid][1] == 4
+    p.hub.give(sid, None, b"x")
+    p.run()
+    p.lose()
+    p.connect()
+    assert p.client.acknowledge(p.at.receipts[0]) == E_UNKNOWN_ID
+    p.client.consume(number, 0, True)
+    p.run()
+    assert p.at.payloads("c") == [b"x", b"x"]
+    assert p.client.acknowledge(p.at.receipts[1]) == 0
+    p.run()
+    p.quiet()
+
+
+def test_a_window_is_no_larger_than_the_room() -> None:
+    p, number, _ = consumed()
+    assert p.client.consume(number, 5, True) == p.client.consume(number, -1) == E_ARGUMENT
+    assert p.client.consume(number, 500) > 0
+
+
+def test_the_hub_ends_a_consumer() -> None:
+    p, number, sid = consumed()
+    consumer = p.client.consume(number)
+    p.run()
+    p.hub.end_consumer(sid, 0x8F, b"topic gone")
+    p.run()
+    assert p.at.answers[1:] == [(consumer, 0x8F, b"topic gone")]
+    assert p.client.consume(number) > 0
+    p.run()
+    p.client.unsubscribe(number)
+    p.run()
+    assert [code for _, code, _ in p.at.answers[2:]] == [0, 0]
+
+
+def test_messages_of_nobody_are_counted() -> None:
+    p, _, sid = consumed()
+    p.hub.say(spec.CONSUMERESP << 4, p.hub.ident(), sid + 1, None, (), b"x")
+    p.hub.say(spec.CONSUMERESP << 4, p.hub.ident(), p.hub.ident(spec.CONSUME), None, (), b"x")
+    assert p.run() == 0
+    assert p.client.strays == 2 and p.at.got == [] and p.at.results == []
+
+
+def test_one_message_is_consumed() -> None:
+    p = pair()
+    call = b""
+    for need_ack in (False, True):
+        number = p.client.consume_once(b"jobs", (b"x",), b"a == 1", b"g", need_ack)
+        p.run()
+        call = p.hub.calls[-1][0]
+        p.hub.result(call, b"it")
+        p.run()
+        assert p.at.results[-1] == (number, b"it")
+    # A second result is nobody's.
+    p.hub.result(call, b"again")
+    p.run()
+    assert len(p.at.results) == 2 and p.client.strays == 1
+
+
+def test_no_message_to_consume() -> None:
+    p = pair()
+    number = p.client.consume_once(b"jobs")
+    p.run()
+    p.hub.say(spec.ACK << 4, p.hub.calls[0][0], 0x10)
+    p.run()
+    assert p.at.answers == [(number, 0x10, b"")] and p.at.results == []
+    p.quiet()
+
+
+# -- RPC ---------------------------------------------------------------------------------------------------------------
+
+
+def test_calls_have_results() -> None:
+    p = pair()
+    numbers = [p.client.call(b"sum", b"1 2"), p.client.call(b"sum", b"3 4")]
+    p.run()
+    (a, _, first, _), (b, _, second, _) = p.hub.calls
+    assert (first, second) == (b"1 2", b"3 4")
+    p.hub.result(b, b"7")
+    p.hub.result(a, b"3")
+    p.run()
+    assert p.at.results == [(numbers[1], b"7"), (numbers[0], b"3")]
+    p.quiet()
+
+
+def test_a_call_that_nobody_serves() -> None:
+    p = pair()
+    number = p.client.call(b"sum")
+    p.run()
+    p.hub.say(spec.ACK << 4, p.hub.calls[0][0], 0x10, b"no responder")
+    p.run()
+    assert p.at.answers == [(number, 0x10, b"no responder")]
+
+
+def test_calls_are_served() -> None:
+    p = pair()
+    later: list[bytes] = []
+
+    def serve(f: "Frame") -> None:
+        assert f.topic_is(b"$rpc/sum")
+        if f.payload_bytes() == b"now":
+            assert p.client.reply(f, b"result") == 0
+        else:
+            later.append(bytes(f.buf[f.id_at : f.id_end]))
+
+    p.client.on_call = serve
+    a = p.hub.call(b"sum", b"now")
+    b = p.hub.call(b"sum", b"later")
+    p.run()
+    assert p.hub.replies == [(a, b"result")] and p.at.got == []
+    assert p.client.reply(later[0], b"late") == 0
+    p.run()
+    assert p.hub.replies[1:] == [(b, b"late")]
+    assert p.client.reply(b, b"x" * 200) == E_TOO_LARGE
+    assert p.client.reply(b, 5) == E_ARGUMENT  # type: ignore[arg-type]
+    p.client.on_call = None
+    p.hub.call(b"sum", b"now")
+    p.run()
+    assert p.at.payloads(0) == [b"now"]
