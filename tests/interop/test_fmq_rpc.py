@@ -8,12 +8,16 @@ import pytest
 
 from headwater.fmq.client import Client
 from headwater.fmq.decode import Frame
+from headwater_host.errors import MqttArgumentError
+from headwater_host.fmq.client import Client as HostClient
+from headwater_host.fmq.client import decode, encode
 from headwater_host.hub.service import Hub
 from tests.host.hub_client import ClientLimits, Peer, config, until, with_hub
 from tests.host.test_hub_rpc import asked, call, reply, serving
 from tests.interop.dialer import SocketDialer
 from tests.interop.test_fmq_hub import port, wait_for
 from tools import mpy
+from tools.broker import HOST
 from tools.runtimes import run_unix
 
 BOARD = Path(__file__).parent / "device" / "fmq_rpc.py"
@@ -84,6 +88,36 @@ def test_the_cores_client_calls_and_serves(tmp_path: Path) -> None:
                 client.disconnect()
 
         await asyncio.to_thread(work)
+
+
+async def serve_half(responder: HostClient, count: int) -> None:
+    for _ in range(count):
+        call = await responder.calls.__anext__()
+        n = call.value()
+        if not isinstance(n, int):
+            await call.refuse(0x99)
+        elif n % 2:
+            await call.refuse(text=f"{n} is odd")
+        else:
+            await call.reply(encode(n // 2))
+
+
+def test_the_hosts_client_replies_and_refuses(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        async with HostClient(HOST, port(hub)) as caller, HostClient(HOST, port(hub)) as responder:
+            await responder.serve("half")
+            calls = [asyncio.ensure_future(caller.call("half", encode(n))) for n in (8, 7, "x")]
+            with pytest.raises(MqttArgumentError, match="from 0x80"):
+                await (await responder.calls.__anext__()).refuse(0x10)
+            await serve_half(responder, 2)
+            results = await asyncio.gather(*calls[1:], return_exceptions=True)
+            assert [getattr(one, "reason_code", one) for one in results] == [0x80, 0x99]
+            assert "7 is odd" in str(results[0])
+            calls[0].cancel()
+            again = asyncio.ensure_future(caller.call("half", encode(8)))
+            await serve_half(responder, 1)
+            assert decode(await again) == 4
 
 
 @pytest.mark.needs_micropython

@@ -40,6 +40,8 @@ class Entry(NamedTuple):
 COMMANDS = {
     "pub": Entry("headwater_host.commands.pub", "publish messages"),
     "sub": Entry("headwater_host.commands.sub", "subscribe and print what comes"),
+    "rpc": Entry("headwater_host.commands.rpc", "call who serves a topic of FMQ, or serve one"),
+    "topic": Entry("headwater_host.commands.topic", "list a hub's topics, make and remove them"),
     "gateway": Entry(
         "headwater_host.commands.gateway", "serial boards and broker topics into a capture log", "gateway"
     ),

@@ -4,17 +4,33 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headwater_host.messages import Message
-from headwater_host.properties import plain
+from headwater_host.properties import Properties, plain
+
+if TYPE_CHECKING:
+    from headwater_host.fmq.messages import Message as FmqMessage
 
 
 class Received(NamedTuple):
     """A message, and when it came."""
 
-    message: Message
+    message: "Message | FmqMessage"
     time_ns: int
+    #: As it is to be shown.
+    payload: bytes
+
+    @property
+    def mid(self) -> int:
+        """The packet id; 0 without one."""
+        return getattr(self.message, "mid", 0)
+
+    @property
+    def properties(self) -> Properties:
+        """MQTT 5.0's."""
+        found: Properties = getattr(self.message, "properties", {})
+        return found
 
     def local(self, shape: str) -> str:
         """The time as of ``time.strftime``."""
@@ -22,7 +38,7 @@ class Received(NamedTuple):
 
     def said(self, name: str) -> Any:
         """A property; empty without it."""
-        return self.message.properties.get(name, "")
+        return self.properties.get(name, "")
 
 
 Part = Callable[[Received], "str | bytes"]
@@ -86,19 +102,19 @@ def _json(payload: Callable[[bytes], tuple[str, str]]) -> Part:
             ("topic", _text(str(m.topic))),
             ("qos", str(m.qos)),
             ("retain", str(int(m.retain))),
-            ("payloadlen", str(len(m.payload))),
+            ("payloadlen", str(len(r.payload))),
         ]
-        if m.mid:
-            items.append(("mid", str(m.mid)))
-        if m.properties:
+        if r.mid:
+            items.append(("mid", str(r.mid)))
+        if r.properties:
             items.append(("properties", _object(_properties(r))))
-        return _object([*items, payload(m.payload)])
+        return _object([*items, payload(r.payload)])
 
     return text
 
 
 def _properties(r: Received) -> Iterable[tuple[str, str]]:
-    for name, value in plain(r.message.properties).items():
+    for name, value in plain(r.properties).items():
         if name == "user_property":
             yield "user-properties", _object((key, _text(text)) for key, text in value)
         elif name == "subscription_identifier" and len(value) == 1:
@@ -112,13 +128,13 @@ def _properties(r: Received) -> Iterable[tuple[str, str]]:
 #: What stands behind %.
 FIELDS: dict[str, Part] = {
     "t": lambda r: str(r.message.topic),
-    "p": lambda r: r.message.payload,
-    "x": lambda r: r.message.payload.hex(),
-    "X": lambda r: r.message.payload.hex().upper(),
-    "l": lambda r: str(len(r.message.payload)),
+    "p": lambda r: r.payload,
+    "x": lambda r: r.payload.hex(),
+    "X": lambda r: r.payload.hex().upper(),
+    "l": lambda r: str(len(r.payload)),
     "q": lambda r: str(r.message.qos),
     "r": lambda r: str(int(r.message.retain)),
-    "m": lambda r: str(r.message.mid),
+    "m": lambda r: str(r.mid),
     "I": lambda r: r.local("%Y-%m-%dT%H:%M:%S%z"),
     "U": lambda r: f"{r.time_ns // 10**9}.{r.time_ns % 10**9:09}",
     "j": _json(_quoted),

@@ -5,14 +5,19 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headwater_host.aio import Client, MqttFullError
-from headwater_host.commands import options
+from headwater_host.commands import fmq, options, reach
 from headwater_host.commands.properties import of
+from headwater_host.errors import MqttFullError
 from headwater_host.exits import OK, USAGE, CommandError
+
+if TYPE_CHECKING:
+    from headwater_host import aio
+    from headwater_host.fmq import client as hub_client
 
 # How many lines may be on their way at a time.
 _WINDOW = 256
@@ -35,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-l", "--stdin-lines", action="store_true", help="a message for each line of standard input"
     )
     what.add_argument("-n", "--null-message", action="store_true", help="an empty payload")
+    what.add_argument("--value", metavar="JSON", help="a value of FMQ, such as a map, as JSON (FMQ)")
     parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0)
     parser.add_argument(
         "-r", "--retain", action="store_true", help="the server keeps it for later subscribers"
@@ -68,16 +74,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with -l and --repeat: when N messages wait that were never sent, drop the oldest for each new one "
         "instead of waiting",
     )
-    options.add_connection(
+    fmq.add_tags(parser, "a tag of the message; repeatable (FMQ)")
+    reach.add_connection(
         parser,
-        ("connect", "publish", "disconnect", "will"),
         "default: with -l and --repeat for ever, otherwise not at all",
+        ("connect", "publish", "disconnect", "will"),
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Publish; 0 when all was acknowledged (QoS 1, 2) or sent (QoS 0)."""
-    args.topic, *others = options.topics(args, [] if args.topic is None else [args.topic])
+    protocol = reach.choose(args)
+    args.topic, *others = reach.topics(args, [] if args.topic is None else [args.topic])
     if others:
         raise CommandError("one topic: -t, or in the path of -L", USAGE)
     # What a kept session has for us is not for this command: it stays with the server.
@@ -88,10 +96,16 @@ def run(args: argparse.Namespace) -> int:
         if not keeps_on:
             raise CommandError("--drop-oldest is for -l and --repeat", USAGE)
         more = {"when_full": "drop_oldest", "max_queued_outgoing_messages": args.drop_oldest}
-    client = options.make_client(
-        args, keeps_on, max_inflight_messages=args.max_inflight, auto_ack=False, **more
-    )
-    return options.run_until_signal(_publish(client, args, payload))
+    more |= {"max_inflight_messages": args.max_inflight, "auto_ack": False}
+    if protocol == "fmq":
+        hub = fmq.make_client(args, keeps_on, **more)
+        work = _publish(hub, partial(hub.publish, tags=args.tag), args, payload)
+    else:
+        from headwater_host.commands import mqtt
+
+        client = mqtt.make_client(args, keeps_on, **more)
+        work = _publish(client, partial(client.publish, properties=of(args, "publish")), args, payload)
+    return reach.run_until_signal(work)
 
 
 def _payload(args: argparse.Namespace) -> bytes | None:
@@ -102,9 +116,10 @@ def _payload(args: argparse.Namespace) -> bytes | None:
         args.stdin_file,
         args.stdin_lines,
         args.null_message,
+        args.value is not None,
     )
     if sum(given) != 1:
-        which = "-m/--message -f/--file -s/--stdin-file -l/--stdin-lines -n/--null-message"
+        which = "-m/--message -f/--file -s/--stdin-file -l/--stdin-lines -n/--null-message --value"
         raise CommandError(f"one of the arguments {which} is required", USAGE)
     if args.stdin_lines:
         if args.repeat > 1:
@@ -112,6 +127,8 @@ def _payload(args: argparse.Namespace) -> bytes | None:
         return None
     if args.null_message:
         return b""
+    if args.value is not None:
+        return fmq.value(args.value)
     if args.message is not None:
         text: str = args.message
         return text.encode("utf-8", "surrogateescape")
@@ -130,26 +147,29 @@ async def _repeated(payload: bytes, args: argparse.Namespace) -> AsyncIterator[b
         yield payload
 
 
-async def _publish(client: Client, args: argparse.Namespace, payload: bytes | None) -> int:
-    patience = options.patience(client)
+async def _publish(
+    client: "aio.Client | hub_client.Client",
+    send: Callable[..., Awaitable[object]],
+    args: argparse.Namespace,
+    payload: bytes | None,
+) -> int:
+    patience = reach.patience(client)
 
     async def publish(data: bytes) -> None:
-        options.log.debug("publishing %d bytes to %r at QoS %d", len(data), args.topic, args.qos)
+        reach.log.debug("publishing %d bytes to %r at QoS %d", len(data), args.topic, args.qos)
         try:
-            await client.publish(
-                args.topic, data, args.qos, args.retain, timeout=patience, properties=of(args, "publish")
-            )
+            await send(args.topic, data, args.qos, args.retain, timeout=patience)
         except MqttFullError:
             # As it was wanted.
-            options.log.debug("dropped a message of %d bytes", len(data))
+            reach.log.debug("dropped a message of %d bytes", len(data))
             return
         if args.qos:
-            options.log.debug("acknowledged")
+            reach.log.debug("acknowledged")
 
     # What is over is forgotten then. With --drop-oldest so many cannot wait: nothing keeps the lines from being read.
     most = _WINDOW + (0 if args.drop_oldest is None else args.drop_oldest + args.max_inflight)
     async with client:
-        options.show_connection(client)
+        reach.show_connection(client)
         under_way: set[asyncio.Task[None]] = set()
         try:
             async for data in _lines() if payload is None else _repeated(payload, args):
@@ -169,7 +189,7 @@ async def _publish(client: Client, args: argparse.Namespace, payload: bytes | No
             await asyncio.gather(*under_way, return_exceptions=True)
             if client.dropped and not args.quiet:
                 print(f"headwater: {client.dropped} messages were dropped", file=sys.stderr)
-    options.log.debug("disconnected")
+    reach.log.debug("disconnected")
     return OK
 
 

@@ -5,15 +5,25 @@ import asyncio
 import json
 import sys
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Union
 
 from headwater.mqtt import spec5
-from headwater_host.aio import Client, Message
-from headwater_host.commands import options
+from headwater_host.commands import fmq, options, reach
 from headwater_host.commands.format import Part, Received, parse, render
 from headwater_host.commands.properties import of
 from headwater_host.exits import OK, SIGNALLED, TIMED_OUT, USAGE, CommandError
+from headwater_host.messages import Message
 from headwater_host.properties import plain
+
+if TYPE_CHECKING:
+    from headwater_host import aio
+    from headwater_host.fmq import client as hub_client
+    from headwater_host.fmq import messages as hub_messages
+
+AnyClient = Union["aio.Client", "hub_client.Client"]
+AnyMessage = Union[Message, "hub_messages.Message"]
 
 # In the order of their numbers (MQTT 5.0, 3.8.3.1).
 _RETAIN_HANDLING = ("always", "new", "never")
@@ -32,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a filter; repeatable",
     )
-    parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0)
+    parser.add_argument(
+        "-q", "--qos", dest="most_qos", type=int, choices=(0, 1, 2), help="the highest; default: 0 (MQTT)"
+    )
     parser.add_argument("-C", "--count", type=options.whole(1, 1 << 62), help="end after this many messages")
     parser.add_argument(
         "-W",
@@ -84,9 +96,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--retain-handling",
         choices=_RETAIN_HANDLING,
-        default="always",
-        help="when the server sends what it has kept: new is when there was no such subscription (MQTT 5.0)",
+        help="when the server sends what it has kept, always unless said; new is when there was no such subscription "
+        "(MQTT 5.0)",
     )
+    fmq.add_subscription(group)
     group = parser.add_argument_group("output")
     shape = group.add_mutually_exclusive_group()
     shape.add_argument("-v", "--verbose", action="store_true", help="the topic in front of each payload")
@@ -98,8 +111,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a text with sequences such as %%t, %%p, %%q, as of mosquitto_sub: see docs/cli.md",
     )
     group.add_argument("-N", "--no-newline", action="store_true", help="no line end behind a message")
-    options.add_connection(
-        parser, ("connect", "subscribe", "unsubscribe", "disconnect", "will"), "default: for ever"
+    group.add_argument("--value", action="store_true", help="payloads that are values of FMQ as JSON (FMQ)")
+    reach.add_connection(
+        parser, "default: for ever", ("connect", "subscribe", "unsubscribe", "disconnect", "will")
     )
 
 
@@ -112,18 +126,31 @@ def _format(text: str) -> list[Part]:
 
 def run(args: argparse.Namespace) -> int:
     """Print messages; see ``add_arguments`` for when it ends how."""
+    protocol = reach.choose(args)
     if args.topic or not args.unsubscribe or (args.url is not None and args.url.topic is not None):
-        args.topic = options.topics(args, args.topic)
+        args.topic = reach.topics(args, args.topic)
+    if protocol == "fmq":
+        hub = fmq.make_client(args, not args.subscribed, auto_ack=False)
+        fmq.check_subscription(args)
+        work = _subscribe(hub, partial(fmq.subscribe, hub, args), args)
+    else:
+        from headwater_host.commands import mqtt
+
+        client = mqtt.make_client(args, not args.subscribed, auto_ack=False)
+        _check_flags(args)
+        work = _subscribe(client, partial(_ask, client, args), args)
+    code = reach.run_until_signal(work)
+    # Without a count a signal is the way to end.
+    return OK if code > SIGNALLED and args.count is None else code
+
+
+def _check_flags(args: argparse.Namespace) -> None:
     if args.protocol_version != "5.0" and _flags(args):
         raise CommandError(
             "--no-local, --retain-as-published and --retain-handling need MQTT 5.0: -V mqttv5", USAGE
         )
     if args.no_local and any(name.startswith("$share/") for name in args.topic):
         raise CommandError("--no-local is not for shared subscriptions (MQTT 5.0, 3.8.3.1)", USAGE)
-    client = options.make_client(args, not args.subscribed, auto_ack=False)
-    code = options.run_until_signal(_subscribe(client, args))
-    # Without a count a signal is the way to end.
-    return OK if code > SIGNALLED and args.count is None else code
 
 
 def _flags(args: argparse.Namespace) -> int:
@@ -131,50 +158,53 @@ def _flags(args: argparse.Namespace) -> int:
     return (
         (spec5.NO_LOCAL if args.no_local else 0)
         | (spec5.RETAIN_AS_PUBLISHED if args.retain_as_published else 0)
-        | _RETAIN_HANDLING.index(args.retain_handling) << spec5.RETAIN_HANDLING_SHIFT
+        | _RETAIN_HANDLING.index(args.retain_handling or "always") << spec5.RETAIN_HANDLING_SHIFT
     )
 
 
-async def _subscribe(client: Client, args: argparse.Namespace) -> int:
+async def _subscribe(
+    client: AnyClient, ask: Callable[[], Awaitable[object]], args: argparse.Namespace
+) -> int:
     if args.wait is None:
-        await _print(client, args)
+        await _print(client, ask, args)
         return OK
     try:
-        await asyncio.wait_for(_print(client, args), args.wait)
+        await asyncio.wait_for(_print(client, ask, args), args.wait)
     except asyncio.TimeoutError:
         return OK if args.count is None else TIMED_OUT
     return OK
 
 
-async def _ask(client: Client, args: argparse.Namespace) -> None:
+async def _ask(client: "aio.Client", args: argparse.Namespace) -> None:
     """SUBSCRIBE, and then UNSUBSCRIBE."""
     if args.topic:
         granted = await client.subscribe(
-            [(name, args.qos) for name in args.topic], options=_flags(args), properties=of(args, "subscribe")
+            [(name, args.most_qos or 0) for name in args.topic],
+            options=_flags(args),
+            properties=of(args, "subscribe"),
         )
         for name, qos in zip(args.topic, granted, strict=True):
-            options.log.debug("subscribed to %r at QoS %d", str(name), qos)
+            reach.log.debug("subscribed to %r at QoS %d", str(name), qos)
     if args.unsubscribe:
         await client.unsubscribe(args.unsubscribe, properties=of(args, "unsubscribe"))
-        options.log.debug("unsubscribed from %s", ", ".join(map(repr, map(str, args.unsubscribe))))
+        reach.log.debug("unsubscribed from %s", ", ".join(map(repr, map(str, args.unsubscribe))))
 
 
-async def _print(client: Client, args: argparse.Namespace) -> None:
+async def _print(client: AnyClient, ask: Callable[[], Awaitable[object]], args: argparse.Namespace) -> None:
     out = sys.stdout.buffer
     left = args.count
-    patience = options.patience(client)
+    patience = reach.patience(client)
     async with client:
-        options.show_connection(client)
-        await _ask(client, args)
+        reach.show_connection(client)
+        await ask()
         if args.subscribed:
             return
-        seen: list[Message] = []
+        seen: list[AnyMessage] = []
         over = False
         while not over:
-            message = await client.messages.__anext__()
-            options.log.debug(
-                "%r%s", message, f", {sorted(message.properties)}" if message.properties else ""
-            )
+            message: AnyMessage = await client.messages.__anext__()
+            properties = getattr(message, "properties", None)
+            reach.log.debug("%r%s", message, f", {sorted(properties)}" if properties else "")
             if args.retained_only and not message.retain:
                 # Nor is it acknowledged.
                 over = True
@@ -193,37 +223,43 @@ async def _print(client: Client, args: argparse.Namespace) -> None:
                         await client.publish(message.topic, b"", 1, True, timeout=patience)
                     await message.ack()
                 seen.clear()
-    options.log.debug("disconnected")
+    reach.log.debug("disconnected")
 
 
-def _is_wanted(message: Message, args: argparse.Namespace) -> bool:
+def _is_wanted(message: AnyMessage, args: argparse.Namespace) -> bool:
     if args.no_retained and message.retain:
         return False
     return not any(message.topic.matches(pattern) for pattern in args.filter_out)
 
 
-def _line(message: Message, args: argparse.Namespace) -> bytes:
+def _line(message: AnyMessage, args: argparse.Namespace) -> bytes:
     end = b"" if args.no_newline else b"\n"
+    payload = fmq.shown(message.payload) if args.value else message.payload
     if args.format is not None:
-        return render(args.format, Received(message, time.time_ns())) + end
+        return render(args.format, Received(message, time.time_ns(), payload)) + end
     if args.json:
-        return json.dumps(_fields(message, args.protocol_version == "5.0")).encode() + end
+        return json.dumps(_fields(message, args)).encode() + end
     if args.verbose:
-        return message.topic.encode() + b" " + message.payload + end
-    return message.payload + end
+        return message.topic.encode() + b" " + payload + end
+    return payload + end
 
 
-def _fields(message: Message, with_properties: bool) -> dict[str, Any]:
+def _fields(message: AnyMessage, args: argparse.Namespace) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "time_ns": time.time_ns(),
         "topic": str(message.topic),
         "qos": message.qos,
         "retain": message.retain,
         "dup": message.dup,
-        "packet_id": message.mid or None,
     }
-    if with_properties:
-        fields["properties"] = plain(message.properties)
+    if isinstance(message, Message):
+        fields["packet_id"] = message.mid or None
+        if args.protocol_version == "5.0":
+            fields["properties"] = plain(message.properties)
+    else:
+        fields |= {"id": message.id.hex(), "tags": list(message.tags)}
+        if args.value and (found := fmq.read(message.payload)) is not None:
+            return fields | {"value": found[0]}
     try:
         fields["payload"] = message.payload.decode()
     except UnicodeDecodeError:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headwater_host.errors import MqttArgumentError
 from headwater_host.fmq.values import decode
 from headwater_host.messages import Payload
 from headwater_host.topics import Topic
@@ -106,9 +107,9 @@ class Message:
 
 
 class Call:
-    """Somebody calls what we serve: ``topic`` and ``arguments``, which ``reply`` answers."""
+    """Somebody calls what we serve: ``topic`` and ``arguments``, which ``reply`` answers, or ``refuse``."""
 
-    __slots__ = ("_reply", "arguments", "epoch", "id", "topic")
+    __slots__ = ("_answer", "arguments", "epoch", "id", "topic")
 
     def __init__(
         self,
@@ -116,13 +117,13 @@ class Call:
         arguments: bytes,
         ident: bytes,
         epoch: int,
-        reply: "Callable[[Call, Payload], Awaitable[None]]",
+        answer: "Callable[[Call, Payload, int, str], Awaitable[None]]",
     ):
         self.topic = topic
         self.arguments = arguments
         self.id = ident
         self.epoch = epoch
-        self._reply = reply
+        self._answer = answer
 
     def value(self, into: type[Any] | None = None) -> Any:
         """The arguments as a value (``headwater_host.fmq.values.decode``). Raises MalformedValueError."""
@@ -133,7 +134,14 @@ class Call:
 
         Raises MqttConnectionError when the connection over which it came is over: the caller has been told so.
         """
-        await self._reply(self, result)
+        await self._answer(self, result, 0, "")
+
+    async def refuse(self, reason_code: int = 0x80, text: str = "") -> None:
+        """Say that there is no result: a reason code from 0x80 on, and what the caller is told besides, of which the
+        hub passes on 256 bytes. Raises as ``reply``."""
+        if not 0x80 <= reason_code <= 0xFF:
+            raise MqttArgumentError("a call is refused with a reason code from 0x80 to 0xff")
+        await self._answer(self, None, reason_code, text)
 
     def __repr__(self) -> str:
         return f"Call(topic={self.topic!s}, {len(self.arguments)} bytes)"

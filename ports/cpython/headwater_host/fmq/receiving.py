@@ -10,7 +10,8 @@ from headwater_host.connection import HOLD_APPLICATION
 from headwater_host.errors import FmqConsumerError, MqttConnectionError, MqttError
 from headwater_host.fmq.messages import Call, Message, Subscription
 from headwater_host.fmq.requests import Answer, Requests
-from headwater_host.fmq.values import decode_at
+from headwater_host.fmq.session import length
+from headwater_host.fmq.values import decode_at, encode
 from headwater_host.messages import Payload, payload_bytes
 from headwater_host.topics import Topic, topic_of
 
@@ -159,16 +160,19 @@ class Receiving(Requests):
                 bytes(view[f.payload_at : f.end]),
                 bytes(view[f.id_at : f.id_end]),
                 self.session.epoch,
-                self._reply,
+                self._answer_call,
             )
         )
 
-    async def _reply(self, call: Call, result: Payload) -> None:
+    async def _answer_call(self, call: Call, result: Payload, code: int, text: str) -> None:
         data = call.id + bytes(payload_bytes(result))
         connection = self._current()
         if connection is None or call.epoch != self.session.epoch:
             raise MqttConnectionError("the connection over which the call came is over", errors.E_OFFLINE)
-        connection.write(self.session.frame_of(_REPLY, data, False))
+        if code:
+            connection.write(_refusal(call.id, code, text))
+        else:
+            connection.write(self.session.frame_of(_REPLY, data, False))
         if connection.paused:
             await connection.writable(self.timeout)
 
@@ -188,3 +192,9 @@ class Receiving(Requests):
         """An answer stands behind the messages that are not being read."""
         if self.connection is not None:
             self.connection.release(HOLD_APPLICATION)
+
+
+def _refusal(ident: bytes, code: int, text: str) -> bytes:
+    """An ACK with a reason."""
+    body = encode(code) + encode(text)
+    return b"".join((bytes((spec.ACK << 4,)), ident, length(len(body)), body))
