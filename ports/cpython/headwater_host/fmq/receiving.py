@@ -4,14 +4,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from headwater import errors
-from headwater.fmq import spec
+from headwater.fmq import encode, spec
 from headwater_host.calls import Answers, Inbox
 from headwater_host.connection import HOLD_APPLICATION
 from headwater_host.errors import FmqConsumerError, MqttConnectionError, MqttError
 from headwater_host.fmq.messages import Call, Message, Subscription
 from headwater_host.fmq.requests import Answer, Requests
-from headwater_host.fmq.session import length
-from headwater_host.fmq.values import decode_at, encode
+from headwater_host.fmq.values import decode_at
 from headwater_host.messages import Payload, payload_bytes
 from headwater_host.topics import Topic, topic_of
 
@@ -196,5 +195,6 @@ class Receiving(Requests):
 
 def _refusal(ident: bytes, code: int, text: str) -> bytes:
     """An ACK with a reason."""
-    body = encode(code) + encode(text)
-    return b"".join((bytes((spec.ACK << 4,)), ident, length(len(body)), body))
+    said = text.encode(errors="replace")
+    buf = bytearray(len(said) + 64)
+    return bytes(buf[: encode.frame(buf, 0, len(buf), spec.ACK << 4, ident, (code, said))])
