@@ -1,6 +1,7 @@
 """FMQ written out by hand, from the specification: for logs and for what no encoder would write."""
 
 import struct
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 NOW_NS = 1_790_000_000_123_456_789
@@ -68,6 +69,16 @@ def message_id(time_ns: int = NOW_NS, process: int = 1, thread: int = 3, kind: i
     return bytes([kind << 4 | len(p)]) + p + bytes([len(t) << 4 | thread & 15]) + t + integer(time_ns, 11)
 
 
+def spoiled(data: bytes) -> Iterator[bytes]:
+    """``data`` with each bit turned over, each byte left out, each byte doubled."""
+    for at in range(len(data)):
+        before, byte, behind = data[:at], data[at], data[at + 1 :]
+        for bit in range(8):
+            yield before + bytes([byte ^ 1 << bit]) + behind
+        yield before + behind
+        yield before + bytes([byte, byte]) + behind
+
+
 def frame(head: int, ident: bytes, body: bytes | None = b"") -> bytes:
     """A frame; ``body`` is None for a type that has none."""
     if body is None:
@@ -98,7 +109,7 @@ def consumeresp(
     ident: bytes,
     payload: bytes,
     correlation: bytes,
-    topic: str | None = None,
+    topic: str | int | None = None,
     tags: tuple[str, ...] = (),
 ) -> bytes:
     return frame(0xB0, ident, correlation + value(topic) + value(list(tags)) + payload)

@@ -29,6 +29,7 @@ from tests.spark.fmq_bytes import (
     integer,
     little,
     message_id,
+    spoiled,
     value,
 )
 from tests.spark.fmq_bytes import (
@@ -192,6 +193,16 @@ def test_all_vectors_together() -> None:
     assert decode_all(frames) == wanted
     assert decode_all(frames[::-1]) == wanted[::-1]
     assert decode_all(frames, before=b"\xff\x30\x00") == wanted
+
+
+def test_every_vector_with_one_thing_wrong() -> None:
+    frames = [data for whole in {*FRAMES, *MALFORMED} if len(whole) < 500 for data in spoiled(whole)]
+    assert len(frames) > 20_000
+    found, wanted = decode_all(frames), list(map(of_core, frames))
+    wrong = [data.hex() for data, a, b in zip(frames, found, wanted, strict=True) if a != b]
+    assert not wrong, wrong[:10]
+    # Not everything that is spoiled is malformed, and not everything that is well formed is as it was.
+    assert 5000 < sum("error" in answer for answer in wanted) < len(wanted) - 5000
 
 
 def test_frames_as_they_are_written_are_quick() -> None:

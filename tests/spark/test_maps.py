@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headwater_spark import maps
 from headwater_spark.fmq_core import load_map, time_text
 from headwater_spark.payload import Parsed, Parser
-from tests.spark.fmq_bytes import NOW_NS, Decimal, Nanoseconds, value
+from tests.spark.fmq_bytes import NOW_NS, Decimal, Nanoseconds, spoiled, value
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors/fmq.json").read_text(encoding="utf-8"))
 GOOD = [*VECTORS["values"], *VECTORS["longer_values"]]
@@ -124,6 +124,21 @@ def test_vector_as_a_value(row: dict[str, Any]) -> None:
     assert parsed([payload]) == one_by_one([payload]) == [answer]
     # Beside others that are usual.
     assert parsed([value({"x": 1}), payload]) == [{"x": 1.0}, answer]
+
+
+def test_every_value_of_the_vectors_in_a_map_with_one_thing_wrong() -> None:
+    wholes = [bytes.fromhex(row["hex"]) for row in [*GOOD, *VECTORS["malformed_values"]]]
+    payloads = [
+        data
+        for whole in wholes
+        if len(whole) < 100
+        for data in spoiled(b"\xe1\x02" + value("k") + whole + value("n") + value(7))
+    ]
+    assert len(payloads) > 10_000
+    found, wanted = parsed(payloads), one_by_one(payloads)
+    wrong = [data.hex() for data, a, b in zip(payloads, found, wanted, strict=True) if a != b]
+    assert not wrong, wrong[:10]
+    assert sum(row != {} for row in wanted) > 2000
 
 
 @pytest.mark.parametrize("row", VECTORS["malformed_values"], ids=lambda row: row["why"])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headwater_host.fmq.hashes import hash_of
 from headwater_spark import pipeline, report
 from headwater_spark.pipeline import Result, run_on
 from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TABLES, TELEMETRY
@@ -217,3 +218,56 @@ def test_spark_gives_the_same_tables(
     frame_ = spark.read.parquet(str(tmp_path / "out/messages"))
     assert frame_.where("array_contains(tags, 'raw') and process = 7").count() == COUNT
     assert spark.read.parquet(str(tmp_path / "out" / FRAMES.name)).count() == len(records())
+
+
+def by_hash(directory: Path) -> Path:
+    """A log in whose parts topics are given by name, by hash, and by both."""
+    known, other = hash_of("plant/1"), hash_of("only/sent")
+    some = [
+        fmq(fmq_publish(known, {"a": 1}, ident(0)), 1),
+        fmq(fmq_publish(0x32E171E7 << 96, {"a": 2}, ident(1)), 2),
+        fmq(fmq_publish("plant/2", {"a": 3}, ident(2)), 3),
+        fmq(fmq_publish(known, {"a": 1}, ident(0), dup=True, qos=1), 4),
+        fmq(fmq_publish("plant/1", {"a": 4}, ident(3)), 5),
+        fmq(fmq_publish(known, {"a": 5}, ident(4)), 6),
+        fmq(fmq_publish("only/sent", {}, ident(5)), 7, direction=1),
+        fmq(consumeresp(ident(6), value({"a": 6}), value(7), other), 8),
+    ]
+    return write_log(directory, [[rec] for rec in some], segment_blocks=2)
+
+
+TOPICS = [
+    ("plant/1", 2),
+    (f"#{0x32E171E7 << 96:032x}", 1),
+    ("plant/2", 1),
+    ("plant/1", 1),
+    ("plant/1", 1),
+    ("only/sent", 1),
+]
+
+
+@pytest.mark.parametrize("partition_bytes", [1, 1 << 20], ids=["a part a block", "one part"])
+def test_topics_by_hash_have_the_names_that_the_log_knows(tmp_path: Path, partition_bytes: int) -> None:
+    result = run_on(InProcess(), by_hash(tmp_path / "log"), tmp_path / "out", partition_bytes=partition_bytes)
+    found = sorted(rows(tmp_path / "out", MESSAGES, "time_ns", "topic", "copies"))
+    assert [row[1:] for row in found] == TOPICS
+    values = {row[1]: row[0] for row in rows(tmp_path / "out", TELEMETRY, "topic", "value_double")}
+    assert values == {float(n): topic for n, (topic, _) in enumerate(TOPICS, 1)}
+    assert result.rows["frames"] == 8
+    assert result.duplicates == 1
+
+
+def test_a_log_without_hashes_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unused(*args: object) -> None:
+        raise AssertionError("nobody needs names")
+
+    monkeypatch.setattr(pipeline, "find_names", unused)
+    capture = write_log(tmp_path / "log", [[fmq(fmq_publish("a", b"x", ident(n)), n)] for n in range(9)])
+    assert run_on(InProcess(), capture, tmp_path / "out", partition_bytes=1).again == 0
+
+
+@pytest.mark.needs_java
+def test_spark_finds_the_names_of_hashes(spark: "SparkSession", tmp_path: Path) -> None:
+    pipeline.run(spark, by_hash(tmp_path / "log"), tmp_path / "out", partition_bytes=1)
+    found = sorted(rows(tmp_path / "out", MESSAGES, "time_ns", "topic", "copies"))
+    assert [row[1:] for row in found] == TOPICS

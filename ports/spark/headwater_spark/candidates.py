@@ -42,13 +42,15 @@ CANDIDATES = Table(
 
 @dataclass(frozen=True)
 class Aside:
-    """What to set aside: identities that are shared, and packet ids of repetitions without a beginning."""
+    """What a second pass knows: what to set aside, which is identities that are shared, and packet ids of repetitions
+    without a beginning; and the names of topics that are given by their hash."""
 
     ranges: dict[Name, Runs] = field(default_factory=dict)
     keys: frozenset[Key] = frozenset()
+    topics: dict[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.ranges or self.keys)
+        return bool(self.ranges or self.keys or self.topics)
 
 
 class Candidates:

@@ -159,7 +159,9 @@ def _numbers(data: Data, pairs: _Pairs) -> tuple[npt.NDArray[np.float64], Words,
         for width in (2, 4, 8):
             here = rows[widths == width]
             words = data.integers(pairs.at[here] + 1, np.full(len(here), width)).astype(f"u{width}")
-            doubles[here] = words.view(f"f{width}")
+            # A signalling NaN becomes a quiet one.
+            with np.errstate(invalid="ignore"):
+                doubles[here] = words.view(f"f{width}")
     return doubles, whole, refused
 
 

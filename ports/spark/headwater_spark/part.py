@@ -72,6 +72,9 @@ class Part:
     stats: Stats = field(default_factory=dict)
     runs: PartRuns = field(default_factory=dict)
     unresolved: set[Key] = field(default_factory=set)
+    #: Topics of FMQ that are given by their hash; names of some, as far as they were found.
+    hashes: set[str] = field(default_factory=set)
+    topics: dict[str, str] = field(default_factory=dict)
 
 
 class Output:

@@ -27,6 +27,7 @@ from headwater_spark.plan import Plan, plan
 from headwater_spark.publish import new_run
 from headwater_spark.stats import Slots, Stats, add
 from headwater_spark.tables import FRAMES, TABLES, Table
+from headwater_spark.task import find_names
 from headwater_spark.task import run as run_part
 
 if TYPE_CHECKING:
@@ -109,9 +110,9 @@ def run_on(
         job = Job(folder.absolute(), log.partitions, batch_rows, result.slots)
         parts = {part.number: part for part in engine.run(range(len(log.partitions)), partial(run_part, job))}
         settled: list[Part] = []
-        aside, again = _aside(parts.values())
+        aside, again = _aside(parts.values(), _topics(engine, job, parts.values()))
         if aside:
-            say(f"{len(again)} parts may share messages: once more for them")
+            say(f"{len(again)} parts may share messages or topics: once more for them")
             settled = _run_again(engine, job, parts, aside, again)
         _collect(result, [*parts.values(), *settled])
         result.again = len(again)
@@ -122,14 +123,24 @@ def run_on(
     return result
 
 
-def _aside(parts: Iterable[Part]) -> tuple[Aside, list[int]]:
-    """What has to be set aside, and by which parts."""
+def _topics(engine: Engine, job: Job, parts: Iterable[Part]) -> dict[str, str]:
+    """The names of topics that are given by their hash, as far as the log has them."""
+    hashes = frozenset(text for part in parts for text in part.hashes)
+    if not hashes:
+        return {}
+    found = engine.run(range(len(job.partitions)), partial(find_names, job, hashes))
+    return {text: name for part in found for text, name in part.topics.items()}
+
+
+def _aside(parts: Iterable[Part], topics: dict[str, str]) -> tuple[Aside, list[int]]:
+    """What a second pass has to know, and which parts it takes."""
     parts = list(parts)
     shared = runs.shared((part.number, part.runs) for part in parts)
     keys = frozenset(key for part in parts for key in part.unresolved)
     # Which parts use a packet id is not known.
     again = {part.number for part in parts} if keys else shared.parts
-    return Aside(shared.ranges, keys), sorted(again)
+    again |= {part.number for part in parts if not topics.keys().isdisjoint(part.hashes)}
+    return Aside(shared.ranges, keys, topics), sorted(again)
 
 
 def _run_again(

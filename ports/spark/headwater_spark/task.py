@@ -28,6 +28,7 @@ from headwater_spark.part import BAD_IDENTITY, BLOCK_BYTES, Job, Output, Part, T
 from headwater_spark.payload import Metric, Parser
 from headwater_spark.runs import runs_of
 from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TELEMETRY
+from headwater_spark.topics import hash_text, hashes_in, names_in, with_names
 
 MQTT, FMQ = 1, 2
 #: What is decoded, by protocol: its versions.
@@ -63,6 +64,7 @@ class _Work:
         self.part = output.part
         self.ranges = job.partitions[self.part.number]
         self.parser = Parser()
+        self.topics: dict[str, str] = {}
         self.batches: list[Any] = []
         self.acks: list[Any] = []
         self.metrics: list[Metric] = []
@@ -70,6 +72,8 @@ class _Work:
         self.rows = 0
 
     def run(self, aside: Aside | None) -> None:
+        if aside is not None:
+            self.topics = aside.topics
         for found in read(self.ranges, self.job.batch_rows):
             if isinstance(found, Problem):
                 self._problem(found)
@@ -134,6 +138,7 @@ class _Work:
         if len(rows):
             answer, odd = ~packets.publish[rows], packets.odd[rows]
             made_ns = packets.made_ns[rows]
+            self.part.hashes |= hashes_in(packets.topic)
             self._messages(
                 frames,
                 batch,
@@ -145,7 +150,15 @@ class _Work:
                     # What only the rule for packet ids needs.
                     "dup": pa.array(np.zeros(len(rows), np.bool_)),
                     "packet_id": pa.array(np.zeros(len(rows), np.int32)),
-                    **take({"tags": packets.tags, "message_id": packets.id, "origin": packets.origin}, rows),
+                    **take(
+                        {
+                            "topic": with_names(packets.topic, self.topics),
+                            "tags": packets.tags,
+                            "message_id": packets.id,
+                            "origin": packets.origin,
+                        },
+                        rows,
+                    ),
                     "process": pa.array(packets.process[rows], mask=odd),
                     "thread": pa.array(packets.thread[rows], mask=odd),
                     "made_ns": pa.array(made_ns),
@@ -208,6 +221,21 @@ class _Work:
             "packet_id": pa.array(batch.data[at].astype(np.int32) << 8 | batch.data[at + 1]),
         }
         self.acks.append(pa.record_batch([columns[name] for name in ACKS.names], schema=ACKS))
+
+
+def find_names(job: Job, hashes: frozenset[str], number: int) -> Part:
+    """Report the names in one part of the log that have some of these hashes."""
+    part = Part(number)
+    seen: set[str] = set()
+    for found in read(job.partitions[number], job.batch_rows):
+        if isinstance(found, Problem):
+            continue
+        for protocol, _, batch in by_protocol(found):
+            if protocol == FMQ:
+                fresh = names_in(fmq.decode(batch.data, batch.starts).topic) - seen
+                seen |= fresh
+                part.topics |= {text: name for name in fresh if (text := hash_text(name)) in hashes}
+    return part
 
 
 def by_protocol(batch: Batch) -> Iterator[tuple[int | None, Rows, Batch]]:
