@@ -7,247 +7,35 @@
         keeper.publish(b"board-1/telemetry", sample(), 1)
         keeper.wait(1000)
 
-A round of attempts tries each dialer once, without a pause between them. After a round in vain, or a connection that
-was lost, comes a pause of random length (full jitter) below a limit, which doubles from ``first_ms`` to ``longest_ms``
-and starts again from ``first_ms`` once a connection has lasted ``longest_ms``.
-
-Nothing here allocates, retrying included; what a dialer allocates to open a transport is its affair.
+How it tries again: ``headwater.keeping``, which has the same for FMQ. Nothing here allocates, but ``subscribe``.
 """
 
-from array import array
-
-from headwater.errors import (
-    CALLER,
-    E_AGAIN,
-    E_ARGUMENT,
-    E_FILTER,
-    E_OFFLINE,
-    E_QOS,
-    E_REFUSED,
-    E_STATE,
-    E_TIMEOUT,
-    E_TOO_LARGE,
-    E_UNKNOWN_ID,
-    E_WINDOW,
-    blame,
-)
+from headwater.errors import E_ARGUMENT, E_FILTER, E_QOS
+from headwater.keeping import CONNECTING as CONNECTING
+from headwater.keeping import GIVEN_UP as GIVEN_UP
+from headwater.keeping import OFF as OFF
+from headwater.keeping import ONLINE as ONLINE
+from headwater.keeping import PASSING as PASSING
+from headwater.keeping import PAUSE as PAUSE
+from headwater.keeping import WANTED, BaseKeeper, hand_in
 from headwater.mqtt.topics import check_filter
-from headwater.transitions import ONLINE as SESSION_ONLINE
-from headwater.wire import TICKS_MASK, const, is_bytes
+from headwater.wire import const, is_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from headwater.backlog import Backlog
     from headwater.client import Client
-    from headwater.types import Bytes, Dialer
+    from headwater.types import Bytes
 
-#: Not started, or stopped.
-OFF = const(0)
-#: Between two rounds of attempts; ``pause_ms`` is how long, from the time ``since``.
-PAUSE = const(1)
-CONNECTING = const(2)
-ONLINE = const(3)
-#: Trying again is pointless: ``status`` says why.
-GIVEN_UP = const(4)
-
-# What became of a subscription. GRANTED and REFUSED are the server's, and live as long as its session.
-_FREE = const(0)
-_WANTED = const(1)
-_ASKED = const(2)
-_GRANTED = const(3)
-_REFUSED = const(4)
-_UNWANTED = const(5)
-_TAKEN_BACK = const(6)
-
-#: What a subscription becomes on a new connection: without an answer it is asked for again; and the second row, where
-#: the server has lost the session.
-_ONLINE_AGAIN = (
-    b"\x00\x01\x01\x03\x04\x05\x05",
-    b"\x00\x01\x01\x01\x01\x05\x05",
-)
-#: Return codes of CONNACK after which the next attempt may well succeed, by 3.1.1 and by 5.0: the server is
-#: unavailable, busy, out of quota, moved or at its limit of connections.
-PASSING = b"\x03\x88\x89\x97\x9c\x9d\x9f"
-# What ``publish`` answers for now.
-_LATER = (E_WINDOW, E_AGAIN, E_OFFLINE)
-_TURN_MS = const(20)
 # Subscription options (5.0, 3.8.3.1) are below.
 _OPTIONS = const(64)
 
 
-class Keeper:
-    """``client`` is kept connected from ``start`` to ``stop``, by ``poll``.
+class Keeper(BaseKeeper):
+    """``client`` is kept connected from ``start`` to ``stop``, by ``poll``: see ``headwater.keeping.BaseKeeper``."""
 
-    ``dialers`` are its ways to the server, or to several servers, in the order of trying; by default its own. They
-    share one clock, that of the client's dialer.
-
-    ``seed`` makes this board's pauses differ from another's, and so does the client id. A port with a better source
-    of chance puts its own function in the place of ``below`` (a number from 0 to n - 1).
-
-    ``connect_ms`` bounds each attempt. ``answer_ms`` is how long SUBSCRIBE, UNSUBSCRIBE, or the oldest message under
-    way may be unanswered before the connection counts as dead (0: for ever). A half-open connection is found by the
-    session's keep-alive.
-
-    ``refused_ms``: when every server of a round has refused us for good (identifier, credentials, rights), the limit
-    of the pause is this; with 0 the keeper gives up. It gives up in any case when CONNECT cannot be built.
-
-    When the outbox is full, ``publish`` blocks for up to ``block_ms``, then refuses; by default it refuses at once.
-    With a ``backlog`` it does neither, and the oldest of what waits there is dropped for the newest (``Backlog``).
-
-    The keeper takes ``on_answer`` of the session and ``on_delivered`` of the client, and has handlers of its own
-    instead; they may do what a client's may, and call ``stop``.
-    """
-
-    def __init__(
-        self,
-        client: "Client",
-        dialers: "Sequence[Dialer]" = (),
-        seed: int = 0,
-        first_ms: int = 1000,
-        longest_ms: int = 60000,
-        refused_ms: int = 300000,
-        connect_ms: int = 20000,
-        answer_ms: int = 30000,
-        block_ms: int = 0,
-        backlog: "Backlog | None" = None,
-        subscriptions: int = 8,
-    ):
-        if not 0 < first_ms <= longest_ms < 1 << 29 or not 0 <= refused_ms < 1 << 29 or connect_ms <= 0:
-            raise ValueError("0 < first_ms <= longest_ms, and times below 2**29 ms")
-        if answer_ms < 0 or block_ms < 0 or subscriptions < 0:
-            raise ValueError("a time and a number are not negative")
-        self.client = client
-        self.dialers = tuple(dialers) or (client.dialer,)
-        self.first_ms = first_ms
-        self.longest_ms = longest_ms
-        self.refused_ms = refused_ms
-        self.connect_ms = connect_ms
-        self.answer_ms = answer_ms
-        self.block_ms = block_ms
-        self.backlog = backlog
-        self.state = OFF
-        #: Why the last attempt failed or the last connection ended, a code of ``headwater.errors``; 0 at first.
-        self.status = 0
-        #: The time of the last change of ``state``, and how long the pause is.
-        self.since = 0
-        self.pause_ms = 0
-        #: Rounds in vain and connections that did not last, in a row.
-        self.failures = 0
-        #: Connections that were accepted.
-        self.connections = 0
-        self.on_online: Callable[[bool], object] | None = None
-        self.on_offline: Callable[[int], object] | None = None
-        #: ``on_answer(topic_filter, code)``: the granted QoS, 0x80 or more for a refusal, 0 when it was taken back; or
-        #: a negative status when it could not be asked for.
-        self.on_answer: Callable[[Bytes, int], object] | None = None
-        self.on_delivered: Callable[[int], object] | None = None
-        self._answer = 0
-        self._ticks = client.dialer.ticks_ms
-        self._at = 0
-        self._tries = 0
-        self._refusals = 0
-        self._filters: list[Bytes] = [b""] * subscriptions
-        self._becomes = bytearray(subscriptions)
-        self._qos = bytearray(subscriptions)
-        self._ids = array("H", [0] * subscriptions)
-        # Whether there is something to ask for; how many answers are awaited, and since when.
-        self._wants = False
-        self._asked = 0
-        self._asked_at = 0
-        # When the oldest message under way was last another one.
-        self._progress_at = 0
-        self._head = 0
-        self._random = seed % 65536
-        for c in client.session.client_id:
-            self._random = (self._random * 31 + c) % 65536
-        self._random += 1
-        client.session.on_answer = self._answered
-        client.on_delivered = self._delivered
-
-    def below(self, n: int) -> int:
-        """A number from 0 to n - 1, by chance; n is at most 2**29."""
-        # Multiplying by a primitive root of a prime goes through all numbers below it, but 0 (Lehmer).
-        high = self._random * 75 % 65537
-        self._random = low = high * 75 % 65537
-        return ((high & 0x3FFF) << 15 | low & 0x7FFF) % n
-
-    # -- the connection ------------------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Begin with the first attempt, at the next ``poll``; harmless when it runs. After giving up: begin again."""
-        if self.state == OFF or self.state == GIVEN_UP:
-            self.status = self.failures = self._at = self._tries = self._refusals = 0
-            _pause(self, 0)
-
-    def poll(self) -> int:
-        """Do what is to be done now; call it a few times a second. Never blocks longer than a dialer's ``ready`` and
-        ``open`` do.
-
-        0, connected or not yet (``state``); or the status with which it has given up; E_OFFLINE when not started.
-        """
-        state = self.state
-        if state == ONLINE:
-            status = self.client.poll()
-            if self.state == ONLINE:
-                if status:
-                    _lost(self, status)
-                else:
-                    _tend(self)
-        elif state == CONNECTING:
-            status = self.client.poll()
-            if self.state == CONNECTING:
-                _connecting(self, status)
-        elif state == PAUSE:
-            if (self._ticks() - self.since) & TICKS_MASK >= self.pause_ms:
-                _attempt(self)
-        return 0 if OFF < self.state < GIVEN_UP else self.status or E_OFFLINE
-
-    def wait(self, ms: int) -> int:
-        """Poll for ``ms`` milliseconds, idle in between; as ``poll``."""
-        begin = self._ticks()
-        while True:
-            status = self.poll()
-            left = ms - ((self._ticks() - begin) & TICKS_MASK)
-            if status or left <= 0:
-                return status
-            self.client.dialer.wait(min(left, _TURN_MS))
-
-    def flush(self, timeout_ms: int) -> int:
-        """Wait until everything published is acknowledged, or sent at QoS 0, over as many connections as it takes.
-
-        0; E_TIMEOUT; E_STATE in a handler, before whose return no acknowledgement comes; or as ``poll``.
-        """
-        if self.client.session.feeding:
-            return E_STATE
-        begin = self._ticks()
-        while True:
-            status = self.poll()
-            if status or not self.waiting():
-                return status
-            if (self._ticks() - begin) & TICKS_MASK >= timeout_ms:
-                return E_TIMEOUT
-            self.client.dialer.wait(_TURN_MS)
-
-    def waiting(self) -> int:
-        """How many messages are unacknowledged or unsent; what is left of QoS 0 counts as one."""
-        session = self.client.session
-        n = session.outbox.count + (1 if session.tx_end or session.out_n else 0)
-        return n if self.backlog is None else n + self.backlog.count
-
-    def stop(self, timeout_ms: int = 0) -> int:
-        """``flush`` for up to ``timeout_ms``; then say DISCONNECT and close: what ``flush`` returned.
-
-        What is unacknowledged stays in the outbox, and goes out after the next ``start``.
-        """
-        status = self.flush(timeout_ms) if timeout_ms and OFF < self.state < GIVEN_UP else 0
-        self.state = OFF
-        self.status = 0
-        self.client.disconnect()
-        return status
-
-    # -- messages ------------------------------------------------------------------------------------------------------
+    client: "Client"
+    backlog: "Backlog | None"
 
     def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:
         """Publish, connected or not: as ``Client.publish``. At QoS 1 and 2 the outbox holds it; at QoS 0 without a
@@ -257,34 +45,7 @@ class Keeper:
         not block. With a backlog they do not come: the answer is 0, the message has no packet id yet, and
         may be dropped.
         """
-        if self.backlog is None or (self.state == ONLINE and not self.backlog.count):
-            self._answer = self.client.publish(topic, payload, qos, retain)
-            if self._answer not in _LATER:
-                return self._answer
-        return self._put_off(topic, payload, qos, retain)
-
-    def _put_off(self, topic: "Bytes", payload: "Bytes", qos: int, retain: bool) -> int:
-        if self.backlog is not None:
-            return self.backlog.put(self.client.session, topic, payload, qos, retain)
-        status = self._answer
-        if not self.block_ms or self.client.session.feeding:
-            return status
-        begin = self._ticks()
-        while True:
-            bad = self.poll()
-            status = self.client.publish(topic, payload, qos, retain)
-            if status not in _LATER:
-                return status
-            if bad or (self._ticks() - begin) & TICKS_MASK >= self.block_ms:
-                return status
-            self.client.dialer.wait(_TURN_MS)
-
-    def _delivered(self, packet_id: int) -> None:
-        self._progress_at = self.client.session.now
-        if self.on_delivered is not None:
-            self.on_delivered(packet_id)
-
-    # -- subscriptions -------------------------------------------------------------------------------------------------
+        return hand_in(self, topic, payload, qos, retain)
 
     def subscribe(self, topic_filter: "Bytes", qos: int = 0) -> int:
         """Subscribe now, or once connected, and again whenever the server has lost the session: 0. ``on_answer`` tells.
@@ -303,27 +64,15 @@ class Keeper:
         if n > 65535 or check_filter(topic_filter, 0, n):
             return E_FILTER
         topic_filter = bytes(topic_filter)
-        i = self._find(topic_filter)
-        if i < 0:
-            i = self._becomes.find(b"\x00")
-            if i < 0:
-                return E_WINDOW
-        self._filters[i] = topic_filter
-        self._qos[i] = qos
-        self._forget_answer(i)
-        self._becomes[i] = _WANTED
-        self._wants = True
+        n = self._want(self._find(topic_filter), topic_filter)
+        if n < 0:
+            return n
+        self._more[n] = qos
         return 0
 
     def unsubscribe(self, topic_filter: "Bytes") -> int:
         """Take a subscription back: 0, or E_UNKNOWN_ID for a filter that is not among ours."""
-        i = self._find(topic_filter)
-        if i < 0:
-            return E_UNKNOWN_ID
-        self._forget_answer(i)
-        self._becomes[i] = _UNWANTED
-        self._wants = True
-        return 0
+        return self._take_back(self._find(topic_filter))
 
     def _find(self, topic_filter: "Bytes") -> int:
         for i in range(len(self._filters)):
@@ -331,149 +80,7 @@ class Keeper:
                 return i
         return -1
 
-    def _forget_answer(self, i: int) -> None:
-        if self._becomes[i] in (_ASKED, _TAKEN_BACK):
-            self._asked -= 1
-
-    def _answered(self, packet_id: int, code: int) -> None:
-        for i in range(len(self._ids)):
-            becomes = self._becomes[i]
-            if self._ids[i] == packet_id and (becomes in (_ASKED, _TAKEN_BACK)):
-                self._asked -= 1
-                self._becomes[i] = _FREE if becomes == _TAKEN_BACK else _REFUSED if code & 0x80 else _GRANTED
-                if self.on_answer is not None:
-                    self.on_answer(self._filters[i], code)
-                return
-
-
-def _pause(k: Keeper, limit: int) -> None:
-    k.state = PAUSE
-    k.since = k._ticks()
-    k.pause_ms = k.below(limit + 1) if limit else 0
-
-
-def _back_off(k: Keeper) -> None:
-    limit = k.first_ms
-    for _ in range(k.failures):
-        if limit < k.longest_ms:
-            limit <<= 1
-    k.failures += 1
-    _pause(k, min(limit, k.longest_ms))
-
-
-def _attempt(k: Keeper) -> None:
-    client = k.client
-    client.dialer = k.dialers[k._at]
-    k.state = CONNECTING
-    k.since = k._ticks()
-    _connecting(k, client.begin_connect())
-
-
-def _connecting(k: Keeper, status: int) -> None:
-    """An attempt is under way, or over with ``status``."""
-    client = k.client
-    if status == 0:
-        if client.session.state == SESSION_ONLINE:
-            _online(k)
-            return
-        if (k._ticks() - k.since) & TICKS_MASK < k.connect_ms:
-            return
-        client.close()
-        status = client.status = E_TIMEOUT
-    k.status = status
-    if status == E_TOO_LARGE or blame(status) == CALLER:
-        # CONNECT cannot be built, and never will.
-        k.state = GIVEN_UP
-        return
-    n = len(k.dialers)
-    k._at = (k._at + 1) % n
-    k._tries += 1
-    if status == E_REFUSED and client.session.return_code not in PASSING:
-        k._refusals += 1
-    if k._tries < n:
-        _pause(k, 0)
-        return
-    refused = k._refusals == n
-    k._tries = k._refusals = 0
-    if not refused:
-        _back_off(k)
-    elif k.refused_ms:
-        _pause(k, k.refused_ms)
-    else:
-        k.state = GIVEN_UP
-
-
-def _online(k: Keeper) -> None:
-    session = k.client.session
-    k.state = ONLINE
-    k.since = k._asked_at = k._progress_at = k._ticks()
-    k._tries = k._refusals = k._asked = 0
-    k.connections += 1
-    again = _ONLINE_AGAIN[0 if session.session_present else 1]
-    for i in range(len(k._becomes)):
-        k._becomes[i] = again[k._becomes[i]]
-    k._wants = True
-    if k.on_online is not None:
-        k.on_online(session.session_present)
-
-
-def _lost(k: Keeper, status: int) -> None:
-    k.status = status
-    _back_off(k)
-    if k.on_offline is not None:
-        k.on_offline(status)
-
-
-def _tend(k: Keeper) -> None:
-    """What there is to do while the connection stands."""
-    client = k.client
-    if k.failures and (k._ticks() - k.since) & TICKS_MASK >= k.longest_ms:
-        k.failures = 0
-    if k._wants:
-        _ask(k)
-    if k.backlog is not None and k.backlog.count:
-        k.backlog.drain(client)
-    if k.answer_ms:
-        _watch(k, k._ticks())
-
-
-def _ask(k: Keeper) -> None:
-    """Send SUBSCRIBE and UNSUBSCRIBE for what is wanted and unwanted, as far as it goes now."""
-    for i in range(len(k._becomes)):
-        becomes = k._becomes[i]
-        if becomes in (_WANTED, _UNWANTED):
-            status = _request(k, i, becomes == _WANTED)
-            if status == E_AGAIN or k.state != ONLINE or k.client.session.state != SESSION_ONLINE:
-                return
-            if status < 0:
-                k._becomes[i] = _REFUSED if becomes == _WANTED else _FREE
-                if k.on_answer is not None:
-                    k.on_answer(k._filters[i], status)
-            else:
-                if not k._asked:
-                    k._asked_at = k._ticks()
-                k._asked += 1
-                k._ids[i] = status
-                k._becomes[i] = becomes + 1
-    k._wants = False
-
-
-def _request(k: Keeper, i: int, wanted: bool) -> int:
-    if wanted:
-        return k.client.subscribe(k._filters[i], k._qos[i])
-    return k.client.unsubscribe(k._filters[i])
-
-
-def _watch(k: Keeper, now: int) -> None:
-    """End a connection that lives and does not answer."""
-    client = k.client
-    session = client.session
-    if not session.in_flight or session.outbox.head != k._head:
-        k._head = session.outbox.head
-        k._progress_at = now
-    if not k._asked:
-        k._asked_at = now
-    if (now - k._progress_at) & TICKS_MASK >= k.answer_ms or (now - k._asked_at) & TICKS_MASK >= k.answer_ms:
-        client.close()
-        client.status = E_TIMEOUT
-        _lost(k, E_TIMEOUT)
+    def _request(self, i: int, becomes: int) -> int:
+        if becomes == WANTED:
+            return self.client.subscribe(self._filters[i], self._more[i])
+        return self.client.unsubscribe(self._filters[i])

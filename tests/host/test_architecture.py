@@ -59,6 +59,7 @@ CORE = [
     ["headwater.client"],
     ["headwater.client5"],
     ["headwater.backlog"],
+    ["headwater.keeping"],
     ["headwater.keeper", "headwater.compat.umqtt"],
     # FMQ stands beside MQTT: neither knows of the other.
     ["headwater.fmq.spec", "headwater.fmq.murmur3"],
@@ -69,6 +70,7 @@ CORE = [
     ["headwater.fmq.receive"],
     ["headwater.fmq.session"],
     ["headwater.fmq.client"],
+    ["headwater.fmq.keeper"],
     # So does the link.
     ["headwater.link.crc16", "headwater.link.cobs", "headwater.link.transitions", "headwater.link.ring"],
     ["headwater.link.frame"],

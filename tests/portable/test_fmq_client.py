@@ -268,3 +268,25 @@ def test_handlers_are_the_session_s() -> None:
     assert handlers == (None, None, None, None)
     client.on_message = print
     assert session.on_message is client.on_message is print
+
+
+def test_what_a_reset_means_for_what_was_received_at_qos_2() -> None:
+    """Before the hub has PUBREC, it comes again, with DUP and its id; after that the reset does no harm."""
+    for answered in (False, True):
+        on = online()
+        on.hub.publish(b"t", b"1", 2)
+        on.dialer.serve()
+        assert on.client.poll() == 0
+        assert len(on.at.got) == 1
+        if answered:
+            # PUBREC arrives; what the hub says to it does not.
+            receive(on.hub, on.line().up)  # type: ignore[arg-type]
+        client = Client(on.dialer, b"c", clean=False)
+        again: list[tuple[bytes, bool]] = []
+        client.on_message = lambda f, again=again: again.append((f.payload_bytes(), f.dup()))
+        assert client.connect() is True
+        for _ in range(10):
+            assert client.poll() == 0
+            on.dialer.serve()
+        assert again == ([] if answered else [(b"1", True)])
+        assert on.hub.quiet()

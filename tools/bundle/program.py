@@ -119,6 +119,9 @@ def _note(root: Path, node: ast.stmt, module: Module) -> None:
             inner = f"{node.module}.{alias.name}"
             found = (inner, "") if find(root, inner) else (str(node.module), alias.name)
             module.imported[alias.asname or alias.name] = found
+            if alias.asname == alias.name:
+                # Imported to be offered on.
+                module.public.append(alias.name)
     elif isinstance(node, ast.Import | ast.ImportFrom):
         if any(alias.name.split(".")[0] == PACKAGE for alias in node.names):
             raise refused(module, node, "import it with `from headwater... import`")

@@ -55,6 +55,8 @@ ANSWERED_2 = const(4)
 
 #: By QoS, the type of the answer.
 _ANSWERS = b"\x00\x0e\x05"
+# From here on a reason code says that it has failed; below, 0x11 is a subscription that the hub does not have.
+_FAILURES = const(0x80)
 # Instead of that: the message is nobody's.
 _NOBODYS = const(-1)
 # The frame is to be taken again later.
@@ -456,7 +458,7 @@ def _request_answered(s: "ClientSession", f: "Frame") -> int:
             asked.more[i] = asked.more[k]
         asked.rename(i, LIVE, f.buf, f.at[1], f.at[2])
     else:
-        if state == _UNSUBSCRIBE and f.code == 0:
+        if state == _UNSUBSCRIBE and f.code < _FAILURES:
             asked.state[asked.more[i]] = 0
         asked.state[i] = 0
     if s.on_answer is not None:

@@ -1,0 +1,183 @@
+"""Keeps an FMQ client connected: reconnects, subscribes and consumes again, publishes while there is no connection.
+
+    keeper = Keeper(Client(Tcp("hub.local", 7760), b"board-1", clean=False))
+    keeper.subscribe(b"board-1/commands")
+    keeper.consume(b"jobs", b"workers", window=4)
+    keeper.start()
+    while True:
+        keeper.publish(b"board-1/telemetry", sample(), 1)
+        keeper.wait(1000)
+
+How it tries again: ``headwater.keeping``, which has the same for MQTT. Nothing here allocates, but connecting and what
+is asked for.
+"""
+
+from array import array
+
+from headwater.errors import E_ARGUMENT, E_FILTER
+from headwater.fmq.encode import NO_TAGS
+from headwater.fmq.topics import check_filter
+from headwater.keeping import (
+    ASKED,
+    CONSUMING,
+    ENDED,
+    FREE,
+    GRANTED,
+    IDLE,
+    REFUSED,
+    UNWANTED,
+    WANTED,
+    BaseKeeper,
+    hand_in,
+)
+from headwater.keeping import CONNECTING as CONNECTING
+from headwater.keeping import GIVEN_UP as GIVEN_UP
+from headwater.keeping import OFF as OFF
+from headwater.keeping import ONLINE as ONLINE
+from headwater.keeping import PAUSE as PAUSE
+from headwater.wire import NOT_BYTES, is_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headwater.fmq.client import Client
+    from headwater.types import Bytes, Dialer
+
+_LISTS = (tuple, list)
+_NONE = (b"", (), b"", 0, False)
+
+
+class Keeper(BaseKeeper):
+    """``client`` is kept connected from ``start`` to ``stop``, by ``poll``: see ``headwater.keeping.BaseKeeper``.
+
+    A subscription is known by its filter and its group. ``on_answer(topic_filter, code)`` tells: 0 when it is granted,
+    or taken back; a reason code when the hub has refused it, or has ended its consuming, which begins again on the next
+    connection; a negative status when it could not be asked for.
+    There is no ``backlog`` for FMQ.
+    """
+
+    client: "Client"
+
+    def __init__(self, client: "Client", dialers: "Sequence[Dialer]" = (), **options: "object"):
+        if options.get("backlog") is not None:
+            raise ValueError("a backlog is MQTT's")
+        super().__init__(client, dialers, **options)  # type: ignore[arg-type]
+        self._publish = self._publish_tagged
+        self._tags: Bytes = NO_TAGS
+        # By place: group, tags, condition, window and whether to acknowledge; the subscription's number, 0 before it
+        # was granted, and that of its CONSUME. Where ``_more`` is 1, the subscription is to be taken back once it is
+        # granted: before, there is nothing to name it by.
+        self._asks: list[tuple[Bytes, Sequence[Bytes], Bytes, int, bool]] = [_NONE] * len(self._filters)
+        self._numbers = array("H", self._ids)
+        self._consumes = array("H", self._ids)
+
+    def publish(
+        self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False, tags: "Bytes" = NO_TAGS
+    ) -> int:
+        """Publish, connected or not: as ``Client.publish``. At QoS 1 and 2 the outbox holds it; at QoS 0 without a
+        connection, and before a hub has ever given this client a process number, the answer is E_OFFLINE.
+
+        With ``block_ms`` E_WINDOW, E_AGAIN and E_OFFLINE come only when that time is up, and in a handler, which must
+        not block.
+        """
+        self._tags = tags
+        return hand_in(self, topic, payload, qos, retain)
+
+    def _publish_tagged(self, topic: "Bytes", payload: "Bytes", qos: int, retain: bool) -> int:
+        return self.client.publish(topic, payload, qos, retain, self._tags)
+
+    def subscribe(self, topic_filter: "Bytes", tags: "Sequence[Bytes]" = (), condition: "Bytes" = b"") -> int:
+        """Get what is published, now or once connected, and again whenever the hub has lost the session: 0.
+
+        E_FILTER; E_ARGUMENT; E_WINDOW when ``subscriptions`` are there already. The same filter again changes the
+        others.
+        """
+        return self._ask_for(topic_filter, (b"", tags, condition, 0, False))
+
+    def consume(
+        self,
+        topic_filter: "Bytes",
+        group: "Bytes",
+        tags: "Sequence[Bytes]" = (),
+        condition: "Bytes" = b"",
+        window: int = 0,
+        need_ack: bool = True,
+    ) -> int:
+        """Be one of a group's consumers, on this connection and all that follow: as ``subscribe``.
+
+        ``window`` and ``need_ack`` are those of ``ClientSession.consume``. In a handler, ``topic_of`` says of which
+        subscription a message is.
+        """
+        if not is_bytes(group) or not group or is_bytes(window) or not 0 <= window <= self._most(need_ack):
+            return E_ARGUMENT
+        return self._ask_for(topic_filter, (bytes(group), tags, condition, window, need_ack))
+
+    def unsubscribe(self, topic_filter: "Bytes", group: "Bytes" = b"") -> int:
+        """Take a subscription back: 0, or E_UNKNOWN_ID for one that is not among ours."""
+        i = self._find(topic_filter, group)
+        if i >= 0 and (self._becomes[i] == WANTED or self._becomes[i] == ASKED):
+            self._more[i] = 1
+            return 0
+        return self._take_back(i)
+
+    def topic_of(self, source: int) -> "Bytes":
+        """The filter of the subscription whose number the session's ``source`` is; empty when it is none of ours."""
+        for i in range(len(self._numbers)):
+            if source and self._becomes[i] and self._numbers[i] == source:
+                return self._filters[i]
+        return b""
+
+    def _most(self, need_ack: bool) -> int:
+        return self.client.session.taken.places if need_ack else 1 << 29
+
+    def _ask_for(self, topic_filter: "Bytes", ask: "tuple[Bytes, Sequence[Bytes], Bytes, int, bool]") -> int:
+        if not is_bytes(ask[2]) or not (is_bytes(ask[1]) or isinstance(ask[1], _LISTS)):
+            return E_ARGUMENT
+        try:
+            if check_filter(topic_filter):
+                return E_FILTER
+        except NOT_BYTES:
+            return E_ARGUMENT
+        topic_filter = bytes(topic_filter)
+        i = self._want(self._find(topic_filter, ask[0]), topic_filter)
+        if i < 0:
+            return i
+        self._asks[i] = ask
+        self._more[i] = 0
+        return 0
+
+    def _find(self, topic_filter: "Bytes", group: "Bytes") -> int:
+        for i in range(len(self._filters)):
+            if self._becomes[i] and self._filters[i] == topic_filter and self._asks[i][0] == group:
+                return i
+        return -1
+
+    def _settled(self, i: int, code: int) -> int:
+        if code:
+            return FREE if self._more[i] else REFUSED
+        self._numbers[i] = self._ids[i]
+        if not self._more[i] and not self._asks[i][0]:
+            return GRANTED
+        self._wants = True
+        return UNWANTED if self._more[i] else IDLE
+
+    def _request(self, i: int, becomes: int) -> int:
+        group, tags, condition, window, need_ack = self._asks[i]
+        if becomes == UNWANTED:
+            return self.client.unsubscribe(self._numbers[i])
+        if becomes == WANTED:
+            return self.client.subscribe(self._filters[i], tags, condition, group)
+        n = self.client.consume(self._numbers[i], window, need_ack)
+        if n > 0:
+            self._consumes[i] = n
+        return n
+
+    def _answered(self, number: int, code: int) -> None:
+        for i in range(len(self._consumes)):
+            if self._consumes[i] == number and self._becomes[i] == CONSUMING:
+                self._becomes[i] = ENDED
+                if self.on_answer is not None:
+                    self.on_answer(self._filters[i], code)
+                return
+        super()._answered(number, code)
