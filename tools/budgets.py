@@ -15,12 +15,14 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tools import mpy, sizes, toolchain
 from tools.bundle.build import Options, build, write
 from tools.bundle.program import PACKAGE
+from tools.bundle.romfs import FOLDER as LIB
+from tools.bundle.romfs import image
 from tools.runtimes import RUNTIMES
 from tools.toolchain import ROOT
 
@@ -35,12 +37,16 @@ Figures = dict[str, int]
 
 @dataclass(frozen=True)
 class Part:
-    """``what`` is bundled, or, as ``modules``, imported as it is. ``connect`` makes and connects ``client``."""
+    """``what`` is bundled, or, as ``modules``, imported as it is. ``connect`` makes and connects ``client``.
+
+    As ``romfs`` the bundle is run in an image: what that takes, in memory here and in flash on a board, does not count.
+    """
 
     what: tuple[str, ...]
     connect: str = ""
     modules: bool = False
     options: Options = field(default_factory=Options)
+    romfs: bool = False
 
 
 _SIZES = "rx_size=512, tx_size=512, outbox_size=512"
@@ -77,7 +83,7 @@ _CLIENT_5 = ("headwater.client", "headwater.mqtt.session5")
 _ALL = (*_CLIENT_5, "headwater.mqtt.session31")
 _UPTIME = Options(only_used=True, texts=False)
 
-PARTS: Mapping[str, Part] = {
+PARTS: dict[str, Part] = {
     **{name: Part(entries, modules=True) for name, entries in sizes.COMPONENTS.items()},
     "client": Part(("headwater.client",), _CLIENT, modules=True),
     "client, kept": Part(("headwater.client", "headwater.keeper"), _KEEPER, modules=True),
@@ -93,7 +99,18 @@ PARTS: Mapping[str, Part] = {
     "bundle: the same at 5.0": Part((), _UPTIME5, options=_UPTIME),
     "bundle: the same at 3.1, 3.1.1 and 5.0": Part((), _UPTIME_ANY, options=_UPTIME),
 }
+PARTS |= {
+    f"ROMFS: {name.removeprefix('bundle: ')}": replace(part, romfs=True)
+    for name, part in PARTS.items()
+    if name.startswith("bundle: ")
+}
 
+_MOUNT = """
+import vfs
+with open({image!r}, "rb") as f:
+    rom = f.read()
+vfs.mount(vfs.VfsRom(rom), "/rom")
+"""
 _MEASURE = """
 import gc
 class Line:
@@ -146,6 +163,7 @@ def _measured(part: Part) -> Figures:
             # What connects is one of the programs.
             what.append(f"{folder}/connect.py")
             Path(what[-1]).write_text(part.connect + _CONNECTED)
+        made: dict[str, Path] = {}
         if part.modules:
             library = mpy.compiled(mpy.SDK)
             imported = sizes.in_import_order(sizes.imports(mpy.SDK), part.what)
@@ -158,10 +176,16 @@ def _measured(part: Part) -> Figures:
         found = {"mpy": sum(path.stat().st_size for path in files)}
         script = Path(folder) / "script" / "measure.py"
         script.parent.mkdir()
+        mount = ""
+        if part.romfs:
+            rom = Path(folder) / "bundle.romfs"
+            rom.write_bytes(image(made))
+            mount, library = _MOUNT.format(image=str(rom)), Path("/rom") / LIB
         connect = part.connect + _CONNECTED.replace("assert client.connected\n", "") if part.connect else ""
-        script.write_text(_MEASURE.format(modules=imported, connect=connect))
+        script.write_text(mount + _MEASURE.format(modules=imported, connect=connect))
         for runtime, bits in (("micropython", 64), ("wasm", 32)):
-            if toolchain.find(runtime) is None:
+            # MicroPython in WebAssembly knows no ROMFS.
+            if toolchain.find(runtime) is None or (part.romfs and runtime == "wasm"):
                 continue
             done = RUNTIMES[runtime](script, path=[library])
             if done.returncode:

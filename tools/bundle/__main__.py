@@ -4,6 +4,7 @@
     python -m tools.bundle headwater.client headwater.keeper headwater_board.tcp
     python -m tools.bundle --only-used main.py                  and nothing that it makes no use of
     python -m tools.bundle --bytes headwater.client             what the bytes are
+    python -m tools.bundle --romfs headwater.client             also an image, to be run from flash
 
 Programs go on importing as the documentation says (``from headwater.client import Client``), and public names, also
 those of parameters and attributes, stay as they are. Modules of ``headwater_board`` that a program imports go along.
@@ -22,6 +23,7 @@ from tools import mpy, sizes
 from tools.bundle.build import Options, ask, build, write
 from tools.bundle.contents import contents
 from tools.bundle.program import PACKAGE, BundleError
+from tools.bundle.romfs import image
 from tools.toolchain import ROOT
 
 
@@ -70,6 +72,9 @@ def main() -> int:
         help="default: out/bundle",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="also list what was dropped and merged")
+    parser.add_argument(
+        "--romfs", action="store_true", help="also write FOLDER/bundle.romfs, for mpremote romfs deploy"
+    )
     parser.add_argument("--bytes", action="store_true", help="also list what the bytes are, by function")
     add_options(parser)
     chosen = parser.parse_args()
@@ -78,10 +83,13 @@ def main() -> int:
         bundle = build(chosen.what, options)
         made = write(bundle, chosen.output, options)
         plain = _plain(chosen.what)
+        rom = image(made) if chosen.romfs else b""
         listing = _bytes(chosen.what, options, made[f"{PACKAGE}/__init__.mpy"]) if chosen.bytes else []
     except (BundleError, mpy.CompileError, OSError) as error:
         print(f"bundle: {error}", file=sys.stderr)
         return 1
+    if rom:
+        (chosen.output / "bundle.romfs").write_bytes(rom)
     if chosen.verbose:
         for title, names in (
             ("dropped", bundle.dropped),
@@ -95,6 +103,8 @@ def main() -> int:
     print(
         f"{sum(path.stat().st_size for path in made.values()):>8,}  together; as {plain[0]} modules {plain[1]:,}"
     )
+    if rom:
+        print(f"{len(rom):>8,}  bundle.romfs")
     return 0
 
 
