@@ -28,6 +28,6 @@ class Broadcast:
             for client, subscribed in self._index.match(message.topic):
                 if client in told or client.pusher is None:
                     continue
-                if subscribed.wanted(message):
+                if message.seq > subscribed.since and subscribed.wanted(message):
                     told.add(client)
                     client.pusher.put(message)

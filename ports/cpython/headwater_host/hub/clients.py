@@ -36,11 +36,12 @@ class Will(NamedTuple):
 
 
 class Subscribed(NamedTuple):
-    """A subscription; ``number`` is what its client calls it."""
+    """A subscription; ``number`` is what its client calls it. It is to what comes behind the change ``since``."""
 
     subscription: Subscription
     wanted: Wanted
     number: int
+    since: int = 0
 
 
 @dataclass(eq=False)

@@ -6,11 +6,13 @@ is under way is acknowledged, so that nobody else gets what somebody is still wo
 """
 
 import abc
+import logging
 from collections import OrderedDict
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
+from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.groups import assign
 from headwater_host.hub.storage import Delivery, Message
 from headwater_host.hub.topics import Subscriptions
@@ -23,6 +25,8 @@ _TURN = 256
 _AT_ONCE = 32
 
 _ENOUGH = 1 << 62
+
+_logger = logging.getLogger("headwater.hub")
 
 Key = tuple[str, int]
 
@@ -88,6 +92,8 @@ class Group:
         self._given: dict[Key, Member] = {}
         #: Those of all members.
         self.patterns: set[str] = set()
+        #: Whether there was no room for one of its topics.
+        self._crowded = False
 
     def join(self, member: Member) -> None:
         """Somebody is there."""
@@ -126,7 +132,8 @@ class Group:
             for topic in dict.fromkeys(names):
                 topics.setdefault(topic, []).append(member)
         for topic, members in topics.items():
-            self._store.attach(self.name, topic)
+            if not self._attach(topic):
+                continue
             for n in range(len(self._store.topics[topic].queues)):
                 queues[topic, n] = members
         self._given = assign(queues, self._given)
@@ -142,14 +149,24 @@ class Group:
         """Topics are new, or have grown: with one member there is nothing else to spread."""
         (member,) = self.members
         for topic in topics:
-            if topic not in self._store.topics:
+            if topic not in self._store.topics or not self._attach(topic):
                 continue
-            self._store.attach(self.name, topic)
             for n in range(len(self._store.topics[topic].queues)):
                 if (topic, n) not in self.lanes:
                     lane = self.lanes[topic, n] = Lane(self, topic, n)
                     lane.heir = self._given[topic, n] = member
                     self._settle(lane)
+
+    def _attach(self, topic: str) -> bool:
+        """Whether it consumes a topic, for which there may be no room: then its other topics, and others, go on."""
+        try:
+            self._store.attach(self.name, topic)
+        except RefusedError as error:
+            if not self._crowded:
+                _logger.warning("%r is not consumed by the group %r: %s", topic, self.name, error)
+            self._crowded = True
+            return False
+        return True
 
     def _settle(self, lane: Lane) -> None:
         """A lane on which nothing is open goes where it belongs."""
@@ -244,6 +261,19 @@ class Consuming:
         if found is None:
             found = self.groups[name] = Group(self, name)
         return found
+
+    def attach(self, group: str, pattern: str, *, from_now: bool = False) -> None:
+        """Have a group consume all topics of a filter, from their oldest messages or from now; or none of them: raises
+        RefusedError."""
+        store = self.broker.store
+        fresh = [topic for topic in store.names.match(pattern) if group not in store.topics[topic].groups]
+        try:
+            for topic in fresh:
+                store.attach(group, topic, from_now=from_now)
+        except RefusedError:
+            for topic in fresh:
+                store.detach(group, topic)
+            raise
 
     def spread(self, group: Group, topic: str | None = None) -> None:
         """Spread a group's lanes anew, at the end of this turn: once, however many come and go. ``topic``: because this

@@ -66,12 +66,12 @@ class Pusher(Member):
     def attach(self, pattern: str) -> None:
         """A subscription begins: what comes from now on is for it."""
         if self.group is not None:
-            for topic in self._broker.store.names.match(pattern):
-                self._broker.store.attach(self.group.name, topic, from_now=True)
+            self._broker.consuming.attach(self.group.name, pattern, from_now=True)
             self._broker.consuming.spread(self.group)
 
-    def begin(self, subscribed: Subscribed) -> None:
-        """The client knows of its subscription: retained messages come first."""
+    def begin(self, subscribed: Subscribed, through: int) -> None:
+        """The client knows of its subscription: retained messages come first, of those up to the change ``through``,
+        behind which it gets all."""
         subscription = subscribed.subscription
         if self._client.subscriptions.get(subscription.serial) is not subscribed:
             return
@@ -79,7 +79,7 @@ class Pusher(Member):
         store = self._broker.store
         for topic in store.names.match(subscription.topic) if store.retained else ():
             message = store.retained.get(topic)
-            if message is not None and message.seq <= store.durable and subscribed.wanted(message):
+            if message is not None and message.seq <= through and subscribed.wanted(message):
                 self.put(message, retain=True)
 
     def restore(self, subscribed: Subscribed) -> None:

@@ -29,24 +29,25 @@ def on_subscribe(broker: "Broker", connection: "Connection", f: Frame, ident: by
     serial = _serial(broker, client, wish)
     have_topic(broker, wish.topic)
     subscription = replace(wish, serial=serial)
-    subscribed = Subscribed(subscription, wanted, client.number(serial))
+    begins = broker.store.seq
+    known = client.subscriptions.get(serial)
+    subscribed = Subscribed(subscription, wanted, client.number(serial), known.since if known else begins)
+    if wish.group:
+        broker.consuming.attach(wish.group, wish.topic)
+    else:
+        pusher_of(broker, client).attach(wish.topic)
     broker.calls.serve(client, subscribed)
     if client.kept:
         broker.store.sessions.subscribe(client.name, subscription)
     for consumer in client.consumers.values():
         if consumer.subscribed.number == subscribed.number:
             consumer.subscribed = subscribed
-    if wish.group:
-        for topic in broker.store.names.match(wish.topic):
-            broker.store.attach(wish.group, topic)
     client.subscriptions[serial] = subscribed
-    if not wish.group:
-        pusher_of(broker, client).attach(wish.topic)
 
     def answer() -> None:
         connection.send(frames.subscribed(ident, subscribed.number))
         if not wish.group and connection.client is client and client.pusher is not None:
-            client.pusher.begin(subscribed)
+            client.pusher.begin(subscribed, begins)
 
     broker.store.after(answer)
 
@@ -80,7 +81,7 @@ def on_unsubscribe(broker: "Broker", connection: "Connection", f: Frame, ident: 
         broker.store.sessions.unsubscribe(client.name, subscription.serial)
     consumers.end_consumers(client, subscribed.number, 0)
     broker.calls.leave(client, subscribed)
-    if client.pusher is not None:
+    if client.pusher is not None and not subscription.group:
         client.pusher.end(subscribed)
     broker.store.after(partial(connection.send, frames.ack(ident)))
 
