@@ -7,6 +7,7 @@ import pytest
 
 from headwater_host.gateway.config import (
     BrokerConfig,
+    FmqConfig,
     GatewayConfig,
     SerialConfig,
     check,
@@ -54,6 +55,12 @@ timeout = 2.5
 config = "hub.toml"
 storage = "/var/lib/headwater/hub.db"
 port = 7000
+
+[[fmq]]
+host = "hub.local"
+topics = ["plant/#", "alarms"]
+group = "landing"
+window = 50
 """
 HUB = "auto_register = false\n[storage]\npath = 'not this'\n"
 
@@ -75,6 +82,7 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Path("/run/headwater/stats.json"),
         5.0,
         HubConfig(Path("/var/lib/headwater/hub.db"), auto_register=False, listeners=(Listener(port=7000),)),
+        (FmqConfig("hub.local", 7760, ("plant/#", "alarms"), "landing", window=50),),
     )
 
 
@@ -110,7 +118,7 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ('protocol = "fmq"', 'protocol = "amqp"', 11, "'protocol' in [[serial]] is \"mqtt\" or \"fmq\", not 'amqp'"),
         ('protocol = "fmq"', "protocol = 5", 11, "is \"mqtt\" or \"fmq\", not 5"),
         ("[hub]", "[hubs]", 11, "a board that speaks FMQ needs a hub: [hub]"),
-        ("[hub]", "[hubs]", 27, "there is no key 'hubs'; there are capture, stats, stats_seconds, serial, broker, hub"),
+        ("[hub]", "[hubs]", 27, "there is no key 'hubs'; there are capture, stats, stats_seconds, serial,"),
         ("[hub]", "[[hub]]", 27, "'hub' is a table: [hub]"),
         ("port = 7000", "port = 0", 30, "'port' in [hub] is a whole number from 1 to 65535, not 0"),
         ("port = 7000", "host = '::'", 30, "there is no key 'host' in [hub]; there are config, storage, port"),
@@ -119,6 +127,15 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ('"hub.toml"', '"large.toml"', 28, "'frame' in [clients] of the hub is at most 66912256 here"),
         ('"hub.toml"', '"listens.toml"', 30, "a port is of no use: the hub's file says where to listen"),
         ("/var/lib/headwater/hub.db", r"\u0000", 29, "'storage' in [hub] is a file, not"),
+        ('"alarms"', '"alarms+"', 34, "'topics' in [[fmq]]: 'alarms+' is not a topic filter"),
+        ('"alarms"', '"plant/#"', 34, "'topics' in [[fmq]]: the topic 'plant/#' is named twice"),
+        ('"plant/#", "alarms"', "", 34, "'topics' in [[fmq]] is a list of topic filters, not []"),
+        ("window = 50", "window = 0", 36, "'window' in [[fmq]] is a whole number from 1 to 1000, not 0"),
+        ("window = 50", "websocket = '/mqtt'", 36, "there is no key 'websocket' in [[fmq]]"),
+        ("window = 50", "insecure = true", 36, "'insecure' in [[fmq]] needs 'tls'"),
+        ("window = 50", 'tls = false\ncafile = "x"', 37, "'cafile' in [[fmq]] needs TLS, and 'tls' is false"),
+        ("window = 50", 'cafile = "none.pem"', 36, "cannot use the CA in none.pem: No such file"),
+        ('host = "hub.local"\n', "", 32, "'host' in [[fmq]] is missing"),
     ],
 )  # fmt: skip
 def test_an_error_says_what_and_where(
@@ -152,7 +169,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     said = str(caught.value).splitlines()
     assert [line.partition(": ")[0].rpartition(" ")[2] for line in said] == ["1", "2", "3", "4", "5"]
     assert said[0].endswith(
-        "there is no key 'captrue'; there are capture, stats, stats_seconds, serial, broker, hub"
+        "there is no key 'captrue'; there are capture, stats, stats_seconds, serial, broker, fmq, hub"
     )
 
 
@@ -250,6 +267,10 @@ def test_it_is_looked_at_as_a_whole() -> None:
     with pytest.raises(ConfigError, match="the board on x speaks FMQ: that needs a hub"):
         check(GatewayConfig(log, (SerialConfig("x", protocol="fmq"),)))
     check(GatewayConfig(log, (SerialConfig("x", protocol="fmq"),), hub=HubConfig()))
+    hubs = check(GatewayConfig(log, hubs=(FmqConfig("h", topics=("a",)), FmqConfig("i", topics=("a",))))).hubs
+    # Of one log all are one group, and each connection has a name of its own.
+    assert hubs[0].group == hubs[1].group != ""
+    assert len({hub.client_id for hub in hubs}) == 2
     checked = check(GatewayConfig(log, brokers=(BrokerConfig("h", topics=(("a", 1),)),) * 2))
     assert len({broker.client_id for broker in checked.brokers}) == 2
 
@@ -367,6 +388,7 @@ def test_the_file_of_the_documentation(tmp_path: Path) -> None:
     assert config.serials[1].protocol == "fmq"
     assert config.hub is not None
     assert config.hub.storage == Path("/var/lib/headwater/hub.db")
+    assert config.hubs[0].topics == ("plant/#",)
 
 
 def test_the_command_line_comes_on_top_of_the_hub(tmp_path: Path) -> None:

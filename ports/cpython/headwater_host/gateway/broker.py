@@ -13,6 +13,7 @@ from headwater_host.gateway.landing import Acknowledgements, Landing
 from headwater_host.gateway.source import Source
 
 if TYPE_CHECKING:
+    from headwater.fmq.decode import Frame
     from headwater.mqtt.decode import Packet
 
 # For ever, whatever the broker says: who runs it may be mending it.
@@ -53,7 +54,7 @@ class BrokerSource(Source):
         self._client.on_connection = self._on_connection
         session = self._client.session
         session.on_message = self._on_message
-        session.sink = _Skip(self)
+        session.sink = Skip(self)
         self._acknowledgements = Acknowledgements(landing, session, self._push, self._flush)
         self._stopping = False
         self._open = asyncio.Event()
@@ -115,13 +116,14 @@ class BrokerSource(Source):
         self._on_gate(False)
 
 
-class _Skip:
+class Skip:
     """Where messages go that no record of the log can hold: acknowledged, counted and said."""
 
-    def __init__(self, source: BrokerSource):
+    def __init__(self, source: Source):
         self._source = source
 
-    def open(self, packet: "Packet", size: int) -> bool:
+    def open(self, packet: "Packet | Frame", size: int) -> bool:
+        """As of ``headwater.types.Sink``: no."""
         source = self._source
         source.skipped += 1
         topic = packet.topic_text() or "a topic of its own size"

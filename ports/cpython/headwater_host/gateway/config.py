@@ -6,7 +6,7 @@ import re
 import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from headwater_host import settings
 from headwater_host.capture.format import MAX_FRAME
@@ -20,8 +20,8 @@ from headwater_host.topics import filter_bytes
 DEFAULT_BAUD = 115200
 DEFAULT_QOS = 1
 MQTT, FMQ = "mqtt", "fmq"
-# Of a frame of FMQ, what may stand around its body: its id and the body's length.
-_AROUND = 64 << 10
+#: The longest body of a frame of FMQ that a record of the log can hold, with what may stand around it.
+LARGEST_BODY = MAX_FRAME - (64 << 10)
 # From here on a number behind the last colon of a port is a speed; device paths have smaller ones.
 _SLOWEST = 300
 
@@ -58,6 +58,28 @@ class BrokerConfig:
 
 
 @dataclass(frozen=True)
+class FmqConfig:
+    """Another hub, and what to consume from it, for ``group``. Without ``port`` it is the usual one."""
+
+    host: str
+    port: int | None = None
+    topics: tuple[str, ...] = ()
+    group: str = ""
+    client_id: str = ""
+    username: str | None = field(default=None, repr=False)
+    password: bytes | None = field(default=None, repr=False)
+    keepalive: int = 60
+    timeout: float = 10.0
+    window: int = 1000
+    tls: Tls | None = None
+
+    @property
+    def route(self) -> Route:
+        """The way there. Raises MqttArgumentError."""
+        return Route(self.host, self.port or hub_config.DEFAULT_PORTS[self.tls is not None], self.tls)
+
+
+@dataclass(frozen=True)
 class GatewayConfig:
     """All of it."""
 
@@ -66,8 +88,9 @@ class GatewayConfig:
     brokers: tuple[BrokerConfig, ...] = ()
     stats: Path | None = None
     stats_seconds: float = 60.0
-    #: The hub that runs in the gateway.
+    #: The hub that runs in the gateway, and others.
     hub: HubConfig | None = None
+    hubs: tuple[FmqConfig, ...] = ()
 
 
 def parse_topic(text: str) -> tuple[str, int]:
@@ -116,7 +139,7 @@ def default_client_id(capture: Path) -> str:
 
 def check(config: GatewayConfig) -> GatewayConfig:
     """Look at it as a whole, and fill in what follows from other things. Raises ConfigError."""
-    if not config.serials and not config.brokers and config.hub is None:
+    if not config.serials and not config.brokers and not config.hubs and config.hub is None:
         raise ConfigError("there is nothing to land: name a serial port, a broker or a hub")
     if config.stats is not None and not config.stats.name:
         raise ConfigError(f"statistics go to a file, and {config.stats} is none")
@@ -137,7 +160,14 @@ def check(config: GatewayConfig) -> GatewayConfig:
                 raise ConfigError(f"the topic {name!r} is named twice")
         made = default_client_id(config.capture) + (f"-{number}" if number else "")
         brokers.append(replace(broker, client_id=broker.client_id or made))
-    return replace(config, brokers=tuple(brokers))
+    made = default_client_id(config.capture) + "-fmq"
+    hubs = [
+        replace(
+            hub, client_id=hub.client_id or (f"{made}-{number}" if number else made), group=hub.group or made
+        )
+        for number, hub in enumerate(config.hubs)
+    ]
+    return replace(config, brokers=tuple(brokers), hubs=tuple(hubs))
 
 
 # ---- the file --------------------------------------------------------------------------------------------------------
@@ -147,6 +177,21 @@ def _topics(value: object) -> tuple[tuple[str, int], ...]:
     if not isinstance(value, list) or not value:
         raise ValueError
     return tuple(parse_topic(settings.text(item)) for item in value)
+
+
+def _filters(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise ValueError
+    names = tuple(settings.text(item) for item in value)
+    try:
+        for name in names:
+            filter_bytes(name)
+    except MqttArgumentError as error:
+        raise ConfigError(str(error)) from error
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"the topic {name!r} is named twice")
+    return names
 
 
 def read_password(path: Path) -> bytes:
@@ -178,12 +223,10 @@ _SERIAL = {
     "protocol": Key('"mqtt" or "fmq"', _protocol),
     "baud": Key(f"a whole number, at least {_SLOWEST}", settings.whole(_SLOWEST, 20_000_000)),
 }
-_BROKER = {
+#: What a broker and another hub have in common.
+_SERVER = {
     "host": Key("a host name or address", settings.text, required=True),
     "port": Key("a whole number from 1 to 65535", settings.whole(1, 65535)),
-    "topics": Key(
-        'a list of topic filters, each with ":0", ":1" or ":2" behind it or not', _topics, required=True
-    ),
     "client_id": Key("a text", settings.text),
     "username": Key("a text", settings.text, secret=True),
     "password_file": Key(
@@ -193,44 +236,55 @@ _BROKER = {
     ),
     "keepalive": Key("a whole number of seconds from 0 to 65535", settings.whole(0, 65535)),
     "timeout": Key("a number of seconds above 0", settings.seconds),
-    "websocket": Key('a path, such as "/mqtt"', settings.text),
     "tls": Key("true or false", settings.truth),
-    "cafile": Key("a file with the authorities that vouch for the broker", settings.path),
+    "cafile": Key("a file with the authorities that vouch for the server", settings.path),
     "cert": Key("a file with the gateway's certificate", settings.path),
     "key": Key("a file with its key", settings.path),
     "server_name": Key("a host name or address", settings.text),
     "insecure": Key("true or false", settings.truth),
+}
+_BROKER = _SERVER | {
+    "topics": Key(
+        'a list of topic filters, each with ":0", ":1" or ":2" behind it or not', _topics, required=True
+    ),
+    "websocket": Key('a path, such as "/mqtt"', settings.text),
+}
+_FMQ = _SERVER | {
+    "topics": Key("a list of topic filters", _filters, required=True),
+    "group": Key("a text", settings.text),
+    "window": Key("a whole number from 1 to 1000", settings.whole(1, 1000)),
 }
 _HUB = {
     "config": Key("a hub's file", lambda v: hub_config.load(settings.path(v))),
     "storage": Key("a file", settings.path),
     "port": Key("a whole number from 1 to 65535", settings.whole(1, 65535)),
 }
-_TABLES = {"serial": _SERIAL, "broker": _BROKER}
+_TABLES = {"serial": _SERIAL, "broker": _BROKER, "fmq": _FMQ}
 #: Keys that ask for TLS: the fields of ``Tls`` that they are.
 _TLS = {"cafile": "ca", "cert": "cert", "key": "key", "server_name": "server_name"}
 
 
-def _broker(file: SettingsFile, index: int, values: dict[str, Any]) -> BrokerConfig:
+Server = TypeVar("Server", BrokerConfig, FmqConfig)
+
+
+def _server(file: SettingsFile, table: str, index: int, values: dict[str, Any], kind: type[Server]) -> Server:
     wanted = values.pop("tls", None)
     insecure = values.pop("insecure", False)
     password = values.pop("password_file", None)
     given = [key for key in _TLS if key in values]
     fields = {_TLS[key]: values.pop(key) for key in given}
     if wanted is False and given:
-        raise file.fail(
-            f"{given[0]!r} in [[broker]] needs TLS, and 'tls' is false", "broker", index, given[0]
-        )
+        raise file.fail(f"{given[0]!r} in [[{table}]] needs TLS, and 'tls' is false", table, index, given[0])
     tls = Tls(**fields, check_hostname=not insecure) if wanted or given else None
     if insecure and tls is None:
-        raise file.fail("'insecure' in [[broker]] needs 'tls'", "broker", index, "insecure")
-    broker = BrokerConfig(**values, password=password, tls=tls)
+        raise file.fail(f"'insecure' in [[{table}]] needs 'tls'", table, index, "insecure")
+    server = kind(**values, password=password, tls=tls)
     try:
         # Files that cannot be used are found now, and not when a connection is wanted.
-        port = broker.route.port
+        port = server.route.port
     except MqttArgumentError as error:
-        raise file.fail(str(error), "broker", index, next(iter(given), "websocket")) from None
-    return replace(broker, port=port)
+        raise file.fail(str(error), table, index, next(iter(given), "websocket")) from None
+    return replace(server, port=port)
 
 
 def _hub(file: SettingsFile, given: dict[str, Any]) -> HubConfig | None:
@@ -239,9 +293,9 @@ def _hub(file: SettingsFile, given: dict[str, Any]) -> HubConfig | None:
     values = file.table("hub", _HUB) | given
     config: HubConfig = values.get("config", HubConfig())
     config = replace(config, storage=values.get("storage", config.storage))
-    if config.clients.frame > MAX_FRAME - _AROUND:
+    if config.clients.frame > LARGEST_BODY:
         file.mistake(
-            f"'frame' in [clients] of the hub is at most {MAX_FRAME - _AROUND} here: more is no record of the log",
+            f"'frame' in [clients] of the hub is at most {LARGEST_BODY} here: more is no record of the log",
             "hub",
             key="config",
         )
@@ -257,7 +311,7 @@ def load(path: Path, capture: Path | None = None, hub: dict[str, Any] | None = N
     ConfigError. Not yet looked at as a whole."""
     file = SettingsFile.read(path)
     top = file.top(_TOP, [*_TABLES, "hub"])
-    serials, brokers = (file.tables(name, keys) for name, keys in _TABLES.items())
+    serials, brokers, hubs = (file.tables(name, keys) for name, keys in _TABLES.items())
     found = _hub(file, hub or {})
     for index, serial in enumerate(serials):
         if serial.get("protocol") == FMQ and found is None:
@@ -269,8 +323,9 @@ def load(path: Path, capture: Path | None = None, hub: dict[str, Any] | None = N
     return GatewayConfig(
         where,
         tuple(SerialConfig(**serial) for serial in serials),
-        tuple(_broker(file, index, broker) for index, broker in enumerate(brokers)),
+        tuple(_server(file, "broker", *one, BrokerConfig) for one in enumerate(brokers)),
         top.get("stats"),
         top.get("stats_seconds", 60.0),
         found,
+        tuple(_server(file, "fmq", *one, FmqConfig) for one in enumerate(hubs)),
     )

@@ -10,9 +10,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from headwater import errors
-from headwater.mqtt.endpoint import Endpoint
 from headwater_host.capture import RECEIVED, CaptureWriteError
 from headwater_host.capture.asyncio_writer import AsyncCapture, CaptureFullError
 
@@ -152,6 +152,19 @@ class Landing:
             _logger.info("the capture log can be written again")
 
 
+class Acknowledging(Protocol):
+    """A session that answers messages when it is told to."""
+
+    @property
+    def epoch(self) -> int:
+        """Which connection it is."""
+        ...
+
+    def acknowledge(self, packet_id: int, qos: int, epoch: int, /) -> int:
+        """Answer a message: 0 or a code of ``headwater.errors``; E_AGAIN when there is no room for now."""
+        ...
+
+
 class Acknowledgements:
     """Messages of one session that are acknowledged when they are on disk, in the order in which they came.
 
@@ -161,7 +174,7 @@ class Acknowledgements:
     def __init__(
         self,
         landing: Landing,
-        session: Endpoint,
+        session: Acknowledging,
         push: Callable[[], object],
         flush: Callable[[], object],
     ):

@@ -18,6 +18,7 @@ from headwater_host.gateway.board_fmq import FmqBoard
 from headwater_host.gateway.broker import BrokerSource
 from headwater_host.gateway.config import FMQ, GatewayConfig
 from headwater_host.gateway.hub import HubSource
+from headwater_host.gateway.hub_client import HubClient
 from headwater_host.gateway.landing import Landing
 from headwater_host.gateway.line import Line
 from headwater_host.hub.errors import StorageError
@@ -39,7 +40,7 @@ class Gateway:
         self._stop = asyncio.Event()
         self._failure: Exception | None = None
         self._started = time.time_ns()
-        self._sources: list[Line | BrokerSource] = []
+        self._sources: list[Line | BrokerSource | HubClient] = []
         self._hub: HubSource | None = None
         self._landing: Landing | None = None
         self._line_at = 0.0
@@ -83,6 +84,7 @@ class Gateway:
             else:
                 self._sources.append(Board(landing, serial))
         self._sources += [BrokerSource(landing, broker) for broker in self._config.brokers]
+        self._sources += [HubClient(landing, hub) for hub in self._config.hubs]
         tasks = [asyncio.create_task(source.run(), name=source.peer) for source in self._sources]
         for task in tasks:
             task.add_done_callback(self._source_ended)
@@ -102,7 +104,7 @@ class Gateway:
             raise CommandError(f"the hub cannot start: {error}") from error
         self._hub = hub
 
-    def _all(self) -> "list[Line | BrokerSource | HubSource]":
+    def _all(self) -> "list[Line | BrokerSource | HubClient | HubSource]":
         return [*self._sources, *([self._hub] if self._hub is not None else [])]
 
     def _failed(self, error: CaptureWriteError) -> None:

@@ -1,0 +1,200 @@
+"""Another hub as a source: a consumer group of its own, whose messages are acknowledged when on disk, for ever."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headwater.errors import E_AGAIN, E_UNKNOWN_ID
+from headwater.fmq.spec import CONSUMERESP, NONE
+from headwater_host.connection import HOLD_GATE
+from headwater_host.fmq.client import Client, MqttError, Reconnect, Subscription
+from headwater_host.fmq.session import RECEIVE_WINDOW
+from headwater_host.fmq.values import encode
+from headwater_host.gateway.broker import Skip
+from headwater_host.gateway.config import LARGEST_BODY, FmqConfig
+from headwater_host.gateway.landing import FMQ, Acknowledgements, Landing
+from headwater_host.gateway.source import Source
+from headwater_host.hub import frames
+
+if TYPE_CHECKING:
+    from headwater.fmq.decode import Frame
+
+# For ever, whatever the hub says: who runs it may be mending it.
+_RECONNECT = Reconnect(first=0.5, longest=30, refused=30, at_start=True)
+# Until consuming is begun again, after the hub has ended or refused it; how often the log is looked at.
+_AGAIN_S = 5.0
+_LOOK_S = 1.0
+
+
+class HubClient(Source):
+    """Consumes the topics of ``config``, and reconnects for ever.
+
+    The hub hands a message out again when that was not acknowledged in time, and to nobody any more when that was so
+    too often. So while the log cannot be written, nothing is consumed: what was open goes back to the group.
+    """
+
+    def __init__(self, landing: Landing, config: FmqConfig):
+        route = config.route
+        super().__init__(landing, f"fmq:{route}")
+        self._config = config
+        # The client's own words would come twice.
+        quiet = logging.getLogger("headwater.gateway.client")
+        quiet.propagate = False
+        quiet.addHandler(logging.NullHandler())
+        self._client = Client(
+            config.host,
+            config.port,
+            tls=config.tls,
+            client_id=config.client_id,
+            user=config.username,
+            password=config.password,
+            keep_alive=config.keepalive,
+            timeout=config.timeout,
+            max_queued_incoming_messages=None,
+            max_queued_outgoing_messages=1,
+            max_packet_size=LARGEST_BODY,
+            reconnect=_RECONNECT,
+            logger=quiet,
+        )
+        self._client.before_attempts = self._before_attempts
+        self._client.on_connection = self._on_connection
+        session = self._client.session
+        session.on_message = self._on_message
+        session.sink = Skip(self)
+        self._acknowledgements = Acknowledgements(landing, self, self._push, self._flush)
+        self._subscriptions: list[Subscription] = []
+        # What was taken and is not acknowledged: subscription and message id, by receipt.
+        self._open: dict[int, tuple[int, bytes]] = {}
+        self._stopping = False
+        self._gate = asyncio.Event()
+        self._gate.set()
+        landing.on_gate(self._on_gate)
+
+    # -- messages --------------------------------------------------------------------------------------------------
+
+    def _on_message(self, f: "Frame") -> None:
+        session = self._client.session
+        receipt = session.receipt
+        if f.head >> 4 != CONSUMERESP or not receipt:
+            return
+        key = session.source, bytes(f.buf[f.id_at : f.id_end])
+        if key in self._open.values():
+            # The hub has waited long enough, but the log will have it.
+            session.forget(receipt)
+            return
+        self._open[receipt] = key
+        frame = self._frame(f)
+        self.count(0, len(frame))
+        number = self.landing.take(self.connection, self.peer, frame, 0, FMQ)
+        self._acknowledgements.add(number, receipt, 1)
+
+    def _frame(self, f: "Frame") -> bytes:
+        """The frame with its topic in it, which the hub leaves out where the subscription has named it."""
+        at = f.at[1]
+        if f.buf[at] != NONE:
+            return bytes(memoryview(f.buf)[f.id_at - 1 : f.end])
+        source = self._client.session.source
+        topic = next((one.topic for one in self._subscriptions if one.number == source), None)
+        view = memoryview(f.buf)
+        body = b"".join((view[f.at[0] : at], encode(topic), view[f.tags_at : f.end]))
+        return frames.framed(f.head, bytes(view[f.id_at : f.id_end]), body)
+
+    @property
+    def epoch(self) -> int:
+        """Which connection it is."""
+        return self._client.session.epoch
+
+    def acknowledge(self, receipt: int, qos: int, epoch: int) -> int:
+        """A message is on disk: 0 when the hub is told; E_AGAIN: when there is room."""
+        session = self._client.session
+        status = session.acknowledge(receipt) if epoch == session.epoch else E_UNKNOWN_ID
+        if status != E_AGAIN and epoch == session.epoch:
+            self._open.pop(receipt, None)
+        return status
+
+    def _push(self) -> None:
+        if self._client.connection is not None:
+            self._client.connection.push()
+
+    def _flush(self) -> None:
+        if self._client.connection is not None:
+            self._client.connection.flush()
+
+    # -- the connection --------------------------------------------------------------------------------------------
+
+    def _on_gate(self, is_open: bool) -> None:
+        connection = self._client.connection
+        change: Callable[[int], object] | None
+        if is_open and not self._stopping:
+            self._gate.set()
+            change = connection.release if connection is not None else None
+        else:
+            self._gate.clear()
+            change = connection.hold if connection is not None else None
+        if change is not None:
+            change(HOLD_GATE)
+
+    async def _before_attempts(self) -> None:
+        # What cannot be written is not asked for.
+        await self._gate.wait()
+        self.began()
+        self._open.clear()
+
+    def _on_connection(self, error: MqttError | None) -> None:
+        if error is not None:
+            self.say("disconnected", str(error), logging.WARNING)
+            return
+        self.say("connected", "connected")
+        if not self._gate.is_set():
+            self._on_gate(False)
+
+    async def run(self) -> None:
+        """Until cancelled: it then says goodbye."""
+        async with self._client:
+            while True:
+                try:
+                    await self._consume()
+                    await self._until_the_log_fails()
+                except MqttError as error:
+                    self.say("refused", str(error), logging.WARNING)
+                    await asyncio.sleep(_AGAIN_S)
+                await self._give_back()
+                if self.landing.error is not None:
+                    self.say("waiting", "nothing is consumed until the log can be written", logging.WARNING)
+                while self.landing.error is not None or not self._gate.is_set():
+                    await asyncio.sleep(_LOOK_S)
+
+    async def _consume(self) -> None:
+        client, topics = self._client, self._config.topics
+        window = min(self._config.window, RECEIVE_WINDOW // 2 // len(topics))
+        for topic in topics:
+            subscription = await client.subscribe(topic, group=self._config.group)
+            self._subscriptions.append(subscription)
+            await client.consume(subscription, window=window, need_ack=True)
+        self.say("consuming", f"consuming {', '.join(topics)} for the group {self._config.group}")
+
+    async def _until_the_log_fails(self) -> None:
+        """Raises FmqConsumerError when the hub ends a consumer."""
+        ended = asyncio.ensure_future(self._client.messages.__anext__())
+        try:
+            while self.landing.error is None:
+                await asyncio.wait({ended}, timeout=_LOOK_S)
+                if ended.done():
+                    ended.result()
+        finally:
+            ended.cancel()
+
+    async def _give_back(self) -> None:
+        """End the consumers: what is open goes to the group again, and nobody has failed."""
+        subscriptions, self._subscriptions = self._subscriptions, []
+        for subscription in subscriptions:
+            with contextlib.suppress(MqttError):
+                await self._client.unsubscribe(subscription)
+        self._open.clear()
+
+    def stop_reading(self) -> None:
+        """Take nothing more, whatever the gate says."""
+        self._stopping = True
+        self._on_gate(False)

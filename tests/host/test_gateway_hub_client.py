@@ -1,0 +1,256 @@
+"""The gateway as a consumer of another hub: what it lands is acknowledged when it is on disk."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater_host.capture import CaptureReader, CaptureWriteError
+from headwater_host.capture.asyncio_writer import AsyncCapture
+from headwater_host.capture.packets import decoded
+from headwater_host.gateway import hub_client
+from headwater_host.gateway.config import FmqConfig
+from headwater_host.gateway.hub_client import HubClient
+from headwater_host.gateway.landing import Landing
+from headwater_host.hub.config import Listener
+from headwater_host.hub.service import Hub
+from headwater_host.hub.storage import Limits, backlog
+from headwater_host.hub.users import hashed
+from tests.host.command import running
+from tests.host.hub_client import Peer, config, hub_of, until
+
+GROUP = "landing"
+
+
+def landed(directory: Path) -> list[tuple[str, bytes]]:
+    """Topics and payloads of the log's messages."""
+    found = []
+    for record in CaptureReader(directory / "log").records():
+        assert (record.direction, record.protocol, record.version) == (0, 2, 0)
+        said = decoded(record)
+        assert said is not None
+        assert said["type"] == "CONSUMERESP"
+        found.append((said["topic"], bytes.fromhex(said["payload"])))
+    return found
+
+
+def left(hub: Hub) -> int:
+    """Messages that the group has not acknowledged."""
+    return int(sum(backlog(hub.broker.store).values()))
+
+
+async def at_most(hub: Hub, count: int) -> None:
+    """Wait until the group has not more than that before it."""
+    await until(lambda: left(hub) <= count)
+
+
+@contextlib.asynccontextmanager
+async def consuming(
+    directory: Path, hub: Hub, *topics: str, sync: Callable[[int], None] = os.fdatasync, more: Any = ()
+) -> AsyncIterator[tuple[HubClient, Landing]]:
+    """A hub's consumer that lands in a log."""
+    limit = 1 << 20
+    landing: Landing
+
+    def failed(error: CaptureWriteError) -> None:
+        landing.failed(error)
+
+    async with AsyncCapture(directory / "log", limit_bytes=limit, datasync=sync, on_error=failed) as capture:
+        landing = Landing(capture, limit, lambda error: None)
+        host, port = hub.addresses[0]
+        source = HubClient(landing, FmqConfig(host, port, topics, GROUP, "gateway", timeout=60, **dict(more)))
+        task = asyncio.create_task(source.run())
+        try:
+            await until(lambda: source.state == "consuming")
+            yield source, landing
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+
+async def publish(hub: "Hub | tuple[str, int]", *messages: tuple[str, bytes], **more: Any) -> None:
+    peer = await Peer.login(hub, **more)
+    for topic, payload in messages:
+        await peer.send_message(topic, payload, 1, tags=("x",))
+    await peer.leave()
+
+
+def test_what_the_topics_carry_is_landed_with_its_topic(tmp_path: Path) -> None:
+    some = [("plant/1", b"0"), ("w/a", b"1"), ("plant/1", b"2"), ("w/b", b"\xff" * 5000)]
+
+    async def test() -> None:
+        async with hub_of(config(tmp_path)) as hub:
+            await publish(hub, *some[:2])
+            async with consuming(tmp_path, hub, "plant/1", "w/+") as (source, landing):
+                await publish(hub, *some[2:], ("not/asked", b"x"))
+                await until(lambda: landing.durable == 4 and left(hub) == 0)
+                assert source.status()["records"] == {"qos0": 4, "qos1": 0, "qos2": 0}
+                assert source.peer == f"fmq:127.0.0.1:{hub.addresses[0][1]}"
+
+    asyncio.run(test())
+    assert sorted(landed(tmp_path)) == sorted(some)
+
+
+def test_a_user_of_the_hub(tmp_path: Path) -> None:
+    async def test() -> None:
+        who = {"username": "ann", "password": b"secret"}
+        async with (
+            hub_of(config(tmp_path, users={"ann": hashed(b"secret", ln=4)})) as hub,
+            consuming(tmp_path, hub, "t", more=who) as (_, landing),
+        ):
+            await publish(hub, ("t", b"0"), user="ann", password="secret")
+            await until(lambda: landing.durable == 1)
+
+    asyncio.run(test())
+
+
+def test_nothing_is_acknowledged_before_it_is_on_disk(tmp_path: Path) -> None:
+    disk = threading.Event()
+
+    def sync(fd: int) -> None:
+        assert disk.wait(60)
+        os.fdatasync(fd)
+
+    async def test() -> None:
+        async with hub_of(config(tmp_path)) as hub, consuming(tmp_path, hub, "t", sync=sync) as (_, landing):
+            await publish(hub, *(("t", b"%d" % n) for n in range(20)))
+            try:
+                await until(lambda: landing.records == 20)
+                assert left(hub) == 20
+            finally:
+                disk.set()
+            await until(lambda: left(hub) == 0)
+
+    asyncio.run(test())
+    assert landed(tmp_path) == [("t", b"%d" % n) for n in range(20)]
+
+
+def test_while_the_log_cannot_be_written_messages_are_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One failed try would put a message into the dead-letter topic."""
+    monkeypatch.setattr(hub_client, "_LOOK_S", 0.01)
+    full = True
+
+    def sync(fd: int) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fdatasync(fd)
+
+    async def test() -> None:
+        nonlocal full
+        async with (
+            hub_of(config(tmp_path, limits=Limits(tries=1))) as hub,
+            consuming(tmp_path, hub, "t", sync=sync) as (source, landing),
+        ):
+            await publish(hub, *(("t", b"%d" % n) for n in range(20)))
+            await until(lambda: landing.error is not None)
+            groups = hub.broker.consuming.groups
+            await until(lambda: not any(group.members for group in groups.values()))
+            assert left(hub) == 20
+            assert source.state == "waiting"
+            full = False
+            await until(lambda: landing.durable == landing.records)
+            landing.look()
+            await until(lambda: left(hub) == 0)
+            assert "$dead/t" not in hub.broker.store.topics
+
+    asyncio.run(test())
+    assert set(landed(tmp_path)) == {("t", b"%d" % n) for n in range(20)}
+
+
+def test_a_topic_that_is_unregistered_is_consumed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_client, "_AGAIN_S", 0.01)
+
+    async def test() -> None:
+        async with hub_of(config(tmp_path)) as hub, consuming(tmp_path, hub, "t") as (source, landing):
+            await publish(hub, ("t", b"0"))
+            await until(lambda: left(hub) == 0 and landing.durable == 1)
+            hub.broker.topics.unregister("t")
+            await until(lambda: source.last_error is not None and source.state == "consuming")
+            await publish(hub, ("t", b"1"))
+            await until(lambda: landing.durable == 2)
+
+    asyncio.run(test())
+    assert landed(tmp_path) == [("t", b"0"), ("t", b"1")]
+
+
+def test_a_gateway_and_a_hub_that_end_and_are_killed(tmp_path: Path) -> None:
+    """Everything that the hub has stored is landed, and what the group is done with is on disk."""
+    fate = random.Random(17)
+    file = tmp_path / "gateway.toml"
+
+    async def test() -> None:
+        settings = config(tmp_path)
+        count = 0
+        async with hub_of(settings) as hub:
+            port = hub.addresses[0][1]
+            settings = replace(settings, listeners=(Listener(port=port),))
+            file.write_text(
+                f'capture = "{tmp_path}/log"\n[[fmq]]\nhost = "127.0.0.1"\nport = {port}\ntopics = ["t"]\nwindow = 20\n'
+            )
+        for life in range(5):
+            async with hub_of(settings) as hub:
+                with running("gateway", "--config", file, directory=tmp_path) as command:
+                    await asyncio.to_thread(command.wait_for, "consuming t for the group headwater-")
+                    numbers = range(count, count + 60)
+                    count += 60
+                    peer = await Peer.login(hub)
+                    sent = [peer.publish("t", b"%d" % n, 1) for n in numbers]
+                    for ident in sent:
+                        await peer.answer(ident)
+                    await at_most(hub, fate.randrange(60))
+                    if life % 2:
+                        assert await asyncio.to_thread(command.end) == 0
+                    else:
+                        command.process.kill()
+                        await asyncio.to_thread(command.wait)
+                done = count - left(hub)
+                assert {("t", b"%d" % n) for n in range(done)} <= set(landed(tmp_path))
+                await peer.leave()
+        async with hub_of(settings) as hub:
+            with running("gateway", "--config", file, directory=tmp_path) as command:
+                await until(lambda: left(hub) == 0)
+                assert await asyncio.to_thread(command.end) == 0
+                assert "Traceback" not in command.errors
+        found = Counter(landed(tmp_path))
+        assert set(found) == {("t", b"%d" % n) for n in range(count)}
+
+    asyncio.run(test())
+
+
+def test_a_hub_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
+    async def test() -> None:
+        settings = config(tmp_path)
+        async with hub_of(settings) as hub:
+            port = hub.addresses[0][1]
+            settings = replace(settings, listeners=(Listener(port=port),))
+        file = tmp_path / "gateway.toml"
+        file.write_text(
+            f'capture = "{tmp_path}/log"\n[[fmq]]\nhost = "127.0.0.1"\nport = {port}\ntopics = ["t", "u/#"]\n'
+        )
+        with running("gateway", "--config", file, directory=tmp_path) as command:
+            await asyncio.to_thread(command.wait_for, "Connection refused")
+            async with hub_of(settings) as hub:
+                await asyncio.to_thread(command.wait_for, "consuming t, u/#")
+                await publish(hub, ("u/1", b"0"))
+                await until(lambda: left(hub) == 0)
+            await asyncio.to_thread(command.wait_for_count, "WARNING", 2)
+            async with hub_of(settings) as hub:
+                await publish(hub, ("t", b"1"))
+                await until(lambda: left(hub) == 0)
+            assert await asyncio.to_thread(command.end) == 0
+        assert landed(tmp_path) == [("u/1", b"0"), ("t", b"1")]
+
+    asyncio.run(test())
