@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from headwater import errors
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.spec5 import TOPIC_ALIAS_MAXIMUM
 from headwater.mqtt.topic_aliases import OutgoingAliases
@@ -156,11 +157,94 @@ def test_a_number_gets_another_topic_and_one_of_a_large_message_is_noted() -> No
     asyncio.run(scenario())
 
 
+class Recorded:
+    """What a server that takes two numbers, and packets of 60 bytes, is sent over each connection, as hexadecimal."""
+
+    CONNACK = bytes.fromhex("2010 0000 0d 220002 270000003c 2100142a01".replace(" ", ""))
+
+    def __init__(self) -> None:
+        self.packets: list[list[str]] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def packet() -> bytes:
+            head = await reader.readexactly(2)
+            return head + await reader.readexactly(head[1])
+
+        await packet()
+        writer.write(self.CONNACK)
+        self.packets.append([])
+        while (data := await packet())[0] >> 4 != 14:
+            self.packets[-1].append(data.hex())
+            if data[0] & 6:
+                at = 4 + data[3]
+                writer.write(b"\x40\x02" + data[at : at + 2])
+
+
+def test_our_topics_get_numbers_as_far_as_the_server_takes_them() -> None:
+    async def scenario() -> list[list[str]]:
+        recorded = Recorded()
+        async with speak(recorded) as port:
+            client = Client(HOST, port, protocol="5.0", outgoing_topic_aliases=9)
+            async with client:
+                for topic in "aabcabc":
+                    await client.publish(topic, "1")
+                # With the number it is too large for the server, without it not.
+                await client.publish("d" * 50, "12")
+                await client.publish("a", "2", 1)
+                await client.publish("a", "3", properties={"content_type": "t"})
+                await client.publish("a", "4", retain=True)
+            async with client:
+                await client.publish("b", "5")
+                await client.publish("a", "6")
+        return recorded.packets
+
+    first, second = asyncio.run(scenario())
+    assert first == [
+        "3008000161032300 0131".replace(" ", ""),
+        "30070000032300 0131".replace(" ", ""),
+        "3008000162032300 0231".replace(" ", ""),
+        "30050001630031",
+        "30070000032300 0131".replace(" ", ""),
+        "30070000032300 0231".replace(" ", ""),
+        "30050001630031",
+        "30370032" + "64" * 50 + "003132",
+        "3207000161" + "0001" + "0032",
+        "300b000007230001" + "03000174" + "33",
+        "310700000323000134",
+    ]
+    # They do not outlive their connection.
+    assert second == ["300800016203230001" + "35", "300800016103230002" + "36"]
+
+
+def test_numbers_that_wait_for_a_connection_are_those_of_the_connection() -> None:
+    async def scenario() -> list[list[str]]:
+        recorded = Recorded()
+        async with (
+            speak(recorded) as port,
+            Client(
+                HOST, port, protocol="5.0", outgoing_topic_aliases=1, when_full="drop_oldest", reconnect=True
+            ) as client,
+        ):
+            await client.publish("a", "1")
+            assert client.connection is not None
+            client.connection.drop(errors.E_TIMEOUT)
+            waiting = [asyncio.create_task(client.publish("b", n)) for n in "23"]
+            await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
+            await client.publish("c", "4", 1)
+        return recorded.packets
+
+    first, second = asyncio.run(scenario())
+    assert first == ["30080001610323000131"]
+    assert second == ["30080001620323000132", "300700000323000133", "32070001630001" + "0034"]
+
+
 def test_options_are_checked() -> None:
     for options in (
         {"topic_aliases": 5},
         {"topic_aliases": -1, "protocol": "5.0"},
         {"topic_aliases": 65536, "protocol": "5.0"},
+        {"outgoing_topic_aliases": 5},
+        {"outgoing_topic_aliases": 65536, "protocol": "5.0"},
     ):
         with pytest.raises(MqttArgumentError, match="aliases"):
             Client(HOST, 1, **options)

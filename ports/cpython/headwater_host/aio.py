@@ -111,7 +111,8 @@ class Client(Keeping):
     - ``session_expiry``: how many seconds a server of MQTT 5.0 keeps the session when the connection is over; without
       it, for ever, or with ``clean_session`` not at all. ``properties`` (``headwater_host.properties``) are CONNECT's.
     - ``topic_aliases``: to so many topics a server of MQTT 5.0 may give numbers, which then stand for them in what it
-      sends. It costs the topics' memory.
+      sends. It costs the topics' memory. ``outgoing_topic_aliases``: so many topics of ours get a number at QoS 0, as
+      far as the server takes them.
     - ``timeout``: seconds that connecting, and each call, may take. ``keepalive``: seconds, 0 for none.
     - ``max_queued_incoming_messages``: when more than this many wait in ``messages``, reading pauses until half of them
       are taken. What one read brought comes on top; and while a call waits for its answer, reading goes on, since the
@@ -156,6 +157,7 @@ class Client(Keeping):
         session_expiry: int | None = None,
         properties: Properties | None = None,
         topic_aliases: int = 0,
+        outgoing_topic_aliases: int = 0,
         keepalive: int = 60,
         timeout: float = 10,
         max_queued_incoming_messages: int | None = 10_000,
@@ -199,6 +201,7 @@ class Client(Keeping):
             session_expiry,
             properties,
             topic_aliases,
+            outgoing_topic_aliases,
             keep_alive=keepalive,
             clean=clean_session,
             max_packet=max_packet_size,

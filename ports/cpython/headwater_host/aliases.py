@@ -1,14 +1,21 @@
-"""Topic aliases that a server gives out (MQTT 5.0, section 3.3.2.3.4), of topics of any length."""
+"""Topic aliases on a computer (MQTT 5.0, section 3.3.2.3.4), of topics of any length, in either direction."""
+
+from typing import TYPE_CHECKING
 
 from headwater.errors import E_ALIAS
 from headwater.mqtt.decode5 import Packet5
+from headwater.mqtt.endpoint5 import block_start
 from headwater.mqtt.properties import find
 from headwater.mqtt.spec5 import TOPIC_ALIAS
-from headwater.mqtt.topic_aliases import IncomingAliases
+from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
 from headwater.rxbuf import RxBuf
-from headwater.wire import get_u16
+from headwater.wire import get_u16, put_varint
+
+if TYPE_CHECKING:
+    from headwater.types import Bytes
 
 _LONGEST = 65535
+_PROPERTY = 3
 
 
 class HostAliases(IncomingAliases):
@@ -50,3 +57,35 @@ class HostAliases(IncomingAliases):
         p.topic_end = rx.size + len(topic)
         rx.buf[p.topic_at : p.topic_end] = topic
         return 0
+
+
+class Numbers(OutgoingAliases):
+    """As of the core, which searches from the first topic on; here there may be thousands."""
+
+    def __init__(self, count: int):
+        super().__init__(count)
+        self._numbers: dict[Bytes, int] = {}
+
+    def reset(self, limit: int) -> None:
+        """As of the core."""
+        self._numbers.clear()
+        self._limit = min(limit, self.count)
+
+    def choose(self, topic: "Bytes") -> bool:
+        """As of the core."""
+        alias = self._numbers.get(topic)
+        self.new = alias is None
+        self.alias = alias or len(self._numbers) + 1
+        return self.alias <= self._limit
+
+    def sent(self, topic: "Bytes") -> None:
+        """As of the core."""
+        if self.new:
+            self._numbers[topic] = self.alias
+
+    def added(self, block: bytes) -> bytes:
+        """A block of properties with the number chosen last in front."""
+        start = block_start(block)
+        head = bytearray(4)
+        n = put_varint(head, 0, len(block) - start + _PROPERTY)
+        return bytes(head[:n]) + bytes((TOPIC_ALIAS, self.alias >> 8, self.alias & 255)) + block[start:]

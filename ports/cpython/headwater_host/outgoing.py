@@ -67,6 +67,12 @@ class Publisher(Protocol[_More]):
         """The packet of a message at QoS 0. Raises MqttArgumentError."""
         ...
 
+    def frame_now(
+        self, topic: bytes, payload: bytes | bytearray | memoryview, retain: bool, more: _More, /
+    ) -> bytes:
+        """As ``frame_of``, for one that goes out over the connection that there is now."""
+        ...
+
     def copied(self, more: _More, /) -> _More:
         """The same, such that nobody else can change it, in the form that a store gives back."""
         ...
@@ -213,7 +219,7 @@ class Outgoing(Generic[_More]):
             return errors.E_AGAIN
         data = payload if type(payload) is bytes else payload_bytes(payload)
         if qos == 0 and connection is not None:
-            connection.write(self._session.frame_of(topic_bytes(topic), data, retain, more))
+            connection.write(self._session.frame_now(topic_bytes(topic), data, retain, more))
             return 0
         name = topic_bytes(topic)
         status = 0
@@ -316,7 +322,7 @@ class Outgoing(Generic[_More]):
             return False
         try:
             if qos == 0 and connection is not None:
-                frame = session.frame_of(topic, payload, retain, more)
+                frame = session.frame_now(topic, payload, retain, more)
                 self.backlog.pop()
                 connection.write(frame)
                 self.answers.settle(-seq, 0)

@@ -18,7 +18,7 @@ from headwater.mqtt.transitions import DELIVERY
 from headwater.reasons import REASONS
 from headwater.store import RamOutbox
 from headwater.transitions import AT2, DONE
-from headwater_host.aliases import HostAliases
+from headwater_host.aliases import HostAliases, Numbers
 from headwater_host.errors import MqttArgumentError
 from headwater_host.fast import FastEndpoint
 from headwater_host.messages import publish_frame
@@ -239,6 +239,9 @@ class HostClient(FastEndpoint, _ClientBase):
         _need_5(properties)
         return publish_frame(topic, payload, retain)
 
+    #: The same for one that goes out over the connection that there is now.
+    frame_now = frame_of
+
     def ask(self, pattern: bytes, options: int, properties: Properties | None = None) -> int:
         """SUBSCRIBE with these options, UNSUBSCRIBE when they are negative: as of ``subscribe``."""
         _need_5(properties)
@@ -283,16 +286,30 @@ class HostClientSession31(HostClient, ClientSession31):
 
 class HostClientSession5(HostClient, ClientSession5):
     """A client's session at MQTT 5.0. The server is told of ``max_packet``, so that it leaves larger messages out, and
-    that it may give numbers to ``topic_aliases`` topics."""
+    that it may give numbers to ``topic_aliases`` topics. ``topic_numbers`` of ours get one at QoS 0, as far as the
+    server takes them."""
 
     def __init__(
-        self, client_id: bytes = b"", *, max_packet: int = MAX_PACKET, topic_aliases: int = 0, **options: Any
+        self,
+        client_id: bytes = b"",
+        *,
+        max_packet: int = MAX_PACKET,
+        topic_aliases: int = 0,
+        topic_numbers: int = 0,
+        **options: Any,
     ):
+        self._numbers = Numbers(topic_numbers) if topic_numbers else None
         if topic_aliases:
             aliases = HostAliases(topic_aliases)
             options |= {"aliases_in": aliases, "extra": aliases.room}
         # Below the receive buffer's first size the buffer takes what comes.
-        super().__init__(client_id, max_packet=max_packet, announce=max(max_packet, _RX), **options)
+        super().__init__(
+            client_id,
+            max_packet=max_packet,
+            announce=max(max_packet, _RX),
+            aliases_out=self._numbers,
+            **options,
+        )
 
     def _publish(
         self,
@@ -312,9 +329,37 @@ class HostClientSession5(HostClient, ClientSession5):
         properties: Properties | None = None,
     ) -> bytes:
         """As of ``HostClient``; also for what is beyond the server's limits."""
+        return self._frame(topic, payload, retain, self._publish_block(properties))
+
+    def frame_now(
+        self,
+        topic: bytes,
+        payload: "bytes | bytearray | memoryview",
+        retain: bool,
+        properties: Properties | None = None,
+    ) -> bytes:
+        """As of ``HostClient``, with the topic's number where it has one."""
+        numbers = self._numbers
+        block = self._publish_block(properties)
+        if numbers is not None and numbers.choose(topic):
+            try:
+                frame = self._frame(topic if numbers.new else b"", payload, retain, numbers.added(block))
+            except MqttArgumentError:
+                # With the number it may be too large, and without it not.
+                return self._frame(topic, payload, retain, block)
+            numbers.sent(topic)
+            return frame
+        return self._frame(topic, payload, retain, block)
+
+    def _publish_block(self, properties: Properties | None) -> bytes:
         block = encode(properties, 1 << spec.PUBLISH)
         if properties and not self._may_publish(block):
             raise MqttArgumentError("not published: these properties are not for a client to send")
+        return block
+
+    def _frame(
+        self, topic: bytes, payload: "bytes | bytearray | memoryview", retain: bool, block: bytes
+    ) -> bytes:
         frame = publish_frame(topic, payload, retain, block)
         if retain > self.limits[spec5.RETAIN_AVAILABLE]:
             raise MqttArgumentError("not published: the server does not retain", E_LIMIT)

@@ -35,6 +35,7 @@ def make_session(
     session_expiry: int | None,
     properties: Properties | None,
     topic_aliases: int = 0,
+    topic_numbers: int = 0,
     **options: Any,
 ) -> HostClient:
     """The session of a version; ``options`` are those of ``HostClient``. Raises MqttArgumentError."""
@@ -43,8 +44,9 @@ def make_session(
     is_5 = protocol == "5.0"
     if not is_5 and (session_expiry is not None or properties or (will and will.properties)):
         raise MqttArgumentError("a session expiry interval and properties need MQTT 5.0")
-    if not 0 <= topic_aliases < 65536 or (topic_aliases and not is_5):
-        raise MqttArgumentError("0 to 65535 topics can have aliases, in MQTT 5.0")
+    for count in (topic_aliases, topic_numbers):
+        if not 0 <= count < 65536 or (count and not is_5):
+            raise MqttArgumentError("0 to 65535 topics can have aliases, in MQTT 5.0")
     if not is_5 and password is not None and username is None:
         raise MqttArgumentError("a password needs a user name (MQTT 3.1.1, 3.1.2.9)")
     if session_expiry is not None and not 0 <= session_expiry < 1 << 32:
@@ -57,6 +59,7 @@ def make_session(
     if is_5:
         options |= {
             "topic_aliases": topic_aliases,
+            "topic_numbers": topic_numbers,
             "session_expiry": -1 if session_expiry is None else session_expiry,
             "properties_size": said_size + _ANNOUNCED,
         }
