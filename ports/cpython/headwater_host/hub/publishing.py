@@ -125,7 +125,7 @@ def on_publish(broker: "Broker", connection: "Connection", f: Frame, ident: byte
     store.publish(
         topic,
         ident,
-        process_of(ident),
+        ident[1] if ident[0] & 15 == 1 else process_of(ident),
         bytes(buf[f.payload_at : f.end]),
         tags=() if buf[f.tags_at] == _NO_TAGS else tuple(decode_at(bytes(buf), f.tags_at, f.end)[0]),
         qos=qos,

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from heapq import heapify, heappop, heappush
 
 _SECOND = 1_000_000_000
+_LAST = 0xFFFFFFFF
 
 
 class Queue:
@@ -42,7 +43,8 @@ class Queue:
         """A message behind all others."""
         self._seqs.append(seq)
         self._sizes.append(size)
-        self._times.append(min(max(time_ns // _SECOND, 0), 0xFFFFFFFF))
+        second = time_ns // _SECOND
+        self._times.append(second if 0 <= second <= _LAST else 0 if second < 0 else _LAST)
         self.bytes += size
 
     def after(self, seq: int, limit: int) -> list[int]:

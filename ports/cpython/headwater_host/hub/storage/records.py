@@ -101,27 +101,20 @@ def row(message: Message, topic: int) -> tuple[Any, ...]:
     seq, ident, _, queue, tags, payload, qos, retain, time_ns = message
     text = encoded(tags) if tags else ""
     flags = qos << 1 | retain
-    crc = _message_crc(seq, ident, topic, queue, flags, time_ns, text, payload)
+    head = _HEAD.pack(seq, topic, queue, flags, time_ns, len(ident))
+    crc = zlib.crc32(payload, zlib.crc32(b"%b%b%b" % (head, ident, text.encode())))
     return seq, ident, topic, queue, flags, time_ns, text, payload, crc
 
 
-def _message_crc(
-    seq: int, ident: bytes, topic: int, queue: int, flags: int, time_ns: int, tags: str, payload: bytes
-) -> int:
-    head = _HEAD.pack(seq, topic, queue, flags, time_ns, len(ident))
-    return zlib.crc32(payload, zlib.crc32(b"%b%b%b" % (head, ident, tags.encode())))
-
-
-def message(row: tuple[Any, ...], topic: str) -> Message | None:
+def message(stored: tuple[Any, ...], topic: str) -> Message | None:
     """A row as the message it was, or None when it is not what was written."""
-    seq, ident, _, queue, flags, time, tags, payload, crc = row
+    seq, ident, number, queue, flags, time, tags, payload, _ = stored
     try:
-        if crc != _message_crc(*row[:-1]):
-            return None
         named = tuple(json.loads(tags)) if tags else ()
-    except (TypeError, ValueError, AttributeError, struct.error):
+        found = Message(seq, ident, topic, queue, named, payload, flags >> 1, bool(flags & 1), time)
+        return found if row(found, number) == stored else None
+    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError, struct.error):
         return None
-    return Message(seq, ident, topic, queue, named, payload, flags >> 1, bool(flags & 1), time)
 
 
 class Seen(NamedTuple):

@@ -273,35 +273,37 @@ class Store:
     ) -> int:
         """Store a message under its id: its sequence number, or 0 when it is stored already. It is in queue
         ``process`` mod n. Raises RefusedError; nothing is stored then."""
-        found = self._topic(topic)
-        if ident in self._ids:
+        found = self.topics.get(topic) or self._topic(topic)
+        ids, writer = self._ids, self._writer
+        if ident in ids:
             self.duplicates += 1
             return 0
         size = len(payload) + len(ident) + OVERHEAD
-        self._check_room(found, size, retain and payload != b"")
-        seq = self._writer.next()
+        if retain or writer.waiting >= self.limits.waiting or self._is_full(found, size):
+            self._check_room(found, size, retain and payload != b"")
+        seq = writer.next()
         queue = process % len(found.queues)
         self._put(found, Message(seq, ident, topic, queue, tags, payload, qos, retain, time_ns), size)
         seen = Seen(seq, ident, time_ns)
-        self._ids.add(ident)
+        ids.add(ident)
         self._order.append(seen)
-        self._writer.batch.seen.append(seen)
-        while len(self._ids) > self.limits.ids:
+        writer.batch.seen.append(seen)
+        while len(ids) > self.limits.ids:
             self._forget_id()
         return seq
 
     def _put(self, topic: Topic, fresh: Message, size: int) -> None:
-        seq = fresh.seq
-        values = row(fresh, topic.number)
-        batch = self._writer.batch
-        batch.messages.append(values)
+        writer = self._writer
+        batch = writer.batch
         batch.stored.append(fresh)
-        self._writer.fill(size)
-        topic.append(fresh.queue, seq, size, fresh.time_ns)
+        batch.numbers.append(topic.number)
+        writer.fill(size)
+        topic.append(fresh.queue, fresh.seq, size, fresh.time_ns)
         self.bytes += size
-        self._cache[seq] = fresh
+        self._cache[fresh.seq] = fresh
         self._cached += size
         if fresh.retain:
+            values = row(fresh, topic.number)
             self._unretain(topic.name)
             batch.retained[topic.number] = values if fresh.payload else None
             if fresh.payload:

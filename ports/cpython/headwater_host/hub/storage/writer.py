@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -23,12 +23,16 @@ from headwater_host.hub.storage.records import (
     checksum,
     encoded,
     pack_ids,
+    row,
 )
 
 #: Seconds until a transaction that failed is tried again.
 RETRY = 1.0
 
+#: Messages that are inserted by one statement.
+_TOGETHER = 50
 _MESSAGE = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_MESSAGES = _MESSAGE + ", (?, ?, ?, ?, ?, ?, ?, ?, ?)" * (_TOGETHER - 1)
 _RETAIN = """INSERT OR REPLACE INTO retained (seq, id, topic, queue, flags, time, tags, payload, crc)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
@@ -40,7 +44,6 @@ class Batch:
     """The changes of one transaction, in the order in which they are written."""
 
     def __init__(self) -> None:
-        self.messages: list[tuple[Any, ...]] = []
         self.seen: list[Seen] = []
         #: By number of topic: a row, or None to clear.
         self.retained: dict[int, tuple[Any, ...] | None] = {}
@@ -52,8 +55,9 @@ class Batch:
         self.done: list[Callable[[], None]] = []
         #: Answers that are sent then.
         self.answers: dict[Callable[[bytes], None], list[bytes]] = {}
-        #: The messages that can be handed out then.
+        #: The messages, which can be handed out then, and the numbers of their topics.
         self.stored: list[Message] = []
+        self.numbers: list[int] = []
         #: Whether there is anything to write.
         self.open = False
         self.last = 0
@@ -66,14 +70,14 @@ class Batch:
         """All of it, or nothing. Raises sqlite3.Error."""
         db.execute("BEGIN IMMEDIATE")
         try:
-            db.executemany(_MESSAGE, self.messages)
+            _insert(db, list(map(row, self.stored, self.numbers)))
             if self.seen:
                 db.execute("INSERT INTO seen VALUES (?, ?, ?)", pack_ids(self.seen))
-            for topic, row in self.retained.items():
-                if row is None:
+            for topic, retained in self.retained.items():
+                if retained is None:
                     db.execute("DELETE FROM retained WHERE topic = ?", (topic,))
                 else:
-                    db.execute(_RETAIN, row)
+                    db.execute(_RETAIN, retained)
             for statement, several in groupby(self.statements, _statement):
                 db.executemany(statement, [values for _, values in several])
             db.executemany("DELETE FROM messages WHERE seq BETWEEN ? AND ?", _runs(self.gone))
@@ -96,6 +100,14 @@ def _runs(numbers: list[int]) -> list[tuple[int, int]]:
             first = number
         last = number
     return [*runs, (first, last)] if first else runs
+
+
+def _insert(db: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
+    """Insert messages. Behind each statement the interpreter has to be waited for, so there are few."""
+    rest = len(rows) % _TOGETHER
+    for at in range(0, len(rows) - rest, _TOGETHER):
+        db.execute(_MESSAGES, list(chain.from_iterable(rows[at : at + _TOGETHER])))
+    db.executemany(_MESSAGE, rows[len(rows) - rest :])
 
 
 class Writer:
