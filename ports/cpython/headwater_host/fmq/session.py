@@ -1,25 +1,17 @@
-"""The core's session of FMQ with a computer's room: buffers that grow, an outbox that may be a file, ids by its clock.
-
-What is published is joined, not written in place, as in ``headwater_host.fast``; state and decisions are the core's.
-"""
+"""The core's session of FMQ with a computer's room: buffers that grow, an outbox that may be a file, ids by a clock."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from headwater import errors
 from headwater.fmq import encode
-from headwater.fmq.encode import NO_TAGS, put_length
+from headwater.fmq.encode import NO_TAGS
 from headwater.fmq.names import REASONS
 from headwater.fmq.receive import WAITS_1
 from headwater.fmq.spec import ACK, HEADER_SIZE, ID_SIZE, PINGREQ, PUBLISH
-from headwater.fmq.topics import check_name
-from headwater.fmq.write import put_text
-from headwater.mqtt.spec import DUP
 from headwater.transitions import ONLINE
-from headwater_host.connection import Chunks
 from headwater_host.errors import MqttArgumentError
-from headwater_host.fmq.fast import FastSession
+from headwater_host.fmq.fast import FastSession, front, length
 from headwater_host.fmq.ids import ClockIdMaker, HostIdTable
 from headwater_host.fmq.store import FmqOutbox
 from headwater_host.rxbuf import GrowingRxBuf
@@ -41,35 +33,6 @@ _RX = 1 << 16
 _TX = 1 << 16
 # What a request takes beside its strings; what AUTH takes beside client id, user, password and will.
 _AROUND = 128
-_FRONTS = 4096
-_REMEMBERED = 256
-
-
-@lru_cache(maxsize=_FRONTS)
-def _remembered(topic: bytes, tags: bytes) -> bytes:
-    return b"" if check_name(topic) else _front(topic, tags)
-
-
-def _front(topic: bytes, tags: bytes) -> bytes:
-    buf = bytearray(len(topic) + 9)
-    return bytes(buf[: put_text(buf, 0, len(buf), topic)]) + tags
-
-
-def front(topic: bytes, tags: bytes) -> bytes:
-    """What stands before the payload in a PUBLISH's body; b"" when the topic is none."""
-    if len(topic) + len(tags) <= _REMEMBERED:
-        return _remembered(topic, tags)
-    return b"" if check_name(topic) else _front(topic, tags)
-
-
-def length(n: int) -> bytes:
-    """A body's length."""
-    if n < 16:
-        return bytes((n,))
-    if n < 4096:
-        return bytes((16 | n & 15, n >> 4))
-    buf = bytearray(9)
-    return bytes(buf[: put_length(buf, 0, n)])
 
 
 class HostSession(FastSession):
@@ -82,8 +45,6 @@ class HostSession(FastSession):
 
     GREETING = "AUTH"
     REASONS = REASONS
-    #: As of ``headwater_host.fast.FastEndpoint``.
-    frames: Chunks | None = None
 
     def __init__(
         self,
@@ -120,7 +81,6 @@ class HostSession(FastSession):
         )
         self.ids = ClockIdMaker(kept.process, kept.ceiling, kept.keep_ids) if kept else ClockIdMaker()
         self.process = kept.process if kept else b""
-        self.entries = {}
         self.requests = HostIdTable(REQUESTS)
         self.taken = HostIdTable(RECEIVE_WINDOW)
         #: Which connection it is.
@@ -142,57 +102,6 @@ class HostSession(FastSession):
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
-    def take(self, chunks: Chunks) -> None:
-        """Append a copy of everything that can be sent; it counts as sent."""
-        n = self.out()
-        while n > 0:
-            at = self.out_at
-            chunks.append(self.out_buf[at : at + n])
-            n = self.sent(n)
-
-    def hand_in(self, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes" = NO_TAGS) -> int:
-        """As the core's."""
-        if flags < 2 or type(topic) is not bytes or not isinstance(payload, bytes | bytearray):
-            return super().hand_in(topic, payload, flags, tags)
-        before = front(topic, bytes(tags))
-        if not before:
-            return errors.E_TOPIC
-        if not self.process:
-            # Its id would be another's as well.
-            return errors.E_OFFLINE
-        box = self.outbox
-        size = length(len(before) + len(payload))
-        n = 1 + len(self.ids.ident) + len(size) + len(before) + len(payload)
-        at = box.reserve(n)
-        if at < 0:
-            largest = box.limit if isinstance(box, GrowingOutbox) else len(box.buf)
-            return errors.E_WINDOW if box.count and n <= largest else errors.E_TOO_LARGE
-        ident = self.ids.next(PUBLISH, self.now)
-        data = b"".join((bytes((PUBLISH << 4 | flags,)), ident, size, before, payload))
-        box.buf[at : at + n] = data
-        if box.commit(n, flags >> 1) < 0:
-            return errors.E_STORE
-        number = box.next or box.slots
-        if len(self.entries) >= box.slots:
-            # Of what was refused something stays in it; what is not in it is found all the same.
-            self.entries.clear()
-        self.entries[bytes(ident)] = number - 1
-        if (
-            self._unsent
-            or self.in_flight >= self.window
-            or self.frames is None
-            or self.state != ONLINE
-            or self.out_n
-        ):
-            self._unsent += 1
-            return number
-        # It is the next to leave, and leaves: as of ``sender._entry_left``.
-        self.frames.append(data)
-        box.buf[at] |= DUP
-        self.in_flight += 1
-        self._entry = box.next
-        return number
-
     def offer(self, topic: bytes, payload: "Bytes", qos: int, retain: bool, tags: bytes | None = None) -> int:
         """As of ``publish``, but what the outbox could hold, were it empty, is E_WINDOW and not E_TOO_LARGE."""
         return self.publish(topic, bytes(payload), qos, retain, tags or NO_TAGS)
@@ -211,6 +120,9 @@ class HostSession(FastSession):
                 payload,
             )
         )
+
+    #: Frames do not depend on the connection.
+    frame_now = frame_of
 
     def copied(self, tags: bytes | None) -> bytes | None:
         """Tags are bytes."""
