@@ -8,6 +8,7 @@ from headwater import errors
 from headwater.errors import E_ARGUMENT, E_CLOSED, E_OFFLINE, E_QOS, E_REFUSED, E_TIMEOUT, HeadwaterError
 from headwater.fmq import spec
 from headwater.fmq.client import Client
+from headwater.fmq.encode import tag_list
 from headwater.fmq.session import ClientSession
 
 TYPE_CHECKING = False
@@ -290,3 +291,60 @@ def test_what_a_reset_means_for_what_was_received_at_qos_2() -> None:
             on.dialer.serve()
         assert again == ([] if answered else [(b"1", True)])
         assert on.hub.quiet()
+
+
+def test_the_same_topic_again_and_again() -> None:
+    """What is written over the frame before is as if it had been written anew, whatever came in between."""
+    on = online(tx_size=5000, outbox_size=6000)
+    client, session = on.client, on.client.session
+    topic, other = b"a/topic", b"b"
+    wanted: list[tuple[bytes, bytes, int, bool]] = []
+
+    def publish(name: bytes, payload: "Any", qos: int = 0, retain: bool = False) -> None:
+        assert client.publish(name, payload, qos, retain) >= 0
+        wanted.append((name, bytes(payload), qos, retain))
+
+    # The body's length has one byte, two, three: 10 bytes of it are no payload.
+    for n in (0, 1, 5, 6, 7, 100, 3, 4085, 4086, 4900, 20, 0, 30):
+        publish(topic, bytes([n & 255]) * n)
+        publish(topic, bytearray([n & 255]) * n)
+    for between in ("other", "retained", "tags", "qos 1", "reply", "wrong", "too large", "queued", "again"):
+        publish(topic, b"before, twenty bytes")
+        if between == "other":
+            publish(other, b"of nearly the same..")
+        elif between == "retained":
+            publish(topic, b"retained, 20 bytes..", 0, True)
+        elif between == "tags":
+            assert client.publish(topic, b"with tags, 20 bytes.", 0, False, tag_list((b"eu",))) == 0
+            wanted.append((topic, b"with tags, 20 bytes.", 0, False))
+        elif between == "qos 1":
+            publish(topic, b"at QoS 1, twenty ...", 1)
+        elif between == "reply":
+            on.hub.call(b"sum", b"")
+            on.dialer.serve()
+            session.on_call = lambda f: client.reply(f, b"a result of 20 bytes")
+            assert client.poll() == 0
+        elif between == "wrong":
+            assert client.publish(topic, 7) == E_ARGUMENT  # type: ignore[arg-type]
+            assert client.publish(topic, "text of twenty bytes") == E_ARGUMENT  # type: ignore[arg-type]
+        elif between == "too large":
+            assert client.publish(topic, bytes(4990)) == errors.E_TOO_LARGE
+        elif between == "queued":
+            # The frame before has not arrived: there is no room for more.
+            on.line().up.room = 1
+            for _ in range(3):
+                publish(other, b"another one of 20 ..")
+                publish(topic, b"queued, twenty bytes")
+            assert session.tx_end > 100
+            on.line().up.room = 0
+        else:
+            on.settle()
+            client.close()
+            assert client.publish(topic, b"while offline, twenty") == E_OFFLINE
+            client.connect()
+        publish(topic, b"behind, twenty bytes")
+        publish(topic, b"and one more behind.")
+        on.settle()
+    assert on.hub.stored == wanted
+    ids = [ident for kind, _, ident in on.hub.log if kind == spec.PUBLISH]
+    assert len(set(ids)) == len(ids) == len(wanted) + 1

@@ -12,10 +12,14 @@
 polling, receiving and acknowledging allocate nothing once connected; requests do.
 """
 
-from headwater.driver import Driver, send_out, send_request
+from headwater.driver import Driver, send_out, send_ready, send_request
 from headwater.errors import E_AGAIN, E_QOS
 from headwater.fmq.encode import NO_TAGS
+from headwater.fmq.sender import rewrite
 from headwater.fmq.session import ClientSession
+from headwater.wire import const
+
+_PUBLISH_0 = const(0x30)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +49,7 @@ class Client(Driver):
         super().__init__(dialer, session or ClientSession(client_id, **options))  # type: ignore[arg-type]
         # Bound once, because binding allocates.
         self._hand_in = self.session.hand_in
+        self._tags: Bytes = NO_TAGS
 
     @property
     def on_message(self) -> "Callable[[Frame], object] | None":
@@ -91,11 +96,22 @@ class Client(Driver):
         ``on_delivered`` tells), or an error as of ``ClientSession.publish``: E_WINDOW means poll, and try again. At QoS
         0 also E_CLOSED: the connection broke, and the message is lost.
         """
+        if (
+            topic is self.session.ready
+            and tags is NO_TAGS
+            and self.session.tx[0] == _PUBLISH_0
+            and not (qos or retain or self.session.tx_end or self.session.out_n)
+        ):
+            # The frame before had this topic, and nothing waits: the id and the payload are all that changes.
+            if rewrite(self.session, payload):
+                return send_ready(self, self.session.tx_end)
         if qos != 0 and qos != 1 and qos != 2:
             return E_QOS
-        # QoS and RETAIN as in PUBLISH's first byte; under the same name, because of what ``mqtt.sender`` says of names.
+        # QoS and RETAIN as in PUBLISH's first byte; under the same name, and tags as an attribute, because of what
+        # ``mqtt.sender`` says of names.
         qos = qos << 1 | (1 if retain else 0)
-        return _publish(self, topic, payload, qos, tags)
+        self._tags = tags
+        return _publish(self, topic, payload, qos)
 
     def subscribe(
         self,
@@ -139,10 +155,10 @@ class Client(Driver):
         return send_request(self, self.session.acknowledge(receipt))
 
 
-def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes") -> int:
-    status = client._hand_in(topic, payload, flags, tags)
+def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int) -> int:
+    status = client._hand_in(topic, payload, flags, client._tags)
     if status == E_AGAIN and send_out(client) == 0:
-        status = client._hand_in(topic, payload, flags, tags)
+        status = client._hand_in(topic, payload, flags, client._tags)
     if status == 0:
         # At QoS 0 a message is lost with its connection.
         status = send_out(client)

@@ -62,10 +62,12 @@ def time_at(buf: "Bytes", at: int) -> int:
 
 def same(a: "Bytes", at: int, end: int, b: "Bytes", b_at: int) -> bool:
     """Whether ``a[at:end]`` stands at ``b_at`` in ``b``, too."""
-    if b_at + end - at > len(b):
-        return False
     b_at -= at
-    # Two ids differ in their last bytes first.
+    if b_at + end > len(b):
+        return False
+    # Two ids differ in their times, and these in the lowest of their bytes, which come first.
+    if end - at > 8 and a[end - 8] != b[b_at + end - 8]:
+        return False
     while end > at:
         end -= 1
         if a[end] != b[b_at + end]:

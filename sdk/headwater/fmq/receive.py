@@ -260,10 +260,17 @@ def _hand_over(
 
 def _find_2(s: "ClientSession") -> int:
     """The place of the message at QoS 2 whose id it is, or -1."""
-    i = s.taken.find(ANSWERED_2, s.ident, s.ident_at, s.ident_end)
-    if i < 0:
-        i = s.taken.find(WAITS_2, s.ident, s.ident_at, s.ident_end)
-    return i if i >= 0 else s.taken.find(OLD_2, s.ident, s.ident_at, s.ident_end)
+    taken = s.taken
+    at = s.ident_at
+    end = s.ident_end
+    for i in range(taken.places):
+        if (
+            taken.state[i] > WAITS_1
+            and taken.sizes[i] == end - at
+            and same(s.ident, at, end, taken.ids, i * ID_SIZE)
+        ):
+            return i
+    return -1
 
 
 def answer(s: "ClientSession", i: int) -> None:

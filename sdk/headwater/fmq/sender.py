@@ -31,6 +31,8 @@ _AT2 = const(2)
 _REL = const(3)
 _DONE = const(4)
 _WRONG = const(6)
+#: Nobody's topic is this object.
+NO_TOPIC = bytearray(0)
 #: The longest answer: a byte, an id, and an ACK's length.
 ANSWER_SIZE = const(20)
 
@@ -51,6 +53,17 @@ class Sender(Outgoing):
         #: The process number that the hub has given: little-endian bytes, none before.
         self.process: Bytes = b""
         self.on_refused: Callable[[int, int], object] | None = None
+        #: The topic of the last PUBLISH at QoS 0 that was put at the beginning of ``tx``; where the length of its body
+        #: is there, which has two bytes, and where its payload is. As long as ``tx`` begins with its first byte and the
+        #: connection is as it was, it can be sent again with another id and payload (``rewrite``): no other frame
+        #: begins so, but a reply, which says so.
+        self.ready: Bytes = NO_TOPIC
+        self.ready_length = self.ready_at = 0
+
+    def event(self, event: int) -> None:
+        """As of ``Outgoing``."""
+        super().event(event)
+        self.ready = NO_TOPIC
 
     def resume(self) -> None:
         """Everything unacknowledged goes out again, in its order; new messages follow."""
@@ -100,11 +113,38 @@ class Sender(Outgoing):
                 return errors.E_OFFLINE
             if n > self.tx_size - self.tx_end:
                 return errors.E_AGAIN if n <= len(self.tx) else errors.E_TOO_LARGE
-            flags = put_head(self.tx, self.tx_end, _PUBLISH << 4 | flags, self.ids.next(_PUBLISH, self.now))
-            self.tx_end = put_message(self.tx, flags, topic, payload, tags)
+            at = put_head(self.tx, self.tx_end, _PUBLISH << 4 | flags, self.ids.next(_PUBLISH, self.now))
+            if self.tx_end == 0:
+                # It takes the place of the frame that was ready, and may be the next one.
+                self.ready = (
+                    topic if flags == 0 and tags is NO_TAGS and topic is self.known_topic else NO_TOPIC
+                )
+                self.ready_length = at
+                self.ready_at = n - len(payload)
+            self.tx_end = put_message(self.tx, at, topic, payload, tags)
+            if self.tx[self.ready_length] >> 4 != 1:
+                self.ready = NO_TOPIC
         except NOT_BYTES:
             return errors.E_ARGUMENT
         return 0
+
+
+def rewrite(s: Sender, payload: "Bytes") -> int:
+    """Put another id and payload into the frame that is ready, to be sent: its size; or 0 when ``hand_in`` must see to
+    it."""
+    try:
+        s.tx_end = s.ready_at + len(payload)
+        # The body begins two bytes behind its length, and its length has two bytes.
+        if 18 <= s.tx_end - s.ready_length < 4098 and s.tx_end <= s.tx_size:
+            s.tx[1 : s.ready_length] = s.ids.next(_PUBLISH, s.now)
+            s.tx[s.ready_length] = 16 | (s.tx_end - s.ready_length - 2) & 15
+            s.tx[s.ready_length + 1] = (s.tx_end - s.ready_length - 2) >> 4
+            s.tx[s.ready_at : s.tx_end] = payload
+            return s.tx_end
+    except NOT_BYTES:
+        pass
+    s.tx_end = 0
+    return 0
 
 
 def put_answer(s: Sender, kind: int, buf: "Bytes", at: int, end: int) -> None:

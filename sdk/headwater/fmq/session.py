@@ -16,7 +16,7 @@ from headwater.fmq.large import LargeMessage
 from headwater.fmq.message_id import IdMaker
 from headwater.fmq.receive import ANSWERED_2, CALL, HELLO, LIVE, OLD_2, WAITS_1, WAITS_2, last_word, take
 from headwater.fmq.receive import answer as answer_taken
-from headwater.fmq.sender import ANSWER_SIZE, Sender
+from headwater.fmq.sender import ANSWER_SIZE, NO_TOPIC, Sender
 from headwater.fmq.spec import (
     ACK,
     AUTH,
@@ -457,6 +457,8 @@ def _reply(s: ClientSession, buf: "Bytes", at: int, end: int, result: "Bytes") -
     size = 1 + len(s.ids.ident) + length_size(n) + n
     if size > s.tx_size - s.tx_end:
         return errors.E_AGAIN if size <= len(s.tx) else errors.E_TOO_LARGE
+    # It may stand where the frame is that was ready.
+    s.ready = NO_TOPIC
     to = put_head(s.tx, s.tx_end, _PUBLISH << 4, s.ids.next(_PUBLISH, s.now))
     to = put_text(s.tx, put_length(s.tx, to, n), len(s.tx), _REPLY)
     s.tx[to] = _NO_TAGS
