@@ -51,6 +51,15 @@ TRAPS = {
         },
         "from headwater.one import B, C\nprint(B().get(), C().get())\n",
     ),
+    "what is overridden of a base further up": (
+        {
+            "one": "class A:\n    def get(self):\n        return 1\n    def more(self):\n        return 5\n"
+            "class B(A):\n    def more(self):\n        return super().more() * 10\n"
+            "class C(B):\n    def get(self):\n        return super().get() + self.more()\n"
+            "class D(A):\n    def get(self):\n        return super().get() + 2\n",
+        },
+        "from headwater.one import C, D\nprint(C().get(), D().get())\n",
+    ),
     "constants, and what looks like one": (
         {
             "one": "from micropython import const\n_A = const(3)\nB = const(_A << 2 | 1)\nC = -B\n"

@@ -36,7 +36,7 @@ def merge_classes(program: Program, public: Collection[str]) -> list[str]:
 def _merge(base: ast.ClassDef, node: ast.ClassDef) -> None:
     overridden = set(members(base)) & set(members(node))
     prefix = f"_{base.name.rpartition('__')[2]}_"
-    called = _Super(overridden, prefix)
+    called = _Super(overridden, set(members(node)) - overridden, prefix)
     for member in node.body:
         called.visit(member)
     kept: list[ast.stmt] = []
@@ -60,10 +60,12 @@ def _class_of(member: ast.stmt) -> ast.ClassDef:
 
 
 class _Super(ast.NodeTransformer):
-    """Turns ``super().name`` into ``self.name``, where name is overridden into its private name."""
+    """Turns ``super().name`` into ``self.name``, where name is overridden into its private name; not where what is
+    overridden is of a base further up."""
 
-    def __init__(self, overridden: set[str], prefix: str):
+    def __init__(self, overridden: set[str], further: set[str], prefix: str):
         self.overridden = overridden
+        self.further = further
         self.prefix = prefix
         self.found: set[str] = set()
 
@@ -71,6 +73,8 @@ class _Super(ast.NodeTransformer):
         self.generic_visit(node)
         value = node.value
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "super":
+            if node.attr in self.further:
+                return node
             node.value = ast.Name("self", ast.Load())
             if node.attr in self.overridden:
                 self.found.add(node.attr)
