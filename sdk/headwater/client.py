@@ -42,6 +42,8 @@ class Client(Driver):
     """
 
     session: ClientSession
+    on_message: "Callable[[Packet], object] | None"
+    sink: "Sink | None"
 
     def __init__(
         self,
@@ -53,33 +55,6 @@ class Client(Driver):
         super().__init__(dialer, session or ClientSession(client_id, **options))  # type: ignore[arg-type]
         # Bound once: see there.
         self._hand_in = self.session.hand_in
-
-    @property
-    def on_message(self) -> "Callable[[Packet], object] | None":
-        """Called with the reusable cursor of each message that arrives."""
-        return self.session.on_message
-
-    @on_message.setter
-    def on_message(self, handler: "Callable[[Packet], object] | None") -> None:
-        self.session.on_message = handler
-
-    @property
-    def on_delivered(self) -> "Callable[[int], object] | None":
-        """Called with the packet id of each of our messages that the server has acknowledged to its end."""
-        return self.session.on_delivered
-
-    @on_delivered.setter
-    def on_delivered(self, handler: "Callable[[int], object] | None") -> None:
-        self.session.on_delivered = handler
-
-    @property
-    def sink(self) -> "Sink | None":
-        """Where messages larger than the receive buffer go."""
-        return self.session.sink
-
-    @sink.setter
-    def sink(self, sink: "Sink | None") -> None:
-        self.session.sink = sink
 
     def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:
         """Publish; bytes-like arguments allocate nothing.
@@ -99,7 +74,7 @@ class Client(Driver):
                 return send_ready(self, session.tx_end)
         if qos != 0 and qos != 1 and qos != 2:
             return E_QOS
-        # QoS and RETAIN as in PUBLISH's first byte; under the same name, because of what ``mqtt.sender`` says of names.
+        # QoS and RETAIN as in PUBLISH's first byte; under the same name, because of what ``outgoing`` says of names.
         qos = qos << 1 | (1 if retain else 0)
         return _publish(self, topic, payload, qos)
 
@@ -119,9 +94,8 @@ def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int) -> in
     status = client._hand_in(topic, payload, flags)
     if status == E_AGAIN and send_out(client) == 0:
         status = client._hand_in(topic, payload, flags)
-    if status == 0:
-        # At QoS 0 a message is lost with its connection.
-        status = send_out(client)
-    elif status > 0:
-        send_out(client)
-    return status
+    if status < 0:
+        return status
+    # At QoS 0 a message is lost with its connection. Under the same name, as in ``publish``.
+    flags = send_out(client)
+    return status or flags

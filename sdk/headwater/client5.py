@@ -47,12 +47,11 @@ class Client5(Client):
         status = self.session.publish(topic, payload, qos, retain, properties)
         if status == E_AGAIN and send_out(self) == 0:
             status = self.session.publish(topic, payload, qos, retain, properties)
-        if status == 0:
-            # At QoS 0 a message is lost with its connection.
-            status = send_out(self)
-        elif status > 0:
-            send_out(self)
-        return status
+        if status < 0:
+            return status
+        # At QoS 0 a message is lost with its connection.
+        bad = send_out(self)
+        return status or bad
 
     def subscribe(self, topic_filter: "Bytes", qos: int = 0, properties: "Bytes" = NO_PROPERTIES) -> int:
         """As of ``ClientSession5``: ``qos`` may have options beside it."""

@@ -10,6 +10,7 @@ from headwater.wire import TICKS_MASK, const
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from headwater.types import Bytes, Dialer, Session, Transport
 
@@ -85,6 +86,33 @@ class Driver:
         self.status = 0
         self._dialing = True
         return _dial(self)
+
+    @property
+    def on_message(self) -> "Any":
+        """Called with the reusable cursor of each message that arrives."""
+        return self.session.on_message
+
+    @on_message.setter
+    def on_message(self, handler: "Any") -> None:
+        self.session.on_message = handler
+
+    @property
+    def on_delivered(self) -> "Callable[[int], object] | None":
+        """Called with the number (of MQTT: the packet id) of each message of ours that was acknowledged to its end."""
+        return self.session.on_delivered
+
+    @on_delivered.setter
+    def on_delivered(self, handler: "Callable[[int], object] | None") -> None:
+        self.session.on_delivered = handler
+
+    @property
+    def sink(self) -> "Any":
+        """Where messages larger than the receive buffer go."""
+        return self.session.sink
+
+    @sink.setter
+    def sink(self, sink: "Any") -> None:
+        self.session.sink = sink
 
     @property
     def session_present(self) -> bool:

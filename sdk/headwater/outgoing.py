@@ -63,13 +63,14 @@ class Outgoing:
         self.on_delivered: Callable[[int], object] | None = None
         #: Acknowledgements of what is not under way.
         self.strays = 0
-        # The chunk under way, then the entries of the outbox that this connection has not sent yet.
+        # The chunk under way, a piece of ``tx`` or of the outbox, neither of which is replaced meanwhile; then the
+        # entries that this connection has not sent yet.
         self.out_buf: Bytes = self.tx
         self.out_at = 0
         self.out_n = 0
         self._entry = outbox.head
         self._unsent = 0
-        # Not 0: something is to be sent ahead of them (``_put_ahead``).
+        # Not 0: something is to be sent ahead of these (``_put_ahead``).
         self._ahead = 0
         self.in_flight = 0
 

@@ -6,7 +6,7 @@ MicroPython has no ``typing``; modules of the core name these classes under ``TY
 
 from array import array
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from headwater.fmq.decode import Frame
@@ -97,6 +97,9 @@ class Session(Protocol):
     feeding: bool
     session_present: bool
     pinged: bool
+    on_message: Any
+    on_delivered: Callable[[int], object] | None
+    sink: Any
 
     def connect(self, now_ms: int, /) -> int:
         """A transport is there: 0, or why the greeting cannot be built."""

@@ -282,7 +282,7 @@ def test_what_is_sent_again_is_the_same_but_for_dup() -> None:
             assert split(v.connect(c, v.resumed))[1:] == again
         assert feed(c, ack(0x50, ids[1])) == 0
         assert drain(c) == ack(0x62, ids[1])
-        again = [ack(0x62, ids[1]), again[0], *again[2:]]
+        again = [ack(0x62, ids[1]), again[0]] + again[2:]
         for _ in range(2):
             assert split(v.connect(c, v.resumed))[1:] == again
         assert feed(c, ack(0x40, ids[0]) + ack(0x70, ids[1])) == 0

@@ -38,6 +38,8 @@ class Client(Driver):
     """
 
     session: ClientSession
+    on_message: "Callable[[Frame], object] | None"
+    sink: "FrameSink | None"
 
     def __init__(
         self,
@@ -52,24 +54,6 @@ class Client(Driver):
         self._tags: Bytes = NO_TAGS
 
     @property
-    def on_message(self) -> "Callable[[Frame], object] | None":
-        """Called with the reusable cursor of each message that arrives."""
-        return self.session.on_message
-
-    @on_message.setter
-    def on_message(self, handler: "Callable[[Frame], object] | None") -> None:
-        self.session.on_message = handler
-
-    @property
-    def on_delivered(self) -> "Callable[[int], object] | None":
-        """Called with the number of each of our messages that the hub has answered to its end."""
-        return self.session.on_delivered
-
-    @on_delivered.setter
-    def on_delivered(self, handler: "Callable[[int], object] | None") -> None:
-        self.session.on_delivered = handler
-
-    @property
     def on_answer(self) -> "Callable[[int, int], object] | None":
         """Called with the number of each request that is answered, and 0 or a reason code."""
         return self.session.on_answer
@@ -77,15 +61,6 @@ class Client(Driver):
     @on_answer.setter
     def on_answer(self, handler: "Callable[[int, int], object] | None") -> None:
         self.session.on_answer = handler
-
-    @property
-    def sink(self) -> "FrameSink | None":
-        """Where messages larger than the receive buffer go."""
-        return self.session.sink
-
-    @sink.setter
-    def sink(self, sink: "FrameSink | None") -> None:
-        self.session.sink = sink
 
     def publish(
         self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False, tags: "Bytes" = NO_TAGS
@@ -159,9 +134,8 @@ def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int) -> in
     status = client._hand_in(topic, payload, flags, client._tags)
     if status == E_AGAIN and send_out(client) == 0:
         status = client._hand_in(topic, payload, flags, client._tags)
-    if status == 0:
-        # At QoS 0 a message is lost with its connection.
-        status = send_out(client)
-    elif status > 0:
-        send_out(client)
-    return status
+    if status < 0:
+        return status
+    # At QoS 0 a message is lost with its connection. Under the same name, as in ``publish``.
+    flags = send_out(client)
+    return status or flags
