@@ -9,8 +9,8 @@ An endpoint does no I/O and knows no clock. Its user
 After a code of the peer's-fault kind the state is ERROR: ``feed`` and ``out`` then answer the same code again
 and do nothing. Publishing, receiving, acknowledging, resending and keep-alive allocate nothing.
 
-No class here, in ``sender`` or in ``decode`` has a property: MicroPython then looks through all its bases at every
-store of an attribute, which costs eight times the store.
+No class here, in ``outgoing``, ``sender`` or ``decode`` has a property: MicroPython then looks through all its bases
+at every store of an attribute, which costs eight times the store.
 """
 
 from array import array
