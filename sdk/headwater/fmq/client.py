@@ -83,7 +83,7 @@ class Client(Driver):
         if qos != 0 and qos != 1 and qos != 2:
             return E_QOS
         # QoS and RETAIN as in PUBLISH's first byte; under the same name, and tags as an attribute, because of what
-        # ``mqtt.sender`` says of names.
+        # ``outgoing`` says of names.
         qos = qos << 1 | (1 if retain else 0)
         self._tags = tags
         return _publish(self, topic, payload, qos)
