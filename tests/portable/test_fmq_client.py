@@ -307,7 +307,7 @@ def test_the_same_topic_again_and_again() -> None:
     # The body's length has one byte, two, three: 10 bytes of it are no payload.
     for n in (0, 1, 5, 6, 7, 100, 3, 4085, 4086, 4900, 20, 0, 30):
         publish(topic, bytes([n & 255]) * n)
-        publish(topic, bytearray([n & 255]) * n)
+        publish(topic, bytearray(bytes([n & 255]) * n))
     for between in ("other", "retained", "tags", "qos 1", "reply", "wrong", "too large", "queued", "again"):
         publish(topic, b"before, twenty bytes")
         if between == "other":

@@ -74,7 +74,7 @@ def test_subscriptions_come_back_when_the_hub_has_lost_them() -> None:
     assert k.frames(spec.SUBSCRIBE) == 2
     k.again(forget=True)
     assert k.frames(spec.SUBSCRIBE) == 4 and len(k.answers) == 4
-    assert sorted([one[0] for one in k.hub.subscriptions.values()]) == [b"a/#", b"b"]
+    assert sorted(one[0] for one in k.hub.subscriptions.values()) == [b"a/#", b"b"]
     k.hub.publish(b"a/x", b"1", 2)
     k.settled()
     assert k.got == [(b"", b"1")] and k.hub.quiet()
