@@ -1,107 +1,245 @@
-"""What FMQ's contract says of the hub, over raw sockets: what no other test is about, sentence by sentence."""
+"""What FMQ's contract says of frames, AUTH and access, over raw sockets to the hub: what no other test is about."""
 
 import asyncio
 from pathlib import Path
+from typing import Any
+
+import pytest
+from vectors import load
 
 from headwater.fmq import spec
+from headwater.fmq.names import TYPES
+from headwater_host.fmq.values import encode
+from headwater_host.hub.config import Listener
+from headwater_host.hub.frames import framed
 from headwater_host.hub.service import Hub
-from headwater_host.hub.storage import Limits
-from tests.host.hub_client import Got, Peer, config, hub_of, until, with_hub
+from headwater_host.hub.users import hashed
+from tests.host.hub_client import (
+    ClientLimits,
+    Peer,
+    config,
+    new_id,
+    replace,
+    until,
+    with_hub,
+)
+from tests.host.test_hub_server import stored
+
+ROWS = load("fmq")
 
 
-async def pushed(peer: Peer, hub: Hub) -> list[Got]:
-    """The messages that have come once everything is written and sent; those at QoS 1 are acknowledged."""
-    found: list[Got] = []
-    before = -1
-    while len(found) > before:
-        before = len(found)
-        await peer.ping()
-        await until(lambda: hub.broker.store.waiting == 0)
-        await peer.ping()
-        for got in peer.got:
-            if got.kind == spec.PUBLISH:
-                found.append(got)
-                if got.flags & 2:
-                    peer.ack(got.id)
-        peer.got.clear()
-    return found
+# -- frames ------------------------------------------------------------------------------------------------------------
 
 
-# -- subscriptions -----------------------------------------------------------------------------------------------------
+def test_every_malformed_frame_is_answered_with_a_reason_and_ends_the_connection(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        other = await Peer.login(hub)
+        for row in ROWS["malformed_frames"]:
+            peer = await Peer.login(hub)
+            data = bytes.fromhex(row["hex"])
+            peer.raw(data + b"\0" * 32)
+            (last,) = await peer.ended()
+            reason = 0x95 if row["reason"] == "body_too_large" else 0x81
+            assert (last.name, last.code) == ("ACK", reason), row["why"]
+            # To the frame, where its id can be read.
+            assert last.id in (data[1 : 1 + len(last.id)], peer.auth_id), row["why"]
+        await other.ping()
 
 
-def test_what_is_published_around_a_subscribe_comes_once(tmp_path: Path) -> None:
-    """All in one write, so in one commit: the retained message comes as such, what is behind SUBSCRIBE as it is."""
+#: What a client sends, and the hub takes.
+TAKEN = {"REGISTER", "UNREGISTER", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "CONSUME"}
+TAKEN |= {"PUBREC", "PUBREL", "PUBCOMP", "PINGREQ", "ACK"}
+
+
+def test_every_frame_is_taken_or_refused_in_its_place(tmp_path: Path) -> None:
+    """None that is well-formed is malformed to the hub. ELECT and SLAVEOF are read, and refused as not expected."""
+
+    @with_hub(config(tmp_path, clients=ClientLimits(once=0.05)))
+    async def test(hub: Hub) -> None:
+        for row in ROWS["frames"]:
+            data, kind = bytes.fromhex(row["hex"]), TYPES[row["type"]]
+            peer = await Peer.open(hub)
+            if kind == "AUTH":
+                peer.raw(data)
+                assert (await peer.answer(bytes.fromhex(row["id"]))).code in (0, 0x86), row["name"]
+            else:
+                await peer.auth()
+                peer.raw(data)
+            if kind in TAKEN:
+                await peer.ping()
+                assert not any(got.code in (0x81, 0x82) for got in peer.got), row["name"]
+                peer.abort()
+            elif kind != "AUTH":
+                (last,) = await peer.ended()
+                assert (last.id.hex(), last.code) == (row["id"], 0x82), row["name"]
+
+
+@pytest.mark.parametrize("more", [0, 1, 2, 3])
+@pytest.mark.parametrize("tags", [b"\xd0", encode(["x"])], ids=["usual", "tags"])
+def test_a_length_may_be_longer_than_need_be(tmp_path: Path, more: int, tags: bytes) -> None:
+    body = encode("t") + tags + b"payload"
+
+    def frame(size: int) -> bytes:
+        rest = (len(body) >> 4).to_bytes(size, "little")
+        return b"\x32" + new_id(spec.PUBLISH) + bytes([size << 4 | len(body) & 15]) + rest + body
 
     @with_hub(config(tmp_path))
     async def test(hub: Hub) -> None:
-        for n, clean in enumerate((True, True, False)):
-            peer = await Peer.login(hub, f"a{n}", clean=clean)
-            await peer.ask(spec.REGISTER, (b"t",))
-            peer.publish("t", b"before")
-            peer.publish("t", b"kept", 1, retain=True)
-            asked = peer.send(spec.SUBSCRIBE, (b"t",))
-            peer.publish("t", b"behind", 1)
-            assert (await peer.answer(asked)).code == 0
-            assert [(got.payload, got.flags) for got in await pushed(peer, hub)] == [
-                (b"kept", 3),
-                (b"behind", 2),
-            ]
-            # Subscribed to anew it misses nothing, and retained messages come again, as in MQTT.
-            peer.publish("t", b"between", 1)
-            asked = peer.send(spec.SUBSCRIBE, (b"t",))
-            peer.publish("t", b"last", 1)
-            await peer.answer(asked)
-            assert sorted(got.payload for got in await pushed(peer, hub)) == [b"between", b"kept", b"last"]
-            await peer.leave()
+        peer = await Peer.login(hub)
+        data = frame(1 + more)
+        peer.raw(data)
+        assert (await peer.next()).code == 0
+        assert stored(hub, "t") == [b"payload"]
+        peer.raw(frame(5))
+        assert [got.code for got in await peer.ended()] == [0x81]
 
 
-def test_a_group_is_given_up_and_the_broadcast_goes_on(tmp_path: Path) -> None:
+def test_what_is_too_long_is_refused_before_it_comes(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path, clients=ClientLimits(frame=100_000)))
+    async def test(hub: Hub) -> None:
+        async def claims(peer: Peer, kind: int, size: int) -> int:
+            """Say that so many bytes come, of which one does."""
+            ident = new_id(kind, peer.process)
+            peer.raw(framed(kind << 4, ident, bytes(size))[: 1 + len(ident) + 5])
+            (last,) = await peer.ended()
+            assert last.id == ident
+            return last.code
+
+        assert await claims(await Peer.login(hub), spec.PUBLISH, 100_001) == 0x95
+        assert await claims(await Peer.open(hub), spec.AUTH, (64 << 10) + 1) == 0x95
+        peer = await Peer.login(hub)
+        await peer.send_message("t", bytes(100_000 - 4))
+        assert len(stored(hub, "t")[0]) == 100_000 - 4
+
+
+# -- AUTH --------------------------------------------------------------------------------------------------------------
+
+_WILL = ("a", None, None, 0, True, "gone")
+
+
+@pytest.mark.parametrize(
+    "values, will",
+    [
+        ((), None),
+        (("a",), None),
+        (("a", None, None, 7), None),
+        (("a", None, None, 0, True), None),
+        (_WILL, (0, False, b"")),
+        ((*_WILL, 1), (1, False, b"")),
+        ((*_WILL, 2, True), (2, True, b"")),
+        ((*_WILL, 1, True, b"last"), (1, True, b"last")),
+    ],
+)
+def test_what_auth_may_leave_out(tmp_path: Path, values: tuple[Any, ...], will: Any) -> None:
     @with_hub(config(tmp_path))
     async def test(hub: Hub) -> None:
-        for clean in (True, False):
-            peer = await Peer.login(hub, "a", clean=clean)
-            await peer.subscribe("t")
-            number = await peer.subscribe("t", group="g")
-            assert (await peer.ask(spec.UNSUBSCRIBE, (number,))).code == 0
-            peer.publish("t", b"1")
-            assert [got.payload for got in await pushed(peer, hub)] == [b"1"]
-            await peer.leave()
+        peer = await Peer.open(hub)
+        body = b"".join(value if isinstance(value, bytes) else encode(value) for value in values)
+        ident = new_id(spec.AUTH)
+        peer.raw(framed(spec.AUTH << 4, ident, body))
+        assert (await peer.answer(ident)).code == 0
+        (connection,) = hub.broker.connections
+        assert connection.client is not None
+        assert not connection.client.kept
+        assert connection.patience == (10.5 if 7 in values else 0)
+        found = connection.client.will
+        assert (found and (found.qos, found.retain, found.payload)) == will
+        peer.abort()
+        if will:
+            await until(lambda: stored(hub, "gone") == [will[2]])
+            assert ("gone" in hub.broker.store.retained) == (will[1] and will[2] != b"")
 
 
-def test_a_subscribe_that_is_refused_leaves_nothing_behind(tmp_path: Path) -> None:
-    async def test() -> None:
-        settings = config(tmp_path, limits=Limits(places=3))
-        async with hub_of(settings) as hub:
-            peer = await Peer.login(hub, "kept", clean=False)
-            for topic in (b"t/1", b"t/2"):
-                await peer.ask(spec.REGISTER, (topic, 2))
-            for group in (b"g", b""):
-                assert (await peer.ask(spec.SUBSCRIBE, (b"t/+", (), b"", group))).code == 0x97
-            assert not any(topic.groups for topic in hub.broker.store.topics.values())
-        async with hub_of(settings) as hub:
-            assert hub.broker.store.sessions.get("kept") is not None
-            assert not hub.broker.clients["kept"].subscriptions
-            # There is room for what fits.
-            assert await (await Peer.login(hub)).subscribe("t/1", group="g")
-
-    asyncio.run(test())
-
-
-def test_a_group_without_room_for_a_topic_goes_on_with_the_others(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path, limits=Limits(places=2)))
+@pytest.mark.parametrize(
+    "name, keep_alive, will, reason",
+    [
+        ("a", 0, ("$rpc/reply", 0, False), 0x90),
+        ("a", 0, ("$dead/t", 1, True), 0x90),
+        ("$hub", 0, (), 0x85),
+        ("a", 10**400, (), 0),
+        ("a", 1 << 64, (), 0),
+    ],
+    ids=["will to replies", "will to the dead", "the hub's name", "for ever", "for very long"],
+)
+def test_auth_at_its_limits(
+    tmp_path: Path, name: str, keep_alive: int, will: tuple[Any, ...], reason: int
+) -> None:
+    @with_hub(config(tmp_path))
     async def test(hub: Hub) -> None:
-        one, two = await Peer.login(hub), await Peer.login(hub)
-        number = await two.subscribe("#", group="g")
-        one.consume(await one.subscribe("#", group="g"), need_ack=False)
-        for n in range(4):
-            await one.send_message(f"t/{n}", b"")
-        for n in range(2):
-            assert (await one.next()).topic == f"t/{n}"
-        # Members come and go.
-        two.consume(number, need_ack=False)
-        await two.ping()
-        one.abort()
-        await until(lambda: len(hub.broker.consuming.groups["g"].members) == 1)
-        await two.send_message("t/1", b"x")
-        assert [(got.topic, got.payload) for got in [await two.next()]] == [("t/1", b"x")]
+        peer = await Peer.open(hub)
+        ident = new_id(spec.AUTH)
+        body = b"".join(map(encode, (name, None, None, keep_alive, True, *will)))
+        peer.raw(framed(spec.AUTH << 4, ident, body))
+        assert (await peer.answer(ident)).code == reason
+        if reason:
+            assert await peer.ended() == []
+        else:
+            await peer.ping()
+        assert not hub.broker.store.topics
+
+
+def test_keep_alive_is_one_and_a_half_times(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        peer, other = (
+            await Peer.login(hub),
+            await Peer.login(hub, "b", keep_alive=1, will=(b"w", 0, False, b"x")),
+        )
+        began = asyncio.get_running_loop().time()
+        other.publish("t", b"")
+        assert [got.code for got in await other.ended()] == [0x8D]
+        assert asyncio.get_running_loop().time() - began >= 1.5
+        await until(lambda: stored(hub, "w") == [b"x"])
+        # No keep-alive, no end.
+        await peer.ping()
+
+
+@pytest.mark.parametrize("how", ["malformed", "protocol", "taken over", "cut", "goodbye"])
+def test_a_will_is_published_however_it_ends_but_by_goodbye(tmp_path: Path, how: str) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        peer = await Peer.login(hub, "a", will=(b"w", 1, False, b"x"))
+        if how == "malformed":
+            peer.raw(b"\x40")
+        elif how == "protocol":
+            await peer.auth()
+        elif how == "taken over":
+            await Peer.login(hub, "a")
+        elif how == "cut":
+            peer.abort()
+        else:
+            await peer.leave()
+            assert stored(hub, "w") == []
+            return
+        await until(lambda: stored(hub, "w") == [b"x"])
+
+
+# -- access ------------------------------------------------------------------------------------------------------------
+
+
+def test_who_has_not_logged_in_may_nothing_where_others_can_reach_the_hub(tmp_path: Path) -> None:
+    settings = replace(
+        config(tmp_path, users={"ann": hashed(b"secret", ln=4)}), listeners=(Listener("0.0.0.0", 0),)
+    )
+
+    @with_hub(settings)
+    async def test(hub: Hub) -> None:
+        where = "127.0.0.1", hub.addresses[0][1]
+        requests = (
+            (spec.REGISTER, (b"t",), 0),
+            (spec.UNREGISTER, (b"t",), 0),
+            (spec.SUBSCRIBE, (b"t",), 0),
+            (spec.CONSUME, (b"t", (), b"", b"g"), spec.ONCE),
+            (spec.CONSUME, (b"t", (), b"", b""), spec.ONCE),
+            (spec.PUBLISH, (b"t", b"\xd0", b""), 0),
+            (spec.PUBLISH, (b"t", b"\xd0", b""), 1 << 1),
+            (spec.PUBLISH, (b"$rpc/reply", b"\xd0", new_id(spec.CONSUME)), 2 << 1),
+        )
+        peer = await Peer.login(where)
+        for kind, values, flags in requests:
+            assert (await peer.ask(kind, values, flags)).code == 0x87, (kind, flags)
+        await peer.ping()
+        assert not hub.broker.store.topics
+        ann = await Peer.login(where, user="ann", password="secret")
+        await ann.send_message("t", b"")

@@ -16,7 +16,7 @@ from headwater_host.hub.errors import (
     TAKEN_OVER,
     RefusedError,
 )
-from headwater_host.hub.topics import check_topic
+from headwater_host.hub.publishing import HUB, check_ours
 
 if TYPE_CHECKING:
     from headwater_host.hub.broker import Broker
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 LONGEST_ID = 256
 #: A client is given up after so many times its keep-alive (MQTT 5.0, 3.1.2.10).
 _PATIENCE = 1.5
+#: A longer keep-alive counts as this one: a lifetime, in seconds.
+_LONGEST_KEEP_ALIVE = 1 << 32
 #: Fields in front of the will's payload.
 _WILL = 8
 
@@ -82,11 +84,13 @@ def _accept(
     name, user = request.name, request.user
     if len(name) > LONGEST_ID or not name.isprintable():
         raise RefusedError(CLIENT_ID_INVALID, f"a client id is text of at most {LONGEST_ID} characters")
+    if name == HUB:
+        raise RefusedError(CLIENT_ID_INVALID, "this client id is the hub's own")
     if not name and not request.clean:
         raise RefusedError(CLIENT_ID_INVALID, "a session that is kept needs a client id")
     will = None
     if request.topic is not None:
-        check_topic(request.topic)
+        check_ours(request.topic)
         broker.access.check("PUBLISH", request.topic, user, connection.peer)
         will = Will(request.topic, request.qos, request.retain, payload)
     client, present = _client(broker, request)
@@ -94,7 +98,7 @@ def _accept(
     broker.keep_will(client, will)
     connection.client = client
     connection.user = user
-    connection.patience = request.keep_alive * _PATIENCE
+    connection.patience = min(request.keep_alive, _LONGEST_KEEP_ALIVE) * _PATIENCE
     connection.trust()
     if name:
         broker.clients[name] = client

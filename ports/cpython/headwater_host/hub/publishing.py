@@ -27,7 +27,7 @@ _QOS = ("0", "1", "2")
 _KNOWN = 1000
 _LONGEST_KNOWN = 256
 #: The name under which the hub has a process number itself.
-_HUB = "$hub"
+HUB = "$hub"
 
 
 class Topics:
@@ -73,15 +73,17 @@ class Topics:
 
     def unregister(self, name: str) -> None:
         """Forget a topic. Raises RefusedError when it is not there."""
-        self._broker.topic_gone(name)
-        if not self._broker.store.unregister(name):
+        if name not in self._broker.store.topics:
             raise RefusedError(TOPIC_NAME_INVALID, f"there is no topic {name!r}")
+        self._broker.topic_gone(name)
+        self._broker.store.unregister(name)
         self.known.discard(name)
         if self._hashes is not None:
             self._hashes.pop(hash_of(name), None)
 
 
-def _check_ours(topic: str) -> None:
+def check_ours(topic: str) -> None:
+    """Raises RefusedError when clients do not register, or publish to, a topic of this name."""
     check_topic(topic)
     if topic.startswith(_OWN):
         raise RefusedError(TOPIC_NAME_INVALID, "what begins with $ is the hub's")
@@ -92,7 +94,7 @@ def on_register(broker: "Broker", connection: "Connection", f: Frame, ident: byt
     buf = bytes(f.buf)
     topic = decode_at(buf, f.at[0], f.end)[0]
     queues = decode_at(buf, f.at[1], f.end)[0] if f.count > 1 else 1
-    _check_ours(topic)
+    check_ours(topic)
     broker.access.check("REGISTER", topic, connection.user, connection.peer)
     broker.topics.register(topic, queues)
     broker.store.after(partial(connection.send, frames.ack(ident)))
@@ -153,7 +155,7 @@ def _topic(broker: "Broker", connection: "Connection", f: Frame) -> str:
     broker.access.check("PUBLISH", topic, connection.user, connection.peer)
     if topic == REPLY and topic not in broker.store.topics:
         return topic
-    _check_ours(topic)
+    check_ours(topic)
     broker.topics.have(topic)
     # A hash might one day be another topic's.
     if f.has_topic() and len(topic) <= _LONGEST_KNOWN:
@@ -173,7 +175,7 @@ class Voice:
 
     def __init__(self, broker: "Broker"):
         self._broker = broker
-        process = broker.store.sessions.process(_HUB)
+        process = broker.store.sessions.process(HUB)
         size = (process.bit_length() + 7) // 8
         self._head = bytes([spec.PUBLISH << 4 | size]) + process.to_bytes(size, "little") + b"\0"
         self._process = process

@@ -47,6 +47,8 @@ class Pusher(Member):
         self._flying: dict[bytes, _Flying] = {}
         #: Those of them that were sent on a connection before this one.
         self._repeated: set[bytes] = set()
+        #: Those in the storage up to this change may have been sent before the hub was started.
+        self._before = broker.store.durable
         #: Answered with PUBREC; PUBCOMP is to come.
         self._released: dict[bytes, None] = {}
         self.group = broker.consuming.group("$session/" + client.name) if client.kept else None
@@ -159,7 +161,9 @@ class Pusher(Member):
         message, connection = flying.message, self._client.connection
         if connection is None:
             return
-        dup = message.id in self._repeated
+        dup = message.id in self._repeated or (
+            message.qos > 0 and flying.lane is not None and message.seq <= self._before
+        )
         if message.qos:
             self._flying[message.id] = flying
         body = frames.message(message.topic, message.tags, message.payload)

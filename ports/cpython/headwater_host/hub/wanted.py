@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
+from headwater_host.fmq.kinds import Pairs
 from headwater_host.fmq.values import MalformedValueError, decode
 from headwater_host.hub.conditions import Condition
 from headwater_host.hub.storage import Message
@@ -22,6 +23,9 @@ class _Keys:
                 found = decode(message.payload)
             except MalformedValueError:
                 found = None
+            if isinstance(found, Pairs):
+                # Some of its keys cannot be told apart by a dict; texts can.
+                found = {key: value for key, value in found if isinstance(key, str)}
             if isinstance(found, dict):
                 self._keys = found
         return self._keys.get(name)

@@ -199,7 +199,7 @@ class Store:
         check_topic(name)
         topic = self.topics.get(name)
         if not 1 <= queues <= self.limits.queues:
-            raise RefusedError(QUOTA_EXCEEDED, f"a topic has 1 to {self.limits.queues} queues, not {queues}")
+            raise RefusedError(QUOTA_EXCEEDED, f"a topic has 1 to {self.limits.queues} queues")
         if topic is not None and queues < len(topic.queues):
             text = f"{name!r} has {len(topic.queues)} queues, and cannot have {queues}"
             raise RefusedError(IMPLEMENTATION_ERROR, text)
