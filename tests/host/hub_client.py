@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, replace
@@ -91,9 +92,13 @@ class Peer:
         self.present = False
 
     @classmethod
-    async def open(cls, hub: "Hub | tuple[str, int]") -> "Peer":
+    async def open(
+        cls, hub: "Hub | tuple[str, int]", local: str = "", tls: "ssl.SSLContext | None" = None
+    ) -> "Peer":
+        """A connection, from the address ``local``, and with TLS, if that is wanted."""
         host, port = hub.addresses[0] if isinstance(hub, Hub) else hub
-        return cls(*await asyncio.open_connection(host, port, limit=1 << 24))
+        here = (local, 0) if local else None
+        return cls(*await asyncio.open_connection(host, port, limit=1 << 24, local_addr=here, ssl=tls))
 
     @classmethod
     async def login(cls, hub: "Hub | tuple[str, int]", name: str = "", **more: Any) -> "Peer":
@@ -246,6 +251,14 @@ class Peer:
         self.ack(self.auth_id)
         await self.ended()
         await self.close()
+
+    def stop_reading(self) -> None:
+        """Take nothing any more."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    def is_full(self) -> bool:
+        """Whether the hub does not take what is sent."""
+        return self._writer.transport.get_write_buffer_size() > 4 << 20
 
     def abort(self) -> None:
         self._writer.transport.abort()

@@ -368,6 +368,7 @@ def test_too_many_connections(tmp_path: Path) -> None:
     async def test(hub: Hub) -> None:
         peers = [await Peer.login(hub) for _ in range(2)]
         third = await Peer.open(hub)
+        assert (await third.auth()).code == 0x97
         assert await third.ended() == []
         await peers[0].leave()
         await until(lambda: len(hub.broker.connections) == 1)

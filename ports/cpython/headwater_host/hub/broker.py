@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from headwater_host.hub.errors import (
     SHUTTING_DOWN,
     RefusedError,
 )
+from headwater_host.hub.memory import Memory
 from headwater_host.hub.metrics import Metrics
 from headwater_host.hub.observer import Observer
 from headwater_host.hub.storage import Message, Store
@@ -30,6 +31,10 @@ from headwater_host.hub.users import Users
 if TYPE_CHECKING:
     from headwater_host.hub.connection import Connection
 
+#: So many connections more than there may be are told so, in answer to their AUTH.
+TOLD = 100
+#: Seconds that a client has to end a connection that is over.
+LINGER = 2.0
 #: Seconds between looks at the clock.
 TICK = 0.1
 #: Seconds between removals of what is too old.
@@ -101,6 +106,11 @@ class Broker:
         self.connections: set[Connection] = set()
         self.metrics.gauge("connections", "Open connections.").call(lambda: len(self.connections))
         self._by_address: dict[Address, int] = {}
+        self.memory = Memory(self.connections, config.clients.memory)
+        self.metrics.gauge("held_bytes", "Held for connections.").call(lambda: self.memory.held)
+        self.metrics.counter("shed_total", "Connections that were cut off because too much was held.").call(
+            lambda: self.memory.shed
+        )
         #: Those with a name, connected or with a session that is kept.
         self.clients: dict[str, Client] = {}
         #: Clients that are not connected, oldest first, and when by the loop's clock their session ends.
@@ -132,8 +142,9 @@ class Broker:
         limits = self.config.clients
         self.connections.add(connection)
         count = self._by_address[connection.peer] = self._by_address.get(connection.peer, 0) + 1
-        crowded = len(self.connections) > limits.connections or count > limits.connections_per_address
-        if crowded or self.paused:
+        beyond = max(len(self.connections) - limits.connections, count - limits.connections_per_address)
+        connection.unwelcome = beyond > 0
+        if beyond > TOLD or self.paused:
             connection.abort()
 
     def closed(self, connection: "Connection") -> None:
@@ -154,6 +165,7 @@ class Broker:
     def gone(self, connection: "Connection") -> None:
         """The last of a connection."""
         self.connections.discard(connection)
+        self.memory.forget(connection)
         left = self._by_address.get(connection.peer, 0) - 1
         if left > 0:
             self._by_address[connection.peer] = left
@@ -275,9 +287,18 @@ class Broker:
             self._trimmed = now
 
     def _look(self, connection: "Connection", now: float) -> None:
+    def begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Work that is given up when the hub ends."""
+        task = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
         limits = self.config.clients
         if connection.closed is not None:
-            if now - connection.closed > limits.stalled:
+        if connection.weight:
+            self.memory.weigh(connection)
+            if now - connection.closed > (limits.stalled if connection.unread else LINGER):
                 connection.abort()
             return
         if connection.client is not None:
@@ -286,6 +307,8 @@ class Broker:
             if now - connection.since > limits.login:
                 connection.close(KEEP_ALIVE_TIMEOUT, "no AUTH in time")
         elif connection.stuck is not None and now - connection.stuck > limits.stalled:
+        elif connection.unfinished and now - connection.heard > limits.stalled:
+            connection.close(KEEP_ALIVE_TIMEOUT, "a frame was begun, and nothing more came of it")
             connection.abort()
         elif connection.patience and now - connection.heard > connection.patience and not connection.held:
             connection.close(KEEP_ALIVE_TIMEOUT)

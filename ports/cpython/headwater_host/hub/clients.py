@@ -66,6 +66,13 @@ class Client:
     calls: "dict[bytes, Call]" = field(default_factory=dict)
     responder: "Responder | None" = None
 
+    def waiting(self) -> int:
+        """Bytes that are held for it beside what its connection holds."""
+        held = len(self.will.payload) if self.will is not None else 0
+        if self.pusher is not None:
+            held += self.pusher.waiting_bytes
+        return held + self.responder.waiting_bytes if self.responder is not None else held
+
     def number(self, serial: int) -> int:
         """What the client calls a subscription."""
         return self.process << 32 | serial

@@ -65,6 +65,8 @@ class ClientLimits:
     frame: int = 16 << 20
     #: Of what a client has not read yet; then it is not sent more, and after ``stalled`` it is cut off.
     unread: int = 1 << 20
+    #: Of what is held for all connections: what is unfinished, unread, waiting, and wills.
+    memory: int = 256 << 20
     stalled: float = 60.0
     subscriptions: int = 1_000
     sessions: int = 100_000
@@ -223,7 +225,7 @@ CLIENTS = {
     item.name: Key(_SECONDS, _seconds)
     if isinstance(item.default, float)
     else Key(_SIZE, _size)
-    if item.name in ("frame", "unread")
+    if item.name in ("frame", "unread", "memory")
     else Key(_COUNT, _many)
     for item in fields(ClientLimits)
 }
@@ -268,6 +270,12 @@ def load(path: Path) -> HubConfig:
         file.table(name, TABLES[name]) for name in ("storage", "limits", "clients", "metrics")
     )
     listeners = _listeners(file, file.tables("listener", LISTENER))
+    whole = ClientLimits(**clients)
+    if whole.memory < max(whole.frame, whole.unread):
+        text = "'memory' is less than 'frame' or 'unread': it is for all connections"
+        file.mistake(
+            text, "clients", 0, next(name for name in ("memory", "frame", "unread") if name in clients)
+        )
     known = _users(file, file.tables("user", USER))
     rules = _rules(file, file.tables("rule", RULE))
     _somebody_may(file, listeners, known, rules)
@@ -278,7 +286,7 @@ def load(path: Path) -> HubConfig:
         listeners,
         (metrics.get("host", "127.0.0.1"), metrics["port"]) if metrics else None,
         Limits(**limits),
-        ClientLimits(**clients),
+        whole,
         known,
         rules,
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from headwater_host.hub.errors import (
     MALFORMED,
     PACKET_TOO_LARGE,
     PROTOCOL_ERROR,
+    QUOTA_EXCEEDED,
     UNSPECIFIED,
     RefusedError,
 )
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 #: The longest body of a frame before AUTH has been accepted.
 STRANGERS_FRAME = 64 << 10
+#: Bytes to send that do not wait for the end of the event loop's turn.
+_ENOUGH = 64 << 10
 
 _logger = logging.getLogger("headwater.hub")
 
@@ -34,18 +38,25 @@ class Connection(asyncio.Protocol):
 
     Bytes are read into a buffer that grows up to the frame that is coming, whose size is bounded before it is read.
     While the peer does not read what it is sent, nothing is read from it, and ``writable`` is false; so what is kept
-    for it is bounded by ``unread`` and the answers to one read.
+    for it is bounded by ``unread`` and the answers to one read; for all connections together, see ``memory``. With a
+    ``context`` it begins with TLS, of which there must be an end before a good AUTH is too late.
     """
 
-    def __init__(self, broker: "Broker"):
+    def __init__(self, broker: "Broker", context: ssl.SSLContext | None = None):
         self._broker = broker
+        self._context = context
         self._loop = broker.loop
         self._frame = Frame(b"", min(STRANGERS_FRAME, broker.config.clients.frame))
         self._rest = bytearray()
         # With fewer bytes than that there is nothing new to see.
         self._need = 0
         self._out: list[bytes] = []
+        self._out_size = 0
         self._holds = 0
+        #: Bytes that are held for it, as they were counted.
+        self.weight = 0
+        #: Whether there are too many connections for this one: its AUTH is told so.
+        self.unwelcome = False
         self._transport: asyncio.Transport | None = None
         #: Who it is, once AUTH is accepted; the id of that AUTH, as soon as it has come.
         self.client: Client | None = None
@@ -53,6 +64,8 @@ class Connection(asyncio.Protocol):
         self.user: str | None = None
         #: Topics by how they stand in frames: those that it may publish to.
         self.topics: dict[bytes, str] = {}
+        #: What looks at its AUTH.
+        self.login: asyncio.Task[None] | None = None
         #: Whether its AUTH has been answered.
         self.ready = False
         self.peer: access.Address = ip_address("127.0.0.1")
@@ -78,6 +91,27 @@ class Connection(asyncio.Protocol):
             self.peer = access.address(name[0])
             self.address = name[:2]
         self._broker.opened(self)
+        if self._context is not None and self.closed is None:
+            # What comes with the end of the handshake waits for ``_secure``.
+            self._holds += 1
+            self._broker.begin(self._secure(transport, self._context))
+
+    async def _secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+        limits = self._broker.config.clients
+        try:
+            secured = await self._loop.start_tls(
+                transport, self, context, server_side=True, ssl_handshake_timeout=limits.login
+            )
+        except (OSError, asyncio.TimeoutError):
+            self.abort()
+            return
+        if secured is None or self.closed is not None:
+            self.abort()
+            return
+        assert isinstance(secured, asyncio.Transport)
+        self._transport = secured
+        secured.set_write_buffer_limits(high=limits.unread)
+        self.release()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is there any more."""
@@ -98,14 +132,19 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what came."""
+        if self.closed is not None:
+            return
         self.heard = self._loop.time()
         if self._rest:
             self._rest += data
             if len(self._rest) < self._need:
+                self.weigh()
                 return
             data = bytes(self._rest)
             self._rest.clear()
         self._parse(data)
+        if self._rest or self.weight:
+            self.weigh()
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
@@ -160,6 +199,11 @@ class Connection(asyncio.Protocol):
         """Whether nothing is taken from it."""
         return self._holds > 0
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether a frame has begun, and the rest of it is to come."""
+        return bool(self._rest) and not self._holds
+
     def hold(self) -> None:
         """Take no more frames until ``release``; as often as it was held."""
         self._holds += 1
@@ -200,13 +244,40 @@ class Connection(asyncio.Protocol):
         if self.closed is not None:
             return
         self._out.append(data)
-        if len(self._out) == 1:
+        self._out_size += len(data)
+        if self._out_size >= _ENOUGH:
+            self._flush()
+        elif len(self._out) == 1:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         if self._out and self._transport is not None:
-            out, self._out = self._out, []
+            out, self._out, self._out_size = self._out, [], 0
             self._transport.write(b"".join(out))
+            if self._transport.get_write_buffer_size() or self.weight:
+                self.weigh()
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def load(self) -> int:
+        """Bytes that are held for it."""
+        load = len(self._rest) + self.unread
+        return load + self.client.waiting() if self.client is not None else load
+
+    def weigh(self) -> None:
+        """It may hold more, or less."""
+        self._broker.memory.weigh(self)
+
+    def shed(self) -> None:
+        """The hub holds too much, and most of it for this one."""
+        self._rest.clear()
+        if self.unread and self._transport is not None:
+            # It could not be told; the rest follows in ``connection_lost``.
+            self._transport.abort()
+        else:
+            self.hold()
+            text = "the hub holds too much for all its clients, and most of it for this one"
+            self._loop.call_soon(self.close, QUOTA_EXCEEDED, text)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -217,8 +288,21 @@ class Connection(asyncio.Protocol):
             if reason and ident:
                 self.send(frames.refusal(ident, reason, text))
             self._flush()
-            self._transport.close()
+            if reason and not self.unread and self._transport.can_write_eof():
+                self._linger(self._transport)
+            else:
+                self._transport.close()
         self._end()
+
+    @staticmethod
+    def _linger(transport: asyncio.Transport) -> None:
+        """Leave the end to the peer: with bytes left unread, ours would overtake the reason. They are thrown away."""
+        try:
+            transport.write_eof()
+        except OSError:
+            transport.abort()
+        else:
+            transport.resume_reading()
 
     def abort(self) -> None:
         """End it without waiting for the peer."""
@@ -231,4 +315,6 @@ class Connection(asyncio.Protocol):
             self.closed = self._loop.time()
             self._out.clear()
             self._rest.clear()
+            if self.login is not None:
+                self.login.cancel()
             self._broker.closed(self)

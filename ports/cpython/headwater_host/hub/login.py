@@ -50,14 +50,16 @@ def on_auth(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) 
     if connection.auth_id:
         raise RefusedError(PROTOCOL_ERROR, "there is one AUTH on a connection")
     connection.auth_id = ident
+    if connection.unwelcome:
+        broker.refused.add(1, "AUTH")
+        connection.close(QUOTA_EXCEEDED, "there are too many connections")
+        return
     buf = bytes(f.buf)
     fields: list[Any] = [decode_at(buf, f.at[n], f.end)[0] for n in range(min(f.count, _WILL))]
     request = Request(*fields)
     payload = buf[f.at[_WILL] : f.end] if f.count > _WILL else b""
     connection.hold()
-    task = broker.loop.create_task(_login(broker, connection, ident, request, payload))
-    broker.tasks.add(task)
-    task.add_done_callback(broker.tasks.discard)
+    connection.login = broker.begin(_login(broker, connection, ident, request, payload))
 
 
 async def _login(
@@ -65,12 +67,15 @@ async def _login(
 ) -> None:
     try:
         if request.user is not None or request.password is not None:
-            known = await broker.users.verify(request.user or "", (request.password or "").encode())
+            password = (request.password or "").encode()
+            known = await broker.users.verify(request.user or "", password, connection.peer)
             if not known:
                 raise RefusedError(BAD_CREDENTIALS, "there is no such user, or the password is wrong")
+        connection.login = None
         if connection.closed is None:
             _accept(broker, connection, ident, request, payload)
     except RefusedError as error:
+        connection.login = None
         broker.refused.add(1, "AUTH")
         connection.close(error.reason, str(error))
     except asyncio.CancelledError:
@@ -100,6 +105,8 @@ def _accept(
     connection.user = user
     connection.patience = min(request.keep_alive, _LONGEST_KEEP_ALIVE) * _PATIENCE
     connection.trust()
+    if will is not None:
+        connection.weigh()
     if name:
         broker.clients[name] = client
     if client.kept:

@@ -43,7 +43,8 @@ class Pusher(Member):
         self._client = client
         #: Of a client that is not kept; of others, retained messages.
         self._waiting: deque[tuple[Message, bool]] = deque()
-        self._waiting_bytes = 0
+        #: Their size.
+        self.waiting_bytes = 0
         self._flying: dict[bytes, _Flying] = {}
         #: Those of them that were sent on a connection before this one.
         self._repeated: set[bytes] = set()
@@ -131,13 +132,15 @@ class Pusher(Member):
     def put(self, message: Message, *, retain: bool = False) -> None:
         """A message for the client, out of memory."""
         self._waiting.append((message, retain))
-        self._waiting_bytes += message.size
+        self.waiting_bytes += message.size
         limits = self._broker.config.clients
-        if len(self._waiting) > MOST_WAITING or self._waiting_bytes > _UNREAD * limits.unread:
+        if len(self._waiting) > MOST_WAITING or self.waiting_bytes > _UNREAD * limits.unread:
             if self._client.connection is not None:
                 self._client.connection.close(QUOTA_EXCEEDED, "messages come faster than they are taken")
             return
         self.go_on()
+        if self._waiting and self._client.connection is not None:
+            self._client.connection.weigh()
 
     def go_on(self) -> None:
         """Send what waits, as far as there is room."""
@@ -152,7 +155,7 @@ class Pusher(Member):
             ):
                 return
             waiting.popleft()
-            self._waiting_bytes -= message.size
+            self.waiting_bytes -= message.size
             self._send(_Flying(message, None, retain))
         if not waiting and self.ready:
             self._broker.consuming.wake(self)
@@ -206,7 +209,7 @@ class Pusher(Member):
         self._flying.clear()
         for flying in reversed(again):
             self._waiting.appendleft((flying.message, flying.retain))
-            self._waiting_bytes += flying.message.size
+            self.waiting_bytes += flying.message.size
         for lane in self.lanes:
             lane.group.give_up(lane, failed=False)
             lane.group.wake(lane)

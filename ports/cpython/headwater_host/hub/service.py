@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from headwater_host.daemon import serving
 from headwater_host.exits import FAILED, OK, CommandError
@@ -45,7 +46,7 @@ class Hub:
         try:
             for listener in self.config.listeners:
                 server = await loop.create_server(
-                    lambda: Connection(broker), listener.host, listener.port, ssl=listener.context()
+                    partial(Connection, broker, listener.context()), listener.host, listener.port
                 )
                 self._servers.append(server)
                 self.addresses += [socket.getsockname()[:2] for socket in server.sockets]

@@ -8,12 +8,16 @@ does.
 import asyncio
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import json
+import os
 import re
 import secrets
-from collections.abc import Mapping
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -98,45 +102,96 @@ def entry(name: str, password: bytes) -> str:
     return f'[[user]]\nname = {json.dumps(check_name(name), ensure_ascii=False)}\npassword = "{hashed(password)}"\n'
 
 
-class Users:
-    """Who there is. At most ``threads`` hashes are computed at a time, and ``waiting`` more may wait."""
+def _give_way() -> None:
+    """The thread that asks gives way to what serves those who are in already; where that can be had."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
-    def __init__(self, hashes: Mapping[str, Hash], threads: int = 2, waiting: int = 1000):
+
+class Users:
+    """Who there is. At most ``threads`` hashes are computed at a time, for one address after the other; ``waiting``
+    more may wait, and ``each`` of one address."""
+
+    def __init__(self, hashes: Mapping[str, Hash], threads: int = 2, waiting: int = 1000, each: int = 100):
         self._hashes = dict(hashes)
         # For names that there are not: as costly as those that there are.
         like = next(iter(self._hashes.values()), Hash(LN, R, P, b"", bytes(32)))
         self._nobody = like._replace(
             salt=secrets.token_bytes(16), digest=secrets.token_bytes(len(like.digest))
         )
-        self._threads = ThreadPoolExecutor(threads, "headwater-hub-users")
-        self._limit = threads + waiting
-        self._waiting = 0
+        self._threads = ThreadPoolExecutor(threads, "headwater-hub-users", _give_way)
+        self._free = threads
+        self._most = waiting
+        self._each = each
+        #: Who waits for a thread, by address; the first one is next.
+        self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
         self._key = secrets.token_bytes(32)
         self._right: dict[str, bytes] = {}
 
     def __len__(self) -> int:
         return len(self._hashes)
 
-    async def verify(self, name: str, password: bytes) -> bool:
-        """Whether there is this user, with this password. RefusedError: too many are waiting to know."""
-        known = self._right.get(name)
+    async def verify(self, name: str, password: bytes, address: Hashable = None) -> bool:
+        """Whether there is this user, with this password; somebody at ``address`` wants to know. RefusedError: too many
+        are waiting to know."""
         digest = hmac.digest(self._key, password, "sha256")
-        if known is not None and hmac.compare_digest(known, digest):
+        if self._known(name, digest):
             return True
-        if self._waiting >= self._limit:
-            raise RefusedError(QUOTA_EXCEEDED, "too many log in at the same time")
+        await self._turn(address)
+        # Others with the same password may have been in front.
+        if self._known(name, digest):
+            self._release()
+            return True
         found = self._hashes.get(name)
-        self._waiting += 1
-        try:
-            right = await asyncio.get_running_loop().run_in_executor(
-                self._threads, (found or self._nobody).holds, password
-            )
-        finally:
-            self._waiting -= 1
+        hashing = asyncio.get_running_loop().run_in_executor(
+            self._threads, (found or self._nobody).holds, password
+        )
+        hashing.add_done_callback(lambda _: self._release())
+        # A thread is not free because nobody waits for it any more.
+        right = await asyncio.shield(hashing)
         if right and found is not None:
             self._right[name] = digest
             return True
         return False
+
+    def _known(self, name: str, digest: bytes) -> bool:
+        known = self._right.get(name)
+        return known is not None and hmac.compare_digest(known, digest)
+
+    async def _turn(self, address: Hashable) -> None:
+        """Wait for a thread. Raises RefusedError."""
+        if self._free:
+            self._free -= 1
+            return
+        if sum(map(len, self._waiting.values())) >= self._most:
+            raise RefusedError(QUOTA_EXCEEDED, "too many log in at the same time")
+        queue = self._waiting.setdefault(address, deque())
+        if len(queue) >= self._each:
+            raise RefusedError(QUOTA_EXCEEDED, "too many log in from this address at the same time")
+        turn = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._release()
+            elif turn in queue:
+                queue.remove(turn)
+                if not queue and self._waiting.get(address) is queue:
+                    del self._waiting[address]
+            raise
+
+    def _release(self) -> None:
+        """A thread is free: it is the next address's turn."""
+        while self._waiting:
+            address, queue = self._waiting.popitem(last=False)
+            turn = queue.popleft()
+            if queue:
+                self._waiting[address] = queue
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
 
     def close(self) -> None:
         """Wait for nobody any more."""

@@ -72,7 +72,7 @@ class Message(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes that count against limits."""
-        return len(self.payload) + len(self.id) + OVERHEAD
+        return len(self.payload) + len(self.id) + len(tags_text(self.tags)) + OVERHEAD
 
 
 class Change(NamedTuple):
@@ -96,10 +96,15 @@ def checksum(text: str) -> int:
     return zlib.crc32(text.encode())
 
 
+def tags_text(tags: tuple[str, ...]) -> str:
+    """A message's tags, as they stand in the file."""
+    return encoded(tags) if tags else ""
+
+
 def row(message: Message, topic: int) -> tuple[Any, ...]:
     """A message as a row of ``messages``, the topic by its number."""
     seq, ident, _, queue, tags, payload, qos, retain, time_ns = message
-    text = encoded(tags) if tags else ""
+    text = tags_text(tags)
     flags = qos << 1 | retain
     head = _HEAD.pack(seq, topic, queue, flags, time_ns, len(ident))
     crc = zlib.crc32(payload, zlib.crc32(b"%b%b%b" % (head, ident, text.encode())))

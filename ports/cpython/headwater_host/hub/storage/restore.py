@@ -49,7 +49,7 @@ def rows(file: File, kind: str) -> Iterator[tuple[Any, ...]]:
 
 def index(db: sqlite3.Connection) -> Iterator[tuple[int, int, int, int, int]]:
     """Sequence number, topic, queue, size and time of each message, oldest first, without reading the payloads."""
-    size = f"length(payload) + length(id) + {OVERHEAD}"
+    size = f"length(payload) + length(id) + length(tags) + {OVERHEAD}"
     yield from db.execute(f"SELECT seq, topic, queue, {size}, time FROM messages ORDER BY seq")
 
 

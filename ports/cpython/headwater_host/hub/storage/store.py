@@ -26,7 +26,16 @@ from headwater_host.hub.errors import (
 from headwater_host.hub.storage import follow, restore
 from headwater_host.hub.storage.file import File, damaged, explained
 from headwater_host.hub.storage.queues import Position
-from headwater_host.hub.storage.records import COLUMNS, OVERHEAD, Change, Message, Seen, message, row
+from headwater_host.hub.storage.records import (
+    COLUMNS,
+    OVERHEAD,
+    Change,
+    Message,
+    Seen,
+    message,
+    row,
+    tags_text,
+)
 from headwater_host.hub.storage.sessions import Sessions
 from headwater_host.hub.storage.topic import DEAD, Limits, Topic
 from headwater_host.hub.storage.writer import Batch, Writer
@@ -278,7 +287,7 @@ class Store:
         if ident in ids:
             self.duplicates += 1
             return 0
-        size = len(payload) + len(ident) + OVERHEAD
+        size = len(payload) + len(ident) + OVERHEAD + (len(tags_text(tags)) if tags else 0)
         if retain or writer.waiting >= self.limits.waiting or self._is_full(found, size):
             self._check_room(found, size, retain and payload != b"")
         seq = writer.next()
