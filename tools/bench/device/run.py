@@ -19,7 +19,7 @@ import time
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
 
 # How long nothing may come.
-STALL_US = 5000000
+STALL_US = 30000000
 WARM_UP = 32
 # A step of a timed run takes at least this long, so that asking for the time does not count.
 STEP_US = 10000
