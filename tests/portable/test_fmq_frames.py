@@ -147,7 +147,16 @@ def test_the_scan_agrees_with_the_decoder() -> None:
                 assert decode.frame(other, 1, len(whole)) == stop
                 for k in range(f.count + 1):
                     assert f.at[k] == other.at[k], (row, k)
-                for name in ("count", "topic_at", "topic_end", "tags_at", "payload_at", "body", "end", "code"):
+                for name in (
+                    "count",
+                    "topic_at",
+                    "topic_end",
+                    "tags_at",
+                    "payload_at",
+                    "body",
+                    "end",
+                    "code",
+                ):
                     assert getattr(f, name) == getattr(other, name), (row, name)
                 if f.end > f.body:
                     assert decode.message(Frame(whole, f.end - f.body - 1), 1, len(whole)) == 0
