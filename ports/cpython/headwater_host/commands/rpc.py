@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from headwater_host.commands import fmq, reach
 from headwater_host.commands.options import seconds, topic, topic_filter, whole
-from headwater_host.errors import MqttConnectionError
+from headwater_host.errors import MqttError
 from headwater_host.exits import OK, SIGNALLED, USAGE, CommandError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _arguments(args: argparse.Namespace) -> bytes:
             data = Path(args.file).read_bytes()
         except OSError as error:
             raise CommandError(f"cannot read {args.file}: {error.strerror}", USAGE) from error
-    if not args.value or not (data or args.arguments or args.file):
+    if not args.value or (args.file is None and not data):
         return data
     try:
         return fmq.value(data.decode())
@@ -148,8 +148,9 @@ async def _serve(client: "Client", args: argparse.Namespace) -> int:
     async def job(call: "Call") -> None:
         try:
             await _answer(call, args)
-        except MqttConnectionError:
-            reach.log.debug("the caller, or the hub, does not wait any more")
+        except MqttError as error:
+            # The caller has been told, or will be when its time is up.
+            reach.log.debug("not answered: %s", error)
         finally:
             room.release()
 
