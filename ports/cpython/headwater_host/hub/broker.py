@@ -286,7 +286,6 @@ class Broker:
         if now - self._trimmed >= _TRIM and not self.store.trim(time.time_ns()):
             self._trimmed = now
 
-    def _look(self, connection: "Connection", now: float) -> None:
     def begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Work that is given up when the hub ends."""
         task = self.loop.create_task(work)
@@ -294,10 +293,11 @@ class Broker:
         task.add_done_callback(self.tasks.discard)
         return task
 
+    def _look(self, connection: "Connection", now: float) -> None:
         limits = self.config.clients
-        if connection.closed is not None:
         if connection.weight:
             self.memory.weigh(connection)
+        if connection.closed is not None:
             if now - connection.closed > (limits.stalled if connection.unread else LINGER):
                 connection.abort()
             return
@@ -307,9 +307,9 @@ class Broker:
             if now - connection.since > limits.login:
                 connection.close(KEEP_ALIVE_TIMEOUT, "no AUTH in time")
         elif connection.stuck is not None and now - connection.stuck > limits.stalled:
+            connection.abort()
         elif connection.unfinished and now - connection.heard > limits.stalled:
             connection.close(KEEP_ALIVE_TIMEOUT, "a frame was begun, and nothing more came of it")
-            connection.abort()
         elif connection.patience and now - connection.heard > connection.patience and not connection.held:
             connection.close(KEEP_ALIVE_TIMEOUT)
 
