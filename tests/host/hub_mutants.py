@@ -22,7 +22,7 @@ def _at_once(before: Any) -> Any:
     return lambda self, done: done()
 
 
-class _Forgetful(dict[bytes, None]):
+class _Forgetful(set[bytes]):
     def __contains__(self, key: object) -> bool:
         return False
 

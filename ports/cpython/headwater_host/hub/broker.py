@@ -163,8 +163,10 @@ class Broker:
             self.end(client)
 
     def gone(self, connection: "Connection") -> None:
-        """The last of a connection."""
-        self.connections.discard(connection)
+        """The last of a connection; twice is harmless."""
+        if connection not in self.connections:
+            return
+        self.connections.remove(connection)
         self.memory.forget(connection)
         left = self._by_address.get(connection.peer, 0) - 1
         if left > 0:
@@ -280,6 +282,7 @@ class Broker:
         for connection in list(self.connections):
             self._look(connection, now)
         self.consuming.overdue(now)
+        consumers.overdue(self, now)
         self.calls.overdue(now)
         while self.away and next(iter(self.away.values())) <= now:
             self.end(self.clients[next(iter(self.away))])
@@ -301,8 +304,6 @@ class Broker:
             if now - connection.closed > (limits.stalled if connection.unread else LINGER):
                 connection.abort()
             return
-        if connection.client is not None:
-            consumers.overdue(connection.client, now)
         if connection.client is None:
             if now - connection.since > limits.login:
                 connection.close(KEEP_ALIVE_TIMEOUT, "no AUTH in time")

@@ -1,6 +1,7 @@
 """A client's connection: bytes into whole frames, frames out, and its bounds. What frames mean is the broker's."""
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from ipaddress import ip_address
@@ -98,17 +99,16 @@ class Connection(asyncio.Protocol):
 
     async def _secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
         limits = self._broker.config.clients
-        try:
+        secured = None
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
             secured = await self._loop.start_tls(
                 transport, self, context, server_side=True, ssl_handshake_timeout=limits.login
             )
-        except (OSError, asyncio.TimeoutError):
+        if not isinstance(secured, asyncio.Transport) or self.closed is not None:
             self.abort()
+            # asyncio does not tell of the end of what was not there yet.
+            self._broker.gone(self)
             return
-        if secured is None or self.closed is not None:
-            self.abort()
-            return
-        assert isinstance(secured, asyncio.Transport)
         self._transport = secured
         secured.set_write_buffer_limits(high=limits.unread)
         self.release()

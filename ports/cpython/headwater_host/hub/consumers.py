@@ -55,6 +55,8 @@ class Consumer(Member):
         self.once = once
         #: Of ``once``: until when it waits, by the loop's clock; 0 when it has got its message.
         self.deadline = broker.loop.time() + broker.config.clients.once if once else 0.0
+        if once:
+            broker.consuming.waiting[self] = None
         self._unacknowledged = 0
         client.consumers[ident] = self
         self.group.join(self)
@@ -81,7 +83,9 @@ class Consumer(Member):
         body = frames.message(topic, message.tags, message.payload)
         connection.send(frames.response(message.id, self._correlation, body))
         self._broker.sent.add(1, "CONSUMERESP")
-        self.deadline = 0.0
+        if self.once:
+            self.deadline = 0.0
+            del self._broker.consuming.waiting[self]
         if self._window:
             until = self._broker.loop.time() + self._broker.config.clients.redelivery
             lane.open[message.seq] = Opening(message.id, until)
@@ -106,6 +110,7 @@ class Consumer(Member):
 
     def finish(self, *, failed: bool = False) -> None:
         """Leave the group, without a word."""
+        self._broker.consuming.waiting.pop(self, None)
         self._client.consumers.pop(self.ident, None)
         self.group.leave(self, failed=failed)
 
@@ -167,11 +172,11 @@ def lost(client: Client) -> None:
         consumer.finish(failed=True)
 
 
-def overdue(client: Client, now: float) -> None:
+def overdue(broker: "Broker", now: float) -> None:
     """Who waited for one message in vain is told so."""
-    for consumer in list(client.consumers.values()):
-        if 0 < consumer.deadline <= now:
-            consumer.end(NO_MATCH)
+    waiting = broker.consuming.waiting
+    while waiting and (consumer := next(iter(waiting))).deadline <= now:
+        consumer.end(NO_MATCH)
 
 
 def topic_gone(broker: "Broker", topic: str) -> None:

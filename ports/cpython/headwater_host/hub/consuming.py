@@ -19,6 +19,7 @@ from headwater_host.hub.topics import Subscriptions
 
 if TYPE_CHECKING:
     from headwater_host.hub.broker import Broker
+    from headwater_host.hub.consumers import Consumer
 
 #: Messages that a member is handed before others get their turn, and how many of a lane at once.
 _TURN = 256
@@ -251,6 +252,8 @@ class Consuming:
         self._unsettled: dict[Group, dict[str, None] | None] = {}
         #: By what their members have subscribed to, of which there are bounds already.
         self._index: Subscriptions[Group] = Subscriptions(_ENOUGH, _ENOUGH)
+        #: Who waits for one message, in the order of their deadlines.
+        self.waiting: OrderedDict[Consumer, None] = OrderedDict()
         #: Lanes on which something is open, by when to look at them.
         self._due: list[tuple[float, int, Lane]] = []
         self._pushed = 0
