@@ -36,14 +36,16 @@ PACE = 200.0
 
 @dataclass(frozen=True)
 class Effort:
-    """Rounds; seconds to publish for; messages of which the time is taken."""
+    """Rounds; seconds to publish for; messages of which the time is taken; whether each measurement has a server that
+    nobody has spoken to yet."""
 
     rounds: int = 5
     seconds: float = 1.0
     paced: int = 1000
+    fresh: bool = True
 
 
-QUICK = Effort(rounds=1, seconds=0.1, paced=40)
+QUICK = Effort(rounds=1, seconds=0.1, paced=40, fresh=False)
 
 #: Of one cell: a figure for each round.
 Rounds = list[float]
@@ -72,10 +74,12 @@ class HubError(Exception):
 
 
 class _Servers:
-    """Starts them, on the first processor. One that takes long is started once."""
+    """Starts them, on the first processor; one that takes long only once, and all of them if they need not be
+    ``fresh``."""
 
-    def __init__(self, first: int, last: int):
+    def __init__(self, first: int, last: int, fresh: bool):
         self._first, self._last = first, last
+        self._fresh = fresh
         self._kept: dict[str, Broker] = {}
         self._stack = contextlib.ExitStack()
 
@@ -84,12 +88,13 @@ class _Servers:
 
     @contextlib.contextmanager
     def running(self, name: str) -> Iterator[Broker]:
-        """A server; one that nobody has spoken to yet, unless it takes long to start. Raises BrokerError."""
+        """A server. Raises BrokerError."""
         if name in self._kept:
             yield self._kept[name]
             return
         with contextlib.ExitStack() as stack:
-            keeper = self._stack if SERVERS[name].slow else stack
+            kept = SERVERS[name].slow or not self._fresh
+            keeper = self._stack if kept else stack
             # Not in /tmp, which may be in memory.
             CACHE.mkdir(exist_ok=True)
             folder = keeper.enter_context(tempfile.TemporaryDirectory(prefix="bench-hub-", dir=CACHE))
@@ -98,7 +103,7 @@ class _Servers:
                 broker = keeper.enter_context(SERVERS[name].start(Path(folder)))
             finally:
                 os.sched_setaffinity(0, {self._last})
-            if SERVERS[name].slow:
+            if kept:
                 self._kept[name] = broker
             yield broker
 
@@ -160,7 +165,7 @@ def measure(
         say(f"this machine is busy (load {busy:.1f}): the rates below are worth little")
     date = time.strftime("%Y-%m-%d")
     figures = Figures(f"CPython {platform.python_version()}; {machine()}; {date}", busy)
-    servers = _Servers(first, last)
+    servers = _Servers(first, last, effort.fresh)
     os.sched_setaffinity(0, {last})
     try:
         for name in dict.fromkeys([_REFERENCE, *wanted]):

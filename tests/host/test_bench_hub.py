@@ -1,0 +1,77 @@
+"""The benchmark of the hub runs, and finds out who loses, doubles or mixes up messages."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.host.command import quick_bench
+from tools import toolchain
+from tools.bench import hub, report
+from tools.bench.hubs import load, servers
+from tools.bench.hubs.wires import Fmq, Subscriber, Wire, WireError
+
+
+@pytest.fixture(scope="module")
+def figures() -> hub.Figures:
+    return hub.Figures(**quick_bench("hub", ("headwater",)))
+
+
+def test_every_task_has_figures_of_every_row(figures: hub.Figures) -> None:
+    keys = {f"{task} {qos}" for task in hub.TASKS for qos in (0, 1, 2)}
+    assert set(figures.rates) == set(figures.cpu) == keys
+    assert set(figures.middle) == set(figures.slow) == {key for key in keys if key.startswith("paced")}
+    for cells in (figures.rates, figures.cpu, figures.middle, figures.slow):
+        for found in cells.values():
+            assert set(found) == {"headwater", "amqtt"}
+            assert all(len(rounds) == 1 and rounds[0] > 0 for rounds in found.values())
+    assert figures.missing == []
+
+
+def test_tables_have_a_cell_for_every_column(figures: hub.Figures) -> None:
+    for table in hub.tables(figures):
+        assert len(table.rows) == 2
+        assert all(len(row) == len(table.columns) for row in table.rows)
+        assert report.markdown(table).count("\n|") == len(table.rows) + 2
+
+
+def test_a_server_that_is_not_here_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "find", lambda name: None)
+    said: list[str] = []
+    figures = hub.measure(hub.Effort(rounds=0), ("redis",), said.append)
+    assert "redis" not in figures.labels
+    assert figures.missing[0].startswith("Redis Streams is left out: redis is not installed")
+    assert figures.missing[0] in said
+
+
+class Wrong(Subscriber):
+    """Changes the numbers of what the real one receives."""
+
+    def __init__(self, real: Subscriber, change: Callable[[bytes], bytes]):
+        self.socket = real.socket
+        self._real, self._change = real, change
+
+    def take(self, data: bytes) -> tuple[bytes, bytes, bytes]:
+        numbers, answer, rest = self._real.take(data)
+        return self._change(numbers), answer, rest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda numbers: numbers.replace(b"00000003", b"00000002"), id="twice"),
+        pytest.param(lambda numbers: numbers.replace(b"00000001", b"00000009"), id="another order"),
+    ],
+)
+def test_what_does_not_come_once_and_in_order_fails(change: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    class Changed(Fmq):
+        def subscriber(self, n: int) -> Subscriber:
+            return Wrong(super().subscriber(n), change)
+
+    def run(wire: Wire) -> load.Outcome:
+        return load.paced(wire, 1000.0, 40)
+
+    with servers.HeadwaterHub(tmp_path) as broker:
+        assert run(Fmq(broker.port, 1, "right")).count == 40
+        with pytest.raises(WireError, match="not in their order"):
+            run(Changed(broker.port, 1, "wrong"))
