@@ -38,9 +38,13 @@ class Stream(asyncio.Transport):
         """From ``high`` on too much waits, until nothing does."""
         self._limit = self._limit if high is None else high
 
+    def get_write_buffer_size(self) -> int:
+        """Bytes that wait."""
+        return len(self.out)
+
     def is_full(self) -> bool:
         """Whether too much waits."""
-        return len(self.out) > self._limit
+        return self.get_write_buffer_size() > self._limit
 
     def pause_reading(self) -> None:
         """Bring nothing more."""

@@ -26,6 +26,7 @@ _RECONNECT = Reconnect(first=0.5, longest=30, refused=30, at_start=True)
 # Until consuming is begun again, after the hub has ended or refused it; how often the log is looked at.
 _AGAIN_S = 5.0
 _LOOK_S = 1.0
+_NOTHING = (0, b"")
 
 
 class HubClient(Source):
@@ -65,8 +66,9 @@ class HubClient(Source):
         session.sink = Skip(self)
         self._acknowledgements = Acknowledgements(landing, self, self._push, self._flush)
         self._subscriptions: list[Subscription] = []
-        # What was taken and is not acknowledged: subscription and message id, by receipt.
-        self._open: dict[int, tuple[int, bytes]] = {}
+        # What was taken and is not acknowledged: subscription and message id, also by receipt.
+        self._open: set[tuple[int, bytes]] = set()
+        self._receipts: dict[int, tuple[int, bytes]] = {}
         self._stopping = False
         self._gate = asyncio.Event()
         self._gate.set()
@@ -80,11 +82,12 @@ class HubClient(Source):
         if f.head >> 4 != CONSUMERESP or not receipt:
             return
         key = session.source, bytes(f.buf[f.id_at : f.id_end])
-        if key in self._open.values():
+        if key in self._open:
             # The hub has waited long enough, but the log will have it.
             session.forget(receipt)
             return
-        self._open[receipt] = key
+        self._open.add(key)
+        self._receipts[receipt] = key
         frame = self._frame(f)
         self.count(0, len(frame))
         number = self.landing.take(self.connection, self.peer, frame, 0, FMQ)
@@ -111,7 +114,7 @@ class HubClient(Source):
         session = self._client.session
         status = session.acknowledge(receipt) if epoch == session.epoch else E_UNKNOWN_ID
         if status != E_AGAIN and epoch == session.epoch:
-            self._open.pop(receipt, None)
+            self._open.discard(self._receipts.pop(receipt, _NOTHING))
         return status
 
     def _push(self) -> None:
@@ -140,7 +143,7 @@ class HubClient(Source):
         # What cannot be written is not asked for.
         await self._gate.wait()
         self.began()
-        self._open.clear()
+        self._forget()
 
     def _on_connection(self, error: MqttError | None) -> None:
         if error is not None:
@@ -192,7 +195,12 @@ class HubClient(Source):
         for subscription in subscriptions:
             with contextlib.suppress(MqttError):
                 await self._client.unsubscribe(subscription)
+        self._forget()
+
+    def _forget(self) -> None:
+        """What is open comes again."""
         self._open.clear()
+        self._receipts.clear()
 
     def stop_reading(self) -> None:
         """Take nothing more, whatever the gate says."""
