@@ -132,3 +132,42 @@ def test_a_flood_is_refused_and_the_event_loop_goes_on() -> None:
         users.close()
 
     asyncio.run(run())
+
+
+def test_addresses_take_turns_and_each_may_have_so_many() -> None:
+    async def run() -> None:
+        users = Users({"alice": hashed(b"a", ln=12), "bob": hashed(b"b", ln=12)}, threads=1, each=5)
+        order: list[str] = []
+
+        async def verify(address: str, name: str, password: bytes) -> None:
+            try:
+                order.append(f"{address} {await users.verify(name, password, address)}")
+            except RefusedError as error:
+                order.append(f"{address} refused" if "from this address" in str(error) else str(error))
+
+        wrong = [asyncio.create_task(verify("far", "alice", b"%d" % n)) for n in range(8)]
+        await asyncio.sleep(0)
+        await asyncio.gather(verify("near", "bob", b"b"), *wrong)
+        # One was under way, one more in front; two had no room.
+        assert order.index("near True") <= 4
+        assert order.count("far refused") == 2
+        assert order.count("far False") == 6
+        # Who goes does not keep the place.
+        tries = [asyncio.create_task(verify("far", "alice", b"x%d" % n)) for n in range(6)]
+        await asyncio.sleep(0)
+        for one in tries:
+            one.cancel()
+        await asyncio.wait(tries)
+        assert await users.verify("alice", b"a", "far")
+        users.close()
+
+    asyncio.run(run())
+
+
+def test_a_password_that_was_right_meanwhile_is_not_hashed_again() -> None:
+    async def run() -> None:
+        users = Users({"alice": hashed(b"a", ln=12)}, threads=1)
+        assert await asyncio.gather(*(users.verify("alice", b"a", n) for n in range(50))) == [True] * 50
+        users.close()
+
+    asyncio.run(run())
