@@ -9,7 +9,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from headwater_host.fmq.client import Client, Reconnect
+import pytest
+
+from headwater_host.fmq.client import Client, MqttArgumentError, Reconnect
 from headwater_host.fmq.store import FmqOutbox
 from tests.host.command import running
 from tests.host.hub_client import config, hub_of
@@ -81,6 +83,38 @@ def test_consumers_and_subscriptions_come_back(tmp_path: Path) -> None:
                 await message.ack()
             assert sorted(got) == [b"0", b"1", b"2", b"3", b"4", b"n"]
             assert [payload for payload in got if payload != b"n"] == [b"0", b"1", b"2", b"3", b"4"]
+
+    asyncio.run(main())
+
+
+def test_subscriptions_are_taken_back_while_there_is_no_connection(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            hub_of(config(tmp_path)) as hub,
+            client(hub, "p") as p,
+            cutting(hub, []) as (where, _),
+            client(where, clean=True, reconnect=QUICK) as c,
+        ):
+            one, two = await c.subscribe("one", group="g"), await c.subscribe("two")
+            await c.consume(one)
+            for steps in range(12):
+                assert c.connection is not None
+                assert c.connection.transport is not None
+                c.connection.transport.abort()
+                while c.connection is not None:
+                    await asyncio.sleep(0)
+                # While it is made again, and what is left is asked for again.
+                for _ in range(steps * 3):
+                    await asyncio.sleep(0)
+                await c.unsubscribe(two)
+                two = await c.subscribe("two")
+            await p.publish("two", b"2", 1)
+            await p.publish("one", b"1", 1)
+            got = [await asyncio.wait_for(c.messages.__anext__(), SECONDS) for _ in range(2)]
+            assert sorted(m.payload for m in got) == [b"1", b"2"]
+            await c.unsubscribe(one)
+            with pytest.raises(MqttArgumentError):
+                await c.unsubscribe(one)
 
     asyncio.run(main())
 

@@ -15,7 +15,7 @@ REFUSALS = {
 
 
 class MqttError(HeadwaterError):
-    """Something about MQTT went wrong; its text says what. ``code`` is a status of ``headwater.errors``."""
+    """Something about MQTT, or FMQ, went wrong; its text says what. ``code`` is a status of ``headwater.errors``."""
 
     def __init__(self, detail: str = "", code: int = errors.E_CLOSED):
         super().__init__(code, detail)

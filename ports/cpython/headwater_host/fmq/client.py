@@ -85,6 +85,7 @@ __all__ = [
 PORT = 7760
 TLS_PORT = 7761
 _NO_MATCH = 0x10
+_NO_SUBSCRIPTION = 0x11
 # A consumer's window, unless told; that of all of them: beside them come what the hub pushes, and single messages.
 _WINDOW = 64
 _WINDOWS = RECEIVE_WINDOW - 96
@@ -206,9 +207,6 @@ class Client(Receiving):
 
     def _on_begin(self, session_present: bool) -> None:
         self._forget_repeated(session_present)
-        if not session_present:
-            for subscription in self._subscriptions.values():
-                subscription.number = 0
         if self.connection is not None:
             self.connection.on_writable = self._outgoing.begin
         self._outgoing.begin()
@@ -336,21 +334,29 @@ class Client(Receiving):
 
     async def _subscribe_again(self, session_present: bool) -> None:
         deadline = self._deadline(None)
-        for subscription in self._subscriptions.values():
-            if not subscription.number:
+        # Some may be taken back meanwhile.
+        for key, subscription in list(self._subscriptions.items()):
+            if key in self._subscriptions and not self.session.has(subscription.number):
                 await self._subscribe(subscription, deadline, once=True)
             if subscription.consumed:
                 self._begin_to_consume(subscription)
 
     async def unsubscribe(self, subscription: Subscription, *, timeout: float | None = None) -> None:
-        """Take a subscription back; its consumer ends. Raises as ``register``."""
-        self._subscriptions.pop((subscription.topic, subscription.group), None)
+        """Take a subscription back; its consumer ends. Raises as ``register``; MqttArgumentError: it is not there."""
+        session = self.session
+        was_there = self._subscriptions.pop((subscription.topic, subscription.group), None)
         subscription.consumed = None
-        await self._ask(
-            f"to unsubscribe from {subscription.topic!r}",
-            lambda: self.session.unsubscribe(subscription.number),
-            timeout,
-        )
+        try:
+            answer = await self._request(
+                lambda: session.unsubscribe(subscription.number), self._deadline(timeout)
+            )
+        except MqttArgumentError:
+            # It may have ended with its session, while there was no connection.
+            if not was_there:
+                raise
+            return
+        if answer.code not in (0, _NO_SUBSCRIPTION):
+            raise FmqRequestError(f"to unsubscribe from {subscription.topic!r}", answer.code, answer.why)
         self._consumed.pop(subscription.number, None)
 
     # -- consuming -------------------------------------------------------------------------------------------------

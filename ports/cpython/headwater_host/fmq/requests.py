@@ -51,9 +51,12 @@ class Requests(Keeping):
         await self._ask(f"to register {topic!r}", lambda: self.session.register(name, queues), timeout)
 
     async def unregister(self, topic: str, *, timeout: float | None = None) -> None:
-        """Let a topic be no more; its consumers end. Raises FmqRequestError: there is none."""
+        """Let a topic be no more; its consumers end. Raises FmqRequestError: there is none; and MqttConnectionError: it
+        may have been done."""
         name = topic_bytes(topic)
-        await self._ask(f"to unregister {topic!r}", lambda: self.session.unregister(name), timeout)
+        await self._ask(
+            f"to unregister {topic!r}", lambda: self.session.unregister(name), timeout, again=False
+        )
 
     # -- between hubs ----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from headwater import errors
 from headwater.fmq import encode
 from headwater.fmq.encode import NO_TAGS
 from headwater.fmq.names import REASONS
-from headwater.fmq.receive import WAITS_1
+from headwater.fmq.receive import LIVE, WAITS_1
 from headwater.fmq.spec import ACK, HEADER_SIZE, ID_SIZE, PINGREQ, PUBLISH
 from headwater.transitions import ONLINE
 from headwater_host.errors import MqttArgumentError
@@ -85,6 +85,7 @@ class HostSession(FastSession):
         self.taken = HostIdTable(RECEIVE_WINDOW)
         #: Which connection it is.
         self.epoch = 0
+        self._first_tx = len(self.tx)
 
     @property
     def auto_ack(self) -> bool:
@@ -98,6 +99,10 @@ class HostSession(FastSession):
     def connect(self, now_ms: int) -> int:
         """As the core's."""
         self.epoch += 1
+        if len(self.tx) > self._first_tx:
+            # It has grown with a request.
+            self.tx = bytearray(self._first_tx)
+            self._pin = memoryview(self.tx)
         return super().connect(now_ms)
 
     # -- out -----------------------------------------------------------------------------------------------------------
@@ -150,6 +155,11 @@ class HostSession(FastSession):
         if bad == 0:
             taken.state[i] = 0
         return bad
+
+    def has(self, subscription: int) -> bool:
+        """Whether there is a subscription of this number."""
+        i = self.requests.place(subscription)
+        return i >= 0 and self.requests.state[i] == LIVE
 
     def forget(self, receipt: int) -> None:
         """A message is not to be acknowledged: it is one that is to be acknowledged already."""
