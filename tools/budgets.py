@@ -79,6 +79,8 @@ from headwater.fmq.client import Client
 answer = b"\\xe0\\0\\0\\xb0\\x01\\0\\0\\0\\0\\0\\0\\x01\\x07\\x31\\0\\x31\\x05\\x20\\xb1\\0"
 client = Client(Dialer(answer), b"board", {_SIZES})
 """
+_FMQ_KEEPER = f"{_FMQ}from headwater.fmq.keeper import Keeper\nkeeper = Keeper(client)\n"
+_FMQ_KEPT = ("headwater.fmq.client", "headwater.fmq.keeper")
 _CLIENT_5 = ("headwater.client", "headwater.mqtt.session5")
 _ALL = (*_CLIENT_5, "headwater.mqtt.session31")
 _UPTIME = Options(only_used=True, texts=False)
@@ -90,11 +92,13 @@ PARTS: dict[str, Part] = {
     "client of 5.0": Part(_CLIENT_5, _CLIENT5, modules=True),
     "client of 3.1, 3.1.1 and 5.0": Part(_ALL, _CLIENT5, modules=True),
     "fmq client": Part(("headwater.fmq.client",), _FMQ, modules=True),
+    "fmq client, kept": Part(_FMQ_KEPT, _FMQ_KEEPER, modules=True),
     "bundle: client": Part(("headwater.client",), _CLIENT),
     "bundle: client, kept": Part(("headwater.client", "headwater.keeper"), _KEEPER),
     "bundle: client of 5.0": Part(_CLIENT_5, _CLIENT5),
     "bundle: client of 3.1, 3.1.1 and 5.0": Part(_ALL, _CLIENT5),
     "bundle: fmq client": Part(("headwater.fmq.client",), _FMQ),
+    "bundle: fmq client, kept": Part(_FMQ_KEPT, _FMQ_KEEPER),
     "bundle: what uptime.py uses": Part(("examples/device/uptime.py",), _CLIENT, options=_UPTIME),
     "bundle: the same at 5.0": Part((), _UPTIME5, options=_UPTIME),
     "bundle: the same at 3.1, 3.1.1 and 5.0": Part((), _UPTIME_ANY, options=_UPTIME),
