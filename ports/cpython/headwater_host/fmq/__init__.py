@@ -7,7 +7,7 @@
 ``client``     the asyncio client, with ``requests`` (what it asks) and ``receiving``
 ``messages``   what it hands to a program
 ``options``    what it is told
-``session``    the core's session with a computer's room, with ``ids`` and ``store``
+``session``    the core's session with a computer's room, with ``fast``, ``ids`` and ``store``
 ``address``    where hubs are
 =============  =====================================================================
 """
