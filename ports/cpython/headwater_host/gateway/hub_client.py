@@ -82,24 +82,27 @@ class HubClient(Source):
         if f.head >> 4 != CONSUMERESP or not receipt:
             return
         key = session.source, bytes(f.buf[f.id_at : f.id_end])
-        if key in self._open:
-            # The hub has waited long enough, but the log will have it.
+        frame = self._frame(f)
+        if frame is None or key in self._open:
+            # It comes again; or the hub has waited long enough, but the log will have it.
             session.forget(receipt)
             return
         self._open.add(key)
         self._receipts[receipt] = key
-        frame = self._frame(f)
         self.count(0, len(frame))
         number = self.landing.take(self.connection, self.peer, frame, 0, FMQ)
         self._acknowledgements.add(number, receipt, 1)
 
-    def _frame(self, f: "Frame") -> bytes:
-        """The frame with its topic in it, which the hub leaves out where the subscription has named it."""
+    def _frame(self, f: "Frame") -> bytes | None:
+        """The frame with its topic in it, which the hub leaves out where the subscription has named it. None for one
+        that is late, and of a subscription that is not ours any more."""
         at = f.at[1]
         if f.buf[at] != NONE:
             return bytes(memoryview(f.buf)[f.id_at - 1 : f.end])
         source = self._client.session.source
         topic = next((one.topic for one in self._subscriptions if one.number == source), None)
+        if topic is None:
+            return None
         view = memoryview(f.buf)
         body = b"".join((view[f.at[0] : at], encode(topic), view[f.tags_at : f.end]))
         return frames.framed(f.head, bytes(view[f.id_at : f.id_end]), body)
@@ -191,10 +194,11 @@ class HubClient(Source):
 
     async def _give_back(self) -> None:
         """End the consumers: what is open goes to the group again, and nobody has failed."""
-        subscriptions, self._subscriptions = self._subscriptions, []
-        for subscription in subscriptions:
+        for subscription in self._subscriptions:
             with contextlib.suppress(MqttError):
                 await self._client.unsubscribe(subscription)
+        # Until then their messages may come.
+        self._subscriptions.clear()
         self._forget()
 
     def _forget(self) -> None:
