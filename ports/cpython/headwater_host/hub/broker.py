@@ -13,7 +13,7 @@ from headwater_host.hub import consumers, frames, login, publishing, subscribing
 from headwater_host.hub.access import Access, Address
 from headwater_host.hub.broadcast import Broadcast
 from headwater_host.hub.calls import Calls
-from headwater_host.hub.clients import Client, Will
+from headwater_host.hub.clients import Client, Will, cost
 from headwater_host.hub.config import HubConfig
 from headwater_host.hub.consuming import Consuming
 from headwater_host.hub.errors import (
@@ -111,6 +111,8 @@ class Broker:
         self.metrics.counter("shed_total", "Connections that were cut off because too much was held.").call(
             lambda: self.memory.shed
         )
+        #: What all subscriptions cost.
+        self.subscribed = 0
         #: Those with a name, connected or with a session that is kept.
         self.clients: dict[str, Client] = {}
         #: Clients that are not connected, oldest first, and when by the loop's clock their session ends.
@@ -225,6 +227,7 @@ class Broker:
 
     def end(self, client: Client) -> None:
         """A client is gone for good, and so is its session."""
+        self.subscribed -= sum(cost(known.subscription) for known in client.subscriptions.values())
         if self.clients.get(client.name) is client:
             del self.clients[client.name]
         self.away.pop(client.name, None)

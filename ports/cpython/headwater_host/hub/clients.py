@@ -35,6 +35,14 @@ class Will(NamedTuple):
         return cls(**kept | {"payload": base64.b64decode(kept["payload"])})
 
 
+def cost(subscription: Subscription) -> int:
+    """Bytes that a subscription takes in memory, about: a condition is many small functions, a level a table."""
+    text = len(subscription.topic) + len(subscription.group) + 64 * len(subscription.condition)
+    return (
+        1000 + text + 400 * subscription.topic.count("/") + sum(100 + len(tag) for tag in subscription.tags)
+    )
+
+
 class Subscribed(NamedTuple):
     """A subscription; ``number`` is what its client calls it. It is to what comes behind the change ``since``."""
 

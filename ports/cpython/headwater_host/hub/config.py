@@ -69,6 +69,8 @@ class ClientLimits:
     memory: int = 256 << 20
     stalled: float = 60.0
     subscriptions: int = 1_000
+    #: What all of them may cost, of all clients (``clients.cost``).
+    all_subscriptions: int = 256 << 20
     sessions: int = 100_000
     #: A session is kept so long without a connection.
     session: float = 7 * 86400.0
@@ -225,7 +227,7 @@ CLIENTS = {
     item.name: Key(_SECONDS, _seconds)
     if isinstance(item.default, float)
     else Key(_SIZE, _size)
-    if item.name in ("frame", "unread", "memory")
+    if item.name in ("frame", "unread", "memory", "all_subscriptions")
     else Key(_COUNT, _many)
     for item in fields(ClientLimits)
 }

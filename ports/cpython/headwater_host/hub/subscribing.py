@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from headwater.fmq.decode import Frame
 from headwater_host.fmq.values import decode_at
 from headwater_host.hub import consumers, frames
-from headwater_host.hub.clients import Client, Subscribed
+from headwater_host.hub.clients import Client, Subscribed, cost
 from headwater_host.hub.errors import QUOTA_EXCEEDED, RefusedError
 from headwater_host.hub.pushing import Pusher
 from headwater_host.hub.storage import Subscription
@@ -31,6 +31,9 @@ def on_subscribe(broker: "Broker", connection: "Connection", f: Frame, ident: by
     subscription = replace(wish, serial=serial)
     begins = broker.store.seq
     known = client.subscriptions.get(serial)
+    more = cost(subscription) - (cost(known.subscription) if known else 0)
+    if more > 0 and broker.subscribed + more > broker.config.clients.all_subscriptions:
+        raise RefusedError(QUOTA_EXCEEDED, "there is no room for more subscriptions")
     subscribed = Subscribed(subscription, wanted, client.number(serial), known.since if known else begins)
     if wish.group:
         broker.consuming.attach(wish.group, wish.topic)
@@ -43,6 +46,7 @@ def on_subscribe(broker: "Broker", connection: "Connection", f: Frame, ident: by
         if consumer.subscribed.number == subscribed.number:
             consumer.subscribed = subscribed
     client.subscriptions[serial] = subscribed
+    broker.subscribed += more
 
     def answer() -> None:
         connection.send(frames.subscribed(ident, subscribed.number))
@@ -77,6 +81,7 @@ def on_unsubscribe(broker: "Broker", connection: "Connection", f: Frame, ident: 
     subscription = subscribed.subscription
     broker.access.check("UNSUBSCRIBE", subscription.topic, connection.user, connection.peer)
     del client.subscriptions[subscription.serial]
+    broker.subscribed -= cost(subscription)
     if client.kept:
         broker.store.sessions.unsubscribe(client.name, subscription.serial)
     consumers.end_consumers(client, subscribed.number, 0)
@@ -92,5 +97,6 @@ def restore(broker: "Broker", client: Client, subscriptions: dict[int, Subscript
         wanted = Wanted(subscription.tags, subscription.condition)
         subscribed = Subscribed(subscription, wanted, client.number(serial))
         client.subscriptions[serial] = subscribed
+        broker.subscribed += cost(subscription)
         if not subscription.group:
             pusher_of(broker, client).restore(subscribed)

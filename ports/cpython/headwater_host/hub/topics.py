@@ -186,10 +186,12 @@ class Subscriptions(Generic[T]):
 
 
 class Names:
-    """Topics, to be found by filter. At most ``limit`` of them, and ``levels`` levels in all."""
+    """Topics, to be found by filter. At most ``limit`` of them, ``levels`` levels, and ``characters``, in all."""
 
-    def __init__(self, limit: int = 1_000_000, levels: int = 1_000_000):
+    def __init__(self, limit: int = 1_000_000, levels: int = 1_000_000, characters: int = 64 << 20):
         self._limit = limit
+        self._characters = characters
+        self._used = 0
         self._names: set[str] = set()
         self._tree: _Tree[str] = _Tree(levels)
 
@@ -208,13 +210,17 @@ class Names:
             return
         if len(self._names) >= self._limit and not anyway:
             raise RefusedError(QUOTA_EXCEEDED, f"there are {len(self._names)} topics already")
+        if self._used + len(topic) > self._characters and not anyway:
+            raise RefusedError(QUOTA_EXCEEDED, f"the names of topics have {self._used} characters already")
         self._tree.add(topic.split("/"), None, topic, anyway)
         self._names.add(topic)
+        self._used += len(topic)
 
     def remove(self, topic: str) -> None:
         """Forget it; whether it was there or not."""
         if topic in self._names:
             self._names.remove(topic)
+            self._used -= len(topic)
             self._tree.remove(topic.split("/"), None)
 
     def match(self, pattern: str) -> list[str]:
