@@ -110,13 +110,19 @@ def mqtt_delivery() -> str:
         for state in range(transitions.DONE + 1)
         for c, kind in enumerate(columns)
     }
-    flying = {at: after for at, after in table.items() if at[0] in (transitions.AT1, transitions.AT2, transitions.REL)}
+    flying = {
+        at: after
+        for at, after in table.items()
+        if at[0] in (transitions.AT1, transitions.AT2, transitions.REL)
+    }
     drawn = machine(_DELIVERY, _ACKS, flying, "AT1: publish at QoS 1")
     drawn = drawn.replace("    AT1 -->", "    [*] --> AT2: publish at QoS 2\n    AT1 -->", 1)
     return (
         drawn
         + "\n"
-        + grid("state", _DELIVERY[: transitions.DONE + 1], _ACKS, lambda state, ack: _DELIVERY[table[state, ack]])
+        + grid(
+            "state", _DELIVERY[: transitions.DONE + 1], _ACKS, lambda state, ack: _DELIVERY[table[state, ack]]
+        )
     )
 
 
