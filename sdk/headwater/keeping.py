@@ -276,7 +276,8 @@ class BaseKeeper:
         if self._becomes[i] in (ASKED, TAKEN_BACK):
             self._asked -= 1
 
-    def _answered(self, number: int, code: int) -> None:
+    def _answered(self, number: int, code: int) -> bool:
+        """An answer has come: whether it is to a request of ours."""
         for i in range(len(self._ids)):
             becomes = self._becomes[i]
             if self._ids[i] == number and (becomes in (ASKED, TAKEN_BACK)):
@@ -284,7 +285,8 @@ class BaseKeeper:
                 self._becomes[i] = FREE if becomes == TAKEN_BACK else self._settled(i, code)
                 if self.on_answer is not None:
                     self.on_answer(self._filters[i], code)
-                return
+                return True
+        return False
 
     def _settled(self, i: int, code: int) -> int:
         """What the subscription in place ``i`` becomes by the server's answer."""

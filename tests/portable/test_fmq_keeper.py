@@ -192,6 +192,22 @@ def test_a_subscription_is_taken_back_before_it_is_granted_or_over_a_cut() -> No
         assert k.keeper.unsubscribe(b"t", b"g") == E_UNKNOWN_ID, when
 
 
+def test_what_the_program_asks_for_itself() -> None:
+    k = Kept()
+    answers: list[tuple[int, int]] = []
+    k.keeper.on_request = lambda number, code: answers.append((number, code))
+    k.keeper.subscribe(b"t")
+    k.online()
+    number = k.client.register(b"made", 3)
+    assert number > 0
+    k.settled()
+    assert answers == [(number, 0)] and k.answers == [(b"t", 0)] and k.hub.topics == {b"made": 3}
+    # What the client had before is what the keeper begins with.
+    client = Client(k.dialer, b"other")
+    client.on_answer = k.keeper.on_request
+    assert Keeper(client).on_request is k.keeper.on_request
+
+
 def test_what_cannot_be_asked_for() -> None:
     keeper = Kept(subscriptions=1).keeper
     assert keeper.subscribe(b"a/#/b") == E_FILTER

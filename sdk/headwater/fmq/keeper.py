@@ -53,8 +53,8 @@ class Keeper(BaseKeeper):
 
     A subscription is known by its filter and its group. ``on_answer(topic_filter, code)`` tells: 0 when it is granted,
     or taken back; a reason code when the hub has refused it, or has ended its consuming, which begins again on the next
-    connection; a negative status when it could not be asked for.
-    There is no ``backlog`` for FMQ.
+    connection; a negative status when it could not be asked for. ``on_request(number, code)`` is ``on_answer`` for what
+    the program asks the client for itself, such as ``register`` and ``call``. There is no ``backlog`` for FMQ.
     """
 
     client: "Client"
@@ -62,6 +62,7 @@ class Keeper(BaseKeeper):
     def __init__(self, client: "Client", dialers: "Sequence[Dialer]" = (), **options: "object"):
         if options.get("backlog") is not None:
             raise ValueError("a backlog is MQTT's")
+        self.on_request = client.on_answer
         super().__init__(client, dialers, **options)  # type: ignore[arg-type]
         self._publish = self._publish_tagged
         self._tags: Bytes = NO_TAGS
@@ -140,9 +141,12 @@ class Keeper(BaseKeeper):
         except NOT_BYTES:
             return E_ARGUMENT
         topic_filter = bytes(topic_filter)
-        i = self._want(self._find(topic_filter, ask[0]), topic_filter)
+        old = self._find(topic_filter, ask[0])
+        i = self._want(old, topic_filter)
         if i < 0:
             return i
+        if old < 0:
+            self._numbers[i] = 0
         self._asks[i] = ask
         self._more[i] = 0
         return 0
@@ -173,11 +177,15 @@ class Keeper(BaseKeeper):
             self._consumes[i] = n
         return n
 
-    def _answered(self, number: int, code: int) -> None:
+    def _answered(self, number: int, code: int) -> bool:
         for i in range(len(self._consumes)):
             if self._consumes[i] == number and self._becomes[i] == CONSUMING:
                 self._becomes[i] = ENDED
                 if self.on_answer is not None:
                     self.on_answer(self._filters[i], code)
-                return
-        super()._answered(number, code)
+                return True
+        if super()._answered(number, code):
+            return True
+        if self.on_request is not None:
+            self.on_request(number, code)
+        return False
