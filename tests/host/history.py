@@ -13,6 +13,7 @@ will, k, state                  a client has asked for will ``k``; it is kept; t
 willed, k                       the audit gets will ``k``
 retained, least, most, seen     a new subscription sees what was retained (None: nothing), while states ``least`` to
                                 ``most`` may hold: see ``retained_state``
+cut, sent, received             a publisher's connection begins, to be cut when so many bytes were sent, or received
 killed                          the hub was killed
 end, who, ...                   all that these get has come
 ==============================  ================================================================================
@@ -135,6 +136,9 @@ class Checker:
     def _on_retained(self, least: int, most: int, seen: int | None) -> None:
         if seen not in {retained_state(n) for n in range(least, most + 1)}:
             self.wrong.append(f"lost: {seen} is retained, and not what {least} to {most} say")
+
+    def _on_cut(self, sent: int, received: int) -> None:
+        pass
 
     def _on_killed(self) -> None:
         pass

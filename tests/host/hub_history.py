@@ -19,7 +19,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ _PER_MESSAGE = 6
 PATIENCE = 60
 _CONFIG = "[limits]\ntries = 1000000\n[clients]\nredelivery = 3600\n"
 #: Events in which nobody does anything.
-_INFERRED = {"done", "killed", "end"}
+_INFERRED = {"done", "cut", "killed", "end"}
 
 
 class World:
@@ -133,6 +133,8 @@ class World:
                 peer = await CutPeer.open(address)
                 assert isinstance(peer, CutPeer)
                 peer.up, peer.down = cut
+                if cut != (0, 0):
+                    self.see("cut", *cut)
                 try:
                     answer = await peer.auth(name, **more)
                     assert answer.code == 0, answer
@@ -252,6 +254,12 @@ def run(
     return asyncio.run(main())
 
 
+def _swept(events: Iterable[Event]) -> int:
+    """Up to which byte connections were cut at every one, in both directions."""
+    cut = {event[1:] for event in events if event[0] == "cut"}
+    return next(n for n in itertools.count() if not {(n + 1, 0), (0, n + 1)} <= cut)
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -271,6 +279,7 @@ def main() -> int:
     print(
         f"{world.operations} operations, {count['killed']} times killed, {time.monotonic() - began:.0f} s:\n"
         + "".join(f"  {kind} {number}\n" for kind, number in count.items())
+        + f"  cut at every byte, in both directions, up to {_swept(world.events)}\n"
         + f"  came again, as they may: {dict(again)}"
     )
     print("\n".join(world.checker.wrong[:20]) or "nothing lost, doubled, reordered or invented")
