@@ -51,6 +51,8 @@ def test_the_cores_client_calls_and_serves(tmp_path: Path) -> None:
             def on_call(f: Frame) -> None:
                 if f.payload_bytes() == b"later":
                     later.append(bytes(f.buf[f.id_at : f.id_end]))
+                elif f.payload_bytes() == b"refuse":
+                    assert responder.refuse(f, 0x83, b"not today") == 0
                 else:
                     assert responder.reply(f, f.topic_bytes() + b" " + f.payload_bytes()) == 0
 
@@ -79,6 +81,8 @@ def test_the_cores_client_calls_and_serves(tmp_path: Path) -> None:
 
             assert answered(caller.call(b"echo", b"hi")) == b"$rpc/echo hi"
             assert answered(caller.call(b"echo")) == b"$rpc/echo "
+            assert answered(caller.call(b"echo", b"refuse")) == 0x83
+            assert caller.session.reason() == b"not today"
             assert answered(caller.call(b"echo", b"later")) == 0x83
             assert responder.reply(later[0], b"too late") == 0
             wait_for(responder, lambda: refused == [(0, 0x10)])

@@ -256,6 +256,22 @@ def test_a_call_that_nobody_serves() -> None:
     assert p.at.answers == [(number, 0x10, b"no responder")]
 
 
+def test_calls_are_refused() -> None:
+    p = pair()
+    client = p.client
+    ident = b"\xa0\x00\xb1\x01"
+    for code in (0, 127, 256, -1):
+        assert client.refuse(ident, code) == E_ARGUMENT
+    assert client.refuse(5, 0x83) == client.refuse(ident, 0x83, 5) == E_ARGUMENT  # type: ignore[arg-type]
+    assert client.refuse(ident, 0x83, b"x" * 200) == E_TOO_LARGE
+    assert client.out() == 0
+    assert client.refuse(ident, 0x83, b"no") == 0
+    assert client.refuse(ident, 0x83, b"x" * 200) == E_AGAIN
+    assert bytes(client.tx[: client.tx_end]) == b"\xe0" + ident + b"\x06\x31\x83\x11\x02no"
+    p.lose()
+    assert client.refuse(ident, 0x83) == E_OFFLINE
+
+
 def test_calls_are_served() -> None:
     p = pair()
     later: list[bytes] = []

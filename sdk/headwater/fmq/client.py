@@ -125,6 +125,10 @@ class Client(Driver):
             status = self.session.reply(call, result)
         return send_request(self, status)
 
+    def refuse(self, call: "Frame | Bytes", code: int, text: "Bytes" = b"") -> int:
+        """Refuse a call that ``session.on_call`` got."""
+        return send_request(self, self.session.refuse(call, code, text))
+
     def acknowledge(self, receipt: int) -> int:
         """With ``session.auto_ack`` off: acknowledge a message."""
         return send_request(self, self.session.acknowledge(receipt))

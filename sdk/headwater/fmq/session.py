@@ -342,6 +342,18 @@ class ClientSession(Sender):
         except NOT_BYTES:
             return errors.E_ARGUMENT
 
+    def refuse(self, call: "Frame | Bytes", code: int, text: "Bytes" = b"") -> int:
+        """Refuse a call, as ``reply``, with a reason code of 128 to 255 and a text in UTF-8 for the caller."""
+        if self.state != ONLINE:
+            return errors.E_OFFLINE
+        if not 128 <= code < 256 or not is_bytes(text):
+            return errors.E_ARGUMENT
+        try:
+            ident = bytes(call.buf[call.id_at : call.id_end]) if isinstance(call, Frame) else call
+            return self._put(frame(self.tx, self.tx_end, self.tx_size, ACK << 4, ident, (code, text)))
+        except NOT_BYTES:
+            return errors.E_ARGUMENT
+
     def request(self, head: int, values: "Sequence[Field]", state: int = -1) -> int:
         """Any request, by its first byte and fields (``encode.frame``): its number, as ``register``."""
         if self.state != ONLINE:
