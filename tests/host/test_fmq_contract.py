@@ -179,6 +179,25 @@ def test_auth_at_its_limits(
         assert not hub.broker.store.topics
 
 
+@pytest.mark.parametrize("size", [1, 1000])
+def test_what_comes_behind_auth_waits_for_its_answer(tmp_path: Path, size: int) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        peer = await Peer.open(hub)
+        auth, published, ping = (new_id(kind, 1) for kind in (spec.AUTH, spec.PUBLISH, spec.PINGREQ))
+        data = framed(spec.AUTH << 4, auth, b"")
+        data += framed(spec.PUBLISH << 4 | 2, published, encode("t") + b"\xd0x")
+        data += bytes([spec.PINGREQ << 4]) + ping
+        for at in range(0, len(data), size):
+            peer.raw(data[at : at + size])
+            await asyncio.sleep(0)
+        got = [await peer.next() for _ in range(3)]
+        assert got[0].id == auth
+        # A ping needs no disk.
+        assert {each.id for each in got[1:]} == {published, ping}
+        assert stored(hub, "t") == [b"x"]
+
+
 def test_keep_alive_is_one_and_a_half_times(tmp_path: Path) -> None:
     @with_hub(config(tmp_path))
     async def test(hub: Hub) -> None:

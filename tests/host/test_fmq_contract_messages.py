@@ -57,6 +57,40 @@ def test_more_queues_than_can_be_said(tmp_path: Path) -> None:
         await peer.ping()
 
 
+@pytest.mark.parametrize(
+    "name, to_publish, to_subscribe",
+    [
+        ("", 0x90, 0x8F),
+        ("a/+", 0x90, 0),
+        ("#", 0x90, 0),
+        ("a/#/b", 0x90, 0x8F),
+        ("a+", 0x90, 0x8F),
+        ("a\0b", 0x90, 0x8F),
+        ("$own", 0x90, 0),
+        ("x" * 65536, 0x90, 0x8F),
+        ("/".join("a" * 65), 0x90, 0x8F),
+        ("/".join("a" * 64), 0, 0),
+        ("x" * 65535, 0, 0),
+        ("/", 0, 0),
+        ("a//é", 0, 0),
+    ],
+    ids=lambda value: None if isinstance(value, int) else repr(value[:10]) + str(len(value)),
+)
+def test_names_of_topics(tmp_path: Path, name: str, to_publish: int, to_subscribe: int) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        peer = await Peer.login(hub)
+        for tags in ((), ("x",)):
+            for qos in (0, 1):
+                ident = peer.publish(name, b"", qos, tags=tags)
+                if qos or to_publish:
+                    assert (await peer.answer(ident)).code == to_publish
+        assert (await peer.ask(spec.REGISTER, (name.encode(),))).code == to_publish
+        assert (await peer.ask(spec.SUBSCRIBE, (name.encode(),))).code == to_subscribe
+        assert (await peer.ask(spec.UNREGISTER, (name.encode(),))).code == to_publish
+        assert not hub.broker.store.topics
+
+
 def test_unregister_ends_consumers_of_this_topic_and_no_others(tmp_path: Path) -> None:
     @with_hub(config(tmp_path))
     async def test(hub: Hub) -> None:
@@ -101,6 +135,7 @@ def test_retained_messages(tmp_path: Path) -> None:
             ident = await peer.send_message("t/6", b"first", retain=True)
             await peer.send_message("t/6", b"second", retain=True)
             await peer.send_message("t/6", b"first", retain=True, ident=ident, dup=True)
+            peer.abort()
         expected = {
             ("t/0", b"0", 1),
             ("t/1", b"1", 3),
@@ -119,6 +154,7 @@ def test_retained_messages(tmp_path: Path) -> None:
             peer = await Peer.login(hub)
             await peer.subscribe("t/+", ("x",), "topic != 't/2'")
             assert [each.payload for each in await pushed(peer, hub)] == [b"1"]
+            peer.abort()
 
     asyncio.run(test())
 
@@ -214,11 +250,14 @@ def test_a_subscribe_that_is_refused_leaves_nothing_behind(tmp_path: Path) -> No
             for group in (b"g", b""):
                 assert (await peer.ask(spec.SUBSCRIBE, (b"t/+", (), b"", group))).code == 0x97
             assert not any(topic.groups for topic in hub.broker.store.topics.values())
+            peer.abort()
         async with hub_of(settings) as hub:
             assert hub.broker.store.sessions.get("kept") is not None
             assert not hub.broker.clients["kept"].subscriptions
             # There is room for what fits.
-            assert await (await Peer.login(hub)).subscribe("t/1", group="g")
+            peer = await Peer.login(hub)
+            assert await peer.subscribe("t/1", group="g")
+            peer.abort()
 
     asyncio.run(test())
 
@@ -259,6 +298,7 @@ def test_what_may_have_been_sent_by_a_hub_that_ended_has_dup(tmp_path: Path) -> 
             assert flags.items() >= {b"1": 8 | 2, b"2": 8 | 4}.items()
             assert flags.get(b"0", 0) == 0
             assert flags.get(b"new", 2) == 2
+            peer.abort()
 
     asyncio.run(test())
 
@@ -280,12 +320,51 @@ def test_once_waits_and_what_it_does_not_acknowledge_goes_to_the_group(tmp_path:
             assert (got.name, got.id) == ("CONSUMERESP", sent)
 
 
+def test_two_consumers_of_one_client_share(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        peer = await Peer.login(hub)
+        await peer.ask(spec.REGISTER, (b"t", 2))
+        numbers = [await peer.subscribe(topic, group="g") for topic in ("t", "+")]
+        for number in numbers:
+            peer.consume(number)
+        await peer.ping()
+        for n in range(6):
+            await peer.send_message("t", b"%d" % n, ident=new_id(spec.PUBLISH, 2 + n % 2))
+        got: dict[int, list[bytes]] = {}
+        for _ in range(6):
+            each = await peer.next()
+            got.setdefault(each.correlation, []).append(each.payload)
+            # Only what has no wildcards is named by its subscription.
+            assert each.topic == (None if each.correlation == numbers[0] else "t")
+        assert got.keys() == set(numbers)
+        assert sorted(got.values()) == [[b"0", b"2", b"4"], [b"1", b"3", b"5"]]
+
+
+def test_what_is_given_back_comes_before_what_is_new(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        peer = await Peer.login(hub)
+        number = await peer.subscribe("t", group="g")
+        for n in range(5):
+            await peer.send_message("t", b"%d" % n)
+        peer.consume(number, 3)
+        got = [await peer.next() for _ in range(3)]
+        assert [each.payload for each in got] == [b"0", b"1", b"2"]
+        peer.send(spec.ACK, (0x80,), ident=got[1].id)
+        again = await peer.next()
+        assert (again.payload, again.id) == (b"1", got[1].id)
+        peer.ack(got[0].id)
+        assert (await peer.next()).payload == b"3"
+
+
 def test_ids_are_remembered_by_their_number(tmp_path: Path) -> None:
     async def test() -> None:
         settings = config(tmp_path, limits=Limits(ids=3))
         async with hub_of(settings) as hub:
             peer = await Peer.login(hub)
             ids = [await peer.send_message("t", b"%d" % n, 1 + n % 2) for n in range(4)]
+            peer.abort()
         async with hub_of(settings) as hub:
             peer = await Peer.login(hub)
             for n, ident in enumerate(ids[1:]):
@@ -295,5 +374,6 @@ def test_ids_are_remembered_by_their_number(tmp_path: Path) -> None:
             assert stored(hub, "u") == []
             await peer.send_message("t", b"forgotten", ident=ids[0])
             assert stored(hub, "t")[-1] == b"forgotten"
+            peer.abort()
 
     asyncio.run(test())
