@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tools.bench.dialects import DIALECTS, Dialect, read
-from tools.bench.dialects import read_packet as read_packet
 
 HOST = "127.0.0.1"
 _ROOM = 1 << 20

@@ -58,7 +58,7 @@ def _mqtt_publish(qos: int, n: int) -> bytes:
 
 
 def read_packet(peer: socket.socket) -> bytes:
-    """The body of an MQTT packet of less than 128 bytes."""
+    """The body of an MQTT packet of less than 128 bytes; raises ConnectionError when the other end goes."""
     return read(peer, read(peer, 2)[1])
 
 

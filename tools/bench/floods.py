@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 
-from tools.bench.canned import read_packet
+from tools.bench.dialects import read_packet
 from tools.bench.hosts import sync
 from tools.bench.hosts.job import HOST, packet
 
@@ -77,14 +77,16 @@ class CannedFlood:
         # A client that goes away before is missed by ``start``.
         with contextlib.suppress(OSError):
             peer, _ = self._server.accept()
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            read_packet(peer)
-            peer.sendall(b"\x20\x02\x00\x00")
-            if request := read_packet(peer):
+            try:
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                read_packet(peer)
+                peer.sendall(b"\x20\x02\x00\x00")
+                request = read_packet(peer)
                 peer.sendall(b"\x90\x03" + request[:2] + request[-1:])
                 self._peer = peer
-            else:
-                peer.close()
+            finally:
+                if self._peer is None:
+                    peer.close()
 
     def start(self) -> None:
         """Send all of it, and wait until the client leaves. Raises FloodError."""
