@@ -5,6 +5,7 @@
 ``connection``   bytes into frames, frames out, bounds
 ``broker``       who is connected, which frame goes where, what happens as time passes
 ``clients``      what is known of a client
+``memory``       what is held for all connections, and who is cut off when that is too much
 ``login``        AUTH, sessions
 ``publishing``   messages in, topics, wills
 ``wishes``       what SUBSCRIBE and CONSUME ask for
