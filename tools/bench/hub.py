@@ -28,7 +28,7 @@ _BUSY_LOAD = 0.5
 #: What the others are held against.
 _REFERENCE = "amqtt"
 _QOS = (0, 1, 2)
-#: A server that stops answering gets a fresh start so often.
+#: How often a measurement is tried.
 _TRIES = 3
 #: Messages a second, at which everybody is idle most of the time.
 PACE = 200.0
@@ -65,12 +65,12 @@ class Figures:
     slow: dict[str, dict[str, Rounds]] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
-    #: How often a server stopped answering, and was started afresh.
-    stalls: dict[str, int] = field(default_factory=dict)
+    #: Why a measurement failed, and was done again.
+    failures: list[str] = field(default_factory=list)
 
 
 class HubError(Exception):
-    """A server stopped answering whenever it was tried."""
+    """A measurement failed whenever it was tried."""
 
 
 class _Servers:
@@ -132,9 +132,10 @@ def _outcome(
                 outcome = TASKS[task](wire, effort)
                 return outcome, processor_seconds(broker.pid) - before
             except (WireError, OSError) as error:
-                figures.stalls[name] = figures.stalls.get(name, 0) + 1
+                failure = f"{row.label}, {task} at QoS {qos}: {error}"
                 if not left:
-                    raise HubError(f"{row.label}, {task} at QoS {qos}: {error}") from error
+                    raise HubError(failure) from error
+                figures.failures.append(failure)
     raise AssertionError("it is tried at least once")
 
 
@@ -164,7 +165,8 @@ def measure(
     if busy > _BUSY_LOAD:
         say(f"this machine is busy (load {busy:.1f}): the rates below are worth little")
     date = time.strftime("%Y-%m-%d")
-    figures = Figures(f"CPython {platform.python_version()}; {machine()}; {date}", busy)
+    about = f"CPython {platform.python_version()}; {machine()}; {date}; rounds: {effort.rounds}"
+    figures = Figures(about, busy)
     servers = _Servers(first, last, effort.fresh)
     os.sched_setaffinity(0, {last})
     try:
@@ -212,9 +214,10 @@ def _rate(figures: Figures, key: str, name: str) -> str:
     return f"{cell} **{statistics.median(ratios):.1f}** ({min(ratios):.1f}–{max(ratios):.1f})"
 
 
-def _median(cells: Mapping[str, Mapping[str, Rounds]], key: str, name: str) -> str:
-    found = cells.get(key, {}).get(name)
-    return "–" if found is None else f"{statistics.median(found):.2f}"
+def _times(figures: Figures, key: str, name: str) -> str:
+    if name not in figures.middle.get(key, {}):
+        return "–"
+    return ", ".join(f"{statistics.median(of[key][name]):.2f}" for of in (figures.middle, figures.slow))
 
 
 def _cpu(figures: Figures, key: str, name: str) -> str:
@@ -223,7 +226,7 @@ def _cpu(figures: Figures, key: str, name: str) -> str:
 
 
 def _table(figures: Figures, title: str, tasks: Mapping[str, str], cell: Callable[[str, str], str]) -> Table:
-    keys = {f"{task} {qos}": f"{text} Q{qos}" for task, text in tasks.items() for qos in _QOS}
+    keys = {f"{task} {qos}": f"{text} Q{qos}".strip() for task, text in tasks.items() for qos in _QOS}
     rows = [
         [figures.labels[name], *(cell(key, name) for key in keys)] for name in ROWS if name in figures.labels
     ]
@@ -232,14 +235,11 @@ def _table(figures: Figures, title: str, tasks: Mapping[str, str], cell: Callabl
 
 def tables(figures: Figures) -> list[Table]:
     """Rates, latencies, processor time."""
-    both = {"publish": "publish", "through": "through"}
+    both = {"publish": "publish", "through": "end to end"}
     notes = [f"{figures.about}. This disk syncs {_short(figures.syncs)} times a second.", *figures.missing]
     if figures.load > _BUSY_LOAD:
         notes.append(f"This machine was busy (load {figures.load:.1f}): the rates are worth little.")
-    notes += [
-        f"{figures.labels[name]} stopped answering {count} times, and was started afresh."
-        for name, count in figures.stalls.items()
-    ]
+    notes += [f"Done again, because it failed: {failure}." for failure in figures.failures]
     rates = _table(
         figures,
         "Messages/s, ratio to amqtt (spread)",
@@ -249,8 +249,8 @@ def tables(figures: Figures) -> list[Table]:
     times = _table(
         figures,
         f"Milliseconds from publisher to subscriber at {PACE:.0f} messages/s: median, 99 %",
-        {"paced": "paced"},
-        lambda key, name: f"{_median(figures.middle, key, name)}, {_median(figures.slow, key, name)}",
+        {"paced": ""},
+        lambda key, name: _times(figures, key, name),
     )
     used = _table(
         figures,

@@ -114,11 +114,11 @@ class Row:
 
 
 ROWS = {
-    "headwater": Row("headwater hub", "headwater", Fmq),
+    "headwater": Row("headwater hub, subscription", "headwater", Fmq),
     "group": Row("headwater hub, consumer group", "headwater", FmqGroup),
     "amqtt": Row("amqtt (in memory)", "amqtt", Mqtt),
     "mosquitto": Row("mosquitto", "mosquitto", Mqtt),
-    "rabbitmq": Row("RabbitMQ, MQTT", "rabbitmq", Mqtt, (0, 1)),
+    "rabbitmq": Row("RabbitMQ (MQTT plugin)", "rabbitmq", Mqtt, (0, 1)),
     "redis": Row("Redis Streams", "redis", Redis, (1,)),
 }
 
