@@ -135,6 +135,13 @@ def test_a_part_imports_only_what_lies_below_it(part: str) -> None:
         assert not strangers, f"{path.relative_to(ROOT)} imports {strangers}"
 
 
+def test_a_client_of_fmq_does_not_pay_for_the_hub() -> None:
+    files = list((ROOT / "ports/cpython/headwater_host/fmq").rglob("*.py"))
+    assert files
+    for path in files:
+        assert not [name for name in runtime_imports(path) if name.startswith("headwater_host.hub")], path
+
+
 def test_modules_of_the_core_import_only_downwards() -> None:
     names = set()
     for path in (ROOT / "sdk/headwater").rglob("*.py"):

@@ -8,6 +8,7 @@
 ``messages``   what it hands to a program
 ``options``    what it is told
 ``session``    the core's session with a computer's room, with ``fast``, ``ids`` and ``store``
+``usual``      the frames that nearly all traffic is made of, for clients and the hub
 ``address``    where hubs are
 =============  =====================================================================
 """

@@ -20,7 +20,7 @@ from headwater.fmq.write import put_text
 from headwater.mqtt.spec import DUP
 from headwater.transitions import AT1, AT2, ONLINE
 from headwater_host.connection import Chunks
-from headwater_host.hub.usual import usual
+from headwater_host.fmq.usual import usual
 from headwater_host.session import GrowingOutbox
 
 if TYPE_CHECKING:

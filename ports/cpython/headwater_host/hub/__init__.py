@@ -3,7 +3,6 @@
 ===============  ====================================================================================
 ``service``      the process: listeners, and an end in good order
 ``connection``   bytes into frames, frames out, bounds
-``usual``        the frames that nearly all traffic is made of
 ``broker``       who is connected, which frame goes where, what happens as time passes
 ``memory``       what is held for all connections, and who is cut off when that is too much
 ``clients``      what is known of a client

@@ -20,7 +20,7 @@ from headwater_host.hub.errors import (
     UNSPECIFIED,
     RefusedError,
 )
-from headwater_host.hub.usual import usual
+from headwater_host.fmq.usual import usual
 
 if TYPE_CHECKING:
     from headwater_host.hub.broker import Broker
