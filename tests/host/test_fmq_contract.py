@@ -234,6 +234,22 @@ def test_a_will_is_published_however_it_ends_but_by_goodbye(tmp_path: Path, how:
         await until(lambda: stored(hub, "w") == [b"x"])
 
 
+def test_names_beyond_their_number_are_forgotten_and_their_numbers_not_given_again(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path, clients=ClientLimits(sessions=3)))
+    async def test(hub: Hub) -> None:
+        numbers = [(await Peer.login(hub, name)).process for name in "abc"]
+        for connection in list(hub.broker.connections):
+            connection.abort()
+        await until(lambda: not hub.broker.clients)
+        kept = [await Peer.login(hub, name) for name in "cd"]
+        assert kept[0].process == numbers[2]
+        # The oldest that was not in use.
+        back = await Peer.login(hub, "a")
+        assert len({*numbers, kept[1].process, back.process}) == 5
+        assert (await (await Peer.open(hub)).auth("e")).code == 0x97
+        assert (await (await Peer.open(hub)).auth("")).code == 0
+
+
 # -- access ------------------------------------------------------------------------------------------------------------
 
 

@@ -91,6 +91,22 @@ def test_names_of_topics(tmp_path: Path, name: str, to_publish: int, to_subscrib
         assert not hub.broker.store.topics
 
 
+def test_a_topic_that_grows(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        peer = await Peer.login(hub)
+        peer.consume(await peer.subscribe("t", group="g"))
+        for queues in (1, 3):
+            assert (await peer.ask(spec.REGISTER, (b"t", queues))).code == 0
+            for n in range(3):
+                await peer.send_message("t", b"%d%d" % (queues, n), ident=new_id(spec.PUBLISH, n))
+        queued = [[m.payload for m in hub.broker.store.read("t", queue, 0, 9)] for queue in range(3)]
+        assert queued == [[b"10", b"11", b"12", b"30"], [b"31"], [b"32"]]
+        for _ in range(6):
+            peer.ack((await peer.next()).id)
+        await until(lambda: not hub.broker.store.topics["t"].count)
+
+
 def test_unregister_ends_consumers_of_this_topic_and_no_others(tmp_path: Path) -> None:
     @with_hub(config(tmp_path))
     async def test(hub: Hub) -> None:
@@ -299,6 +315,46 @@ def test_what_may_have_been_sent_by_a_hub_that_ended_has_dup(tmp_path: Path) -> 
             assert flags.get(b"0", 0) == 0
             assert flags.get(b"new", 2) == 2
             peer.abort()
+
+    asyncio.run(test())
+
+
+def test_what_is_retained_comes_although_the_hub_ends(tmp_path: Path) -> None:
+    """To a session that is kept; what was answered does not come again, nor what is not retained any more."""
+
+    async def test() -> None:
+        async with hub_of(config(tmp_path)) as hub:
+            peer = await Peer.login(hub)
+            for n in range(20):
+                await peer.send_message(f"t/{n:02}", b"%d" % n, 1 + n % 2, retain=True)
+            one = await Peer.login(hub, "a", clean=False)
+            await one.subscribe("t/#")
+            got = [await one.next() for _ in range(16)]
+            for each in got[:4]:
+                one.send(spec.PUBREC if each.flags & 4 else spec.ACK, ident=each.id)
+            await one.ping()
+            answered = {each.payload for each in got[:4]}
+            await peer.send_message("t/18", b"", retain=True)
+            await peer.send_message("t/19", b"new", retain=True)
+            for each_ in (peer, one):
+                each_.abort()
+        async with hub_of(config(tmp_path)) as hub:
+            one = await Peer.login(hub, "a", clean=False)
+            comes = {b"%d" % n for n in range(18)} - answered | {b"", b"new"}
+            flags: dict[bytes, int] = {}
+            while len(flags) < len(comes):
+                each = await one.next()
+                if each.kind == spec.PUBLISH:
+                    assert flags.setdefault(each.payload, each.flags & 9) == each.flags & 9
+                    one.send(spec.PUBREC if each.flags & 4 else spec.ACK, ident=each.id)
+                elif each.kind == spec.PUBREL:
+                    one.send(spec.PUBCOMP, ident=each.id)
+            assert flags == {payload: 8 if payload in (b"", b"new") else 9 for payload in comes}
+            await one.ping()
+            session = hub.broker.store.sessions.get("a")
+            assert session is not None
+            assert not session.retained
+            one.abort()
 
     asyncio.run(test())
 

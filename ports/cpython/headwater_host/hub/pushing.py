@@ -72,18 +72,41 @@ class Pusher(Member):
             self._broker.consuming.attach(self.group.name, pattern, from_now=True)
             self._broker.consuming.spread(self.group)
 
-    def begin(self, subscribed: Subscribed, through: int) -> None:
-        """The client knows of its subscription: retained messages come first, of those up to the change ``through``,
-        behind which it gets all."""
+    def retained(self, subscribed: Subscribed) -> list[Message]:
+        """What is retained for a subscription that is made now. A session that is kept is sure to get it."""
+        store = self._broker.store
+        topics = store.names.match(subscribed.subscription.topic) if store.retained else ()
+        found = [store.retained[topic] for topic in topics if topic in store.retained]
+        found = [message for message in found if subscribed.wanted(message)]
+        for message in found if self.group is not None else ():
+            if message.qos:
+                store.sessions.hold(self._client.name, "retained", message.id)
+        return found
+
+    def begin(self, subscribed: Subscribed, retained: list[Message]) -> None:
+        """The client knows of its subscription: what was ``retained`` comes first."""
         subscription = subscribed.subscription
         if self._client.subscriptions.get(subscription.serial) is not subscribed:
             return
         self.restore(subscribed)
-        store = self._broker.store
-        for topic in store.names.match(subscription.topic) if store.retained else ():
-            message = store.retained.get(topic)
-            if message is not None and message.seq <= through and subscribed.wanted(message):
-                self.put(message, retain=True)
+        for message in retained:
+            self.put(message, retain=True)
+
+    def recall(self) -> None:
+        """The hub was started: what was retained for the session before, and is not answered, is to come."""
+        store, name = self._broker.store, self._client.name
+        session = store.sessions.get(name)
+        held = list(session.retained) if session is not None else []
+        known = {message.id: message for message in store.retained.values()} if held else {}
+        for ident in held:
+            message = known.get(ident)
+            if message is None or not self._wanted(message):
+                # Another one has come since then, as any message does; or nobody asks for it any more.
+                store.sessions.release(name, "retained", ident)
+                continue
+            self._repeated.add(ident)
+            self._waiting.append((message, True))
+            self.waiting_bytes += message.size
 
     def restore(self, subscribed: Subscribed) -> None:
         """A subscription is valid."""
@@ -188,6 +211,8 @@ class Pusher(Member):
                 self._broker.store.sessions.hold(self._client.name, "released", ident)
         if flying.lane is not None:
             flying.lane.group.done(flying.lane, flying.message.seq)
+        elif self.group is not None:
+            self._broker.store.sessions.release(self._client.name, "retained", ident)
         self.go_on()
         return True
 

@@ -29,12 +29,12 @@ def on_subscribe(broker: "Broker", connection: "Connection", f: Frame, ident: by
     serial = _serial(broker, client, wish)
     have_topic(broker, wish.topic)
     subscription = replace(wish, serial=serial)
-    begins = broker.store.seq
     known = client.subscriptions.get(serial)
     more = cost(subscription) - (cost(known.subscription) if known else 0)
     if more > 0 and broker.subscribed + more > broker.config.clients.all_subscriptions:
         raise RefusedError(QUOTA_EXCEEDED, "there is no room for more subscriptions")
-    subscribed = Subscribed(subscription, wanted, client.number(serial), known.since if known else begins)
+    since = known.since if known else broker.store.seq
+    subscribed = Subscribed(subscription, wanted, client.number(serial), since)
     if wish.group:
         broker.consuming.attach(wish.group, wish.topic)
     else:
@@ -48,10 +48,12 @@ def on_subscribe(broker: "Broker", connection: "Connection", f: Frame, ident: by
     client.subscriptions[serial] = subscribed
     broker.subscribed += more
 
+    retained = [] if wish.group else pusher_of(broker, client).retained(subscribed)
+
     def answer() -> None:
         connection.send(frames.subscribed(ident, subscribed.number))
         if not wish.group and connection.client is client and client.pusher is not None:
-            client.pusher.begin(subscribed, begins)
+            client.pusher.begin(subscribed, retained)
 
     broker.store.after(answer)
 
@@ -100,3 +102,5 @@ def restore(broker: "Broker", client: Client, subscriptions: dict[int, Subscript
         broker.subscribed += cost(subscription)
         if not subscription.group:
             pusher_of(broker, client).restore(subscribed)
+    if client.pusher is not None:
+        client.pusher.recall()

@@ -6,8 +6,8 @@ from typing import Any, Literal
 from headwater_host.hub.storage.writer import Writer
 
 #: ``received``: stored and answered with PUBREC, its PUBREL is to come. ``released``: PUBREL is sent, its PUBCOMP is to
-#: come.
-Side = Literal["received", "released"]
+#: come. ``retained``: it was retained when its client subscribed, and is not answered.
+Side = Literal["received", "released", "retained"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Session:
     #: Message ids, oldest first.
     received: dict[bytes, None] = field(default_factory=dict)
     released: dict[bytes, None] = field(default_factory=dict)
+    retained: dict[bytes, None] = field(default_factory=dict)
 
 
 class Sessions:
