@@ -12,7 +12,7 @@ class Broadcast:
         self._index: Subscriptions[tuple[Client, Subscribed]] = Subscriptions()
 
     def add(self, client: Client, subscribed: Subscribed) -> None:
-        """Have a subscription, in the place of what the client had subscribed with the same filter. RefusedError."""
+        """Have a subscription, in the place of what the client had subscribed with the same filter."""
         self._index.add(subscribed.subscription.topic, client, (client, subscribed))
 
     def remove(self, client: Client, subscribed: Subscribed) -> None:

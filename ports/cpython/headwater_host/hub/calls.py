@@ -109,13 +109,9 @@ class Calls:
 
     def back(self, client: Client) -> None:
         """A client has been accepted, with the subscriptions of its session."""
-        try:
-            for subscribed in client.subscriptions.values():
-                if not subscribed.subscription.group:
-                    self.serve(client, subscribed)
-        except RefusedError as error:
-            assert client.connection is not None
-            client.connection.close(error.reason, str(error))
+        for subscribed in client.subscriptions.values():
+            if not subscribed.subscription.group:
+                self.serve(client, subscribed)
 
     def leave(self, client: Client, subscribed: Subscribed) -> None:
         """It has unsubscribed. What it was asked it may still answer."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 _TURN = 256
 _AT_ONCE = 32
 
-_ENOUGH = 1 << 62
-
 _logger = logging.getLogger("headwater.hub")
 
 Key = tuple[str, int]
@@ -250,8 +248,8 @@ class Consuming:
         self.groups: dict[str, Group] = {}
         #: Groups to spread: because of these topics only, or None.
         self._unsettled: dict[Group, dict[str, None] | None] = {}
-        #: By what their members have subscribed to, of which there are bounds already.
-        self._index: Subscriptions[Group] = Subscriptions(_ENOUGH, _ENOUGH)
+        #: By what their members have subscribed to.
+        self._index: Subscriptions[Group] = Subscriptions()
         #: Who waits for one message, in the order of their deadlines.
         self.waiting: OrderedDict[Consumer, None] = OrderedDict()
         #: Lanes on which something is open, by when to look at them.

@@ -60,22 +60,24 @@ class _Node(Generic[T]):
 
 
 class _Tree(Generic[T]):
-    """Values by level, at most ``limit`` levels in all of the tree."""
+    """Values by level."""
 
-    def __init__(self, limit: int):
+    def __init__(self) -> None:
         self.root: _Node[T] = _Node()
         self.nodes = 0
-        self._limit = limit
 
-    def add(self, levels: list[str], key: Hashable, value: T, anyway: bool = False) -> None:
+    def more(self, levels: list[str]) -> int:
+        """How many levels there would be more."""
         node = self.root
         for n, level in enumerate(levels):
             below = node.below.get(level)
             if below is None:
-                if self.nodes + len(levels) - n > self._limit and not anyway:
-                    raise RefusedError(QUOTA_EXCEEDED, f"there are {self.nodes} levels of topics already")
-                break
+                return len(levels) - n
             node = below
+        return 0
+
+    def at(self, levels: list[str]) -> dict[Hashable, T]:
+        """What belongs to these levels, which are there then."""
         node = self.root
         for level in levels:
             below = node.below.get(level)
@@ -83,7 +85,7 @@ class _Tree(Generic[T]):
                 below = node.below[level] = _Node()
                 self.nodes += 1
             node = below
-        node.here[key] = value
+        return node.here
 
     def remove(self, levels: list[str], key: Hashable) -> bool:
         path = [self.root]
@@ -104,41 +106,24 @@ class _Tree(Generic[T]):
 
 
 class Subscriptions(Generic[T]):
-    """What is subscribed, to be found by topic. At most ``limit`` subscriptions, and ``levels`` levels of wildcards."""
+    """What is subscribed, to be found by topic. It refuses nothing: what all subscriptions cost is bounded before."""
 
-    def __init__(self, limit: int = 1_000_000, levels: int = 1_000_000):
-        self._limit = limit
+    def __init__(self) -> None:
         self._count = 0
         self._literal: dict[str, dict[Hashable, T]] = {}
-        self._tree: _Tree[T] = _Tree(levels)
+        self._tree: _Tree[T] = _Tree()
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, pattern: str, key: Hashable, value: T) -> None:
-        """Subscribe ``key``; what it had subscribed with the same filter is replaced. Raises RefusedError."""
-        check_filter(pattern)
-        levels = pattern.split("/")
-        known = self._literal.get(pattern) if is_literal(pattern) else self._find(levels)
-        if known is None or key not in known:
-            if self._count >= self._limit:
-                raise RefusedError(QUOTA_EXCEEDED, f"there are {self._count} subscriptions already")
-            if is_literal(pattern):
-                self._literal.setdefault(pattern, {})[key] = value
-            else:
-                self._tree.add(levels, key, value)
-            self._count += 1
+        """Subscribe ``key`` to a well-formed filter; what it had subscribed with the same one is replaced."""
+        if is_literal(pattern):
+            here = self._literal.setdefault(pattern, {})
         else:
-            known[key] = value
-
-    def _find(self, levels: list[str]) -> dict[Hashable, T] | None:
-        node = self._tree.root
-        for level in levels:
-            below = node.below.get(level)
-            if below is None:
-                return None
-            node = below
-        return node.here
+            here = self._tree.at(pattern.split("/"))
+        self._count += key not in here
+        here[key] = value
 
     def remove(self, pattern: str, key: Hashable) -> bool:
         """Unsubscribe: whether it was subscribed."""
@@ -193,7 +178,8 @@ class Names:
         self._characters = characters
         self._used = 0
         self._names: set[str] = set()
-        self._tree: _Tree[str] = _Tree(levels)
+        self._levels = levels
+        self._tree: _Tree[str] = _Tree()
 
     def __len__(self) -> int:
         return len(self._names)
@@ -212,7 +198,10 @@ class Names:
             raise RefusedError(QUOTA_EXCEEDED, f"there are {len(self._names)} topics already")
         if self._used + len(topic) > self._characters and not anyway:
             raise RefusedError(QUOTA_EXCEEDED, f"the names of topics have {self._used} characters already")
-        self._tree.add(topic.split("/"), None, topic, anyway)
+        levels = topic.split("/")
+        if self._tree.nodes + self._tree.more(levels) > self._levels and not anyway:
+            raise RefusedError(QUOTA_EXCEEDED, f"there are {self._tree.nodes} levels of topics already")
+        self._tree.at(levels)[None] = topic
         self._names.add(topic)
         self._used += len(topic)
 
