@@ -8,8 +8,8 @@ import pytest
 
 from headwater.fmq import spec
 from headwater.fmq.decode import Frame, frame
-from headwater_host.hub import frames
 from headwater_host.fmq.usual import usual
+from headwater_host.hub import frames
 from tests.host.hub_client import new_id
 from tools.toolchain import ROOT
 

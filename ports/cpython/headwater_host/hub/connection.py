@@ -11,6 +11,7 @@ from headwater.errors import E_RX_TOO_LARGE
 from headwater.fmq.decode import Frame, fields, header
 from headwater.fmq.message_id import MORE, id_end
 from headwater.fmq.names import TYPES
+from headwater_host.fmq.usual import usual
 from headwater_host.hub import access, frames
 from headwater_host.hub.errors import (
     MALFORMED,
@@ -20,7 +21,6 @@ from headwater_host.hub.errors import (
     UNSPECIFIED,
     RefusedError,
 )
-from headwater_host.fmq.usual import usual
 
 if TYPE_CHECKING:
     from headwater_host.hub.broker import Broker
