@@ -75,6 +75,20 @@ def test_every_frame_is_taken_or_refused_in_its_place(tmp_path: Path) -> None:
                 assert (last.id.hex(), last.code) == (row["id"], 0x82), row["name"]
 
 
+@pytest.mark.parametrize("kind, reason", [(4, 0x81), (spec.SLAVEOF, 0x82)])
+def test_the_reason_is_followed_by_an_end_in_good_order(tmp_path: Path, kind: int, reason: int) -> None:
+    """Although much stands behind the frame: a reset might overtake the reason."""
+
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        peer = await Peer.login(hub)
+        peer.raw(framed(kind << 4 | spec.REG, new_id(kind), b"") + bytes(4 << 20))
+        assert (await peer.next()).code == reason
+        with pytest.raises(EOFError):
+            await peer.receive()
+        await peer.close()
+
+
 @pytest.mark.parametrize("more", [0, 1, 2, 3])
 @pytest.mark.parametrize("tags", [b"\xd0", encode(["x"])], ids=["usual", "tags"])
 def test_a_length_may_be_longer_than_need_be(tmp_path: Path, more: int, tags: bytes) -> None:

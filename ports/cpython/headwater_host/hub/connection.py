@@ -177,9 +177,10 @@ class Connection(asyncio.Protocol):
             self._broker.frame(self, f, ident)
         except RefusedError as error:
             self._broker.refused.add(1, TYPES[f.head >> 4])
-            self.send(frames.refusal(ident, error.reason, str(error)))
             if error.reason == PROTOCOL_ERROR:
-                self.close()
+                self.close(error.reason, str(error), ident)
+            else:
+                self.send(frames.refusal(ident, error.reason, str(error)))
         except Exception:
             _logger.exception("a frame of %s could not be handled", self.peer)
             self.close(UNSPECIFIED)
