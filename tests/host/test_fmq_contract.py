@@ -73,6 +73,7 @@ def test_every_frame_is_taken_or_refused_in_its_place(tmp_path: Path) -> None:
             elif kind != "AUTH":
                 (last,) = await peer.ended()
                 assert (last.id.hex(), last.code) == (row["id"], 0x82), row["name"]
+                assert kind in last.values[1]
 
 
 @pytest.mark.parametrize("kind, reason", [(4, 0x81), (spec.SLAVEOF, 0x82)])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headwater.fmq import spec
 from headwater.fmq.decode import Frame
+from headwater.fmq.names import TYPES
 from headwater_host.hub import consumers, frames, login, publishing, subscribing
 from headwater_host.hub.access import Access, Address
 from headwater_host.hub.broadcast import Broadcast
@@ -180,8 +181,10 @@ class Broker:
         """A whole frame has come. Raises RefusedError."""
         kind = f.head >> 4
         handler = HANDLERS.get(kind)
-        if handler is None or (connection.client is None and kind != spec.AUTH):
-            raise RefusedError(PROTOCOL_ERROR, "this frame is not for a hub, or not before AUTH")
+        if connection.client is None and kind != spec.AUTH:
+            raise RefusedError(PROTOCOL_ERROR, "nothing is taken before AUTH is accepted")
+        if handler is None:
+            raise RefusedError(PROTOCOL_ERROR, f"this hub does not take {TYPES[kind]}")
         handler(self, connection, f, ident)
 
     def after(self, done: Callable[[], None]) -> None:
