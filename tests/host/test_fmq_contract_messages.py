@@ -319,6 +319,19 @@ def test_what_may_have_been_sent_by_a_hub_that_ended_has_dup(tmp_path: Path) -> 
     asyncio.run(test())
 
 
+def test_more_may_be_retained_than_may_wait_otherwise(tmp_path: Path) -> None:
+    @with_hub(config(tmp_path, clients=ClientLimits(unread=1000)))
+    async def test(hub: Hub) -> None:
+        peer = await Peer.login(hub)
+        for n in range(40):
+            await peer.send_message(f"t/{n:02}", bytes(1000), retain=True)
+        for clean in (True, False):
+            one = await Peer.login(hub, "a", clean=clean)
+            await one.subscribe("t/#")
+            assert len(await pushed(one, hub)) == 40
+            await one.leave()
+
+
 def test_what_is_retained_comes_although_the_hub_ends(tmp_path: Path) -> None:
     """To a session that is kept; what was answered does not come again, nor what is not retained any more."""
 

@@ -156,8 +156,10 @@ class Pusher(Member):
         """A message for the client, out of memory."""
         self._waiting.append((message, retain))
         self.waiting_bytes += message.size
-        limits = self._broker.config.clients
-        if len(self._waiting) > MOST_WAITING or self.waiting_bytes > _UNREAD * limits.unread:
+        # What is retained is held in any case, and may all be for it.
+        store, unread = self._broker.store, self._broker.config.clients.unread
+        most = MOST_WAITING + len(store.retained)
+        if len(self._waiting) > most or self.waiting_bytes > _UNREAD * unread + store.retained_bytes:
             if self._client.connection is not None:
                 self._client.connection.close(QUOTA_EXCEEDED, "messages come faster than they are taken")
             return

@@ -73,7 +73,7 @@ class Store:
         #: Called after each commit with the messages that can be handed out now.
         self.on_commit: Callable[[list[Message]], None] = lambda stored: None
         #: Bytes of all messages, and of the retained ones.
-        self.bytes = self._retained_bytes = 0
+        self.bytes = self.retained_bytes = 0
         #: Since the start: messages that were dropped though somebody was still to have them; that could not be read
         #: as they were written; that came a second time; that went to a dead-letter topic.
         self.dropped = self.damaged = self.duplicates = self.dead = 0
@@ -137,7 +137,7 @@ class Store:
             raise damaged(file.path, f"its tables do not fit together: {error!r}") from error
         for found in restore.retained(file, names):
             self.retained[found.topic] = found
-            self._retained_bytes += found.size
+            self.retained_bytes += found.size
         self._order.extend(restore.ids(file, self.limits.ids))
         self._ids = {one.id for one in self._order}
 
@@ -317,19 +317,19 @@ class Store:
             batch.retained[topic.number] = values if fresh.payload else None
             if fresh.payload:
                 self.retained[topic.name] = fresh
-                self._retained_bytes += size
+                self.retained_bytes += size
 
     def _unretain(self, name: str) -> None:
         before = self.retained.pop(name, None)
         if before is not None:
-            self._retained_bytes -= before.size
+            self.retained_bytes -= before.size
 
     def _check_room(self, topic: Topic, size: int, retained: bool) -> None:
         """Raises RefusedError when there is no room; what may be, is removed."""
         if self._writer.waiting >= self.limits.waiting:
             raise RefusedError(QUOTA_EXCEEDED, "too much waits for the disk")
         before = self.retained.get(topic.name)
-        if retained and self._retained_bytes + size - (before.size if before else 0) > self.limits.retained:
+        if retained and self.retained_bytes + size - (before.size if before else 0) > self.limits.retained:
             raise RefusedError(QUOTA_EXCEEDED, "there is no room for more retained messages")
         if self._is_full(topic, size) and not self._make_room(topic, size):
             raise RefusedError(QUOTA_EXCEEDED, f"there is no room in {topic.name!r}")
