@@ -46,6 +46,8 @@ class Got:
     tags: tuple[str, ...] = ()
     payload: bytes = b""
     correlation: Any = None
+    #: Bytes of its body.
+    size: int = 0
 
     @property
     def name(self) -> str:
@@ -61,7 +63,7 @@ def parse(data: bytes) -> tuple[Got, int] | None:
         return None
     bad = fields(f)
     assert bad == 0, f"the hub sent {data[:stop].hex()}: {bad}"
-    got = Got(f.kind(), f.head & 15, data[f.id_at : f.id_end], [])
+    got = Got(f.kind(), f.head & 15, data[f.id_at : f.id_end], [], size=f.end - f.body)
     if got.kind in (spec.PUBLISH, spec.CONSUMERESP):
         first = 0
         if got.kind == spec.CONSUMERESP:

@@ -3,7 +3,11 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from headwater.fmq import spec
+from headwater_host.fmq.hashes import hash_of
+from headwater_host.fmq.values import encode
 from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Limits
 from tests.host.hub_client import ClientLimits, Got, Peer, config, hub_of, new_id, until, with_hub
@@ -238,6 +242,45 @@ def test_topics_come_and_go(tmp_path: Path) -> None:
         assert (got[0].correlation, got[0].topic) == (all_, "t")
         assert (await one.ask(spec.CONSUME, (await one.subscribe("t"),))).code == 0x8F
         assert (await one.ask(spec.CONSUME, (7,))).code == 0x11
+
+
+@pytest.mark.parametrize("topic", ["t", "t" * 251, "ü" * 126])
+@pytest.mark.parametrize("hashed", [False, True], ids=["name", "hash"])
+def test_no_message_gets_longer_than_a_frame_may_be(tmp_path: Path, topic: str, hashed: bool) -> None:
+    """A correlation stands before it, its name in the place of a hash, and at last ``$dead/``."""
+    limit, room = 1000, 1000 - 32
+    where = hash_of(topic) if hashed else topic.encode()
+    # Of a hash's name the bytes count.
+    front = len(encode(hash_of(topic) if hashed else topic))
+    largest = room - max(front, len(topic.encode())) - 1
+
+    @with_hub(config(tmp_path, clients=ClientLimits(frame=limit), limits=Limits(tries=1)))
+    async def test(hub: Hub) -> None:
+        one, two, dead = [await Peer.login(hub) for _ in range(3)]
+        await one.ask(spec.REGISTER, (topic.encode(),))
+        for size in (limit - front - 1, largest + 1):
+            assert (await one.ask(spec.PUBLISH, (where, b"\xd0", bytes(size)), 2)).code == 0x95
+        assert not hub.broker.store.topics[topic].count
+        assert (await one.ask(spec.PUBLISH, (where, b"\xd0", bytes(largest)), 2)).code == 0
+        ident = two.send(spec.CONSUME, (b"#", (), b"", b"g"), spec.ONCE | spec.NEEDACK)
+        got = await two.answer_or_response(ident)
+        assert (got.topic, len(got.payload)) == (topic, largest)
+        # An id has up to 18 bytes, a subscription's number up to 9.
+        assert got.size - len(ident) + 18 <= limit
+        number = await dead.subscribe("$dead/#", group="g")
+        dead.consume(number)
+        two.send(spec.ACK, (0x80,), ident=got.id)
+        got = await dead.next()
+        assert (got.topic, len(got.payload)) == ("$dead/" + topic, largest)
+        assert got.size - len(encode(number)) + 18 <= limit
+
+
+@pytest.mark.parametrize("size", [1000 - 9, 1000 - 32 - 1])
+def test_a_will_that_would_get_too_long_is_refused(tmp_path: Path, size: int) -> None:
+    @with_hub(config(tmp_path, clients=ClientLimits(frame=1000)))
+    async def test(hub: Hub) -> None:
+        peer = await Peer.open(hub)
+        assert (await peer.auth("c", will=(b"t", 0, False, bytes(size - 8)))).code == (size > 970) * 0x95
 
 
 def test_once(tmp_path: Path) -> None:

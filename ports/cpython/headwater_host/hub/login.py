@@ -16,7 +16,7 @@ from headwater_host.hub.errors import (
     TAKEN_OVER,
     RefusedError,
 )
-from headwater_host.hub.publishing import HUB, check_ours
+from headwater_host.hub.publishing import HUB, check_ours, check_size
 
 if TYPE_CHECKING:
     from headwater_host.hub.broker import Broker
@@ -97,6 +97,7 @@ def _accept(
     if request.topic is not None:
         check_ours(request.topic)
         broker.access.check("PUBLISH", request.topic, user, connection.peer)
+        check_size(broker, len(request.topic.encode()) + len(payload))
         will = Will(request.topic, request.qos, request.retain, payload)
     client, present = _client(broker, request)
     client.connection = connection

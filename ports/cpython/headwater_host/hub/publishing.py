@@ -12,7 +12,7 @@ from headwater_host.fmq.values import decode_at, encode
 from headwater_host.hub import frames
 from headwater_host.hub.calls import REPLY
 from headwater_host.hub.clients import Will
-from headwater_host.hub.errors import TOPIC_NAME_INVALID, RefusedError
+from headwater_host.hub.errors import PACKET_TOO_LARGE, TOPIC_NAME_INVALID, RefusedError
 from headwater_host.hub.topics import check_topic
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ _QOS = ("0", "1", "2")
 #: Topics that are remembered of a connection, and their characters.
 _KNOWN = 1000
 _LONGEST_KNOWN = 256
+#: Bytes that a message gets longer at most on its way to a client: a correlation, ``$dead/``, a name for a hash.
+_GROWS = 32
 #: The name under which the hub has a process number itself.
 HUB = "$hub"
 
@@ -89,6 +91,13 @@ def check_ours(topic: str) -> None:
         raise RefusedError(TOPIC_NAME_INVALID, "what begins with $ is the hub's")
 
 
+def check_size(broker: "Broker", size: int) -> None:
+    """Raises RefusedError when a message, its topic's name among it, would be longer than a frame where it goes."""
+    limit = broker.config.clients.frame
+    if size > limit - _GROWS:
+        raise RefusedError(PACKET_TOO_LARGE, f"a message of {size} bytes: {limit - _GROWS} can be handed on")
+
+
 def on_register(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
     """REGISTER."""
     buf = bytes(f.buf)
@@ -122,6 +131,7 @@ def on_publish(broker: "Broker", connection: "Connection", f: Frame, ident: byte
         if topic == REPLY:
             broker.calls.on_reply(connection, f, ident)
             return
+    check_size(broker, f.end - f.body)
     head = f.head
     qos = head >> 1 & 3
     store.publish(
@@ -152,6 +162,7 @@ def _topic(broker: "Broker", connection: "Connection", f: Frame) -> str:
         topic = str(buf[f.topic_at : f.topic_end], "utf-8")
     else:
         topic = broker.topics.name(decode_at(bytes(buf), f.at[0], f.end)[0])
+        check_size(broker, len(topic.encode()) + f.end - f.tags_at)
     broker.access.check("PUBLISH", topic, connection.user, connection.peer)
     if topic == REPLY and topic not in broker.store.topics:
         return topic
