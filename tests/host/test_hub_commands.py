@@ -43,8 +43,15 @@ def test_a_user_is_made(tmp_path: Path, how: str) -> None:
     assert headwater("hub", "check", tmp_path / "hub.toml").returncode == 0
 
 
-@pytest.mark.parametrize("again, status", [(b"secret", 0), (b"Secret", 2)])
-def test_a_password_is_asked_for_twice_and_not_shown(again: bytes, status: int) -> None:
+@pytest.mark.parametrize(
+    "again, status, says",
+    [
+        (b"secret\n", 0, b""),
+        (b"Secret\n", 2, b"that was not the same"),
+        (b"\x04", 2, b"no password was given"),  # Ctrl-D
+    ],
+)
+def test_a_password_is_asked_for_twice_and_not_shown(again: bytes, status: int, says: bytes) -> None:
     leader, follower = pty.openpty()
     with subprocess.Popen(
         [*HEADWATER, "hub", "passwd", "me"],
@@ -56,7 +63,7 @@ def test_a_password_is_asked_for_twice_and_not_shown(again: bytes, status: int) 
     ) as process:
         assert process.stderr is not None
         errors = b""
-        for prompt, answer in ((b"Password: ", b"secret\n"), (b"Again: ", again + b"\n")):
+        for prompt, answer in ((b"Password: ", b"secret\n"), (b"Again: ", again)):
             # What is typed before the prompt is thrown away.
             while not errors.endswith(prompt):
                 more = os.read(process.stderr.fileno(), 100)
@@ -70,7 +77,7 @@ def test_a_password_is_asked_for_twice_and_not_shown(again: bytes, status: int) 
     assert process.returncode == status, errors
     assert b"secret" not in output + errors
     if status:
-        assert b"that was not the same" in errors
+        assert errors.splitlines()[-1] == b"headwater: " + says
     else:
         holds(output, "me", b"secret")
 
@@ -153,7 +160,18 @@ def test_a_hub_with_a_file(tmp_path: Path) -> None:
         again = headwater("hub", "--storage", tmp_path / "hub.db", "--port", "0")
         assert (again.returncode, b"is in use by another hub" in again.stderr) == (1, True)
         again = headwater("hub", "--storage", tmp_path / "third.db", "--port", port)
-        assert (again.returncode, b"the hub cannot start" in again.stderr) == (1, True)
+        says = f"the hub cannot start: cannot listen on 127.0.0.1, port {port}: Address already in use\n"
+        assert (again.returncode, says.encode() in again.stderr) == (1, True)
+        third = tmp_path / "third.toml"
+        third.write_text(f"[storage]\npath = '{tmp_path}/third.db'\n[metrics]\nport = {metrics}\n")
+        again = headwater("hub", "--config", third, "--port", 0)
+        assert (
+            again.returncode,
+            f"cannot listen on 127.0.0.1, port {metrics}: ".encode() in again.stderr,
+        ) == (1, True)
+        third.write_text(third.read_text() + "[[listener]]\nhost = 'a..b'\n[[rule]]\nallow = ['any']\n")
+        again = headwater("hub", "--config", third)
+        assert (again.returncode, b"a..b, port 7760: that is no host's name" in again.stderr) == (1, True)
         assert hub.end() == 0
     assert (tmp_path / "hub.db").exists()
     assert not (tmp_path / "else.db").exists()

@@ -116,9 +116,9 @@ def test_without_anything(tmp_path: Path) -> None:
         ('host = "0.0.0.0"\nport = 1\n', "port = 7760\n", 16, "a listener on 127.0.0.1, port 7760, already"),
         ("port = 1\n", 'key = "k"\n', 17, "'key' in [[listener]] needs 'cert'"),
         ("port = 1\n", 'client_ca = "k"\n', 17, "'client_ca' in [[listener]] needs 'cert'"),
-        ("port = 1\n", 'cert = "/none.pem"\n', 17, "TLS cannot be used: No such file"),
+        ("port = 1\n", 'cert = "/none.pem"\n', 17, "TLS cannot be used (/none.pem): No such file"),
         ('name = "boards"', 'name = "é"', 22, "there is a user 'é' already"),
-        ('name = "boards"', 'name = ""', 19, "'name' in [[user]] is a user's name, not ''"),
+        ('name = "boards"', 'name = ""', 19, "'name' in [[user]] is a user's name, text of 1 to 256 char"),
         ('name = "boards"', 'name = "a\\tb"', 19, "'name' in [[user]]: a user's name is text of 1 to 256"),
         ('name = "boards"\n', "", 18, "'name' in [[user]] is missing"),
         (HASH, "secret", 20, "'password' in [[user]]: a password is a hash, as 'headwater hub passwd' makes it"),
@@ -232,7 +232,9 @@ def test_tls(tmp_path: Path) -> None:
     (tmp_path / "junk.pem").write_text("junk")
     for file in (*files, pki.server.key):
         broken = text.replace(str(file), str(tmp_path / "junk.pem"))
-        with pytest.raises(ConfigError, match=r"line 2: the files of this listener's TLS cannot be used: .+"):
+        with pytest.raises(
+            ConfigError, match=r"line 2: the files of this listener's TLS cannot be used \(.+, .+\): .+"
+        ):
             load(write(tmp_path, broken))
     with pytest.raises(ConfigError, match="TLS cannot be used"):
         load(write(tmp_path, text.replace("server.pem", "client.pem")))

@@ -118,6 +118,7 @@ def test_a_file_that_is_not_what_was_written(copy: Path, change: Callable[[Path]
     with pytest.raises(StorageError, match=says) as caught:
         Store.open(copy)
     assert str(copy) in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert copy.read_bytes() == before
     # It has been given back.
     shutil.rmtree(copy.parent)

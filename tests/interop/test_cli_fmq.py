@@ -272,8 +272,11 @@ def test_calls_at_a_time_with_values(port: int, tmp_path: Path) -> None:
         assert server.wait() == 0
     with serving(port, tmp_path, "none", "--value", "-C", 1, "--", "echo", "no", "json"):
         assert "what the command says is no JSON" in failed(1, "rpc", "call", "-p", port, "none")
-    with serving(port, tmp_path, "none", "-C", 1, "--", "/nonexistent/command"):
-        assert "cannot run '/nonexistent/command'" in failed(1, "rpc", "call", "-p", port, "none")
+    gone = tmp_path / "gone"
+    gone.touch(0o700)
+    with serving(port, tmp_path, "none", "-C", 1, "--", gone):
+        gone.unlink()
+        assert f"cannot run '{gone}'" in failed(1, "rpc", "call", "-p", port, "none")
 
 
 def is_gone(group: int) -> bool:
@@ -402,10 +405,17 @@ def ended(arguments: list[str]) -> object:
         (["rpc", "call", "a", "", "--value", "-f", "/dev/null"], "not allowed with argument"),
         (["rpc", "call", "a", "--value", "-f", "/dev/null"], "that is no value in JSON"),
         (["rpc", "call", "a", "-W", "0"], "is not a number of seconds above 0"),
-        (["rpc", "call", "a", "-V", "5"], "unrecognized arguments: -V 5"),
+        (
+            ["rpc", "call", "a", "-V", "5"],
+            "headwater rpc call: unrecognized arguments: -V 5 (see headwater rpc call --help)",
+        ),
         (["rpc", "call", "a", "-L", "fmq://h/b"], "the topic is an argument"),
         (["rpc", "call", "a", "-L", "mqtt://h"], "-L says another protocol"),
         (["rpc", "serve", "a"], "required: COMMAND"),
+        (
+            ["rpc", "serve", "a", "--", "/nonexistent/command"],
+            "there is no command '/nonexistent/command' to run",
+        ),
         (["rpc", "serve", "a#", "--", "cat"], "'a#' is not a topic filter"),
         (["rpc", "serve", "a", "-j", "0", "--", "cat"], "'0' is not a whole number from 1 to 1000"),
         (["topic"], "required: COMMAND"),

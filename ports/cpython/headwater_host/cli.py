@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from headwater_host.errors import MqttError
 from headwater_host.exits import FAILED, SIGNALLED, USAGE, CommandError, code_of
@@ -14,6 +14,13 @@ from headwater_host.exits import FAILED, SIGNALLED, USAGE, CommandError, code_of
 
 class _Parser(argparse.ArgumentParser):
     """What is wrong is one line: the usage of a command with many options would hide it."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """What a command does not know is that command's affair, and its help has what it knows."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -43,7 +50,9 @@ COMMANDS = {
     "rpc": Entry("headwater_host.commands.rpc", "call who serves a topic of FMQ, or serve one"),
     "topic": Entry("headwater_host.commands.topic", "list a hub's topics, make and remove them"),
     "gateway": Entry(
-        "headwater_host.commands.gateway", "serial boards and broker topics into a capture log", "gateway"
+        "headwater_host.commands.gateway",
+        "serial boards, topics and a hub's clients into a capture log",
+        "gateway",
     ),
     "hub": Entry("headwater_host.commands.hub", "serve FMQ; check a hub's file, make users"),
     "capture": Entry("headwater_host.capture.commands", "look into capture logs, and check them"),

@@ -481,5 +481,6 @@ def _explained(path: str, error: sqlite3.Error) -> MqttStoreError:
 
 def _damaged(path: str, what: str) -> MqttStoreError:
     return MqttStoreError(
-        f"the store {path} is damaged ({what}); it has not been touched. Move it away, with {path}-wal, to begin anew"
+        f"the store {path} is damaged ({' '.join(what.split())}); it has not been touched. "
+        f"Move it away, with {path}-wal, to begin anew"
     )

@@ -86,7 +86,12 @@ def _password(file: Path | None) -> bytes:
         return os.environb[PASSWORD_VARIABLE.encode()]
     if not sys.stdin.isatty():
         return sys.stdin.buffer.readline().rstrip(b"\r\n")
-    password = getpass.getpass()
-    if password != getpass.getpass("Again: "):
+    try:
+        password = getpass.getpass()
+        again = getpass.getpass("Again: ")
+    except EOFError:
+        print(file=sys.stderr)  # behind the prompt
+        raise CommandError("no password was given", USAGE) from None
+    if password != again:
         raise CommandError("that was not the same", USAGE)
     return password.encode()

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -102,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
     fmq.no_topic(args)
     if args.rpc_command == "call":
         return reach.run_until_signal(_call(fmq.make_client(args, False), args, _arguments(args)))
+    if shutil.which(args.words[0]) is None:
+        raise CommandError(f"there is no command {args.words[0]!r} to run", USAGE)
     code = reach.run_until_signal(_serve(fmq.make_client(args, True), args))
     return OK if code > SIGNALLED and args.count is None else code
 

@@ -64,7 +64,9 @@ class Gateway:
         try:
             await capture.__aenter__()
         except CaptureLockedError as error:
-            raise CommandError(f"another gateway writes to {self._config.capture}: {error}") from error
+            raise CommandError(
+                f"another gateway writes to {self._config.capture}: {error.strerror}"
+            ) from error
         except OSError as error:
             text = error.strerror or str(error)
             raise CommandError(f"cannot open the capture log {self._config.capture}: {text}") from error

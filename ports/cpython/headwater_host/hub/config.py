@@ -239,7 +239,7 @@ LISTENER = {
     "client_ca": Key("a file with the authorities that vouch for clients", path),
 }
 USER = {
-    "name": Key("a user's name", _checked(users.check_name), required=True),
+    "name": Key("a user's name, text of 1 to 256 characters", _checked(users.check_name), required=True),
     "password": Key("a hash", _checked(Hash.parse), required=True, secret=True),
 }
 RULE = {
@@ -312,7 +312,9 @@ def _listeners(file: SettingsFile, tables: list[dict[str, Any]]) -> tuple[Listen
             listener.context()
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or "they are not what they should be"
-            file.mistake(f"the files of this listener's TLS cannot be used: {why}", "listener", index, "cert")
+            names = ", ".join(str(values[name]) for name in ("cert", "key", "client_ca") if name in values)
+            text = f"the files of this listener's TLS cannot be used ({names}): {why}"
+            file.mistake(text, "listener", index, "cert")
     return tuple(found) or (Listener(),)
 
 

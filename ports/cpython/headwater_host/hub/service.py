@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from headwater_host.daemon import serving
@@ -45,14 +46,15 @@ class Hub:
         self._store = store
         try:
             for listener in self.config.listeners:
-                server = await loop.create_server(
-                    partial(Connection, broker, listener.context()), listener.host, listener.port
-                )
+                at = listener.host, listener.port
+                with _named(*at):
+                    server = await loop.create_server(partial(Connection, broker, listener.context()), *at)
                 self._servers.append(server)
                 self.addresses += [socket.getsockname()[:2] for socket in server.sockets]
             if self.config.metrics is not None:
                 text = _measured(broker, store)
-                self._servers.append(await scrape.serve(*self.config.metrics, text))
+                with _named(*self.config.metrics):
+                    self._servers.append(await scrape.serve(*self.config.metrics, text))
         except BaseException:
             await self.stop()
             raise
@@ -104,6 +106,19 @@ def _measured(broker: Broker, store: Store) -> Callable[[], str]:
         return metrics.text()
 
     return text
+
+
+@contextlib.contextmanager
+def _named(host: str, port: int) -> Iterator[None]:
+    """What is wrong with an address is said with its name: asyncio's words are for programmers."""
+    try:
+        yield
+    except UnicodeError as error:
+        raise OSError(f"cannot listen on {host}, port {port}: that is no host's name") from error
+    except OSError as error:
+        number = error.errno or 0  # not the operating system's when a name is not found
+        why = os.strerror(number) if number > 0 else error.strerror
+        raise OSError(f"cannot listen on {host}, port {port}: {why}") from error
 
 
 async def serve(config: HubConfig) -> int:

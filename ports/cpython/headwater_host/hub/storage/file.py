@@ -113,6 +113,6 @@ def explained(path: str, error: sqlite3.Error) -> StorageError:
 def damaged(path: str, what: str) -> StorageError:
     """The error for a file that does not hold what was written."""
     return StorageError(
-        f"the hub's storage {path} is damaged ({what}); it has not been touched. "
+        f"the hub's storage {path} is damaged ({' '.join(what.split())}); it has not been touched. "
         f"Move it away, with {path}-wal, to begin anew"
     )
