@@ -56,7 +56,7 @@ def test_posting_waits_for_room_and_says_so_in_time(broker: Mosquitto) -> None:
                     await client.post("full", number, 1)
                 with pytest.raises(MqttTimeoutError, match="no room for the message in time"):
                     await client.post("full", 4, 1, timeout=0.05)
-                with pytest.raises(MqttTimeoutError, match="did not acknowledge in time"):
+                with pytest.raises(MqttTimeoutError, match="did not answer in time"):
                     await client.drain(timeout=0.05)
             finally:
                 os.kill(broker.pid, signal.SIGCONT)

@@ -114,7 +114,7 @@ def test_time_outs_name_what_was_waited_for(broker: Mosquitto) -> None:
     with client_of(broker, max_queued_outgoing_messages=1, timeout=5) as client:
         os.kill(broker.pid, signal.SIGSTOP)
         try:
-            with pytest.raises(MqttTimeoutError, match="did not acknowledge in time"):
+            with pytest.raises(MqttTimeoutError, match="did not answer in time"):
                 client.publish("late", b"", 1, timeout=0.05)
             with pytest.raises(MqttTimeoutError, match="no room"):
                 client.post("late", b"", 1, timeout=0.05)

@@ -295,7 +295,7 @@ def test_commands_that_take_too_long(port: int, tmp_path: Path) -> None:
     with serving(port, tmp_path, "slow", "-W", 0.5, "--", program):
         assert "(0x83): it took too long" in failed(1, "rpc", "call", "-p", port, "slow")
     with serving(port, tmp_path, "slow", "--", program) as server:
-        assert "in time" in failed(4, "rpc", "call", "-p", port, "-W", 0.5, "slow")
+        assert "the server did not answer in time" in failed(4, "rpc", "call", "-p", port, "-W", 0.5, "slow")
         server.wait_for("called: ")
         groups = tmp_path / "groups"
         wait_until(lambda: groups.read_text().count("\n") == 2)

@@ -63,7 +63,7 @@ class Answers(Generic[_T]):
         for packet_id in [i for i, (_, deadline) in self._waiting.items() if deadline <= now]:
             waiter, _ = self._waiting.pop(packet_id)
             if not waiter.done():
-                waiter.set_exception(MqttTimeoutError("the server did not acknowledge in time"))
+                waiter.set_exception(MqttTimeoutError("the server did not answer in time"))
 
     def rename(self, key: int, packet_id: int) -> None:
         """Who waits for ``key`` waits for a packet id from now on."""

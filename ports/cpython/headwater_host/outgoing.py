@@ -184,7 +184,7 @@ class Outgoing(Generic[_More]):
                 self._drained = loop.create_future()
             await asyncio.wait({self._drained}, timeout=max(0.0, deadline - loop.time()))
             if (self._session.outbox.count or self.backlog) and loop.time() >= deadline:
-                raise MqttTimeoutError("the server did not acknowledge in time")
+                raise MqttTimeoutError("the server did not answer in time")
 
     def _send_now(self, topic: str, payload: Payload, qos: int, retain: bool, more: _More) -> int:
         """0, a packet id; E_AGAIN when there is no room for now.
