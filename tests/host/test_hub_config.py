@@ -112,7 +112,7 @@ def test_without_anything(tmp_path: Path) -> None:
         ("window = 7", "memory = 0", 11, "'memory' in [clients] is a number of bytes"),
         ("window = 7", "window = 7.5", 11, "'window' in [clients] is a whole number above 0"),
         ("port = 9100\n", "", 12, "'port' in [metrics] is missing: a whole number from 1 to 65535"),
-        ("port = 1\n", "port = 65536\n", 17, "'port' in [[listener]] is a whole number from 1 to 65535"),
+        ("port = 1\n", "port = 65536\n", 17, "'port' in [[listener]] is a whole number from 0 to 65535"),
         ('host = "0.0.0.0"\nport = 1\n', "port = 7760\n", 16, "a listener on 127.0.0.1, port 7760, already"),
         ("port = 1\n", 'key = "k"\n', 17, "'key' in [[listener]] needs 'cert'"),
         ("port = 1\n", 'client_ca = "k"\n', 17, "'client_ca' in [[listener]] needs 'cert'"),

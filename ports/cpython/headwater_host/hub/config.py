@@ -233,7 +233,7 @@ CLIENTS = {
 }
 LISTENER = {
     "host": Key("an address or a host name", text),
-    "port": Key("a whole number from 1 to 65535", _port),
+    "port": Key("a whole number from 0 to 65535", whole(0, 65535)),
     "cert": Key("a file with the hub's certificate", path),
     "key": Key("a file with its key", path),
     "client_ca": Key("a file with the authorities that vouch for clients", path),
@@ -299,7 +299,7 @@ def _listeners(file: SettingsFile, tables: list[dict[str, Any]]) -> tuple[Listen
     for index, values in enumerate(tables):
         port = values.pop("port", DEFAULT_PORTS["cert" in values])
         listener = Listener(**values, port=port)
-        if any((listener.host, listener.port) == (other.host, other.port) for other in found):
+        if port and any((listener.host, listener.port) == (other.host, other.port) for other in found):
             text = f"there is a listener on {listener.host}, port {listener.port}, already"
             file.mistake(text, "listener", index, "port")
         found.append(listener)
