@@ -168,6 +168,43 @@ def test_while_the_log_cannot_be_written_messages_are_given_back(
     assert set(landed(tmp_path)) == {("t", b"%d" % n) for n in range(20)}
 
 
+@pytest.mark.parametrize("held", [False, True], ids=["reading", "held"])
+def test_what_is_open_at_the_end_is_given_back(tmp_path: Path, held: bool) -> None:
+    """One failed try would put a message into the dead-letter topic."""
+    disk = threading.Event()
+
+    def sync(fd: int) -> None:
+        assert disk.wait(60)
+        os.fdatasync(fd)
+
+    async def test() -> None:
+        async with hub_of(config(tmp_path, limits=Limits(tries=1))) as hub:
+            async with AsyncCapture(tmp_path / "log", limit_bytes=1 << 20, datasync=sync) as capture:
+                landing = Landing(capture, 1 << 20, lambda error: None)
+                source = HubClient(
+                    landing, FmqConfig(*hub.addresses[0], ("t",), GROUP, "gateway", timeout=60)
+                )
+                task = asyncio.create_task(source.run())
+                try:
+                    await until(lambda: source.state == "consuming")
+                    await publish(hub, *(("t", b"%d" % n) for n in range(20)))
+                    await until(lambda: landing.records == 20)
+                    if held:
+                        source.stop_reading()
+                        await publish(hub, ("t", b"20"))
+                    task.cancel()
+                    await asyncio.wait({task})
+                    assert left(hub) == 20 + held
+                    assert landing.records == 20
+                finally:
+                    disk.set()
+            await until(lambda: not hub.broker.connections)
+            assert left(hub) == 20 + held
+            assert hub.broker.store.dead == 0
+
+    asyncio.run(test())
+
+
 def test_a_topic_that_is_unregistered_is_consumed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

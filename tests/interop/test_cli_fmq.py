@@ -136,6 +136,20 @@ def test_a_group(port: int, tmp_path: Path) -> None:
         assert "to go on with consuming 'jobs'" in sub.errors
 
 
+def test_what_was_sent_to_a_consumer_and_not_printed_has_not_failed(tmp_path: Path) -> None:
+    """With one try, what counts as one is dead."""
+    settings = tmp_path / "hub.toml"
+    settings.write_text("[limits]\ntries = 1\n")
+    with hub_at(tmp_path, "--config", settings, "--port", 0) as number:
+        at = ("--protocol", "fmq", "-p", number)
+        topics = ("a", "b", "c", "d")
+        for topic in topics:
+            ok("pub", *at, "-t", topic, "-m", topic, "-q", 1)
+        worker = ("sub", *at, "--group", "g", "--need-ack", "-C", 1, "-W", 60)
+        named = [word for topic in topics for word in ("-t", topic)]
+        assert {ok(*worker, *named) for _ in topics} == {b"a\n", b"b\n", b"c\n", b"d\n"}
+
+
 def test_a_session_is_kept_and_subscriptions_taken_back(port: int) -> None:
     reader = ("sub", "--protocol", "fmq", "-p", port, "-i", "kept", "-c")
     assert ok(*reader, "-t", "back/1", "-t", "back/2", "-E") == b""

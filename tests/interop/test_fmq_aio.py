@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headwater.fmq import spec
 from headwater_host.fmq.client import (
     Client,
     FmqConsumerError,
@@ -19,7 +20,9 @@ from headwater_host.fmq.client import (
     encode,
 )
 from headwater_host.hub.service import Hub
-from tests.host.hub_client import config, hub_of
+from headwater_host.hub.storage import Limits
+from tests.host.hub_client import config, hub_of, until
+from tests.interop.fmq_peers import PROCESS, Line, scripted
 
 SECONDS = 60.0
 
@@ -84,6 +87,82 @@ def test_a_group_shares_and_what_is_rejected_comes_again(tmp_path: Path) -> None
             assert sorted(got) == [0, 1, 2, 3, 4]
 
     run(tmp_path, test)
+
+
+class WorkError(Exception):
+    """What a program may raise."""
+
+
+@pytest.mark.parametrize(
+    "how, counted", [("returns", 0), ("is cancelled", 0), ("raises", 3)], ids=["end", "cancelled", "error"]
+)
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "kept"])
+def test_what_a_consumer_leaves_at_its_end_has_not_failed(
+    tmp_path: Path, how: str, counted: int, clean: bool
+) -> None:
+    """With one try, what counts as one is dead."""
+
+    async def test(hub: Hub) -> None:
+        async with client(hub, "p") as p:
+            for n in range(4):
+                await p.publish("jobs", b"%d" % n, 1)
+        a = client(hub, "a", clean=clean)
+
+        async def work() -> None:
+            async with a:
+                await a.consume(await a.subscribe("jobs", group="g"), window=4, need_ack=True)
+                (message, *_) = await taken(a, 4)
+                await message.ack()
+                if how == "raises":
+                    raise WorkError
+                if how == "is cancelled":
+                    task.cancel()
+                    await asyncio.sleep(SECONDS)
+
+        task = asyncio.ensure_future(work())
+        await asyncio.wait({task})
+        assert task.cancelled() == (how == "is cancelled")
+        await until(lambda: not hub.broker.connections)
+        assert hub.broker.store.dead == counted
+        async with client(hub, "b") as b:
+            await b.publish("jobs", b"4", 1)
+            await b.consume(await b.subscribe("jobs", group="g"), window=8, need_ack=True)
+            got = await taken(b, 4 - counted)
+            assert [m.payload for m in got] == [b"%d" % n for n in range(1 + counted, 5)]
+
+    run(tmp_path, test, limits=Limits(tries=1))
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "kept"])
+def test_a_client_that_is_entered_again_goes_on_with_consuming(tmp_path: Path, clean: bool) -> None:
+    async def test(hub: Hub) -> None:
+        a = client(hub, "a", clean=clean, reconnect=True)
+        async with a, client(hub, "p") as p:
+            await a.consume(await a.subscribe("jobs", group="g"), window=4, need_ack=True)
+            await p.publish("jobs", b"0", 1)
+            await taken(a, 1)
+        async with a:
+            (message,) = await taken(a, 1)
+            assert message.payload == b"0"
+            await message.ack()
+        await until(lambda: not hub.broker.store.topics["jobs"].count)
+
+    run(tmp_path, test)
+
+
+def test_a_hub_that_does_not_answer_is_not_waited_for_longer_than_the_timeout() -> None:
+    async def main() -> None:
+        async def hub(line: Line) -> None:
+            await line.accept()
+            head, ident = await line.frame()
+            assert head >> 4 == spec.SUBSCRIBE
+            line.say(spec.ACK << 4, ident, 0, PROCESS << 32 | 1)
+            await line.ended()
+
+        async with scripted(hub) as where, Client(*where, client_id="c", timeout=0.2) as c:
+            await c.consume(await c.subscribe("jobs", group="g"), need_ack=True)
+
+    asyncio.run(asyncio.wait_for(main(), SECONDS))
 
 
 def test_one_message(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.store import FmqOutbox
 from headwater_host.hub.config import Listener
 from tests.certificates import Pki
-from tests.host.hub_client import config, hub_of, new_id, replace
+from tests.host.hub_client import config, hub_of, new_id, replace, until
 from tests.host.test_hub_users import cheap
 from tests.interop.fmq_peers import PROCESS, SECONDS, Line, client, scripted
 
@@ -391,6 +391,39 @@ def test_every_call_may_be_cancelled_at_any_of_its_steps(tmp_path: Path) -> None
             while (await first(c)).topic != "end":
                 pass
             working.cancel()
+
+    run(main())
+
+
+@pytest.mark.parametrize("steps", [*range(8), -1], ids=[*map(str, range(8)), "time-out"])
+@pytest.mark.parametrize("again", [False, True], ids=["alone", "with another"])
+def test_a_subscription_that_nobody_waited_for_is_taken_back(tmp_path: Path, steps: int, again: bool) -> None:
+    """Whether the answer comes before the call is given up, with that, or later."""
+
+    async def main() -> None:
+        async with hub_of(config(tmp_path)) as hub, client(hub) as c:
+            task = asyncio.ensure_future(c.subscribe("news", timeout=0 if steps < 0 else None))
+            other = asyncio.ensure_future(c.subscribe("news")) if again else None
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            if steps >= 0:
+                task.cancel()
+            await asyncio.wait({task})
+            known = hub.broker.clients["c"].subscriptions
+            if not task.cancelled() and not task.exception():
+                # So fast.
+                await c.unsubscribe(task.result())
+                return
+            # Its answer has come by then.
+            await c.register("news")
+            await until(lambda: len(known) == again)
+            await c.publish("news", b"1", 1)
+            if other is not None:
+                assert (await first(c)).payload == b"1"
+                await c.unsubscribe(await other)
+            await c.subscribe("end")
+            await c.publish("end", b"", 1)
+            assert (await first(c)).topic == "end"
 
     run(main())
 

@@ -13,10 +13,12 @@ bytes. The session lives in the client object, as MQTT's does: entering it again
 ``reconnect`` the client does that by itself.
 """
 
+import asyncio
 import logging
 import secrets
 import ssl
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headwater_host.backlog import Backlog
@@ -51,6 +53,7 @@ from headwater_host.versions import field
 
 if TYPE_CHECKING:
     from os import PathLike
+    from types import TracebackType
 
     from headwater_host.fmq.store import FmqOutbox
 
@@ -205,6 +208,17 @@ class Client(Receiving):
 
     # -- the connection --------------------------------------------------------------------------------------------
 
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
+    ) -> None:
+        """Say goodbye, so that the will is not published, and close. Before that consumers end: what was not
+        acknowledged goes to the group again. After an error it does so as well, and counts as a try."""
+        try:
+            if kind is None or not issubclass(kind, Exception):
+                await self._give_back()
+        finally:
+            await super().__aexit__(kind, error, trace)
+
     def _on_begin(self, session_present: bool) -> None:
         self._forget_repeated(session_present)
         if self.connection is not None:
@@ -311,8 +325,16 @@ class Client(Receiving):
         """
         filter_bytes(topic)
         wanted = Subscription(topic, texts(tags), condition, group)
-        await self._subscribe(wanted, self._deadline(timeout))
-        return self._subscriptions.setdefault((topic, group), wanted)
+        key = topic, group
+        self._wanted[key] += 1
+        try:
+            await self._subscribe(wanted, self._deadline(timeout))
+            return self._subscriptions.setdefault(key, wanted)
+        finally:
+            self._wanted[key] -= 1
+            if not self._wanted[key]:
+                del self._wanted[key]
+            self._take_back(wanted)
 
     async def _subscribe(self, wanted: Subscription, deadline: float, once: bool = False) -> None:
         values = (
@@ -400,6 +422,17 @@ class Client(Receiving):
         self._consumed[subscription.number] = self._consuming[status] = subscription
         if self.connection is not None:
             self.connection.push()
+
+    async def _give_back(self) -> None:
+        """End the consumers that acknowledge, if there is a connection."""
+        session, deadline = self.session, self._deadline(None)
+        numbers = [one.number for one in self._subscriptions.values() if one.consumed and one.consumed[1]]
+        # The program has not ended them: they begin again with the next connection.
+        self._consuming.clear()
+        asked = (self._sent(partial(session.unsubscribe, number), deadline, once=True) for number in numbers)
+        for failed in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(failed, MqttError):
+                self.logger.debug("a consumer was not ended: %s", failed)
 
     async def consume_once(
         self,

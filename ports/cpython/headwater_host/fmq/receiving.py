@@ -1,12 +1,13 @@
 """What comes to FMQ's client: messages and calls, up to the program that takes and acknowledges them."""
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from headwater import errors
 from headwater.fmq import encode, spec
 from headwater_host.calls import Answers, Inbox
-from headwater_host.connection import HOLD_APPLICATION
+from headwater_host.connection import HOLD_APPLICATION, TICK
 from headwater_host.errors import FmqConsumerError, MqttConnectionError, MqttError
 from headwater_host.fmq.messages import Call, Message, Subscription
 from headwater_host.fmq.requests import Answer, Requests
@@ -43,6 +44,8 @@ class Receiving(Requests):
         self._consumed: dict[int, Subscription] = {}
         self._subscribing: dict[int, Subscription] = {}
         self._consuming: dict[int, Subscription] = {}
+        # By filter and group, how many ask for it just now.
+        self._wanted: Counter[tuple[str, str]] = Counter()
         # By id and consumer, what is to be acknowledged.
         self._unacknowledged: dict[tuple[bytes, int], Message] = {}
         self.messages: Inbox[Message] = Inbox(self._current, limit, self._hold_or_release)
@@ -79,7 +82,9 @@ class Receiving(Requests):
             subscription.consumed = None
             if code:
                 self.messages.put_error(FmqConsumerError(subscription.topic, code, why))
-        self._answers.settle(number, Answer(code, why, bytes(f.buf[f.body : f.end])))
+        answer = Answer(code, why, bytes(f.buf[f.body : f.end]))
+        if not self._answers.settle(number, answer) and wanted is not None:
+            asyncio.get_running_loop().call_soon(self._take_back, wanted)
 
     def _granted(self, wanted: Subscription, number: int) -> None:
         """Even when nobody waits for it any more: what was subscribed to before has another number from now on."""
@@ -88,6 +93,21 @@ class Receiving(Requests):
         known.tags, known.condition, known.number = wanted.tags, wanted.condition, number
         if known.consumed:
             self._consumed[number] = known
+
+    def _take_back(self, wanted: Subscription) -> None:
+        """Let the hub forget what it has granted when nobody has it, and nobody asks for it: who did has not waited."""
+        key = wanted.topic, wanted.group
+        asked = {(one.topic, one.group) for one in self._subscribing.values()}
+        if self._wanted[key] or key in asked or key in self._subscriptions:
+            return
+        if not self.session.has(wanted.number):
+            return
+        connection = self.connection
+        if connection is not None:
+            connection.flush()
+            if self.session.unsubscribe(wanted.number) == errors.E_AGAIN:
+                asyncio.get_running_loop().call_later(TICK, self._take_back, wanted)
+            connection.push()
 
     def _on_message(self, f: "Frame") -> None:
         message = self._message(f)

@@ -79,7 +79,7 @@ class HubClient(Source):
     def _on_message(self, f: "Frame") -> None:
         session = self._client.session
         receipt = session.receipt
-        if f.head >> 4 != CONSUMERESP or not receipt:
+        if f.head >> 4 != CONSUMERESP or not receipt or self._stopping:
             return
         key = session.source, bytes(f.buf[f.id_at : f.id_end])
         frame = self._frame(f)
@@ -157,20 +157,30 @@ class HubClient(Source):
             self._on_gate(False)
 
     async def run(self) -> None:
-        """Until cancelled: it then says goodbye."""
+        """Until cancelled: it then gives back what is open, and says goodbye."""
         async with self._client:
-            while True:
-                try:
-                    await self._consume()
-                    await self._until_the_log_fails()
-                except MqttError as error:
-                    self.say("refused", str(error), logging.WARNING)
-                    await asyncio.sleep(_AGAIN_S)
-                await self._give_back()
-                if self.landing.error is not None:
-                    self.say("waiting", "nothing is consumed until the log can be written", logging.WARNING)
-                while self.landing.error is not None or not self._gate.is_set():
-                    await asyncio.sleep(_LOOK_S)
+            try:
+                while True:
+                    await self._consume_while_it_can_be_written()
+            finally:
+                # The hub's answers are read, but no message is taken.
+                self._stopping = True
+                if self._client.connection is not None:
+                    self._client.connection.release(HOLD_GATE)
+
+    async def _consume_while_it_can_be_written(self) -> None:
+        """Until the log fails, or the hub ends it, and it may be begun again."""
+        try:
+            await self._consume()
+            await self._until_the_log_fails()
+        except MqttError as error:
+            self.say("refused", str(error), logging.WARNING)
+            await asyncio.sleep(_AGAIN_S)
+        await self._give_back()
+        if self.landing.error is not None:
+            self.say("waiting", "nothing is consumed until the log can be written", logging.WARNING)
+        while self.landing.error is not None or not self._gate.is_set():
+            await asyncio.sleep(_LOOK_S)
 
     async def _consume(self) -> None:
         client, topics = self._client, self._config.topics
