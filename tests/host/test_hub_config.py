@@ -233,7 +233,8 @@ def test_tls(tmp_path: Path) -> None:
     for file in (*files, pki.server.key):
         broken = text.replace(str(file), str(tmp_path / "junk.pem"))
         with pytest.raises(
-            ConfigError, match=r"line 2: the files of this listener's TLS cannot be used \(.+, .+\): .+"
+            ConfigError,
+            match=r"line 2: the files of this listener's TLS cannot be used \(.+, .+\): they are not cert",
         ):
             load(write(tmp_path, broken))
     with pytest.raises(ConfigError, match="TLS cannot be used"):

@@ -311,7 +311,10 @@ def _listeners(file: SettingsFile, tables: list[dict[str, Any]]) -> tuple[Listen
             # Files that cannot be used are found now, and not when a client comes.
             listener.context()
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or "they are not what they should be"
+            # What OpenSSL says is for programmers.
+            why = "they are not certificates and a key that fits, in PEM, without a password"
+            if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+                why = error.strerror
             names = ", ".join(str(values[name]) for name in ("cert", "key", "client_ca") if name in values)
             text = f"the files of this listener's TLS cannot be used ({names}): {why}"
             file.mistake(text, "listener", index, "cert")
