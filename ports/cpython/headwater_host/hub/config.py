@@ -314,7 +314,7 @@ def _listeners(file: SettingsFile, tables: list[dict[str, Any]]) -> tuple[Listen
             # What OpenSSL says is for programmers.
             why = "they are not certificates and a key that fits, in PEM, without a password"
             if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
-                why = error.strerror
+                why = error.strerror or why
             names = ", ".join(str(values[name]) for name in ("cert", "key", "client_ca") if name in values)
             text = f"the files of this listener's TLS cannot be used ({names}): {why}"
             file.mistake(text, "listener", index, "cert")
