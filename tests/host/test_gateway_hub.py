@@ -111,6 +111,38 @@ def test_what_is_published_is_landed_as_it_came(tmp_path: Path) -> None:
     assert len({record.connection for record in records}) == 2
 
 
+def test_registered_topics_are_landed(tmp_path: Path) -> None:
+    """So the log knows a topic that messages give by its hash alone; it does before that is said to be there."""
+    disk = threading.Event()
+
+    def sync(fd: int) -> None:
+        assert disk.wait(60)
+        os.fdatasync(fd)
+
+    @with_source(tmp_path, config(tmp_path), datasync=sync)
+    async def test(source: HubSource, landing: Landing) -> None:
+        peer = await Peer.login(source.hub, "board")
+        try:
+            ident = peer.send(spec.REGISTER, (b"a/b", 2))
+            await until(lambda: landing.records == 1)
+            await peer.ping()
+            assert not peer.got
+        finally:
+            disk.set()
+        assert (await peer.answer(ident)).code == 0
+        assert (await peer.ask(spec.REGISTER, (b"a/b", 1))).code
+        assert (await peer.ask(spec.REGISTER, (b"$own",))).code
+        status = source.status()
+        assert status["records"] == {"qos0": 0, "qos1": 0, "qos2": 0}
+        assert status["bytes"] == landing.bytes
+
+    (record,) = CaptureReader(tmp_path / "log").records()
+    said = decoded(record)
+    assert said is not None
+    assert said["type"] == "REGISTER"
+    assert bytes.fromhex(said["body"]).startswith(b"\x11\x03a/b")
+
+
 def test_what_is_refused_is_not_landed(tmp_path: Path) -> None:
     rules = (
         Rule(types=("PUBLISH",), topics=("secret",), deny=ANY),

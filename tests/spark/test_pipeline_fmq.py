@@ -222,7 +222,7 @@ def test_spark_gives_the_same_tables(
 
 def by_hash(directory: Path) -> Path:
     """A log in whose parts topics are given by name, by hash, and by both."""
-    known, other = hash_of("plant/1"), hash_of("only/sent")
+    known, other, registered = map(hash_of, ("plant/1", "only/sent", "only/registered"))
     some = [
         fmq(fmq_publish(known, {"a": 1}, ident(0)), 1),
         fmq(fmq_publish(0x32E171E7 << 96, {"a": 2}, ident(1)), 2),
@@ -232,6 +232,9 @@ def by_hash(directory: Path) -> Path:
         fmq(fmq_publish(known, {"a": 5}, ident(4)), 6),
         fmq(fmq_publish("only/sent", {}, ident(5)), 7, direction=1),
         fmq(consumeresp(ident(6), value({"a": 6}), value(7), other), 8),
+        fmq(fmq_publish(registered, {"a": 7}, ident(7)), 9),
+        fmq(frame(0x20, ident(8), value("only/registered") + value(3)), 10),
+        fmq(frame(0x20, ident(9), value("plant/2")), 11),
     ]
     return write_log(directory, [[rec] for rec in some], segment_blocks=2)
 
@@ -243,6 +246,7 @@ TOPICS = [
     ("plant/1", 1),
     ("plant/1", 1),
     ("only/sent", 1),
+    ("only/registered", 1),
 ]
 
 
@@ -253,8 +257,9 @@ def test_topics_by_hash_have_the_names_that_the_log_knows(tmp_path: Path, partit
     assert [row[1:] for row in found] == TOPICS
     values = {row[1]: row[0] for row in rows(tmp_path / "out", TELEMETRY, "topic", "value_double")}
     assert values == {float(n): topic for n, (topic, _) in enumerate(TOPICS, 1)}
-    assert result.rows["frames"] == 8
+    assert result.rows["frames"] == 11
     assert result.duplicates == 1
+    assert not sum(result.quarantined.values())
 
 
 def test_a_log_without_hashes_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.fmq.spec import CONSUMERESP, PUBLISH
+from headwater.fmq.spec import CONSUMERESP, PUBLISH, REGISTER
 from headwater_host.capture.packets import tag_texts, topic_text
 from headwater_spark.arrow import Bools, codes
-from headwater_spark.fmq_core import Look, are_plain_tags, is_plain_topic
+from headwater_spark.fmq_core import Look, are_plain_tags, is_plain_topic, registered_topic
 from headwater_spark.words import Data, Offsets, Words
 
 Starts = npt.NDArray[np.int32]
@@ -275,6 +275,12 @@ def decode(data: npt.NDArray[np.uint8], starts: Starts) -> Packets:
         pieces = frames.pieces(frames.error == 0)
         topics, tags = (_take(pieces, k, message).dictionary_encode() for k in (_TOPIC, _TAGS))
     return _packets(frames, message, pieces, topics, tags)
+
+
+def registered(data: npt.NDArray[np.uint8], starts: Starts, packets: Packets) -> set[str]:
+    """The topics that REGISTER frames among these name."""
+    rows = np.flatnonzero((packets.kind == REGISTER) & (packets.error == 0)).tolist()
+    return {registered_topic(data[starts[row] : starts[row + 1]].tobytes()) for row in rows}
 
 
 def _packets(frames: _Frames, message: Bools, pieces: Any, topics: Any, tags: Any) -> Packets:

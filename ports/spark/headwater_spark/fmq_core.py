@@ -9,7 +9,7 @@ from typing import Any
 
 from headwater.fmq import spec
 from headwater.fmq.values import Value, check, number
-from headwater_host.capture.packets import id_parts, message_at, read_fmq
+from headwater_host.capture.packets import id_parts, message_at, read_fmq, topic_text
 from headwater_host.inspect import MalformedError
 
 #: How deep a host looks into a value.
@@ -61,6 +61,12 @@ class Look:
             self.topic_at, self.topic_end, self.tags_end = message_at(f)
         self.process, self.thread, self.made = id_parts(data, f.id_at)
         self.fits = self.process >> 32 == 0 and self.thread >> 28 == 0 and 0 <= self.made < 1 << 63
+
+
+def registered_topic(data: bytes) -> str:
+    """The topic of a well-formed REGISTER."""
+    f = read_fmq(data)
+    return topic_text(data[f.at[0] :]) or ""
 
 
 def is_plain_topic(raw: bytes) -> bool:

@@ -232,7 +232,9 @@ def find_names(job: Job, hashes: frozenset[str], number: int) -> Part:
             continue
         for protocol, _, batch in by_protocol(found):
             if protocol == FMQ:
-                fresh = names_in(fmq.decode(batch.data, batch.starts).topic) - seen
+                packets = fmq.decode(batch.data, batch.starts)
+                named = names_in(packets.topic) | fmq.registered(batch.data, batch.starts, packets)
+                fresh = named - seen
                 seen |= fresh
                 part.topics |= {text: name for name in fresh if (text := hash_text(name)) in hashes}
     return part

@@ -24,8 +24,8 @@ class _Tap(NamedTuple):
 class HubSource(Source):
     """The hub, and who sees what passes through it (``headwater_host.hub.observer``).
 
-    A message at QoS 1 or 2 is answered when both the hub's storage and the log have it on disk. It is landed whenever
-    the hub takes it, also when it knows its id: it may have been killed before the log had it.
+    A REGISTER, or a message at QoS 1 or 2, is answered when both the hub's storage and the log have it on disk. Both
+    are landed whenever the hub takes them, also when it knows them: it may have been killed before the log had.
     """
 
     def __init__(self, landing: Landing, config: HubConfig):
@@ -74,6 +74,12 @@ class HubSource(Source):
         """Land a message."""
         source, number, peer = self._tap(connection)
         source.count(frame[0] >> 1 & 3, len(frame))
+        self.landing.take(number, peer, frame, 0, FMQ)
+
+    def registered(self, connection: Connection, frame: bytes) -> None:
+        """Land the name of a topic, which its messages may give by hash."""
+        source, number, peer = self._tap(connection)
+        source.bytes += len(frame)
         self.landing.take(number, peer, frame, 0, FMQ)
 
     def broke(self, connection: Connection, data: bytes) -> None:

@@ -13,6 +13,9 @@ class Observer(Protocol):
     def published(self, connection: "Connection | None", frame: bytes) -> None:
         """A PUBLISH was taken, whether its id is new or known. Without a connection: a will, as the hub sends it."""
 
+    def registered(self, connection: "Connection", frame: bytes) -> None:
+        """A REGISTER was taken, whether its topic is new or not."""
+
     def broke(self, connection: "Connection", data: bytes) -> None:
         """A client that was accepted has sent what is no frame; ``data`` begins with that, and is all that is there."""
 

@@ -106,7 +106,9 @@ def on_register(broker: "Broker", connection: "Connection", f: Frame, ident: byt
     check_ours(topic)
     broker.access.check("REGISTER", topic, connection.user, connection.peer)
     broker.topics.register(topic, queues)
-    broker.store.after(partial(connection.send, frames.ack(ident)))
+    if broker.observer is not None:
+        broker.observer.registered(connection, buf[f.id_at - 1 : f.end])
+    broker.after(partial(connection.send, frames.ack(ident)))
 
 
 def on_unregister(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
