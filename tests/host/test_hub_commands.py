@@ -4,6 +4,7 @@ import asyncio
 import os
 import pty
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from headwater_host.hub.users import Hash
 from headwater_host.settings import read_toml
 from tests.host.command import HEADWATER, Running, environment, headwater, running
-from tests.host.hub_client import Peer
+from tests.host.hub_client import Peer, until
 
 
 def holds(output: bytes, name: str, password: bytes) -> None:
@@ -175,6 +176,28 @@ def test_a_hub_with_a_file(tmp_path: Path) -> None:
         assert hub.end() == 0
     assert (tmp_path / "hub.db").exists()
     assert not (tmp_path / "else.db").exists()
+
+
+def test_a_full_disk_is_said_once_and_so_is_its_end(tmp_path: Path) -> None:
+    async def scenario(hub: Running, address: tuple[str, int]) -> None:
+        peer = await Peer.login(address)
+        pid, hard = hub.process.pid, resource.RLIM_INFINITY
+        for n in range(1, 3):
+            # The first page of what is written fits, but not all of it.
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (20_000, hard))
+            sent = peer.publish("t", bytes(65_536), 1)
+            await until(lambda n=n: hub.errors.count("nothing is acknowledged: ") == n)  # type: ignore[misc]
+            assert peer.got == []
+            assert hub.errors.count("can be written again") == n - 1
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
+            assert (await peer.next()).id == sent
+            await until(lambda n=n: hub.errors.count("can be written again") == n)  # type: ignore[misc]
+            assert hub.errors.count("nothing is acknowledged: ") == n
+        await peer.leave()
+
+    with running("hub", "--storage", tmp_path / "hub.db", "--port", 0, directory=tmp_path) as hub:
+        asyncio.run(scenario(hub, listening(hub)))
+        assert hub.end() == 0
 
 
 def test_a_hub_with_a_file_that_is_wrong(tmp_path: Path) -> None:

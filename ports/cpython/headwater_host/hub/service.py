@@ -121,6 +121,13 @@ def _named(host: str, port: int) -> Iterator[None]:
         raise OSError(f"cannot listen on {host}, port {port}: {why}") from error
 
 
+def _say(error: Exception | None) -> None:
+    if error is None:
+        _logger.info("the hub's storage can be written again")
+    else:
+        _logger.error("the hub's storage: nothing is acknowledged: %s; trying again", error)
+
+
 async def serve(config: HubConfig) -> int:
     """Run a hub until SIGTERM or SIGINT: the exit code. A second signal ends it at once. Raises CommandError."""
     ending = asyncio.Event()
@@ -132,6 +139,7 @@ async def serve(config: HubConfig) -> int:
             raise CommandError(f"the hub cannot start: {error}", FAILED) from error
         for host, port in hub.addresses:
             _logger.info("listening on %s, port %d; storage in %s", host, port, config.storage)
+        hub.broker.store.tell(_say)
         await ending.wait()
         _logger.info("stopping")
         try:

@@ -171,6 +171,10 @@ class Store:
         """Why nothing can be written just now; it is tried again every second."""
         return self._writer.error
 
+    def tell(self, on_error: Callable[[Exception | None], object]) -> None:
+        """``on_error(error)`` when nothing can be written any more, ``on_error(None)`` when it can again."""
+        self._writer.on_error = on_error
+
     @property
     def commits(self) -> int:
         """Transactions since the start."""

@@ -135,6 +135,8 @@ class Writer:
         self.waiting = 0
         #: Why nothing can be written; None again when it can.
         self.error: Exception | None = None
+        #: Called with it when it begins, and with None when it is over.
+        self.on_error: Callable[[Exception | None], object] = lambda error: None
         #: Transactions so far.
         self.commits = 0
 
@@ -220,12 +222,17 @@ class Writer:
             # The next one has collected meanwhile.
             self._start()
         elif isinstance(error, Exception):
+            if self.error is None:
+                self.on_error(error)
             self.error = error
             asyncio.get_running_loop().call_later(RETRY, self._submit)
 
     def _done(self) -> None:
-        batch, self._writing, self.error = self._writing, None, None
+        batch, self._writing = self._writing, None
         assert batch is not None
+        if self.error is not None:
+            self.error = None
+            self.on_error(None)
         self.durable = batch.last
         self.waiting -= batch.size
         self.commits += 1
