@@ -1,7 +1,6 @@
 """What frames and values of FMQ say, for ``headwater inspect``. Fields are named as in ``tests/vectors/fmq.json``."""
 
 import ipaddress
-import math
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
@@ -11,6 +10,7 @@ from headwater.fmq import decode, message_id, names, spec
 from headwater.fmq.decode import Frame
 from headwater.fmq.values import KINDS
 from headwater_host.fmq.kinds import DateTime, Duration, exact
+from headwater_host.fmq.plain import real
 from headwater_host.fmq.values import decode_at
 from headwater_host.malformed import MalformedError
 
@@ -62,9 +62,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, float):
-        return (
-            value if math.isfinite(value) else "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
-        )
+        return real(value)
     if isinstance(value, dict):
         value = value.items()
     return [plain(one) for one in value]

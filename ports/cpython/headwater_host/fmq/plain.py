@@ -32,14 +32,19 @@ def plain(value: Any) -> Any:
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, float):
-        return (
-            value if math.isfinite(value) else "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
-        )
+        return real(value)
     if isinstance(value, dict):
         if all(isinstance(key, str) for key in value):
             return {key: plain(one) for key, one in value.items()}
         value = value.items()
     return [plain(one) for one in value]
+
+
+def real(value: float) -> float | str:
+    """A float as JSON has it, which has no infinity."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
 
 
 def from_json(text: str) -> bytes:

@@ -3,47 +3,41 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headwater.errors import E_AGAIN, E_UNKNOWN_ID
 from headwater.fmq.spec import CONSUMERESP, NONE
 from headwater_host.connection import HOLD_GATE
-from headwater_host.fmq.client import Client, MqttError, Reconnect, Subscription
+from headwater_host.fmq.client import Client, MqttError, Subscription
 from headwater_host.fmq.session import RECEIVE_WINDOW
 from headwater_host.fmq.values import encode
-from headwater_host.gateway.broker import Skip
+from headwater_host.gateway.client import QUIET, RECONNECT, ClientSource, Skip
 from headwater_host.gateway.config import LARGEST_BODY, FmqConfig
 from headwater_host.gateway.landing import FMQ, Acknowledgements, Landing
-from headwater_host.gateway.source import Source
 from headwater_host.hub import frames
 
 if TYPE_CHECKING:
     from headwater.fmq.decode import Frame
 
-# For ever, whatever the hub says: who runs it may be mending it.
-_RECONNECT = Reconnect(first=0.5, longest=30, refused=30, at_start=True)
 # Until consuming is begun again, after the hub has ended or refused it; how often the log is looked at.
 _AGAIN_S = 5.0
 _LOOK_S = 1.0
 _NOTHING = (0, b"")
 
 
-class HubClient(Source):
+class HubClient(ClientSource):
     """Consumes the topics of ``config``, and reconnects for ever.
 
     The hub hands a message out again when that was not acknowledged in time, and to nobody any more when that was so
     too often. So while the log cannot be written, nothing is consumed: what was open goes back to the group.
     """
 
+    _client: Client
+
     def __init__(self, landing: Landing, config: FmqConfig):
         route = config.route
         super().__init__(landing, f"fmq:{route}")
         self._config = config
-        # The client's own words would come twice.
-        quiet = logging.getLogger("headwater.gateway.client")
-        quiet.propagate = False
-        quiet.addHandler(logging.NullHandler())
         self._client = Client(
             config.host,
             config.port,
@@ -56,8 +50,8 @@ class HubClient(Source):
             max_queued_incoming_messages=None,
             max_queued_outgoing_messages=1,
             max_packet_size=LARGEST_BODY,
-            reconnect=_RECONNECT,
-            logger=quiet,
+            reconnect=RECONNECT,
+            logger=QUIET,
         )
         self._client.before_attempts = self._before_attempts
         self._client.on_connection = self._on_connection
@@ -69,10 +63,6 @@ class HubClient(Source):
         # What was taken and is not acknowledged: subscription and message id, also by receipt.
         self._open: set[tuple[int, bytes]] = set()
         self._receipts: dict[int, tuple[int, bytes]] = {}
-        self._stopping = False
-        self._gate = asyncio.Event()
-        self._gate.set()
-        landing.on_gate(self._on_gate)
 
     # -- messages --------------------------------------------------------------------------------------------------
 
@@ -120,41 +110,17 @@ class HubClient(Source):
             self._open.discard(self._receipts.pop(receipt, _NOTHING))
         return status
 
-    def _push(self) -> None:
-        if self._client.connection is not None:
-            self._client.connection.push()
-
-    def _flush(self) -> None:
-        if self._client.connection is not None:
-            self._client.connection.flush()
-
     # -- the connection --------------------------------------------------------------------------------------------
 
-    def _on_gate(self, is_open: bool) -> None:
-        connection = self._client.connection
-        change: Callable[[int], object] | None
-        if is_open and not self._stopping:
-            self._gate.set()
-            change = connection.release if connection is not None else None
-        else:
-            self._gate.clear()
-            change = connection.hold if connection is not None else None
-        if change is not None:
-            change(HOLD_GATE)
-
     async def _before_attempts(self) -> None:
-        # What cannot be written is not asked for.
-        await self._gate.wait()
-        self.began()
+        await super()._before_attempts()
         self._forget()
 
     def _on_connection(self, error: MqttError | None) -> None:
         if error is not None:
             self.say("disconnected", str(error), logging.WARNING)
-            return
-        self.say("connected", "connected")
-        if not self._gate.is_set():
-            self._on_gate(False)
+        else:
+            self._connected("connected")
 
     async def run(self) -> None:
         """Until cancelled: it then gives back what is open, and says goodbye."""
@@ -215,8 +181,3 @@ class HubClient(Source):
         """What is open comes again."""
         self._open.clear()
         self._receipts.clear()
-
-    def stop_reading(self) -> None:
-        """Take nothing more, whatever the gate says."""
-        self._stopping = True
-        self._on_gate(False)
