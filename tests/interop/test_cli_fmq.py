@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from headwater_host.fmq.plain import from_json, plain
 from headwater_host.fmq.values import decode, encode
 from headwater_host.hub import users
 from tests.certificates import Pki
-from tests.host.command import Running, headwater, running
+from tests.host.command import HEADWATER, Running, environment, headwater, running
 from tools.broker import HOST, free_port
 
 PASSWORD = "correct horse"
@@ -147,6 +148,15 @@ def test_what_was_sent_to_a_consumer_and_not_printed_has_not_failed(tmp_path: Pa
             ok("pub", *at, "-t", topic, "-m", topic, "-q", 1)
         worker = ("sub", *at, "--group", "g", "--need-ack", "-C", 1, "-W", 60)
         named = [word for topic in topics for word in ("-t", topic)]
+        # Whoever reads the output may close it.
+        reading, writing = os.pipe()
+        os.close(reading)
+        command = [*HEADWATER, *map(str, worker[:-4]), *named]
+        with os.fdopen(writing, "wb") as out:
+            assert (
+                subprocess.run(command, stdout=out, env=environment(), check=False, timeout=60).returncode
+                == 0
+            )
         assert {ok(*worker, *named) for _ in topics} == {b"a\n", b"b\n", b"c\n", b"d\n"}
 
 

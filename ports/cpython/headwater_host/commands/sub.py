@@ -191,39 +191,50 @@ async def _ask(client: "aio.Client", args: argparse.Namespace) -> None:
 
 
 async def _print(client: AnyClient, ask: Callable[[], Awaitable[object]], args: argparse.Namespace) -> None:
-    out = sys.stdout.buffer
-    left = args.count
-    patience = reach.patience(client)
+    closed = None
     async with client:
         reach.show_connection(client)
         await ask()
-        if args.subscribed:
-            return
-        seen: list[AnyMessage] = []
-        over = False
-        while not over:
-            message: AnyMessage = await client.messages.__anext__()
-            properties = getattr(message, "properties", None)
-            reach.log.debug("%r%s", message, f", {sorted(properties)}" if properties else "")
-            if args.retained_only and not message.retain:
-                # Nor is it acknowledged.
-                over = True
-            else:
-                seen.append(message)
-                if _is_wanted(message, args):
-                    out.write(_line(message, args))
-                    if left is not None:
-                        left -= 1
-                        over = left == 0
-            if over or not client.messages:
-                # One write for a burst; and only what is printed is removed and acknowledged.
-                out.flush()
-                for message in seen:
-                    if args.remove_retained and message.retain and _is_wanted(message, args):
-                        await client.publish(message.topic, b"", 1, True, timeout=patience)
-                    await message.ack()
-                seen.clear()
+        try:
+            if not args.subscribed:
+                await _take(client, args)
+        except BrokenPipeError as error:
+            # Nothing has failed: the command ends well, and so does its consumer.
+            closed = error
     reach.log.debug("disconnected")
+    if closed is not None:
+        raise closed
+
+
+async def _take(client: AnyClient, args: argparse.Namespace) -> None:
+    """Print messages, and acknowledge them, until there were enough."""
+    out = sys.stdout.buffer
+    left = args.count
+    patience = reach.patience(client)
+    seen: list[AnyMessage] = []
+    over = False
+    while not over:
+        message: AnyMessage = await client.messages.__anext__()
+        properties = getattr(message, "properties", None)
+        reach.log.debug("%r%s", message, f", {sorted(properties)}" if properties else "")
+        if args.retained_only and not message.retain:
+            # Nor is it acknowledged.
+            over = True
+        else:
+            seen.append(message)
+            if _is_wanted(message, args):
+                out.write(_line(message, args))
+                if left is not None:
+                    left -= 1
+                    over = left == 0
+        if over or not client.messages:
+            # One write for a burst; and only what is printed is removed and acknowledged.
+            out.flush()
+            for message in seen:
+                if args.remove_retained and message.retain and _is_wanted(message, args):
+                    await client.publish(message.topic, b"", 1, True, timeout=patience)
+                await message.ack()
+            seen.clear()
 
 
 def _is_wanted(message: AnyMessage, args: argparse.Namespace) -> bool:
