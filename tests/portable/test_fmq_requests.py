@@ -54,6 +54,28 @@ def test_a_subscription_says_what_is_wanted() -> None:
     p.quiet()
 
 
+def test_a_subscription_is_taken_back_while_it_is_asked_for_again() -> None:
+    p = pair()
+    client = p.client
+    first = client.subscribe(b"t")
+    p.run()
+    again, back = client.subscribe(b"t"), client.unsubscribe(first)
+    numbers = [again, back]
+
+    def on_answer(number: int, code: int) -> None:
+        p.at.answers.append((number, code, b""))
+        if number == again:
+            # In the place that the subscription had.
+            numbers.append(client.register(b"x"))
+
+    client.on_answer = on_answer
+    p.run()
+    assert p.at.answers[1:] == [(number, 0, b"") for number in numbers] and len(numbers) == 3
+    assert not p.hub.subscriptions and p.hub.topics == {b"x": 1}
+    assert client.unsubscribe(again) == E_UNKNOWN_ID
+    p.quiet()
+
+
 def test_requests_are_checked() -> None:
     p = pair()
     client = p.client

@@ -463,6 +463,10 @@ def _request_answered(s: "ClientSession", f: "Frame") -> int:
             # It was subscribed to before, and stays one subscription, with its consumer.
             asked.state[k] = 0
             asked.more[i] = asked.more[k]
+            for j in range(asked.places):
+                # What is being taken back has moved.
+                if asked.state[j] == _UNSUBSCRIBE and asked.more[j] == k:
+                    asked.more[j] = i
         asked.rename(i, LIVE, f.buf, f.at[1], f.at[2])
     else:
         if state == _UNSUBSCRIBE and f.code < _FAILURES:
