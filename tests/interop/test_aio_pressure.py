@@ -127,7 +127,7 @@ def test_an_acknowledgement_that_is_late_is_a_timeout_and_the_message_is_deliver
         async with Client(HOST, broker.port, max_queued_outgoing_messages=2) as client:
             await client.subscribe("late", qos=1)
             with stopped(broker):
-                with pytest.raises(MqttTimeoutError, match="did not acknowledge"):
+                with pytest.raises(MqttTimeoutError, match="did not answer"):
                     # The client's own time-out is 10 s.
                     await asyncio.wait_for(client.publish("late", 1, qos=1, timeout=0.05), 8)
                 cancelled = asyncio.create_task(client.publish("late", 2, qos=1))
