@@ -126,3 +126,12 @@ def test_an_unknown_name_is_refused() -> None:
 def test_json_holds_every_round(figures: board.Figures) -> None:
     assert set(figures.rates) == {task.key for task in TASKS}
     assert all(len(rounds) == 1 for found in figures.rates.values() for rounds in found.values())
+
+
+@pytest.mark.parametrize("rounds", ["0", "-1", "x"])
+def test_rounds_are_a_number_above_0(rounds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from tools.bench.__main__ import main
+
+    with pytest.raises(SystemExit):
+        main(["host", "--rounds", rounds])
+    assert "--rounds" in capsys.readouterr().err

@@ -11,7 +11,8 @@ import importlib.util
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
 from tools.bench import board, host, hub, report
 from tools.bench.clients import CLIENTS
@@ -32,26 +33,13 @@ def _say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-def _wanted(options: argparse.Namespace, clients: Iterable[str]) -> tuple[str, ...]:
-    return tuple(name for name in clients if not options.clients or name in options.clients)
-
-
-def _board(options: argparse.Namespace) -> tuple[object, list[Table]]:
-    effort = board.QUICK if options.quick else board.Effort()
-    figures = board.measure(effort, _wanted(options, CLIENTS), _say)
-    return asdict(figures), board.tables(figures)
-
-
-def _host(options: argparse.Namespace) -> tuple[object, list[Table]]:
-    effort = host.QUICK if options.quick else host.Effort()
-    figures = host.measure(effort, _wanted(options, host.CLIENTS), _say)
-    return asdict(figures), host.tables(figures)
-
-
-def _hub(options: argparse.Namespace) -> tuple[object, list[Table]]:
-    effort = hub.QUICK if options.quick else hub.Effort()
-    figures = hub.measure(effort, _wanted(options, servers.ROWS), _say)
-    return asdict(figures), hub.tables(figures)
+def _measured(module: Any, rows: Iterable[str], options: argparse.Namespace) -> tuple[object, list[Table]]:
+    effort = module.QUICK if options.quick else module.Effort()
+    if options.rounds:
+        effort = replace(effort, rounds=options.rounds)
+    wanted = tuple(name for name in rows if not options.clients or name in options.clients)
+    figures = module.measure(effort, wanted, _say)
+    return asdict(figures), module.tables(figures)
 
 
 def _module(name: str) -> tuple[object, list[Table]]:
@@ -63,8 +51,19 @@ def _module(name: str) -> tuple[object, list[Table]]:
     return rows, [Table(title, columns, list(cells))]
 
 
-#: Benchmarks with clients, which take options.
-WITH_CLIENTS = {"board": _board, "host": _host, "hub": _hub}
+#: Benchmarks with clients, which take options: their modules and rows.
+WITH_CLIENTS: dict[str, tuple[Any, Iterable[str]]] = {
+    "board": (board, CLIENTS),
+    "host": (host, host.CLIENTS),
+    "hub": (hub, servers.ROWS),
+}
+
+
+def _rounds(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,6 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}; all of them without one"
     )
     parser.add_argument("--quick", action="store_true", help="one short round: does it work?")
+    parser.add_argument(
+        "--rounds",
+        type=_rounds,
+        help=f"how many of them, of {', '.join(WITH_CLIENTS)}; else what the page says",
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of tables")
     parser.add_argument(
         "--write", action="store_true", help=f"put the tables into docs/{report.DOCUMENT.name}"
@@ -94,8 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.names or names:
         _say(name)
         try:
-            measure = WITH_CLIENTS.get(name)
-            figures, tables = measure(options) if measure else _module(name)
+            known = WITH_CLIENTS.get(name)
+            figures, tables = _measured(*known, options) if known else _module(name)
         except (FileNotFoundError, BrokerError, board.DeviceError, host.ClientError, hub.HubError) as error:
             _say(f"{name}: {error}")
             return 1
