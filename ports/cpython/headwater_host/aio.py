@@ -47,7 +47,7 @@ from headwater_host.errors import (
 )
 from headwater_host.keeping import Keeping
 from headwater_host.messages import Message, Payload, TooLarge, Will
-from headwater_host.outgoing import POLICIES, Outgoing
+from headwater_host.outgoing import Outgoing, check_limits
 from headwater_host.properties import Properties
 from headwater_host.reconnect import Reconnect
 from headwater_host.route import Route, Tls
@@ -177,14 +177,7 @@ class Client(Keeping):
             raise MqttArgumentError("a session that the server is to keep needs an identifier")
         if not 0 <= keepalive <= 65535:
             raise MqttArgumentError("keepalive is 0 to 65535 seconds")
-        if timeout <= 0:
-            raise MqttArgumentError("timeout is a number of seconds above 0")
-        if not 0 < max_queued_outgoing_messages <= 65280 or max_inflight_messages < 1:
-            raise MqttArgumentError(
-                "1 to 65280 messages can wait to go out, and at least one can be in flight"
-            )
-        if when_full not in POLICIES:
-            raise MqttArgumentError(f"when_full is one of {', '.join(POLICIES)}, not {when_full!r}")
+        check_limits(timeout, max_queued_outgoing_messages, max_inflight_messages, when_full)
         routes = [Route(host, number, tls, websocket) for host, number in [(hostname, port), *more_servers]]
         self.hostname = hostname
         self.port = routes[0].port

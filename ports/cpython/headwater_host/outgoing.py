@@ -41,6 +41,16 @@ _LATER = (errors.E_WINDOW, errors.E_OFFLINE)
 POLICIES = ("block", "refuse", "drop_oldest")
 
 
+def check_limits(timeout: float, queued: int, in_flight: int, when_full: str) -> None:
+    """What clients of either protocol are given about time and room. Raises MqttArgumentError."""
+    if timeout <= 0:
+        raise MqttArgumentError("timeout is a number of seconds above 0")
+    if not 0 < queued <= 65280 or in_flight < 1:
+        raise MqttArgumentError("1 to 65280 messages can wait to go out, and at least one can be in flight")
+    if when_full not in POLICIES:
+        raise MqttArgumentError(f"when_full is one of {', '.join(POLICIES)}, not {when_full!r}")
+
+
 _More = TypeVar("_More")
 
 

@@ -45,7 +45,7 @@ from headwater_host.fmq.receiving import SERVED, Receiving
 from headwater_host.fmq.session import MAX_BODY, RECEIVE_WINDOW, HostSession
 from headwater_host.fmq.values import decode, encode
 from headwater_host.messages import Payload, TooLarge, Will, payload_bytes
-from headwater_host.outgoing import POLICIES, Outgoing
+from headwater_host.outgoing import Outgoing, check_limits
 from headwater_host.reconnect import Reconnect
 from headwater_host.route import Route, Tls
 from headwater_host.topics import Topic, filter_bytes, topic_bytes
@@ -152,14 +152,7 @@ class Client(Receiving):
             raise MqttArgumentError("a session that the hub is to keep needs a client id")
         if not 0 <= keep_alive <= 65535:
             raise MqttArgumentError("keep_alive is 0 to 65535 seconds")
-        if timeout <= 0:
-            raise MqttArgumentError("timeout is a number of seconds above 0")
-        if not 0 < max_queued_outgoing_messages <= 65280 or max_inflight_messages < 1:
-            raise MqttArgumentError(
-                "1 to 65280 messages can wait to go out, and at least one can be in flight"
-            )
-        if when_full not in POLICIES:
-            raise MqttArgumentError(f"when_full is one of {', '.join(POLICIES)}, not {when_full!r}")
+        check_limits(timeout, max_queued_outgoing_messages, max_inflight_messages, when_full)
         usual = TLS_PORT if tls else PORT
         routes = [Route(name, number or usual, tls) for name, number in [(host, port), *more_servers]]
         self.host = host
