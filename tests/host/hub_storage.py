@@ -54,3 +54,11 @@ def put(store: Store, topic: str, n: int, payload: bytes = b"", process: int = 1
 
 def ids(messages: list[Message]) -> list[bytes]:
     return [message.id for message in messages]
+
+
+def taken(store: Store, group: str = "g", topic: str = "t", queue: int = 0, limit: int = 100) -> list[int]:
+    return [one.message.seq for one in store.take(group, topic, queue, limit)]
+
+
+def queue_ids(store: Store, topic: str = "t", queue: int = 0) -> list[bytes]:
+    return ids(store.read(topic, queue, 0, 1000))
