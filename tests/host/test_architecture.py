@@ -71,6 +71,10 @@ CORE = [
     ["headwater.fmq.session"],
     ["headwater.fmq.client"],
     ["headwater.fmq.keeper"],
+    # So do IBM MQ's headers.
+    ["headwater.ibmmq.spec", "headwater.ibmmq.mde", "headwater.ibmmq.ebcdic"],
+    ["headwater.ibmmq.layouts", "headwater.ibmmq.header"],
+    ["headwater.ibmmq.chain"],
     # So does the link.
     ["headwater.link.crc16", "headwater.link.cobs", "headwater.link.transitions", "headwater.link.ring"],
     ["headwater.link.frame"],
@@ -182,11 +186,11 @@ def test_a_client_does_not_pay_for_the_server_nor_a_board_for_names() -> None:
         assert not {name for name in reached if "server" in name or name in NAMES}, entry
 
 
-@pytest.mark.parametrize("part", ["link", "mqtt", "fmq"])
+@pytest.mark.parametrize("part", ["link", "mqtt", "fmq", "ibmmq"])
 def test_the_link_and_the_protocols_do_not_know_each_other(part: str) -> None:
     files = list((ROOT / "sdk/headwater" / part).rglob("*.py"))
     assert files
-    others = [f"headwater.{other}" for other in ("link", "mqtt", "fmq") if other != part]
+    others = [f"headwater.{other}" for other in ("link", "mqtt", "fmq", "ibmmq") if other != part]
     for path in files:
         module = module_name(path, ROOT / "sdk")
         reached = reached_from(module) - {module}
