@@ -1,0 +1,466 @@
+"""When a logical message is whole, and when a group is: the rules, in one place, for whoever puts segments together.
+
+A logical message is what has one GroupId and one MsgSeqNumber: either a message that is no segment, or segments whose
+bytes, by Offset, go without a gap up to the end of the one with MQMF_LAST_SEGMENT. A group is logical messages 1, 2,
+3 ... up to the one with MQMF_LAST_MSG_IN_GROUP. Segments may come in any order, and more than once.
+
+    verdict = judge(segments, content)          # everything there is of one GroupId
+    if verdict.reason == MQRC_NONE:
+        for message in verdict.messages.values():
+            b"".join(content(i)[skip : skip + length] for i, skip, length in message.pieces)
+
+``Message`` and ``Group`` hold the rules one segment at a time, for streams; ``judge_message`` and ``judge`` apply them
+to lists. Plain Python without files and clocks. Ranges are half-open, (start, stop), of bytes as of message numbers;
+stop is None when nobody knows yet where the end is.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
+
+from headwater_host.ibmmq import CMQC
+from headwater_host.ibmmq.CMQC import (
+    MQMF_LAST_MSG_IN_GROUP,
+    MQMF_LAST_SEGMENT,
+    MQMF_MSG_IN_GROUP,
+    MQMF_SEGMENT,
+    MQRC_INCOMPLETE_GROUP,
+    MQRC_INCOMPLETE_MSG,
+    MQRC_INCONSISTENT_CCSIDS,
+    MQRC_INCONSISTENT_ENCODINGS,
+    MQRC_MSG_FLAGS_ERROR,
+    MQRC_MSG_SEQ_NUMBER_ERROR,
+    MQRC_NONE,
+    MQRC_OFFSET_ERROR,
+    MQRC_SEGMENT_LENGTH_ZERO,
+)
+
+#: IBM's names of reasons.
+REASONS = {value: name for name, value in vars(CMQC).items() if name.startswith("MQRC_")}
+
+#: Flags of a segment; flags of a member of a group. The second of each implies the first.
+SEGMENT = MQMF_SEGMENT | MQMF_LAST_SEGMENT
+IN_GROUP = MQMF_MSG_IN_GROUP | MQMF_LAST_MSG_IN_GROUP
+
+#: The largest MsgSeqNumber and the largest Offset.
+HIGHEST = 999_999_999
+
+#: kind -> (reason, what it says of ``seq`` and ``offset``).
+FAULTS = {
+    "number": (MQRC_MSG_SEQ_NUMBER_ERROR, "MsgSeqNumber {seq} is not in 1 to 999999999"),
+    "offset": (MQRC_OFFSET_ERROR, "message {seq} has a segment at Offset {offset}, not in 0 to 999999999"),
+    "empty": (
+        MQRC_SEGMENT_LENGTH_ZERO,
+        "message {seq} has a segment without bytes at {offset}, and it is not the last",
+    ),
+    "overlap": (MQRC_OFFSET_ERROR, "message {seq} has segments that differ from byte {offset} on"),
+    "ends": (MQRC_MSG_FLAGS_ERROR, "message {seq} has two last segments; one ends at byte {offset}"),
+    "behind end": (MQRC_OFFSET_ERROR, "message {seq} has a segment behind its last, at {offset}"),
+    "mixed": (MQRC_MSG_FLAGS_ERROR, "message {seq} is a segment and a whole message, at {offset}"),
+    "encodings": (
+        MQRC_INCONSISTENT_ENCODINGS,
+        "message {seq} has segments of different Encoding, at {offset}",
+    ),
+    "ccsids": (
+        MQRC_INCONSISTENT_CCSIDS,
+        "message {seq} has segments of different CodedCharSetId, at {offset}",
+    ),
+    "lasts": (MQRC_MSG_FLAGS_ERROR, "the group has two last messages; one is {seq}"),
+    "behind last": (MQRC_MSG_SEQ_NUMBER_ERROR, "the group has message {seq} behind its last"),
+}
+
+Range: TypeAlias = "tuple[int, int | None]"
+#: (index of the segment, bytes of it to leave out in front, bytes to take).
+Piece: TypeAlias = "tuple[int, int, int]"
+
+
+class Segment(NamedTuple):
+    """What the rules need to know of a physical message: of its MQMDE (or MQMD 2), and how many bytes it has."""
+
+    seq: int
+    offset: int
+    length: int
+    flags: int
+    encoding: int = 0
+    ccsid: int = 0
+
+
+class Fault(NamedTuple):
+    """What contradicts what; a message or group that has one is never whole. ``kind`` is a key of ``FAULTS``.
+
+    For segments that differ from byte to byte, ``offset`` is that of the first such byte in the message; for Encoding
+    and CodedCharSetId that of a segment that has another than those before it.
+    """
+
+    kind: str
+    seq: int
+    offset: int = 0
+
+    @property
+    def reason(self) -> int:
+        """IBM's reason: of the call that would not take it, or of the field that contradicts."""
+        return FAULTS[self.kind][0]
+
+    def __str__(self) -> str:
+        return FAULTS[self.kind][1].format(seq=self.seq, offset=self.offset)
+
+
+class Missing(NamedTuple):
+    """What is not there.
+
+    ``messages``: numbers of which nothing is there; the last range is open while the group's last message is not
+    known. ``segments``: for each message of which something is there and something is not, its ranges of bytes; the
+    last is open while its last segment is not known. ``more``: how many ranges there are beside these.
+    """
+
+    messages: tuple[Range, ...] = ()
+    segments: "dict[int, tuple[Range, ...]]" = {}  # noqa: RUF012 (never changed)
+    more: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.messages or self.segments or self.more)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: ranges as [start, stop], stop null when it is not known."""
+        return {
+            "messages": [list(one) for one in self.messages],
+            "segments": {str(seq): [list(one) for one in ranges] for seq, ranges in self.segments.items()},
+            "more": self.more,
+        }
+
+    def __str__(self) -> str:
+        parts = []
+        if self.messages:
+            parts.append("messages " + ", ".join(_words(one, "the last") for one in self.messages))
+        for seq, ranges in self.segments.items():
+            parts.append(f"of message {seq} bytes " + ", ".join(_words(one, "its end") for one in ranges))
+        if self.more:
+            parts.append(f"{self.more} more ranges")
+        return "; ".join(parts)
+
+
+def _words(one: Range, end: str) -> str:
+    start, stop = one
+    if stop is None:
+        return f"{start} to {end}, which is not known"
+    return str(start) if stop == start + 1 else f"{start} to {stop - 1}"
+
+
+class Verdict(NamedTuple):
+    """What can be said of a logical message, or of all that has one GroupId.
+
+    ``reason``: MQRC_NONE when it is whole, else IBM's reason. ``fault`` comes before what is missing. ``length``: bytes
+    that are there, each counted once. ``duplicates``: segments that brought nothing new. Of a message: ``pieces`` in
+    order, and ``first``, the index of the segment with Offset 0 (-1: not there), whose Format, Encoding and
+    CodedCharSetId are the message's. Of a group: ``messages`` by number. Pieces are to be used when it is whole.
+    """
+
+    reason: int
+    fault: Fault | None = None
+    missing: Missing = Missing()
+    length: int = 0
+    duplicates: int = 0
+    pieces: Sequence[Piece] = ()
+    first: int = -1
+    messages: "dict[int, Verdict]" = {}  # noqa: RUF012 (never changed)
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is whole."""
+        return self.reason == MQRC_NONE
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: reason, its name, what contradicts what, what is missing."""
+        return described(self.reason, self.fault, self.missing)
+
+    def __str__(self) -> str:
+        return told(self.reason, self.fault, self.missing)
+
+
+def described(reason: int, fault: Fault | None, missing: Missing) -> dict[str, Any]:
+    """A verdict for JSON."""
+    return {
+        "reason": reason,
+        "name": REASONS.get(reason, ""),
+        "fault": None if fault is None else {**fault._asdict(), "text": str(fault)},
+        "missing": missing.as_dict() if missing else None,
+    }
+
+
+def told(reason: int, fault: Fault | None, missing: Missing) -> str:
+    """A verdict for people."""
+    if reason == MQRC_NONE:
+        return "whole"
+    said = str(fault) if fault else f"missing: {missing}"
+    return f"{said} ({reason} {REASONS.get(reason, '')})"
+
+
+def gaps(ranges: Iterable[tuple[int, int]], start: int, stop: int | None) -> Iterator[Range]:
+    """What ``ranges``, which are in order and do not overlap, leave free between ``start`` and ``stop``.
+
+    With ``stop`` None the last one is open.
+    """
+    for begin, end in ranges:
+        if begin > start:
+            yield start, begin
+        start = max(start, end)
+    if stop is None or start < stop:
+        yield start, stop
+
+
+class Message:
+    """What is known of one logical message. Which bytes are there is in the caller's hands: it adds to ``covered``."""
+
+    __slots__ = ("ccsid", "covered", "encoding", "end", "flags", "reach", "seq")
+
+    def __init__(self, seq: int):
+        self.seq = seq
+        #: The flags that any of its segments has; -1 before there is one.
+        self.flags = -1
+        self.encoding = self.ccsid = 0
+        #: Its length, -1 while the last segment is not known; and how far what has come reaches.
+        self.end = -1
+        self.reach = 0
+        #: Bytes that are there, each counted once.
+        self.covered = 0
+
+    def meet(self, offset: int, length: int, flags: int, encoding: int, ccsid: int) -> Fault | None:
+        """A segment comes: what it contradicts, apart from content. A message that is no segment has Offset 0."""
+        last = not flags & SEGMENT or flags & MQMF_LAST_SEGMENT
+        stop = offset + length
+        kind = ""
+        if not 1 <= self.seq <= HIGHEST:
+            kind = "number"
+        elif not 0 <= offset <= HIGHEST:
+            kind = "offset"
+        elif not length and not last:
+            kind = "empty"
+        elif self.flags >= 0 and bool(self.flags & SEGMENT) != bool(flags & SEGMENT):
+            kind = "mixed"
+        elif last and self.end not in (-1, stop):
+            kind, offset = "ends", stop
+        elif last and stop < self.reach:
+            kind, offset = "behind end", self.reach
+        elif self.end != -1 and stop > self.end:
+            kind = "behind end"
+        elif self.flags >= 0 and encoding != self.encoding:
+            kind = "encodings"
+        elif self.flags >= 0 and ccsid != self.ccsid:
+            kind = "ccsids"
+        if kind:
+            return Fault(kind, self.seq, offset)
+        if last:
+            self.end = stop
+        if stop > self.reach:
+            self.reach = stop
+        if self.flags < 0:
+            self.flags, self.encoding, self.ccsid = flags, encoding, ccsid
+        else:
+            self.flags |= flags
+        return None
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing of it is missing."""
+        return self.covered == self.end
+
+    def missing(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Range]:
+        """The ranges of bytes that are not there; ``ranges`` are those that are, in order and apart."""
+        return gaps(ranges, 0, None if self.end < 0 else self.end)
+
+
+class Group:
+    """What is known of one group. Which messages are whole is in the caller's hands: it adds to ``whole_messages``."""
+
+    __slots__ = ("highest", "last", "whole_messages")
+
+    def __init__(self) -> None:
+        #: The number of its last message, 0 while that is not known; and the highest that has come.
+        self.last = self.highest = 0
+        self.whole_messages = 0
+
+    def meet(self, seq: int, flags: int) -> Fault | None:
+        """A segment, or whole message, of a member of the group comes: what it contradicts."""
+        if flags & MQMF_LAST_MSG_IN_GROUP:
+            if self.last not in (0, seq):
+                return Fault("lasts", seq)
+            if seq < self.highest:
+                return Fault("behind last", self.highest)
+            self.last = seq
+        elif self.last and seq > self.last:
+            return Fault("behind last", seq)
+        self.highest = max(self.highest, seq)
+        return None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all its messages are there, and whole."""
+        return self.whole_messages == self.last != 0
+
+    def missing(self, numbers: Iterable[int]) -> Iterator[Range]:
+        """The numbers of messages of which nothing is there; ``numbers`` are those of the others, in order."""
+        return gaps(((seq, seq + 1) for seq in numbers), 1, self.last + 1 if self.last else None)
+
+
+def differ(offset: int, one: "bytes | memoryview", other: "bytes | memoryview") -> int:
+    """Where in the message two versions of its bytes from ``offset`` on, equally many, differ first; -1: nowhere."""
+    if one == other:
+        return -1
+    return offset + next(k for k in range(len(one)) if one[k] != other[k])
+
+
+Content: TypeAlias = "Callable[[int], bytes | bytearray | memoryview]"
+
+
+def judge_message(segments: Sequence[Segment], content: Content, limit: int | None = None) -> Verdict:
+    """Whether these, all that is there under one GroupId and MsgSeqNumber, are a whole logical message.
+
+    ``content(index)`` gives the bytes of a segment, and is called for those only that overlap others. ``limit``: how
+    many missing ranges to name at most. The order of arrival says nothing. Takes O(n log n) for n segments, and time in
+    proportion to the bytes that are there more than once.
+    """
+    chosen = range(len(segments))
+    return _judge_message(
+        [0 if not one.flags & SEGMENT else one.offset for one in segments], chosen, segments, content, limit
+    )
+
+
+def _judge_message(
+    offsets: Sequence[int],
+    chosen: Iterable[int],
+    segments: Sequence[Segment],
+    content: Content,
+    limit: int | None,
+) -> Verdict:
+    """The same for those of ``segments`` whose indices are ``chosen``."""
+    order = sorted(chosen, key=offsets.__getitem__)
+    message = Message(segments[order[0]].seq)
+    starts: list[int] = []
+    pieces: list[Piece] = []
+    covered = duplicates = 0
+    for index in order:
+        _, _, length, flags, encoding, ccsid = segments[index]
+        offset = offsets[index]
+        ended = message.end >= 0
+        fault = message.meet(offset, length, flags, encoding, ccsid)
+        if fault is None and pieces and offset < covered:
+            fault = _compare(message.seq, offset, content(index), starts, pieces, content)
+        if fault is not None:
+            return Verdict(fault.reason, fault, length=message.covered)
+        begin = max(offset, covered)
+        stop = offset + length
+        if begin < stop:
+            starts.append(begin)
+            pieces.append((index, begin - offset, stop - begin))
+            message.covered += stop - begin
+            covered = stop
+        elif ended or message.end < 0:
+            duplicates += 1
+    first = order[0] if offsets[order[0]] == 0 else -1
+    found = message.covered
+    if message.whole:
+        return Verdict(MQRC_NONE, None, Missing(), found, duplicates, pieces, first)
+    ranges = message.missing((start, start + one[2]) for start, one in zip(starts, pieces, strict=True))
+    missing = _Named(limit)
+    missing.segments(message.seq, ranges)
+    return Verdict(MQRC_INCOMPLETE_MSG, None, missing.result(), found, duplicates, pieces, first)
+
+
+def _compare(
+    seq: int,
+    offset: int,
+    data: "bytes | bytearray | memoryview",
+    starts: list[int],
+    pieces: list[Piece],
+    content: Content,
+) -> Fault | None:
+    """Whether the segment at ``offset`` has other bytes than the pieces in front of it, where both have some."""
+    view = memoryview(data)
+    stop = offset + len(view)
+    for k in range(max(bisect_right(starts, offset) - 1, 0), len(pieces)):
+        start = starts[k]
+        if start >= stop:
+            break
+        index, skip, length = pieces[k]
+        begin, end = max(start, offset), min(start + length, stop)
+        if begin < end:
+            other = memoryview(content(index))[skip + begin - start : skip + end - start]
+            at = differ(begin, view[begin - offset : end - offset], other)
+            if at >= 0:
+                return Fault("overlap", seq, at)
+    return None
+
+
+class _Named:
+    """Collects what is missing; of more than ``limit`` ranges only their number."""
+
+    def __init__(self, limit: int | None):
+        self._left = limit
+        self._messages: tuple[Range, ...] = ()
+        self._segments: dict[int, tuple[Range, ...]] = {}
+        self._more = 0
+
+    def messages(self, ranges: Iterator[Range]) -> None:
+        self._messages = self._take(ranges)
+
+    def segments(self, seq: int, ranges: Iterator[Range]) -> None:
+        taken = self._take(ranges)
+        if taken:
+            self._segments[seq] = taken
+
+    def _take(self, ranges: Iterator[Range]) -> tuple[Range, ...]:
+        taken = tuple(islice(ranges, self._left))
+        if self._left is not None:
+            self._left -= len(taken)
+            self._more += sum(1 for _ in ranges)
+        return taken
+
+    def result(self) -> Missing:
+        return Missing(self._messages, self._segments, self._more)
+
+
+def judge(segments: Sequence[Segment], content: Content, limit: int | None = None) -> Verdict:
+    """Whether these, all that is there under one GroupId, are whole: a group, or logical messages that are in none.
+
+    As ``judge_message``, with a verdict of each message in ``messages``. A group is not whole when a message has a
+    fault: that message's is then the verdict's. Its reason is MQRC_INCOMPLETE_GROUP when messages are missing, and
+    MQRC_INCOMPLETE_MSG when only parts of messages are.
+    """
+    offsets = [0 if not one.flags & SEGMENT else one.offset for one in segments]
+    numbers: dict[int, list[int]] = {}
+    members: dict[int, int] = {}
+    for index, one in enumerate(segments):
+        numbers.setdefault(one.seq, []).append(index)
+        if one.flags & IN_GROUP:
+            members[one.seq] = members.get(one.seq, 0) | one.flags
+    ordered = sorted(numbers)
+    group = Group()
+    fault: Fault | None = None
+    for seq in ordered:
+        if seq in members and fault is None:
+            fault = group.meet(seq, members[seq])
+    missing = _Named(limit)
+    if members and fault is None:
+        missing.messages(group.missing(seq for seq in ordered if seq in members))
+    verdicts: dict[int, Verdict] = {}
+    reason = MQRC_NONE
+    for seq in ordered:
+        one_verdict = verdicts[seq] = _judge_message(offsets, numbers[seq], segments, content, limit)
+        fault = fault or one_verdict.fault
+        reason = reason or one_verdict.reason
+        for number, ranges in one_verdict.missing.segments.items():
+            missing.segments(number, iter(ranges))
+    named = missing.result()
+    if fault is not None:
+        reason = fault.reason
+    elif named.messages:
+        reason = MQRC_INCOMPLETE_GROUP
+    return Verdict(
+        reason,
+        fault,
+        Missing() if fault else named,
+        sum(one.length for one in verdicts.values()),
+        sum(one.duplicates for one in verdicts.values()),
+        messages=verdicts,
+    )
