@@ -91,6 +91,12 @@ TOOLS = {
         lambda: _module("atheris"),
         "./run setup (x86-64 Linux with Python 3.11 to 3.14), or pip install atheris",
     ),
+    "ibmmq": Tool(
+        "IBM's package, without its client",
+        lambda: _module("ibmmq"),
+        "./run setup (x86-64 Linux), or pip install ibmmq",
+    ),
+    "cc": Tool("a C compiler", lambda: _on_path("cc"), "apt-get install gcc libc6-dev"),
     "java": Tool("runs Spark", _java, f"apt-get install default-jre-headless ({JAVA_AT_LEAST} or newer)"),
 }
 
