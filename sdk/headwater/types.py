@@ -22,10 +22,9 @@ NameCheck = Callable[[Bytes, int, int], int]
 #: ``message(packet, at, end) -> int``: takes a short PUBLISH apart (``headwater.mqtt.decode``).
 Scan = Callable[["Packet", int, int], int]
 
-#: ``(name, offset, size, kind, default)`` and ``(StrucId, reason, length, rows, Version, row of Encoding)``: a field of one of IBM MQ's headers, and a header,
-#: as ``headwater.ibmmq.layouts`` says.
+#: A field of one of IBM MQ's headers, and such a header: ``headwater.ibmmq.layouts`` explains them.
 Row = tuple[str, int, int, str, int | bytes | None]
-Layout = tuple[bytes, int, int, tuple[Row, ...], int, int]
+Layout = tuple[bytes, int, int, tuple[Row, ...], tuple[int, ...], int]
 
 
 class Transport(Protocol):

@@ -1,12 +1,12 @@
 """A chain of headers: each says by Format, Encoding and CodedCharSetId what follows it, up to the data.
 
     chain = Chain(buf)
-    chain.start(0, len(buf), big, ccsid)
+    chain.start(0, end, big, ccsid)
     while chain.next() > 0:
-        chain.header            # the one that was found
-    chain.at                    # where the data begin, when next() said 0
+        ...                     # chain.header is the next one
 
-Nothing here allocates but ``format``, and what says so of large numbers.
+Then the data begin at ``chain.at``. Nothing here allocates but ``format``, and ``encoding`` and ``ccsid`` of what is an
+object on a 32-bit board: numbers that no Encoding and no character set has.
 """
 
 from headwater.errors import E_CODE
@@ -17,55 +17,53 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headwater.types import Bytes, Layout
 
-#: Headers by the Format that announces them.
-KNOWN: "tuple[tuple[bytes, Layout], ...]" = (
-    (b"MQHMDE  ", MQMDE),
-    (b"MQDEAD  ", MQDLH),
-    (b"MQXMIT  ", MQXQH),
-)
+#: Headers, and the Formats that announce them.
+KNOWN = ((b"MQHMDE  ", MQMDE), (b"MQDEAD  ", MQDLH), (b"MQXMIT  ", MQXQH))
 
 
 class Chain:
-    """Walks headers in ``buf``. ``header`` is the last that was found, ``at`` where what follows it begins."""
+    """Walks the headers in ``buf``. ``header`` is the one that was found last, ``at`` where what follows it begins.
+
+    Of what follows an MQMDE, MQMD or MQDLH its Encoding says the byte order, and must, where that is a known header.
+    Its CodedCharSetId is the character set; -2 (MQCCSI_INHERIT) is the header's own, 0 in an MQMD the queue manager's,
+    which is the one the walk began with, and 0 elsewhere (MQCCSI_UNDEFINED) taken for the header's own. An MQXQH is
+    followed by a version-1 MQMD, written as it is.
+    """
 
     def __init__(self, buf: "Bytes"):
         self.header = Header(buf)
         self.at = 0
         self.end = 0
-        # How what follows is written.
         self._big = True
         self._ccsid = 0
-        # What an MQMD means by 0.
         self._q_mgr_ccsid = 0
-        # What follows, when that is a header, and the Format that was given.
+        # What follows when it is a header, and by which Format when that was given.
         self._next: Layout | None = None
         self._given: Bytes = b""
-        # The row of ``header`` that says what follows, or -1.
+        # The first of the three rows of ``header`` that say what follows, or -1.
         self._row = -1
         self._status = 0
 
     def start(self, at: int, end: int, big: bool, ccsid: int, format: "Bytes | None" = None) -> None:
-        """Begin at ``at``, where integers are big-endian or not and characters are in ``ccsid``: with the header that
-        ``format`` (8 ASCII characters) names; without one, with an MQXQH or an MQMD, which is told by StrucId."""
+        """Begin at ``at``, where integers are big-endian or not, and characters in ``ccsid``: with what ``format``
+        (ASCII) says; without it with an MQXQH or an MQMD, whichever StrucId tells."""
         self.at = at
         self.end = end
         self._big = big
         self._ccsid = ccsid
         self._q_mgr_ccsid = ccsid
+        self._next = None
+        self._given = b"" if format is None else format
         self._row = -1
         self._status = 1
-        self._next = None
-        self._given = b""
         header = self.header
-        header._take(MQMD, at, big, ccsid)
-        header.reason = 0
+        header.place(MQXQH, at, big, ccsid)
         if format is None:
-            is_xqh = end - at >= 4 and same_name(header.buf, at, 4, MQXQH[0], header.ebcdic)
-            self._next = MQXQH if is_xqh else MQMD
+            found = end - at >= 4 and header.is_name(0, MQXQH[0])
+            self._next = MQXQH if found else MQMD
         else:
-            self._given = format
             for i in range(len(KNOWN)):
-                if same_name(format, 0, 8, KNOWN[i][0], False):
+                if same_name(KNOWN[i][0], 0, 8, format, False):
                     self._next = KNOWN[i][1]
 
     def next(self) -> int:
@@ -77,8 +75,9 @@ class Chain:
         if layout is None:
             self._status = 0
             return 0
-        if self._row >= 0 and self._follow() < 0:
-            return self._status
+        if self._row >= 0 and not self._follow():
+            self._status = E_CODE
+            return E_CODE
         header = self.header
         at = header.look(layout, self.at, self.end, self._big, self._ccsid)
         if at < 0:
@@ -87,62 +86,58 @@ class Chain:
         self.at = at
         row = layout[5]
         self._row = row
-        if row < 0:
-            # Only version 1 is embedded, and it is written as the MQXQH is.
-            self._next = MQMD1
-            return 1
-        self._next = None
+        self._next = None if row >= 0 else MQMD1
         for i in range(len(KNOWN)):
-            if header.is_name(row + 2, KNOWN[i][0]):
+            if row >= 0 and header.is_name(row + 2, KNOWN[i][0]):
                 self._next = KNOWN[i][1]
         return 1
 
-    def _follow(self) -> int:
-        """Take from ``header`` how the next one is written."""
+    def _follow(self) -> bool:
+        """Take from ``header`` how the next one is written: whether it says so."""
         header = self.header
         integers = header.low(self._row) & 15
         if integers != 1 and integers != 2:
-            self._status = header.fault(E_CODE, self._row)
-            return self._status
+            header.fault(E_CODE, self._row)
+            return False
         self._big = integers == 1
         high = header.high(self._row + 1)
         low = header.low(self._row + 1)
         if high == 0 and low != 0:
             self._ccsid = low
-        elif high == 0 and (header.layout is MQMD or header.layout is MQMD1):
-            self._ccsid = self._q_mgr_ccsid
-        elif high != 0 and (high != -1 or low != 65534):
-            # No character set has such a number: what is no EBCDIC that is known is taken for ASCII.
+        elif high == 0:
+            if header.layout[0] == MQMD[0]:
+                self._ccsid = self._q_mgr_ccsid
+        elif high != -1 or low != 65534:
+            # No character set has such a number, and none of EBCDIC's.
             self._ccsid = 0
-        return 0
+        return True
 
     def format(self) -> str:
-        """The Format of what follows, with its blanks. Allocates."""
+        """The Format of what follows, with its blanks; blanks when nothing says."""
         if self._row >= 0:
             return self.header.text(self._row + 2)
-        return "".join([chr(b) for b in self._given])
+        given = "".join([chr(b) for b in self._given])
+        return given + " " * (8 - len(given))
 
     def is_format(self, name: "Bytes") -> bool:
         """Whether what follows has this Format (ASCII), filled up with blanks."""
         if self._row >= 0:
             return self.header.is_name(self._row + 2, name)
-        return len(self._given) == 8 and same_name(self._given, 0, 8, name, False)
+        given = self._given
+        return same_name(given, 0, len(given), name, False) or same_name(name, 0, len(name), given, False)
 
     def encoding(self) -> int:
-        """The Encoding of what follows. What is beyond 2**30 allocates on a 32-bit board."""
+        """The Encoding of what follows."""
         if self._row >= 0:
             return self.header.get(self._row)
         return 273 if self._big else 546
 
     def ccsid(self) -> int:
-        """The CodedCharSetId of what follows, with that of the structure or of the queue manager put in for what stands
-        for it. What is beyond 2**30 allocates on a 32-bit board."""
+        """The CodedCharSetId of what follows, but what -2, and 0 in an MQMD, stand for; 0 elsewhere is as it stands."""
         if self._row < 0:
             return self._ccsid
         header = self.header
         found = header.get(self._row + 1)
         if found == -2:
             return header.ccsid
-        if found == 0 and (header.layout is MQMD or header.layout is MQMD1):
-            return self._q_mgr_ccsid
-        return found
+        return self._q_mgr_ccsid if found == 0 and header.layout[0] == MQMD[0] else found

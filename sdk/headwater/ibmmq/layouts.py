@@ -1,9 +1,10 @@
 """The headers as tables: each of them is described here, and nowhere else.
 
-A layout is ``(StrucId, its MQRC_*_ERROR, length, rows, Version, the row of Encoding)``. A row is
-``(name, offset, size, kind, default)``. Kinds: ``"c"`` characters, ``"l"`` an MQLONG, ``"f"`` an MQLONG of which each
-bit is a flag, and which is read as unsigned, ``"b"`` bytes. A default of None is the Encoding of the byte order that is
-written; characters and bytes whose default is empty are NULs.
+A layout is ``(StrucId, its MQRC_*_ERROR, length, rows, lengths by Version, the row of Encoding or -1)``, where a length
+of 0 says that there is no such version, and the newest is written. A row is ``(name, offset, size, kind, default)``.
+Kinds: ``"c"`` characters, ``"l"`` an MQLONG, ``"f"`` an MQLONG of which each bit is a flag, and which is read as
+unsigned, ``"b"`` bytes. A default of None is the Encoding of the byte order that is written; characters and bytes whose
+default is empty are NULs.
 
 What Encoding, CodedCharSetId and Format say of what follows stands in rows next to each other.
 """
@@ -94,9 +95,9 @@ _MD_ROWS = (
     ("OriginalLength", 360, 4, "l", -1),
 )
 #: Of either version; what is new is version 2.
-MQMD = (b"MD  ", 2026, 364, _MD_ROWS, 2, 6)
+MQMD = (b"MD  ", 2026, 364, _MD_ROWS, (0, 324, 364), 6)
 #: Of version 1 only: all but the last five rows.
-MQMD1 = (b"MD  ", 2026, 324, _MD_ROWS, 1, 6)
+MQMD1 = (b"MD  ", 2026, 324, _MD_ROWS, (0, 324), 6)
 #: Without the MQMD behind it: IBM counts 428 bytes.
 MQXQH = (
     b"XQH ",
@@ -108,7 +109,7 @@ MQXQH = (
         ("RemoteQName", 8, 48, "c", b""),
         ("RemoteQMgrName", 56, 48, "c", b""),
     ),
-    1,
+    (0, 104),
     -1,
 )
 MQDLH = (
@@ -129,7 +130,7 @@ MQDLH = (
         ("PutDate", 156, 8, "c", b""),
         ("PutTime", 164, 8, "c", b""),
     ),
-    1,
+    (0, 172),
     5,
 )
 

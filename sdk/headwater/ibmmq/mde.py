@@ -34,6 +34,6 @@ MQMDE = (
         ("MsgFlags", 64, 4, "f", 0),
         ("OriginalLength", 68, 4, "l", -1),
     ),
-    2,
+    (0, 0, 72),
     3,
 )

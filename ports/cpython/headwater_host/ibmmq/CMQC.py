@@ -118,7 +118,7 @@ MQRC_SEGMENTATION_NOT_ALLOWED = 2443
 
 MQGI_NONE = bytes(24)
 
-# -- calls, their options, and the attributes of queues ------------------------------------------------------------------
+# -- calls, their options, and the attributes of queues --------------------------------------------------------------
 
 MQCC_OK = 0
 MQCC_WARNING = 1
