@@ -180,23 +180,50 @@ _MQTT: dict[int, Callable[[Packet], Fields]] = {
 }
 
 
-def _fmq(data: bytes) -> Iterator[Frame]:
+def _mqtt(data: bytes, args: argparse.Namespace) -> Iterator[Frame]:
+    return mqtt_frames(data, args.version or "3.1.1")
+
+
+def _fmq(data: bytes, args: argparse.Namespace) -> Iterator[Frame]:
     from headwater_host import inspect_fmq
 
     return inspect_fmq.frames(data)
 
 
-def _fmq_values(data: bytes) -> Iterator[Frame]:
+def _fmq_values(data: bytes, args: argparse.Namespace) -> Iterator[Frame]:
     from headwater_host import inspect_fmq
 
     return inspect_fmq.values(data)
 
 
-#: How the frames of each protocol are taken apart.
-PROTOCOLS: dict[str, Callable[[bytes], Iterator[Frame]]] = {
-    "mqtt": mqtt_frames,
+def _mq(data: bytes, args: argparse.Namespace) -> Iterator[Frame]:
+    from headwater_host import inspect_mq
+
+    return inspect_mq.chain(data, inspect_mq.Writing(_BIG[args.order], args.ccsid), args.format)
+
+
+def _mqmde(data: bytes, args: argparse.Namespace) -> Iterator[Frame]:
+    from headwater_host import inspect_mq
+
+    return inspect_mq.extension(data, inspect_mq.Writing(_BIG[args.order], args.ccsid))
+
+
+_MQ = ("mq", "mqmde")
+_BIG = {None: None, "big": True, "little": False}
+#: How the frames of each protocol are taken apart, by what the options say.
+PROTOCOLS: dict[str, Callable[[bytes, argparse.Namespace], Iterator[Frame]]] = {
+    "mqtt": _mqtt,
     "fmq": _fmq,
     "fmq-value": _fmq_values,
+    "mq": _mq,
+    "mqmde": _mqmde,
+}
+#: Options that not every protocol has: whose they are.
+_OPTIONS = {
+    "version": ("MQTT's", ("mqtt",)),
+    "order": ("IBM MQ's", _MQ),
+    "ccsid": ("IBM MQ's", _MQ),
+    "format": ("for a chain of IBM MQ's headers (mq)", ("mq",)),
 }
 
 
@@ -210,6 +237,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--version", choices=sorted(VERSIONS), help="of MQTT, the only protocol with versions; default: 3.1.1"
     )
+    parser.add_argument(
+        "--order", choices=("big", "little"), help="of IBM MQ's first header; default: as it makes sense"
+    )
+    parser.add_argument(
+        "--ccsid",
+        type=_ccsid,
+        metavar="N",
+        help="character set of IBM MQ's first header: 37, 500, 1047 and 1140 are EBCDIC, all others ASCII; "
+        "default: as it makes sense",
+    )
+    parser.add_argument(
+        "--format",
+        type=_format,
+        metavar="NAME",
+        help="what a chain (mq) begins with, MQHMDE for instance; default: as its StrucId says",
+    )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--hex",
@@ -220,6 +263,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--file", metavar="FILE", help="a file with the bytes as they are; - reads standard input"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object per frame and line")
+
+
+def _ccsid(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 65535")
+    return int(text)
+
+
+def _format(text: str) -> str:
+    if not (1 <= len(text) <= 8 and text.isascii() and text.isprintable()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a Format: 1 to 8 characters of ASCII")
+    return text
 
 
 def _input(args: argparse.Namespace) -> bytes:
@@ -244,18 +299,19 @@ def _input(args: argparse.Namespace) -> bytes:
 
 def run(args: argparse.Namespace) -> int:
     """Print the frames; 1 when the input is malformed."""
-    read = PROTOCOLS[args.protocol]
-    if args.version is not None:
-        if args.protocol != "mqtt":
-            raise CommandError(f"--version is MQTT's: {args.protocol} has none", USAGE)
-        read = VERSIONS[args.version]
+    for name, (whose, protocols) in _OPTIONS.items():
+        if getattr(args, name) is not None and args.protocol not in protocols:
+            raise CommandError(f"--{name} is {whose}: {args.protocol} has none", USAGE)
     data = _input(args)
+    line = _line
+    if args.protocol in _MQ:
+        from headwater_host.inspect_mq import line
     try:
-        for at, size, fields in read(data):
-            print(json.dumps(fields, ensure_ascii=False) if args.json else _line(at, size, fields))
+        for at, size, fields in PROTOCOLS[args.protocol](data, args):
+            print(json.dumps(fields, ensure_ascii=False) if args.json else line(at, size, fields))
     except MalformedError as error:
         if args.json:
-            print(json.dumps({"error": {"reason": error.reason, "offset": error.offset}}))
+            print(json.dumps({"error": error.shown()}))
         else:
             print(f"{error.offset:>8}  malformed: {error.description}")
         return FAILED

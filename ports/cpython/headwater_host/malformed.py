@@ -1,5 +1,7 @@
 """What is raised for bytes that a protocol does not allow."""
 
+from typing import Any
+
 from headwater import reasons
 
 
@@ -26,3 +28,7 @@ class MalformedError(Exception):
     def description(self) -> str:
         """A sentence about ``code``."""
         return reasons.describe(self.code, self.names)
+
+    def shown(self) -> dict[str, Any]:
+        """What programs are told."""
+        return {"reason": self.reason, "offset": self.offset}
