@@ -3,6 +3,8 @@
 import contextlib
 import io
 import json
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +18,7 @@ from headwater_host import cli
 from headwater_host.ibmmq.structures import LAYOUTS, encode
 from headwater_host.inspect_mq import MalformedHeaderError, chain, extension, flags, line
 from tests.host.command import headwater
+from tools.toolchain import ROOT
 
 VECTORS = load("mqmde")["vectors"]
 GOOD = [row for row in VECTORS if row["codec"] == "ok"]
@@ -258,6 +261,13 @@ def test_hex_on_the_command_line() -> None:
     done = headwater("inspect", "--protocol", "mqmde", "--hex", row["hex"] + "2020", *written(row), "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout) == {"fields": row["fields"], "payload": "2020"}
+
+
+def test_the_example_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    command, output = re.findall(r"```sh\nheadwater (inspect --protocol mqmde [^{]*)\n(.*)\n```", page)[0]
+    assert cli.main(shlex.split(command)) == 0
+    assert capsys.readouterr().out == output + "\n"
 
 
 @pytest.mark.parametrize(
