@@ -49,7 +49,7 @@ def decode(data: "Bytes", ccsid: int) -> str:
     return "".join([chr(_EURO if b == 0x9F and ccsid == 1140 else found[b]) for b in data])
 
 
-def encode(text: str, ccsid: int) -> "bytearray | None":
+def encode(text: str, ccsid: int) -> "bytes | None":
     """The bytes of a text, or None when it has a character that this character set has not."""
     codes = table(ccsid)
     places = bytearray(256)
@@ -63,4 +63,4 @@ def encode(text: str, ccsid: int) -> "bytearray | None":
         if code > 255:
             return None
         found[at] = places[code]
-    return found
+    return bytes(found)

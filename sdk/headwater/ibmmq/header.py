@@ -262,7 +262,7 @@ class Header:
             data = ebcdic.encode(text, self.ccsid)
         else:
             codes = [ord(character) for character in text]
-            data = bytearray(codes) if max(codes) < 256 else None
+            data = bytes(codes) if max(codes) < 256 else None
         return E_ARGUMENT if data is None else self.put_raw(row, data)
 
     def raw(self, row: int) -> bytes:
