@@ -197,6 +197,7 @@ def test_lines_name_flags_and_reasons_and_leave_out_what_is_empty() -> None:
     assert "ReplyToQ" not in md
     assert "MsgId" not in md
     assert "Reason=2053 (MQRC_Q_FULL)" in dlh
+    assert 'PutTime="00000000"' in dlh.split()
     assert "MsgFlags=SEGMENT" in mde.split()
     assert data.split()[:4] == ["672", "9", "bytes", "data"]
     assert data.endswith('payload="74656d703d32312e35"')
