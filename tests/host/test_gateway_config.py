@@ -169,7 +169,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     said = str(caught.value).splitlines()
     assert [line.partition(": ")[0].rpartition(" ")[2] for line in said] == ["1", "2", "3", "4", "5"]
     assert said[0].endswith(
-        "there is no key 'captrue'; there are capture, stats, stats_seconds, serial, broker, fmq, hub"
+        "there is no key 'captrue'; there are capture, stats, stats_seconds, serial, broker, fmq, hub, mq"
     )
 
 

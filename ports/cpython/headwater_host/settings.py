@@ -47,6 +47,19 @@ def whole(least: int, most: int) -> Callable[[object], int]:
     return convert
 
 
+_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+def size(value: object) -> int:
+    """Bytes, at least 1: a whole number, or text such as "64 MiB"."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"([0-9]{1,15}) ?([KMGT]iB)", value)
+        if found is None:
+            raise ValueError
+        value = int(found[1]) * _UNITS[found[2]]
+    return whole(1, 1 << 60)(value)
+
+
 def truth(value: object) -> bool:
     """True or false."""
     if not isinstance(value, bool):

@@ -111,6 +111,11 @@ class AsyncCapture:
         return self._durable
 
     @property
+    def durable_sequence(self) -> int:
+        """The blocks with lower numbers than this are on disk. For any thread."""
+        return self._log.next_sequence
+
+    @property
     def pending_bytes(self) -> int:
         """About how many bytes wait for the disk."""
         return self._queued_bytes + (self._current.builder.size if self._current.builder.count else 0)

@@ -81,6 +81,11 @@ class BlockLog:
         """Whether the log was let go of."""
         return self._lock < 0
 
+    @property
+    def next_sequence(self) -> int:
+        """The number of the next block: those with lower ones are on disk."""
+        return self._next
+
     def _begin(self) -> None:
         """Counts for a segment without blocks."""
         self._end = self._blocks = self._records = self._began_ns = self._first_ns = self._last_ns = 0

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from headwater_host import settings
 from headwater_host.capture.format import MAX_FRAME
 from headwater_host.errors import MqttArgumentError
+from headwater_host.gateway import mq_config
+from headwater_host.gateway.mq_config import MqConfig
 from headwater_host.hub import config as hub_config
 from headwater_host.hub.config import HubConfig
 from headwater_host.route import DEFAULT_PORTS, Route, Tls
@@ -91,6 +93,8 @@ class GatewayConfig:
     #: The hub that runs in the gateway, and others.
     hub: HubConfig | None = None
     hubs: tuple[FmqConfig, ...] = ()
+    #: What goes to IBM MQ.
+    mq: MqConfig | None = None
 
 
 def parse_topic(text: str) -> tuple[str, int]:
@@ -310,9 +314,10 @@ def load(path: Path, capture: Path | None = None, hub: dict[str, Any] | None = N
     """Read a file; ``capture``, and in ``hub`` ``storage`` and ``port``, take the place of what it says. Raises
     ConfigError. Not yet looked at as a whole."""
     file = SettingsFile.read(path)
-    top = file.top(_TOP, [*_TABLES, "hub"])
+    top = file.top(_TOP, [*_TABLES, "hub", mq_config.MQ])
     serials, brokers, hubs = (file.tables(name, keys) for name, keys in _TABLES.items())
     found = _hub(file, hub or {})
+    mq = mq_config.read(file)
     for index, serial in enumerate(serials):
         if serial.get("protocol") == FMQ and found is None:
             file.mistake("a board that speaks FMQ needs a hub: [hub]", "serial", index, "protocol")
@@ -328,4 +333,5 @@ def load(path: Path, capture: Path | None = None, hub: dict[str, Any] | None = N
         top.get("stats_seconds", 60.0),
         found,
         tuple(_server(file, "fmq", *one, FmqConfig) for one in enumerate(hubs)),
+        mq,
     )

@@ -3,7 +3,6 @@
 Without a file the hub listens on this machine only, and keeps its storage in the working directory.
 """
 
-import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
@@ -17,7 +16,7 @@ from headwater_host.hub.errors import RefusedError
 from headwater_host.hub.storage import Limits
 from headwater_host.hub.topics import check_filter
 from headwater_host.hub.users import Hash
-from headwater_host.settings import ConfigError, Key, SettingsFile, path, text, truth, whole
+from headwater_host.settings import ConfigError, Key, SettingsFile, path, size, text, truth, whole
 
 #: Where a hub listens unless told: without TLS, and with it.
 DEFAULT_PORTS = {False: 7760, True: 7761}
@@ -114,19 +113,6 @@ def on_port(config: HubConfig, port: int) -> HubConfig:
 
 # ---- what a value is -------------------------------------------------------------------------------------------------
 
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-
-
-def _size(value: object) -> int:
-    """Bytes: a whole number, or text such as "64 MiB"."""
-    if isinstance(value, str):
-        found = re.fullmatch(r"([0-9]{1,15}) ?([KMGT]iB)", value)
-        if found is None:
-            raise ValueError
-        value = int(found[1]) * _UNITS[found[2]]
-    return whole(1, 1 << 60)(value)
-
-
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e9:
         raise ValueError
@@ -210,23 +196,23 @@ LIMITS = {
     "all_queues": Key(_COUNT, _many),
     "places": Key(_COUNT, _many),
     "topic_messages": Key(_COUNT, _many),
-    "topic_bytes": Key(_SIZE, _size),
-    "bytes": Key(_SIZE, _size),
+    "topic_bytes": Key(_SIZE, size),
+    "bytes": Key(_SIZE, size),
     "age": Key("a number of seconds, 0 for ever", _seconds_or_ever),
     "full": Key('"refuse" or "drop"', _one_of("refuse", "drop")),
     "tries": Key(_COUNT, _many),
     "ids": Key(_COUNT, _many),
     "ids_age": Key(_SECONDS, _seconds),
-    "cache": Key(_SIZE, _size),
-    "retained": Key(_SIZE, _size),
-    "waiting": Key(_SIZE, _size),
+    "cache": Key(_SIZE, size),
+    "retained": Key(_SIZE, size),
+    "waiting": Key(_SIZE, size),
     "changes": Key(_COUNT, _many),
 }
 #: Keys of [clients], the fields of ``ClientLimits``.
 CLIENTS = {
     item.name: Key(_SECONDS, _seconds)
     if isinstance(item.default, float)
-    else Key(_SIZE, _size)
+    else Key(_SIZE, size)
     if item.name in ("frame", "unread", "memory", "all_subscriptions")
     else Key(_COUNT, _many)
     for item in fields(ClientLimits)

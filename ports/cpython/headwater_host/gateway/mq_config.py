@@ -1,0 +1,213 @@
+"""What goes to IBM MQ, and how: the tables ``[mq]`` and ``[mq.uplink]`` of a gateway's file."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headwater_host import settings
+from headwater_host.errors import MqttArgumentError
+from headwater_host.ibmmq.mqi import LARGEST, Channel
+from headwater_host.ibmmq.uplink import UplinkConfig
+from headwater_host.settings import ConfigError, Key, SettingsFile
+from headwater_host.topics import filter_bytes
+
+MQ, UPLINK = "mq", "mq.uplink"
+NOW, BEGINNING = "now", "beginning"
+#: What IBM lets a queue hold, and what a queue's longest message is there unless somebody has changed it.
+_DEEPEST = 999_999_999
+_LENGTH = 4 << 20
+
+
+@dataclass(frozen=True)
+class MqConfig:
+    """The local queue, and what comes into it. Sizes are in bytes, times in seconds."""
+
+    file: Path
+    topics: tuple[str, ...]
+    queue: str = "HEADWATER"
+    dead_letter_queue: str = "SYSTEM.DEAD.LETTER.QUEUE"
+    #: The Format of what has no MQMDE, blanks when it is empty, and its character set.
+    format: str = ""
+    ccsid: int = 1208
+    #: Where to begin in a log that was there before: behind what it has, or with its oldest record.
+    start: str = NOW
+    #: Whether logical messages are put together: in so much memory and so much of the file, and until nothing has come
+    #: for so long.
+    reassemble: bool = True
+    memory: int = 16 << 20
+    spill: int = 1 << 30
+    timeout: float = 3600.0
+    #: What the queue takes: messages, bytes of one, and of all.
+    depth: int = 100_000
+    message_bytes: int = _LENGTH
+    bytes: int = 1 << 30
+    uplink: UplinkConfig | None = field(default=None)
+
+
+def _named(most: int) -> Callable[[object], str]:
+    """A name of IBM MQ's of at most so many characters."""
+
+    def convert(value: object) -> str:
+        name = settings.text(value)
+        if len(name) > most or not re.fullmatch(r"[A-Za-z0-9._/%]+", name):
+            raise ValueError
+        return name
+
+    return convert
+
+
+def _manager(value: object) -> str:
+    # Blank takes any; an asterisk in front takes any of a group.
+    if value == "":
+        return ""
+    name = settings.text(value)
+    _named(47 if name.startswith("*") else 48)(name.removeprefix("*"))
+    return name
+
+
+def _ascii(most: int) -> Callable[[object], str]:
+    def convert(value: object) -> str:
+        found = settings.text(value)
+        if len(found) > most or not found.isascii() or not found.isprintable():
+            raise ValueError
+        return found
+
+    return convert
+
+
+def _connection(value: object) -> str:
+    found = _ascii(264)(value)
+    if not all(re.fullmatch(r"[^\s(),]+(\([0-9]{1,5}\))?", one.strip()) for one in found.split(",")):
+        raise ValueError
+    return found
+
+
+def _filters(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise ValueError
+    names = tuple(settings.text(item) for item in value)
+    try:
+        for name in names:
+            filter_bytes(name)
+    except MqttArgumentError as error:
+        raise ConfigError(str(error)) from error
+    return names
+
+
+def _password(value: object) -> bytes:
+    from headwater_host.gateway.config import read_password
+
+    return read_password(settings.path(value))
+
+
+def _start(value: object) -> str:
+    if value not in (NOW, BEGINNING):
+        raise ValueError
+    return str(value)
+
+
+def _bytes(least: int, most: int) -> Key:
+    check = settings.whole(least, most)
+    text = f'a number of bytes from {least} to {most}, or text such as "64 MiB"'
+    return Key(text, lambda value: check(settings.size(value)))
+
+
+_QUEUE = Key("a queue's name: at most 48 letters, digits and . _ / %", _named(48))
+_MQ = {
+    "file": Key("a file", settings.path, required=True),
+    "topics": Key("a list of topic filters", _filters, required=True),
+    "queue": _QUEUE,
+    "dead_letter_queue": _QUEUE,
+    "format": Key("at most 8 characters of ASCII", _ascii(8)),
+    "ccsid": Key("a whole number from 1 to 65535", settings.whole(1, 65535)),
+    "start": Key(f'"{NOW}" or "{BEGINNING}"', _start),
+    "reassemble": Key("true or false", settings.truth),
+    "memory": _bytes(1 << 16, 1 << 40),
+    "spill": _bytes(1 << 16, 1 << 50),
+    "timeout": Key("a number of seconds above 0", settings.seconds),
+    "depth": Key(f"a whole number from 1 to {_DEEPEST}", settings.whole(1, _DEEPEST)),
+    "message_bytes": _bytes(1024, LARGEST),
+    "bytes": _bytes(1 << 16, 1 << 50),
+}
+_CHANNEL = {
+    "queue_manager": Key("a queue manager's name, or a text that is empty", _manager, required=True),
+    "channel": Key("a server-connection channel's name: at most 20 characters", _named(20), required=True),
+    "connection": Key('"HOST(PORT)", several with commas between', _connection, required=True),
+    "user": Key("a text", _ascii(1024), secret=True),
+    "password_file": Key("a file, the first line of which is the password", _password, secret=True),
+    "cipher": Key('a CipherSpec, such as "ANY_TLS12_OR_HIGHER"', _ascii(32)),
+    "key_repository": Key("a file", _ascii(256)),
+    "certificate_label": Key("a text of at most 64 characters", _ascii(64)),
+    "peer_name": Key("a distinguished name", _ascii(1024)),
+    "heartbeat": Key("a whole number of seconds from 0 to 999999", settings.whole(0, 999_999)),
+}
+_UPLINK = _CHANNEL | {
+    "queue": Key(_QUEUE.what, _QUEUE.convert, required=True),
+    "record_queue": _QUEUE,
+    "batch": Key("a whole number from 1 to 9999", settings.whole(1, 9999)),
+    "batch_bytes": _bytes(1024, LARGEST),
+    "persistent": Key("true or false", settings.truth),
+    "idle": Key("a number of seconds above 0", settings.seconds),
+}
+
+
+def read(file: SettingsFile) -> MqConfig | None:
+    """The table ``[mq]`` of a file; None when there is none. What is wrong is a mistake of the file's."""
+    given = file.values.get(MQ)
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        file.mistake(f"{MQ!r} is a table: [{MQ}]", key=MQ)
+        return None
+    values = file.take(
+        {key: value for key, value in given.items() if key != "uplink"},
+        _MQ,
+        f"[{MQ}]",
+        known=[*_MQ, "uplink"],
+    )
+    if "uplink" in given:
+        values["uplink"] = _uplink(file, given["uplink"])
+    if not {"file", "topics"} <= values.keys():
+        return None
+    config = MqConfig(**values)
+    if config.queue == config.dead_letter_queue:
+        file.mistake("'dead_letter_queue' in [mq] is 'queue' as well", MQ, key="dead_letter_queue")
+    if config.message_bytes > config.bytes:
+        file.mistake("'message_bytes' in [mq] is more than 'bytes'", MQ, key="message_bytes")
+    return config
+
+
+def _uplink(file: SettingsFile, given: Any) -> UplinkConfig | None:
+    if not isinstance(given, dict):
+        file.mistake(f"'uplink' in [{MQ}] is a table: [{UPLINK}]", MQ, key="uplink")
+        return None
+    values = file.take(given, _UPLINK, f"[{UPLINK}]")
+    for key, needed in (
+        ("user", "password_file"),
+        ("password_file", "user"),
+        ("cipher", "key_repository"),
+        ("key_repository", "cipher"),
+        ("certificate_label", "cipher"),
+        ("peer_name", "cipher"),
+    ):
+        if key in given and needed not in given:
+            file.mistake(f"{key!r} in [{UPLINK}] needs {needed!r}", UPLINK, key=key)
+    if values.get("record_queue", "") == values.get("queue"):
+        file.mistake(f"'record_queue' in [{UPLINK}] is 'queue' as well", UPLINK, key="record_queue")
+    if any(key.required and name not in values for name, key in _UPLINK.items()):
+        return None
+    password = values.pop("password_file", None)
+    channel = Channel(password=password, **{key: values.pop(key) for key in _CHANNEL if key in values})
+    return UplinkConfig(channel, **values)
+
+
+def load(path: Path) -> MqConfig:
+    """The table ``[mq]`` of a file, whatever else is in that. Raises ConfigError."""
+    file = SettingsFile.read(path)
+    config = read(file)
+    file.check()
+    if config is None:
+        raise file.fail(f"there is no table [{MQ}]")
+    return config

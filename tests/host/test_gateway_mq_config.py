@@ -1,0 +1,173 @@
+"""The tables [mq] and [mq.uplink] of a gateway's file: what they say, and that every mistake is told with its line."""
+
+from pathlib import Path
+
+import pytest
+
+from headwater_host.gateway import config as gateway_config
+from headwater_host.gateway.mq_config import MqConfig, load
+from headwater_host.ibmmq.mqi import Channel
+from headwater_host.ibmmq.uplink import UplinkConfig
+from headwater_host.settings import ConfigError
+
+WHOLE = """\
+capture = "log"
+[[broker]]
+host = "localhost"
+topics = ["a/#"]
+[mq]
+file = "mq.db"
+topics = ["a/#", "b/+/c"]
+queue = "EDGE.OUT"
+dead_letter_queue = "EDGE.DEAD"
+format = "MQSTR"
+ccsid = 819
+start = "beginning"
+reassemble = false
+memory = "1 MiB"
+spill = "2 GiB"
+timeout = 60
+depth = 5000
+message_bytes = "1 MiB"
+bytes = "64 MiB"
+[mq.uplink]
+queue_manager = "QM1"
+channel = "HEADWATER.SVRCONN"
+connection = "mq1.example(1414),mq2.example(1414)"
+user = "edge"
+password_file = "secret"
+cipher = "ANY_TLS12_OR_HIGHER"
+key_repository = "/var/mqm/ssl/key.kdb"
+certificate_label = "edge"
+peer_name = "CN=mq*,O=Example"
+heartbeat = 10
+queue = "PLANT.IN"
+record_queue = "HEADWATER.SYNC"
+batch = 20
+batch_bytes = "1 MiB"
+persistent = false
+idle = 10
+"""
+CONFIG = MqConfig(
+    Path("mq.db"),
+    ("a/#", "b/+/c"),
+    "EDGE.OUT",
+    "EDGE.DEAD",
+    "MQSTR",
+    819,
+    "beginning",
+    False,
+    1 << 20,
+    2 << 30,
+    60.0,
+    5000,
+    1 << 20,
+    64 << 20,
+    UplinkConfig(
+        Channel(
+            "QM1",
+            "HEADWATER.SVRCONN",
+            "mq1.example(1414),mq2.example(1414)",
+            "edge",
+            b"hush",
+            "ANY_TLS12_OR_HIGHER",
+            "/var/mqm/ssl/key.kdb",
+            "edge",
+            "CN=mq*,O=Example",
+            10,
+        ),
+        "PLANT.IN",
+        "HEADWATER.SYNC",
+        20,
+        1 << 20,
+        False,
+        10.0,
+    ),
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("secret").write_text("hush\n")
+    return tmp_path
+
+
+def test_a_file_with_everything(folder: Path) -> None:
+    path = folder / "gateway.toml"
+    path.write_text(WHOLE)
+    assert gateway_config.load(path).mq == CONFIG
+    assert load(path) == CONFIG
+    assert "hush" not in repr(CONFIG)
+
+
+def test_what_is_left_out_has_defaults(folder: Path) -> None:
+    path = folder / "gateway.toml"
+    path.write_text('[mq]\nfile = "mq.db"\ntopics = ["#"]\n')
+    assert load(path) == MqConfig(Path("mq.db"), ("#",))
+    path.write_text('capture = "log"\n')
+    assert gateway_config.load(path).mq is None
+    with pytest.raises(ConfigError, match=r"there is no table \[mq\]"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "before, after, line, says",
+    [
+        ('file = "mq.db"\n', "", 5, "'file' in [mq] is missing: a file"),
+        ('topics = ["a/#", "b/+/c"]', "topics = []", 7, "is a list of topic filters, not []"),
+        ('topics = ["a/#", "b/+/c"]', 'topics = ["a#"]', 7, "'a#' is not a topic filter"),
+        ("EDGE.OUT", "EDGE OUT", 8, "'queue' in [mq] is a queue's name"),
+        ("EDGE.OUT", "E" * 49, 8, "'queue' in [mq] is a queue's name"),
+        ("EDGE.DEAD", "EDGE.OUT", 9, "'dead_letter_queue' in [mq] is 'queue' as well"),
+        ('"MQSTR"', '"MQSTRINGS"', 10, "'format' in [mq] is at most 8 characters"),
+        ("ccsid = 819", "ccsid = 0", 11, "'ccsid' in [mq]"),
+        ('"beginning"', '"yesterday"', 12, "'start' in [mq] is \"now\" or \"beginning\", not 'yesterday'"),
+        ("reassemble = false", "reassemble = 0", 13, "'reassemble' in [mq] is true or false"),
+        ('memory = "1 MiB"', 'memory = "1 MB"', 14, "'memory' in [mq] is a number of bytes"),
+        ("timeout = 60", "timeout = 0", 16, "'timeout' in [mq] is a number of seconds"),
+        ("depth = 5000", "depth = 1000000000", 17, "'depth' in [mq]"),
+        ('message_bytes = "1 MiB"', 'message_bytes = "101 MiB"', 18, "'message_bytes' in [mq]"),
+        ('bytes = "64 MiB"', "bytes = 70000", 18, "'message_bytes' in [mq] is more than 'bytes'"),
+        ("file = ", "fiel = ", 6, "there is no key 'fiel' in [mq]; there are file, "),
+        ("queue_manager = ", "qmgr = ", 21, "there is no key 'qmgr' in [mq.uplink]; there are "),
+        ('queue_manager = "QM1"\n', "", 20, "'queue_manager' in [mq.uplink] is missing"),
+        ("HEADWATER.SVRCONN", "HEADWATER.SVRCONN.TOO", 22, "'channel' in [mq.uplink] is a server-connection"),
+        ("(1414),mq2", ":1414,mq2(", 23, "'connection' in [mq.uplink] is \"HOST(PORT)\""),
+        ('user = "edge"\n', "", 24, "'password_file' in [mq.uplink] needs 'user'"),
+        ('password_file = "secret"\n', "", 24, "'user' in [mq.uplink] needs 'password_file'"),
+        ('"secret"', '"nowhere"', 25, "cannot read the password in nowhere"),
+        ('cipher = "ANY_TLS12_OR_HIGHER"\n', "", 26, "'key_repository' in [mq.uplink] needs 'cipher'"),
+        ("PLANT.IN", "HEADWATER.SYNC", 32, "'record_queue' in [mq.uplink] is 'queue' as well"),
+        ("batch = 20", "batch = 0", 33, "'batch' in [mq.uplink]"),
+        ("idle = 10", "idle = true", 36, "'idle' in [mq.uplink] is a number of seconds"),
+    ],
+)
+def test_an_error_says_what_and_where(folder: Path, before: str, after: str, line: int, says: str) -> None:
+    assert before in WHOLE
+    path = folder / "gateway.toml"
+    path.write_text(WHOLE.replace(before, after, 1))
+    with pytest.raises(ConfigError) as caught:
+        gateway_config.load(path)
+    said = str(caught.value)
+    assert says in said
+    assert f"line {line}:" in said
+    assert "hush" not in said
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("mq = 1\n", "line 1: 'mq' is a table: [mq]"),
+        (
+            '[mq]\nfile = "f"\ntopics = ["#"]\nuplink = 1\n',
+            "line 4: 'uplink' in [mq] is a table: [mq.uplink]",
+        ),
+    ],
+)
+def test_what_is_no_table(folder: Path, text: str, says: str) -> None:
+    path = folder / "gateway.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert says in str(caught.value)
