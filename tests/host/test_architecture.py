@@ -72,9 +72,9 @@ CORE = [
     ["headwater.fmq.client"],
     ["headwater.fmq.keeper"],
     # So do IBM MQ's headers.
-    ["headwater.ibmmq.spec", "headwater.ibmmq.mde", "headwater.ibmmq.ebcdic"],
+    ["headwater.ibmmq.spec", "headwater.ibmmq.mde", "headwater.ibmmq.group_ids"],
     ["headwater.ibmmq.layouts", "headwater.ibmmq.header"],
-    ["headwater.ibmmq.chain"],
+    ["headwater.ibmmq.chain", "headwater.ibmmq.segments", "headwater.ibmmq.text"],
     # So does the link.
     ["headwater.link.crc16", "headwater.link.cobs", "headwater.link.transitions", "headwater.link.ring"],
     ["headwater.link.frame"],

@@ -7,6 +7,7 @@ from headwater.errors import E_CODE, E_TRUNCATED
 from headwater.ibmmq.chain import Chain
 from headwater.ibmmq.header import Header
 from headwater.ibmmq.layouts import MD_CODED_CHAR_SET_ID, MD_ENCODING, MD_FORMAT, MQMD, MQMDE
+from headwater.ibmmq.text import format_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def agrees(c: Chain, row: "Row", status: int, found: "list[str]", before: int) -
         return
     assert status == 0, (name, c.header.bad_field)
     assert c.at - before == row["at"], name
-    assert c.format() == row["Format"], name
+    assert format_of(c) == row["Format"], name
     assert c.is_format(row["Format"].encode()) and not c.is_format(b"MQOTHER ")
     assert c.is_format(row["Format"].encode().rstrip()), name
     assert (c.encoding(), c.ccsid()) == (row["Encoding"], row["CodedCharSetId"]), name
@@ -172,13 +173,13 @@ def test_formats_that_are_given() -> None:
     c = Chain(buf)
     for given in (b"MQHMDE", b"MQHMDE  "):
         c.start(0, 72, True, 819, given)
-        assert c.format() == "MQHMDE  " and c.is_format(b"MQHMDE  ") and c.is_format(b"MQHMDE")
+        assert format_of(c) == "MQHMDE  " and c.is_format(b"MQHMDE  ") and c.is_format(b"MQHMDE")
         assert c.next() == 1 and c.header.layout is MQMDE
-        assert c.format() == " " * 8 and c.is_format(b"")
+        assert format_of(c) == " " * 8 and c.is_format(b"")
         assert c.next() == 0 and c.at == 72
     for given in (b"", b"MQHMD", b"MQHMDE2", b"MQHMDE   X", b"mqhmde"):
         c.start(0, 72, True, 819, given)
         assert c.next() == 0 and c.at == 0
         assert c.is_format(given) and (c.encoding(), c.ccsid()) == (273, 819)
     c.start(0, 72, False, 500, b"")
-    assert (c.format(), c.encoding(), c.ccsid()) == (" " * 8, 546, 500)
+    assert (format_of(c), c.encoding(), c.ccsid()) == (" " * 8, 546, 500)

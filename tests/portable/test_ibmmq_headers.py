@@ -4,7 +4,7 @@
 import vectors
 
 from headwater.errors import E_ARGUMENT, E_CODE, E_TOO_LARGE, E_TRUNCATED
-from headwater.ibmmq import ebcdic, spec
+from headwater.ibmmq import spec
 from headwater.ibmmq.header import BIG, EBCDIC, LITTLE, Header, coded, is_ebcdic, sniff
 from headwater.ibmmq.layouts import (
     MD_FORMAT,
@@ -31,6 +31,7 @@ from headwater.ibmmq.mde import (
     MDE_STRUC_ID,
     MQMDE,
 )
+from headwater.ibmmq.text import decode, encode, put_text, text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def said(h: Header) -> "dict[str, Any]":
     found: dict[str, Any] = {}
     for i, (name, _, _, kind, _) in enumerate(h.layout[3]):
         if h.has(i):
-            found[name] = h.text(i) if kind == "c" else h.raw(i).hex() if kind == "b" else h.get(i)
+            found[name] = text_of(h, i) if kind == "c" else h.raw(i).hex() if kind == "b" else h.get(i)
     return found
 
 
@@ -73,7 +74,7 @@ def write(h: Header, fields: "dict[str, Any]") -> None:
         if name in fields:
             value = fields[name]
             if kind == "c":
-                assert h.put_text(i, value) == 0, name
+                assert put_text(h, i, value) == 0, name
             elif kind == "b":
                 assert h.put_raw(i, vectors.unhex(value)) == 0, name
             else:
@@ -236,7 +237,7 @@ def test_defaults_in_either_order_and_any_character_set() -> None:
                         assert h.get(i) == len(layout[4]) - 1
                     elif kind == "c":
                         text = default.decode() if isinstance(default, bytes) else ""
-                        assert h.text(i) == (text or "\0" * size), name
+                        assert text_of(h, i) == (text or "\0" * size), name
                     elif kind == "b":
                         assert h.raw(i) == bytes(size), name
                     else:
@@ -348,11 +349,11 @@ def test_text_is_one_character_for_each_byte() -> None:
         for i in range(0, 256, 8):
             data = bytes(range(i, i + 8))
             assert h.put_raw(MD_FORMAT, data) == 0
-            text = h.text(MD_FORMAT)
+            text = text_of(h, MD_FORMAT)
             assert len(text) == 8
             seen.update(text)
             h.put_raw(MD_FORMAT, b"")
-            assert h.put_text(MD_FORMAT, text) == 0
+            assert put_text(h, MD_FORMAT, text) == 0
             assert h.raw(MD_FORMAT) == data
         assert len(seen) == 256, ccsid
 
@@ -361,7 +362,7 @@ def test_names_are_alike_in_all_of_ebcdic() -> None:
     names = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 .%/_\x00"
     for ccsid in EBCDICS:
         assert is_ebcdic(ccsid)
-        codes = ebcdic.encode(names.decode(), ccsid)
+        codes = encode(names.decode(), ccsid)
         assert codes == bytes([coded(c, True) for c in names])
     for c in range(256):
         assert coded(c, False) == c
@@ -372,14 +373,14 @@ def test_names_are_alike_in_all_of_ebcdic() -> None:
 
 def test_what_ebcdics_differ_in() -> None:
     """Characters of the code charts, beside those that all have."""
-    assert ebcdic.decode(b"\x4a\x5a\xba\xbb\xad\xbd\x9f\x15\x25", 37) == "¢![]Ý¨¤\x85\n"
-    assert ebcdic.decode(b"\x4a\x5a\xba\xbb\xad\xbd\x9f\x15\x25", 500) == "[]¬|Ý¨¤\x85\n"
-    assert ebcdic.decode(b"\x4a\x5a\xba\xbb\xad\xbd\x9f\x15\x25", 1047) == "¢!Ý¨[]¤\x85\n"
-    assert ebcdic.decode(b"\x4a\x5a\xba\xbb\xad\xbd\x9f\x15\x25", 1140) == "¢![]Ý¨€\x85\n"
-    assert ebcdic.encode("€", 1140) == b"\x9f"
-    assert ebcdic.encode("¤", 37) == b"\x9f"
+    assert decode(b"\x4a\x5a\xba\xbb\xad\xbd\x9f\x15\x25", 37) == "¢![]Ý¨¤\x85\n"
+    assert decode(b"\x4a\x5a\xba\xbb\xad\xbd\x9f\x15\x25", 500) == "[]¬|Ý¨¤\x85\n"
+    assert decode(b"\x4a\x5a\xba\xbb\xad\xbd\x9f\x15\x25", 1047) == "¢!Ý¨[]¤\x85\n"
+    assert decode(b"\x4a\x5a\xba\xbb\xad\xbd\x9f\x15\x25", 1140) == "¢![]Ý¨€\x85\n"
+    assert encode("€", 1140) == b"\x9f"
+    assert encode("¤", 37) == b"\x9f"
     for ccsid, text in ((37, "€"), (500, "€"), (1047, "€"), (1140, "¤"), (500, "ā"), (1140, "日")):
-        assert ebcdic.encode(text, ccsid) is None, (ccsid, text)
+        assert encode(text, ccsid) is None, (ccsid, text)
 
 
 # -- reading and writing -----------------------------------------------------------------------------------------------
@@ -412,23 +413,23 @@ def test_what_does_not_fit_a_field() -> None:
     for ccsid in (37, 819):
         h = Header(bytearray(72))
         h.begin(MQMDE, 0, True, ccsid)
-        assert h.put_text(MDE_FORMAT, "MQSTR") == 0 and h.text(MDE_FORMAT) == "MQSTR   "
+        assert put_text(h, MDE_FORMAT, "MQSTR") == 0 and text_of(h, MDE_FORMAT) == "MQSTR   "
         assert h.is_name(MDE_FORMAT, b"MQSTR") and h.is_name(MDE_FORMAT, b"MQSTR   ")
         for name in (b"MQST", b"MQSTR1", b"MQSTR    ", b"", b"mqstr"):
             assert not h.is_name(MDE_FORMAT, name), name
         assert h.put_raw(MDE_GROUP_ID, b"\x01\x02") == 0
         assert h.raw(MDE_GROUP_ID) == b"\x01\x02" + bytes(22)
         before = bytes(h.buf)
-        assert h.put_text(MDE_FORMAT, "ninechars") == E_TOO_LARGE
-        assert h.put_text(MDE_FORMAT, "日本") == E_ARGUMENT
+        assert put_text(h, MDE_FORMAT, "ninechars") == E_TOO_LARGE
+        assert put_text(h, MDE_FORMAT, "日本") == E_ARGUMENT
         assert h.put_name(MDE_FORMAT, b"ninechars") == E_TOO_LARGE
         assert h.put_name(MDE_FORMAT, b"MQ-STR") == E_ARGUMENT
         assert h.put_raw(MDE_GROUP_ID, bytes(25)) == E_TOO_LARGE
         assert bytes(h.buf) == before
-        assert h.put_name(MDE_FORMAT, b"MQHMDE") == 0 and h.text(MDE_FORMAT) == "MQHMDE  "
-        assert h.put_name(MDE_FORMAT, b"") == 0 and h.text(MDE_FORMAT) == "\0" * 8
-        assert h.put_text(MDE_FORMAT, "") == 0 and h.is_name(MDE_FORMAT, b"")
-        assert h.text(MDE_STRUC_ID) == "MDE " and h.get(MDE_ENCODING) == 273
+        assert h.put_name(MDE_FORMAT, b"MQHMDE") == 0 and text_of(h, MDE_FORMAT) == "MQHMDE  "
+        assert h.put_name(MDE_FORMAT, b"") == 0 and text_of(h, MDE_FORMAT) == "\0" * 8
+        assert put_text(h, MDE_FORMAT, "") == 0 and h.is_name(MDE_FORMAT, b"")
+        assert text_of(h, MDE_STRUC_ID) == "MDE " and h.get(MDE_ENCODING) == 273
 
 
 def test_what_version_1_has_not() -> None:

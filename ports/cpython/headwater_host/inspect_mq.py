@@ -9,6 +9,7 @@ from headwater.ibmmq import spec
 from headwater.ibmmq.chain import Chain
 from headwater.ibmmq.header import Header
 from headwater.ibmmq.layouts import MQDLH, MQMD, MQMDE, MQXQH
+from headwater.ibmmq.text import format_of
 from headwater.types import Layout
 from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.mqi_reasons import REASONS
@@ -91,7 +92,7 @@ def chain(data: bytes, known: Writing = _UNKNOWN, form: str | None = None) -> Fr
         status = walk.next()
     if status < 0:
         raise MalformedHeaderError(status, walk.header)
-    follows = {"Format": walk.format(), "Encoding": walk.encoding(), "CodedCharSetId": walk.ccsid()}
+    follows = {"Format": format_of(walk), "Encoding": walk.encoding(), "CodedCharSetId": walk.ccsid()}
     yield at, len(data) - at, {"type": "data"} | follows | {"payload": data[at:].hex()}
 
 

@@ -5,8 +5,8 @@
     while chain.next() > 0:
         ...                     # chain.header is the next one
 
-Then the data begin at ``chain.at``. Nothing here allocates but ``format``, and ``encoding`` and ``ccsid`` of what is an
-object on a 32-bit board: numbers that no Encoding and no character set has.
+Then the data begin at ``chain.at``. Nothing here allocates but ``encoding`` and ``ccsid`` of what is an object on a
+32-bit board: numbers that no Encoding and no character set has.
 """
 
 from headwater.errors import E_CODE
@@ -21,8 +21,18 @@ if TYPE_CHECKING:
 KNOWN = ((b"MQHMDE  ", MQMDE), (b"MQDEAD  ", MQDLH), (b"MQXMIT  ", MQXQH))
 
 
+def _header_of(name: "Bytes") -> "Layout | None":
+    """The header that this Format (ASCII) announces."""
+    for i in range(len(KNOWN)):
+        if same_name(KNOWN[i][0], 0, 8, name, False):
+            return KNOWN[i][1]
+    return None
+
+
 class Chain:
     """Walks the headers in ``buf``. ``header`` is the one that was found last, ``at`` where what follows it begins.
+    ``row`` is the first of its three rows that say what follows, Encoding, CodedCharSetId and Format, or -1 when there
+    is none, and ``given`` the Format that the walk began with.
 
     Of what follows an MQMDE, MQMD or MQDLH its Encoding says the byte order, and must, where that is a known header.
     Its CodedCharSetId is the character set; -2 (MQCCSI_INHERIT) is the header's own, 0 in an MQMD the queue manager's,
@@ -34,14 +44,13 @@ class Chain:
         self.header = Header(buf)
         self.at = 0
         self.end = 0
+        self.row = -1
+        self.given: Bytes = b""
         self._big = True
         self._ccsid = 0
         self._q_mgr_ccsid = 0
-        # What follows when it is a header, and by which Format when that was given.
+        # What follows when it is a header.
         self._next: Layout | None = None
-        self._given: Bytes = b""
-        # The first of the three rows of ``header`` that say what follows, or -1.
-        self._row = -1
         self._status = 0
 
     def start(self, at: int, end: int, big: bool, ccsid: int, format: "Bytes | None" = None) -> None:
@@ -49,22 +58,22 @@ class Chain:
         (ASCII) says; without it with an MQXQH or an MQMD, whichever StrucId tells."""
         self.at = at
         self.end = end
+        self.row = -1
         self._big = big
         self._ccsid = ccsid
         self._q_mgr_ccsid = ccsid
-        self._next = None
-        self._given = b"" if format is None else format
-        self._row = -1
         self._status = 1
+        self._start(format)
+
+    def _start(self, format: "Bytes | None") -> None:
         header = self.header
-        header.place(MQXQH, at, big, ccsid)
-        if format is None:
-            found = end - at >= 4 and header.is_name(0, MQXQH[0])
-            self._next = MQXQH if found else MQMD
-        else:
-            for i in range(len(KNOWN)):
-                if same_name(KNOWN[i][0], 0, 8, format, False):
-                    self._next = KNOWN[i][1]
+        header.place(MQXQH, self.at, self._big, self._ccsid)
+        if format is not None:
+            self.given = format
+            self._next = _header_of(format)
+            return
+        self.given = b""
+        self._next = MQXQH if self.end - self.at >= 4 and header.is_name(0, MQXQH[0]) else MQMD
 
     def next(self) -> int:
         """1: ``header`` is the next one. 0: there are no more, and the data begin at ``at``. Less than 0: an error,
@@ -74,34 +83,38 @@ class Chain:
         layout = self._next
         if layout is None:
             self._status = 0
-            return 0
-        if self._row >= 0 and not self._follow():
+        elif self.row >= 0 and not self._follow():
             self._status = E_CODE
-            return E_CODE
-        header = self.header
-        at = header.look(layout, self.at, self.end, self._big, self._ccsid)
-        if at < 0:
-            self._status = at
-            return at
-        self.at = at
-        row = layout[5]
-        self._row = row
-        self._next = None if row >= 0 else MQMD1
+        else:
+            at = self._look(layout)
+            if at < 0:
+                self._status = at
+            else:
+                self.at = at
+                self.row = layout[5]
+                self._next = MQMD1 if self.row < 0 else self._announced()
+        return self._status
+
+    def _look(self, layout: "Layout") -> int:
+        return self.header.look(layout, self.at, self.end, self._big, self._ccsid)
+
+    def _announced(self) -> "Layout | None":
+        """The header that the last one's Format announces."""
         for i in range(len(KNOWN)):
-            if row >= 0 and header.is_name(row + 2, KNOWN[i][0]):
-                self._next = KNOWN[i][1]
-        return 1
+            if self.header.is_name(self.row + 2, KNOWN[i][0]):
+                return KNOWN[i][1]
+        return None
 
     def _follow(self) -> bool:
         """Take from ``header`` how the next one is written: whether it says so."""
         header = self.header
-        integers = header.low(self._row) & 15
+        integers = header.low(self.row) & 15
         if integers != 1 and integers != 2:
-            header.fault(E_CODE, self._row)
+            header.fault(E_CODE, self.row)
             return False
         self._big = integers == 1
-        high = header.high(self._row + 1)
-        low = header.low(self._row + 1)
+        high = header.high(self.row + 1)
+        low = header.low(self.row + 1)
         if high == 0 and low != 0:
             self._ccsid = low
         elif high == 0:
@@ -112,32 +125,25 @@ class Chain:
             self._ccsid = 0
         return True
 
-    def format(self) -> str:
-        """The Format of what follows, with its blanks; blanks when nothing says."""
-        if self._row >= 0:
-            return self.header.text(self._row + 2)
-        given = "".join([chr(b) for b in self._given])
-        return given + " " * (8 - len(given))
-
     def is_format(self, name: "Bytes") -> bool:
         """Whether what follows has this Format (ASCII), filled up with blanks."""
-        if self._row >= 0:
-            return self.header.is_name(self._row + 2, name)
-        given = self._given
+        if self.row >= 0:
+            return self.header.is_name(self.row + 2, name)
+        given = self.given
         return same_name(given, 0, len(given), name, False) or same_name(name, 0, len(name), given, False)
 
     def encoding(self) -> int:
         """The Encoding of what follows."""
-        if self._row >= 0:
-            return self.header.get(self._row)
+        if self.row >= 0:
+            return self.header.get(self.row)
         return 273 if self._big else 546
 
     def ccsid(self) -> int:
         """The CodedCharSetId of what follows, but what -2, and 0 in an MQMD, stand for; 0 elsewhere is as it stands."""
-        if self._row < 0:
+        if self.row < 0:
             return self._ccsid
         header = self.header
-        found = header.get(self._row + 1)
+        found = header.get(self.row + 1)
         if found == -2:
             return header.ccsid
         return self._q_mgr_ccsid if found == 0 and header.layout[0] == MQMD[0] else found

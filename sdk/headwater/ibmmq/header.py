@@ -10,7 +10,7 @@ from headwater.wire import const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.types import Bytes, Layout
+    from headwater.types import Bytes, Layout, Row
 
 #: What ``sniff`` finds: how an MQMDE's integers are written, and that its characters are EBCDIC.
 BIG = const(1)
@@ -49,13 +49,27 @@ def coded(character: int, ebcdic: bool) -> int:
 
 def same_name(buf: "Bytes", at: int, size: int, name: "Bytes", ebcdic: bool) -> bool:
     """Whether the ``size`` characters at ``at`` are ``name`` (ASCII), filled up with blanks."""
-    n = len(name)
-    if n > size:
+    if len(name) > size:
         return False
-    for i in range(size):
-        if buf[at + i] != coded(name[i] if i < n else 32, ebcdic):
+    while size:
+        size -= 1
+        character = coded(name[size] if size < len(name) else 32, ebcdic)
+        if buf[at + size] != character:
             return False
     return True
+
+
+def _put_name(buf: bytearray, at: int, size: int, name: "Bytes", ebcdic: bool) -> None:
+    while size:
+        size -= 1
+        buf[at + size] = coded(name[size] if size < len(name) else 32 if name else 0, ebcdic)
+
+
+def _is_number(buf: "Bytes", at: int, big: bool, value: int) -> bool:
+    """Whether the MQLONG at ``at`` is ``value``, below 256."""
+    if buf[at + 1] or buf[at + 2] or buf[at if big else at + 3]:
+        return False
+    return buf[at + 3 if big else at] == value
 
 
 def sniff(buf: "Bytes", at: int, end: int) -> int:
@@ -69,11 +83,10 @@ def sniff(buf: "Bytes", at: int, end: int) -> int:
     ebcdic = buf[at] != 77
     if not same_name(buf, at, 4, b"MDE ", ebcdic):
         return 0
-    low = 3 if buf[at + 4] == 0 else 0
-    for i in range(4):
-        if buf[at + 4 + i] != (2 if i == low else 0) or buf[at + 8 + i] != (72 if i == low else 0):
-            return 0
-    return (BIG if low else LITTLE) | (EBCDIC if ebcdic else 0)
+    big = buf[at + 4] == 0
+    if not _is_number(buf, at + 4, big, 2) or not _is_number(buf, at + 8, big, 72):
+        return 0
+    return (BIG if big else LITTLE) | (EBCDIC if ebcdic else 0)
 
 
 class Header:
@@ -97,36 +110,39 @@ class Header:
 
     def place(self, layout: "Layout", at: int, big: bool, ccsid: int) -> None:
         """Say which header is to be at ``at``, and how it is written. ``begin`` and ``look`` do."""
+        self.big = big
+        self.ccsid = ccsid
+        self._place(layout, at)
+
+    def _place(self, layout: "Layout", at: int) -> None:
         self.layout = layout
         self.at = at
         self.end = at
-        self.big = big
-        self.ccsid = ccsid
-        self.ebcdic = is_ebcdic(ccsid)
+        self.ebcdic = is_ebcdic(self.ccsid)
         self.reason = 0
         self.bad_field = ""
         self.bad_at = at
 
     def begin(self, layout: "Layout", at: int, big: bool, ccsid: int) -> int:
         """Write the defaults: the offset behind the header, or E_TOO_LARGE when the buffer ends before it."""
-        self.place(layout, at, big, ccsid)
-        end = at + layout[2]
-        if end > len(self.buf):
+        self.big = big
+        self.ccsid = ccsid
+        self._place(layout, at)
+        if at + layout[2] > len(self.buf):
             return E_TOO_LARGE
-        self.end = end
-        for i in range(at, end):
-            self.buf[i] = 0
-        rows = layout[3]
-        for i in range(len(rows)):
-            if not self.has(i):
-                break
-            self._put_default(i)
+        self.end = at + layout[2]
+        self._put_defaults(layout[3])
         self.put(1, len(layout[4]) - 1)
-        return end
+        return self.end
 
-    def _put_default(self, row: int) -> None:
-        kind = self.layout[3][row][3]
-        default = self.layout[3][row][4]
+    def _put_defaults(self, rows: "tuple[Row, ...]") -> None:
+        for i in range(self.at, self.end):
+            self.buf[i] = 0
+        for i in range(len(rows)):
+            if self.has(i):
+                self._put_default(i, rows[i][3], rows[i][4])
+
+    def _put_default(self, row: int, kind: str, default: "int | bytes | None") -> None:
         if kind == "c":
             self.put_name(row, default)  # type: ignore[arg-type]
         elif default is None:
@@ -137,10 +153,15 @@ class Header:
     def look(self, layout: "Layout", at: int, end: int, big: bool, ccsid: int) -> int:
         """Check StrucId, Version and StrucLength of the header at ``at``, and that all of it is in front of ``end``:
         the offset behind it, or E_CODE or E_TRUNCATED. From then on its fields can be read and written."""
-        self.place(layout, at, big, ccsid)
+        self.big = big
+        self.ccsid = ccsid
+        self._place(layout, at)
+        return self._check(layout, at, end)
+
+    def _check(self, layout: "Layout", at: int, end: int) -> int:
         if end - at < 4:
             return self._short(end)
-        if not same_name(self.buf, at, 4, layout[0], self.ebcdic):
+        if not self.is_name(0, layout[0]):
             return self.fault(E_CODE, 0)
         if end - at < 8:
             return self._short(end)
@@ -203,67 +224,40 @@ class Header:
         """Write an MQLONG, flags signed or unsigned: 0, or E_ARGUMENT when it is out of range, or this header has no
         such field."""
         high = value >> 16
-        top = 65535 if self.layout[3][row][3] == "f" else 32767
-        if high < -32768 or high > top or not self.has(row):
+        if high < -32768 or high > (65535 if self.layout[3][row][3] == "f" else 32767) or not self.has(row):
             return E_ARGUMENT
         at = self.at + self.layout[3][row][1]
-        step = 1
-        if not self.big:
-            at += 3
-            step = -1
         buf = self.buf
-        buf[at] = high >> 8 & 255
-        buf[at + step] = high & 255
-        buf[at + step * 2] = value >> 8 & 255
-        buf[at + step * 3] = value & 255
+        if self.big:
+            buf[at] = high >> 8 & 255
+            buf[at + 1] = high & 255
+            buf[at + 2] = value >> 8 & 255
+            buf[at + 3] = value & 255
+        else:
+            buf[at + 3] = high >> 8 & 255
+            buf[at + 2] = high & 255
+            buf[at + 1] = value >> 8 & 255
+            buf[at] = value & 255
         return 0
 
-    # -- names, text, bytes --------------------------------------------------------------------------------------------
+    # -- names and bytes -----------------------------------------------------------------------------------------------
 
     def is_name(self, row: int, name: "Bytes") -> bool:
         """Whether a field of characters is ``name`` (ASCII), filled up with blanks."""
-        size = self.layout[3][row][2]
-        return same_name(self.buf, self.at + self.layout[3][row][1], size, name, self.ebcdic)
+        at = self.at + self.layout[3][row][1]
+        return same_name(self.buf, at, self.layout[3][row][2], name, self.ebcdic)
 
     def put_name(self, row: int, name: "Bytes") -> int:
         """Write a field of characters: ASCII letters, digits, blanks and ``.%/_``, filled up with blanks, or NULs when
         ``name`` is empty. 0, or E_TOO_LARGE when the field is shorter, E_ARGUMENT when there are other characters."""
-        n = len(name)
-        size = self.layout[3][row][2]
-        if n > size:
+        if len(name) > self.layout[3][row][2]:
             return E_TOO_LARGE
-        for i in range(n):
+        for i in range(len(name)):
             if coded(name[i], True) < 0:
                 return E_ARGUMENT
         at = self.at + self.layout[3][row][1]
-        for i in range(size):
-            self.buf[at + i] = coded(name[i] if i < n else 32 if n else 0, self.ebcdic)
+        _put_name(self.buf, at, self.layout[3][row][2], name, self.ebcdic)
         return 0
-
-    def text(self, row: int) -> str:
-        """A field of characters with its blanks. Each of the 256 bytes is one character: EBCDIC's, or Latin-1's."""
-        data = self.raw(row)
-        if self.ebcdic:
-            from headwater.ibmmq import ebcdic
-
-            return ebcdic.decode(data, self.ccsid)
-        return "".join([chr(b) for b in data])
-
-    def put_text(self, row: int, text: str) -> int:
-        """Write a field of characters, filled up with blanks: 0, or E_TOO_LARGE when the field is shorter, E_ARGUMENT
-        when the character set has not all of them."""
-        size = self.layout[3][row][2]
-        if len(text) > size:
-            return E_TOO_LARGE
-        text += " " * (size - len(text))
-        if self.ebcdic:
-            from headwater.ibmmq import ebcdic
-
-            data = ebcdic.encode(text, self.ccsid)
-        else:
-            codes = [ord(character) for character in text]
-            data = bytes(codes) if max(codes) < 256 else None
-        return E_ARGUMENT if data is None else self.put_raw(row, data)
 
     def raw(self, row: int) -> bytes:
         """The bytes of a field, of whatever kind; NULs when this header has no such field."""
@@ -277,14 +271,13 @@ class Header:
         """Write a field of whatever kind, filled up with NULs: 0, or E_TOO_LARGE when the field is shorter, E_ARGUMENT
         when this header has no such field."""
         n = len(data)
-        size = self.layout[3][row][2]
-        if n > size:
+        if n > self.layout[3][row][2]:
             return E_TOO_LARGE
         if not self.has(row):
             return E_ARGUMENT
         at = self.at + self.layout[3][row][1]
-        buf = self.buf
-        buf[at : at + n] = data
-        for i in range(at + n, at + size):
-            buf[i] = 0
+        self.buf[at : at + n] = data
+        while n < self.layout[3][row][2]:
+            self.buf[at + n] = 0
+            n += 1
         return 0

@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from headwater.errors import E_TRUNCATED
-from headwater.ibmmq import ebcdic
+from headwater.ibmmq import text as core_text
 from headwater.ibmmq.chain import Chain
 from headwater.ibmmq.header import Header, is_ebcdic
 from headwater.ibmmq.layouts import MQDLH, MQMD, MQMD1, MQMDE, MQXQH
@@ -66,7 +66,7 @@ def name_of(layout: Layout) -> str:
 
 @lru_cache(maxsize=8)
 def _alphabet(ccsid: int) -> str:
-    return ebcdic.decode(bytes(range(256)), ccsid)
+    return core_text.decode(bytes(range(256)), ccsid)
 
 
 @lru_cache(maxsize=8)
@@ -214,4 +214,4 @@ def walk(
         status = chain.next()
     if status < 0:
         raise error_of(chain.header, status)
-    return found, Data(chain.at, chain.format(), chain.encoding(), chain.ccsid())
+    return found, Data(chain.at, core_text.format_of(chain), chain.encoding(), chain.ccsid())
