@@ -10,6 +10,7 @@ This is no queue manager: what it knows is IBM's documentation as it was read fo
 
 import ctypes
 import functools
+import itertools
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -56,13 +57,20 @@ def _source() -> str:
 
 
 _current: "Recorder | None" = None
+_handles = itertools.count(1)
 _kept: list[Any] = []
 
 
 def _into(verb: str, *arguments: Any) -> None:
     *given, completion, reason = arguments
-    assert _current is not None
-    completion[0], reason[0] = _current.call(verb, given)
+    # What a connection of an earlier recorder still does when Python lets go of it.
+    late = _current is None or (verb != "MQCONNX" and _handle(given[0]) < _current.first)
+    completion[0], reason[0] = (FAILED, 2018) if late or _current is None else _current.call(verb, given)
+
+
+def _handle(given: Any) -> int:
+    number: int = given if isinstance(given, int) else given[0]
+    return number
 
 
 @functools.cache
@@ -154,10 +162,11 @@ class Recorder:
         #: How the last MQCONNX was made: the structures, by name.
         self.connected: dict[str, Any] = {}
         self.user: tuple[bytes, bytes] | None = None
-        self.peer_name = b""
+        self.peer_name = self.certificate_label = b""
         self._fault = fault or (lambda _number, _verb: None)
         self._connections: dict[int, _Connection] = {}
-        self._next = 1
+        #: The handle before the first of this recorder's connections.
+        self.first = next(_handles)
         self._late: list[tuple[int, _Connection]] = []
 
     def __enter__(self) -> "Recorder":
@@ -203,7 +212,7 @@ class Recorder:
         connection.put, connection.got = [], []
 
     def _back(self, connection: _Connection) -> None:
-        for name, message in connection.got:
+        for name, message in reversed(connection.got):
             self.queues[name].messages.insert(0, message)
         connection.put, connection.got = [], []
 
@@ -281,6 +290,8 @@ class Recorder:
             if secure and not sco.KeyRepository.strip(b" \0"):
                 raise MisuseError("TLS without a key repository")
             self.connected["sco"] = sco
+            # IBM's package does not read what is behind an array.
+            self.certificate_label = ctypes.string_at(cno._SSLConfigPtr + 564, 64).rstrip(b" \0")
         elif secure:
             raise MisuseError("TLS without an MQSCO")
         self.peer_name = (
@@ -297,9 +308,8 @@ class Recorder:
         if fault is not None and not fault.done:
             handle[0] = -1
             return fault.reason
-        handle[0] = self._next
-        self._connections[self._next] = connection = _Connection()
-        self._next += 1
+        handle[0] = number = next(_handles)
+        self._connections[number] = connection = _Connection()
         return self._failed(connection, fault) if fault is not None else 0
 
     def _mqdisc(self, arguments: list[Any], details: dict[str, Any], fault: Fault | None) -> int:

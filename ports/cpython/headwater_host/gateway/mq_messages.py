@@ -1,0 +1,122 @@
+"""What of the capture log goes to IBM MQ: the messages among its records, with their topics."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from headwater.fmq.spec import CONSUMERESP, PUBLISH, REGISTER
+from headwater.mqtt import decode_server, decode_server5, spec, topics
+from headwater.mqtt.decode import Packet
+from headwater.mqtt.decode5 import Packet5
+from headwater_host.capture.format import RECEIVED, Record
+from headwater_host.capture.packets import message_at, read_fmq, topic_text
+from headwater_host.fmq.hashes import hash_of
+from headwater_host.gateway.landing import FMQ, MQTT
+from headwater_host.malformed import MalformedError
+from headwater_host.topics import check_name
+
+_MQTT_5 = 5
+#: A message id of IBM's has 24 bytes; what is made of an FMQ message's own id begins so.
+_MSG_ID, _MSG_IDS = 24, b"HWFMQ"
+
+
+class Message(NamedTuple):
+    """A message. ``msg_id``: 24 bytes that are its own for ever; without, where its protocol has no such thing."""
+
+    topic: str
+    payload: memoryview
+    msg_id: bytes | None = None
+
+
+class Names:
+    """Topics of FMQ by their hashes. ``known`` gives what was remembered, ``remember`` does so."""
+
+    def __init__(
+        self, names: Sequence[str], known: Callable[[str], str | None], remember: Callable[[str, str], object]
+    ):
+        # A filter without wildcards is a name, and whoever configures it need not have seen it registered.
+        self._here = {_key(name): name for name in names}
+        self._known = known
+        self._remember = remember
+
+    def register(self, name: str) -> None:
+        """A topic of this name exists."""
+        if (key := _key(name)) not in self._here:
+            self._here[key] = name
+            self._remember(key, name)
+
+    def name(self, text: str | None) -> str | None:
+        """The name that a frame means by ``text``, which is a hash when it begins with ``#``; None: nobody knows."""
+        if text is None or not text.startswith("#"):
+            return text
+        if text not in self._here and (name := self._known(text)) is not None:
+            self._here[text] = name
+        return self._here.get(text)
+
+
+def _key(name: str) -> str:
+    return f"#{hash_of(name):032x}"
+
+
+class Messages:
+    """Takes the messages of ``filters`` out of records. ``unnamed`` counts those of which only a topic's hash is known,
+    ``malformed`` frames that are none."""
+
+    def __init__(self, filters: Sequence[str], names: Names):
+        self._filters = [name.encode() for name in filters]
+        self._names = names
+        self._packet = Packet(b"", check_name)
+        self._packet5 = Packet5(b"", check_name)
+        self.unnamed = self.malformed = 0
+
+    def message(self, record: Record) -> Message | None:
+        """The message that a record is, when its topic is one of ours."""
+        if record.direction != RECEIVED or not record.frame:
+            return None
+        try:
+            if record.protocol == FMQ:
+                return self._fmq(record.frame)
+            if record.protocol == MQTT and record.frame[0] >> 4 == spec.PUBLISH:
+                return self._mqtt(record.frame, record.version)
+        except MalformedError:
+            self.malformed += 1
+        return None
+
+    def _matches(self, name: bytes) -> bool:
+        return any(topics.matches(one, name, 0, len(name)) for one in self._filters)
+
+    def _mqtt(self, frame: bytes, version: int) -> Message | None:
+        p: Packet = self._packet5 if version == _MQTT_5 else self._packet
+        read = decode_server5.packet if version == _MQTT_5 else decode_server.packet
+        p.buf = frame
+        if read(p, 0, len(frame)) != len(frame):  # type: ignore[arg-type]
+            self.malformed += 1
+            return None
+        if p.topic_at == p.topic_end:
+            # A number that stands for it, of a connection that may have ended long ago.
+            self.unnamed += 1
+            return None
+        if not self._matches(bytes(frame[p.topic_at : p.topic_end])):
+            return None
+        return Message(p.topic_text(), memoryview(frame)[p.payload_at : p.end])
+
+    def _fmq(self, frame: bytes) -> Message | None:
+        kind = frame[0] >> 4
+        if kind not in (PUBLISH, CONSUMERESP, REGISTER):
+            return None
+        f = read_fmq(frame)
+        if kind == REGISTER:
+            name = topic_text(frame[f.at[0] : f.end])
+            if name is not None and not name.startswith("#"):
+                self._names.register(name)
+            return None
+        topic_at, tags_at, payload_at = message_at(f)
+        topic = self._names.name(topic_text(frame[topic_at:tags_at]))
+        if topic is None:
+            self.unnamed += 1
+            return None
+        if not self._matches(topic.encode()):
+            return None
+        own = hashlib.sha256(frame[f.id_at : f.id_end]).digest()
+        msg_id = _MSG_IDS + own[: _MSG_ID - len(_MSG_IDS)]
+        return Message(topic, memoryview(frame)[payload_at : f.end], msg_id)
