@@ -21,10 +21,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.CMQC import (
+    MQGI_NONE,
     MQMF_LAST_MSG_IN_GROUP,
     MQMF_LAST_SEGMENT,
     MQMF_MSG_IN_GROUP,
     MQMF_SEGMENT,
+    MQRC_GROUP_ID_ERROR,
     MQRC_INCOMPLETE_GROUP,
     MQRC_INCOMPLETE_MSG,
     MQRC_INCONSISTENT_CCSIDS,
@@ -48,6 +50,7 @@ HIGHEST = 999_999_999
 
 #: kind -> (reason, what it says of ``seq`` and ``offset``).
 FAULTS = {
+    "group id": (MQRC_GROUP_ID_ERROR, "message {seq} is a segment, or in a group, without a GroupId"),
     "number": (MQRC_MSG_SEQ_NUMBER_ERROR, "MsgSeqNumber {seq} is not in 1 to 999999999"),
     "offset": (MQRC_OFFSET_ERROR, "message {seq} has a segment at Offset {offset}, not in 0 to 999999999"),
     "empty": (
@@ -65,6 +68,10 @@ FAULTS = {
     "ccsids": (
         MQRC_INCONSISTENT_CCSIDS,
         "message {seq} has segments of different CodedCharSetId, at {offset}",
+    ),
+    "membership": (
+        MQRC_MSG_FLAGS_ERROR,
+        "message {seq} is in a group and in none, or others of its GroupId are",
     ),
     "lasts": (MQRC_MSG_FLAGS_ERROR, "the group has two last messages; one is {seq}"),
     "behind last": (MQRC_MSG_SEQ_NUMBER_ERROR, "the group has message {seq} behind its last"),
@@ -140,6 +147,10 @@ class Missing(NamedTuple):
         return "; ".join(parts)
 
 
+#: Nothing is missing.
+NOTHING = Missing()
+
+
 def _words(one: Range, end: str) -> str:
     start, stop = one
     if stop is None:
@@ -158,7 +169,7 @@ class Verdict(NamedTuple):
 
     reason: int
     fault: Fault | None = None
-    missing: Missing = Missing()
+    missing: Missing = NOTHING
     length: int = 0
     duplicates: int = 0
     pieces: Sequence[Piece] = ()
@@ -209,6 +220,25 @@ def gaps(ranges: Iterable[tuple[int, int]], start: int, stop: int | None) -> Ite
         yield start, stop
 
 
+def refused(seq: int, offset: int, length: int, flags: int, group_id: bytes | None = None) -> Fault | None:
+    """What is wrong with a physical message by itself: what MQPUT would not take is a part of nothing.
+
+    ``group_id`` None is not looked at. A queue manager gives a segment that has none a GroupId of its own; where there
+    is no queue manager, such segments cannot be told from others'.
+    """
+    if not 1 <= seq <= HIGHEST:
+        return Fault("number", seq, offset)
+    if not flags & SEGMENT:
+        offset = 0
+    if not 0 <= offset <= HIGHEST:
+        return Fault("offset", seq, offset)
+    if not length and flags & SEGMENT and not flags & MQMF_LAST_SEGMENT:
+        return Fault("empty", seq, offset)
+    if group_id == MQGI_NONE and flags & (SEGMENT | IN_GROUP):
+        return Fault("group id", seq, offset)
+    return None
+
+
 class Message:
     """What is known of one logical message. Which bytes are there is in the caller's hands: it adds to ``covered``."""
 
@@ -227,16 +257,13 @@ class Message:
 
     def meet(self, offset: int, length: int, flags: int, encoding: int, ccsid: int) -> Fault | None:
         """A segment comes: what it contradicts, apart from content. A message that is no segment has Offset 0."""
+        fault = refused(self.seq, offset, length, flags)
+        if fault is not None:
+            return fault
         last = not flags & SEGMENT or flags & MQMF_LAST_SEGMENT
         stop = offset + length
         kind = ""
-        if not 1 <= self.seq <= HIGHEST:
-            kind = "number"
-        elif not 0 <= offset <= HIGHEST:
-            kind = "offset"
-        elif not length and not last:
-            kind = "empty"
-        elif self.flags >= 0 and bool(self.flags & SEGMENT) != bool(flags & SEGMENT):
+        if self.flags >= 0 and bool(self.flags & SEGMENT) != bool(flags & SEGMENT):
             kind = "mixed"
         elif last and self.end not in (-1, stop):
             kind, offset = "ends", stop
@@ -271,18 +298,26 @@ class Message:
 
 
 class Group:
-    """What is known of one group. Which messages are whole is in the caller's hands: it adds to ``whole_messages``."""
+    """What is known of all that has one GroupId: one group, or logical messages that are in none.
 
-    __slots__ = ("highest", "last", "whole_messages")
+    Which messages are whole is in the caller's hands: it adds to ``whole_messages``.
+    """
+
+    __slots__ = ("grouped", "highest", "last", "whole_messages")
 
     def __init__(self) -> None:
+        #: Whether it is a group, None before there is anything.
+        self.grouped: bool | None = None
         #: The number of its last message, 0 while that is not known; and the highest that has come.
         self.last = self.highest = 0
         self.whole_messages = 0
 
     def meet(self, seq: int, flags: int) -> Fault | None:
-        """A segment, or whole message, of a member of the group comes: what it contradicts."""
-        if flags & MQMF_LAST_MSG_IN_GROUP:
+        """A segment, or a message that is none, comes: what it contradicts."""
+        grouped = bool(flags & IN_GROUP)
+        if self.grouped not in (None, grouped):
+            return Fault("membership", seq)
+        if grouped and flags & MQMF_LAST_MSG_IN_GROUP:
             if self.last not in (0, seq):
                 return Fault("lasts", seq)
             if seq < self.highest:
@@ -290,12 +325,13 @@ class Group:
             self.last = seq
         elif self.last and seq > self.last:
             return Fault("behind last", seq)
+        self.grouped = grouped
         self.highest = max(self.highest, seq)
         return None
 
     @property
     def whole(self) -> bool:
-        """Whether all its messages are there, and whole."""
+        """Whether it is a group, and all its messages are there, and whole."""
         return self.whole_messages == self.last != 0
 
     def missing(self, numbers: Iterable[int]) -> Iterator[Range]:
@@ -360,9 +396,9 @@ def _judge_message(
     first = order[0] if offsets[order[0]] == 0 else -1
     found = message.covered
     if message.whole:
-        return Verdict(MQRC_NONE, None, Missing(), found, duplicates, pieces, first)
+        return Verdict(MQRC_NONE, None, NOTHING, found, duplicates, pieces, first)
     ranges = message.missing((start, start + one[2]) for start, one in zip(starts, pieces, strict=True))
-    missing = _Named(limit)
+    missing = Named(limit)
     missing.segments(message.seq, ranges)
     return Verdict(MQRC_INCOMPLETE_MSG, None, missing.result(), found, duplicates, pieces, first)
 
@@ -392,7 +428,7 @@ def _compare(
     return None
 
 
-class _Named:
+class Named:
     """Collects what is missing; of more than ``limit`` ranges only their number."""
 
     def __init__(self, limit: int | None):
@@ -402,9 +438,11 @@ class _Named:
         self._more = 0
 
     def messages(self, ranges: Iterator[Range]) -> None:
+        """Numbers of messages of which nothing is there; to be called first."""
         self._messages = self._take(ranges)
 
     def segments(self, seq: int, ranges: Iterator[Range]) -> None:
+        """Bytes of a message that are not there."""
         taken = self._take(ranges)
         if taken:
             self._segments[seq] = taken
@@ -417,6 +455,7 @@ class _Named:
         return taken
 
     def result(self) -> Missing:
+        """What was collected."""
         return Missing(self._messages, self._segments, self._more)
 
 
@@ -429,20 +468,18 @@ def judge(segments: Sequence[Segment], content: Content, limit: int | None = Non
     """
     offsets = [0 if not one.flags & SEGMENT else one.offset for one in segments]
     numbers: dict[int, list[int]] = {}
-    members: dict[int, int] = {}
+    flags: dict[tuple[int, int], None] = {}
     for index, one in enumerate(segments):
         numbers.setdefault(one.seq, []).append(index)
-        if one.flags & IN_GROUP:
-            members[one.seq] = members.get(one.seq, 0) | one.flags
+        flags[one.seq, one.flags & IN_GROUP] = None
     ordered = sorted(numbers)
     group = Group()
     fault: Fault | None = None
-    for seq in ordered:
-        if seq in members and fault is None:
-            fault = group.meet(seq, members[seq])
-    missing = _Named(limit)
-    if members and fault is None:
-        missing.messages(group.missing(seq for seq in ordered if seq in members))
+    for seq, bits in sorted(flags):
+        fault = fault or group.meet(seq, bits)
+    missing = Named(limit)
+    if group.grouped and fault is None:
+        missing.messages(group.missing(ordered))
     verdicts: dict[int, Verdict] = {}
     reason = MQRC_NONE
     for seq in ordered:
@@ -459,7 +496,7 @@ def judge(segments: Sequence[Segment], content: Content, limit: int | None = Non
     return Verdict(
         reason,
         fault,
-        Missing() if fault else named,
+        NOTHING if fault else named,
         sum(one.length for one in verdicts.values()),
         sum(one.duplicates for one in verdicts.values()),
         messages=verdicts,

@@ -1,0 +1,180 @@
+"""Where an assembler keeps what memory has no room for, and what is to be there after a restart: tables in SQLite.
+
+They are in a connection of the caller's, beside whatever else is there. Nothing here commits: the first write begins a
+transaction when there is none, and the caller ends it, together with what says how far it has read.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS assembly_group (
+    number INTEGER PRIMARY KEY, topic TEXT NOT NULL, group_id BLOB NOT NULL, touched REAL NOT NULL,
+    grouped INTEGER, last INTEGER NOT NULL, highest INTEGER NOT NULL, whole INTEGER NOT NULL,
+    count INTEGER NOT NULL, held INTEGER NOT NULL, UNIQUE (topic, group_id));
+CREATE INDEX IF NOT EXISTS assembly_group_touched ON assembly_group (touched);
+CREATE TABLE IF NOT EXISTS assembly_message (
+    number INTEGER NOT NULL, seq INTEGER NOT NULL, state INTEGER NOT NULL, format TEXT NOT NULL,
+    flags INTEGER NOT NULL, encoding INTEGER NOT NULL, ccsid INTEGER NOT NULL, end INTEGER NOT NULL,
+    reach INTEGER NOT NULL, covered INTEGER NOT NULL, pieces INTEGER NOT NULL,
+    low INTEGER NOT NULL, high INTEGER NOT NULL,
+    PRIMARY KEY (number, seq)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS assembly_piece (
+    number INTEGER NOT NULL, seq INTEGER NOT NULL, at INTEGER NOT NULL, size INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS assembly_piece_at ON assembly_piece (number, seq, at, size);
+CREATE TABLE IF NOT EXISTS assembly_done (
+    n INTEGER PRIMARY KEY, topic TEXT NOT NULL, group_id BLOB NOT NULL, seq INTEGER NOT NULL, last INTEGER NOT NULL,
+    reason INTEGER NOT NULL, UNIQUE (topic, group_id, seq));
+"""
+
+#: ``number`` and ``seq`` of a message.
+_OF = "number = ? AND seq = ?"
+
+
+class Spill:
+    """The tables. ``number`` is a group's own number here."""
+
+    def __init__(self, db: sqlite3.Connection):
+        self.db = db
+        for statement in _TABLES.split(";"):
+            db.execute(statement)
+
+    def write(self, statement: str, values: Iterable[Any] = ()) -> None:
+        """One change, in a transaction."""
+        self._begin()
+        self.db.execute(statement, tuple(values))
+
+    def _begin(self) -> None:
+        if not self.db.in_transaction:
+            self.db.execute("BEGIN")
+
+    def _one(self, query: str, *values: Any) -> "tuple[Any, ...] | None":
+        found: tuple[Any, ...] | None = self.db.execute(query, values).fetchone()
+        return found
+
+    def totals(self) -> tuple[int, int, int, int]:
+        """The highest number of a group; groups; bytes of messages and pieces; groups and messages that are done."""
+        found = self._one(
+            "SELECT coalesce(max(number), 0), count(*), coalesce(sum(held), 0), (SELECT count(*) FROM assembly_done)"
+            " FROM assembly_group"
+        )
+        assert found is not None
+        return found[0], found[1], found[2], found[3]
+
+    # -- groups and messages ---------------------------------------------------------------------------------------
+
+    def group(self, topic: str, group_id: bytes) -> "tuple[Any, ...] | None":
+        """The row of a group."""
+        return self._one("SELECT * FROM assembly_group WHERE topic = ? AND group_id = ?", topic, group_id)
+
+    def oldest(self, until: float) -> Iterator[tuple[str, bytes, float]]:
+        """Topic, GroupId and time of the groups of which nothing came after ``until``, oldest first."""
+        return self.db.execute(
+            "SELECT topic, group_id, touched FROM assembly_group WHERE touched <= ? ORDER BY touched",
+            (until,),
+        )
+
+    def save_group(self, row: tuple[Any, ...], messages: "Iterable[tuple[Any, ...]]") -> None:
+        """Write a group, and those of its messages that have changed."""
+        self.write(f"INSERT OR REPLACE INTO assembly_group VALUES (?{', ?' * 9})", row)
+        self.db.executemany(f"INSERT OR REPLACE INTO assembly_message VALUES (?{', ?' * 12})", messages)
+
+    def message(self, number: int, seq: int) -> "tuple[Any, ...] | None":
+        """The row of a message."""
+        return self._one(f"SELECT * FROM assembly_message WHERE {_OF}", number, seq)
+
+    def messages(self, number: int) -> "Iterator[tuple[Any, ...]]":
+        """The rows of a group's messages, by MsgSeqNumber."""
+        return self.db.execute("SELECT * FROM assembly_message WHERE number = ? ORDER BY seq", (number,))
+
+    def drop_group(self, number: int) -> None:
+        """Forget a group with all that belongs to it."""
+        for table in ("assembly_group", "assembly_message", "assembly_piece"):
+            self.write(f"DELETE FROM {table} WHERE number = ?", (number,))
+
+    def drop_message(self, number: int, seq: int) -> None:
+        """Forget a message; its pieces are forgotten by ``drop_pieces``."""
+        self.write(f"DELETE FROM assembly_message WHERE {_OF}", (number, seq))
+
+    # -- pieces of messages: none overlaps another -----------------------------------------------------------------
+
+    def save_pieces(self, rows: "Iterable[tuple[int, int, int, int, Buffer]]") -> None:
+        """Keep pieces: number, seq, at, size, data."""
+        self._begin()
+        self.db.executemany("INSERT INTO assembly_piece VALUES (?, ?, ?, ?, ?)", rows)
+
+    def overlapping(self, number: int, seq: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """(at, size) of the pieces that have bytes between these, in order."""
+        before = self._one(f"SELECT max(at) FROM assembly_piece WHERE {_OF} AND at <= ?", number, seq, start)
+        first = before[0] if before and before[0] is not None else start
+        for at, size in self.db.execute(
+            f"SELECT at, size FROM assembly_piece WHERE {_OF} AND at >= ? AND at < ? ORDER BY at",
+            (number, seq, first, stop),
+        ):
+            if at + size > start:
+                yield at, size
+
+    def part(self, number: int, seq: int, at: int, skip: int, length: int) -> bytes:
+        """Some of the bytes of the piece at ``at``."""
+        found = self._one(
+            f"SELECT substr(data, ?, ?) FROM assembly_piece WHERE {_OF} AND at = ?",
+            skip + 1,
+            length,
+            number,
+            seq,
+            at,
+        )
+        return found[0] if found else b""
+
+    def extents(self, number: int, seq: int) -> Iterator[tuple[int, int]]:
+        """(start, stop) of a message's pieces, in order."""
+        return self.db.execute(
+            f"SELECT at, at + size FROM assembly_piece WHERE {_OF} ORDER BY at", (number, seq)
+        )
+
+    def pieces(self, number: int, seq: int) -> Iterator[tuple[int, bytes]]:
+        """(at, data) of a message's pieces, in order."""
+        return self.db.execute(f"SELECT at, data FROM assembly_piece WHERE {_OF} ORDER BY at", (number, seq))
+
+    def drop_pieces(self, number: int, seq: int, start: int = 0, stop: int = 1 << 62) -> tuple[int, int]:
+        """Forget the pieces that begin between these: how many, and how many bytes, that were."""
+        found = self._one(
+            f"SELECT count(*), coalesce(sum(size), 0) FROM assembly_piece WHERE {_OF} AND at >= ? AND at < ?",
+            number,
+            seq,
+            start,
+            stop,
+        )
+        assert found is not None
+        if found[0]:
+            self.write(
+                f"DELETE FROM assembly_piece WHERE {_OF} AND at >= ? AND at < ?", (number, seq, start, stop)
+            )
+        return found[0], found[1]
+
+    # -- what is done ----------------------------------------------------------------------------------------------
+
+    def done(self, topic: str, group_id: bytes, seq: int) -> "tuple[int, int] | None":
+        """(last message, reason) of a message that is done, or of its group."""
+        found = self._one(
+            "SELECT last, reason FROM assembly_done WHERE topic = ? AND group_id = ? AND seq IN (0, ?) ORDER BY seq",
+            topic,
+            group_id,
+            seq,
+        )
+        return None if found is None else (found[0], found[1])
+
+    def remember(self, rows: Iterable[tuple[str, bytes, int, int, int]], keep: int) -> None:
+        """Write what is done (topic, GroupId, seq or 0 for the group, last, reason), and keep the newest only."""
+        self._begin()
+        self.db.executemany(
+            "INSERT OR REPLACE INTO assembly_done (topic, group_id, seq, last, reason) VALUES (?, ?, ?, ?, ?)",
+            rows,
+        )
+        self.write(
+            "DELETE FROM assembly_done WHERE n <= (SELECT n FROM assembly_done ORDER BY n DESC LIMIT 1 OFFSET ?)",
+            (keep,),
+        )
