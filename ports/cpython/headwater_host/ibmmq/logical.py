@@ -435,7 +435,8 @@ class Named:
         self._left = limit
         self._messages: tuple[Range, ...] = ()
         self._segments: dict[int, tuple[Range, ...]] = {}
-        self._more = 0
+        #: Ranges beside those that are named.
+        self.more = 0
 
     def messages(self, ranges: Iterator[Range]) -> None:
         """Numbers of messages of which nothing is there; to be called first."""
@@ -451,12 +452,12 @@ class Named:
         taken = tuple(islice(ranges, self._left))
         if self._left is not None:
             self._left -= len(taken)
-            self._more += sum(1 for _ in ranges)
+            self.more += sum(1 for _ in ranges)
         return taken
 
     def result(self) -> Missing:
         """What was collected."""
-        return Missing(self._messages, self._segments, self._more)
+        return Missing(self._messages, self._segments, self.more)
 
 
 def judge(segments: Sequence[Segment], content: Content, limit: int | None = None) -> Verdict:
@@ -488,6 +489,7 @@ def judge(segments: Sequence[Segment], content: Content, limit: int | None = Non
         reason = reason or one_verdict.reason
         for number, ranges in one_verdict.missing.segments.items():
             missing.segments(number, iter(ranges))
+        missing.more += one_verdict.missing.more
     named = missing.result()
     if fault is not None:
         reason = fault.reason
