@@ -151,20 +151,76 @@ def every_structure(writer: Writer, extreme: bool) -> list[Message]:
         known = {"Format": follows} | ({"Version": version} if kind == "MQMD" else {})
         row = fields(kind, writer, extreme, **known)
         if kind == "MQMD" and version == 1:
-            row: Row = {
-                name: value.decode() if isinstance(value, bytes) and MD.FIELDS[name][0] == "c" else value
-                for name, value in md.get().items()
-            }
+            row = {name: row[name] for name in row if name not in _GROUP}
+        return kind, row
 
-    headers = [
+    mde, dlh, xqh = made("MQMDE"), made("MQDLH", "MQHMDE  "), made("MQXQH")
+    descriptor, dead = made("MQMD", "MQHMDE  "), made("MQMD", "MQDEAD  ")
+    name = f"{'big' if writer.big else 'little'}-{writer.ccsid}-{'extreme' if extreme else 'filled'}"
+    return [
+        message(f"{name}-put-MQMDE", writer, "put", [descriptor, mde]),
+        message(f"{name}-put-MQDLH-MQMDE", writer, "put", [dead, dlh, mde]),
+        message(f"{name}-got-version-2", writer, "got", [made("MQMD", version=2)]),
+        message(f"{name}-sent-MQMDE", writer, "sent", [xqh, descriptor, mde]),
+        message(f"{name}-sent-MQDLH-MQMDE", writer, "sent", [xqh, dead, dlh, mde]),
+    ]
+
+
+def of_the_vectors() -> list[Message]:
+    """The MQMDEs of the shared vectors, put with a version-1 MQMD."""
+    found = []
+    for row in load("mqmde")["vectors"]:
+        if row["codec"] == "ok":
+            writer = Writer(row["order"] == "big", row["ccsid"])
+            extension = row["fields"] | {"GroupId": bytes.fromhex(row["fields"]["GroupId"])}
+            descriptor = fields("MQMD", writer, Version=1, Format="MQHMDE  ")
+            descriptor = {name: descriptor[name] for name in descriptor if name not in _GROUP}
+            headers = [("MQMD", descriptor), ("MQMDE", extension)]
+            found.append(message(row["name"], writer, "put", headers, bytes.fromhex(row["payload_hex"])))
+    return found
+
+
+def on_transmission_queues() -> list[Message]:
+    """What the shared cases say of transmission queues: others' bytes, of which our reader and tshark see the same."""
+    writer = Writer(False, 819)
+    found = []
+    for row in load("mqput")["cases"]:
+        if row["kind"] == "XMITQ":
+            body = bytes.fromhex(row["body_hex"])
+            headers = []
+            at = 0
+            for part in row["layout"][:-1]:
+                kind, _, size = part.removesuffix(")").partition("(")
+                kind = kind.rstrip("12")
+                headers.append((kind, decode(LAYOUTS[kind], body, at, big=False, ccsid=819)))
+                at += int(size)
+            found.append(Message(row["name"], writer, writer.sent(body), headers, body[at:]))
+    return found
+
+
+def as_a_queue_manager_sends_it(writer: Writer) -> Message:
+    """A segment of a message of a group, as our queue manager puts it on a transmission queue."""
+    settings = QueueManagerSettings(writer.ccsid, 0x111 if writer.big else 0x222)
+    own: Row = {"Encoding": settings.encoding, "CodedCharSetId": writer.ccsid}
+    group: Row = {
+        "GroupId": bytes(range(24)),
+        "MsgSeqNumber": 3,
+        "Offset": 4096,
+        "MsgFlags": 10,
+        "OriginalLength": 4,
+    }
+    md = MD(Version=2, Format="MQSTR", ReplyToQ="REPLIES", PutApplName="a board", **group, **own)
+    row: Row = {
+        name: value.decode() if isinstance(value, bytes) and MD.FIELDS[name][0] == "c" else value
+        for name, value in md.get().items()
+    }
+    before: Row = {name: row[name] for name in row if name not in _GROUP}
+    headers: list[tuple[str, Row]] = [
         (
             "MQXQH",
             {"StrucId": "XQH ", "Version": 1, "RemoteQName": "Q1".ljust(48), "RemoteQMgrName": " " * 48},
         ),
-        (
-            "MQMD",
-            {name: row[name] for name in row if name not in _GROUP} | {"Version": 1, "Format": "MQHMDE  "},
-        ),
+        ("MQMD", before | {"Version": 1, "Format": "MQHMDE  "}),
         (
             "MQMDE",
             {"StrucId": "MDE ", "Version": 2, "StrucLength": 72, "Format": "MQSTR   ", "Flags": 0}
