@@ -110,7 +110,8 @@ class Call(NamedTuple):
 @dataclass(frozen=True)
 class Fault:
     """What goes wrong at a call. ``done``: the call has its effect nevertheless. ``dies``: the connection is lost, and
-    what was under way with it; ``late``: only after so many more calls, when a commit that was asked for is done."""
+    what was under way with it; ``late``: the queue manager notices, and does a commit that it was asked for, only so
+    many calls later."""
 
     reason: int
     done: bool = False
@@ -167,7 +168,7 @@ class Recorder:
         self._connections: dict[int, _Connection] = {}
         #: The handle before the first of this recorder's connections.
         self.first = next(_handles)
-        self._late: list[tuple[int, _Connection]] = []
+        self._late: list[tuple[int, _Connection, bool]] = []
 
     def __enter__(self) -> "Recorder":
         global _current
@@ -204,7 +205,7 @@ class Recorder:
         """Commits that were on their way arrive."""
         for item in [item for item in self._late if item[0] <= len(self.calls)]:
             self._late.remove(item)
-            self._commit(item[1])
+            (self._commit if item[2] else self._back)(item[1])
 
     def _commit(self, connection: _Connection) -> None:
         for name, message in connection.put:
@@ -216,12 +217,12 @@ class Recorder:
             self.queues[name].messages.insert(0, message)
         connection.put, connection.got = [], []
 
-    def _failed(self, connection: _Connection, fault: Fault) -> int:
+    def _failed(self, connection: _Connection, fault: Fault, committing: bool = False) -> int:
         """What a fault does to the connection, behind the call's effect."""
         if fault.dies:
             connection.alive = False
             if fault.late:
-                self._late.append((len(self.calls) + fault.late, connection))
+                self._late.append((len(self.calls) + fault.late, connection, committing))
             else:
                 self._back(connection)
         return fault.reason
@@ -320,10 +321,12 @@ class Recorder:
             return _LOST
         if connection.working:
             raise MisuseError("MQDISC with an open unit of work commits it")
+        if fault is not None:
+            return self._failed(connection, fault)
         connection.alive = False
         del self._connections[handle[0]]
         handle[0] = -1
-        return fault.reason if fault is not None else 0
+        return 0
 
     def _mqopen(self, arguments: list[Any], details: dict[str, Any], fault: Fault | None) -> int:
         handle, od_at, options, hobj = arguments
@@ -487,7 +490,7 @@ class Recorder:
                 self._commit(connection)
             elif not fault.late:
                 self._back(connection)
-            return self._failed(connection, fault)
+            return self._failed(connection, fault, committing=True)
         self._commit(connection)
         return 0
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headwater_host.ibmmq import mqi, mqi_reasons
 from headwater_host.ibmmq.CMQC import MQPER_PERSISTENCE_AS_Q_DEF, MQPER_PERSISTENT
+from headwater_host.ibmmq.errors import MQMIError
 from headwater_host.ibmmq.mqi import MqiError
 from headwater_host.ibmmq.mqi_reasons import CONFIGURATION, MESSAGE, WAIT
 
@@ -55,7 +56,8 @@ class State(NamedTuple):
 
 
 class Outbox(Protocol):
-    """The local queue, as the uplink sees it. Each method is durable when it returns."""
+    """The local queue, as the uplink sees it. Each method is durable when it returns. MQMIError: its file is in
+    trouble, and nothing has happened."""
 
     def batch(self, messages: int, size: int) -> Sequence[Stored]:
         """The oldest messages, at most so many and, but for the first, of so many bytes together."""
@@ -169,6 +171,8 @@ class Uplink:
         self._number: int | None = None
         self._correl_id = b""
         self._failures = 0
+        # What is committed, and not yet noted locally.
+        self._committed: tuple[list[int], list[tuple[int, int]], int | None] | None = None
         # Fewer messages than the configuration allows, when a queue manager takes no more at a time.
         self._limit = config.batch
         self._moved_at = 0.0
@@ -198,6 +202,10 @@ class Uplink:
     def step(self) -> float:
         """Do what can be done now: s to wait before the next time."""
         try:
+            if self._committed is not None:
+                # Its messages must not be seen before.
+                self._outbox.settle(*self._committed)
+                self._committed = None
             messages = self._outbox.batch(self._limit, self._config.batch_bytes)
             if not messages and (self._link is not None or self._outbox.state().pending == ()):
                 return self._rest()
@@ -210,6 +218,11 @@ class Uplink:
             return pause
         except (MqiError, RecordError) as error:
             return self._trouble(error)
+        except MQMIError as error:
+            # The file: full, busy, damaged.
+            self._drop()
+            self._problem(f"the local queue: {error}", "failing")
+            return self._pause(LONGEST)
 
     def _rest(self) -> float:
         """Nothing is to be done."""
@@ -309,10 +322,12 @@ class Uplink:
         elif number is not None:
             link.back_out()
             number = None
-        self._outbox.settle([message.token for message in sent], dead, number)
         self._number = self._number if number is None else number
         self._count(len(sent), sum(len(message.data) for message in sent))
         self.dead += len(dead)
+        self._committed = [message.token for message in sent], dead, number
+        self._outbox.settle(*self._committed)
+        self._committed = None
         if full is not None:
             # What it has taken is committed; the rest waits.
             self._problem(str(full), "waiting")
