@@ -1,0 +1,26 @@
+"""Who this board is, and which of its boots this is: for GroupIds that nobody else makes, nor this one after a reset.
+
+segmenter = Segmenter(client, bytearray(1016), group_ids())
+"""
+
+import os
+
+from headwater.ibmmq.group_ids import GroupIds
+
+
+def board_id() -> bytes:
+    """``machine.unique_id()``: what the maker gave this chip. Empty where there is none, as under the unix build."""
+    try:
+        from machine import unique_id
+    except ImportError:
+        return b""
+    return unique_id()
+
+
+def group_ids() -> GroupIds:
+    """What makes this boot's GroupIds: call it once a boot.
+
+    The number of the boot is eight random bytes, which ESP32 and RP2 have from hardware. On a port that has no
+    ``os.urandom`` make ``GroupIds`` from a number that the program counts.
+    """
+    return GroupIds(board_id(), os.urandom(8))
