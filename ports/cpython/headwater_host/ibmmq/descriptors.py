@@ -5,7 +5,7 @@ filled up. A field takes what IBM's has room for and nothing else: ValueError, T
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import ClassVar, TypeAlias
 
@@ -92,6 +92,8 @@ _MQMD["Version"] = ("l", 4, CMQC.MQMD_VERSION_1)
 _PACKED = struct.Struct("<" + "".join({"l": "i", "f": "I"}.get(k) or f"{n}s" for k, n, _ in _MQMD.values()))
 #: The fields that an MQMD has from version 2 on, and an MQMDE.
 V2_FIELDS = ("GroupId", "MsgSeqNumber", "Offset", "MsgFlags", "OriginalLength")
+#: The others, but for Version, which stays the caller's.
+_V1_FIELDS = tuple(name for name in _MQMD if name not in V2_FIELDS and name != "Version")
 
 
 class MD(Structure):
@@ -154,14 +156,20 @@ class MD(Structure):
     def reset_v2(self) -> None:
         """Give its version-2 fields their defaults."""
         defaults = _defaults(MD)
-        self.__dict__.update({name: defaults[name] for name in V2_FIELDS})
+        for name in V2_FIELDS:
+            self.__dict__[name] = defaults[name]
+
+    def take_over(self, other: "MD", names: Iterable[str]) -> None:
+        """Have these fields as ``other`` has them."""
+        mine, theirs = self.__dict__, other.__dict__
+        for name in names:
+            mine[name] = theirs[name]
 
     def fill(self, other: "MD") -> None:
         """Take over what a call returns; what a descriptor of version 1 has not, stays as it is."""
-        version = self.Version
-        skip = V2_FIELDS if version == CMQC.MQMD_VERSION_1 else ()
-        self.__dict__.update({name: value for name, value in other.__dict__.items() if name not in skip})
-        self.__dict__["Version"] = version
+        self.take_over(
+            other, _V1_FIELDS if self.Version == CMQC.MQMD_VERSION_1 else (*_V1_FIELDS, *V2_FIELDS)
+        )
 
 
 class PMO(Structure):

@@ -184,7 +184,9 @@ def number(
     needed and missing is made.
     """
     if not ordered:
-        if md.GroupId == CMQC.MQGI_NONE and md.MsgFlags & validate.NEEDS_GROUP_ID:
+        if not md.MsgFlags & validate.NEEDS_GROUP_ID:
+            md.GroupId = CMQC.MQGI_NONE
+        elif md.GroupId == CMQC.MQGI_NONE:
             md.GroupId = new_group_id()
         return place.incomplete if place is not None and place.ordered else CMQC.MQRC_NONE
     segment = bool(md.MsgFlags & IN_SEGMENTS)
@@ -222,8 +224,7 @@ def split(md: MD, data: memoryview, most: int) -> Iterator[tuple[MD, memoryview]
         part = md.copy()
         part.MsgFlags = md.MsgFlags & ~CMQC.MQMF_LAST_SEGMENT | CMQC.MQMF_SEGMENT
         part.Offset = md.Offset + at
-        if part.MsgType != CMQC.MQMT_REPORT:
-            part.OriginalLength = len(piece)
+        part.OriginalLength = len(piece)
         at += size
         if at >= len(data):
             if last:

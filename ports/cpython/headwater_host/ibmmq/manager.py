@@ -1,0 +1,401 @@
+"""A local queue manager: queues in one SQLite file, with the behaviour of MQPUT, MQPUT1 and MQGET.
+
+    with QueueManager("QM1", "queues.db") as qmgr:
+        qmgr.define("READINGS", MaxQDepth=100_000)
+        qmgr.put1("READINGS", b"21.5", MD(Format=CMQC.MQFMT_STRING), PMO(Options=CMQC.MQPMO_SYNCPOINT))
+        qmgr.commit()
+
+What ``commit``, or a put outside a unit of work, has returned is on the disk. docs/ibm-mq-queue.md says what there is.
+"""
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from headwater_host.ibmmq import CMQC, queue_file
+from headwater_host.ibmmq.attributes import (
+    OF_QUEUE_MANAGERS,
+    OF_QUEUES,
+    QueueAttributes,
+    QueueManagerAttributes,
+    check_name,
+    dump,
+    load,
+)
+from headwater_host.ibmmq.descriptors import MD, OD, PMO
+from headwater_host.ibmmq.errors import failed
+from headwater_host.ibmmq.put import Place
+from headwater_host.ibmmq.putting import Putting
+from headwater_host.ibmmq.queue import Queue
+from headwater_host.ibmmq.queue_file import QueueFile, explained
+from headwater_host.ibmmq.validate import INPUT
+
+
+class Statistics(NamedTuple):
+    """A queue in numbers: messages that can be got, those in units of work (put, and got), those set aside, the data of
+    all in bytes, its depth as IBM counts it (all but those that are got), and how many have it open."""
+
+    name: str
+    messages: int
+    uncommitted_puts: int
+    uncommitted_gets: int
+    set_aside: int
+    bytes: int
+    depth: int
+    open_for_input: int
+    open_for_output: int
+
+
+class QueueManager:
+    """The queue manager ``name`` in the file ``path``, which is made when it is not there, with ``attributes``
+    (``QueueManagerAttributes``), unless ``create`` is false.
+
+    One connection: one unit of work. Several threads may share it, and then share that. MQRC_Q_MGR_NAME_ERROR: the
+    file is another's; without a name it is whichever it is.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        path: "str | os.PathLike[str]" = "queues.db",
+        *,
+        create: bool = True,
+        clock: Callable[[], float] = time.time,
+        **attributes: Any,
+    ):
+        if name:
+            attributes["QMgrName"] = name
+        wanted = QueueManagerAttributes(**attributes)
+        #: Held during each call.
+        self.lock = threading.RLock()
+        self.monotonic = time.monotonic
+        self._clock = clock
+        self._closed = False
+        self._handles = 0
+        self._cache: dict[str, QueueAttributes] = {}
+        # The unit of work: how many messages, whether it must be on the disk, where its queues were before.
+        self._uncommitted = 0
+        self._persistent = False
+        self._places: dict[Queue, tuple[Place | None, Place | None]] = {}
+        self.file = QueueFile(path, wanted, create=create)
+        #: As the file has them.
+        self.attributes = self.file.attributes
+        if name and name.rstrip() != self.attributes.QMgrName:
+            found = self.attributes.QMgrName
+            self.file.close()
+            raise failed(CMQC.MQRC_Q_MGR_NAME_ERROR, f"{path} is the queue manager {found}, not {name}")
+
+    def __enter__(self) -> "QueueManager":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Commit and disconnect; back out when there was an exception."""
+        if kind is not None and not self._closed:
+            self.backout()
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """MQDISC: what is not committed is committed. Twice is harmless."""
+        with self.lock:
+            if self._closed:
+                return
+            try:
+                self.commit()
+            finally:
+                self._closed = True
+                self.file.close()
+
+    # -- units of work -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """MQBEGIN, which is not needed: a unit of work begins with the first call in it."""
+        self.check()
+
+    def commit(self) -> None:
+        """MQCMIT: what was put is there for all, and what was got is gone; on the disk."""
+        self._end(queue_file.commit)
+        with self.lock:
+            self._places.clear()
+
+    def backout(self) -> None:
+        """MQBACK: what was put was never there; what was got is there again, its BackoutCount one more."""
+        self._end(queue_file.backout)
+        with self.lock:
+            for queue, places in self._places.items():
+                queue.restore(places)
+            self._places.clear()
+
+    def _end(self, how: Callable[[sqlite3.Connection, int], None]) -> None:
+        with self.lock:
+            self.check()
+            if self._uncommitted:
+                with self.file.transaction(durable=self._persistent) as db:
+                    how(db, self.file.connection)
+            self._uncommitted = 0
+            self._persistent = False
+
+    def in_unit_of_work(self, options: int, yes: int, no: int) -> bool:
+        """Whether a call is in the unit of work: as it says; otherwise it is on z/OS, and is not elsewhere."""
+        return bool(options & yes) or (self.attributes.settings.zos and not options & no)
+
+    def check_uncommitted(self, count: int) -> None:
+        """Before a call in the unit of work: MQRC_SYNCPOINT_LIMIT_REACHED when these are too many."""
+        most = self.attributes.MaxUncommittedMsgs
+        if self._uncommitted + count > most:
+            raise failed(CMQC.MQRC_SYNCPOINT_LIMIT_REACHED, f"a unit of work has at most {most} messages")
+
+    def worked(self, queue: Queue, count: int, *, persistent: bool) -> None:
+        """After a call in the unit of work, before ``queue`` moves on."""
+        self._uncommitted += count
+        self._persistent = self._persistent or persistent
+        self._places.setdefault(queue, queue.places())
+
+    # -- queues --------------------------------------------------------------------------------------------------------
+
+    def define(self, name: str, **attributes: Any) -> None:
+        """Make a queue (DEFINE in MQSC) with these ``QueueAttributes``. MQRC_OBJECT_ALREADY_EXISTS."""
+        name = check_name(name)
+        wanted = QueueAttributes(**attributes)
+        with self._changing() as db:
+            if self._find(db, name) is not None:
+                raise failed(CMQC.MQRC_OBJECT_ALREADY_EXISTS, name)
+            db.execute("INSERT INTO queues (name, attributes) VALUES (?, ?)", (name, dump(wanted)))
+
+    def alter(self, name: str, **attributes: Any) -> None:
+        """Change attributes of a queue. Messages that are there keep their place in it."""
+        with self._changing() as db:
+            number, now = self._known(db, name)
+            db.execute(
+                "UPDATE queues SET attributes = ? WHERE id = ?", (dump(replace(now, **attributes)), number)
+            )
+
+    def delete(self, name: str, *, purge: bool = False) -> None:
+        """Delete a queue; with ``purge`` its messages as well, unless one is in a unit of work.
+
+        MQRC_Q_NOT_EMPTY, or MQRC_OBJECT_IN_USE when somebody has it open.
+        """
+        with self._changing() as db:
+            number, _ = self._known(db, name)
+            if db.execute("SELECT 1 FROM opens WHERE queue = ?", (number,)).fetchone():
+                raise failed(CMQC.MQRC_OBJECT_IN_USE, f"{name} is open")
+            if purge:
+                db.execute("DELETE FROM messages WHERE queue = ? AND put_by = 0 AND taken_by = 0", (number,))
+            if db.execute("SELECT 1 FROM messages WHERE queue = ?", (number,)).fetchone():
+                raise failed(CMQC.MQRC_Q_NOT_EMPTY, name)
+            db.execute("DELETE FROM queues WHERE id = ?", (number,))
+
+    def queues(self) -> dict[str, QueueAttributes]:
+        """All queues, by name."""
+        with self._looking() as db:
+            rows = db.execute("SELECT name, attributes FROM queues ORDER BY name").fetchall()
+        return {name: load(QueueAttributes, text) for name, text in rows}
+
+    def statistics(self, name: str = "") -> list[Statistics]:
+        """A queue, or all of them, in numbers."""
+        query = (
+            "SELECT name, total(put_by = 0 AND taken_by = 0 AND aside = 0), total(put_by != 0), total(taken_by != 0), "
+            "total(aside != 0), total(length), depth, "
+            "(SELECT count(*) FROM opens WHERE queue = queues.id AND input), "
+            "(SELECT count(*) FROM opens WHERE queue = queues.id AND output) "
+            "FROM queues LEFT JOIN messages ON queue = queues.id GROUP BY queues.id ORDER BY name"
+        )
+        with self._looking() as db:
+            if name:
+                self._known(db, name)
+            rows = db.execute(query).fetchall()
+        found = [Statistics(row[0], *map(int, row[1:])) for row in rows]
+        return [one for one in found if not name or one.name == name.rstrip()]
+
+    def set_aside(self, name: str) -> Iterator[tuple[int, MD, bytes]]:
+        """What nobody gets from a queue, because segments contradict each other or bytes are not what was written: the
+        reason, the descriptor and the data, as far as they can be read."""
+        with self._looking() as db:
+            number, _ = self._known(db, name)
+            query = "SELECT id, aside, md, body FROM messages WHERE queue = ? AND aside ORDER BY rank, id"
+            rows = db.execute(query, (number,)).fetchall()
+        for _, reason, packed, body in rows:
+            md = MD.unpack(packed) if isinstance(packed, bytes) and len(packed) == 364 else MD()
+            yield reason, md, body if isinstance(body, bytes) else b""
+
+    def give_back(self, name: str) -> int:
+        """Let what was set aside in a queue be got again, but for damaged messages; how many."""
+        with self._changing() as db:
+            number, _ = self._known(db, name)
+            statement = "UPDATE messages SET aside = 0 WHERE queue = ? AND aside NOT IN (0, ?)"
+            return db.execute(statement, (number, CMQC.MQRC_OBJECT_DAMAGED)).rowcount
+
+    def inquire(self, selector: int) -> int | bytes:
+        """MQINQ of an attribute of the queue manager."""
+        field = OF_QUEUE_MANAGERS.get(selector)
+        if field is None:
+            raise failed(CMQC.MQRC_SELECTOR_ERROR, f"selector {selector}")
+        return _shown(getattr(self.attributes, field))
+
+    def inquire_queue(self, name: str, selector: int) -> int | bytes:
+        """MQINQ of an attribute of a queue; ``Queue.inquire`` calls it."""
+        if selector == CMQC.MQCA_Q_NAME:
+            return _shown(name)
+        if selector in (CMQC.MQIA_CURRENT_Q_DEPTH, CMQC.MQIA_OPEN_INPUT_COUNT, CMQC.MQIA_OPEN_OUTPUT_COUNT):
+            (counted,) = self.statistics(name)
+            return {
+                CMQC.MQIA_CURRENT_Q_DEPTH: counted.depth,
+                CMQC.MQIA_OPEN_INPUT_COUNT: counted.open_for_input,
+                CMQC.MQIA_OPEN_OUTPUT_COUNT: counted.open_for_output,
+            }[selector]
+        field = OF_QUEUES.get(selector)
+        if field is None:
+            raise failed(CMQC.MQRC_SELECTOR_ERROR, f"selector {selector}")
+        with self._looking() as db:
+            return _shown(getattr(self._known(db, name)[1], field))
+
+    # -- MQPUT1 --------------------------------------------------------------------------------------------------------
+
+    def put1(
+        self,
+        name: "str | bytes | OD",
+        message: "bytes | bytearray | memoryview",
+        md: MD | None = None,
+        pmo: PMO | None = None,
+    ) -> None:
+        """MQPUT1: open a queue, put one message, close it."""
+        queue = Queue(self, name, CMQC.MQOO_OUTPUT)
+        try:
+            queue.put_as(message, md, pmo, put1=True)
+        finally:
+            queue.close()
+
+    # -- for open queues -----------------------------------------------------------------------------------------------
+
+    def now(self) -> int:
+        """Ms since 1970."""
+        return int(self._clock() * 1000)
+
+    def check(self) -> None:
+        """MQRC_HCONN_ERROR when disconnected."""
+        if self._closed:
+            raise failed(CMQC.MQRC_HCONN_ERROR, "the queue manager is disconnected")
+
+    def open_handle(self, od: OD, options: int) -> "tuple[int, int, tuple[bytes, bytes] | None]":
+        """Note who has a queue open, and find it: a handle, the number of the queue, and where it leads when that is
+        another queue manager."""
+        reading = options & (INPUT | CMQC.MQOO_BROWSE)
+        exclusive = bool(options & CMQC.MQOO_INPUT_EXCLUSIVE)
+        with self.lock:
+            self.check()
+            self.file.sweep()
+        with self._changing(durable=False) as db:
+            target, remote = self._resolve(db, od)
+            if remote is not None and reading:
+                raise failed(CMQC.MQRC_OPTION_NOT_VALID_FOR_TYPE, "a remote queue is for output")
+            taken = "SELECT 1 FROM opens WHERE queue = ? AND input >= ?"
+            if options & INPUT and db.execute(taken, (target, 1 if exclusive else 2)).fetchone():
+                raise failed(CMQC.MQRC_OBJECT_IN_USE, "it is open for input already")
+            self._handles += 1
+            kind = 2 if exclusive else 1 if options & INPUT else 0
+            output = int(bool(options & CMQC.MQOO_OUTPUT))
+            row = (self.file.connection, self._handles, target, kind, output)
+            db.execute("INSERT INTO opens VALUES (?, ?, ?, ?, ?)", row)
+        return self._handles, target, remote
+
+    def close_handle(self, handle: int) -> None:
+        """The queue is not open any more."""
+        if self._closed:
+            return
+        with self._changing(durable=False) as db:
+            row = (self.file.connection, handle)
+            db.execute("DELETE FROM opens WHERE connection = ? AND handle = ?", row)
+
+    def queue_attributes(self, number: int) -> QueueAttributes:
+        """Of an open queue, as they are now."""
+        return self._row(number)[1]
+
+    def putting(self, target: int, remote: "tuple[bytes, bytes] | None") -> Putting:
+        """What a put needs to know; MQRC_PUT_INHIBITED."""
+        name, attributes = self._row(target)
+        if attributes.InhibitPut == CMQC.MQQA_PUT_INHIBITED:
+            raise failed(CMQC.MQRC_PUT_INHIBITED, name)
+        return Putting(self.file, self.attributes, target, name, attributes, remote, self.now())
+
+    @contextlib.contextmanager
+    def _changing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        with self.lock:
+            self.check()
+            with self.file.transaction(durable=durable) as db:
+                yield db
+
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[sqlite3.Connection]:
+        with self.lock:
+            self.check()
+            with self.file.reading() as db:
+                yield db
+
+    def _row(self, number: int) -> tuple[str, QueueAttributes]:
+        try:
+            query = "SELECT name, attributes FROM queues WHERE id = ?"
+            name, text = self.file.db.execute(query, (number,)).fetchone()
+        except sqlite3.Error as error:
+            raise explained(self.file.path, error) from error
+        known = self._cache.get(text)
+        if known is None:
+            known = self._cache[text] = load(QueueAttributes, text)
+        return name, known
+
+    def _resolve(self, db: sqlite3.Connection, od: OD) -> "tuple[int, tuple[bytes, bytes] | None]":
+        """The queue that holds what is put, and RemoteQName and RemoteQMgrName when it goes further."""
+        name = od.ObjectName.decode().rstrip()
+        manager = od.ObjectQMgrName.decode().rstrip()
+        if manager and manager != self.attributes.QMgrName:
+            return self._transmission(db, manager, ""), (od.ObjectName, od.ObjectQMgrName)
+        number, attributes = self._known(db, name)
+        if attributes.QType == CMQC.MQQT_LOCAL:
+            return number, None
+        if attributes.InhibitPut == CMQC.MQQA_PUT_INHIBITED:
+            raise failed(CMQC.MQRC_PUT_INHIBITED, name)
+        target = self._transmission(db, attributes.RemoteQMgrName, attributes.XmitQName)
+        there = OD(ObjectName=attributes.RemoteQName, ObjectQMgrName=attributes.RemoteQMgrName)
+        return target, (there.ObjectName, there.ObjectQMgrName)
+
+    def _transmission(self, db: sqlite3.Connection, manager: str, named: str) -> int:
+        """The transmission queue to another queue manager: that which is named, of its name, or the default."""
+        for name, reason in (
+            (named, CMQC.MQRC_UNKNOWN_XMIT_Q),
+            ("" if named else manager, 0),
+            (self.attributes.DefXmitQName, CMQC.MQRC_UNKNOWN_DEF_XMIT_Q),
+        ):
+            found = self._find(db, name) if name else None
+            if found is not None:
+                if found[1].QType != CMQC.MQQT_LOCAL or found[1].Usage != CMQC.MQUS_TRANSMISSION:
+                    raise failed(CMQC.MQRC_XMIT_Q_USAGE_ERROR, f"{name} is no transmission queue")
+                return found[0]
+            if name and reason:
+                raise failed(reason, name)
+        raise failed(CMQC.MQRC_UNKNOWN_REMOTE_Q_MGR, f"there is no transmission queue to {manager}")
+
+    def _find(self, db: sqlite3.Connection, name: str) -> "tuple[int, QueueAttributes] | None":
+        row = db.execute("SELECT id, attributes FROM queues WHERE name = ?", (name.rstrip(),)).fetchone()
+        return None if row is None else (row[0], load(QueueAttributes, row[1]))
+
+    def _known(self, db: sqlite3.Connection, name: str) -> tuple[int, QueueAttributes]:
+        found = self._find(db, check_name(name))
+        if found is None:
+            raise failed(CMQC.MQRC_UNKNOWN_OBJECT_NAME, f"{name.rstrip()} is not defined in {self.file.path}")
+        return found
+
+
+def connect(name: str = "", path: "str | os.PathLike[str]" = "queues.db", **options: Any) -> QueueManager:
+    """MQCONN: ``QueueManager(name, path)``."""
+    return QueueManager(name, path, **options)
+
+
+def _shown(value: "int | str") -> int | bytes:
+    """An attribute as MQINQ returns it: names with their blanks."""
+    return value if isinstance(value, int) else value.encode().ljust(48)

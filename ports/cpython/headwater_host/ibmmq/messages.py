@@ -1,0 +1,107 @@
+"""Messages as rows of the file: put in, read, taken. Each function runs within a transaction of its caller's."""
+
+import sqlite3
+import zlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from headwater_host.ibmmq import CMQC
+from headwater_host.ibmmq.descriptors import MD
+
+_INSERT = (
+    "INSERT INTO messages (queue, rank, put_by, taken_by, aside, backouts, expires, group_id, seq, place, flags, "
+    "msg_id, correl_id, length, crc, md, body) VALUES (?, ?, ?, 0, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+#: Of a message that can be got. Its values: queue, connection whose own unit of work is seen (or 0), now in ms.
+ELIGIBLE = (
+    "queue = ? AND taken_by = 0 AND aside = 0 AND put_by IN (0, ?) AND (expires IS NULL OR expires > ?)"
+)
+#: 100 ms, the unit of Expiry, in ms.
+TENTH = 100
+
+
+class DamagedError(Exception):
+    """A row does not hold what was written; ``args`` is its number."""
+
+
+class Message(NamedTuple):
+    """A message as it is kept."""
+
+    md: MD
+    body: bytes
+
+
+def insert(
+    db: sqlite3.Connection,
+    queue: int,
+    md: MD,
+    body: "bytes | memoryview",
+    *,
+    fifo: bool,
+    put_by: int,
+    now: int,
+) -> None:
+    """Put a message into the file. ``now`` in ms."""
+    packed = md.pack()
+    row = (
+        queue,
+        0 if fifo else -md.Priority,
+        put_by,
+        None if md.Expiry == CMQC.MQEI_UNLIMITED else now + md.Expiry * TENTH,
+        None if md.GroupId == CMQC.MQGI_NONE else md.GroupId,
+        md.MsgSeqNumber,
+        md.Offset,
+        md.MsgFlags,
+        md.MsgId,
+        None if md.CorrelId == CMQC.MQCI_NONE else md.CorrelId,
+        len(body),
+        zlib.crc32(body, zlib.crc32(packed)),
+        packed,
+        body,
+    )
+    db.execute(_INSERT, row)
+
+
+def read(db: sqlite3.Connection, number: int, now: int) -> Message:
+    """A message by the number of its row: BackoutCount, and what is left of Expiry, are up to date. DamagedError."""
+    query = "SELECT md, body, crc, backouts, expires FROM messages WHERE id = ?"
+    packed, body, crc, backouts, expires = db.execute(query, (number,)).fetchone()
+    if (
+        not isinstance(packed, bytes)
+        or not isinstance(body, bytes)
+        or zlib.crc32(body, zlib.crc32(packed)) != crc
+    ):
+        raise DamagedError(number)
+    md = MD.unpack(packed)
+    md.BackoutCount = backouts
+    if expires is not None:
+        md.Expiry = max((expires - now) // TENTH, 1)
+    return Message(md, body)
+
+
+def body(db: sqlite3.Connection, number: int) -> bytes:
+    """The data of a message."""
+    (data,) = db.execute("SELECT body FROM messages WHERE id = ?", (number,)).fetchone()
+    if not isinstance(data, bytes):
+        raise DamagedError(number)
+    return data
+
+
+def take(db: sqlite3.Connection, numbers: Iterable[int], taken_by: int) -> None:
+    """Get messages: in the unit of work of a connection, or for good when that is 0."""
+    statement = (
+        "UPDATE messages SET taken_by = ? WHERE id = ?" if taken_by else "DELETE FROM messages WHERE id = ?"
+    )
+    values: list[Any] = [(taken_by, number) if taken_by else (number,) for number in numbers]
+    db.executemany(statement, values)
+
+
+def set_aside(db: sqlite3.Connection, numbers: Iterable[int], reason: int) -> None:
+    """Let nobody get these: they contradict each other, or are damaged."""
+    db.executemany("UPDATE messages SET aside = ? WHERE id = ?", [(reason, number) for number in numbers])
+
+
+def expire(db: sqlite3.Connection, queue: int, now: int) -> int:
+    """Delete what has expired; how many."""
+    statement = "DELETE FROM messages WHERE queue = ? AND expires <= ? AND put_by = 0 AND taken_by = 0"
+    return db.execute(statement, (queue, now)).rowcount

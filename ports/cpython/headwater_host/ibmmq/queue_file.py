@@ -1,0 +1,293 @@
+"""The file of a local queue manager: who uses it, transactions, and what SQLite says, in IBM's reason codes.
+
+Several processes, and several connections of one, may use a file at a time. Each call is one short transaction, so that
+nobody waits for somebody's unit of work: what that has put and got stands in the file, marked with the connection's
+number. Beside the file each connection holds a lock on a file of its own; where that lock is free, the connection is
+gone, and whoever finds it so backs out what it left (``sweep``).
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from headwater_host.ibmmq import CMQC
+from headwater_host.ibmmq.attributes import QueueManagerAttributes, dump, load
+from headwater_host.ibmmq.errors import MQMIError, failed
+
+#: PRAGMA application_id of our files ("HWmq"), and the version of what is in them.
+APPLICATION_ID = 0x48576D71
+VERSION = 1
+#: How long a call waits for other connections' calls, in s.
+_BUSY = 30
+#: Ids are given out in blocks: one write to the file for so many.
+_BLOCK = 4096
+
+# ``rank`` is the negative priority, so that (rank, id) is the order of a queue. ``put_by`` and ``taken_by`` are the
+# connection in whose unit of work a message was put or got, or 0. ``aside`` is the reason why nobody gets it, or 0.
+# ``depth`` counts what is not taken. The data are the last column: what is in front is read without them.
+_SCHEMA = """
+CREATE TABLE about (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE connections (id INTEGER PRIMARY KEY AUTOINCREMENT, process TEXT);
+CREATE TABLE queues (id INTEGER PRIMARY KEY, name TEXT UNIQUE, attributes TEXT, depth INTEGER DEFAULT 0);
+CREATE TABLE opens (connection INTEGER, handle INTEGER, queue INTEGER, input INTEGER, output INTEGER,
+ PRIMARY KEY (connection, handle)) WITHOUT ROWID;
+CREATE TABLE messages (id INTEGER PRIMARY KEY AUTOINCREMENT, queue INTEGER, rank INTEGER, put_by INTEGER,
+ taken_by INTEGER, aside INTEGER, backouts INTEGER, expires INTEGER, group_id BLOB, seq INTEGER, place INTEGER,
+ flags INTEGER, msg_id BLOB, correl_id BLOB, length INTEGER, crc INTEGER, md BLOB, body BLOB);
+CREATE INDEX in_order ON messages (queue, rank, id) WHERE taken_by = 0 AND aside = 0;
+CREATE INDEX by_group ON messages (queue, group_id, seq, place) WHERE group_id IS NOT NULL;
+CREATE INDEX by_msg_id ON messages (queue, msg_id);
+CREATE INDEX by_correl_id ON messages (queue, correl_id) WHERE correl_id IS NOT NULL;
+CREATE INDEX by_expiry ON messages (queue, expires) WHERE expires IS NOT NULL;
+CREATE INDEX by_put ON messages (put_by) WHERE put_by;
+CREATE INDEX by_taken ON messages (taken_by) WHERE taken_by;
+CREATE TRIGGER came AFTER INSERT ON messages
+ BEGIN UPDATE queues SET depth = depth + 1 WHERE id = new.queue; END;
+CREATE TRIGGER went AFTER DELETE ON messages WHEN old.taken_by = 0
+ BEGIN UPDATE queues SET depth = depth - 1 WHERE id = old.queue; END;
+CREATE TRIGGER taken AFTER UPDATE OF taken_by ON messages WHEN (old.taken_by = 0) != (new.taken_by = 0)
+ BEGIN UPDATE queues SET depth = depth + iif(new.taken_by, -1, 1) WHERE id = new.queue; END
+"""
+
+
+class QueueFile:
+    """``path``, opened as one connection of the queue manager; made, with ``wanted``, when it is not there.
+
+    MQRC_Q_MGR_NOT_AVAILABLE: it cannot be opened, is damaged or something else altogether.
+    """
+
+    def __init__(self, path: "str | os.PathLike[str]", wanted: QueueManagerAttributes, *, create: bool):
+        self.path = os.fspath(path)
+        self.connection = 0
+        self._lock = -1
+        self._ids = (0, 0)
+        self._born = 0
+        self._durable = True
+        self._swept = 0.0
+        if not create and not Path(self.path).exists():
+            raise failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"there is no file {self.path}")
+        db: sqlite3.Connection | None = None
+        try:
+            db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+            self.db = db
+            _prepare(db, self.path, wanted)
+            (text,) = db.execute("SELECT value FROM about WHERE name = 'attributes'").fetchone()
+            self.attributes = load(QueueManagerAttributes, text)
+            (self._born,) = db.execute("SELECT value FROM about WHERE name = 'born'").fetchone()
+            self._register()
+            self.sweep()
+        except BaseException as error:
+            if db is not None:
+                db.close()
+            self._unlock()
+            if isinstance(error, sqlite3.Error | TypeError | ValueError):
+                raise explained(self.path, error) from error
+            raise
+
+    def close(self) -> None:
+        """Back out what is not committed, and give the file back; twice is harmless."""
+        if self.connection:
+            with contextlib.suppress(MQMIError), self.transaction(durable=False):
+                self.forget(self.connection)
+            self.connection = 0
+            self._unlock()
+            Path(self._lock_path).unlink(missing_ok=True)
+        self.db.close()
+
+    # -- transactions --------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def transaction(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
+        """A transaction that writes. ``durable``: it is on the disk when this ends; otherwise with the next that is,
+        and the end of the process does it no harm. Nothing has happened when it raises."""
+        db = self.db
+        try:
+            if durable != self._durable:
+                db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                self._durable = durable
+            db.execute("BEGIN IMMEDIATE")
+            yield db
+            db.execute("COMMIT")
+        except BaseException as error:
+            with contextlib.suppress(sqlite3.Error):
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+            # A block of ids may have been taken in it.
+            self._ids = (0, 0)
+            if isinstance(error, sqlite3.Error):
+                raise explained(self.path, error) from error
+            raise
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that sees one state of the file, and changes nothing."""
+        try:
+            self.db.execute("BEGIN")
+            yield self.db
+        except sqlite3.Error as error:
+            raise explained(self.path, error) from error
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                if self.db.in_transaction:
+                    self.db.execute("ROLLBACK")
+
+    def state(self) -> tuple[int, int]:
+        """Is another one when anybody has changed the file."""
+        try:
+            (version,) = self.db.execute("PRAGMA data_version").fetchone()
+        except sqlite3.Error as error:
+            raise explained(self.path, error) from error
+        return version, self.db.total_changes
+
+    def new_id(self, db: sqlite3.Connection) -> bytes:
+        """24 bytes that no other id of this queue manager has: ``AMQ ``, its name, when it was made, a number."""
+        at, end = self._ids
+        if at == end:
+            db.execute("UPDATE about SET value = value + ? WHERE name = 'ids'", (_BLOCK,))
+            (end,) = db.execute("SELECT value FROM about WHERE name = 'ids'").fetchone()
+            at = end - _BLOCK
+        self._ids = (at + 1, end)
+        name = self.attributes.QMgrName.encode()[:12].ljust(12)
+        return b"AMQ " + name + self._born.to_bytes(4, "big") + (at & 0xFFFFFFFF).to_bytes(4, "big")
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _lock_path(self) -> str:
+        return f"{self.path}-user{self.connection}"
+
+    def _register(self) -> None:
+        with self.transaction(durable=False) as db:
+            made = db.execute("INSERT INTO connections (process) VALUES (?)", (str(os.getpid()),))
+            assert made.lastrowid
+            self.connection = made.lastrowid
+            try:
+                self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise failed(
+                    CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{self._lock_path} cannot be locked: {error.strerror}"
+                ) from error
+
+    def _unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def sweep(self) -> bool:
+        """Back out what connections that are gone have left; whether there was one. Looks once a second at most."""
+        now = time.monotonic()
+        if now - self._swept < 1 and self._swept:
+            return False
+        self._swept = now
+        others = self.db.execute("SELECT id FROM connections WHERE id != ?", (self.connection,)).fetchall()
+        gone = [number for (number,) in others if self._is_gone(number)]
+        if gone:
+            with self.transaction(durable=True):
+                for number in gone:
+                    self.forget(number)
+            for number in gone:
+                Path(f"{self.path}-user{number}").unlink(missing_ok=True)
+        return bool(gone)
+
+    def _is_gone(self, number: int) -> bool:
+        try:
+            fd = os.open(f"{self.path}-user{number}", os.O_RDWR)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        else:
+            return True
+        finally:
+            os.close(fd)
+
+    def forget(self, number: int) -> None:
+        """Within a transaction: back out what a connection has not committed, and strike it out."""
+        backout(self.db, number)
+        self.db.execute("DELETE FROM opens WHERE connection = ?", (number,))
+        self.db.execute("DELETE FROM connections WHERE id = ?", (number,))
+
+
+def commit(db: sqlite3.Connection, connection: int) -> None:
+    """Within a transaction: end a connection's unit of work."""
+    db.execute("DELETE FROM messages WHERE taken_by = ?", (connection,))
+    db.execute("UPDATE messages SET put_by = 0 WHERE put_by = ?", (connection,))
+
+
+def backout(db: sqlite3.Connection, connection: int) -> None:
+    """Within a transaction: undo a connection's unit of work."""
+    db.execute("DELETE FROM messages WHERE put_by = ?", (connection,))
+    db.execute("UPDATE messages SET taken_by = 0, backouts = backouts + 1 WHERE taken_by = ?", (connection,))
+
+
+def _prepare(db: sqlite3.Connection, path: str, wanted: QueueManagerAttributes) -> None:
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if tables == 0 and application == 0:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("BEGIN IMMEDIATE")
+        # Somebody else may have been first.
+        if not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            _create(db, wanted)
+        db.execute("COMMIT")
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
+        raise failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{path} is an SQLite file of something else")
+    if version != VERSION:
+        raise failed(
+            CMQC.MQRC_Q_MGR_NOT_AVAILABLE,
+            f"{path} is of version {version}; this program knows version {VERSION}",
+        )
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    # What a burst made of the log is given back.
+    db.execute(f"PRAGMA journal_size_limit = {64 << 20}")
+
+
+def _create(db: sqlite3.Connection, wanted: QueueManagerAttributes) -> None:
+    for statement in _statements():
+        db.execute(statement)
+    about = {"attributes": dump(wanted), "born": int(time.time()) & 0xFFFFFFFF, "ids": 1}
+    db.executemany("INSERT INTO about VALUES (?, ?)", about.items())
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _statements() -> Iterator[str]:
+    statement = ""
+    for line in _SCHEMA.splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    yield statement
+
+
+def explained(path: str, error: Exception) -> MQMIError:
+    """What SQLite says, as a reason of IBM's and for people."""
+    text = " ".join(str(error).split())
+    if isinstance(error, TypeError | json.JSONDecodeError) or any(
+        word in text for word in ("malformed", "no such table", "no such column", "corrupt")
+    ):
+        return failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{path} is damaged ({text})")
+    if "not a database" in text:
+        return failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{path} is no file of queues: {text}")
+    if "full" in text:
+        return failed(CMQC.MQRC_STORAGE_MEDIUM_FULL, f"{path}: {text}")
+    if "locked" in text:
+        return failed(CMQC.MQRC_RESOURCE_PROBLEM, f"{path} has been busy for {_BUSY} s")
+    if "unable to open" in text:
+        return failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{path} cannot be opened: {text}")
+    return failed(CMQC.MQRC_RESOURCE_PROBLEM, f"{path}: {text}")
