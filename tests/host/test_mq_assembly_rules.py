@@ -244,7 +244,7 @@ _TEXT = random.Random(5).randbytes(40)
 _SPOILED = bytes([*_TEXT[:20], _TEXT[20] ^ 1, *_TEXT[21:]])
 
 
-@settings(max_examples=300, derandomize=True, deadline=None, database=None)
+@settings(max_examples=200, derandomize=True, deadline=None, database=None)
 @given(
     st.lists(
         st.tuples(
