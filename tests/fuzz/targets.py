@@ -11,10 +11,12 @@ from pathlib import Path
 import vectors
 
 from tests.fuzz import (
+    target_assembly,
     target_buffers,
     target_fmq,
     target_fmq_session,
     target_hub,
+    target_ibmmq,
     target_journal,
     target_link,
     target_packets,
@@ -110,6 +112,18 @@ TARGETS = {
             rows=("frames", "malformed_frames"),
             front=b"\x00\x04",
         ),
+        Target(
+            "mq-headers",
+            target_ibmmq.header,
+            longest=440,
+            vectors=("mqmde",),
+            rows=("vectors", "chains"),
+            front=b"\0",
+        ),
+        Target(
+            "mq-chains", target_ibmmq.chain, longest=1000, vectors=("mqmde",), rows=("chains",), front=b"\0"
+        ),
         Target("hub-conditions", target_hub.condition, longest=200),
+        Target("assembly", target_assembly.assembly),
     )
 }
