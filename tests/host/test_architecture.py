@@ -209,6 +209,13 @@ def test_frames_of_fmq_cost_no_more_than_they_need() -> None:
     assert not reached & {"headwater.fmq.numbers", "headwater.fmq.murmur3", *NAMES}
 
 
+def test_headers_of_ibm_mq_cost_no_more_than_they_need() -> None:
+    """Who writes MQMDEs has no other table, and only who reads texts has those of EBCDIC."""
+    reached = reached_from("headwater.ibmmq.header", "headwater.ibmmq.mde")
+    assert not reached & {"headwater.ibmmq.layouts", "headwater.ibmmq.chain", "headwater.ibmmq.spec"}
+    assert "headwater.ibmmq.text" not in reached_from("headwater.ibmmq.chain")
+
+
 def test_the_core_needs_nothing_a_board_lacks() -> None:
     for path in (ROOT / "sdk/headwater").rglob("*.py"):
         if path.name != "types.py":
