@@ -297,6 +297,9 @@ class Holding:
 
     def end(self, group: Group) -> None:
         """All of a group was handed out. It is not known any more."""
+        if group.stored:
+            # Then it is read from there, and nothing of it moves any more.
+            self.save(group)
         del self.groups[group.topic, group.group_id]
         self.count -= 1
         memory = group.memory + sum(one.memory for one in group.messages.values())
