@@ -285,6 +285,12 @@ def test_the_rules_against_bytes_in_a_dictionary(cuts: list[tuple[int, int, byte
     assert found.complete == (not missing)
 
 
+def test_a_group_is_as_incomplete_when_nothing_that_is_missing_is_named() -> None:
+    found = verdict((2, 0, b"b", LG), limit=0)
+    assert (found.reason, found.missing.messages, found.missing.more) == (MQRC_INCOMPLETE_GROUP, (), 1)
+    assert not found.messages[2].missing
+
+
 @pytest.mark.parametrize("order", ["forwards", "backwards", "shuffled"])
 def test_what_it_costs_grows_no_faster_than_sorting(order: str) -> None:
     def took(n: int) -> float:

@@ -481,6 +481,8 @@ def judge(segments: Sequence[Segment], content: Content, limit: int | None = Non
     missing = Named(limit)
     if group.grouped and fault is None:
         missing.messages(group.missing(ordered))
+    # Whatever of it is named.
+    lacks_messages = bool(missing.result())
     verdicts: dict[int, Verdict] = {}
     reason = MQRC_NONE
     for seq in ordered:
@@ -493,7 +495,7 @@ def judge(segments: Sequence[Segment], content: Content, limit: int | None = Non
     named = missing.result()
     if fault is not None:
         reason = fault.reason
-    elif named.messages:
+    elif lacks_messages:
         reason = MQRC_INCOMPLETE_GROUP
     return Verdict(
         reason,
