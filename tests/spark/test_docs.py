@@ -5,13 +5,24 @@ from pathlib import Path
 import pytest
 
 from headwater_spark.options import OPTIONS
-from headwater_spark.tables import BADBLOCKS, DECODED, FRAMES, MESSAGES, QUARANTINE, TELEMETRY, Table
+from headwater_spark.tables import (
+    BADBLOCKS,
+    DECODED,
+    FRAMES,
+    LOGICAL_MESSAGES,
+    MESSAGES,
+    QUARANTINE,
+    TELEMETRY,
+    Table,
+)
 
 TEXT = (Path(__file__).parents[2] / "docs/spark.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    "table", [FRAMES, DECODED, BADBLOCKS, MESSAGES, TELEMETRY, QUARANTINE], ids=lambda table: str(table.name)
+    "table",
+    [FRAMES, DECODED, BADBLOCKS, MESSAGES, LOGICAL_MESSAGES, TELEMETRY, QUARANTINE],
+    ids=lambda table: str(table.name),
 )
 def test_columns(table: Table) -> None:
     types = {column.name: column.type.replace("<", r"\<") for column in table.columns}

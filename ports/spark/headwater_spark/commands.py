@@ -15,9 +15,11 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from headwater.mqtt.topics import check_filter
 from headwater_host.commands.options import directory, whole
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_spark import pipeline, report
+from headwater_spark.assembly import MAX_MESSAGE
 from headwater_spark.options import MAX_BATCH_ROWS, MAX_PARTITION_BYTES, parse_size
 from headwater_spark.publish import BusyError
 from headwater_spark.session import local_session
@@ -30,8 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run",
         help="read a capture log, write tables and a report",
         description=(
-            "Read a capture log; write the Parquet tables frames, messages, telemetry and quarantine, report.json, "
-            "report.html and chart.png. They appear in DIR all at once, in the place of those of the last run."
+            "Read a capture log; write the Parquet tables frames, messages, logical_messages, telemetry and "
+            "quarantine, report.json, report.html and chart.png. They appear in DIR all at once, in the place of "
+            "those of the last run."
         ),
     )
     run_.add_argument("--capture", metavar="DIR", type=directory, required=True, help="the capture log")
@@ -62,6 +65,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a board's own record of what it sent, to compare with; may be given again",
     )
     run_.add_argument(
+        "--logical-topic",
+        metavar="FILTER",
+        type=_filter,
+        action="append",
+        default=[],
+        help="put together IBM MQ's segments and groups of these topics only; may be given again (default: all)",
+    )
+    run_.add_argument(
+        "--max-message",
+        metavar="SIZE",
+        type=_size,
+        default=MAX_MESSAGE,
+        help="bytes of a payload in logical_messages at most (default: 100m); larger ones say so",
+    )
+    run_.add_argument(
         "--conf", metavar="KEY=VALUE", type=_setting, action="append", default=[], help="a setting of Spark's"
     )
 
@@ -74,6 +92,13 @@ def _size(text: str) -> int:
     if not 1 <= value <= MAX_PARTITION_BYTES:
         raise argparse.ArgumentTypeError(f"{text}: not between 1 and 1g")
     return value
+
+
+def _filter(text: str) -> str:
+    pattern = text.encode()
+    if check_filter(pattern, 0, len(pattern)):
+        raise argparse.ArgumentTypeError(f"{text}: not a topic filter")
+    return text
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -116,6 +141,8 @@ def run(args: argparse.Namespace) -> int:
             args.out,
             partition_bytes=args.partition_bytes,
             batch_rows=args.batch_rows,
+            logical_topics=args.logical_topic,
+            max_message=args.max_message,
             report=write,
             say=say,
         )

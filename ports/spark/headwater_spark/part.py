@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from headwater_host.capture.format import RECEIVED
 from headwater_host.capture.problem import Problem
+from headwater_spark import mqmde, segments
 from headwater_spark.arrow import Rows, numbers, one, take, valid
 from headwater_spark.messages import Key, Settled
 from headwater_spark.payload import Metric
@@ -33,6 +34,7 @@ Texts = Mapping[int, tuple[str, str]]
 BAD_BLOCK = "bad_block"
 BAD_IDENTITY = "bad_identity"
 IDENTITY_CONFLICT = "identity_conflict"
+BAD_MQMDE = "bad_mqmde"
 _DETAILS = {
     BAD_IDENTITY: "board must be a string, boot and seq integers from 0",
     IDENTITY_CONFLICT: "another payload than the message with the same identity",
@@ -53,6 +55,7 @@ class Job:
     partitions: list[list[Range]]
     batch_rows: int
     slots: Slots
+    logical: segments.Options = field(default_factory=segments.Options)
 
 
 @dataclass
@@ -65,6 +68,9 @@ class Part:
     #: Frames, and messages that stay, by protocol.
     frames: Counter[int] = field(default_factory=Counter)
     messages: Counter[int] = field(default_factory=Counter)
+    #: Messages with an MQMDE that are to be put together; logical messages, by what they are.
+    segments: int = 0
+    logical: Counter[str] = field(default_factory=Counter)
     #: Frames that are not decoded, by (protocol, version).
     undecoded: Counter[tuple[int, int]] = field(default_factory=Counter)
     quarantined: Counter[str] = field(default_factory=Counter)
@@ -82,7 +88,8 @@ class Output:
 
     def __init__(self, job: Job, part: Part, label: str, tables: Iterable[Table]):
         self.part = part
-        self._slots = job.slots
+        self._job = job
+        self._label = label
         self._files = ExitStack()
         self._writers = {table.name: Writer(table, job.out, label) for table in tables}
 
@@ -102,7 +109,7 @@ class Output:
 
     def settled(self, table: Any, metrics: Iterable[Metric], settled: Settled) -> None:
         """Write the messages that stay and their telemetry, quarantine the conflicts, count."""
-        self.part.stats = count(table, settled, self._slots)
+        self.part.stats = count(table, settled, self._job.slots)
         self.part.messages = tally(numbers(table["protocol"])[settled.keep])
         columns = {name: one(table[name]) for name in table.schema.names}
         conflicts = np.flatnonzero(settled.conflict)
@@ -110,7 +117,26 @@ class Output:
             self.refuse_messages(IDENTITY_CONFLICT, take(columns, conflicts))
         self._telemetry(columns, metrics, settled)
         columns["copies"] = pa.array(settled.copies)
-        self.write(MESSAGES, columns if settled.keep.all() else take(columns, np.flatnonzero(settled.keep)))
+        kept = columns if settled.keep.all() else take(columns, np.flatnonzero(settled.keep))
+        self.write(MESSAGES, kept)
+        self._segments(kept)
+
+    def _segments(self, kept: dict[str, Any]) -> None:
+        """Lay aside the messages with an MQMDE; one that is refused stays a message, and says why in the quarantine."""
+        found = mqmde.decode(kept["payload"])
+        counts = self._job.logical.counts(kept["topic"])[found.rows]
+        bad = np.flatnonzero(counts & (found.reason != 0))
+        if len(bad):
+            details = [
+                mqmde.refusal(*both)
+                for both in zip(found.reason[bad].tolist(), found.error_at[bad].tolist(), strict=True)
+            ]
+            self.refuse_messages(
+                BAD_MQMDE, take(kept, found.rows[bad]), details, pa.array(found.error_at[bad])
+            )
+        good = np.flatnonzero(counts & (found.reason == 0))
+        self.part.segments = len(good)
+        segments.write(self._job.out, self._label, self._job.logical.buckets, kept, found, good)
 
     def _telemetry(self, columns: dict[str, Any], metrics: Iterable[Metric], settled: Settled) -> None:
         if TELEMETRY.name not in self._writers:
@@ -143,12 +169,17 @@ class Output:
                 _rows(source, rows) | {"metric": name, "value_double": doubles, "value_string": strings},
             )
 
-    def refuse_messages(self, reason: str, rows: dict[str, Any]) -> None:
+    def refuse_messages(
+        self, reason: str, rows: dict[str, Any], details: list[str] | None = None, error_at: Any = None
+    ) -> None:
         """Quarantine messages whose frames are well-formed; ``rows`` has columns of ``messages``."""
         n = len(rows["payload"])
-        received = pa.array(np.full(n, RECEIVED, np.int16))
-        columns = {"bytes": rows["payload"], "error_at": pa.nulls(n, pa.int32()), "direction": received}
-        self._refuse("message", [reason] * n, [_DETAILS[reason]] * n, rows | columns)
+        columns = {
+            "bytes": rows["payload"],
+            "error_at": pa.nulls(n, pa.int32()) if error_at is None else error_at,
+            "direction": pa.array(np.full(n, RECEIVED, np.int16)),
+        }
+        self._refuse("message", [reason] * n, details or [_DETAILS[reason]] * n, rows | columns)
 
     def refuse_frames(
         self, texts: Texts, codes: npt.NDArray[Any], error_at: npt.NDArray[Any], rows: dict[str, Any]

@@ -1,13 +1,15 @@
-"""From a capture log to the tables ``frames``, ``messages``, ``telemetry``, ``quarantine``, and a report.
+"""From a capture log to the tables ``frames``, ``messages``, ``logical_messages``, ``telemetry``, ``quarantine``, and a
+report.
 
 Spark cuts the log into parts and runs one task per part; a task decodes, settles and writes its part
 column-wise, and only its numbers come back (``headwater_spark.task``). Frames never cross into the JVM. If
 runs of messages overlap between parts (``headwater_spark.runs``), those parts run again, and Spark brings
-together what they set aside.
+together what they set aside. Segments and groups of IBM MQ are put together behind that (``headwater_spark.segments``).
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from headwater_host.capture.problem import Problem
-from headwater_spark import runs
+from headwater_spark import runs, segments
+from headwater_spark.assembly import MAX_MESSAGE
 from headwater_spark.candidates import CANDIDATES, Aside, settle_candidates
 from headwater_spark.engine import Engine, SparkEngine
 from headwater_spark.part import Job, Part
@@ -27,7 +30,7 @@ from headwater_spark.plan import Plan, plan
 from headwater_spark.publish import new_run
 from headwater_spark.stats import Slots, Stats, add
 from headwater_spark.tables import FRAMES, TABLES, Table
-from headwater_spark.task import find_names
+from headwater_spark.task import find_names, put_together
 from headwater_spark.task import run as run_part
 
 if TYPE_CHECKING:
@@ -56,6 +59,8 @@ class Result:
     #: Frames and messages, by protocol.
     frames: Counter[int] = field(default_factory=Counter)
     messages: Counter[int] = field(default_factory=Counter)
+    #: Logical messages of IBM MQ, by what they are: ``segments.KINDS``.
+    logical: Counter[str] = field(default_factory=Counter)
     undecoded: Counter[tuple[int, int]] = field(default_factory=Counter)
     quarantined: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
@@ -89,10 +94,15 @@ def run_on(
     *,
     partition_bytes: int = PARTITION_BYTES,
     batch_rows: int = BATCH_ROWS,
+    logical_topics: Sequence[str] = (),
+    max_message: int = MAX_MESSAGE,
     report: Callable[[Result, Path], None] | None = None,
     say: Say = lambda text: None,
 ) -> Result:
     """Run the pipeline: when it returns, the tables stand in ``out``, and what ``report`` writes.
+
+    ``logical_topics``: filters, as MQTT has them, of the topics whose messages go into ``logical_messages`` if they
+    have an MQMDE; without any, all. ``max_message``: bytes of a payload there at most.
 
     Running it again over the same log gives the same tables. Raises FileNotFoundError or NotADirectoryError
     without a log, ``publish.BusyError`` when another run writes to ``out``, FileExistsError when something
@@ -107,14 +117,22 @@ def run_on(
     with new_run(out, [table.name for table in TABLES] + list(REPORT_FILES)) as folder:
         for table in TABLES:
             (folder / table.name).mkdir()
-        job = Job(folder.absolute(), log.partitions, batch_rows, result.slots)
+        logical = segments.Options(
+            tuple(logical_topics), max_message, segments.buckets(log.bytes, engine.slots)
+        )
+        job = Job(folder.absolute(), log.partitions, batch_rows, result.slots, logical)
         parts = {part.number: part for part in engine.run(range(len(log.partitions)), partial(run_part, job))}
         settled: list[Part] = []
         aside, again = _aside(parts.values(), _topics(engine, job, parts.values()))
         if aside:
             say(f"{len(again)} parts may share messages or topics: once more for them")
             settled = _run_again(engine, job, parts, aside, again)
-        _collect(result, [*parts.values(), *settled])
+        together: list[Part] = []
+        count = sum(part.segments for part in (*parts.values(), *settled))
+        if count:
+            say(f"{count} messages have an MQMDE: putting them together")
+            together = engine.run(range(logical.buckets), partial(put_together, job))
+        _collect(result, [*parts.values(), *settled, *together])
         result.again = len(again)
         _complete(folder)
         result.seconds = time.monotonic() - began
@@ -165,6 +183,7 @@ def _collect(result: Result, parts: Sequence[Part]) -> None:
         result.rows.update(part.rows)
         result.frames.update(part.frames)
         result.messages.update(part.messages)
+        result.logical.update(part.logical)
         result.undecoded.update(part.undecoded)
         result.quarantined.update(part.quarantined)
         result.problems += part.problems
@@ -177,11 +196,8 @@ def _complete(folder: Path) -> None:
     for table in TABLES:
         if not any((folder / table.name).glob("part-*.parquet")):
             _empty(folder / table.name, table)
-    waiting = folder / CANDIDATES.name
-    if waiting.exists():
-        for path in waiting.iterdir():
-            path.unlink()
-        waiting.rmdir()
+    for name in (CANDIDATES.name, segments.FOLDER):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _empty(folder: Path, table: Table) -> None:

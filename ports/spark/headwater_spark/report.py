@@ -21,6 +21,7 @@ import pyarrow.dataset as ds
 
 from headwater_host.capture.format import PROTOCOLS
 from headwater_spark import arrow, chart
+from headwater_spark.segments import KINDS
 from headwater_spark.stats import Stat, Stats, percentile
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def summary(result: Result) -> dict[str, Any]:
             }
             for protocol, frames in sorted(result.frames.items())
         ],
+        "logical_messages": {kind: result.logical[kind] for kind in KINDS if result.logical[kind]},
         "duplicates_removed": result.duplicates,
         "quarantined": dict(result.quarantined),
         "undecoded": [
@@ -236,6 +238,9 @@ def render(
     ]
     if numbers["protocols"]:
         parts += ["<h2>Protocols</h2>", _html_table(numbers["protocols"])]
+    if numbers["logical_messages"]:
+        logical = [{"logical messages": kind, "rows": n} for kind, n in numbers["logical_messages"].items()]
+        parts += ["<h2>Logical messages</h2>", _html_table(logical)]
     if numbers["quarantined"]:
         quarantined = [{"reason": name, "rows": n} for name, n in numbers["quarantined"].items()]
         parts += ["<h2>Quarantine</h2>", _html_table(quarantined)]
@@ -251,10 +256,14 @@ def render(
 def headline(numbers: dict[str, Any]) -> str:
     """A run in one sentence."""
     tables = numbers["tables"]
+    logical = ", ".join(
+        f"{n} {'logical messages ' if k == 0 else ''}{kind}"
+        for k, (kind, n) in enumerate(numbers["logical_messages"].items())
+    )
     return (
         f"{tables.get('frames', 0)} frames in {numbers['blocks']} blocks became {tables.get('messages', 0)} messages; "
         f"{numbers['duplicates_removed']} duplicates removed, {tables.get('quarantine', 0)} rows in quarantine, "
-        f"{tables.get('telemetry', 0)} values; {numbers['seconds']:.1f} s."
+        f"{tables.get('telemetry', 0)} values; {logical}{'; ' if logical else ''}{numbers['seconds']:.1f} s."
     )
 
 

@@ -174,6 +174,34 @@ TELEMETRY = Table(
     ),
 )
 
+LOGICAL_MESSAGES = Table(
+    "logical_messages",
+    "one row per logical message: what MQMDEs say is one, put together",
+    (
+        Column("time", "timestamp", "first receipt of any of it, µs"),
+        Column("time_ns", "long", "first receipt of any of it, ns since 1970"),
+        Column("last_ns", "long", "last receipt of any of it, ns since 1970"),
+        Column("topic", "string", "topic", repeats=True),
+        Column("group_id", "binary", "GroupId, 24 bytes"),
+        Column("seq", "int", "MsgSeqNumber: its number in the group"),
+        Column("complete", "boolean", "whether it is whole, and here"),
+        Column("payload", "binary", "payload, without MQMDEs; null unless complete"),
+        Column("length", "long", "bytes of it that have come"),
+        Column("format", "string", "Format of the payload, without blanks behind it", repeats=True),
+        Column("encoding", "int", "Encoding of the payload", repeats=True),
+        Column("ccsid", "int", "CodedCharSetId of the payload", repeats=True),
+        Column("segments", "int", "how many physical messages it came in", repeats=True),
+        Column("duplicates", "int", "physical messages beside these that brought nothing new", repeats=True),
+        Column("missing", "string", "what is missing, or contradicts itself, in words; null when complete"),
+        Column("reason", "int", "IBM's reason code; null when complete", repeats=True),
+        Column("last_in_group", "boolean", "whether it is its group's last; null without a group"),
+        Column("group_complete", "boolean", "whether its group is whole; null without a group"),
+        Column(
+            "group_missing", "string", "what is missing of its group, or contradicts itself; null when whole"
+        ),
+    ),
+)
+
 QUARANTINE = Table(
     "quarantine",
     "what could not be taken, with its bytes",
@@ -181,7 +209,7 @@ QUARANTINE = Table(
         Column("kind", "string", "frame, message or block", repeats=True),
         Column("reason", "string", "what is wrong", repeats=True),
         Column("detail", "string", "more about it, in words"),
-        Column("error_at", "int", "frame: offset in it of what is malformed"),
+        Column("error_at", "int", "offset of what is malformed: in the frame, or of an MQMDE in the payload"),
         Column("file", "string", "segment file", repeats=True),
         Column("offset", "long", "offset of the block in the file"),
         Column("record", "int", "number of the record in its block; null for a block"),
@@ -195,7 +223,7 @@ QUARANTINE = Table(
 )
 
 #: What the pipeline writes.
-TABLES = (FRAMES, MESSAGES, TELEMETRY, QUARANTINE)
+TABLES = (FRAMES, MESSAGES, LOGICAL_MESSAGES, TELEMETRY, QUARANTINE)
 #: What the data source reads.
 VIEWS = {table.name: table for table in (FRAMES, DECODED, BADBLOCKS)}
 

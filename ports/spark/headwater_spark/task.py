@@ -19,15 +19,16 @@ from headwater.mqtt.spec import PUBACK, PUBCOMP, PUBREL
 from headwater.reasons import REASONS as MQTT_REASONS
 from headwater_host.capture.format import RECEIVED, SENT
 from headwater_host.capture.problem import GAP, Problem
-from headwater_spark import fmq, mqtt
+from headwater_spark import fmq, mqtt, segments
 from headwater_spark.arrow import Bools, Rows, strings, take
+from headwater_spark.assembly import assemble
 from headwater_spark.candidates import CANDIDATES, Aside, Candidates
 from headwater_spark.columns import Batch, read
 from headwater_spark.messages import ACKS, COLUMNS, Groups, in_order, settle
 from headwater_spark.part import BAD_IDENTITY, BLOCK_BYTES, Job, Output, Part, Texts, tally
 from headwater_spark.payload import Metric, Parser
 from headwater_spark.runs import runs_of
-from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TELEMETRY
+from headwater_spark.tables import FRAMES, LOGICAL_MESSAGES, MESSAGES, QUARANTINE, TELEMETRY, Writer
 from headwater_spark.topics import hash_text, hashes_in, names_in, with_names
 
 MQTT, FMQ = 1, 2
@@ -237,6 +238,18 @@ def find_names(job: Job, hashes: frozenset[str], number: int) -> Part:
                 fresh = named - seen
                 seen |= fresh
                 part.topics |= {text: name for name in fresh if (text := hash_text(name)) in hashes}
+    return part
+
+
+def put_together(job: Job, bucket: int) -> Part:
+    """Write the logical messages of one bucket of segments."""
+    pa.set_cpu_count(1)
+    part = Part(bucket)
+    with Writer(LOGICAL_MESSAGES, job.out, f"{bucket:06d}") as writer:
+        for columns in assemble(segments.read(job.out, bucket), max_message=job.logical.max_message):
+            part.logical += segments.kinds(columns)
+            writer.write(columns)
+    part.rows[LOGICAL_MESSAGES.name] = writer.rows
     return part
 
 

@@ -1,0 +1,299 @@
+"""Logical messages from segments, column-wise: everything there is of some GroupIds, in any order.
+
+The rules stand in ``headwater_host.ibmmq.logical``. Here the usual group is found with numpy (its segments follow one
+another without a gap up to one last, its messages count from 1 to one last, and nothing came twice) and its bytes are
+brought together by Arrow, with no Python for each message. Every other group goes through those rules, one at a time.
+
+What is in memory: about 200 bytes for each segment, 300 more in a group that goes through the rules, and the payloads
+up to a bound; beyond it they are in a file that has no name, in the folder for temporary files (``TMPDIR``). So a
+message may be larger than the memory there is; how large a row may be is an option of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater_host.ibmmq import CMQC
+from headwater_host.ibmmq.logical import IN_GROUP, SEGMENT, Segment, Verdict, judge
+from headwater_spark.arrow import Bools, Rows
+from headwater_spark.held import Hashes, Ints, Segments, collect
+from headwater_spark.tables import LOGICAL_MESSAGES
+
+#: What a row of ``logical_messages`` may have at most, unless it is said: what a queue of IBM MQ may be told to take.
+MAX_MESSAGE = 100 << 20
+#: Payloads in memory at most, per task.
+MEMORY = 256 << 20
+#: What a row says that is larger than it may be.
+TOO_LARGE = CMQC.MQRC_MSG_TOO_BIG_FOR_Q
+# Missing ranges of a message, or of a group, that are named.
+_NAMED = 100
+# A batch of rows ends at so many, or at so many bytes.
+_BATCH_ROWS = 1 << 14
+_BATCH_BYTES = 32 << 20
+
+_LAST_SEGMENT, _LAST_IN_GROUP = CMQC.MQMF_LAST_SEGMENT, CMQC.MQMF_LAST_MSG_IN_GROUP
+
+
+def assemble(
+    batches: Iterable[Any], *, max_message: int = MAX_MESSAGE, memory: int = MEMORY
+) -> Iterator[dict[str, Any]]:
+    """The rows of ``logical_messages``, in some batches: Arrow columns by name.
+
+    ``batches`` (record batches with ``topic``, ``payload``, ``time_ns`` and perhaps ``position``) must have all there
+    is of each (topic, GroupId). Payloads without an MQMDE, or with one that is refused, are passed over. What is in no
+    group and no segment is a row by itself. A message of more than ``max_message`` bytes has no payload but says so.
+    ``memory``: bytes of payloads that are held in memory.
+    """
+    found = collect(batches, memory)
+    if found is None:
+        return
+    arrival = np.lexsort((found.position, found.time_ns))
+    single = found.flags & (SEGMENT | IN_GROUP) == 0
+    alone = arrival[single[arrival]]
+    if len(alone):
+        yield from _whole(found, alone, np.arange(len(alone) + 1), max_message)
+    order, group = _in_order(found, arrival[~single[arrival]] if len(alone) else arrival)
+    if not len(order):
+        return
+    new = np.append(True, group[1:] != group[:-1])
+    starts = np.flatnonzero(new)
+    sizes = np.diff(np.append(starts, len(order)))
+    odd = np.logical_or.reduceat(_unusual(found, order, new), starts)
+    is_usual = np.repeat(~odd, sizes)
+    usual = order[is_usual]
+    if len(usual):
+        seq = found.seq[usual]
+        first = new[is_usual]
+        first[1:] |= seq[1:] != seq[:-1]
+        yield from _whole(found, usual, np.append(np.flatnonzero(first), len(usual)), max_message)
+    places = zip(starts[odd].tolist(), sizes[odd].tolist(), strict=True)
+    yield from _judged(found, (order[start : start + size] for start, size in places), max_message)
+
+
+def _in_order(found: Segments, arrival: Rows) -> tuple[Rows, Hashes]:
+    """Some rows by group, MsgSeqNumber, Offset and arrival; and numbers that are equal in rows of one group."""
+    place = found.seq[arrival] << 30 | found.offset[arrival]
+    order = arrival[np.argsort(place, kind="stable")]
+    group = found.hash[order]
+    by_group = np.argsort(group, kind="stable")
+    group = group[by_group]
+    ordered = order[by_group]
+    if (_others(found, ordered) & (group[1:] == group[:-1])).any():
+        # Two groups with one hash: number them.
+        words = (found.group_id[order, k] for k in range(3))
+        by_group = np.lexsort((*words, found.topic[order]))
+        ordered = order[by_group]
+        group = np.append(False, _others(found, ordered)).cumsum().astype(np.uint64)
+    return ordered, group
+
+
+def _others(found: Segments, rows: Rows) -> Bools:
+    """Whether each of some rows but the first has another topic or GroupId than the one before it."""
+    topic, group_id = found.topic[rows], found.group_id[rows]
+    other: Bools = topic[1:] != topic[:-1]
+    for k in range(3):
+        other |= group_id[1:, k] != group_id[:-1, k]
+    return other
+
+
+def _unusual(found: Segments, order: Rows, new_group: Bools) -> Bools:
+    """Rows, in order, that make their group one for the rules: all that a sender that loses nothing does not send."""
+    seq, offset, flags = found.seq[order], found.offset[order], found.flags[order]
+    encoding, ccsid = found.encoding[order], found.ccsid[order]
+    stop = offset + found.length[order]
+    is_segment, member = flags & SEGMENT != 0, flags & IN_GROUP != 0
+    last = flags & _LAST_IN_GROUP != 0
+    new = new_group.copy()
+    new[1:] |= seq[1:] != seq[:-1]
+    ends, ends_group = np.append(new[1:], True), np.append(new_group[1:], True)
+    odd: Bools = new & (offset != 0)
+    odd |= ends != (~is_segment | (flags & _LAST_SEGMENT != 0))
+    odd |= member & ((new_group & (seq != 1)) | (ends_group & ~last))
+    # Of one message.
+    differs = (offset[1:] != stop[:-1]) | ~is_segment[1:] | ~is_segment[:-1] | (last[1:] != last[:-1])
+    differs |= (encoding[1:] != encoding[:-1]) | (ccsid[1:] != ccsid[:-1])
+    odd[1:] |= ~new[1:] & differs
+    # Of one group.
+    follows = new[1:] & ~new_group[1:] & member[1:]
+    odd[1:] |= follows & ((seq[1:] != seq[:-1] + 1) | last[:-1])
+    odd[1:] |= ~new_group[1:] & (member[1:] != member[:-1])
+    return odd
+
+
+def _whole(found: Segments, order: Rows, bounds: Rows, max_message: int) -> Iterator[dict[str, Any]]:
+    """Rows of whole messages: the segments of message k are ``order[bounds[k] : bounds[k + 1]]``."""
+    totals = np.add.reduceat(found.length[order], bounds[:-1])
+    large = totals > max_message
+    # What has no payload takes no room.
+    room = np.cumsum(np.where(large, 0, totals))
+    begin = 0
+    while begin < len(totals):
+        taken = int(room[begin - 1]) if begin else 0
+        end = int(np.searchsorted(room, taken + _BATCH_BYTES, "right"))
+        end = min(max(end, begin + 1), begin + _BATCH_ROWS)
+        some = bounds[begin : end + 1]
+        yield _whole_rows(
+            found, order[some[0] : some[-1]], some - some[0], totals[begin:end], large[begin:end]
+        )
+        begin = end
+
+
+def _whole_rows(found: Segments, order: Rows, bounds: Rows, totals: Ints, large: Bools) -> dict[str, Any]:
+    n = len(totals)
+    starts, sizes = bounds[:-1], np.diff(bounds)
+    first = order[starts]
+    times, flags = found.time_ns[order], found.flags[first]
+    member = flags & IN_GROUP != 0
+    missing = pa.nulls(n, pa.string())
+    if large.any():
+        texts = [_too_large(size) if is_large else None for size, is_large in zip(totals, large, strict=True)]
+        missing = pa.array(texts, pa.string())
+        order = order[np.repeat(~large, sizes)]
+    return _columns(
+        found,
+        first,
+        np.minimum.reduceat(times, starts),
+        np.maximum.reduceat(times, starts),
+        complete=~large,
+        payload=_payloads(found, order, np.where(large, 0, totals), large),
+        length=totals,
+        segments=sizes.astype(np.int32),
+        duplicates=np.zeros(n, np.int32),
+        missing=missing,
+        reason=pa.array(np.full(n, TOO_LARGE, np.int32), mask=~large),
+        last_in_group=pa.array(flags & _LAST_IN_GROUP != 0, mask=~member),
+        group_complete=pa.array(member, mask=~member),
+        group_missing=pa.nulls(n, pa.string()),
+    )
+
+
+def _payloads(found: Segments, rows: Rows, sizes: Ints, missing: Bools) -> Any:
+    """The data of some segments, one behind the other, as a binary column of these sizes."""
+    edges = found.edges
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(found.data)]
+    source = pa.Array.from_buffers(pa.large_binary(), len(edges) - 1, buffers)
+    # Between those of two segments lies the MQMDE of the second.
+    data = source.take(pa.array(2 * rows)).buffers()[2]
+    ends = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=ends[1:])
+    valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
+    return pa.Array.from_buffers(
+        pa.binary(), len(sizes), [valid, pa.py_buffer(ends), data or pa.py_buffer(b"")]
+    )
+
+
+def _judged(found: Segments, groups: Iterable[Rows], max_message: int) -> Iterator[dict[str, Any]]:
+    """Rows of groups that go through the rules one at a time."""
+    lines: list[_Line] = []
+    size = 0
+    for rows in groups:
+        for line in _judge(found, np.sort(rows), max_message):
+            lines.append(line)
+            size += len(line.payload or b"")
+            if len(lines) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+                yield _lines(found, lines)
+                lines, size = [], 0
+    if lines:
+        yield _lines(found, lines)
+
+
+class _Line(NamedTuple):
+    """One row of a group that went through the rules. ``first``: the segment that says what the payload is."""
+
+    first: int
+    first_ns: int
+    last_ns: int
+    complete: bool
+    payload: bytes | None
+    length: int
+    segments: int
+    duplicates: int
+    missing: str | None
+    reason: int | None
+    last_in_group: bool | None
+    group_complete: bool | None
+    group_missing: str | None
+
+
+def _said(verdict: Verdict) -> str | None:
+    return None if verdict.complete else str(verdict.fault or verdict.missing)
+
+
+def _too_large(size: int) -> str:
+    return f"nothing, but its {size} bytes are too large for a row"
+
+
+def _judge(found: Segments, rows: Rows, max_message: int) -> Iterator[_Line]:
+    columns = (found.seq, found.offset, found.length, found.flags, found.encoding, found.ccsid)
+    segments = [Segment(*one) for one in zip(*(column[rows].tolist() for column in columns), strict=True)]
+    verdict = judge(segments, lambda i: found.content(int(rows[i])), _NAMED)
+    by_seq = rows[np.argsort(found.seq[rows], kind="stable")]
+    numbers, starts = np.unique(found.seq[by_seq], return_index=True)
+    for seq, mine in zip(numbers.tolist(), np.split(by_seq, starts[1:]), strict=True):
+        one = verdict.messages[seq]
+        payload, reason, said = None, one.reason or None, _said(one)
+        if one.complete and one.length > max_message:
+            reason, said = TOO_LARGE, _too_large(one.length)
+        elif one.complete:
+            payload = b"".join(
+                found.content(int(rows[i]))[skip : skip + size] for i, skip, size in one.pieces
+            )
+        flags = int(np.bitwise_or.reduce(found.flags[mine]))
+        member = flags & IN_GROUP != 0
+        times = found.time_ns[mine]
+        yield _Line(
+            # Where its beginning is missing, the one that is nearest to it.
+            first=int(rows[one.first]) if one.first >= 0 else int(mine[np.argmin(found.offset[mine])]),
+            first_ns=int(times.min()),
+            last_ns=int(times.max()),
+            complete=payload is not None,
+            payload=payload,
+            length=one.length,
+            segments=len(mine) - one.duplicates,
+            duplicates=one.duplicates,
+            missing=said,
+            reason=reason,
+            last_in_group=flags & _LAST_IN_GROUP != 0 if member else None,
+            group_complete=verdict.complete if member else None,
+            group_missing=_said(verdict) if member else None,
+        )
+
+
+def _lines(found: Segments, lines: list[_Line]) -> dict[str, Any]:
+    columns: dict[str, Any] = dict(zip(_Line._fields, zip(*lines, strict=True), strict=True))
+    first, first_ns, last_ns = (
+        np.array(columns.pop(name), np.int64) for name in ("first", "first_ns", "last_ns")
+    )
+    kinds = LOGICAL_MESSAGES.plain
+    arrays = {name: pa.array(values, kinds.field(name).type) for name, values in columns.items()}
+    return _columns(found, first, first_ns, last_ns, **arrays)
+
+
+def _columns(found: Segments, first: Rows, first_ns: Ints, last_ns: Ints, **columns: Any) -> dict[str, Any]:
+    """All columns of some rows, by the first segment of each."""
+    ends = np.arange(0, 24 * len(first) + 1, 24, dtype=np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(found.group_id[first])]
+    return {
+        "time": pa.array(first_ns // 1000).cast(pa.timestamp("us", tz="UTC")),
+        "time_ns": pa.array(first_ns),
+        "last_ns": pa.array(last_ns),
+        "topic": _texts(found.topic[first], found.topics),
+        "group_id": pa.Array.from_buffers(pa.binary(), len(first), buffers),
+        "seq": pa.array(found.seq[first].astype(np.int32)),
+        "format": _texts(found.format[first], found.formats),
+        "encoding": pa.array(found.encoding[first]),
+        "ccsid": pa.array(found.ccsid[first]),
+        **{
+            name: pa.array(column) if isinstance(column, np.ndarray) else column
+            for name, column in columns.items()
+        },
+    }
+
+
+def _texts(codes: npt.NDArray[np.int32], texts: list[str]) -> Any:
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(texts, pa.string()))

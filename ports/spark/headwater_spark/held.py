@@ -1,0 +1,144 @@
+"""The segments that a task holds, column-wise: what their MQMDEs say, and where their payloads are."""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater_host.ibmmq.logical import SEGMENT
+from headwater_spark import mqmde
+from headwater_spark.arrow import numbers
+
+Ints = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
+
+# Odd numbers without a pattern, to mix a GroupId's three words.
+_MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
+
+
+def hashes(topics: Any, group_id: Hashes) -> Hashes:
+    """A number for each (topic, GroupId), the same everywhere; ``topics`` is a dictionary column without nulls."""
+    digests = [blake2b(text.encode(), digest_size=8).digest() for text in topics.dictionary.to_pylist()]
+    mixed: Hashes = np.frombuffer(b"".join(digests), np.uint64)[topics.indices.to_numpy()]
+    for k in range(3):
+        mixed = (mixed ^ group_id[:, k]) * _MIX[k]
+        mixed ^= mixed >> np.uint64(29)
+    mixed ^= mixed >> np.uint64(32)
+    return mixed
+
+
+class _Spool:
+    """Bytes that are added, and then read: in memory up to a bound, then in a file."""
+
+    def __init__(self, memory: int):
+        self._memory = memory
+        self._pieces: list[npt.NDArray[np.uint8]] = []
+        self._file: IO[bytes] | None = None
+        self.size = 0
+
+    def add(self, data: npt.NDArray[np.uint8]) -> None:
+        self.size += len(data)
+        self._pieces.append(data)
+        if self._file is None and self.size > self._memory:
+            self._file = tempfile.TemporaryFile(prefix="headwater-")  # noqa: SIM115 (until it is read)
+        if self._file is not None:
+            for piece in self._pieces:
+                self._file.write(piece.data)
+            self._pieces.clear()
+
+    def read(self) -> npt.NDArray[np.uint8]:
+        if self._file is None:
+            return np.concatenate(self._pieces)
+        self._file.flush()
+        with self._file as file:
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), np.uint8)
+
+
+class Segments(NamedTuple):
+    """Segments in the order in which they were given, column-wise.
+
+    ``topic`` and ``format`` are indexes into ``topics`` and ``formats``; ``hash`` is that of (topic, GroupId);
+    ``offset`` is 0 in what is no segment. The data of segment i are ``data[edges[2 * i] : edges[2 * i + 1]]``.
+    """
+
+    topic: npt.NDArray[np.int32]
+    group_id: Hashes
+    hash: Hashes
+    seq: Ints
+    offset: Ints
+    length: Ints
+    flags: Ints
+    encoding: npt.NDArray[np.int32]
+    ccsid: npt.NDArray[np.int32]
+    format: npt.NDArray[np.int32]
+    time_ns: Ints
+    position: Ints
+    edges: Ints
+    topics: list[str]
+    formats: list[str]
+    data: npt.NDArray[np.uint8]
+
+    def content(self, i: int) -> memoryview:
+        """The data of a segment."""
+        return self.data[self.edges[2 * i] : self.edges[2 * i + 1]].data
+
+
+def _codes(column: Any, numbers_: dict[str, int]) -> npt.NDArray[np.int32]:
+    """A dictionary column as indexes into ``numbers_``, which grows."""
+    own = [numbers_.setdefault(text, len(numbers_)) for text in column.dictionary.to_pylist()]
+    result: npt.NDArray[np.int32] = np.array(own, np.int32)[column.indices.to_numpy()]
+    return result
+
+
+def collect(batches: Iterable[Any], memory: int) -> Segments | None:
+    """The segments in some record batches: ``topic``, ``payload``, ``time_ns`` and, if there is one, ``position``.
+
+    None when there are none. Beyond ``memory`` bytes the payloads are in a file.
+    """
+    spool = _Spool(memory)
+    topics: dict[str, int] = {}
+    formats: dict[str, int] = {}
+    columns: list[tuple[Any, ...]] = []
+    for batch in batches:
+        found = mqmde.decode(batch["payload"])
+        good = np.flatnonzero(found.reason == 0)
+        if not len(good):
+            continue
+        rows = found.rows[good]
+        topic = batch["topic"].take(pa.array(rows)).cast(pa.string()).fill_null("").dictionary_encode()
+        group_id, flags, at = found.group_id[good], found.flags[good], found.at[good]
+        begin, end = int(at[0]), int(at[-1] + mqmde.SIZE + found.length[good[-1]])
+        edges = np.empty((len(rows), 2), np.int64)
+        edges[:, 0] = at + mqmde.SIZE - begin + spool.size
+        edges[:, 1] = edges[:, 0] + found.length[good]
+        spool.add(found.data[begin:end])
+        columns.append(
+            (
+                _codes(topic, topics),
+                group_id,
+                hashes(topic, group_id),
+                found.seq[good],
+                np.where(flags & SEGMENT, found.offset[good], 0),
+                found.length[good],
+                flags,
+                found.encoding[good],
+                found.ccsid[good],
+                _codes(found.format.take(pa.array(good)), formats),
+                numbers(batch["time_ns"])[rows],
+                numbers(batch["position"])[rows]
+                if "position" in batch.schema.names
+                else np.zeros(len(rows), np.int64),
+                edges.ravel(),
+            )
+        )
+    if not columns:
+        return None
+    joined: list[Any] = [np.concatenate(column) for column in zip(*columns, strict=True)]
+    return Segments._make([*joined, list(topics), list(formats), spool.read()])

@@ -1,0 +1,517 @@
+"""Logical messages: column-wise as by the plain rules, from any DataFrame, and as a table of the pipeline."""
+
+import json
+import random
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwater_host.cli import main
+from headwater_host.ibmmq.logical import judge
+from headwater_spark import assembly, held, pipeline, report
+from headwater_spark.assembly import assemble
+from headwater_spark.logical import logical_messages
+from headwater_spark.pipeline import Result, run_on
+from headwater_spark.tables import LOGICAL_MESSAGES, MESSAGES, QUARANTINE
+from tests.spark.fmq_bytes import fmq_publish, message_id
+from tests.spark.logs import BEGIN_NS, SENT, InProcess, Rec, publish, rows, write_log
+from tests.spark.mq_bytes import GROUP, LG, LS, Come, G, S, batches, in_order, mqmde, plain, segmented
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MANY = 1 << 20
+
+
+def together(come: list[Come], size: int = 5, **options: Any) -> list[dict[str, Any]]:
+    """The rows of ``logical_messages``, column-wise."""
+    found = []
+    for columns in assemble(batches(come, size), **options):
+        assert sorted(columns) == sorted(LOGICAL_MESSAGES.names)
+        batch = pa.record_batch(
+            [columns[f.name].cast(f.type) for f in LOGICAL_MESSAGES.plain], schema=LOGICAL_MESSAGES.plain
+        )
+        batch.validate(full=True)
+        assert batch["time"].cast(pa.int64()).to_pylist() == [
+            ns // 1000 for ns in batch["time_ns"].to_pylist()
+        ]
+        found += batch.to_pylist()
+    return in_order(found)
+
+
+def check(come: list[Come], **options: Any) -> list[dict[str, Any]]:
+    found = together(come, **options)
+    assert found == plain(come, options.get("max_message", assembly.MAX_MESSAGE))
+    return found
+
+
+def at(payloads: list[bytes], topic: str = "t") -> list[Come]:
+    """Payloads that come one after the other."""
+    return [Come(topic, payload, 1000 * k) for k, payload in enumerate(payloads)]
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many segments the groups have that go through the rules one at a time."""
+    sizes: list[int] = []
+
+    def noted(segments: Any, *others: Any) -> Any:
+        sizes.append(len(segments))
+        return judge(segments, *others)
+
+    monkeypatch.setattr(assembly, "judge", noted)
+    return sizes
+
+
+def test_a_message_in_any_order(judged: list[int]) -> None:
+    pieces = segmented(b"0123456789", 3, Format="MQHRF2", Encoding=273)
+    (row,) = check(at([pieces[2], pieces[0], pieces[3], pieces[1]]))
+    assert row == {
+        "time_ns": 0,
+        "last_ns": 3000,
+        "topic": "t",
+        "group_id": GROUP,
+        "seq": 1,
+        "complete": True,
+        "payload": b"0123456789",
+        "length": 10,
+        "format": "MQHRF2",
+        "encoding": 273,
+        "ccsid": 1208,
+        "segments": 4,
+        "duplicates": 0,
+        "missing": None,
+        "reason": None,
+        "last_in_group": None,
+        "group_complete": None,
+        "group_missing": None,
+    }
+    assert judged == []
+
+
+def test_a_group_in_any_order(judged: list[int]) -> None:
+    pieces = [
+        *segmented(b"abcdef", 4, G, seq=1),
+        mqmde(b"alone", G, seq=2),
+        *segmented(b"last", 2, LG, seq=3),
+    ]
+    found = check(at(pieces[::-1]))
+    assert [
+        (row["payload"], row["last_in_group"], row["group_complete"])
+        for row in sorted(found, key=lambda row: row["seq"])
+    ] == [
+        (b"abcdef", False, True),
+        (b"alone", False, True),
+        (b"last", True, True),
+    ]
+    assert judged == []
+
+
+def test_messages_of_no_group_are_rows_by_themselves(judged: list[int]) -> None:
+    found = check(at([mqmde(b"a", group=bytes(24)), mqmde(b"a", group=bytes(24)), mqmde(b"", 1, offset=7)]))
+    assert [row["payload"] for row in found] == [b"a", b"a", b""]
+    assert judged == []
+
+
+PIECES = segmented(b"abcdefgh", 3)
+UNUSUAL = {
+    "the last is missing": (PIECES[:2], "of message 1 bytes 6 to its end, which is not known", 2242),
+    "the first is missing": (PIECES[1:], "of message 1 bytes 0 to 2", 2242),
+    "one is missing": ([PIECES[0], PIECES[2]], "of message 1 bytes 3 to 5", 2242),
+    "one comes twice": ([*PIECES, PIECES[1]], None, None),
+    "the last comes twice": ([*PIECES, PIECES[2]], None, None),
+    "an overlap that agrees": ([*PIECES, mqmde(b"bcd", S, offset=1)], None, None),
+    "an overlap that differs": (
+        [*PIECES, mqmde(b"bXd", S, offset=1)],
+        "segments that differ from byte 2 on",
+        2251,
+    ),
+    "two ends": ([*PIECES, mqmde(b"fghi", LS, offset=5)], "two last segments; one ends at byte 8", 2249),
+    "behind the end": ([*PIECES, mqmde(b"i", S, offset=8)], "a segment behind its last, at 8", 2251),
+    "a segment and none": (
+        [mqmde(b"abc", S | G), mqmde(b"abc", LG)],
+        "is a segment and a whole message, at 0",
+        2249,
+    ),
+    "encodings": ([PIECES[0], mqmde(b"d", LS, offset=3, Encoding=273)], "different Encoding, at 3", 2244),
+    "ccsids": (
+        [PIECES[0], mqmde(b"d", LS, offset=3, CodedCharSetId=37)],
+        "different CodedCharSetId, at 3",
+        2243,
+    ),
+}
+
+
+@pytest.mark.parametrize("pieces, missing, reason", UNUSUAL.values(), ids=UNUSUAL)
+def test_what_is_unusual_goes_through_the_rules(
+    pieces: list[bytes], missing: str | None, reason: int | None, judged: list[int]
+) -> None:
+    (row,) = check(at(pieces))
+    assert (row["reason"], row["complete"]) == (reason, reason is None)
+    assert (row["missing"] is None) if missing is None else row["missing"].endswith(missing)
+    assert row["payload"] == (None if reason else b"abcdefgh")
+    assert row["duplicates"] == (len(pieces) - len({*pieces}) if reason is None else 0)
+    assert judged == [len(pieces)]
+
+
+def test_a_group_says_what_is_missing(judged: list[int]) -> None:
+    pieces = [mqmde(b"1", G), *segmented(b"abcdef", 2, G, seq=4)[:2], mqmde(b"6", LG, seq=6)]
+    found = check(at(pieces))
+    said = "messages 2 to 3, 5; of message 4 bytes 4 to its end, which is not known"
+    assert {row["group_missing"] for row in found} == {said}
+    assert [(row["seq"], row["reason"]) for row in found if row["reason"]] == [(4, 2242)]
+    assert {row["group_complete"] for row in found} == {False}
+    assert judged == [4]
+
+
+def test_one_group_does_not_spoil_another(judged: list[int]) -> None:
+    other = bytes(23) + b"\1"
+    come = at([*PIECES[:2], *segmented(b"whole", 2, group=other)])
+    assert [(row["group_id"], row["payload"]) for row in check(come)] == [(GROUP, None), (other, b"whole")]
+    assert judged == [2]
+
+
+def test_a_topic_is_part_of_the_name() -> None:
+    come = [*at(segmented(b"one", 2), "a"), *at(segmented(b"two", 2), "b")]
+    assert [row["payload"] for row in check(come)] == [b"one", b"two"]
+
+
+def test_what_is_refused_or_has_none_is_passed_over() -> None:
+    come = at(
+        [PIECES[0], b"", mqmde(b"x", LS, seq=0), PIECES[1], b'{"a": 1}' * 20, PIECES[0][:40], PIECES[2]]
+    )
+    for size in (1, 2, 7):
+        (row,) = check(come, size=size)
+        assert row["payload"] == b"abcdefgh"
+
+
+def test_a_message_that_is_too_large_says_so(judged: list[int]) -> None:
+    names = [bytes([k]) * 24 for k in range(1, 5)]
+    usual = [segmented(bytes([k]) * size, 2, group=names[k]) for k, size in enumerate((5, 6, 4))]
+    twice = segmented(b"abcdef", 2, group=names[3])
+    come = at([*usual[0], *usual[1], *usual[2], *twice, twice[0], mqmde(b"single")])
+    found = check(come, max_message=5)
+    large = [row for row in found if row["missing"]]
+    assert {row["missing"] for row in large} == {"nothing, but its 6 bytes are too large for a row"}
+    assert [(row["complete"], row["payload"], row["reason"], row["length"]) for row in large] == [
+        (False, None, 2030, 6)
+    ] * 3
+    assert len(found) == 5
+    assert judged == [4]
+
+
+def test_groups_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch, judged: list[int]) -> None:
+    monkeypatch.setattr(held, "hashes", lambda topics, group_id: 0 * group_id[:, 0])
+    names = [bytes(8 * k) + b"x" + bytes(23 - 8 * k) for k in range(3)]
+    pieces = [segmented(bytes([65 + k]) * 7, 3, group=name) for k, name in enumerate(names)]
+    mixed = [piece for some in zip(*pieces, strict=True) for piece in some]
+    found = check([*at(mixed, "a"), *at(mixed[::-1], "b")])
+    assert sorted(row["payload"] for row in found) == [b"A" * 7] * 2 + [b"B" * 7] * 2 + [b"C" * 7] * 2
+    assert judged == []
+
+
+def test_batches_of_rows_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembly, "_BATCH_ROWS", 3)
+    monkeypatch.setattr(assembly, "_BATCH_BYTES", 20)
+    come = []
+    for k in range(1, 30):
+        pieces = segmented(bytes(k), 4, group=bytes([k]) * 24)
+        come += at(pieces if k % 3 else [*pieces, pieces[0]])
+    sizes = [
+        (len(columns["seq"]), sum(map(len, columns["payload"].to_pylist())))
+        for columns in assemble(batches(come, 7))
+    ]
+    assert all(n == 1 or (n <= 3 and size <= 20 + 29) for n, size in sizes)
+    assert len(check(come)) == 29
+
+
+@st.composite
+def arrivals(draw: Any) -> list[Come]:
+    """Some groups as they are sent, with losses, duplicates, and what does not fit; in some order."""
+    sent: list[Come] = []
+    for k in range(draw(st.integers(1, 3))):
+        more = {"group": bytes([draw(st.integers(1, 2))]) * 24, "big": draw(st.booleans())}
+        topic = draw(st.sampled_from(["t", "u"]))
+        messages = draw(st.integers(1, 3))
+        for seq in range(1, messages + 1):
+            flags = draw(st.sampled_from([0, G])) if messages == 1 else LG if seq == messages else G
+            data = bytes(draw(st.integers(0, 3)) for _ in range(draw(st.integers(0, 9))))
+            pieces = segmented(
+                data, draw(st.integers(1, 5)), flags, seq=seq, ccsid=draw(st.sampled_from([819, 500])), **more
+            )
+            sent += [Come(topic, piece, draw(st.integers(0, 5))) for piece in pieces]
+        if k == 0 and draw(st.booleans()):
+            flags = draw(st.sampled_from([0, S, LS, G, LG, S | G, LS | LG]))
+            numbers = {"seq": draw(st.integers(1, 4)), "offset": draw(st.integers(0, 6))}
+            odd = mqmde(draw(st.binary(max_size=3)), flags, **numbers, **more)
+            sent.append(Come(topic, odd, 3))
+    sent += draw(st.lists(st.sampled_from(sent), max_size=2))
+    lost = draw(st.sets(st.integers(0, len(sent) - 1), max_size=2)) if draw(st.booleans()) else set()
+    kept = [one for k, one in enumerate(sent) if k not in lost]
+    return draw(st.permutations(kept)) if draw(st.booleans()) else kept
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(arrivals(), st.integers(1, 9), st.sampled_from([0, 50, MANY]), st.sampled_from([4, MANY]))
+def test_the_same_as_the_plain_rules(come: list[Come], size: int, memory: int, max_message: int) -> None:
+    check(come, size=size, memory=memory, max_message=max_message)
+
+
+def test_a_message_larger_than_memory() -> None:
+    chunk, count = bytes(range(256)) * 256, 400
+
+    def segments(group: bytes) -> Iterator[Any]:
+        for k in range(count):
+            flags = LS if k == count - 1 else S
+            payload = mqmde(chunk, flags, offset=k * len(chunk), group=group)
+            yield from batches([Come("t", payload, k)], 1)
+
+    tracemalloc.start()
+    try:
+        before = pa.total_allocated_bytes()
+        (columns,) = assemble(segments(GROUP), max_message=MANY, memory=MANY)
+        peak = tracemalloc.get_traced_memory()[1] + pa.total_allocated_bytes() - before
+    finally:
+        tracemalloc.stop()
+    assert columns["length"].to_pylist() == [count * len(chunk)]
+    assert columns["reason"].to_pylist() == [2030]
+    assert peak < 4 * MANY
+    (columns,) = assemble(segments(GROUP), memory=MANY)
+    assert columns["payload"][0].as_py() == chunk * count
+
+
+# -- Spark ---------------------------------------------------------------------------------------------------------
+
+
+def some_groups() -> list[Come]:
+    """Two hundred groups, some of them not whole, as if a thousand boards had sent at a time."""
+    chance = random.Random(5)
+    come = []
+    for k in range(200):
+        more = {"group": chance.randbytes(24), "big": bool(k % 2)}
+        pieces = [
+            piece
+            for seq in (1, 2)
+            for piece in segmented(
+                chance.randbytes(chance.randrange(60)), 7, LG if seq == 2 else G, seq=seq, **more
+            )
+        ]
+        if k % 10 == 3:
+            pieces.pop(chance.randrange(len(pieces)))
+        if k % 10 == 4:
+            pieces.append(chance.choice(pieces))
+        come += [Come(f"t/{k % 3}", piece, chance.randrange(1 << 40)) for piece in pieces]
+    come += [Come("t/none", mqmde(b"%d" % k, group=bytes(24)), k) for k in range(20)]
+    come += [Come("t/none", b"no MQMDE", 1), Come("t/none", mqmde(b"x", seq=0), 1)]
+    chance.shuffle(come)
+    return come
+
+
+@pytest.mark.needs_java
+@pytest.mark.parametrize("partitions, batch", [(None, 10_000), (3, 7)])
+def test_any_frame(partitions: int | None, batch: int, spark: "SparkSession") -> None:
+    come = some_groups()
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", batch)
+    try:
+        frame = spark.createDataFrame(
+            [(one.payload, one.topic, one.time_ns, "more") for one in come],
+            "payload binary, topic string, time_ns long, other string",
+        ).repartition(4)
+        found = logical_messages(frame, partitions=partitions)
+        assert (
+            found.schema.simpleString()
+            == f"struct<{LOGICAL_MESSAGES.ddl.replace(' ', ':').replace(',:', ',').replace('long', 'bigint')}>"
+        )
+        wanted = plain(come, assembly.MAX_MESSAGE)
+        got = [row.asDict() for row in found.collect()]
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    for row in got:
+        row["group_id"] = bytes(row["group_id"])
+        row["payload"] = None if row["payload"] is None else bytes(row["payload"])
+    assert in_order(got) == wanted
+    assert len(wanted) > 410
+
+
+@pytest.mark.needs_java
+def test_a_frame_that_lacks_a_column(spark: "SparkSession") -> None:
+    frame = spark.createDataFrame([], "payload string, topic string, time_ns long")
+    with pytest.raises(ValueError, match="column 'payload' must be binary, not string"):
+        logical_messages(frame)
+    with pytest.raises(ValueError, match="column 'time_ns' must be bigint, not missing"):
+        logical_messages(frame.selectExpr("binary(payload) payload", "topic"))
+    with pytest.raises(ValueError, match="below 2 GiB"):
+        logical_messages(frame.selectExpr("binary(payload) payload", "topic", "time_ns"), max_message=1 << 31)
+
+
+# -- the pipeline --------------------------------------------------------------------------------------------------
+
+
+def records() -> list[Rec]:
+    """The same over MQTT and FMQ, with a segment that is sent again and one that is refused."""
+    found = []
+    for k, one in enumerate(sorted(some_groups())):
+        if k % 2:
+            found.append(Rec(publish(one.topic, one.payload), at=k))
+        else:
+            found.append(
+                Rec(
+                    fmq_publish(one.topic, one.payload, message_id(BEGIN_NS + k)), at=k, protocol=2, version=0
+                )
+            )
+    again = publish("again", mqmde(b"again", LS), qos=1)
+    found += [Rec(again, at=1), Rec(publish("again", mqmde(b"again", LS), qos=1, dup=True), at=900)]
+    found.append(Rec(publish("t/0", mqmde(b"not received", LS)), at=2, direction=SENT))
+    return sorted(found, key=lambda rec: rec.at)
+
+
+def table(out: Path) -> list[dict[str, Any]]:
+    names = LOGICAL_MESSAGES.names
+    return in_order(dict(zip(names, row, strict=True)) for row in rows(out, LOGICAL_MESSAGES))
+
+
+def by_rules(out: Path, chosen: str = "") -> list[dict[str, Any]]:
+    """What the plain rules make of the table ``messages``."""
+    found = rows(out, MESSAGES, "topic", "payload", "time_ns", "file", "offset", "record")
+    order = sorted(found, key=lambda row: row[2:])
+    return plain([Come(*row[:3]) for row in order if row[0].startswith(chosen)], assembly.MAX_MESSAGE)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    some = records()
+    blocks = [some[k : k + 40] for k in range(0, len(some), 40)]
+    return write_log(tmp_path_factory.mktemp("logical") / "log", blocks, segment_blocks=20)
+
+
+def write_report(result: Result, folder: Path) -> None:
+    report.write(result, folder)
+
+
+@pytest.fixture(scope="module")
+def done(log: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    """A run over the log in many parts, in this process."""
+    out = tmp_path_factory.mktemp("logical") / "out"
+    return run_on(InProcess(), log, out, partition_bytes=20_000, report=write_report), out
+
+
+def test_the_pipeline_writes_the_table(done: tuple[Result, Path]) -> None:
+    result, out = done
+    assert len(result.plan.partitions) > 3
+    found = table(out)
+    assert found == by_rules(out)
+    assert len(found) == result.rows["logical_messages"] > 410
+    assert result.logical == {
+        "whole": sum(row["complete"] for row in found),
+        "incomplete": sum(row["reason"] == 2242 for row in found),
+    }
+    assert result.logical["incomplete"] >= 10
+    assert sum(row["duplicates"] for row in found) == 20
+    # A frame that was sent again is one message.
+    assert [row["duplicates"] for row in found if row["topic"] == "again"] == [0]
+    assert not (out / "current/segments").exists()
+
+
+def test_segments_are_messages_as_well_and_what_is_refused_says_why(done: tuple[Result, Path]) -> None:
+    result, out = done
+    bad = mqmde(b"x", seq=0)
+    assert rows(out, QUARANTINE, "kind", "reason", "detail", "error_at", "bytes", "direction") == [
+        ("message", "bad_mqmde", "MQMDE: MsgSeqNumber at byte 56: 2250 MQRC_MSG_SEQ_NUMBER_ERROR", 56, bad, 0)
+    ]
+    assert result.quarantined == {"bad_mqmde": 1}
+    payloads = rows(out, MESSAGES, "payload")
+    assert len(payloads) == len(records()) - 2
+    assert bad in payloads
+
+
+def test_the_report_counts_them(done: tuple[Result, Path]) -> None:
+    result, out = done
+    numbers = json.loads((out / "report.json").read_text())
+    assert numbers["logical_messages"] == dict(result.logical)
+    assert (
+        f"{result.logical['whole']} logical messages whole, {result.logical['incomplete']} incomplete"
+        in report.headline(numbers)
+    )
+    assert "<h2>Logical messages</h2>" in (out / "report.html").read_text()
+
+
+def test_again_gives_the_same_files(log: Path, tmp_path: Path) -> None:
+    files = []
+    for _ in range(2):
+        run_on(InProcess(), log, tmp_path / "out", partition_bytes=20_000)
+        folder = tmp_path / "out/logical_messages"
+        files.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert files[0] == files[1]
+    assert files[0]
+
+
+@pytest.mark.parametrize("partition_bytes", [1, 1 << 30])
+def test_parts_make_no_difference(
+    partition_bytes: int, log: Path, done: tuple[Result, Path], tmp_path: Path
+) -> None:
+    engine = InProcess()
+    engine.slots = 3
+    run_on(engine, log, tmp_path / "out", partition_bytes=partition_bytes)
+    assert table(tmp_path / "out") == table(done[1])
+
+
+def test_topics_that_count_and_rows_that_may_be_large(log: Path, tmp_path: Path) -> None:
+    result = run_on(InProcess(), log, tmp_path / "out", logical_topics=["t/1", "again/#"], max_message=30)
+    found = table(tmp_path / "out")
+    assert {row["topic"] for row in found} == {"t/1", "again"}
+    large = [row for row in found if row["reason"] == 2030]
+    assert {row["length"] > 30 for row in large} == {True}
+    assert max(row["length"] for row in found if row["complete"]) == 30
+    assert result.logical["too large"] == len(large) > 5
+    # Nobody looks at what does not count.
+    assert not result.quarantined
+
+
+def test_parts_that_run_again_lay_theirs_aside_again(tmp_path: Path) -> None:
+    """A repetition in another part, and one that has nothing else."""
+    pieces = segmented(b"0123456789", 3)
+    frames = [publish("t", piece, qos=1, packet_id=k + 1) for k, piece in enumerate(pieces)]
+    again = [publish("t", piece, qos=1, packet_id=k + 1, dup=True) for k, piece in enumerate(pieces)]
+    records = [Rec(frame, at=k) for k, frame in enumerate([*frames, *again])]
+    log = write_log(tmp_path / "log", [[rec] for rec in records])
+    result = run_on(InProcess(), log, tmp_path / "out", partition_bytes=1)
+    assert result.again > 1
+    (row,) = table(tmp_path / "out")
+    assert (row["payload"], row["segments"], row["duplicates"]) == (b"0123456789", 4, 0)
+
+
+@pytest.mark.needs_java
+def test_spark_writes_the_same_table(
+    spark: "SparkSession", log: Path, done: tuple[Result, Path], tmp_path: Path
+) -> None:
+    result = pipeline.run(spark, log, tmp_path / "out", partition_bytes=20_000)
+    assert table(tmp_path / "out") == table(done[1])
+    assert result.logical == done[0].logical
+    frame = spark.read.parquet(str(tmp_path / "out/logical_messages"))
+    assert frame.where("complete").count() == result.logical["whole"]
+    assert len(list((tmp_path / "out/logical_messages").iterdir())) == 2
+    # The table messages is a frame like any other.
+    again = logical_messages(spark.read.parquet(str(tmp_path / "out/messages")))
+    assert again.where("complete").count() == result.logical["whole"]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--logical-topic", "a/#/b"], "a/#/b: not a topic filter"),
+        (["--max-message", "2g"], "2g: not between 1 and 1g"),
+    ],
+)
+def test_wrong_options(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["pipeline", "run", "--capture", str(tmp_path), "--out", str(tmp_path / "out"), *options])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
