@@ -75,7 +75,8 @@ def test_a_message_comes_whole(db: sqlite3.Connection, kind: int, memory: int) -
     assembler = Assembler(db, memory=memory)
     how: dict[str, Any] = {"big": bool(kind & BIG), "ccsid": 500 if kind & EBCDIC else 819, "Format": "MQSTR"}
     parts = cut(ID, 7, TEXT, 100, **how)
-    one = whole(add(assembler, *parts[1:], parts[0]))
+    one = whole(add(assembler, *parts[1:], parts[4], parts[0]))
+    assert (assembler.counts.segments, assembler.counts.duplicates) == (10, 1)
     assert (one.topic, one.group_id, one.seq, one.length) == ("t", ID, 7, 1000)
     assert (one.format, one.encoding, one.ccsid) == ("MQSTR   ", 273, 1208)
     assert one.read() == TEXT
@@ -526,6 +527,11 @@ _PART = st.tuples(
 )
 
 
+def spoiled_in(text: bytes) -> bool:
+    """Whether it is the text, but for the bytes that came as NULs."""
+    return all(byte in (0, at) for at, byte in enumerate(text))
+
+
 @settings(max_examples=120, derandomize=True, deadline=None, database=None)
 @given(st.lists(_PART, min_size=1, max_size=9), st.booleans(), st.sampled_from((1, 1 << 20)))
 def test_the_assembler_and_judge_say_the_same(
@@ -548,13 +554,14 @@ def test_the_assembler_and_judge_say_the_same(
     assembler = Assembler(db, memory=memory, timeout=1.0, groups=True)
     found: list[Any] = []
     for one, data in zip(segments, contents, strict=True):
-        found += assembler.add("t", payload(ID, one.seq, one.offset, one.flags, data, CodedCharSetId=0), 1.0)
-        found += [
-            f"{message.seq}"
-            for got in found[-1:]
-            if isinstance(got, WholeGroup)
-            for message in got.messages()
-        ]
+        sent = payload(ID, one.seq, one.offset, one.flags, data, CodedCharSetId=0)
+        for outcome in assembler.add("t", sent, 1.0):
+            found.append(outcome)
+            for message in outcome.messages() if isinstance(outcome, WholeGroup) else [outcome]:
+                if isinstance(message, Whole):
+                    text = message.read()
+                    assert spoiled_in(text)
+                    assert len(text) == message.length
     if in_group:
         found += assembler.expire(9.0)
         first = found[0]
