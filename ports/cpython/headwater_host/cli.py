@@ -55,6 +55,7 @@ COMMANDS = {
         "gateway",
     ),
     "hub": Entry("headwater_host.commands.hub", "serve FMQ; check a hub's file, make users"),
+    "mq": Entry("headwater_host.commands.mq", "a local queue of IBM MQ's kind: put, get, browse"),
     "capture": Entry("headwater_host.capture.commands", "look into capture logs, and check them"),
     "inspect": Entry("headwater_host.inspect", "show what packets say"),
     "pipeline": Entry("headwater_spark.commands", "turn capture logs into tables with Spark", "spark"),

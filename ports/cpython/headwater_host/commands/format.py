@@ -41,7 +41,7 @@ class Received(NamedTuple):
         return self.properties.get(name, "")
 
 
-Part = Callable[[Received], "str | bytes"]
+Part = Callable[[Any], "str | bytes"]
 
 
 def _pairs(r: Received) -> str:
@@ -163,23 +163,26 @@ _ESCAPES = {
 _SEQUENCE = re.compile(r"%([-0]*)([0-9]{0,4})(?:\.([0-9]{0,4}))?(.?)|@(.?)|\\(.?)|[^%@\\]+", re.S)
 
 
-def parse(text: str) -> list[Part]:
-    """The parts of a format. Raises ValueError, which says which sequence there is not."""
-    return [_part(found) for found in _SEQUENCE.finditer(text)]
+def parse(text: str, fields: "dict[str, Part] | None" = None, zeros: str = _ZEROS) -> list[Part]:
+    """The parts of a format. Raises ValueError, which says which sequence there is not.
+
+    ``fields``: what stands behind % when that is not ``FIELDS``, and ``zeros``, which of them 0 fills with zeros.
+    """
+    return [_part(found, FIELDS if fields is None else fields, zeros) for found in _SEQUENCE.finditer(text)]
 
 
-def _part(found: "re.Match[str]") -> Part:
+def _part(found: "re.Match[str]", fields: dict[str, Part], filled: str) -> Part:
     whole = found[0]
     flags, width, most, field, moment, escape = found.groups()
     if whole == "%%" or whole == "@@":
         return _always(whole[0])
     if field is not None:
-        if field not in FIELDS or not field:
-            raise ValueError(f"{whole!r} is no sequence: behind % there may be {', '.join(FIELDS)} or %")
-        value = FIELDS[field]
+        if field not in fields or not field:
+            raise ValueError(f"{whole!r} is no sequence: behind % there may be {', '.join(fields)} or %")
+        value = fields[field]
         if not (width or most):
             return value
-        zeros = "0" in flags and "-" not in flags and field in _ZEROS
+        zeros = "0" in flags and "-" not in flags and field in filled
         return _fitted(value, int(width or 0), int(most) if most else None, "-" in flags, zeros)
     if moment is not None:
         if not (moment.isascii() and moment.isalpha()) or moment in "EO":
@@ -212,7 +215,7 @@ def _fitted(value: Part, width: int, most: int | None, left: bool, zeros: bool) 
     return fit
 
 
-def render(parts: list[Part], received: Received) -> bytes:
+def render(parts: list[Part], received: Any) -> bytes:
     """A message as the parts say, without a line end."""
     said = (part(received) for part in parts)
     return b"".join(s if isinstance(s, bytes) else s.encode("utf-8", "surrogateescape") for s in said)
