@@ -36,6 +36,8 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "flash outbox": ("headwater.journal",),
     "serial link": ("headwater.link.channel",),
     "fmq packets": ("headwater.fmq.encode", "headwater.fmq.decode"),
+    "MQMDE": ("headwater.ibmmq.header", "headwater.ibmmq.mde"),
+    "IBM MQ's headers": ("headwater.ibmmq.chain", "headwater.ibmmq.text"),
 }
 #: A function's frame lies on the C stack up to this many machine words, and on the heap beyond (py/objfun.c).
 STACK_WORDS = 11
