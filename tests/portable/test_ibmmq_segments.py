@@ -182,7 +182,7 @@ def test_whatever_a_source_gives_at_a_time() -> None:
             for length in (None, len(data)):
                 s = made()
                 assert s.begin(TOPIC, source(data, script), length) == 0
-                statuses = []
+                statuses: list[int] = []
                 while not statuses or statuses[-1] > 0:
                     statuses.append(s.step())
                     assert len(statuses) < 100

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from headwater.ibmmq.group_ids import GroupIds
     from headwater.types import Bytes
 
+    Source = Callable[[bytearray, int, int], "int | None"]
+
 #: The answers of ``step``: the message is handed in to its end; a segment is; nothing is, because the client or the
 #: source has to wait. LATER means: poll, and come again.
 DONE = const(0)
@@ -145,15 +147,16 @@ class Segmenter:
         self._end = _HEADER + piece
         # Up to where ``buf`` is filled.
         self._at = _HEADER
-        self._whole = self._payload = self._short = memoryview(buf)[: self._end]
+        self._whole = self._short = memoryview(buf)[: self._end]
         self._piece = self._whole[_HEADER:]
+        self._payload: Bytes = self._whole
         self._few = bytearray(_UNIT)
         self._one = bytearray(1)
         # Bound once, because binding allocates.
         self._publish: Callable[[Bytes, Bytes, int], int] = client.publish
-        self._from_stream: Callable[[Any, int, int], int | None] = self._read_stream
+        self._from_stream: Source = self._read_stream
         self._stream: Any = None
-        self._source = self._from_stream
+        self._source: Source = self._from_stream
 
     def begin_group(self) -> int:
         """The messages from here on are one group, up to one that is begun with ``last``: 0; E_STATE in the middle of a
@@ -248,9 +251,9 @@ class Segmenter:
             if status <= 0:
                 return status
             if status == LATER:
-                status = self.client.wait(_WAIT_MS)
-                if status < 0:
-                    return status
+                bad: int = self.client.wait(_WAIT_MS)
+                if bad < 0:
+                    return bad
 
     def abandon(self) -> None:
         """Give up the message under way, and the group. What has left stays incomplete at the other end."""
@@ -324,7 +327,7 @@ def _describe(s: Segmenter, last: bool) -> None:
         s._payload = _view(s, s._at)
 
 
-def _view(s: Segmenter, n: int) -> "Bytes":
+def _view(s: Segmenter, n: int) -> "memoryview":
     """The first ``n`` bytes of the buffer."""
     if n == s._end:
         return s._whole
