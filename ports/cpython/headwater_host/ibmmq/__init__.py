@@ -1,4 +1,4 @@
-"""IBM MQ on a computer: headers as dictionaries (``structures``), constants by IBM's names (``CMQC``), and a local queue
+"""IBM MQ on a computer: headers as dictionaries (``structures``), constants by IBM's names (``CMQC``), a local queue
 manager with the face that those who know the MQI from Python know (docs/ibm-mq-queue.md).
 
     from headwater_host import ibmmq

@@ -6,7 +6,6 @@ filled up. A field takes what IBM's has room for and nothing else: ValueError, T
 
 import struct
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import ClassVar, TypeAlias
 
 from headwater.ibmmq.layouts import MQMD
@@ -21,9 +20,13 @@ class Structure:
     """Fields by IBM's names: ``MD(Format=CMQC.MQFMT_STRING)``, ``md.Priority = 3``, ``md["Priority"]``."""
 
     FIELDS: ClassVar[Fields] = {}
+    DEFAULTS: ClassVar[dict[str, int | bytes]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.DEFAULTS = {name: _checked(name, field, field[2]) for name, field in cls.FIELDS.items()}
 
     def __init__(self, **fields: Value):
-        self.__dict__.update(_defaults(type(self)))
+        self.__dict__.update(self.DEFAULTS)
         self.set(**fields)
 
     def set(self, **fields: Value) -> None:
@@ -51,14 +54,8 @@ class Structure:
         return type(other) is type(self) and other.__dict__ == self.__dict__
 
     def __repr__(self) -> str:
-        defaults = _defaults(type(self))
-        said = [f"{name}={value!r}" for name, value in self.__dict__.items() if value != defaults[name]]
+        said = [f"{name}={value!r}" for name, value in self.__dict__.items() if value != self.DEFAULTS[name]]
         return f"{type(self).__name__}({', '.join(said)})"
-
-
-@cache
-def _defaults(kind: type[Structure]) -> dict[str, int | bytes]:
-    return {name: _checked(name, field, field[2]) for name, field in kind.FIELDS.items()}
 
 
 def _checked(name: str, field: tuple[str, int, int | bytes], value: object) -> int | bytes:
@@ -150,14 +147,12 @@ class MD(Structure):
 
     def has_defaults(self) -> bool:
         """Whether its version-2 fields say nothing: neither group nor segment."""
-        defaults = _defaults(MD)
-        return all(self.__dict__[name] == defaults[name] for name in V2_FIELDS)
+        return all(self.__dict__[name] == self.DEFAULTS[name] for name in V2_FIELDS)
 
     def reset_v2(self) -> None:
         """Give its version-2 fields their defaults."""
-        defaults = _defaults(MD)
         for name in V2_FIELDS:
-            self.__dict__[name] = defaults[name]
+            self.__dict__[name] = self.DEFAULTS[name]
 
     def take_over(self, other: "MD", names: Iterable[str]) -> None:
         """Have these fields as ``other`` has them."""

@@ -56,8 +56,9 @@ class QueueManager:
     """The queue manager ``name`` in the file ``path``, which is made when it is not there, with ``attributes``
     (``QueueManagerAttributes``), unless ``create`` is false.
 
-    One connection: one unit of work. Several threads may share it, and then share that. MQRC_Q_MGR_NAME_ERROR: the
-    file is another's; without a name it is whichever it is.
+    One connection: one unit of work. Several threads may share it, and then share that. ``keeps_over``: "power", what a
+    call has returned is on the disk; or "process", which is much faster and outlives the end of the process, but not
+    the machine's. MQRC_Q_MGR_NAME_ERROR: the file is another's; without a name it is whichever it is.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class QueueManager:
         path: "str | os.PathLike[str]" = "queues.db",
         *,
         create: bool = True,
+        keeps_over: str = "power",
         clock: Callable[[], float] = time.time,
         **attributes: Any,
     ):
@@ -83,7 +85,9 @@ class QueueManager:
         self._uncommitted = 0
         self._persistent = False
         self._places: dict[Queue, tuple[Place | None, Place | None]] = {}
-        self.file = QueueFile(path, wanted, create=create)
+        if keeps_over not in ("power", "process"):
+            raise ValueError(f"keeps_over is power or process, not {keeps_over!r}")
+        self.file = QueueFile(path, wanted, create=create, power=keeps_over == "power")
         #: As the file has them.
         self.attributes = self.file.attributes
         if name and name.rstrip() != self.attributes.QMgrName:

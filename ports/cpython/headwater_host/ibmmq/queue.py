@@ -166,6 +166,8 @@ class Queue:
             with manager.file.transaction(durable=durable) as db:
                 reason = putting.number(db, read.md, place, syncpoint=syncpoint, ordered=ordered)
                 count = putting.insert(db, read.md, read.data, syncpoint=syncpoint, options=pmo.Options)
+                if syncpoint:
+                    manager.check_uncommitted(count)
             if syncpoint:
                 manager.worked(self, count, persistent=read.md.Persistence == CMQC.MQPER_PERSISTENT)
             self._put_place = put.behind(read.md, length, syncpoint=syncpoint, ordered=ordered)

@@ -58,16 +58,24 @@ CREATE TRIGGER taken AFTER UPDATE OF taken_by ON messages WHEN (old.taken_by = 0
 class QueueFile:
     """``path``, opened as one connection of the queue manager; made, with ``wanted``, when it is not there.
 
-    MQRC_Q_MGR_NOT_AVAILABLE: it cannot be opened, is damaged or something else altogether.
+    ``power``: whether what is durable must outlive the machine's power, and not only the process. The connections of a
+    file may differ in that. MQRC_Q_MGR_NOT_AVAILABLE: it cannot be opened, is damaged or something else altogether.
     """
 
-    def __init__(self, path: "str | os.PathLike[str]", wanted: QueueManagerAttributes, *, create: bool):
+    def __init__(
+        self,
+        path: "str | os.PathLike[str]",
+        wanted: QueueManagerAttributes,
+        *,
+        create: bool = True,
+        power: bool = True,
+    ):
         self.path = os.fspath(path)
         self.connection = 0
         self._lock = -1
         self._ids = (0, 0)
         self._born = 0
-        self._durable = True
+        self._power = self._durable = power
         self._swept = 0.0
         if not create and not Path(self.path).exists():
             raise failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"there is no file {self.path}")
@@ -75,7 +83,7 @@ class QueueFile:
         try:
             db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
             self.db = db
-            _prepare(db, self.path, wanted)
+            _prepare(db, self.path, wanted, "FULL" if power else "NORMAL")
             (text,) = db.execute("SELECT value FROM about WHERE name = 'attributes'").fetchone()
             self.attributes = load(QueueManagerAttributes, text)
             (self._born,) = db.execute("SELECT value FROM about WHERE name = 'born'").fetchone()
@@ -94,9 +102,9 @@ class QueueFile:
         if self.connection:
             with contextlib.suppress(MQMIError), self.transaction(durable=False):
                 self.forget(self.connection)
-            self.connection = 0
             self._unlock()
             Path(self._lock_path).unlink(missing_ok=True)
+            self.connection = 0
         self.db.close()
 
     # -- transactions --------------------------------------------------------------------------------------------------
@@ -107,6 +115,7 @@ class QueueFile:
         and the end of the process does it no harm. Nothing has happened when it raises."""
         db = self.db
         try:
+            durable = durable and self._power
             if durable != self._durable:
                 db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._durable = durable
@@ -230,12 +239,12 @@ def backout(db: sqlite3.Connection, connection: int) -> None:
     db.execute("UPDATE messages SET taken_by = 0, backouts = backouts + 1 WHERE taken_by = ?", (connection,))
 
 
-def _prepare(db: sqlite3.Connection, path: str, wanted: QueueManagerAttributes) -> None:
+def _prepare(db: sqlite3.Connection, path: str, wanted: QueueManagerAttributes, synchronous: str) -> None:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if tables == 0 and application == 0:
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
+        db.execute(f"PRAGMA synchronous = {synchronous}")
         db.execute("BEGIN IMMEDIATE")
         # Somebody else may have been first.
         if not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
@@ -251,7 +260,7 @@ def _prepare(db: sqlite3.Connection, path: str, wanted: QueueManagerAttributes) 
             f"{path} is of version {version}; this program knows version {VERSION}",
         )
     db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
+    db.execute(f"PRAGMA synchronous = {synchronous}")
     # What a burst made of the log is given back.
     db.execute(f"PRAGMA journal_size_limit = {64 << 20}")
 
