@@ -25,7 +25,7 @@ PLAIN = UplinkConfig(TO, "IN", batch=3)
 RECORDED = UplinkConfig(TO, "IN", "SYNC", batch=3)
 #: Two groups, one of segments, and messages of their own between.
 GROUP = [b"G" * 24, b"H" * 24]
-MESSAGES = [
+MESSAGES: list[tuple[dict[str, Any], bytes]] = [
     ({}, b"first"),
     ({"GroupId": GROUP[0], "MsgSeqNumber": 1, "MsgFlags": CMQC.MQMF_MSG_IN_GROUP}, b"one"),
     ({"GroupId": GROUP[0], "MsgSeqNumber": 2, "MsgFlags": CMQC.MQMF_MSG_IN_GROUP}, b"two"),
@@ -63,6 +63,10 @@ def queues() -> dict[str, Queue]:
     return {"IN": Queue(), "SYNC": Queue()}
 
 
+def failing(faults: dict[int, Fault]) -> Callable[[int, str], Fault | None]:
+    return lambda number, _verb: faults.get(number)
+
+
 def run(
     outbox: Any,
     config: UplinkConfig,
@@ -96,7 +100,13 @@ def test_everything_arrives_whole_and_in_order(outbox: Forward, config: UplinkCo
     found = recorder.queues["IN"].messages
     assert [message.data for message in found] == DATA
     for message, (fields, _) in zip(found, MESSAGES, strict=True):
-        expected = {"GroupId": CMQC.MQGI_NONE, "MsgSeqNumber": 1, "Offset": 0, "MsgFlags": 0, **fields}
+        expected: dict[str, Any] = {
+            "GroupId": CMQC.MQGI_NONE,
+            "MsgSeqNumber": 1,
+            "Offset": 0,
+            "MsgFlags": 0,
+            **fields,
+        }
         expected["MsgFlags"] |= {CMQC.MQMF_LAST_SEGMENT: 2, CMQC.MQMF_LAST_MSG_IN_GROUP: 8}.get(
             expected["MsgFlags"], 0
         )
@@ -148,7 +158,7 @@ def test_a_failure_at_any_call(tmp_path: Path, config: UplinkConfig, fault: Faul
             continue
         outbox.begin_again()
         fill(outbox)
-        recorder = Recorder(queues(), lambda number, _verb, at=at: fault if number == at else None)
+        recorder = Recorder(queues(), failing({at: fault}))
         uplink = run(outbox, config, recorder)
         found = arrived(recorder)
         assert set(found) == set(DATA), (at, verb)
@@ -173,7 +183,7 @@ def test_failures_one_behind_the_other(tmp_path: Path, seed: int) -> None:
         outbox.begin_again()
         fill(outbox)
         faults = {number: rng.choice(_FAULTS) for number in range(200) if rng.random() < 0.2}
-        recorder = Recorder(queues(), lambda number, _verb, faults=faults: faults.get(number))
+        recorder = Recorder(queues(), failing(faults))
         run(outbox, RECORDED, recorder)
         assert arrived(recorder) == DATA
     outbox.close()
@@ -214,9 +224,9 @@ def test_the_process_ends_at_any_change(tmp_path: Path) -> None:
         fill(outbox)
         recorder = Recorder(queues())
         mortal = Mortal(outbox, at)
+        uplink = Uplink(RECORDED, mortal)
         try:
             with recorder:
-                uplink = Uplink(RECORDED, mortal)
                 while outbox.depth() or outbox.state().pending:
                     uplink.step()
         except Killed:
@@ -246,7 +256,7 @@ def test_a_commit_that_is_on_its_way_is_waited_for(outbox: Forward) -> None:
 # ---- what the queue manager does not want ---------------------------------------------------------------------------
 
 
-def dead_letters(outbox: Forward) -> list[tuple[int, bytes]]:
+def dead_letters(outbox: Forward) -> list[tuple[Any, bytes]]:
     """Reason and rest of what is in the dead-letter queue."""
     found = []
     rows = outbox.file.db.execute(
@@ -437,15 +447,15 @@ class Failing:
 @pytest.mark.parametrize("name", ["batch", "settle", "prepare", "number", "state"])
 def test_a_file_in_trouble_costs_nothing(outbox: Forward, config: UplinkConfig, name: str) -> None:
     recorder = Recorder(queues())
-    failing = Failing(outbox, name)
-    uplink = Uplink(config, failing)
+    broken = Failing(outbox, name)
+    uplink = Uplink(config, broken)
     with recorder:
         for _ in range(60):
             uplink.step()
         uplink._drop()
     assert arrived(recorder) == DATA
     assert recorder.misuse == []
-    if failing.left < 3:
+    if broken.left < 3:
         assert "the disk is full" in str(uplink.last_error)
 
 

@@ -59,15 +59,15 @@ def _key(name: str) -> str:
 
 
 class Messages:
-    """Takes the messages of ``filters`` out of records. ``unnamed`` counts those of which only a topic's hash is known,
-    ``malformed`` frames that are none."""
+    """Takes the messages of ``filters`` out of records. ``count`` is called with "unnamed" for those of which only a
+    number or a hash stands for the topic, and with "malformed" for frames that are none."""
 
-    def __init__(self, filters: Sequence[str], names: Names):
+    def __init__(self, filters: Sequence[str], names: Names, count: Callable[[str], object]):
         self._filters = [name.encode() for name in filters]
         self._names = names
         self._packet = Packet(b"", check_name)
         self._packet5 = Packet5(b"", check_name)
-        self.unnamed = self.malformed = 0
+        self._count = count
 
     def message(self, record: Record) -> Message | None:
         """The message that a record is, when its topic is one of ours."""
@@ -79,7 +79,7 @@ class Messages:
             if record.protocol == MQTT and record.frame[0] >> 4 == spec.PUBLISH:
                 return self._mqtt(record.frame, record.version)
         except MalformedError:
-            self.malformed += 1
+            self._count("malformed")
         return None
 
     def _matches(self, name: bytes) -> bool:
@@ -90,11 +90,11 @@ class Messages:
         read = decode_server5.packet if version == _MQTT_5 else decode_server.packet
         p.buf = frame
         if read(p, 0, len(frame)) != len(frame):  # type: ignore[arg-type]
-            self.malformed += 1
+            self._count("malformed")
             return None
         if p.topic_at == p.topic_end:
             # A number that stands for it, of a connection that may have ended long ago.
-            self.unnamed += 1
+            self._count("unnamed")
             return None
         if not self._matches(bytes(frame[p.topic_at : p.topic_end])):
             return None
@@ -113,7 +113,7 @@ class Messages:
         topic_at, tags_at, payload_at = message_at(f)
         topic = self._names.name(topic_text(frame[topic_at:tags_at]))
         if topic is None:
-            self.unnamed += 1
+            self._count("unnamed")
             return None
         if not self._matches(topic.encode()):
             return None

@@ -7,7 +7,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwater_host.capture import CaptureLockedError, CaptureWriteError
 from headwater_host.capture.asyncio_writer import LIMIT_BYTES, AsyncCapture
@@ -22,6 +22,9 @@ from headwater_host.gateway.hub_client import HubClient
 from headwater_host.gateway.landing import Landing
 from headwater_host.gateway.line import Line
 from headwater_host.hub.errors import StorageError
+
+if TYPE_CHECKING:
+    from headwater_host.gateway.mq_service import MqService
 
 # How often the statistics file is written, and how long the end may take.
 _STATS_S = 1.0
@@ -42,6 +45,7 @@ class Gateway:
         self._started = time.time_ns()
         self._sources: list[Line | BrokerSource | HubClient] = []
         self._hub: HubSource | None = None
+        self._mq: MqService | None = None
         self._landing: Landing | None = None
         self._line_at = 0.0
         self._line_records = 0
@@ -75,10 +79,18 @@ class Gateway:
         _logger.info("landing in %s", self._config.capture)
         landing = self._landing = Landing(capture, self._limit, self._fatal)
         try:
+            if self._config.mq is not None:
+                from headwater_host.gateway.mq_service import MqService
+
+                self._mq = MqService(self._config.mq, self._config.capture, lambda: capture.durable_sequence)
             await self._start_hub(landing)
         except CommandError:
+            if self._mq is not None:
+                await self._mq.stop()
             await capture.aclose()
             raise
+        if self._mq is not None:
+            self._mq.start()
         for serial in self._config.serials:
             if serial.protocol == FMQ:
                 assert self._hub is not None
@@ -138,6 +150,8 @@ class Gateway:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._mq is not None:
+            await self._mq.stop()
         try:
             await capture.aclose()
         except CaptureWriteError as error:
@@ -189,7 +203,10 @@ class Gateway:
                 _logger.info("%s, %.1f a second", self._totals(landing), rate)
 
     def _totals(self, landing: Landing) -> str:
-        states = ", ".join(f"{source.peer} {source.state}" for source in self._all())
+        names = [(source.peer, source.state) for source in self._all()]
+        states = ", ".join(
+            f"{name} {state}" for name, state in [*names, *(self._mq.states() if self._mq else ())]
+        )
         return (
             f"{landing.records} records, {landing.bytes} bytes, {landing.waiting} not yet on disk; {states}"
         )
@@ -206,6 +223,7 @@ class Gateway:
             "waiting": landing.waiting,
             "error": str(landing.error) if landing.error else None,
             "sources": [source.status() for source in self._all()],
+            "mq": self._mq.status() if self._mq is not None else None,
         }
 
     def _write_stats(self, landing: Landing) -> None:

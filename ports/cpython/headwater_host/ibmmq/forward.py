@@ -30,7 +30,8 @@ CREATE TABLE IF NOT EXISTS uplink_pending (queue INTEGER, message INTEGER, PRIMA
 
 @dataclass(frozen=True)
 class LocalQueue:
-    """A queue and its dead-letter queue. ``bytes`` is what the file takes at most, beside SQLite's own log."""
+    """A queue and its dead-letter queue; ``depth`` is for each. ``bytes``: what the file takes at most, beside SQLite's
+    own log. What is set aside leaves a quarter of it to the queue."""
 
     name: str
     dead_letter_queue: str
@@ -89,10 +90,13 @@ class Forward:
         read = put.read(md, data, self.settings)
         if len(read.data) > self._queue.message_bytes:
             raise failed(CMQC.MQRC_MSG_TOO_BIG_FOR_Q, f"it has {len(read.data)} bytes")
-        self._insert(self._id, read.md, read.data)
+        self._insert(self._id, read.md, read.data, self._queue.bytes)
 
     def set_aside(self, md: MD, data: "bytes | memoryview", reason: int) -> None:
         """Within a transaction: a message to the dead-letter queue. MQMIError: there is no room, as of ``put``."""
+        self._bury(md, data, reason, self._queue.bytes * 3 // 4)
+
+    def _bury(self, md: MD, data: "bytes | memoryview", reason: int, most: int) -> None:
         now = time.gmtime()
         dlh = {
             "Reason": reason,
@@ -116,14 +120,14 @@ class Forward:
         special = put.dead_letter(kept, memoryview(body), settings)
         if special is not None:
             kept, body = special
-        self._insert(self._dead, kept, body)
+        self._insert(self._dead, kept, body, most)
 
-    def _insert(self, queue: int, md: MD, data: "bytes | memoryview") -> None:
+    def _insert(self, queue: int, md: MD, data: "bytes | memoryview", most: int) -> None:
         db = self.file.db
         (depth,) = db.execute("SELECT depth FROM queues WHERE id = ?", (queue,)).fetchone()
         if depth >= self._queue.depth:
             raise failed(CMQC.MQRC_Q_FULL, f"{depth} messages")
-        if self.size() + len(data) > self._queue.bytes:
+        if self.size() + len(data) > most:
             raise failed(CMQC.MQRC_STORAGE_MEDIUM_FULL, f"{self.size()} bytes")
         if md.MsgId == CMQC.MQMI_NONE:
             md.MsgId = self.file.new_id(db)
@@ -185,7 +189,8 @@ class Forward:
                 if db.execute("SELECT 1 FROM messages WHERE id = ?", (token,)).fetchone() is not None:
                     md, body = messages.read(db, token, now)
                     messages.take(db, [token], 0)
-                    self.set_aside(md, body, reason)
+                    # It was there already: no bytes come to those that are.
+                    self._bury(md, body, reason, 1 << 62)
             messages.expire(db, self._id, now)
             if number is not None:
                 self._number(db, number)

@@ -177,6 +177,8 @@ class Uplink:
         self._limit = config.batch
         self._moved_at = 0.0
         self.state = "starting"
+        #: Messages in the local queue, when it was last looked at.
+        self.waiting = 0
         self.connections = 0
         self.units = self.sent = self.bytes = self.dead = 0
         #: Commits of which nobody knew the outcome at first.
@@ -207,6 +209,7 @@ class Uplink:
                 self._outbox.settle(*self._committed)
                 self._committed = None
             messages = self._outbox.batch(self._limit, self._config.batch_bytes)
+            self.waiting = self._outbox.depth() if messages else 0
             if not messages and (self._link is not None or self._outbox.state().pending == ()):
                 return self._rest()
             if self._link is None:
@@ -385,6 +388,12 @@ class Uplink:
         self._failures += 1
         return limit * random.uniform(0.5, 1.0)
 
+    def failed(self, error: Exception) -> None:
+        """Say what has ended it."""
+        self.last_error = repr(error)
+        self.state = "failed"
+        _logger.critical("%s: the uplink has failed", self._config.queue, exc_info=error)
+
     def _problem(self, text: str, state: str | None = None) -> None:
         self.last_error = text
         self._say(state or self.state, text, logging.WARNING)
@@ -410,7 +419,7 @@ class Uplink:
             "queue": self._config.queue,
             "state": self.state,
             "connections": self.connections,
-            "waiting": self._outbox.depth(),
+            "waiting": self.waiting,
             "units": self.units,
             "sent": self.sent,
             "bytes": self.bytes,
