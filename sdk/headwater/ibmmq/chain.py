@@ -77,7 +77,7 @@ class Chain:
 
     def next(self) -> int:
         """1: ``header`` is the next one. 0: there are no more, and the data begin at ``at``. Less than 0: an error,
-        which ``header`` names."""
+        which ``header`` names; what follows is then not known."""
         if self._status <= 0:
             return self._status
         layout = self._next
@@ -89,6 +89,7 @@ class Chain:
             at = self._look(layout)
             if at < 0:
                 self._status = at
+                self.row = -1
             else:
                 self.at = at
                 self.row = layout[5]

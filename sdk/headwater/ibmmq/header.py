@@ -1,8 +1,10 @@
 """One of IBM MQ's headers in the caller's buffer, read and written in place, by its table in ``layouts`` or ``mde``.
 
 What a header does not know, and what nobody asks for, stays as it is. Fields are meant by the number of their row.
-Nothing here allocates but ``text``, ``put_text`` and ``raw``, and ``get`` and ``put`` of what is an object on a 32-bit
-board: integers from 2**30 on, and those below -2**30. ``high`` and ``low`` tell these without making one.
+``text`` reads and writes characters that are more than names.
+
+Nothing here allocates but ``raw``, and ``get`` and ``put`` of what is an object on a 32-bit board: integers from 2**30
+on, and those below -2**30. ``high`` and ``low`` tell these without making one.
 """
 
 from headwater.errors import E_ARGUMENT, E_CODE, E_TOO_LARGE, E_TRUNCATED
@@ -73,8 +75,7 @@ def _is_number(buf: "Bytes", at: int, big: bool, value: int) -> bool:
 
 
 def sniff(buf: "Bytes", at: int, end: int) -> int:
-    """Whether ``buf[at:end]`` begins with an MQMDE, where nothing before it says so: BIG or LITTLE, ``| EBCDIC``; else
-    0.
+    """Whether ``buf[at:end]`` begins with an MQMDE, where nothing before it says so: 0, or BIG or LITTLE, ``| EBCDIC``.
 
     It does when StrucId, Version and StrucLength, its first 12 bytes, are an MQMDE's.
     """
