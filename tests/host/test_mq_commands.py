@@ -18,6 +18,10 @@ from hypothesis import strategies as st
 from headwater_host import cli
 from headwater_host.commands import mq as command
 from headwater_host.commands.mq_output import FIELDS
+from headwater_host.ibmmq import CMQC
+from headwater_host.ibmmq.descriptors import GMO, MD, PMO
+from headwater_host.ibmmq.manager import QueueManager
+from headwater_host.ibmmq.queue import Queue
 from headwater_host.ibmmq.structures import LAYOUTS, decode, encode
 from tests.host.command import HEADWATER, environment, running
 from tools.toolchain import ROOT
@@ -284,6 +288,24 @@ def test_what_cannot_be_written_stays(mq: Run) -> None:
     assert mq.ok("get") == b"hello\n"
 
 
+def test_what_a_reader_has_not_seen_stays(mq: Run) -> None:
+    """Of messages that are larger than a pipe, one is read; the next cannot have been written."""
+    size = 300_000
+    for letter in (b"a", b"b"):
+        mq.ok("put", "-s", data=letter * size)
+    words = [*HEADWATER, "mq", "get", "--store", str(mq.store), "--queue", "Q", "--all"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as getting:
+        assert getting.stdout
+        assert getting.stderr
+        assert getting.stdout.read(size + 1) == b"a" * size + b"\n"
+        getting.stdout.close()
+        assert getting.wait(30) == 0
+        assert getting.stderr.read() == b""
+    assert mq.ok("get", "--all", "-F", "%.1p %l") == f"b {size}\n".encode()
+
+
 def test_waiting(mq: Run, tmp_path: Path) -> None:
     mq.ok("put", "-m", "first")
     words = ["mq", "get", "--store", mq.store, "--queue", "Q", "-C", 2, "-W", 30]
@@ -340,6 +362,27 @@ def test_stats(mq: Run) -> None:
     assert text[3] == f"    {GROUP}: missing: messages 1 to 2 (2241 MQRC_INCOMPLETE_GROUP)"
     assert text[4] == "  segmented messages: 1 complete, 1 incomplete"
     assert text[5] == f"    {OTHER}: missing: of message 1 bytes 0 to 9 (2242 MQRC_INCOMPLETE_MSG)"
+
+
+def test_stats_of_what_is_under_way(mq: Run) -> None:
+    """The oldest message, groups whose messages came among others', and what is in somebody's unit of work."""
+    with QueueManager(path=mq.store, clock=lambda: 1e9) as manager:
+        manager.define("Q")
+        manager.put1("Q", b"old")
+    mq.ok("put", "-m", "1", "--group", GROUP, "--flags", "MSG_IN_GROUP")
+    mq.ok("put", "-m", "1", "--group", OTHER, "--flags", "MSG_IN_GROUP")
+    mq.ok("put", "-m", "2", "--group", GROUP, "--seq", 2, "--flags", "LAST_MSG_IN_GROUP")
+    (said,) = mq.lines("stats")
+    assert (said["groups"]["complete"], len(said["groups"]["incomplete"])) == (1, 1)
+    assert said["oldest"] == "2001-09-09T01:46:40Z"
+    with QueueManager(path=mq.store) as manager:
+        assert Queue(manager, "Q").get(None, MD(), GMO(Options=CMQC.MQGMO_SYNCPOINT)) == b"old"
+        manager.put1("Q", b"new", MD(), PMO(Options=CMQC.MQPMO_SYNCPOINT))
+        (said,) = mq.lines("stats")
+        assert (said["messages"], said["in_units_of_work"]) == (3, 2)
+        assert said["oldest"] > "2020"
+        assert ", 2 in units of work" in mq.ok("stats").decode()
+        manager.backout()
 
 
 def test_stats_of_what_contradicts_itself(mq: Run) -> None:
@@ -413,6 +456,15 @@ def test_files_that_are_none(mq: Run) -> None:
     mq("put", "-m", "x")
     assert (mq.code, mq.err.count("\n"), "(2059)" in mq.err) == (1, 1, True)
     assert mq.store.read_bytes() == b"something else altogether" * 100
+
+
+def test_a_queue_that_is_full(mq: Run) -> None:
+    mq("put", "-l", "--max-depth", 2, data=b"a\nb\nc\n")
+    assert (mq.code, mq.err.count("\n"), "MQRC_Q_FULL (2053)" in mq.err) == (1, 1, True)
+    assert mq.ok("browse") == b"a\nb\n"
+    # It is made once.
+    mq("put", "-m", "c", "--define", "--max-depth", 9)
+    assert mq.code == 1
 
 
 def test_a_message_that_is_too_large(mq: Run) -> None:

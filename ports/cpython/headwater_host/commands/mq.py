@@ -119,6 +119,13 @@ def _add_put(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--define", action="store_true", help="make the queue if there is none; in a new file it always is"
     )
+    parser.add_argument(
+        "--max-depth",
+        type=options.whole(1, _HIGHEST),
+        default=5000,
+        metavar="N",
+        help="of a queue that is made: how many messages it takes; default: 5000",
+    )
     parser.add_argument("--json", action="store_true", help="print the descriptor of each that was put")
 
 
@@ -230,7 +237,7 @@ def _put(args: argparse.Namespace) -> int:
             if not define:
                 unknown = f"{args.queue} is not defined in {args.store}; --define makes it"
                 raise failed(CMQC.MQRC_UNKNOWN_OBJECT_NAME, unknown)
-            manager.define(args.queue)
+            manager.define(args.queue, MaxQDepth=args.max_depth)
         if args.stdin_lines:
             lines = (io.BytesIO(line.rstrip(b"\n").removesuffix(b"\r")) for line in sys.stdin.buffer)
             _put_all(manager, descriptor, lines, args)
