@@ -7,6 +7,7 @@ import random
 import sqlite3
 import tracemalloc
 from collections.abc import Callable, Iterator
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,31 @@ def test_a_group_when_all_of_it_is_there(db: sqlite3.Connection, memory: int) ->
     assert (assembler.counts.whole, assembler.counts.groups) == (4, 1)
 
 
+@pytest.mark.parametrize("memory", [1, 1 << 20])
+def test_groups_and_others_at_the_same_time(db: sqlite3.Connection, memory: int) -> None:
+    assembler = Assembler(db, memory=memory, groups=True)
+    for seq in (2, 3):
+        for group_id in (ID, OTHER):
+            assert add(assembler, payload(group_id, seq, 0, G if seq < 3 else LG, b"x")) == []
+        assembler.flush()
+    for group_id in (ID, OTHER):
+        (group,) = add(assembler, payload(group_id, 1, 0, G, b"x"))
+        assert isinstance(group, WholeGroup)
+        assert group.count == 3
+
+
+@pytest.mark.parametrize("memory", [1, 1 << 20])
+def test_segments_that_overlap_in_any_order(db: sqlite3.Connection, memory: int) -> None:
+    assembler = Assembler(db, memory=memory)
+    cuts = [(0, 4), (3, 7), (2, 9), (5, 6), (8, 10)]
+    for n, order in enumerate(permutations(cuts), 1):
+        found = []
+        for start, stop in order:
+            one = payload(n.to_bytes(24, "big"), 1, start, LS if stop == 10 else S, TEXT[start:stop])
+            found += [whole([got]).read() for got in assembler.add("t", one, 1.0)]
+        assert found == [TEXT[:10]]
+
+
 def test_topics_and_group_ids_are_apart(db: sqlite3.Connection) -> None:
     assembler = Assembler(db)
     parts = cut(ID, 1, TEXT, 500)
@@ -204,12 +230,18 @@ def test_an_incomplete_group(db: sqlite3.Connection) -> None:
 
 
 def test_something_that_comes_puts_the_time_out_off(db: sqlite3.Connection) -> None:
-    assembler = Assembler(db, timeout=10.0, memory=3000)
-    for now in range(1, 50, 7):
-        assembler.add("t", payload(ID, 1, now, S, TEXT[:1]), float(now))
-        assembler.add("t", payload(now.to_bytes(24, "big"), 1, 1, S, TEXT), 0.0)
-        assert all(one.group_id != ID for one in assembler.expire(float(now)))
-    assert problem(assembler.expire(60.0)).group_id == ID
+    for memory in (3000, 1 << 20):
+        assembler = Assembler(db, timeout=10.0, memory=memory)
+        counts = []
+        for now in range(1, 50, 7):
+            assembler.add("t", payload(ID, 1, now, S, TEXT[:1]), float(now))
+            assembler.add("t", payload(now.to_bytes(24, "big"), 1, 1, S, TEXT), float(now))
+            found = assembler.expire(float(now))
+            assert all(one.group_id != ID for one in found)
+            counts.append(len(found))
+        assert counts == [0, 0, 1, 1, 1, 1, 1]
+        assert assembler.expire(60.0)[-1].group_id == ID
+        db.rollback()
 
 
 def test_the_oldest_first_and_so_many_at_a_time(db: sqlite3.Connection) -> None:
@@ -357,6 +389,8 @@ def test_only_so_many_are_remembered(db: sqlite3.Connection) -> None:
     messages = [payload(n.to_bytes(24, "big"), 1, 0, LS, b"x") for n in range(1, 7)]
     for one in messages:
         whole(add(assembler, one))
+        # In memory there are no more, either.
+        assert len(assembler._holding._done) <= 3
     assembler.flush()
     assert db.execute("SELECT count(*) FROM assembly_done").fetchone() == (3,)
     for one in messages[3:]:
@@ -466,12 +500,33 @@ def test_a_message_that_is_larger_than_memory(tmp_path: Path) -> None:
     db.close()
 
 
-def test_one_piece_takes_the_place_of_those_it_has_all_bytes_of(db: sqlite3.Connection) -> None:
-    assembler = Assembler(db, memory=3000)
+def test_a_payload_that_is_larger_than_memory(db: sqlite3.Connection) -> None:
+    assembler = Assembler(db, memory=4000)
+    parts = cut(ID, 1, bytes(30_000), 10_000)
+    for one in parts[:2]:
+        assert add(assembler, one) == []
+        assert assembler.memory_bytes <= 4000
+    assert whole(add(assembler, parts[2])).length == 30_000
+
+
+def test_a_message_has_only_so_many_pieces_in_memory(db: sqlite3.Connection) -> None:
+    assembler = Assembler(db)
+    parts = fragments(4100)
+    add(assembler, *parts[:4096])
+    assert db.execute("SELECT count(*) FROM assembly_piece").fetchone() == (0,)
+    add(assembler, *parts[4096:])
+    assert db.execute("SELECT count(*) FROM assembly_piece").fetchone() == (4097,)
+
+
+@pytest.mark.parametrize("memory", [3000, 1 << 20])
+def test_one_piece_takes_the_place_of_those_it_has_all_bytes_of(db: sqlite3.Connection, memory: int) -> None:
+    assembler = Assembler(db, memory=memory)
     add(assembler, *(payload(ID, 1, k, S, TEXT[k : k + 1]) for k in range(1, 900, 2)))
     add(assembler, payload(ID, 1, 0, S, TEXT[:899]))
     assert assembler.held_bytes == 900 + 64 * 3
     assert whole(add(assembler, payload(ID, 1, 890, LS, TEXT[890:]))).read() == TEXT
+    assembler.flush()
+    assert (assembler.memory_bytes, assembler.held_bytes) == (0, 0)
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------

@@ -21,7 +21,12 @@ from tools.bench.report import Table
 from tools.broker import BrokerError
 
 #: Benchmarks that are one module with ``run() -> list of rows``, a row being a mapping from column to value.
-MODULES = {"capture": "tools.bench.capture", "spark": "tools.bench.spark", "wire": "tools.bench.wire"}
+MODULES = {
+    "assembly": "tools.bench.assembly",
+    "capture": "tools.bench.capture",
+    "spark": "tools.bench.spark",
+    "wire": "tools.bench.wire",
+}
 
 
 def available() -> list[str]:
