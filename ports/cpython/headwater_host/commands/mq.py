@@ -1,4 +1,4 @@
-"""``headwater mq``: put messages into a local queue of IBM MQ's kind, get them, look at them."""
+"""``headwater mq``: put messages into a local queue of IBM MQ's kind, get them, look at them, send them on."""
 
 import argparse
 import io
@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from headwater_host.commands import options
+from headwater_host.commands import mq_uplink, options
 from headwater_host.commands.format import render
 from headwater_host.commands.mq_output import Got, sequences
 from headwater_host.exits import FAILED, OK, TIMED_OUT, USAGE, CommandError
@@ -71,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     get.add_argument("--all", action="store_true", help="all there are, in place of -C")
     stats = add("stats", "say how much there is in each queue, and which groups and messages are incomplete")
     stats.add_argument("--json", action="store_true", help="a JSON object for each queue")
+    mq_uplink.add_arguments(commands)
 
 
 def _add_put(parser: argparse.ArgumentParser) -> None:
@@ -219,6 +220,8 @@ def run(args: argparse.Namespace) -> int:
         work = _put
     elif args.mq_command == "stats":
         from headwater_host.commands.mq_stats import show as work
+    elif args.mq_command == "uplink":
+        work = mq_uplink.serve
     else:
         work = _get
     try:
