@@ -524,6 +524,10 @@ def test_one_piece_takes_the_place_of_those_it_has_all_bytes_of(db: sqlite3.Conn
     add(assembler, *(payload(ID, 1, k, S, TEXT[k : k + 1]) for k in range(1, 900, 2)))
     add(assembler, payload(ID, 1, 0, S, TEXT[:899]))
     assert assembler.held_bytes == 900 + 64 * 3
+    # Also when it brings nothing new: or it would be compared with each of them as often as it came.
+    assert add(assembler, payload(ID, 1, 0, S, TEXT[:900])) == []
+    assert assembler.counts.duplicates == 1
+    assert assembler.held_bytes == 900 + 64 * 2
     assert whole(add(assembler, payload(ID, 1, 890, LS, TEXT[890:]))).read() == TEXT
     assembler.flush()
     assert (assembler.memory_bytes, assembler.held_bytes) == (0, 0)

@@ -291,6 +291,21 @@ def test_a_group_is_as_incomplete_when_nothing_that_is_missing_is_named() -> Non
     assert not found.messages[2].missing
 
 
+def test_each_segment_is_compared_once() -> None:
+    parts = [(1, k, bytes(100), S) for k in range(300)] * 2
+    random.Random(1).shuffle(parts)
+    asked = 0
+
+    def content(index: int) -> bytes:
+        nonlocal asked
+        asked += 1
+        return parts[index][2]
+
+    found = judge([Segment(seq, offset, 100, flags) for seq, offset, _, flags in parts], content)
+    assert found.missing.segments == {1: ((399, None),)}
+    assert asked <= 2 * len(parts)
+
+
 @pytest.mark.parametrize("order", ["forwards", "backwards", "shuffled"])
 def test_what_it_costs_grows_no_faster_than_sorting(order: str) -> None:
     def took(n: int) -> float:

@@ -60,12 +60,12 @@ class _Physical(NamedTuple):
 
 
 class _Fresh(NamedTuple):
-    """What of a segment is new: ``size`` bytes. The range is to be kept in the place of what lies ``inside`` it."""
+    """What of a segment is new: ``size`` bytes. The range is to be kept in the place of the pieces ``inside`` it."""
 
     size: int
     start: int
     stop: int
-    inside: bool
+    inside: int
 
 
 @dataclass
@@ -170,7 +170,7 @@ class Assembler:
         elif message.state in (OUT, FAULTY):
             return self._again(topic, one, 0, MQRC_NONE if message.state == OUT else MQRC_INCOMPLETE_MSG)
         offset = one.offset if one.flags & SEGMENT else 0
-        fresh: _Fresh | Fault = _Fresh(len(one.data), offset, offset + len(one.data), False)
+        fresh: _Fresh | Fault = _Fresh(len(one.data), offset, offset + len(one.data), 0)
         if group is not None and message is not None:
             fresh = self._fresh(group, message, offset, one.data)
         if isinstance(fresh, _Fresh) and not self._has_room(group, message, fresh.size):
@@ -196,14 +196,16 @@ class Assembler:
             return [self._message_aside(group, message, fault)]
         if not fresh.size and known == (True, message.end):
             self.counts.duplicates += 1
-            return []
-        self.counts.segments += 1
+            if fresh.inside < 2:
+                return []
+        else:
+            self.counts.segments += 1
         message.changed = True
         if offset == 0 or not known[0]:
             message.format = one.format
-        if fresh.size:
-            if fresh.inside:
-                holding.drop_between(group, message, fresh.start, fresh.stop)
+        if fresh.inside:
+            holding.drop_between(group, message, fresh.start, fresh.stop)
+        if fresh.size or fresh.inside:
             message.covered += fresh.size
             holding.keep(
                 group, message, fresh.start, bytes(one.data[fresh.start - offset : fresh.stop - offset])
@@ -230,12 +232,12 @@ class Assembler:
         """What of a segment is new; or where it differs from what is there.
 
         Its ends are new, or where it overlaps what reaches beyond it. What lies between has been compared: so the one
-        piece can take its place, and there are never more pieces than segments.
+        piece can take its place. There are never more pieces than segments, and none is compared often.
         """
         start = first = offset
         stop = last = offset + len(view)
         shared = 0
-        inside = False
+        inside = 0
         for at, size, stored in self._holding.overlapping(group, message, start, stop):
             begin, end = max(at, start), min(at + size, stop)
             if stored:
@@ -251,7 +253,7 @@ class Assembler:
             elif at + size > stop:
                 last = begin
             else:
-                inside = True
+                inside += 1
         return _Fresh(stop - start - shared, first, last, inside)
 
     # -- what is whole ---------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ to lists. Plain Python without files and clocks. Ranges are half-open, (start, s
 stop is None when nobody knows yet where the end is.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -375,22 +374,29 @@ def _judge_message(
     starts: list[int] = []
     pieces: list[Piece] = []
     covered = duplicates = 0
+    # The segment that reaches furthest, and where it starts. As they are sorted, it has all that a later one can share
+    # with any before it.
+    far, far_offset = 0, 0
     for index in order:
         _, _, length, flags, encoding, ccsid = segments[index]
         offset = offsets[index]
+        stop = offset + length
         ended = message.end >= 0
         fault = message.meet(offset, length, flags, encoding, ccsid)
-        if fault is None and pieces and offset < covered:
-            fault = _compare(message.seq, offset, content(index), starts, pieces, content)
+        if fault is None and length and offset < covered:
+            shared = min(stop, covered)
+            theirs = memoryview(content(far))[offset - far_offset : shared - far_offset]
+            at = differ(offset, memoryview(content(index))[: shared - offset], theirs)
+            fault = Fault("overlap", message.seq, at) if at >= 0 else None
         if fault is not None:
             return Verdict(fault.reason, fault, length=message.covered)
         begin = max(offset, covered)
-        stop = offset + length
         if begin < stop:
             starts.append(begin)
             pieces.append((index, begin - offset, stop - begin))
             message.covered += stop - begin
             covered = stop
+            far, far_offset = index, offset
         elif ended or message.end < 0:
             duplicates += 1
     first = order[0] if offsets[order[0]] == 0 else -1
@@ -401,31 +407,6 @@ def _judge_message(
     missing = Named(limit)
     missing.segments(message.seq, ranges)
     return Verdict(MQRC_INCOMPLETE_MSG, None, missing.result(), found, duplicates, pieces, first)
-
-
-def _compare(
-    seq: int,
-    offset: int,
-    data: "bytes | bytearray | memoryview",
-    starts: list[int],
-    pieces: list[Piece],
-    content: Content,
-) -> Fault | None:
-    """Whether the segment at ``offset`` has other bytes than the pieces in front of it, where both have some."""
-    view = memoryview(data)
-    stop = offset + len(view)
-    for k in range(max(bisect_right(starts, offset) - 1, 0), len(pieces)):
-        start = starts[k]
-        if start >= stop:
-            break
-        index, skip, length = pieces[k]
-        begin, end = max(start, offset), min(start + length, stop)
-        if begin < end:
-            other = memoryview(content(index))[skip + begin - start : skip + end - start]
-            at = differ(begin, view[begin - offset : end - offset], other)
-            if at >= 0:
-                return Fault("overlap", seq, at)
-    return None
 
 
 class Named:
