@@ -509,3 +509,31 @@ def test_any_data_with_any_descriptor(shared: QueueManager, data: st.DataObject)
             assert back == body
         else:
             assert body.endswith(back) or back[244:] == body[172:]
+
+
+MAKER = """
+import sys
+from headwater_host.ibmmq import QueueManager
+sys.stdin.readline()
+with QueueManager("QM1", sys.argv[1], keeps_over="process") as manager:
+    manager.define("Q%s" % sys.argv[2])
+    manager.put1("Q%s" % sys.argv[2], b"x")
+"""
+
+
+def test_several_make_the_file_at_a_time(tmp_path: Path) -> None:
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    command = [sys.executable, "-c", MAKER, str(tmp_path / "queues.db")]
+    makers = [
+        subprocess.Popen([*command, str(n)], stdin=subprocess.PIPE, text=True, env=environment)
+        for n in range(4)
+    ]
+    for maker in makers:
+        assert maker.stdin is not None
+        maker.stdin.write("go\n")
+        maker.stdin.flush()
+    for maker in makers:
+        with maker:
+            assert maker.wait() == 0
+    with queue_manager(tmp_path) as manager:
+        assert [(one.name, one.messages) for one in manager.statistics()] == [(f"Q{n}", 1) for n in range(4)]

@@ -1,0 +1,54 @@
+"""docs/ibm-mq-queue.md: its example runs, and its tables are the code's."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from headwater_host.ibmmq import CMQC, validate
+from tools.toolchain import ROOT
+
+PAGE = (ROOT / "docs" / "ibm-mq-queue.md").read_text(encoding="utf-8")
+CODE = ROOT / "ports" / "cpython" / "headwater_host" / "ibmmq"
+#: What the calls of the local queue are made of.
+MODULES = [
+    *("attributes", "choosing", "get", "manager", "messages", "put", "putting", "queue", "queue_file"),
+    *("transmission", "validate"),
+]
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (output,) = re.findall(r"```\n\n```\n(.*?)```", PAGE, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        cwd=tmp_path,
+        env={"PYTHONPATH": ":".join(map(str, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == (output, "")
+
+
+def test_the_options_are_those_that_are_taken() -> None:
+    for prefix, taken in (
+        ("MQPMO_", validate._PUT_OPTIONS),
+        ("MQGMO_", validate._GET_OPTIONS),
+        ("MQMO_", validate._MATCH_OPTIONS),
+    ):
+        rows = PAGE.split("## What there is not")[0]
+        named = {getattr(CMQC, name) for name in re.findall(rf"`({prefix}[A-Z_0-9]+)`", rows)}
+        assert sum(named) == taken, prefix
+
+
+def test_the_reasons_are_those_that_are_given() -> None:
+    given = set()
+    for module in MODULES:
+        given |= set(re.findall(r"MQRC_[A-Z0-9_]+", (CODE / f"{module}.py").read_text(encoding="utf-8")))
+    given.discard("MQRC_NONE")
+    table = PAGE.split("## Reasons")[1].split("## What there is not")[0]
+    rows = re.findall(r"(\d{4}) `(MQRC_[A-Z0-9_]+)`", table)
+    assert {name for _, name in rows} == given
+    assert all(getattr(CMQC, name) == int(number) for number, name in rows)
+    assert set(re.findall(r"MQRC_[A-Z0-9_]+", PAGE)) <= given
