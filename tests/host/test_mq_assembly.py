@@ -134,6 +134,22 @@ def test_a_group_when_all_of_it_is_there(db: sqlite3.Connection, memory: int) ->
     assert (assembler.counts.whole, assembler.counts.groups) == (4, 1)
 
 
+def test_that_it_is_the_last_may_be_said_when_it_comes_again(db: sqlite3.Connection) -> None:
+    first, again = payload(ID, 1, 0, G, b"x"), payload(ID, 1, 0, LG, b"x")
+    assembler = Assembler(db)
+    whole(add(assembler, first))
+    assert add(assembler, again) == []
+    assert (assembler.counts.groups, assembler.counts.duplicates, assembler.groups) == (1, 1, 0)
+    assembler = Assembler(db, groups=True)
+    (group,) = add(assembler, first, again, topic="g")
+    assert isinstance(group, WholeGroup)
+    # Or that it cannot be.
+    assembler = Assembler(db)
+    for one in (first, payload(ID, 2, 0, G, b"y")):
+        whole(add(assembler, one, topic="m"))
+    assert problem(add(assembler, again, topic="m")).kind == "behind last"
+
+
 @pytest.mark.parametrize("memory", [1, 1 << 20])
 def test_groups_and_others_at_the_same_time(db: sqlite3.Connection, memory: int) -> None:
     assembler = Assembler(db, memory=memory, groups=True)

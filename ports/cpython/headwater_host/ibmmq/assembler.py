@@ -167,7 +167,13 @@ class Assembler:
             done = holding.done(topic, one.group_id, one.seq)
             if done is not None:
                 return self._again(topic, one, *done)
-        elif message.state in (OUT, FAULTY):
+        elif group is not None and message.state in (OUT, FAULTY):
+            # It may still say that it is the last.
+            fault = group.meet(one.seq, one.flags)
+            if fault is not None:
+                return [self._group_aside(group, fault)]
+            if group.whole:
+                self._ended(group)
             return self._again(topic, one, 0, MQRC_NONE if message.state == OUT else MQRC_INCOMPLETE_MSG)
         offset = one.offset if one.flags & SEGMENT else 0
         fresh: _Fresh | Fault = _Fresh(len(one.data), offset, offset + len(one.data), 0)
@@ -194,23 +200,24 @@ class Assembler:
         if fault is not None or isinstance(fresh, Fault):
             assert fault is not None
             return [self._message_aside(group, message, fault)]
-        if not fresh.size and known == (True, message.end):
-            self.counts.duplicates += 1
-            if fresh.inside < 2:
-                return []
-        else:
+        if fresh.size or known != (True, message.end):
             self.counts.segments += 1
-        message.changed = True
-        if offset == 0 or not known[0]:
-            message.format = one.format
-        if fresh.inside:
+            message.changed = True
+            if offset == 0 or not known[0]:
+                message.format = one.format
+        else:
+            self.counts.duplicates += 1
+        if fresh.inside > 1 or (fresh.inside and fresh.size):
             holding.drop_between(group, message, fresh.start, fresh.stop)
-        if fresh.size or fresh.inside:
+        if fresh.inside > 1 or fresh.size:
             message.covered += fresh.size
             holding.keep(
                 group, message, fresh.start, bytes(one.data[fresh.start - offset : fresh.stop - offset])
             )
-        return self._whole(group, message) if message.whole and message.state == OPEN else []
+        if message.state == OPEN and message.whole:
+            return self._whole(group, message)
+        # What was waiting may have been waiting for the word that it is the last.
+        return [self._whole_group(group)] if group.whole else []
 
     def _again(self, topic: str, one: _Physical, last: int, reason: int) -> list[Outcome]:
         """Of what is done something comes again, or late."""
@@ -393,14 +400,18 @@ class Assembler:
         if group.grouped:
             group.whole_messages += 1
             if group.whole:
-                self.counts.groups += 1
-                self._end(group, MQRC_NONE)
+                self._ended(group)
             return
         self._holding.remember(group, message.seq, reason)
         if group.count == 1:
             self._holding.end(group)
         else:
             self._holding.forget(group, message)
+
+    def _ended(self, group: Group) -> None:
+        """All messages of a group were handed out, or set aside."""
+        self.counts.groups += 1
+        self._end(group, MQRC_NONE)
 
     def _end(self, group: Group, reason: int) -> None:
         self._holding.end(group)
