@@ -97,7 +97,7 @@ def chain(
                 return found, (reason, "Encoding", where), follows
             big = follows[1] & 15 == 1
             if follows[2] != 0:
-                ccsid = follows[2]
+                ccsid = follows[2] if -(1 << 30) <= follows[2] < 1 << 30 else 0
         try:
             fields, end = header(kind, data, at, big, ccsid)
         except MalformedError as error:

@@ -36,8 +36,8 @@ class Chain:
 
     Of what follows an MQMDE, MQMD or MQDLH its Encoding says the byte order, and must, where that is a known header.
     Its CodedCharSetId is the character set; -2 (MQCCSI_INHERIT) is the header's own, 0 in an MQMD the queue manager's,
-    which is the one the walk began with, and 0 elsewhere (MQCCSI_UNDEFINED) taken for the header's own. An MQXQH is
-    followed by a version-1 MQMD, written as it is.
+    which is the one the walk began with, and 0 elsewhere (MQCCSI_UNDEFINED) taken for the header's own; what is beyond
+    2**30 is taken for 0. An MQXQH is followed by a version-1 MQMD, written as it is.
     """
 
     def __init__(self, buf: "Bytes"):
@@ -116,14 +116,12 @@ class Chain:
         self._big = integers == 1
         high = header.high(self.row + 1)
         low = header.low(self.row + 1)
-        if high == 0 and low != 0:
-            self._ccsid = low
-        elif high == 0:
+        if high == 0 and low == 0:
             if header.layout[0] == MQMD[0]:
                 self._ccsid = self._q_mgr_ccsid
         elif high != -1 or low != 65534:
-            # No character set has such a number, and none of EBCDIC's.
-            self._ccsid = 0
+            # What would be an object on a 32-bit board is no character set.
+            self._ccsid = high << 16 | low if -16384 <= high < 16384 else 0
         return True
 
     def is_format(self, name: "Bytes") -> bool:

@@ -9,7 +9,7 @@ default is empty are NULs.
 What Encoding, CodedCharSetId and Format say of what follows stands in rows next to each other.
 """
 
-from headwater.ibmmq.mde import MQMDE
+from headwater.ibmmq import mde
 from headwater.wire import const
 
 #: Numbers of rows: MQMD.
@@ -63,6 +63,8 @@ DLH_PUT_APPL_NAME = const(9)
 DLH_PUT_DATE = const(10)
 DLH_PUT_TIME = const(11)
 
+# A name of its own: a bundle passes on no names that it imports.
+MQMDE = mde.MQMDE
 _MD_ROWS = (
     ("StrucId", 0, 4, "c", b"MD  "),
     ("Version", 4, 4, "l", 2),
@@ -133,5 +135,3 @@ MQDLH = (
     (0, 172),
     5,
 )
-
-__all__ = ["MQDLH", "MQMD", "MQMD1", "MQMDE", "MQXQH"]
