@@ -1,5 +1,6 @@
 """The tables [mq] and [mq.uplink] of a gateway's file: what they say, and that every mistake is told with its line."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,32 @@ def test_what_is_no_table(folder: Path, text: str, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(path)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["gateway.md", "ibm-mq-uplink.md"])
+def test_what_the_pages_show_is_right_and_has_every_key(folder: Path, name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / name).read_text()
+    (shown,) = [
+        part.partition("```")[0] for part in page.split("```toml\n") if "[mq]\n" in part.partition("```")[0]
+    ]
+    text = shown.replace("/etc/headwater/mq-password", "secret")
+    path = folder / "gateway.toml"
+    path.write_text(text)
+    assert load(path).topics == ("plant/#",)
+    # What is commented out is right as well.
+    text = "\n".join(line.removeprefix("# ") if " = " in line else line for line in text.splitlines())
+    path.write_text(text)
+    found = load(path)
+    table, fields = ("[mq]", MqConfig) if name == "gateway.md" else ("[mq.uplink]", UplinkConfig)
+    part = text.partition(table + "\n")[2]
+    keys = {line.partition(" = ")[0] for line in part.splitlines() if " = " in line}
+    wanted = {field.name for field in dataclasses.fields(fields)} - {"uplink", "channel"}
+    if fields is UplinkConfig:
+        wanted |= {field.name for field in dataclasses.fields(Channel)} - {"password"} | {
+            "channel",
+            "password_file",
+        }
+    else:
+        # The values shown are the defaults, but where there are none.
+        assert found == MqConfig(found.file, found.topics, format="MQSTR")
+    assert keys == wanted
