@@ -23,6 +23,8 @@ from tools.toolchain import ROOT
 VECTORS = load("mqmde")["vectors"]
 GOOD = [row for row in VECTORS if row["codec"] == "ok"]
 BAD = [row for row in VECTORS if row["codec"] == "error"]
+#: Here a chain may begin with an MQMDE as well.
+CHAINS = [row for row in load("mqmde")["chains"] if row["name"] != "neither MQXQH nor MQMD"]
 XMITQ = [row for row in load("mqput")["cases"] if row["kind"] == "XMITQ"]
 #: How reading ends: well, or with what is wrong with a header.
 REASONS = {
@@ -126,6 +128,19 @@ def test_a_chain_is_a_line_for_each_header_and_one_for_the_data(row: dict[str, A
         "CodedCharSetId": last["CodedCharSetId"],
         "payload": row["body_hex"][2 * at :],
     }
+
+
+@pytest.mark.parametrize("row", CHAINS, ids=lambda row: row["name"])
+def test_the_chains_of_the_vectors(row: dict[str, Any]) -> None:
+    options = [*written(row), *(["--format", row["start"]] if "start" in row else [])]
+    code, lines = inspect("mq", bytes.fromhex(row["hex"]), *options)
+    assert [said["type"] for said in lines[:-1]] == row["headers"]
+    if "error" in row:
+        error = lines[-1]["error"]
+        assert (code, {name: error[name] for name in row["error"]}) == (1, row["error"])
+    else:
+        data = {name: row[name] for name in ("Format", "Encoding", "CodedCharSetId")}
+        assert (code, lines[-1]) == (0, {"type": "data"} | data | {"payload": row["hex"][2 * row["at"] :]})
 
 
 def made() -> Iterator[tuple[str, list[str], bytes]]:
