@@ -24,6 +24,9 @@ MATCHES = {
     CMQC.MQMO_MATCH_MSG_SEQ_NUMBER: ("seq", "MsgSeqNumber"),
     CMQC.MQMO_MATCH_OFFSET: ("place", "Offset"),
 }
+# Left to itself SQLite may walk through the queue in order, and look for the one among all.
+_INDICES = {"msg_id": "by_msg_id", "correl_id": "by_correl_id", "group_id": "by_group"}
+_OF_GROUP = "FROM messages INDEXED BY by_group"
 #: In logical order what a message must have that begins something.
 _FIRST = {"seq": 1, "place": 0}
 
@@ -106,7 +109,7 @@ class Chooser:
         """The one message that comes next in a group or logical message."""
         at = (place.seq, place.offset) if place.in_message else (place.seq + 1, 0)
         query = (
-            f"SELECT {_COLUMNS} FROM messages WHERE {messages.ELIGIBLE} AND group_id = ? AND seq = ? "
+            f"SELECT {_COLUMNS} {_OF_GROUP} WHERE {messages.ELIGIBLE} AND group_id = ? AND seq = ? "
             "AND place = ? ORDER BY rank, id LIMIT 1"
         )
         found = self._db.execute(query, (*self._values, place.group_id, *at)).fetchone()
@@ -134,7 +137,8 @@ class Chooser:
 
     def _rows(self, match: Mapping[str, object], after: "tuple[int, int] | None") -> Iterator[Row]:
         """Messages that can be got, in the queue's order; read from the file as they are asked for."""
-        query = f"SELECT {_COLUMNS} FROM messages WHERE {messages.ELIGIBLE}"
+        index = next((index for column, index in _INDICES.items() if column in match), "in_order")
+        query = f"SELECT {_COLUMNS} FROM messages INDEXED BY {index} WHERE {messages.ELIGIBLE}"
         values: list[Any] = list(self._values)
         for column, value in match.items():
             query += f" AND {column} = ?"
@@ -149,7 +153,7 @@ class Chooser:
         """In logical order a group stands where its first message in the queue does, and begins with message 1."""
         if row.group_id is None:
             return row
-        in_group = f"FROM messages WHERE {messages.ELIGIBLE} AND group_id = ?"
+        in_group = f"{_OF_GROUP} WHERE {messages.ELIGIBLE} AND group_id = ?"
         values = (*self._values, row.group_id)
         before = f"SELECT 1 {in_group} AND (rank, id) < (?, ?) LIMIT 1"
         if self._db.execute(before, (*values, *row.position)).fetchone():
@@ -226,7 +230,7 @@ class Chooser:
     def _twins(self, row: Row) -> list[int]:
         """A segment that came more than once counts once: all of it goes."""
         query = (
-            f"SELECT id FROM messages WHERE {messages.ELIGIBLE} AND group_id = ? AND seq = ? AND place = ? "
+            f"SELECT id {_OF_GROUP} WHERE {messages.ELIGIBLE} AND group_id = ? AND seq = ? AND place = ? "
             "AND length = ? AND flags = ? AND (id = ? OR body = (SELECT body FROM messages WHERE id = ?))"
         )
         values = (*self._values, row.group_id, row.seq, row.place, row.length, row.flags, row.id, row.id)
