@@ -380,7 +380,15 @@ def test_what_ebcdics_differ_in() -> None:
     assert decode(b"\x4a\x5a\xba\xbb\xad\xbd\x9f\x15\x25", 1140) == "¢![]Ý¨€\x85\n"
     assert encode("€", 1140) == b"\x9f"
     assert encode("¤", 37) == b"\x9f"
-    for ccsid, text in ((37, "€"), (500, "€"), (1047, "€"), (1140, "¤"), (500, "ā"), (1140, "日")):
+    for ccsid, text in (
+        (37, "€"),
+        (500, "€"),
+        (1047, "€"),
+        (1140, "¤"),
+        (500, "Ā"),
+        (1140, "日"),
+        (819, "Ā"),
+    ):
         assert encode(text, ccsid) is None, (ccsid, text)
 
 

@@ -5,7 +5,7 @@ which line feed is 0x25 and next line (U+0085) 0x15, as in IBM's tables; in all 
 All of it allocates.
 """
 
-from headwater.errors import E_ARGUMENT, E_TOO_LARGE
+from headwater.errors import E_ARGUMENT
 from headwater.ibmmq.header import is_ebcdic
 
 TYPE_CHECKING = False
@@ -84,10 +84,7 @@ def text_of(header: "Header", row: int) -> str:
 def put_text(header: "Header", row: int, text: str) -> int:
     """Write a field of characters, filled up with blanks: 0, or E_TOO_LARGE when the field is shorter, E_ARGUMENT when
     the character set has not all of them."""
-    size = header.layout[3][row][2]
-    if len(text) > size:
-        return E_TOO_LARGE
-    data = encode(text + " " * (size - len(text)), header.ccsid)
+    data = encode(text + " " * (header.layout[3][row][2] - len(text)), header.ccsid)
     return E_ARGUMENT if data is None else header.put_raw(row, data)
 
 
