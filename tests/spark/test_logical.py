@@ -257,14 +257,14 @@ def arrivals(draw: Any) -> list[Come]:
     return draw(st.permutations(kept)) if draw(st.booleans()) else kept
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(arrivals(), st.integers(1, 9), st.sampled_from([0, 50, MANY]), st.sampled_from([4, MANY]))
 def test_the_same_as_the_plain_rules(come: list[Come], size: int, memory: int, max_message: int) -> None:
     check(come, size=size, memory=memory, max_message=max_message)
 
 
 def test_a_message_larger_than_memory() -> None:
-    chunk, count = bytes(range(256)) * 256, 400
+    chunk, count = bytes(range(256)) * 256, 200
 
     def segments(group: bytes) -> Iterator[Any]:
         for k in range(count):
@@ -386,7 +386,7 @@ def by_rules(out: Path, chosen: str = "") -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     some = records()
-    blocks = [some[k : k + 40] for k in range(0, len(some), 40)]
+    blocks = [some[k : k + 90] for k in range(0, len(some), 90)]
     return write_log(tmp_path_factory.mktemp("logical") / "log", blocks, segment_blocks=20)
 
 

@@ -137,7 +137,7 @@ def _measures(spark: SparkSession, folder: Path) -> Iterator[tuple[str, float]]:
     )
     for name, log in logs.items():
         size = "FMQ" if name == "FMQ" else f"of {name} bytes"
-        what = f"pipeline, capture log to four tables, frames {size}"
+        what = f"pipeline, capture log to five tables, frames {size}"
         yield what, _best(lambda log=log: pipeline.run(spark, log, folder / "out"))  # type: ignore[misc]
         if name == "58":
             scan = partial(spark.read.parquet, str(folder / "out/messages"))

@@ -52,7 +52,7 @@ def assemble(
     found = collect(batches, memory)
     if found is None:
         return
-    arrival = np.lexsort((found.position, found.time_ns))
+    arrival = _by_arrival(found)
     single = found.flags & (SEGMENT | IN_GROUP) == 0
     alone = arrival[single[arrival]]
     if len(alone):
@@ -75,19 +75,27 @@ def assemble(
     yield from _judged(found, (order[start : start + size] for start, size in places), max_message)
 
 
+def _by_arrival(found: Segments) -> Rows:
+    time_ns, position = found.time_ns, found.position
+    if position.any():
+        return np.lexsort((position, time_ns))
+    return np.argsort(time_ns, kind="stable")
+
+
 def _in_order(found: Segments, arrival: Rows) -> tuple[Rows, Hashes]:
     """Some rows by group, MsgSeqNumber, Offset and arrival; and numbers that are equal in rows of one group."""
     place = found.seq[arrival] << 30 | found.offset[arrival]
     order = arrival[np.argsort(place, kind="stable")]
-    group = found.hash[order]
-    by_group = np.argsort(group, kind="stable")
-    group = group[by_group]
-    ordered = order[by_group]
+    # Hash and place in one number: numpy sorts numbers faster than it sorts indexes by them.
+    bits = np.uint64(len(order).bit_length())
+    key = found.hash[order] >> bits << bits | np.arange(len(order), dtype=np.uint64)
+    key.sort()
+    group = key >> bits
+    ordered = order[key & ((np.uint64(1) << bits) - np.uint64(1))]
     if (_others(found, ordered) & (group[1:] == group[:-1])).any():
-        # Two groups with one hash: number them.
+        # Two groups with one number.
         words = (found.group_id[order, k] for k in range(3))
-        by_group = np.lexsort((*words, found.topic[order]))
-        ordered = order[by_group]
+        ordered = order[np.lexsort((*words, found.topic[order]))]
         group = np.append(False, _others(found, ordered)).cumsum().astype(np.uint64)
     return ordered, group
 

@@ -97,8 +97,16 @@ def _codes(column: Any, numbers_: dict[str, int]) -> npt.NDArray[np.int32]:
     return result
 
 
+def _texts(column: Any, rows: Any) -> Any:
+    """Some rows of a column of strings, as a dictionary column without nulls."""
+    some = column if isinstance(rows, slice) else column.take(pa.array(rows))
+    if some.null_count:
+        some = some.fill_null("")
+    return some.dictionary_encode()
+
+
 def collect(batches: Iterable[Any], memory: int) -> Segments | None:
-    """The segments in some record batches: ``topic``, ``payload``, ``time_ns`` and, if there is one, ``position``.
+    """The segments in some record batches: ``topic`` (string), ``payload``, ``time_ns`` and perhaps ``position``.
 
     None when there are none. Beyond ``memory`` bytes the payloads are in a file.
     """
@@ -108,16 +116,26 @@ def collect(batches: Iterable[Any], memory: int) -> Segments | None:
     columns: list[tuple[Any, ...]] = []
     for batch in batches:
         found = mqmde.decode(batch["payload"])
-        good = np.flatnonzero(found.reason == 0)
+        good: Any = np.flatnonzero(found.reason == 0)
         if not len(good):
             continue
-        rows = found.rows[good]
-        topic = batch["topic"].take(pa.array(rows)).cast(pa.string()).fill_null("").dictionary_encode()
-        group_id, flags, at = found.group_id[good], found.flags[good], found.at[good]
-        begin, end = int(at[0]), int(at[-1] + mqmde.SIZE + found.length[good[-1]])
-        edges = np.empty((len(rows), 2), np.int64)
+        if len(good) == len(found.rows):
+            good = slice(None)
+        rows: Any = found.rows[good]
+        if len(rows) == batch.num_rows:
+            rows = slice(None)
+        group_id, flags, at, length = (
+            found.group_id[good],
+            found.flags[good],
+            found.at[good],
+            found.length[good],
+        )
+        topic = _texts(batch["topic"], rows)
+        has_position = "position" in batch.schema.names
+        begin, end = int(at[0]), int(at[-1] + mqmde.SIZE + length[-1])
+        edges = np.empty((len(at), 2), np.int64)
         edges[:, 0] = at + mqmde.SIZE - begin + spool.size
-        edges[:, 1] = edges[:, 0] + found.length[good]
+        edges[:, 1] = edges[:, 0] + length
         spool.add(found.data[begin:end])
         columns.append(
             (
@@ -126,15 +144,13 @@ def collect(batches: Iterable[Any], memory: int) -> Segments | None:
                 hashes(topic, group_id),
                 found.seq[good],
                 np.where(flags & SEGMENT, found.offset[good], 0),
-                found.length[good],
+                length,
                 flags,
                 found.encoding[good],
                 found.ccsid[good],
-                _codes(found.format.take(pa.array(good)), formats),
+                _codes(found.format, formats)[good],
                 numbers(batch["time_ns"])[rows],
-                numbers(batch["position"])[rows]
-                if "position" in batch.schema.names
-                else np.zeros(len(rows), np.int64),
+                numbers(batch["position"])[rows] if has_position else np.zeros(len(at), np.int64),
                 edges.ravel(),
             )
         )

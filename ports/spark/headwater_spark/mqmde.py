@@ -105,7 +105,10 @@ def decode(payloads: Any) -> Mqmdes:
     if whole.any():
         # The 72 bytes at every offset, without a copy.
         every: Any = np.ndarray((len(data) - SIZE + 1,), f"V{SIZE}", data, strides=(1,))
-        heads[whole] = every[at[whole]]
+        if whole.all():
+            heads = every[at]
+        else:
+            heads[whole] = every[at[whole]]
     found = _fields(heads, form & 1 == 0)
     reason = np.zeros(len(rows), np.int16)
     error_at = np.zeros(len(rows), np.int32)
