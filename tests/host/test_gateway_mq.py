@@ -444,7 +444,7 @@ def test_segments_of_the_log_that_are_gone_are_told(log: Log, caplog: pytest.Log
     follower.step()
     assert log.data() == [b"1", b"4"]
     assert follower.status()["blocks_missed"] == 2
-    assert "2 blocks in front of block 3 of the log are damaged, or gone" in caplog.text
+    assert "2 blocks of the log in front of block 3 are damaged, or gone" in caplog.text
 
 
 def test_a_damaged_block_is_passed_over_and_told(log: Log) -> None:
@@ -458,6 +458,45 @@ def test_a_damaged_block_is_passed_over_and_told(log: Log) -> None:
     follower.step()
     assert [data[:1] for data in log.data()] == [b"1", b"3"]
     assert (follower.status()["damage"], follower.status()["blocks_missed"]) == (1, 1)
+
+
+def test_a_damaged_end_is_told_once(log: Log) -> None:
+    log.block(b"1")
+    log.block(b"2" * 1000)
+    (path,) = log.path.glob("segment-*")
+    data = bytearray(path.read_bytes())
+    data[-500] ^= 1
+    path.write_bytes(data)
+    log.restart()
+    follower = log.follow()
+    for _ in range(5):
+        follower.step()
+    assert follower.status()["damage"] == 1
+    log.block(b"3")
+    follower.step()
+    assert log.data() == [b"1", b"3"]
+    assert (follower.status()["damage"], follower.status()["blocks_missed"]) == (1, 1)
+
+
+def test_what_is_not_for_the_queue_does_not_wear_out_the_disk(log: Log) -> None:
+    follower = log.follow()
+    log.block(b"x", topic="a/b")
+    follower.step()
+    written = follower._forward.file.db.total_changes
+    for _ in range(5):
+        log.block(b"x", topic="other")
+        follower.step()
+    assert follower._forward.file.db.total_changes == written
+    assert follower.status()["blocks_behind"] == 0
+    # Killed now, it reads them again, to no effect.
+    again = log.follow()
+    assert again.status()["blocks_behind"] == 5
+    again.step()
+    assert log.data() == [b"x"]
+    # Ended in good order, it does not.
+    again.stop()
+    again.run()
+    assert log.follow().status()["blocks_behind"] == 0
 
 
 def test_another_log_in_its_place_is_read_from_its_beginning(log: Log) -> None:
@@ -505,7 +544,7 @@ def test_a_full_queue_stops_the_follower_which_catches_up_later(log: Log, bound:
         elif not status["depth"]:
             break
         taken += _take(log, min(5 if "depth" in bound else 60, status["depth"]))
-    assert full > 3
+    assert full >= 2
     assert taken == payloads
 
 

@@ -11,30 +11,26 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headwater.ibmmq.header import BIG, EBCDIC, sniff
-from headwater.ibmmq.layouts import MQMDE
 from headwater_host.capture import CaptureReader, Position, Problem
 from headwater_host.capture.format import Record, segment_name
 from headwater_host.capture.manifest import list_log
 from headwater_host.gateway.mq_config import NOW, MqConfig
-from headwater_host.gateway.mq_messages import Message, Messages, Names
-from headwater_host.ibmmq import CMQC, structures
+from headwater_host.gateway.mq_messages import Messages, Names
+from headwater_host.gateway.mq_puts import PROBLEM, Puts
 from headwater_host.ibmmq.assembler import Assembler
-from headwater_host.ibmmq.descriptors import MD
 from headwater_host.ibmmq.errors import MQMIError
 from headwater_host.ibmmq.forward import Forward, LocalQueue, is_full
-from headwater_host.ibmmq.logical import IN_GROUP
-from headwater_host.ibmmq.outcomes import Problem as Fault
-from headwater_host.ibmmq.outcomes import Whole
-from headwater_host.ibmmq.structures import HeaderError
 
 # s: how often the log is looked at, and what is there when there was no room.
 _LOOK_S, _FULL_S = 0.1, 1.0
 # A transaction has so many records at most, and ends behind one that makes it so many bytes.
 _RECORDS, _BYTES = 5000, 4 << 20
+# So many blocks that have nothing for the queue are passed until their end is written down.
+_UNSAVED = 1000
 # So many problems are told in a minute; of the others their number.
 _TOLD = 20
 _TABLES = """
@@ -69,6 +65,14 @@ class Place(NamedTuple):
     sequence: int
 
 
+class _Item(NamedTuple):
+    """A record, the place behind it, and how many blocks are missing in front of it."""
+
+    record: Record
+    behind: Place
+    missed: int
+
+
 def local_queue(config: MqConfig) -> LocalQueue:
     """The queue and its bounds. What is being put together is in the same file."""
     room = config.bytes + (config.spill if config.reassemble else 0)
@@ -88,7 +92,7 @@ class Follower:
         self._stop = threading.Event()
         self._forward = Forward(config.file, local_queue(config))
         try:
-            self._place = self._begin()
+            self._saved = self._place = self._begin()
         except BaseException:
             self._forward.close()
             raise
@@ -96,13 +100,17 @@ class Follower:
         self._messages: Messages | None = None
         self._assembler: Assembler | None = None
         self._chunk = _RECORDS
+        # How far the log was read, when that was not to the end of what is on disk; damage that was told.
+        self._end: tuple[int, Place] | None = None
+        self._known_damage: set[tuple[str, int]] = set()
+        self._state = (-1, -1)
         self._expired = 0.0
-        self._now = 0.0
         self._told: deque[float] = deque()
         self._untold = 0
         self._said = ""
         #: What this transaction adds to the counts.
         self._adds: Counter[str] = Counter()
+        self._puts = Puts(config, self._forward, self._adds, self._tell)
         self.counts: Counter[str] = Counter()
         self.state = "starting"
         self.depth = self.dead_depth = self.incomplete = 0
@@ -131,6 +139,7 @@ class Follower:
 
     def _save(self, db: Any, place: Place) -> None:
         db.execute("INSERT OR REPLACE INTO follow VALUES (1, ?, ?, ?, ?)", place)
+        self._saved = place
 
     # -- its life ----------------------------------------------------------------------------------------------------
 
@@ -150,6 +159,10 @@ class Follower:
                     self._trouble("failing", str(error), error)
                     pause = _FULL_S
         finally:
+            with contextlib.suppress(MQMIError):
+                if self._saved != self._place:
+                    with self._forward.transaction() as db:
+                        self._save(db, self._place)
             self.close()
 
     def close(self) -> None:
@@ -159,11 +172,8 @@ class Follower:
     def step(self) -> float:
         """Take what is there; how long to wait, in s, before the next time."""
         try:
-            for block, end in self._blocks():
-                if not self._take(block, end):
-                    return _FULL_S
-                if self._stop.is_set():
-                    return 0.0
+            if not self._catch_up():
+                return _FULL_S
             self._say("following", "the queue has all that is on disk")
             self._expire(time.time())
         except MQMIError as error:
@@ -172,25 +182,75 @@ class Follower:
             self._trouble("full", str(error))
             return _FULL_S
         finally:
-            self.depth, self.dead_depth = self._forward.depth(), self._forward.dead_depth()
+            self._look_at_depths()
         return _LOOK_S
 
-    def _blocks(self) -> Iterator[tuple[Any, Place]]:
-        """The blocks that are on disk and not done, each with the place behind it."""
+    def _look_at_depths(self) -> None:
+        state = self._forward.file.state()
+        if state != self._state:
+            self._state = state
+            self.depth, self.dead_depth = self._forward.depth(), self._forward.dead_depth()
+
+    def _catch_up(self) -> bool:
+        """Put what is on disk and not done, transaction by transaction; False when there is no room."""
+        source = self._records()
+        waiting: list[_Item] = []
+        size = 0
+        while not self._stop.is_set():
+            for item in islice(source, max(self._chunk - len(waiting), 0)) if size < _BYTES else ():
+                waiting.append(item)
+                size += len(item.record.frame)
+                if size >= _BYTES:
+                    break
+            if not waiting:
+                return True
+            part = waiting[: self._chunk]
+            try:
+                self._put_some(part)
+            except MQMIError as error:
+                if not is_full(error):
+                    raise
+                if len(part) == 1:
+                    self._trouble("full", f"the queue is full, and the log waits: {error}")
+                    return False
+                # Up to where there is room, one transaction after the other.
+                self._chunk = len(part) // 8 or 1
+                continue
+            del waiting[: len(part)]
+            size = sum(len(item.record.frame) for item in waiting)
+            self._chunk = min(self._chunk * 2, _RECORDS)
+            if self.state != "following":
+                self._say("catching up", "the queue takes what is in the log")
+        return True
+
+    # -- the log -----------------------------------------------------------------------------------------------------
+
+    def _records(self) -> "Iterator[_Item]":
+        """The records that are on disk and not done."""
         limit = self._durable()
-        if self._place.sequence >= limit:
+        place = self._place
+        if place.sequence >= limit or (limit, place) == self._end:
             return
         reader = CaptureReader(self._directory, start=self._start(), on_problem=self._damaged)
         for block in reader.blocks():
             sequence = block.header.sequence
             if sequence >= limit:
                 return
-            if sequence < self._place.sequence:
+            if sequence < place.sequence:
                 continue
-            if sequence > self._place.sequence:
-                self._missed(sequence - self._place.sequence, sequence)
+            missed = sequence - place.sequence
+            done = 0 if missed else place.records
             assert reader.position is not None
-            yield block, Place(*reader.position, 0, sequence + 1)
+            file, end = reader.position
+            begin = end - block.header.block_length
+            place = Place(file, end, 0, sequence + 1)
+            for number, record in enumerate(block.records(), 1):
+                if number > done:
+                    behind = place if number == block.header.records else Place(file, begin, number, sequence)
+                    yield _Item(record, behind, missed)
+                    missed = 0
+        # What is missing at the end is not looked for again.
+        self._end = limit, place
 
     def _start(self) -> Position | None:
         """Where to begin to read: the place, or, when it names no segment that is there, the one before it."""
@@ -201,69 +261,36 @@ class Follower:
         return Position(before[-1].path.name, 0) if before else None
 
     def _damaged(self, problem: Problem) -> None:
-        if problem.is_damage:
+        if problem.is_damage and (problem.file, problem.offset) not in self._known_damage:
+            self._known_damage.add((problem.file, problem.offset))
             self.counts["damage"] += 1
             self._tell(f"the log: {problem}")
 
-    def _missed(self, blocks: int, sequence: int) -> None:
-        """Blocks are not there: removed before they were read, or damaged."""
-        self.counts["blocks_missed"] += blocks
-        self._trouble(
-            self.state,
-            f"{blocks} blocks in front of block {sequence} of the log are damaged, or gone: nobody had read them",
-        )
-        self._place = self._place._replace(records=0, sequence=sequence)
-
     # -- a transaction -----------------------------------------------------------------------------------------------
 
-    def _take(self, block: Any, end: Place) -> bool:
-        """Put what a block has, in as many transactions as it takes; False when there is no room."""
-        records = list(block.records())
-        while self._place.sequence < end.sequence:
-            try:
-                self._put_some(records, end)
-            except MQMIError as error:
-                if not is_full(error):
-                    raise
-                if self._chunk == 1:
-                    self._trouble("full", f"the queue is full, and the log waits: {error}")
-                    return False
-                # Up to where there is room, one transaction after the other.
-                self._chunk = max(1, self._chunk // 8)
-                continue
-            self._chunk = min(self._chunk * 2, _RECORDS)
-            if self.state != "following":
-                self._say("catching up", "the queue takes what is in the log")
-            if self._stop.is_set():
-                break
-        return True
-
-    def _put_some(self, records: list[Record], end: Place) -> None:
-        """One transaction, of as many records as it may have; behind the last one stands ``end``."""
-        size = 0
-        done = self._place.records
-        with self._transaction() as (db, assembler):
+    def _put_some(self, items: "list[_Item]") -> None:
+        """One transaction."""
+        with self._transaction(items[-1].behind) as (db, assembler):
             messages = self._messages_of(db)
-            for record in records[done : done + self._chunk]:
-                done += 1
-                size += len(record.frame)
-                self._now = record.time_ns / 1e9
+            for record, behind, missed in items:
+                if missed:
+                    self._adds["blocks_missed"] += missed
+                    self._tell(
+                        f"{missed} blocks of the log in front of block {behind.sequence - (not behind.records)} are "
+                        "damaged, or gone: nobody had read them"
+                    )
                 message = messages.message(record)
                 if message is not None:
-                    self._message(message, assembler)
-                if size >= _BYTES:
-                    break
-            place = end if done >= len(records) else self._place._replace(records=done)
-            self._save(db, place)
-        self._place = place
+                    self._puts.take(message, assembler, record.time_ns / 1e9)
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[tuple[Any, Assembler | None]]:
-        """All within happens, with what is counted, or nothing."""
+    def _transaction(self, place: Place) -> Iterator[tuple[Any, Assembler | None]]:
+        """All within happens, with what is counted and how far the log is done, or nothing."""
         self._adds.clear()
         config = self._config
         try:
             with self._forward.transaction() as db:
+                changes = db.total_changes
                 if config.reassemble and self._assembler is None:
                     self._assembler = Assembler(
                         db, memory=config.memory, room=config.spill, timeout=config.timeout
@@ -275,9 +302,13 @@ class Follower:
                     assembler.flush()
                     self._adds["duplicates"] += assembler.counts.duplicates - duplicates
                     self.incomplete = assembler.groups
+                # What is not for the queue need not wear out the disk: it can be read again.
+                if db.total_changes != changes or place.sequence - self._saved.sequence > _UNSAVED:
+                    self._save(db, place)
         except BaseException:
             self._assembler = self._messages = None
             raise
+        self._place = place
         self.counts.update(self._adds)
 
     def _messages_of(self, db: Any) -> Messages:
@@ -297,101 +328,7 @@ class Follower:
             self._messages = Messages(self._config.topics, Names(names, known, remember), count)
         return self._messages
 
-    def _message(self, message: Message, assembler: Assembler | None) -> None:
-        self._adds["messages"] += 1
-        if assembler is None:
-            self._put_as_it_is(message)
-            return
-        for outcome in assembler.add(message.topic, message.payload, self._now):
-            if isinstance(outcome, Whole):
-                self._put_whole(outcome, message.msg_id)
-            elif isinstance(outcome, Fault):
-                self._fault(outcome, message.payload)
-
-    def _plain(self, msg_id: bytes | None) -> MD:
-        """The descriptor of what has no MQMDE."""
-        return MD(
-            Version=CMQC.MQMD_VERSION_2,
-            Format=self._config.format,
-            CodedCharSetId=self._config.ccsid,
-            MsgId=msg_id or CMQC.MQMI_NONE,
-        )
-
-    def _put_as_it_is(self, message: Message) -> None:
-        """A message with its MQMDE, if it has one, which the queue honours when it is in the queue manager's form."""
-        payload = message.payload
-        kind = sniff(payload, 0, len(payload))
-        if not kind:
-            self._put(self._plain(message.msg_id), payload)
-            return
-        settings = self._forward.settings
-        try:
-            fields = structures.decode(
-                MQMDE, payload, big=bool(kind & BIG), ccsid=500 if kind & EBCDIC else 819
-            )
-            own = structures.encode(MQMDE, fields, big=settings.big, ccsid=settings.ccsid)
-            md = MD(Format=CMQC.MQFMT_MD_EXTENSION, MsgId=message.msg_id or CMQC.MQMI_NONE)
-            self._forward.put(md, own + payload[len(own) :])
-        except (HeaderError, MQMIError) as error:
-            if isinstance(error, MQMIError) and is_full(error):
-                raise
-            self._problem("malformed", f"{message.topic}: {error}")
-            self._set_aside(MD(Version=CMQC.MQMD_VERSION_2), payload, error.reason)
-        else:
-            self._count(len(payload) - len(own))
-
-    def _put_whole(self, whole: Whole, msg_id: bytes | None) -> None:
-        """A logical message, or one that has no MQMDE. What is too long for the queue goes in segments."""
-        config = self._config
-        if whole.length > config.bytes:
-            self._problem(
-                "too large", f"{whole.topic}: {whole.length} bytes are more than the queue has room for"
-            )
-            return
-        md = self._plain(msg_id)
-        if whole.encoding:
-            md.set(Format=whole.format, Encoding=whole.encoding, CodedCharSetId=whole.ccsid)
-        md.set(GroupId=whole.group_id, MsgSeqNumber=whole.seq, MsgFlags=whole.flags & IN_GROUP)
-        if not md.MsgFlags:
-            md.set(MsgSeqNumber=1, GroupId=CMQC.MQGI_NONE)
-        if whole.length <= config.message_bytes:
-            self._put(md, whole.read())
-            return
-        md.set(GroupId=whole.group_id, MsgSeqNumber=whole.seq, MsgId=CMQC.MQMI_NONE)
-        # Segments end at multiples of 16, as the queue manager's own do.
-        most = config.message_bytes // 16 * 16
-        waiting = bytearray()
-        offset = 0
-        for chunk in whole.chunks():
-            waiting += chunk
-            while len(waiting) > most:
-                self._segment(md, offset, waiting[:most], CMQC.MQMF_SEGMENT)
-                del waiting[:most]
-                offset += most
-        self._segment(md, offset, waiting, CMQC.MQMF_LAST_SEGMENT)
-
-    def _segment(self, md: MD, offset: int, data: bytearray, flag: int) -> None:
-        one = md.copy()
-        one.set(Offset=offset, MsgFlags=md.MsgFlags | flag, OriginalLength=len(data))
-        self._put(one, memoryview(bytes(data)))
-
-    def _put(self, md: MD, data: "bytes | memoryview") -> None:
-        """To the queue; what cannot be a message there is set aside."""
-        try:
-            self._forward.put(md, data)
-        except MQMIError as error:
-            if is_full(error):
-                raise
-            self._problem("refused", str(error))
-            self._set_aside(md, data, error.reason)
-        else:
-            self._count(len(data))
-
-    def _count(self, size: int) -> None:
-        self._adds["put"] += 1
-        self._adds["bytes"] += size
-
-    # -- what is not put ---------------------------------------------------------------------------------------------
+    # -- what stays incomplete ------------------------------------------------------------------------------------
 
     def _expire(self, now: float) -> None:
         """Report what has stayed incomplete for too long, when nothing is left to read that may complete it."""
@@ -399,38 +336,11 @@ class Follower:
         if not config.reassemble or now - self._expired < min(1.0, config.timeout / 4):
             return
         if self._assembler is None or self._assembler.groups:
-            with self._transaction() as (_, assembler):
+            with self._transaction(self._place) as (_, assembler):
                 assert assembler is not None
                 for fault in assembler.expire(now):
-                    self._fault(fault, b"")
+                    self._puts.fault(fault, b"")
         self._expired = now
-
-    def _fault(self, fault: Fault, payload: "bytes | memoryview") -> None:
-        """What an assembler does not hand out: to the dead-letter queue, with the reason."""
-        self._problem(fault.kind, str(fault))
-        md = MD(Version=CMQC.MQMD_VERSION_2)
-        if not fault.aside:
-            self._set_aside(md, payload, fault.reason)
-            return
-        for seq, offset, data in fault.pieces():
-            one = md.copy()
-            one.set(GroupId=fault.group_id, MsgSeqNumber=seq, Offset=offset, MsgFlags=CMQC.MQMF_SEGMENT)
-            self._set_aside(one, data, fault.reason)
-
-    def _set_aside(self, md: MD, data: "bytes | memoryview", reason: int) -> None:
-        try:
-            self._forward.set_aside(md, data, reason)
-        except MQMIError as error:
-            if not is_full(error):
-                raise
-            # The log still has it: what nobody looks at must not stop what is whole.
-            self._adds["not_set_aside"] += 1
-        else:
-            self._adds["set_aside"] += 1
-
-    def _problem(self, kind: str, text: str) -> None:
-        self._adds[f"problem: {kind}"] += 1
-        self._tell(text)
 
     # -- what is said ------------------------------------------------------------------------------------------------
 
@@ -463,7 +373,7 @@ class Follower:
     def status(self) -> dict[str, Any]:
         """What is known, as JSON can hold it. For any thread."""
         counts = Counter(self.counts)
-        problems = {name.partition(": ")[2]: n for name, n in counts.items() if name.startswith("problem: ")}
+        problems = {name.removeprefix(PROBLEM): n for name, n in counts.items() if name.startswith(PROBLEM)}
         place = self._place
         return {
             "queue": self._config.queue,

@@ -1,0 +1,158 @@
+"""What a message of the capture log becomes in a local queue of IBM MQ's kind, and what in its dead-letter queue."""
+
+from collections import Counter
+from collections.abc import Callable
+
+from headwater.ibmmq.header import BIG, EBCDIC, sniff
+from headwater.ibmmq.layouts import MQMDE
+from headwater_host.gateway.mq_config import MqConfig
+from headwater_host.gateway.mq_messages import Message
+from headwater_host.ibmmq import CMQC, structures
+from headwater_host.ibmmq.assembler import Assembler
+from headwater_host.ibmmq.descriptors import MD
+from headwater_host.ibmmq.errors import MQMIError
+from headwater_host.ibmmq.forward import Forward, is_full
+from headwater_host.ibmmq.logical import IN_GROUP
+from headwater_host.ibmmq.outcomes import Problem as Fault
+from headwater_host.ibmmq.outcomes import Whole
+from headwater_host.ibmmq.structures import HeaderError
+
+#: In front of the names under which problems are counted by kind.
+PROBLEM = "problem: "
+
+
+class Puts:
+    """Within transactions of ``forward``. ``adds`` counts; ``tell`` is given what is wrong, in words.
+
+    Raises MQMIError when there is no room for now; what is wrong with a message sets that aside.
+    """
+
+    def __init__(
+        self, config: MqConfig, forward: Forward, adds: "Counter[str]", tell: Callable[[str], object]
+    ):
+        self._config = config
+        self._forward = forward
+        self._adds = adds
+        self._tell = tell
+
+    def take(self, message: Message, assembler: Assembler | None, now: float) -> None:
+        """A message of the log, which came at ``now``."""
+        self._adds["messages"] += 1
+        if assembler is None:
+            self._put_as_it_is(message)
+            return
+        for outcome in assembler.add(message.topic, message.payload, now):
+            if isinstance(outcome, Whole):
+                self._put_whole(outcome, message.msg_id)
+            elif isinstance(outcome, Fault):
+                self.fault(outcome, message.payload)
+
+    def _plain(self, msg_id: bytes | None) -> MD:
+        """The descriptor of what has no MQMDE."""
+        return MD(
+            Version=CMQC.MQMD_VERSION_2,
+            Format=self._config.format,
+            CodedCharSetId=self._config.ccsid,
+            MsgId=msg_id or CMQC.MQMI_NONE,
+        )
+
+    def _put_as_it_is(self, message: Message) -> None:
+        """A message with its MQMDE, if it has one, which the queue honours when it is in the queue manager's form."""
+        payload = message.payload
+        kind = sniff(payload, 0, len(payload))
+        if not kind:
+            self._put(self._plain(message.msg_id), payload)
+            return
+        settings = self._forward.settings
+        try:
+            fields = structures.decode(
+                MQMDE, payload, big=bool(kind & BIG), ccsid=500 if kind & EBCDIC else 819
+            )
+            own = structures.encode(MQMDE, fields, big=settings.big, ccsid=settings.ccsid)
+            md = MD(Format=CMQC.MQFMT_MD_EXTENSION, MsgId=message.msg_id or CMQC.MQMI_NONE)
+            self._forward.put(md, own + payload[len(own) :])
+        except (HeaderError, MQMIError) as error:
+            if isinstance(error, MQMIError) and is_full(error):
+                raise
+            self._problem("malformed", f"{message.topic}: {error}")
+            self._set_aside(MD(Version=CMQC.MQMD_VERSION_2), payload, error.reason)
+        else:
+            self._count(len(payload) - len(own))
+
+    def _put_whole(self, whole: Whole, msg_id: bytes | None) -> None:
+        """A logical message, or one that has no MQMDE. What is too long for the queue goes in segments."""
+        config = self._config
+        if whole.length > config.bytes:
+            self._problem(
+                "too large", f"{whole.topic}: {whole.length} bytes are more than the queue has room for"
+            )
+            return
+        md = self._plain(msg_id)
+        if whole.encoding:
+            md.set(Format=whole.format, Encoding=whole.encoding, CodedCharSetId=whole.ccsid)
+        md.set(GroupId=whole.group_id, MsgSeqNumber=whole.seq, MsgFlags=whole.flags & IN_GROUP)
+        if not md.MsgFlags:
+            md.set(MsgSeqNumber=1, GroupId=CMQC.MQGI_NONE)
+        if whole.length <= config.message_bytes:
+            self._put(md, whole.read())
+            return
+        md.set(GroupId=whole.group_id, MsgSeqNumber=whole.seq, MsgId=CMQC.MQMI_NONE)
+        # Segments end at multiples of 16, as the queue manager's own do.
+        most = config.message_bytes // 16 * 16
+        waiting = bytearray()
+        offset = 0
+        for chunk in whole.chunks():
+            waiting += chunk
+            while len(waiting) > most:
+                self._segment(md, offset, waiting[:most], CMQC.MQMF_SEGMENT)
+                del waiting[:most]
+                offset += most
+        self._segment(md, offset, waiting, CMQC.MQMF_LAST_SEGMENT)
+
+    def _segment(self, md: MD, offset: int, data: bytearray, flag: int) -> None:
+        one = md.copy()
+        one.set(Offset=offset, MsgFlags=md.MsgFlags | flag, OriginalLength=len(data))
+        self._put(one, memoryview(bytes(data)))
+
+    def _put(self, md: MD, data: "bytes | memoryview") -> None:
+        """To the queue; what cannot be a message there is set aside."""
+        try:
+            self._forward.put(md, data)
+        except MQMIError as error:
+            if is_full(error):
+                raise
+            self._problem("refused", str(error))
+            self._set_aside(md, data, error.reason)
+        else:
+            self._count(len(data))
+
+    def _count(self, size: int) -> None:
+        self._adds["put"] += 1
+        self._adds["bytes"] += size
+
+    def fault(self, fault: Fault, payload: "bytes | memoryview") -> None:
+        """What an assembler does not hand out: to the dead-letter queue, with the reason."""
+        self._problem(fault.kind, str(fault))
+        md = MD(Version=CMQC.MQMD_VERSION_2)
+        if not fault.aside:
+            self._set_aside(md, payload, fault.reason)
+            return
+        for seq, offset, data in fault.pieces():
+            one = md.copy()
+            one.set(GroupId=fault.group_id, MsgSeqNumber=seq, Offset=offset, MsgFlags=CMQC.MQMF_SEGMENT)
+            self._set_aside(one, data, fault.reason)
+
+    def _set_aside(self, md: MD, data: "bytes | memoryview", reason: int) -> None:
+        try:
+            self._forward.set_aside(md, data, reason)
+        except MQMIError as error:
+            if not is_full(error):
+                raise
+            # The log still has it: what nobody looks at must not stop what is whole.
+            self._adds["not_set_aside"] += 1
+        else:
+            self._adds["set_aside"] += 1
+
+    def _problem(self, kind: str, text: str) -> None:
+        self._adds[f"{PROBLEM}{kind}"] += 1
+        self._tell(text)
