@@ -90,7 +90,8 @@ class Counts:
 class Assembler:
     """What is not whole yet, under bounds. Times are the caller's, in seconds of a clock that restarts do not set back.
 
-    ``memory``: bytes that contents and what is known of them take at most, beside the payload that is being added.
+    ``memory``: bytes that contents and what is known of them take at most, beside the payload that is being added, and
+    what was handed out last.
     ``room``: bytes that all that is not whole yet takes at most, in memory and in the store. ``open_groups``: of how
     many GroupIds anything is there at most. What goes beyond these two is refused: a Problem of kind "room".
     ``timeout``: how long nothing of a GroupId may come before it is reported. ``groups``: hand out groups, when all
@@ -331,8 +332,6 @@ class Assembler:
             group = self._holding.find(*key)
             assert group is not None
             found.append(self._give_up(group))
-            if self._holding.used > self._holding.memory:
-                break
         return found
 
     def _give_up(self, group: Group) -> Problem:

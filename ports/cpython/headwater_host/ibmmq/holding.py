@@ -123,11 +123,10 @@ class Group(logical.Group):
 
 
 class _Leaving(NamedTuple):
-    """What was handed out: its rows (``seq`` 0: the group's), and what it takes."""
+    """What was handed out: its rows (``seq`` 0: the group's), and what they take."""
 
     number: int
     seq: int
-    memory: int
     held: int
 
 
@@ -279,7 +278,8 @@ class Holding:
         """A message's content was handed out. What is known of the message stays."""
         held = message.covered + ROW * message.pieces
         number = group.number if message.high > message.low else 0
-        self._leaving.append(_Leaving(number, message.seq, message.memory, held))
+        self._leaving.append(_Leaving(number, message.seq, held))
+        self.used -= message.memory
         group.held -= held
         message.starts, message.parts = [], {}
         message.low = message.high = message.covered = message.pieces = 0
@@ -302,8 +302,8 @@ class Holding:
             self.save(group)
         del self.groups[group.topic, group.group_id]
         self.count -= 1
-        memory = group.memory + sum(one.memory for one in group.messages.values())
-        self._leaving.append(_Leaving(group.number if group.stored else 0, 0, memory, group.held))
+        self.used -= group.memory + sum(one.memory for one in group.messages.values())
+        self._leaving.append(_Leaving(group.number if group.stored else 0, 0, group.held))
 
     def settle(self) -> None:
         """What was handed out has been read: let go of it."""
@@ -311,8 +311,7 @@ class Holding:
             return
         self.lease.over = True
         self.lease = Lease()
-        for number, seq, memory, held in self._leaving:
-            self.used -= memory
+        for number, seq, held in self._leaving:
             self.held -= held
             if number and seq:
                 self.store.drop_pieces(number, seq)
