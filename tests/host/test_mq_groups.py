@@ -368,9 +368,15 @@ def test_a_backout_takes_the_handle_back(tmp_path: Path) -> None:
     size=st.integers(1, 40),
     seed=st.integers(0, 1000),
     lost=st.integers(-3, 30),
+    how=st.sampled_from([ALL_MSGS | COMPLETE, ALL_MSGS, ALL_SEGS, COMPLETE, 0]),
 )
 def test_any_order_of_arrival(
-    tmp_path_factory: pytest.TempPathFactory, messages: list[bytes], size: int, seed: int, lost: int
+    tmp_path_factory: pytest.TempPathFactory,
+    messages: list[bytes],
+    size: int,
+    seed: int,
+    lost: int,
+    how: int,
 ) -> None:
     """A group in segments, shuffled, some twice, perhaps one lost: what comes back is exact, or nothing does."""
     chance = random.Random(seed)
@@ -391,12 +397,14 @@ def test_any_order_of_arrival(
             for md, data in sent:
                 queue.put(data, md.copy(), sync())
             manager.commit()
-            options = LOGICAL | ALL_MSGS | COMPLETE | CMQC.MQGMO_SYNCPOINT
             if missing is not None:
-                assert empty(queue, options)
+                assert empty(queue, LOGICAL | ALL_MSGS | CMQC.MQGMO_SYNCPOINT)
             else:
-                got = [queue.get(None, md2(), gmo2(options)) for _ in messages]
-                assert got == messages
+                count = len(messages) if how & COMPLETE else len(physical)
+                options = LOGICAL | how | CMQC.MQGMO_SYNCPOINT
+                got = [queue.get(None, md2(), gmo2(options)) for _ in range(count)]
+                assert b"".join(got) == b"".join(messages)
+                assert got == messages or not how & COMPLETE
                 assert empty(queue, 0), "nothing stays behind"
             manager.commit()
 
@@ -418,3 +426,20 @@ def test_what_the_queue_manager_cuts_it_puts_together(
             assert queue.get(None, md, gmo2(COMPLETE | options)) == data
             assert md.MsgFlags == ALLOWED
             assert empty(queue)
+
+
+def test_a_group_that_contradicts_itself(tmp_path: Path) -> None:
+    """Two last messages: of no harm to who takes messages, and never whole."""
+    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
+        for number in (1, 2, 3):
+            last = LAST if number > 1 else 0
+            for group_id in (GROUP_ID, b"other"):
+                queue.put(b"%d" % number, md2(GroupId=group_id, MsgSeqNumber=number, MsgFlags=GROUP | last))
+        wanted = md2(GroupId=GROUP_ID)
+        by_group = CMQC.MQMO_MATCH_GROUP_ID
+        assert queue.get(None, wanted, gmo2(COMPLETE, MatchOptions=by_group)) == b"1"
+        assert manager.statistics("Q")[0].set_aside == 0
+        assert empty(queue, ALL_MSGS)
+        aside = list(manager.set_aside("Q"))
+        assert [data for _, _, data in aside] == [b"1", b"2", b"2", b"3", b"3"]
+        assert {reason for reason, _, _ in aside} == {CMQC.MQRC_MSG_FLAGS_ERROR}
