@@ -353,6 +353,7 @@ def test_a_group_that_contradicts_itself(
 # Payload; kind; reason; offset of the field in it.
 MALFORMED = {
     "cut short": (payload(ID, 1, 0, S, b"")[:70], "malformed", MQRC_MDE_ERROR, 68),
+    "flags": (payload(ID, 1, 0, S | 32, b"x"), "flags", MQRC_MSG_FLAGS_ERROR, -1),
     "number": (payload(ID, 0, 0, S, b"x"), "number", MQRC_MSG_SEQ_NUMBER_ERROR, -1),
     "negative offset": (payload(ID, 1, -1, S, b"x"), "offset", MQRC_OFFSET_ERROR, -1),
     "offset": (payload(ID, 1, 10**9, S, b"x"), "offset", MQRC_OFFSET_ERROR, -1),

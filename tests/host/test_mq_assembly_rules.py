@@ -146,6 +146,7 @@ def test_only_so_many_ranges_are_named() -> None:
 
 # parts; kind, message, offset; reason.
 FAULTY = {
+    "a flag that nobody knows": ([(1, 0, b"x", LS | 0x800)], ("flags", 1, 0), MQRC_MSG_FLAGS_ERROR),
     "number 0": ([(0, 0, b"x", LS)], ("number", 0, 0), MQRC_MSG_SEQ_NUMBER_ERROR),
     "number beyond": ([(10**9, 0, b"x", LS)], ("number", 10**9, 0), MQRC_MSG_SEQ_NUMBER_ERROR),
     "offset below": ([(1, -1, b"x", S)], ("offset", 1, -1), MQRC_OFFSET_ERROR),
@@ -215,6 +216,7 @@ def test_what_is_refused_by_itself() -> None:
         assert refused(1, 0, 1, flags, some) is None
         assert refused(1, 0, 1, flags) is None
     assert refused(1, 0, 0, 0, none) is None
+    assert refused(1, 0, 1, LS | 0xFFFFF000, some) is None
     assert refused(1, 0, 0, G, some) is None
     assert refused(999_999_999, 999_999_999, 0, LS, some) is None
 

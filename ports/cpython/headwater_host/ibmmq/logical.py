@@ -24,7 +24,9 @@ from headwater_host.ibmmq.CMQC import (
     MQMF_LAST_MSG_IN_GROUP,
     MQMF_LAST_SEGMENT,
     MQMF_MSG_IN_GROUP,
+    MQMF_REJECT_UNSUP_MASK,
     MQMF_SEGMENT,
+    MQMF_SEGMENTATION_ALLOWED,
     MQRC_GROUP_ID_ERROR,
     MQRC_INCOMPLETE_GROUP,
     MQRC_INCOMPLETE_MSG,
@@ -44,11 +46,15 @@ REASONS = {value: name for name, value in vars(CMQC).items() if name.startswith(
 SEGMENT = MQMF_SEGMENT | MQMF_LAST_SEGMENT
 IN_GROUP = MQMF_MSG_IN_GROUP | MQMF_LAST_MSG_IN_GROUP
 
+#: Flags that nobody knows, and that MQPUT refuses.
+UNKNOWN = MQMF_REJECT_UNSUP_MASK & ~(MQMF_SEGMENTATION_ALLOWED | SEGMENT | IN_GROUP)
+
 #: The largest MsgSeqNumber and the largest Offset.
 HIGHEST = 999_999_999
 
 #: kind -> (reason, what it says of ``seq`` and ``offset``).
 FAULTS = {
+    "flags": (MQRC_MSG_FLAGS_ERROR, "message {seq} has flags that nobody knows, at {offset}"),
     "group id": (MQRC_GROUP_ID_ERROR, "message {seq} is a segment, or in a group, without a GroupId"),
     "number": (MQRC_MSG_SEQ_NUMBER_ERROR, "MsgSeqNumber {seq} is not in 1 to 999999999"),
     "offset": (MQRC_OFFSET_ERROR, "message {seq} has a segment at Offset {offset}, not in 0 to 999999999"),
@@ -225,6 +231,8 @@ def refused(seq: int, offset: int, length: int, flags: int, group_id: bytes | No
     ``group_id`` None is not looked at. A queue manager gives a segment that has none a GroupId of its own; where there
     is no queue manager, such segments cannot be told from others'.
     """
+    if flags & UNKNOWN:
+        return Fault("flags", seq, offset)
     if not 1 <= seq <= HIGHEST:
         return Fault("number", seq, offset)
     if not flags & SEGMENT:
