@@ -78,6 +78,17 @@ def test_what_is_left_out_is_the_default(row: dict[str, Any]) -> None:
     assert data == bytes.fromhex(row["hex"])
 
 
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_is_decoded_is_encoded_again(name: str) -> None:
+    layout = LAYOUTS[name]
+    data = encode(layout, {}, big=True, ccsid=1140)
+    assert len(data) == layout[2]
+    data = data[:12] + bytes(i * 7 & 255 for i in range(12, len(data)))
+    fields = decode(layout, data, big=True, ccsid=1140)
+    assert fields["Version"] == len(layout[4]) - 1
+    assert encode(layout, fields, big=True, ccsid=1140) == data
+
+
 def test_text_and_bytes_are_filled_up() -> None:
     data = encode(MQXQH, {"RemoteQName": "Q", "RemoteQMgrName": ""}, big=True, ccsid=500)
     assert data[8:56] == b"\xd8" + b"\x40" * 47
