@@ -38,6 +38,7 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "fmq packets": ("headwater.fmq.encode", "headwater.fmq.decode"),
     "MQMDE": ("headwater.ibmmq.header", "headwater.ibmmq.mde"),
     "IBM MQ's headers": ("headwater.ibmmq.chain", "headwater.ibmmq.text"),
+    "MQMDE segments": ("headwater.ibmmq.segments", "headwater.ibmmq.group_ids"),
 }
 #: A function's frame lies on the C stack up to this many machine words, and on the heap beyond (py/objfun.c).
 STACK_WORDS = 11

@@ -8,7 +8,7 @@ and texts, and costs a board nothing unless it is imported.
 
 from headwater.wire import const
 
-# -28, -58 and -59 are taken: ``headwater.fmq.spec``.
+# -28, -58 and -59 are taken: ``headwater.fmq.spec``; so are -7 and -8: ``headwater.ibmmq.segments``.
 
 # The caller's fault: the call had no effect.
 E_TOPIC = const(-1)

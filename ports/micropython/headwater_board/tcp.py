@@ -125,4 +125,6 @@ class Tcp:
 
     def wait(self, ms: int) -> None:
         """Sleep until something arrives, at most ``ms`` milliseconds."""
-        self._poll.poll(ms)
+        # ``poll`` would make a list.
+        for _ in self._poll.ipoll(ms):
+            return

@@ -1,0 +1,21 @@
+"""Sends a file of any size in segments of a kilobyte; the connection may come and go meanwhile."""
+
+import os
+
+from headwater.client import Client
+from headwater.ibmmq.segments import Segmenter
+from headwater.keeper import Keeper
+from headwater_board.ids import group_ids
+from headwater_board.tcp import Tcp
+
+keeper = Keeper(Client(Tcp("broker.local"), b"board-1", clean=False, outbox_size=8192))
+segmenter = Segmenter(keeper, bytearray(1024), group_ids(), format=b"MQSTR")
+keeper.start()
+with open("log.txt", "rb") as file:
+    status = segmenter.begin(b"board-1/log", file, os.stat("log.txt")[6])
+    if status == 0:
+        status = segmenter.run()
+if status == 0:
+    # Every segment is handed in; now each is acknowledged.
+    status = keeper.stop(60000)
+print("sent" if status == 0 else "failed", segmenter.offset, status)

@@ -1,0 +1,196 @@
+"""A virtual board with 256 KB of heap and a buffer of 1 KB sends a gigabyte, and it arrives whole.
+
+    python -m tools.gigabyte [--bytes N] [--protocol mqtt|fmq] [--qos 0|1|2]
+
+The board (MicroPython) makes the bytes as it sends them, as one message in MQMDE segments. They go through mosquitto,
+or a hub, to a client here, which holds each segment against what must be at its Offset, and the order against the rules
+of ``headwater_host.ibmmq.logical``. On the board the collector is off: what an allocation takes stays taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import re
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headwater.ibmmq.layouts import MQMDE
+from headwater_host import aio
+from headwater_host.fmq import client as fmq
+from headwater_host.hub.config import HubConfig, Listener
+from headwater_host.hub.service import Hub
+from headwater_host.ibmmq.logical import Message
+from headwater_host.ibmmq.structures import decode
+from tools import deploy
+from tools.broker import HOST, Mosquitto
+from tools.virtual_board import VirtualBoard
+
+PROGRAM = Path(__file__).parent / "device" / "gigabyte.py"
+TOPIC = "board-1/gigabyte"
+HEAP = "256K"
+HEADER = 72
+#: Bytes of payload in a segment: of a buffer of 1024 bytes a multiple of 16 is used, behind the MQMDE.
+PIECE = 944
+GIGABYTE = 10**9
+#: GroupId, MsgSeqNumber, Offset, MsgFlags, OriginalLength; what is before them is the same in all segments.
+_NUMBERS = struct.Struct(">24siiii")
+_BEGIN = 32
+
+
+class Reception:
+    """Takes the segments of one message, and holds them against what the board makes."""
+
+    def __init__(self) -> None:
+        self.segments = self.duplicates = 0
+        self.group_id = self._begin = b""
+        self._first: Any = {}
+        self._message = Message(1)
+        self._block = bytearray(i * 7 & 255 for i in range(PIECE))
+
+    @property
+    def received(self) -> int:
+        """Bytes that are there."""
+        return self._message.covered
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is missing."""
+        return self._message.whole
+
+    def take(self, payload: bytes) -> None:
+        """The next segment; AssertionError when it is not what must come."""
+        group_id, seq, offset, flags, _ = _NUMBERS.unpack_from(payload, _BEGIN)
+        if not self.segments:
+            self._first = decode(MQMDE, payload, big=True, ccsid=819)
+            self._begin = payload[:_BEGIN]
+            self.group_id = group_id
+        assert (payload[:_BEGIN], group_id, seq) == (self._begin, self.group_id, 1)
+        data = payload[HEADER:]
+        fault = self._message.meet(
+            offset, len(data), flags, self._first["Encoding"], self._first["CodedCharSetId"]
+        )
+        assert fault is None, str(fault)
+        number = offset // PIECE
+        self._block[:4] = self._block[-4:] = number.to_bytes(4, "little")
+        assert data == self._block[: len(data)], f"the bytes at {offset} are not those that were sent"
+        self.segments += 1
+        if offset == self._message.covered:
+            self._message.covered += len(data)
+            return
+        # With a clean session and one connection nothing is lost; at QoS 1 something may come twice.
+        assert offset < self._message.covered, f"segments before {offset} are missing"
+        self.duplicates += 1
+
+
+class Report(NamedTuple):
+    """What the board said: bytes of its heap in use at the least, at the most and at the end; and how long it took."""
+
+    lowest: int
+    highest: int
+    end: int
+    samples: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the bytes travel."""
+
+    protocol: str = "mqtt"
+    qos: int = 1
+    #: Bytes of the board's outbox.
+    outbox: int = 16384
+
+
+def program(length: int, way: Way, **line: object) -> str:
+    """The board's program; ``line`` says whom it talks to."""
+    settings = {"bytes": length, **asdict(way), **line}
+    return f"SETTINGS = {settings!r}\n{PROGRAM.read_text(encoding='utf-8')}"
+
+
+def reported(board: VirtualBoard, timeout: float) -> Report:
+    """Wait until the board has sent everything."""
+    board.wait_for(" end\n", timeout)
+    found = re.search(r"status (-?\d+) heap (\d+) (\d+) (\d+) samples (\d+) ms (\d+) end", board.log)
+    assert found is not None, board.log
+    status, lowest, highest, end, samples, ms = map(int, found.groups())
+    assert status == 0, status
+    return Report(lowest, highest, end, samples, ms / 1000)
+
+
+@contextlib.asynccontextmanager
+async def _broker(folder: Path) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
+    with Mosquitto(folder, settings={"max_inflight_messages": 1000}) as broker:
+        async with aio.Client(HOST, broker.port, max_queued_incoming_messages=1000) as client:
+            await client.subscribe(TOPIC, qos=1)
+            yield broker.port, (message.payload async for message in client.messages)
+
+
+@contextlib.asynccontextmanager
+async def _hub(folder: Path) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
+    hub = Hub(HubConfig(folder / "hub.db", listeners=(Listener(port=0),)))
+    await hub.start()
+    try:
+        port = hub.addresses[0][1]
+        async with fmq.Client(HOST, port) as client:
+            await client.subscribe(TOPIC)
+            yield port, (message.payload async for message in client.messages)
+    finally:
+        await hub.stop()
+
+
+async def send(length: int, way: Way, folder: Path, timeout: float = 600.0) -> tuple[Reception, Report]:
+    """Let a board send ``length`` bytes, and take them: what came, and what the board said."""
+    made = _hub if way.protocol == "fmq" else _broker
+    async with made(folder) as (port, payloads):
+        text = program(length, way, host=HOST, port=port)
+        with VirtualBoard(main=text, files=deploy.package_files("mpy"), heap=HEAP, name="gigabyte") as board:
+            reception = Reception()
+
+            async def take() -> None:
+                async for payload in payloads:
+                    reception.take(payload)
+                    if reception.whole:
+                        return
+
+            await asyncio.wait_for(take(), timeout)
+            report = await asyncio.to_thread(reported, board, timeout)
+    assert reception.received == length
+    return reception, report
+
+
+def main() -> int:
+    """Send, and say how it went."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.gigabyte",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--bytes", type=int, default=GIGABYTE, help="how many (default: %(default)s)")
+    parser.add_argument("--protocol", choices=["mqtt", "fmq"], default="mqtt", help="(default: %(default)s)")
+    parser.add_argument("--qos", type=int, choices=[0, 1, 2], default=1, help="(default: %(default)s)")
+    chosen = parser.parse_args()
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        way = Way(chosen.protocol, chosen.qos)
+        reception, report = asyncio.run(send(chosen.bytes, way, Path(folder), 3600.0))
+    print(
+        f"{reception.received:,} bytes in {reception.segments:,} segments, whole, {reception.duplicates} twice\n"
+        f"{time.monotonic() - begin:.1f} s; the board sent for {report.seconds:.1f} s, "
+        f"{reception.received / report.seconds / 1e6:.1f} MB/s\n"
+        f"heap of the board in use: {report.lowest:,} to {report.highest:,} bytes, {report.end:,} at the end; "
+        f"looked at {report.samples:,} times"
+    )
+    return 0 if report.lowest == report.highest == report.end else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
