@@ -443,6 +443,19 @@ def test_segments_of_the_log_that_are_gone_are_told(log: Log, caplog: pytest.Log
     assert "2 blocks of the log in front of block 3 are damaged, or gone" in caplog.text
 
 
+def test_a_segment_that_goes_in_the_middle_of_a_block(log: Log) -> None:
+    log.block(b"1", b"2", b"3")
+    follower = log.follow(depth=2)
+    follower.step()
+    log.restart()
+    log.block(b"4", b"5")
+    min(log.path.glob("segment-*")).unlink()
+    assert _take(log, 2) == [b"1", b"2"]
+    follower.step()
+    assert log.data() == [b"4", b"5"]
+    assert follower.status()["blocks_missed"] == 1
+
+
 def test_a_damaged_block_is_passed_over_and_told(log: Log) -> None:
     for payload in (b"1", b"2", b"3"):
         log.block(payload * 1000)
