@@ -113,6 +113,7 @@ def on_port(config: HubConfig, port: int) -> HubConfig:
 
 # ---- what a value is -------------------------------------------------------------------------------------------------
 
+
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e9:
         raise ValueError
