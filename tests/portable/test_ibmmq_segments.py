@@ -215,6 +215,20 @@ def test_a_client_that_has_to_wait_gets_the_same_again() -> None:
             assert joined([call[1] for call in s.client.calls])[0][3] == payload_of(100)
 
 
+def test_a_source_is_not_asked_while_the_client_has_to_wait() -> None:
+    for length in (None, 40):
+        s = made()
+        stream = Stream(payload_of(40), (32, 8))
+        s.begin(TOPIC, stream, length)
+        assert s.step() == MORE
+        s.client.answers = [E_WINDOW, E_TOO_LARGE]
+        assert s.step() == LATER
+        # Whatever it would say now, it has said that this was its end.
+        stream.data += b"more"
+        assert [s.step(), s.step()] == [E_TOO_LARGE, DONE]
+        assert joined([call[1] for call in s.client.calls])[0][3] == payload_of(40)
+
+
 def test_a_number_of_the_message_is_a_success() -> None:
     s = made()
     s.client.answers = [1, 2, 65280, 3]
@@ -273,12 +287,21 @@ def test_answers_of_a_source_that_are_none() -> None:
     for answer in (-1, PIECE + 1, 1 << 20):
         for at in (72, 72 + 5):
             s = made()
+            asked: list[int] = []
 
-            def source(buf: bytearray, where: int, n: int, answer: int = answer, at: int = at) -> int:
+            def source(
+                buf: bytearray,
+                where: int,
+                n: int,
+                answer: int = answer,
+                at: int = at,
+                asked: list[int] = asked,
+            ) -> int:
+                asked.append(where)
                 return answer if where == at else 5
 
             s.begin(TOPIC, source)
-            assert sent(s) == E_ARGUMENT
+            assert sent(s) == E_ARGUMENT and asked[-1] == at
             assert not s.client.calls and s.step() == E_STATE
 
 
@@ -370,6 +393,14 @@ def test_up_to_the_largest_offset() -> None:
             messages = 3 if length > 10**9 - WIDE or said is None else 2
             assert len(s.client.calls) == 1 + messages
             assert mde(s.client.calls[-1][1])[2:] == (10**9 + (messages - 4) * WIDE, LAST)
+
+
+def test_what_counts_is_where_the_last_segment_begins() -> None:
+    s = made(size=72 + 944)
+    last = MOST // 944 * 944
+    assert s.begin(TOPIC, Endless(0), last + 944) == 0
+    s.abandon()
+    assert s.begin(TOPIC, Endless(0), last + 945) == E_TOO_LARGE
 
 
 def test_beyond_the_largest_offset() -> None:
