@@ -117,6 +117,38 @@ def test_syncpoint_if_persistent(tmp_path: Path) -> None:
         assert empty(queue)
 
 
+def test_what_waits_for_the_disk(tmp_path: Path) -> None:
+    """SQLite's word for how the last call was committed: 2, it waited for the disk; 1, it did not."""
+    kinds = {"persistent": CMQC.MQPER_PERSISTENT, "transient": CMQC.MQPER_NOT_PERSISTENT}
+    for keeps_over, waits in (("power", 2), ("process", 1)):
+        with queue_manager(tmp_path, keeps_over=keeps_over) as manager:
+            if not manager.queues():
+                manager.define("Q")
+            with Queue(manager, "Q", ALL) as queue:
+                for step, expected in (
+                    ("put transient", 1),
+                    ("put persistent", waits),
+                    ("put persistent in unit", 1),
+                    ("commit", waits),
+                    ("put transient in unit", 1),
+                    ("commit", 1),
+                    ("get in unit", 1),
+                    ("get in unit", 1),
+                    ("backout", waits),
+                    ("get", waits),
+                ):
+                    verb, *how = step.split()
+                    if verb == "put":
+                        pmo = sync() if "unit" in how else PMO()
+                        queue.put(b"x", MD(Persistence=kinds[how[0]]), pmo)
+                    elif verb == "get":
+                        queue.get(None, MD(), gmo2(SYNC if how else 0))
+                    else:
+                        getattr(manager, verb)()
+                    (synchronous,) = manager.file.db.execute("PRAGMA synchronous").fetchone()
+                    assert synchronous == expected, (keeps_over, step)
+
+
 def test_who_has_a_queue_open(tmp_path: Path) -> None:
     shared, exclusive = CMQC.MQOO_INPUT_SHARED, CMQC.MQOO_INPUT_EXCLUSIVE
     with queue_manager(tmp_path, "Q") as one, queue_manager(tmp_path) as other:
