@@ -375,8 +375,9 @@ def test_a_log_that_cannot_be_opened(tmp_path: Path) -> None:
 
 
 def test_the_file_of_the_documentation(tmp_path: Path) -> None:
-    (document,) = re.findall(
-        r"```toml\n(.*?)```", (ROOT / "docs/gateway.md").read_text(encoding="utf-8"), re.DOTALL
+    # Two pieces of one file.
+    document = "".join(
+        re.findall(r"```toml\n(.*?)```", (ROOT / "docs/gateway.md").read_text(encoding="utf-8"), re.DOTALL)
     )
     (tmp_path / "password").write_text("secret\n")
     file = tmp_path / "gateway.toml"
@@ -389,6 +390,8 @@ def test_the_file_of_the_documentation(tmp_path: Path) -> None:
     assert config.hub is not None
     assert config.hub.storage == Path("/var/lib/headwater/hub.db")
     assert config.hubs[0].topics == ("plant/#",)
+    assert config.mq is not None
+    assert config.mq.topics == ("plant/#",)
 
 
 def test_the_command_line_comes_on_top_of_the_hub(tmp_path: Path) -> None:
