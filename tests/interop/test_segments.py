@@ -36,7 +36,7 @@ pytestmark = pytest.mark.needs_micropython
     [
         pytest.param(gigabyte.Way("mqtt", 1), 8_000_000, id="mqtt-qos1"),
         pytest.param(gigabyte.Way("mqtt", 2, outbox=4096), 1_000_000, id="mqtt-qos2"),
-        pytest.param(gigabyte.Way("mqtt", 0), 1_000_000, id="mqtt-qos0"),
+        pytest.param(gigabyte.Way("mqtt", 0), 64_000_000, id="mqtt-qos0"),
         pytest.param(gigabyte.Way("fmq", 1), 1_000_000, id="fmq-qos1"),
     ],
 )
