@@ -9,6 +9,7 @@
 Each message is a JSON object, or in FMQ a Map, with the board's identity (``board``, ``boot``, ``seq``), the time in
 microseconds since 1970 (``t``) and the values. ``boot`` counts the starts of this board, in ``boot.txt``.
 ``sent.jsonl`` keeps what was handed in and what the other end acknowledged, so that anyone can count what became of it.
+With ``"send_record": true`` the board sends this file as well in the end, in segments: it is larger than any buffer.
 """
 
 import json
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 QUEUE = 64
 PAYLOAD = 512
 PAUSE_MS = 200
+SEGMENT = 512
 
 
 def read_settings() -> "dict[str, Any]":
@@ -132,8 +134,10 @@ class Telemetry:
 
     def delivered(self, number: int) -> None:
         """The other end has acknowledged a message to its end."""
-        seq, qos = self.waiting.pop(number)
-        self.note(seq, qos, True)
+        # Segments of the record are not in it.
+        if number in self.waiting:
+            seq, qos = self.waiting.pop(number)
+            self.note(seq, qos, True)
 
     def publish(self) -> bool:
         """Measure and hand in one message; False when the outbox is full: try again after a poll."""
@@ -167,7 +171,25 @@ class Telemetry:
                 due = time.ticks_add(due, period_ms)
             else:
                 client.wait(max(1, min(period_ms, time.ticks_diff(due, time.ticks_ms()))))
-        client.disconnect()
+
+    def send_record(self) -> None:
+        """Send ``sent.jsonl``, a piece at a time, whatever happens to the connection, until all is acknowledged."""
+        from headwater.ibmmq.segments import Segmenter
+        from headwater_board.ids import group_ids
+
+        client = self.client
+        segmenter = Segmenter(client, bytearray(SEGMENT), group_ids(), format=b"MQSTR")
+        with open("sent.jsonl", "rb") as file:
+            status = segmenter.begin(b"headwater/" + self.name.encode() + b"/record", file)
+            while status == 0 and segmenter.run() < 0:
+                if client.connected:
+                    raise OSError("the record cannot be sent")
+                self.reconnect()
+        while client.session.outbox.count:
+            if client.connected:
+                client.wait(10)
+            else:
+                self.reconnect()
 
     def reconnect(self) -> None:
         """Try once, and pause when it fails."""
@@ -187,6 +209,9 @@ def main() -> None:
     board = Telemetry(make_client(settings), pack, name, next_boot())
     print(name, "boot", board.boot, "starts")
     board.run(settings["seconds"], settings["period_ms"])
+    if settings.get("send_record"):
+        board.send_record()
+    board.client.disconnect()
     print(name, "boot", board.boot, "done:", board.seq, "messages")
 
 

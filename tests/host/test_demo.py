@@ -4,13 +4,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from headwater.fmq.spec import PUBLISH
+from headwater.ibmmq.mde import MQMDE
 from headwater_host.capture import RECEIVED
 from headwater_host.capture.writer import CaptureWriter
 from headwater_host.fmq.values import encode
 from headwater_host.hub import frames
+from headwater_host.ibmmq.structures import encode as encode_header
 from tests.host.hub_client import new_id
-from tools.demo.result import verdict, wait_for_messages
+from tools.demo.result import compare_records, record_of, verdict, wait_for_messages
 
 
 def test_it_waits_for_what_was_acknowledged_and_names_what_is_missing(tmp_path: Path) -> None:
@@ -21,12 +26,17 @@ def test_it_waits_for_what_was_acknowledged_and_names_what_is_missing(tmp_path: 
             frame = bytes((0x32, len(values) + 5, 0, 1, 0x74, 1, seq & 255)) + values
             log.append(1, 1, "mqtt:h:1", RECEIVED, 1, 4, frame)
         log.append(1, 1, "mqtt:h:1", RECEIVED, 1, 4, b"\xf0no packet {")
+        segment = encode_header(MQMDE, {"Offset": 96, "MsgFlags": 4}, big=True, ccsid=819) + b"0123"
+        log.append(
+            1, 1, "mqtt:h:1", RECEIVED, 1, 4, bytes((0x30, len(segment) + 7, 0, 5)) + b"h/b/r" + segment
+        )
         values = encode({"board": "f", "boot": 2, "seq": 7})
         frame = frames.publish(new_id(PUBLISH), frames.message("t", (), values), qos=1)
         log.append(1, 1, "fmq:h:1", RECEIVED, 2, 0, frame)
         log.append(1, 1, "fmq:h:1", RECEIVED, 2, 0, b"\x40no frame")
     assert wait_for_messages(tmp_path, {("b", 1, seq) for seq in range(300)}, 0) == set()
     assert wait_for_messages(tmp_path, {("b", 1, 299), ("b", 1, 300)}, 0) == {("b", 1, 300)}
+    assert wait_for_messages(tmp_path, {("b", *record_of(100)), ("b", *record_of(99))}, 0) == {("b", -1, 99)}
     assert wait_for_messages(tmp_path, {("f", 2, 7), ("f", 1, 7)}, 0) == {("f", 1, 7)}
 
 
@@ -46,3 +56,27 @@ def test_the_verdict(tmp_path: Path) -> None:
     assert of(good | {"lost": 3}, other) == ["b4: 3 acknowledged messages are lost"]
     assert of(good | {"duplicates_left": 1}, other) == ["b4: 1 duplicates are in messages"]
     assert of(good, other, starts=1) == ["b4: 1 starts, not 2: the power cut did not happen"]
+
+
+def test_the_records_that_boards_sent_in_segments(tmp_path: Path) -> None:
+    table = tmp_path / "logical_messages"
+    records = {"b1": tmp_path / "b1.jsonl"}
+    records["b1"].write_bytes(b"what b1 wrote")
+    assert compare_records(table, records) == ["no board sent its record"]
+    table.mkdir()
+
+    def of(*rows: tuple[str, bytes | None]) -> list[str]:
+        columns = {
+            "topic": [f"headwater/{name}/record" for name, _ in rows],
+            "complete": [payload is not None for _, payload in rows],
+            "payload": pa.array([payload for _, payload in rows], pa.binary()),
+            "missing": [None if payload is not None else "bytes 5 to 9" for _, payload in rows],
+        }
+        pq.write_table(pa.table(columns), table / "part-0.parquet")
+        return compare_records(table, records)
+
+    assert of(("b1", b"what b1 wrote"), ("b2", b"")) == []
+    assert of(("b2", b"")) == ["b1: its record came 0 times"]
+    assert of(("b1", b"what b1 wrote"), ("b1", b"")) == ["b1: its record came 2 times"]
+    assert of(("b1", None)) == ["b1: of its record there is missing: bytes 5 to 9"]
+    assert of(("b1", b"what b2 wrote")) == ["b1: its record is another one than the board wrote"]

@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -543,3 +544,21 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     assert done.stdout == "".join(
         line for line in block.splitlines(keepends=True) if not line.startswith("$ ")
     )
+
+
+def test_the_lines_of_the_readme(tmp_path: Path) -> None:
+    """They are run as they stand, by a shell."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = [block for block in readme.split("```") if "headwater mq get" in block]
+    lines = block.removeprefix("sh\n").replace("headwater mq", f"{shlex.join(HEADWATER)} mq")
+    done = subprocess.run(
+        ["sh", "-e", "-c", lines],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines()[-3:] == ["21.5", "21.7", "21.6"]
+    assert "1 complete, 0 incomplete" in done.stdout

@@ -1,8 +1,9 @@
 """``./run demo``: four boards, a broker, a gateway and Spark on this machine, with faults on the way.
 
 Two boards speak MQTT over TCP, one over a serial line through the gateway, and one speaks FMQ over TCP to the gateway's
-hub. TCP links are cut, boards lose their power and come back, the serial line is disturbed. Then Spark turns the
-gateway's capture log into tables, and every message that a board saw acknowledged is looked for in them.
+hub. TCP links are cut, boards lose their power and come back, the serial line is disturbed. In the end each board sends
+the file in which it wrote down what it did, in segments of 512 bytes. Then Spark turns the gateway's capture log into
+tables, and every message that a board saw acknowledged is looked for in them, and every file.
 
 The exit status is 0 when nothing acknowledged is lost or doubled, 1 when something is, 2 when the demo itself failed.
 """
@@ -28,7 +29,7 @@ from tools.demo.cable import Cable
 from tools.toolchain import ROOT
 from tools.virtual_board import BoardError
 
-_TOPIC = "headwater/+/telemetry"
+_TOPICS = ("headwater/+/telemetry:2", "headwater/+/record:1")
 #: How long a packet takes over the links of b1 and b4, each way.
 _WIFI_MS = 15
 #: The serial line's speed: a message is some 300 bytes, which 115,200 baud carry 38 times a second.
@@ -193,7 +194,7 @@ def run(out: Path, seconds: float, period_ms: int) -> int:
                 "gateway",
                 *("--capture", str(capture)),
                 *("--broker", f"{broker.host}:{broker.port}"),
-                *("--topic", f"{_TOPIC}:2"),
+                *(word for topic in _TOPICS for word in ("--topic", topic)),
                 *("--serial", f"{line}:{_BAUD}"),
                 *("--hub", str(out / "hub.db"), "--hub-port", "0"),
             )
@@ -216,22 +217,27 @@ def run(out: Path, seconds: float, period_ms: int) -> int:
         say("every board has everything acknowledged; the gateway finishes")
         # What the broker has acknowledged to a board may still be on its way; what the gateway has is on disk.
         acknowledged = {(name, *key) for name, board in boards.items() for key in board.record().acknowledged}
+        records = {name: out / name / "sent.jsonl" for name in boards}
+        acknowledged |= {(name, *result.record_of(path.stat().st_size)) for name, path in records.items()}
         missing = result.wait_for_messages(capture, acknowledged, 30)
         gateway.stop(20)
         if missing:
             say(f"{len(missing)} acknowledged messages have not come, the first of them {min(missing)}")
     say("Spark turns the capture log into tables, and compares them with what the boards wrote down")
     tables = out / "tables"
-    sent = [word for name in boards for word in ("--sent", str(out / name / "sent.jsonl"))]
+    sent = [word for path in records.values() for word in ("--sent", str(path))]
     status = run_headwater(
         "pipeline", "run", "--capture", str(capture), "--out", str(tables), *sent, timeout=240
     )
     wrong = result.verdict(tables / "report.json", list(boards), ["b2", "b4"])
+    wrong += result.compare_records(tables / "logical_messages", records)
     print()
     for line in wrong:
         say(f"WRONG: {line}")
     if not wrong and not status:
         say("of what the boards saw acknowledged, nothing is lost and nothing is doubled")
+        size = sum(path.stat().st_size for path in records.values())
+        say(f"the boards' own records, {size} bytes, came whole, in segments of 512 bytes")
     say(f"report: {tables / 'report.html'}")
     say(f"chart:  {tables / 'chart.png'}")
     return 1 if wrong or status else 0

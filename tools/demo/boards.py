@@ -29,7 +29,7 @@ class DemoBoard:
         """Prepare the board's flash; ``power_on`` starts it."""
         self.name = name
         self.what = f"{how.get('protocol', 'mqtt')} over {'serial' if 'serial' in how else 'tcp'}"
-        self._settings = {"name": name, "period_ms": period_ms, **how}
+        self._settings = {"name": name, "period_ms": period_ms, "send_record": True, **how}
         files = {
             **deploy.package_files("mpy"),
             "main.py": _PROGRAM / "telemetry.py",

@@ -7,6 +7,10 @@ import random
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
+from headwater.ibmmq.header import Header, sniff
+from headwater.ibmmq.mde import MDE_OFFSET, MQMDE
 from headwater_host.capture.format import Record
 from headwater_host.capture.packets import decoded
 from headwater_host.capture.reader import CaptureReader
@@ -41,13 +45,23 @@ Identity = tuple[str, int, int]
 
 
 def _identity(record: Record) -> Identity | None:
-    """Of a message; None of bytes that broke a connection, which are in the log as well."""
+    """Of a message; of a segment of a board's record its board, -1, and the byte of the record with which it ends. None
+    of bytes that broke a connection, which are in the log as well."""
     said = decoded(record)
     if said is None or "payload" not in said:
         return None
     payload = bytes.fromhex(said["payload"])
+    if sniff(payload, 0, len(payload)):
+        header = Header(payload)
+        begin = header.look(MQMDE, 0, len(payload), True, 819)
+        return said["topic"].split("/")[1], *record_of(header.get(MDE_OFFSET) + len(payload) - begin)
     values = decode(payload) if record.protocol == FMQ else json.loads(payload)
     return values["board"], values["boot"], values["seq"]
+
+
+def record_of(size: int) -> tuple[int, int]:
+    """The last segment of a board's record, in the place of boot and seq."""
+    return -1, size
 
 
 def wait_for_messages(capture: Path, wanted: set[Identity], timeout: float) -> set[Identity]:
@@ -88,3 +102,20 @@ def verdict(report: Path, boards: list[str], restarted: list[str]) -> list[str]:
         for name in restarted
         if starts.get(name) != 2
     ]
+
+
+def compare_records(logical_messages: Path, records: dict[str, Path]) -> list[str]:
+    """What is wrong with the files that the boards sent in segments: of each board one, whole, byte for byte."""
+    if not logical_messages.exists():
+        return ["no board sent its record"]
+    rows = pq.read_table(logical_messages, columns=["topic", "complete", "payload", "missing"]).to_pylist()
+    wrong = []
+    for name, path in records.items():
+        found = [row for row in rows if row["topic"] == f"headwater/{name}/record"]
+        if len(found) != 1:
+            wrong.append(f"{name}: its record came {len(found)} times")
+        elif not found[0]["complete"]:
+            wrong.append(f"{name}: of its record there is missing: {found[0]['missing']}")
+        elif found[0]["payload"] != path.read_bytes():
+            wrong.append(f"{name}: its record is another one than the board wrote")
+    return wrong
