@@ -136,6 +136,18 @@ def test_closing_in_the_middle_is_a_warning(tmp_path: Path) -> None:
         assert manager.statistics("Q")[0].open_for_input == 0
 
 
+def test_reports_on_segments_go_on_where_the_segments_did(tmp_path: Path) -> None:
+    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
+        for offset, flags in ((0, SEG), (100, SEG), (200, LAST_SEG)):
+            md = md2(MsgType=CMQC.MQMT_REPORT, MsgFlags=flags, OriginalLength=100)
+            queue.put(b"first bytes", md, ordered())
+            assert (md.Offset, md.OriginalLength) == (offset, 100)
+        for offset in (0, 100, 200):
+            md = md2()
+            assert queue.get(None, md, gmo2(LOGICAL)) == b"first bytes"
+            assert md.Offset == offset
+
+
 def test_put1_has_no_order(tmp_path: Path) -> None:
     with queue_manager(tmp_path, "Q") as manager:
         assert reason_of(manager.put1, "Q", b"x", md2(), ordered()) == CMQC.MQRC_OPTIONS_ERROR
