@@ -51,7 +51,7 @@ class Come(NamedTuple):
 
 
 def batches(rows: Iterable[Come], size: int) -> Iterator[Any]:
-    """Record batches of so many rows; position is the order."""
+    """Record batches of so many rows."""
     rows = list(rows)
     for at in range(0, len(rows), size):
         some = rows[at : at + size]
@@ -59,8 +59,8 @@ def batches(rows: Iterable[Come], size: int) -> Iterator[Any]:
             pa.array([row.topic for row in some]),
             pa.array([row.payload for row in some], pa.binary()),
         ]
-        columns += [pa.array([row.time_ns for row in some]), pa.array(range(at, at + len(some)))]
-        yield pa.record_batch(columns, ["topic", "payload", "time_ns", "position"])
+        columns.append(pa.array([row.time_ns for row in some]))
+        yield pa.record_batch(columns, ["topic", "payload", "time_ns"])
 
 
 def plain(rows: Iterable[Come], max_message: int) -> list[dict[str, Any]]:
@@ -81,6 +81,7 @@ def plain(rows: Iterable[Come], max_message: int) -> list[dict[str, Any]]:
         else:
             found.append(_row(topic, [(time_ns, fields, data)], 0, max_message))
     for (topic, _), some in groups.items():
+        some.sort(key=lambda row: row[0])
         contents = [data for _, _, data in some]
         verdict = judge([_segment(fields, data) for _, fields, data in some], contents.__getitem__, 100)
         for seq, one in verdict.messages.items():

@@ -170,6 +170,41 @@ def test_a_group_says_what_is_missing(judged: list[int]) -> None:
     assert judged == [4]
 
 
+MEMBERS = {
+    "a last message that only one segment knows of": [
+        [mqmde(b"a", S | LG), mqmde(b"b", LS | G, offset=1), mqmde(b"c", LG, seq=2)],
+        "the group has two last messages; one is 2",
+    ],
+    "two last messages": [
+        [*segmented(b"abc", 2, LG), *segmented(b"abc", 2, LG, seq=2)],
+        "the group has two last messages; one is 2",
+    ],
+    "one that is no member": [
+        [mqmde(b"a", LG), mqmde(b"b", LS, seq=2)],
+        "message 2 is in a group and in none, or others of its GroupId are",
+    ],
+    "no last message": [
+        [mqmde(b"a", G), mqmde(b"b", G, seq=2)],
+        "messages 3 to the last, which is not known",
+    ],
+    "no first message": [[mqmde(b"a", G, seq=2), mqmde(b"b", LG, seq=3)], "messages 1"],
+}
+
+
+@pytest.mark.parametrize("pieces, said", MEMBERS.values(), ids=MEMBERS)
+def test_a_group_that_is_not_whole(pieces: list[bytes], said: str, judged: list[int]) -> None:
+    found = [row for row in check(at(pieces)) if row["group_complete"] is not None]
+    assert {row["group_missing"] for row in found} == {said}
+    assert {row["complete"] for row in found} == {True}
+    assert judged == [len(pieces)]
+
+
+def test_of_two_that_are_alike_the_first_says_what_the_data_are() -> None:
+    pieces = [mqmde(b"abc", LS, Format=name) for name in ("MQHRF2", "MQSTR", "MQPCF")]
+    come = [Come("t", piece, time_ns) for piece, time_ns in zip(pieces, (5, 3, 4), strict=True)]
+    assert [(row["format"], row["duplicates"]) for row in check(come)] == [("MQSTR", 2)]
+
+
 def test_one_group_does_not_spoil_another(judged: list[int]) -> None:
     other = bytes(23) + b"\1"
     come = at([*PIECES[:2], *segmented(b"whole", 2, group=other)])
@@ -184,7 +219,15 @@ def test_a_topic_is_part_of_the_name() -> None:
 
 def test_what_is_refused_or_has_none_is_passed_over() -> None:
     come = at(
-        [PIECES[0], b"", mqmde(b"x", LS, seq=0), PIECES[1], b'{"a": 1}' * 20, PIECES[0][:40], PIECES[2]]
+        [
+            PIECES[0],
+            b"",
+            mqmde(b"x", LS, seq=0, Format="MQHRF2"),
+            PIECES[1],
+            b'{"a": 1}' * 20,
+            PIECES[0][:40],
+            PIECES[2],
+        ]
     )
     for size in (1, 2, 7):
         (row,) = check(come, size=size)
@@ -208,11 +251,11 @@ def test_a_message_that_is_too_large_says_so(judged: list[int]) -> None:
 
 def test_groups_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch, judged: list[int]) -> None:
     monkeypatch.setattr(held, "hashes", lambda topics, group_id: 0 * group_id[:, 0])
-    names = [bytes(8 * k) + b"x" + bytes(23 - 8 * k) for k in range(3)]
+    names = [GROUP, *(GROUP[:at] + b"x" + GROUP[at + 1 :] for at in (0, 8, 16))]
     pieces = [segmented(bytes([65 + k]) * 7, 3, group=name) for k, name in enumerate(names)]
     mixed = [piece for some in zip(*pieces, strict=True) for piece in some]
     found = check([*at(mixed, "a"), *at(mixed[::-1], "b")])
-    assert sorted(row["payload"] for row in found) == [b"A" * 7] * 2 + [b"B" * 7] * 2 + [b"C" * 7] * 2
+    assert sorted(row["payload"] for row in found) == sorted([bytes([65 + k]) * 7 for k in range(4)] * 2)
     assert judged == []
 
 

@@ -44,20 +44,19 @@ def assemble(
 ) -> Iterator[dict[str, Any]]:
     """The rows of ``logical_messages``, in some batches: Arrow columns by name.
 
-    ``batches`` (record batches with ``topic``, ``payload``, ``time_ns`` and perhaps ``position``) must have all there
-    is of each (topic, GroupId). Payloads without an MQMDE, or with one that is refused, are passed over. What is in no
+    ``batches`` (record batches with ``topic``, ``payload`` and ``time_ns``) must have all there is of each
+    (topic, GroupId). Payloads without an MQMDE, or with one that is refused, are passed over. What is in no
     group and no segment is a row by itself. A message of more than ``max_message`` bytes has no payload but says so.
     ``memory``: bytes of payloads that are held in memory.
     """
     found = collect(batches, memory)
     if found is None:
         return
-    arrival = _by_arrival(found)
     single = found.flags & (SEGMENT | IN_GROUP) == 0
-    alone = arrival[single[arrival]]
+    alone = np.flatnonzero(single)
     if len(alone):
         yield from _whole(found, alone, np.arange(len(alone) + 1), max_message)
-    order, group = _in_order(found, arrival[~single[arrival]] if len(alone) else arrival)
+    order, group = _in_order(found, np.flatnonzero(~single))
     if not len(order):
         return
     new = np.append(True, group[1:] != group[:-1])
@@ -75,17 +74,9 @@ def assemble(
     yield from _judged(found, (order[start : start + size] for start, size in places), max_message)
 
 
-def _by_arrival(found: Segments) -> Rows:
-    time_ns, position = found.time_ns, found.position
-    if position.any():
-        return np.lexsort((position, time_ns))
-    return np.argsort(time_ns, kind="stable")
-
-
-def _in_order(found: Segments, arrival: Rows) -> tuple[Rows, Hashes]:
-    """Some rows by group, MsgSeqNumber, Offset and arrival; and numbers that are equal in rows of one group."""
-    place = found.seq[arrival] << 30 | found.offset[arrival]
-    order = arrival[np.argsort(place, kind="stable")]
+def _in_order(found: Segments, rows: Rows) -> tuple[Rows, Hashes]:
+    """Some rows by group, MsgSeqNumber and Offset; and numbers that are equal in rows of one group."""
+    order = rows[np.argsort(found.seq[rows] << 30 | found.offset[rows])]
     # Hash and place in one number: numpy sorts numbers faster than it sorts indexes by them.
     bits = np.uint64(len(order).bit_length())
     key = found.hash[order] >> bits << bits | np.arange(len(order), dtype=np.uint64)
@@ -200,7 +191,9 @@ def _judged(found: Segments, groups: Iterable[Rows], max_message: int) -> Iterat
     lines: list[_Line] = []
     size = 0
     for rows in groups:
-        for line in _judge(found, np.sort(rows), max_message):
+        received = np.sort(rows)
+        received = received[np.argsort(found.time_ns[received], kind="stable")]
+        for line in _judge(found, received, max_message):
             lines.append(line)
             size += len(line.payload or b"")
             if len(lines) >= _BATCH_ROWS or size >= _BATCH_BYTES:

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater_host.ibmmq.logical import SEGMENT
 from headwater_spark import mqmde
 from headwater_spark.arrow import numbers
 
@@ -64,8 +63,8 @@ class _Spool:
 class Segments(NamedTuple):
     """Segments in the order in which they were given, column-wise.
 
-    ``topic`` and ``format`` are indexes into ``topics`` and ``formats``; ``hash`` is that of (topic, GroupId);
-    ``offset`` is 0 in what is no segment. The data of segment i are ``data[edges[2 * i] : edges[2 * i + 1]]``.
+    ``topic`` and ``format`` are indexes into ``topics`` and ``formats``; ``hash`` is that of (topic, GroupId). The data
+    of segment i are ``data[edges[2 * i] : edges[2 * i + 1]]``.
     """
 
     topic: npt.NDArray[np.int32]
@@ -79,7 +78,6 @@ class Segments(NamedTuple):
     ccsid: npt.NDArray[np.int32]
     format: npt.NDArray[np.int32]
     time_ns: Ints
-    position: Ints
     edges: Ints
     topics: list[str]
     formats: list[str]
@@ -106,7 +104,7 @@ def _texts(column: Any, rows: Any) -> Any:
 
 
 def collect(batches: Iterable[Any], memory: int) -> Segments | None:
-    """The segments in some record batches: ``topic`` (string), ``payload``, ``time_ns`` and perhaps ``position``.
+    """The segments in some record batches: ``topic`` (string), ``payload`` and ``time_ns``.
 
     None when there are none. Beyond ``memory`` bytes the payloads are in a file.
     """
@@ -131,7 +129,6 @@ def collect(batches: Iterable[Any], memory: int) -> Segments | None:
             found.length[good],
         )
         topic = _texts(batch["topic"], rows)
-        has_position = "position" in batch.schema.names
         begin, end = int(at[0]), int(at[-1] + mqmde.SIZE + length[-1])
         edges = np.empty((len(at), 2), np.int64)
         edges[:, 0] = at + mqmde.SIZE - begin + spool.size
@@ -143,14 +140,13 @@ def collect(batches: Iterable[Any], memory: int) -> Segments | None:
                 group_id,
                 hashes(topic, group_id),
                 found.seq[good],
-                np.where(flags & SEGMENT, found.offset[good], 0),
+                found.offset[good],
                 length,
                 flags,
                 found.encoding[good],
                 found.ccsid[good],
                 _codes(found.format, formats)[good],
                 numbers(batch["time_ns"])[rows],
-                numbers(batch["position"])[rows] if has_position else np.zeros(len(at), np.int64),
                 edges.ravel(),
             )
         )

@@ -36,7 +36,6 @@ _SCHEMA = pa.schema(
         pa.field("topic", pa.string()),
         pa.field("payload", pa.binary()),
         pa.field("time_ns", pa.int64()),
-        pa.field("position", pa.int64()),
     ]
 )
 
