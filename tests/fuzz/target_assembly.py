@@ -8,8 +8,8 @@ import sqlite3
 from typing import Any
 
 from headwater.ibmmq.layouts import MQMDE
-from headwater_host.ibmmq.assembler import Assembler
-from headwater_host.ibmmq.outcomes import Problem, WholeGroup
+from headwater_host.ibmmq.reassembly.assembler import Assembler
+from headwater_host.ibmmq.reassembly.outcomes import Problem, WholeGroup
 from headwater_host.ibmmq.structures import encode
 from tests.fuzz.script import Script
 

@@ -14,10 +14,10 @@ import pytest
 
 from headwater_host.aio import Client
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.descriptors import GMO, MD
 from headwater_host.ibmmq.errors import MQMIError
-from headwater_host.ibmmq.manager import QueueManager
-from headwater_host.ibmmq.queue import Queue
+from headwater_host.ibmmq.queue.descriptors import GMO, MD
+from headwater_host.ibmmq.queue.manager import QueueManager
+from headwater_host.ibmmq.queue.queue import Queue
 from tests.host.command import headwater, running
 from tests.host.gateway_peers import landed
 from tests.host.test_gateway_mq import cut

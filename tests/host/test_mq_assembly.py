@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.ibmmq.header import BIG, EBCDIC
-from headwater_host.ibmmq.assembler import Assembler, Outcome
 from headwater_host.ibmmq.CMQC import (
     MQMF_LAST_MSG_IN_GROUP,
     MQMF_LAST_SEGMENT,
@@ -32,8 +31,9 @@ from headwater_host.ibmmq.CMQC import (
     MQRC_SEGMENT_LENGTH_ZERO,
     MQRC_STORAGE_MEDIUM_FULL,
 )
-from headwater_host.ibmmq.logical import Segment, judge
-from headwater_host.ibmmq.outcomes import GoneError, Problem, Whole, WholeGroup
+from headwater_host.ibmmq.reassembly.assembler import Assembler, Outcome
+from headwater_host.ibmmq.reassembly.logical import Segment, judge
+from headwater_host.ibmmq.reassembly.outcomes import GoneError, Problem, Whole, WholeGroup
 from tests.host.mq_segments import cut, payload
 
 S, LS, G, LG = MQMF_SEGMENT, MQMF_LAST_SEGMENT, MQMF_MSG_IN_GROUP, MQMF_LAST_MSG_IN_GROUP

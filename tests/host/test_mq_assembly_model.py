@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater_host.ibmmq.assembler import Assembler, Outcome
 from headwater_host.ibmmq.CMQC import MQRC_INCOMPLETE_GROUP, MQRC_INCOMPLETE_MSG
-from headwater_host.ibmmq.outcomes import Problem, Whole
+from headwater_host.ibmmq.reassembly.assembler import Assembler, Outcome
+from headwater_host.ibmmq.reassembly.outcomes import Problem, Whole
 from tests.host.mq_segments import cut
 
 #: How an MQMDE may be written.

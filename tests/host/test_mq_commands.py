@@ -20,9 +20,9 @@ from headwater_host import cli
 from headwater_host.commands import mq as command
 from headwater_host.commands.mq_output import FIELDS
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.descriptors import GMO, MD, PMO
-from headwater_host.ibmmq.manager import QueueManager
-from headwater_host.ibmmq.queue import Queue
+from headwater_host.ibmmq.queue.descriptors import GMO, MD, PMO
+from headwater_host.ibmmq.queue.manager import QueueManager
+from headwater_host.ibmmq.queue.queue import Queue
 from headwater_host.ibmmq.structures import LAYOUTS, decode, encode
 from tests.host.command import HEADWATER, environment, running
 from tools.toolchain import ROOT

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from headwater.ibmmq.layouts import MQDLH, MQMDE
 from headwater_host.ibmmq import CMQC, structures
-from headwater_host.ibmmq.descriptors import MD, PMO
-from headwater_host.ibmmq.queue import Queue
+from headwater_host.ibmmq.queue.descriptors import MD, PMO
+from headwater_host.ibmmq.queue.queue import Queue
 from tests.host.mq_queue import (
     ALL,
     ALLOWED,

@@ -13,8 +13,8 @@ from collections import Counter
 from pathlib import Path
 
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.descriptors import MD
-from headwater_host.ibmmq.queue import Queue
+from headwater_host.ibmmq.queue.descriptors import MD
+from headwater_host.ibmmq.queue.queue import Queue
 from tests.host.mq_queue import attempt, gmo2, queue_manager
 
 LIVES = 4

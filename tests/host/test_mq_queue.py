@@ -9,10 +9,10 @@ import pytest
 
 from headwater.ibmmq.layouts import MQMD1, MQMDE, MQXQH
 from headwater_host.ibmmq import CMQC, structures
-from headwater_host.ibmmq.descriptors import GMO, MD, OD, PMO
 from headwater_host.ibmmq.errors import MQMIError
-from headwater_host.ibmmq.manager import QueueManager
-from headwater_host.ibmmq.queue import Queue
+from headwater_host.ibmmq.queue.descriptors import GMO, MD, OD, PMO
+from headwater_host.ibmmq.queue.manager import QueueManager
+from headwater_host.ibmmq.queue.queue import Queue
 from tests.host.mq_queue import (
     ALL,
     ALLOWED,

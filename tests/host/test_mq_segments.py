@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headwater.ibmmq.group_ids import GroupIds
-from headwater_host.ibmmq.assembler import Assembler
-from headwater_host.ibmmq.outcomes import Whole, WholeGroup
+from headwater_host.ibmmq.reassembly.assembler import Assembler
+from headwater_host.ibmmq.reassembly.outcomes import Whole, WholeGroup
 from headwater_host.ibmmq.segments import segments
 
 DATA = os.urandom(1000)

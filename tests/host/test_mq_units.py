@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from headwater_host import ibmmq
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.descriptors import GMO, MD, OD, PMO
 from headwater_host.ibmmq.errors import MQMIError
-from headwater_host.ibmmq.manager import QueueManager
-from headwater_host.ibmmq.queue import Queue
+from headwater_host.ibmmq.queue.descriptors import GMO, MD, OD, PMO
+from headwater_host.ibmmq.queue.manager import QueueManager
+from headwater_host.ibmmq.queue.queue import Queue
 from tests.host.mq_queue import ALL, attempt, empty, gmo2, queue_manager, reason_of, sync
 
 SYNC = CMQC.MQGMO_SYNCPOINT

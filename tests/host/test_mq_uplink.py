@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from headwater.ibmmq.layouts import MQDLH
-from headwater_host.ibmmq import CMQC, mqi, structures
-from headwater_host.ibmmq.descriptors import MD
+from headwater_host.ibmmq import CMQC, structures
 from headwater_host.ibmmq.errors import MQMIError, failed
-from headwater_host.ibmmq.forward import Forward, LocalQueue
-from headwater_host.ibmmq.uplink import Stored, Uplink, UplinkConfig
+from headwater_host.ibmmq.queue.descriptors import MD
+from headwater_host.ibmmq.uplink import mqi
+from headwater_host.ibmmq.uplink.forward import Forward, LocalQueue
+from headwater_host.ibmmq.uplink.uplink import Stored, Uplink, UplinkConfig
 from tests.host.mq_recorder import Fault, Queue, Recorder
 
 pytestmark = [pytest.mark.needs_ibmmq, pytest.mark.needs_cc]

@@ -17,9 +17,9 @@ from headwater_host.commands import mq_uplink
 from headwater_host.exits import USAGE, CommandError
 from headwater_host.gateway.mq_config import MqConfig
 from headwater_host.gateway.mq_service import MqService, UplinkThread
-from headwater_host.ibmmq.forward import Forward
-from headwater_host.ibmmq.mqi import Channel
-from headwater_host.ibmmq.uplink import UplinkConfig
+from headwater_host.ibmmq.uplink.forward import Forward
+from headwater_host.ibmmq.uplink.mqi import Channel
+from headwater_host.ibmmq.uplink.uplink import UplinkConfig
 from tests.host.command import headwater
 from tests.host.mq_recorder import Queue, Recorder
 from tests.host.test_gateway_mq import cut, mqtt

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headwater.ibmmq.header import BIG, EBCDIC, Header, sniff
 from headwater.ibmmq.layouts import MQMDE
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.logical import refused
+from headwater_host.ibmmq.reassembly.logical import refused
 from headwater_host.ibmmq.structures import decode as decode_one
 from headwater_spark import mqmde
 from tests.spark.mq_bytes import GROUP, LG, LS, S

@@ -12,8 +12,8 @@ from headwater.ibmmq.layouts import MQDLH, MQMD, MQMDE, MQXQH
 from headwater.ibmmq.text import format_of
 from headwater.types import Layout
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.mqi_reasons import REASONS
 from headwater_host.ibmmq.structures import decode, name_of
+from headwater_host.ibmmq.uplink.mqi_reasons import REASONS
 from headwater_host.malformed import MalformedError
 
 Fields = dict[str, Any]

@@ -1,6 +1,6 @@
 """Logical messages from segments, column-wise: everything there is of some GroupIds, in any order.
 
-The rules stand in ``headwater_host.ibmmq.logical``. Here the usual group is found with numpy (its segments follow one
+The rules stand in ``ibmmq/reassembly/logical``. Here the usual group is found with numpy (its segments follow one
 another without a gap up to one last, its messages count from 1 to one last, and nothing came twice) and its bytes are
 brought together by Arrow, with no Python for each message. Every other group goes through those rules, one at a time.
 
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.logical import IN_GROUP, SEGMENT, Segment, Verdict, judge
+from headwater_host.ibmmq.reassembly.logical import IN_GROUP, SEGMENT, Segment, Verdict, judge
 from headwater_spark.arrow import Bools, Rows
 from headwater_spark.held import Hashes, Ints, Segments, collect
 from headwater_spark.tables import LOGICAL_MESSAGES

@@ -2,7 +2,7 @@
 
 A payload has one when it begins with StrucId, Version and StrucLength of an MQMDE, in either byte order, in ASCII or in
 EBCDIC: the core's ``sniff``, for a column at once. The fields are those of the core's table. Refused are flags that
-MQPUT refuses, and what ``headwater_host.ibmmq.logical.refused`` says. Encoding, CodedCharSetId and Format say what the
+MQPUT refuses, and what ``reassembly.logical.refused`` says. Encoding, CodedCharSetId and Format say what the
 data are, and are taken as they stand.
 """
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headwater.ibmmq.mde import MQMDE
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.logical import HIGHEST, IN_GROUP, REASONS, SEGMENT
+from headwater_host.ibmmq.reassembly.logical import HIGHEST, IN_GROUP, REASONS, SEGMENT
 from headwater_host.ibmmq.structures import to_bytes, to_text
 from headwater_spark.arrow import Bools, Rows
 

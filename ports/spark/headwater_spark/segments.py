@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headwater.mqtt.topics import matches
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.logical import IN_GROUP, SEGMENT
+from headwater_host.ibmmq.reassembly.logical import IN_GROUP, SEGMENT
 from headwater_spark.arrow import Bools, Rows, values
 from headwater_spark.assembly import MAX_MESSAGE, TOO_LARGE
 from headwater_spark.held import hashes

@@ -16,11 +16,11 @@ from headwater_host.commands.format import render
 from headwater_host.commands.mq_output import Got, sequences
 from headwater_host.exits import FAILED, OK, TIMED_OUT, USAGE, CommandError
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.attributes import check_name
-from headwater_host.ibmmq.descriptors import GMO, MD, PMO
 from headwater_host.ibmmq.errors import MQMIError, failed
-from headwater_host.ibmmq.manager import QueueManager
-from headwater_host.ibmmq.queue import Queue
+from headwater_host.ibmmq.queue.attributes import check_name
+from headwater_host.ibmmq.queue.descriptors import GMO, MD, PMO
+from headwater_host.ibmmq.queue.manager import QueueManager
+from headwater_host.ibmmq.queue.queue import Queue
 
 T = TypeVar("T")
 _HIGHEST = 999_999_999

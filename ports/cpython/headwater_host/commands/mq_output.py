@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from headwater_host.commands.format import Part, parse
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.descriptors import MD, V2_FIELDS
+from headwater_host.ibmmq.queue.descriptors import MD, V2_FIELDS
 from headwater_host.inspect_mq import flags
 
 

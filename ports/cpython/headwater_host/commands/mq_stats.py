@@ -9,11 +9,12 @@ from typing import Any
 
 from headwater_host.commands.mq_output import Got
 from headwater_host.exits import OK
-from headwater_host.ibmmq import CMQC, messages
-from headwater_host.ibmmq.descriptors import MD
+from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.errors import failed
-from headwater_host.ibmmq.logical import IN_GROUP, SEGMENT, Segment, judge
-from headwater_host.ibmmq.manager import QueueManager
+from headwater_host.ibmmq.queue import messages
+from headwater_host.ibmmq.queue.descriptors import MD
+from headwater_host.ibmmq.queue.manager import QueueManager
+from headwater_host.ibmmq.reassembly.logical import IN_GROUP, SEGMENT, Segment, judge
 from headwater_host.inspect_mq import reason_name
 
 #: How many missing ranges of one group are named.

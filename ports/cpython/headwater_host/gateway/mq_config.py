@@ -8,8 +8,8 @@ from typing import Any
 
 from headwater_host import settings
 from headwater_host.errors import MqttArgumentError
-from headwater_host.ibmmq.mqi import LARGEST, Channel
-from headwater_host.ibmmq.uplink import UplinkConfig
+from headwater_host.ibmmq.uplink.mqi import LARGEST, Channel
+from headwater_host.ibmmq.uplink.uplink import UplinkConfig
 from headwater_host.settings import ConfigError, Key, SettingsFile
 from headwater_host.topics import filter_bytes
 

@@ -8,14 +8,14 @@ from headwater.ibmmq.layouts import MQMDE
 from headwater_host.gateway.mq_config import MqConfig
 from headwater_host.gateway.mq_messages import Message
 from headwater_host.ibmmq import CMQC, structures
-from headwater_host.ibmmq.assembler import Assembler
-from headwater_host.ibmmq.descriptors import MD
 from headwater_host.ibmmq.errors import MQMIError
-from headwater_host.ibmmq.forward import Forward, is_full
-from headwater_host.ibmmq.logical import IN_GROUP
-from headwater_host.ibmmq.outcomes import Problem as Fault
-from headwater_host.ibmmq.outcomes import Whole
+from headwater_host.ibmmq.queue.descriptors import MD
+from headwater_host.ibmmq.reassembly.assembler import Assembler
+from headwater_host.ibmmq.reassembly.logical import IN_GROUP
+from headwater_host.ibmmq.reassembly.outcomes import Problem as Fault
+from headwater_host.ibmmq.reassembly.outcomes import Whole
 from headwater_host.ibmmq.structures import HeaderError
+from headwater_host.ibmmq.uplink.forward import Forward, is_full
 
 #: In front of the names under which problems are counted by kind.
 PROBLEM = "problem: "

@@ -11,10 +11,10 @@ from typing import Any
 from headwater_host.exits import CommandError
 from headwater_host.gateway.mq import Follower, local_queue
 from headwater_host.gateway.mq_config import MqConfig
-from headwater_host.ibmmq import mqi
 from headwater_host.ibmmq.errors import MQMIError
-from headwater_host.ibmmq.forward import Forward
-from headwater_host.ibmmq.uplink import Uplink
+from headwater_host.ibmmq.uplink import mqi
+from headwater_host.ibmmq.uplink.forward import Forward
+from headwater_host.ibmmq.uplink.uplink import Uplink
 
 # How long the end may take: a call of the MQI cannot be cut short, and nothing is lost by leaving one.
 _END_S = 5.0

@@ -11,18 +11,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headwater_host.ibmmq.descriptors import GMO, MD, OD, PMO
     from headwater_host.ibmmq.errors import MQMIError
-    from headwater_host.ibmmq.manager import QueueManager, connect
-    from headwater_host.ibmmq.queue import Queue
+    from headwater_host.ibmmq.queue.descriptors import GMO, MD, OD, PMO
+    from headwater_host.ibmmq.queue.manager import QueueManager, connect
+    from headwater_host.ibmmq.queue.queue import Queue
 
 __all__ = ["GMO", "MD", "OD", "PMO", "MQMIError", "Queue", "QueueManager", "connect"]
 
 _WHERE = {
-    **dict.fromkeys(("GMO", "MD", "OD", "PMO"), "descriptors"),
-    **dict.fromkeys(("QueueManager", "connect"), "manager"),
+    **dict.fromkeys(("GMO", "MD", "OD", "PMO"), "queue.descriptors"),
+    **dict.fromkeys(("QueueManager", "connect"), "queue.manager"),
     "MQMIError": "errors",
-    "Queue": "queue",
+    "Queue": "queue.queue",
 }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwater_host.exits import USAGE, CommandError
-from headwater_host.ibmmq import mqi_reasons
+from headwater_host.ibmmq.uplink import mqi_reasons
 
 #: The largest message of IBM MQ; channel, queue manager and queue may allow less.
 LARGEST = 100 << 20

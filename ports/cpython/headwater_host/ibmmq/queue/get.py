@@ -5,8 +5,8 @@ No I/O.
 
 from headwater.ibmmq.layouts import MQMDE
 from headwater_host.ibmmq import CMQC, structures
-from headwater_host.ibmmq.descriptors import GMO, MD, V2_FIELDS
-from headwater_host.ibmmq.validate import IN_GROUP, IN_SEGMENTS, QueueManagerSettings
+from headwater_host.ibmmq.queue.descriptors import GMO, MD, V2_FIELDS
+from headwater_host.ibmmq.queue.validate import IN_GROUP, IN_SEGMENTS, QueueManagerSettings
 
 
 def returned(

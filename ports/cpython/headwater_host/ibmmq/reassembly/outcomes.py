@@ -4,7 +4,7 @@ are gone when the assembler is called again."""
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from headwater_host.ibmmq.logical import NOTHING, REASONS, Missing
+from headwater_host.ibmmq.reassembly.logical import NOTHING, REASONS, Missing
 
 
 class Writable(Protocol):

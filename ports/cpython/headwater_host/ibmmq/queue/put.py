@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from headwater.ibmmq.layouts import MQDLH, MQMDE
-from headwater_host.ibmmq import CMQC, structures, validate
-from headwater_host.ibmmq.descriptors import MD, V2_FIELDS
+from headwater_host.ibmmq import CMQC, structures
 from headwater_host.ibmmq.errors import failed
+from headwater_host.ibmmq.queue import validate
+from headwater_host.ibmmq.queue.descriptors import MD, V2_FIELDS
+from headwater_host.ibmmq.queue.validate import IN_GROUP, IN_SEGMENTS, QueueManagerSettings
 from headwater_host.ibmmq.structures import HeaderError
-from headwater_host.ibmmq.validate import IN_GROUP, IN_SEGMENTS, QueueManagerSettings
 
 NO_MQMDE, AS_DATA, HONOURED, GENERATED = "no-mqmde", "treated-as-data", "honoured", "mqmde-generated"
 

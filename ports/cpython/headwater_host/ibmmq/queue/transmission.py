@@ -4,9 +4,10 @@ No I/O. Everything the queue manager writes is in its own encoding and character
 """
 
 from headwater.ibmmq.layouts import MQMD1, MQXQH
-from headwater_host.ibmmq import CMQC, get, structures
-from headwater_host.ibmmq.descriptors import MD
-from headwater_host.ibmmq.validate import QueueManagerSettings
+from headwater_host.ibmmq import CMQC, structures
+from headwater_host.ibmmq.queue import get
+from headwater_host.ibmmq.queue.descriptors import MD
+from headwater_host.ibmmq.queue.validate import QueueManagerSettings
 
 #: Bytes that are put in front of the data at most.
 OVERHEAD = CMQC.MQXQH_LENGTH_1 + CMQC.MQMDE_LENGTH_2

@@ -12,18 +12,19 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-from headwater_host.ibmmq import CMQC, get, messages, put, validate
-from headwater_host.ibmmq.choosing import MATCHES, Chooser, Found, Wanted
-from headwater_host.ibmmq.descriptors import GMO, MD, OD, PMO
+from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.errors import MQMIError, failed, warning
-from headwater_host.ibmmq.messages import DamagedError
-from headwater_host.ibmmq.put import Place
-from headwater_host.ibmmq.validate import BROWSING, IN_SEGMENTS, INPUT, UNDER_CURSOR
+from headwater_host.ibmmq.queue import get, messages, put, validate
+from headwater_host.ibmmq.queue.choosing import MATCHES, Chooser, Found, Wanted
+from headwater_host.ibmmq.queue.descriptors import GMO, MD, OD, PMO
+from headwater_host.ibmmq.queue.messages import DamagedError
+from headwater_host.ibmmq.queue.put import Place
+from headwater_host.ibmmq.queue.validate import BROWSING, IN_SEGMENTS, INPUT, UNDER_CURSOR
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from headwater_host.ibmmq.manager import QueueManager
+    from headwater_host.ibmmq.queue.manager import QueueManager
 
 #: How long a get that waits lets pass before it looks again whether anybody has changed the file, in s.
 _LOOK_AGAIN = 0.01

@@ -18,8 +18,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from headwater_host.ibmmq import CMQC, queue_file
-from headwater_host.ibmmq.attributes import (
+from headwater_host.ibmmq import CMQC
+from headwater_host.ibmmq.errors import failed
+from headwater_host.ibmmq.queue import queue_file
+from headwater_host.ibmmq.queue.attributes import (
     OF_QUEUE_MANAGERS,
     OF_QUEUES,
     QueueAttributes,
@@ -28,13 +30,12 @@ from headwater_host.ibmmq.attributes import (
     dump,
     load,
 )
-from headwater_host.ibmmq.descriptors import MD, OD, PMO
-from headwater_host.ibmmq.errors import failed
-from headwater_host.ibmmq.put import Place
-from headwater_host.ibmmq.putting import Putting
-from headwater_host.ibmmq.queue import Queue
-from headwater_host.ibmmq.queue_file import QueueFile, explained
-from headwater_host.ibmmq.validate import INPUT
+from headwater_host.ibmmq.queue.descriptors import MD, OD, PMO
+from headwater_host.ibmmq.queue.put import Place
+from headwater_host.ibmmq.queue.putting import Putting
+from headwater_host.ibmmq.queue.queue import Queue
+from headwater_host.ibmmq.queue.queue_file import QueueFile, explained
+from headwater_host.ibmmq.queue.validate import INPUT
 
 
 class Statistics(NamedTuple):

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.attributes import QueueManagerAttributes, dump, load
 from headwater_host.ibmmq.errors import MQMIError, failed
+from headwater_host.ibmmq.queue.attributes import QueueManagerAttributes, dump, load
 
 #: PRAGMA application_id of our files ("HWmq"), and the version of what is in them.
 APPLICATION_ID = 0x48576D71

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.errors import failed
-from headwater_host.ibmmq.validate import MAX_PRIORITY, QueueManagerSettings
+from headwater_host.ibmmq.queue.validate import MAX_PRIORITY, QueueManagerSettings
 
 #: The largest message of IBM MQ, in bytes.
 LARGEST = 100 << 20

@@ -6,8 +6,8 @@ The order of the checks of an MQMDE is the contract's: a structure that is none 
 from typing import NamedTuple
 
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.descriptors import GMO, MD, OD, PMO
 from headwater_host.ibmmq.errors import failed
+from headwater_host.ibmmq.queue.descriptors import GMO, MD, OD, PMO
 
 #: The flags that mean something.
 _KNOWN = 0x1F

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.descriptors import MD
+from headwater_host.ibmmq.queue.descriptors import MD
 
 _INSERT = (
     "INSERT INTO messages (queue, rank, put_by, taken_by, aside, backouts, expires, group_id, seq, place, flags, "

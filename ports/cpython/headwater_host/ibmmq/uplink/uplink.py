@@ -21,11 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from headwater_host.ibmmq import mqi, mqi_reasons
 from headwater_host.ibmmq.CMQC import MQPER_PERSISTENCE_AS_Q_DEF, MQPER_PERSISTENT
 from headwater_host.ibmmq.errors import MQMIError
-from headwater_host.ibmmq.mqi import MqiError
-from headwater_host.ibmmq.mqi_reasons import CONFIGURATION, MESSAGE, WAIT
+from headwater_host.ibmmq.uplink import mqi, mqi_reasons
+from headwater_host.ibmmq.uplink.mqi import MqiError
+from headwater_host.ibmmq.uplink.mqi_reasons import CONFIGURATION, MESSAGE, WAIT
 
 #: s: the first pause after what went wrong, the longest, and the longest while somebody has to do something.
 FIRST, LONGEST, SLOW = 1.0, 60.0, 300.0

@@ -1,7 +1,7 @@
 """A local queue on its way to a queue manager: several puts in one transaction with what says where they come from, and
 what an uplink needs to know of the messages that it sends. With a dead-letter queue beside it, in the same file.
 
-The file is that of ``headwater_host.ibmmq.queue_file``, so whoever opens it as a queue manager sees the same messages.
+The file is that of ``ibmmq/queue/queue_file``, so whoever opens it as a queue manager sees the same messages.
 """
 
 import contextlib
@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwater.ibmmq.layouts import MQDLH
-from headwater_host.ibmmq import CMQC, messages, put, structures
-from headwater_host.ibmmq.attributes import QueueAttributes, QueueManagerAttributes, dump
-from headwater_host.ibmmq.descriptors import MD
+from headwater_host.ibmmq import CMQC, structures
 from headwater_host.ibmmq.errors import MQMIError, failed
-from headwater_host.ibmmq.queue_file import QueueFile
-from headwater_host.ibmmq.uplink import State, Stored
+from headwater_host.ibmmq.queue import messages, put
+from headwater_host.ibmmq.queue.attributes import QueueAttributes, QueueManagerAttributes, dump
+from headwater_host.ibmmq.queue.descriptors import MD
+from headwater_host.ibmmq.queue.queue_file import QueueFile
+from headwater_host.ibmmq.uplink.uplink import State, Stored
 
 #: In the MQDLH of what is set aside here.
 _APPLICATION = "headwater"

@@ -9,13 +9,14 @@ from getpass import getuser
 from pathlib import Path
 from typing import NamedTuple
 
-from headwater_host.ibmmq import CMQC, messages, put, transmission
-from headwater_host.ibmmq.attributes import QueueAttributes, QueueManagerAttributes
-from headwater_host.ibmmq.descriptors import MD, PMO, V2_FIELDS
+from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.errors import failed
-from headwater_host.ibmmq.put import Place
-from headwater_host.ibmmq.queue_file import QueueFile
-from headwater_host.ibmmq.validate import HIGHEST, IN_SEGMENTS, MAX_PRIORITY, QueueManagerSettings
+from headwater_host.ibmmq.queue import messages, put, transmission
+from headwater_host.ibmmq.queue.attributes import QueueAttributes, QueueManagerAttributes
+from headwater_host.ibmmq.queue.descriptors import MD, PMO, V2_FIELDS
+from headwater_host.ibmmq.queue.put import Place
+from headwater_host.ibmmq.queue.queue_file import QueueFile
+from headwater_host.ibmmq.queue.validate import HIGHEST, IN_SEGMENTS, MAX_PRIORITY, QueueManagerSettings
 
 _IDENTITY = ("UserIdentifier", "AccountingToken", "ApplIdentityData")
 _ORIGIN = ("PutApplType", "PutApplName", "PutDate", "PutTime", "ApplOriginData")

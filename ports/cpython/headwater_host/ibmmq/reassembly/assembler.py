@@ -32,13 +32,22 @@ from headwater_host.ibmmq.CMQC import (
     MQRC_NONE,
     MQRC_STORAGE_MEDIUM_FULL,
 )
-from headwater_host.ibmmq.holding import FAULTY, OPEN, OUT, ROW, WAITING, Group, Holding, Message
-from headwater_host.ibmmq.logical import IN_GROUP, NOTHING, SEGMENT, Fault, Missing, Named, differ, refused
-from headwater_host.ibmmq.outcomes import Problem, Whole, WholeGroup
+from headwater_host.ibmmq.reassembly.holding import FAULTY, OPEN, OUT, ROW, WAITING, Group, Holding, Message
+from headwater_host.ibmmq.reassembly.logical import (
+    IN_GROUP,
+    NOTHING,
+    SEGMENT,
+    Fault,
+    Missing,
+    Named,
+    differ,
+    refused,
+)
+from headwater_host.ibmmq.reassembly.outcomes import Problem, Whole, WholeGroup
 from headwater_host.ibmmq.structures import HeaderError, decode
 
 if TYPE_CHECKING:
-    from headwater_host.ibmmq.spill import Buffer
+    from headwater_host.ibmmq.reassembly.spill import Buffer
 
 Outcome: TypeAlias = Whole | WholeGroup | Problem
 

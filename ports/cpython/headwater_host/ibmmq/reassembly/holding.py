@@ -11,9 +11,9 @@ from heapq import merge
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
-from headwater_host.ibmmq import logical
-from headwater_host.ibmmq.outcomes import Lease
-from headwater_host.ibmmq.spill import Spill
+from headwater_host.ibmmq.reassembly import logical
+from headwater_host.ibmmq.reassembly.outcomes import Lease
+from headwater_host.ibmmq.reassembly.spill import Spill
 
 #: What objects take in memory beside the bytes of contents and topics, measured and rounded up.
 PIECE = 240
