@@ -307,6 +307,27 @@ def test_what_a_reader_has_not_seen_stays(mq: Run) -> None:
     assert mq.ok("get", "--all", "-F", "%.1p %l") == f"b {size}\n".encode()
 
 
+def test_a_file_is_kept_until_there_is_a_message(mq: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    mq.ok("put", "-m", "the first")
+    mq.ok("get", "-O", out)
+    mq("get", "-O", out)
+    assert (mq.code, out.read_bytes()) == (4, b"the first")
+    mq("get", "-O", out, queue="NONE")
+    assert (mq.code, out.read_bytes()) == (1, b"the first")
+    mq.ok("put", "-m", "2nd")
+    mq.ok("put", "-m", ".")
+    mq.ok("get", "--all", "-O", out)
+    assert out.read_bytes() == b"2nd."
+
+
+def test_nobody_knows_when(mq: Run) -> None:
+    with QueueManager(path=mq.store) as manager:
+        manager.define("Q")
+        manager.put1("Q", b"timeless", MD(), PMO(Options=CMQC.MQPMO_NO_CONTEXT))
+    assert mq.ok("browse", "-F", "%p [%I%U@Y]") == b"timeless []\n"
+
+
 def test_waiting(mq: Run, tmp_path: Path) -> None:
     mq.ok("put", "-m", "first")
     words = ["mq", "get", "--store", mq.store, "--queue", "Q", "-C", 2, "-W", 30]

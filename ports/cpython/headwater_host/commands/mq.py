@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -349,6 +349,8 @@ def _get(args: argparse.Namespace) -> int:
             got = _next(queue, args, printed == 0, deadline)
             if got is None:
                 break
+            if printed == 0:
+                _cut(file)
             _show(got, file, args)
             if not browse:
                 manager.commit()
@@ -358,17 +360,22 @@ def _get(args: argparse.Namespace) -> int:
     return OK
 
 
-def _opened(path: "str | Path", mode: str) -> Any:
+def _opened(path: "str | Path", mode: str, opener: Callable[[str, int], int] | None = None) -> Any:
     try:
-        return Path(path).open(mode)
+        return open(path, mode, opener=opener)
     except OSError as error:
         raise CommandError(f"cannot open {path}: {error.strerror}", USAGE) from error
 
 
+def _as_it_is(name: str, flags: int) -> int:
+    return os.open(name, flags & ~os.O_TRUNC, 0o666)
+
+
 @contextmanager
 def _output(path: Path | None) -> Iterator[BinaryIO | None]:
-    """The file of ``-O``. What is still in its buffer when something has gone wrong is of no use."""
-    file = None if path is None else _opened(path, "wb")
+    """The file of ``-O``, with what is in it until there is a message. What is still in its buffer when something has
+    gone wrong is of no use."""
+    file = None if path is None else _opened(path, "wb", _as_it_is)
     try:
         yield file
     except BaseException:
@@ -423,13 +430,23 @@ def _asked(args: argparse.Namespace, md: MD, gmo: GMO, is_first: bool, deadline:
     return gmo
 
 
+def _is_regular(file: BinaryIO) -> bool:
+    return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+
+
+def _cut(file: BinaryIO | None) -> None:
+    """There is something to write: what the file held goes."""
+    if file is not None and _is_regular(file):
+        file.truncate(0)
+
+
 def _show(got: Got, file: BinaryIO | None, args: argparse.Namespace) -> None:
     """Write a message out; when this returns it may be removed."""
     if file is not None:
         try:
             file.write(got.payload)
             file.flush()
-            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            if _is_regular(file):
                 os.fsync(file.fileno())
         except OSError as error:
             raise CommandError(f"cannot write {args.output}: {error.strerror}", FAILED) from error

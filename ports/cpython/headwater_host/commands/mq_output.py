@@ -35,8 +35,8 @@ class Got(NamedTuple):
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else None
 
     def local(self, shape: str) -> str:
-        """The time as of ``time.strftime``."""
-        return time.strftime(shape, time.localtime(self.time_ns // 10**9))
+        """The time as of ``time.strftime``; nothing when there is none."""
+        return time.strftime(shape, time.localtime(self.time_ns // 10**9)) if self.time_ns else ""
 
     def fields(self) -> dict[str, Any]:
         """The descriptor's fields, as JSON has them: characters with their blanks, bytes as hex."""
@@ -81,7 +81,7 @@ FIELDS: dict[str, Part] = {
     "n": lambda got: str(got.md.Priority),
     "u": lambda got: got.text("UserIdentifier"),
     "I": lambda got: got.local("%Y-%m-%dT%H:%M:%S%z"),
-    "U": lambda got: f"{got.time_ns // 10**9}.{got.time_ns % 10**9:09}",
+    "U": lambda got: f"{got.time_ns // 10**9}.{got.time_ns % 10**9:09}" if got.time_ns else "",
     "j": lambda got: got.json(),
 }
 _NUMBERS = "xXlson"
