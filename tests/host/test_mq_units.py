@@ -151,6 +151,17 @@ def test_what_waits_for_the_disk(tmp_path: Path) -> None:
                     assert synchronous == expected, (keeps_over, step)
 
 
+def test_a_get_writes_little(tmp_path: Path) -> None:
+    """What is got is not written over, whatever SQLite was built with: a full disk must not keep it."""
+    size = 1 << 20
+    with QueueManager("QM1", tmp_path / "mq.db") as qmgr:
+        qmgr.define("Q")
+        qmgr.put1("Q", bytes(size))
+        qmgr.file.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert len(Queue(qmgr, "Q").get()) == size
+        assert 0 < (tmp_path / "mq.db-wal").stat().st_size < size // 4
+
+
 def test_who_has_a_queue_open(tmp_path: Path) -> None:
     shared, exclusive = CMQC.MQOO_INPUT_SHARED, CMQC.MQOO_INPUT_EXCLUSIVE
     with queue_manager(tmp_path, "Q") as one, queue_manager(tmp_path) as other:

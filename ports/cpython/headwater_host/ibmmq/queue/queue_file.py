@@ -261,6 +261,9 @@ def _prepare(db: sqlite3.Connection, path: str, wanted: QueueManagerAttributes, 
         )
     db.execute("PRAGMA journal_mode = WAL")
     db.execute(f"PRAGMA synchronous = {synchronous}")
+    # A get need not write over the bytes that it frees, as some builds of SQLite do: as much again as the message, and
+    # room for it on a disk that may be full.
+    db.execute("PRAGMA secure_delete = OFF")
     # What a burst made of the log is given back.
     db.execute(f"PRAGMA journal_size_limit = {64 << 20}")
 
