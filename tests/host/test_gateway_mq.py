@@ -187,6 +187,8 @@ def test_topics_that_are_asked_for_go_in_as_they_are(log: Log) -> None:
         CMQC.MQPER_PERSISTENT,
     )
     assert first.MsgId != CMQC.MQMI_NONE
+    assert first.PutDate.isdigit()
+    assert first.UserIdentifier.strip()
     status = follower.status()
     assert (status["messages"], status["put"], status["bytes"], status["malformed"]) == (2, 2, 6, 1)
     assert (status["state"], status["blocks_behind"], status["depth"]) == ("following", 0, 2)

@@ -70,23 +70,13 @@ class Putting(NamedTuple):
         elif options & CMQC.MQPMO_NO_CONTEXT:
             given.take_over(_NOTHING, (*_IDENTITY, *_ORIGIN))
         else:
-            given.set(**self._origin())
+            given.set(**origin(self.now))
             if not options & CMQC.MQPMO_SET_IDENTITY_CONTEXT:
                 given.take_over(_NOTHING, _IDENTITY)
-                given.UserIdentifier = _user()
+                given.UserIdentifier = user()
             elif not put1 and not opened & (CMQC.MQOO_SET_IDENTITY_CONTEXT | CMQC.MQOO_SET_ALL_CONTEXT):
                 raise failed(CMQC.MQRC_NOT_OPEN_FOR_SET_IDENT)
         return given, too_high
-
-    def _origin(self) -> "dict[str, int | str | bytes]":
-        at = datetime.fromtimestamp(self.now / 1000, timezone.utc)
-        return {
-            "PutApplType": CMQC.MQAT_UNIX,
-            "PutApplName": _program(),
-            "PutDate": at.strftime("%Y%m%d"),
-            "PutTime": at.strftime("%H%M%S") + f"{at.microsecond // 10_000:02}",
-            "ApplOriginData": b"",
-        }
 
     def number(
         self, db: sqlite3.Connection, md: MD, place: Place | None, *, syncpoint: bool, ordered: bool
@@ -167,8 +157,21 @@ class Putting(NamedTuple):
             pmo.set(KnownDestCount=int(self.remote is None), UnknownDestCount=int(self.remote is not None))
 
 
+def origin(now: int) -> "dict[str, int | str | bytes]":
+    """The origin context of what this program puts at ``now``, in ms since 1970."""
+    at = datetime.fromtimestamp(now / 1000, timezone.utc)
+    return {
+        "PutApplType": CMQC.MQAT_UNIX,
+        "PutApplName": _program(),
+        "PutDate": at.strftime("%Y%m%d"),
+        "PutTime": at.strftime("%H%M%S") + f"{at.microsecond // 10_000:02}",
+        "ApplOriginData": b"",
+    }
+
+
 @cache
-def _user() -> bytes:
+def user() -> bytes:
+    """Who we are, as a UserIdentifier."""
     try:
         return getuser().encode("ascii", "replace")[:12]
     except (KeyError, OSError):

@@ -15,7 +15,7 @@ from typing import Any
 from headwater.ibmmq.layouts import MQDLH
 from headwater_host.ibmmq import CMQC, structures
 from headwater_host.ibmmq.errors import MQMIError, failed
-from headwater_host.ibmmq.queue import messages, put
+from headwater_host.ibmmq.queue import messages, put, putting
 from headwater_host.ibmmq.queue.attributes import QueueAttributes, QueueManagerAttributes, dump
 from headwater_host.ibmmq.queue.descriptors import MD
 from headwater_host.ibmmq.queue.queue_file import QueueFile
@@ -130,13 +130,16 @@ class Forward:
             raise failed(CMQC.MQRC_Q_FULL, f"{depth} messages")
         if self.size() + len(data) > most:
             raise failed(CMQC.MQRC_STORAGE_MEDIUM_FULL, f"{self.size()} bytes")
+        now = _now()
+        if not md.PutDate.strip():
+            md.set(UserIdentifier=putting.user(), **putting.origin(now))
         if md.MsgId == CMQC.MQMI_NONE:
             md.MsgId = self.file.new_id(db)
         if md.Persistence == CMQC.MQPER_PERSISTENCE_AS_Q_DEF:
             md.Persistence = CMQC.MQPER_PERSISTENT
         if md.Priority == CMQC.MQPRI_PRIORITY_AS_Q_DEF:
             md.Priority = 0
-        messages.insert(db, queue, md, data, fifo=True, put_by=0, now=_now())
+        messages.insert(db, queue, md, data, fifo=True, put_by=0, now=now)
 
     def size(self) -> int:
         """What the file holds, in bytes."""
