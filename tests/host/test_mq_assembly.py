@@ -377,6 +377,14 @@ def test_what_mqput_would_not_take_is_a_part_of_nothing(
     assert whole(add(assembler, parts[1])).read() == TEXT
 
 
+def test_a_malformed_one_is_told_in_words(db: sqlite3.Connection) -> None:
+    found = problem(Assembler(db).add("a/b", payload(ID, 1, 0, S, b"")[:15], 0))
+    assert (
+        str(found)
+        == "a/b: malformed MQMDE: Encoding at offset 12: the MQMDE is cut short (2248 MQRC_MDE_ERROR)"
+    )
+
+
 # -- duplicates --------------------------------------------------------------------------------------------------------
 
 

@@ -127,7 +127,7 @@ def error_of(header: Header, code: int) -> HeaderError:
     """The error that one of the core's headers has noted."""
     what = name_of(header.layout)
     detail = f"the {what} is cut short" if code == E_TRUNCATED else f"not that of an {what}"
-    if header.bad_field == "Encoding":
+    if header.bad_field == "Encoding" and code != E_TRUNCATED:
         detail = "does not say how the integers of the header that follows are written"
     return HeaderError(header.reason, header.bad_field, header.bad_at, detail)
 

@@ -155,7 +155,7 @@ class Assembler:
             one = _physical(view)
         except HeaderError as error:
             self.counts.malformed += 1
-            text = f"malformed MQMDE: {error}"
+            text = f"malformed MQMDE: {error.field} at offset {error.offset}: {error.detail}"
             return [Problem(topic, MQGI_NONE, 0, "malformed", error.reason, text, at=error.offset)]
         fault = refused(one.seq, one.offset, len(one.data), one.flags, one.group_id)
         if fault is not None:

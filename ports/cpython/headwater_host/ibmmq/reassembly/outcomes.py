@@ -193,4 +193,5 @@ class Problem:
 
     def __str__(self) -> str:
         what = f"{self.text} ({self.reason} {REASONS.get(self.reason, '')})"
-        return f"{self.topic}, GroupId {self.group_id.hex()}: {what}"
+        whose = f", GroupId {self.group_id.hex()}" if any(self.group_id) else ""
+        return f"{self.topic}{whose}: {what}"
