@@ -38,6 +38,7 @@ _CTYPES: dict[str, Any] = {"i": _LONG, "l": _LONGP, "p": _P}
 
 OK, WARNING, FAILED = 0, 1, 2
 _LOST = 2009
+_BACKED_OUT = 2003
 
 #: Reason codes that are warnings where they come from MQCMIT or MQPUT.
 _WARNINGS = {("MQCMIT", 2003), ("MQCMIT", 2124), ("MQPUT", 2049), ("MQPUT", 2104)}
@@ -397,6 +398,8 @@ class Recorder:
         self._check_md(fields, length)
         details |= {"queue": name, "md": fields, "data": data}
         if fault is not None and not fault.done:
+            if fault.reason == _BACKED_OUT:
+                self._back(connection)
             return self._failed(connection, fault)
         queue = self.queues[name]
         if length > queue.length:

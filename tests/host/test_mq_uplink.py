@@ -320,13 +320,15 @@ def test_a_full_queue_is_filled_again_when_there_is_room(outbox: Forward, config
     assert "2053" in str(uplink.last_error)
 
 
-def test_a_queue_manager_that_takes_few_at_a_time(outbox: Forward) -> None:
+@pytest.mark.parametrize("most", [2, 3])
+def test_a_queue_manager_that_takes_few_at_a_time(outbox: Forward, most: int) -> None:
+    # With three it takes the messages, and not the record behind them.
     recorder = Recorder(queues())
     puts: list[int] = []
 
     def limit(number: int, verb: str) -> Fault | None:
         puts[:] = [*puts, number] if verb == "MQPUT" else [] if verb in ("MQCMIT", "MQBACK") else puts
-        return Fault(2024) if verb == "MQPUT" and len(puts) > 2 else None
+        return Fault(2024) if verb == "MQPUT" and len(puts) > most else None
 
     recorder._fault = limit
     run(outbox, RECORDED, recorder)

@@ -31,6 +31,8 @@ from headwater_host.ibmmq.uplink.mqi_reasons import CONFIGURATION, MESSAGE, WAIT
 FIRST, LONGEST, SLOW = 1.0, 60.0, 300.0
 # How often a quiet local queue is looked at.
 _LOOK_S = 0.25
+# After these what was put before cannot be committed.
+_UNIT_IS_LOST = (mqi_reasons.BACKED_OUT, mqi_reasons.SYNCPOINT_LIMIT_REACHED)
 
 _logger = logging.getLogger("headwater.uplink")
 
@@ -310,13 +312,8 @@ class Uplink:
                     self._problem(f"a message goes to the dead-letter queue: {error}")
                     dead.append((message.token, error.reason))
                     continue
-                if kind != WAIT or not sent:
+                if kind != WAIT or not sent or error.reason in _UNIT_IS_LOST:
                     raise
-                if error.reason == mqi_reasons.SYNCPOINT_LIMIT_REACHED:
-                    # The record has to fit as well.
-                    self._limit = max(1, len(sent) // 2)
-                    link.back_out()
-                    return 0.0
                 full = error
                 break
             sent.append(message)
@@ -378,6 +375,9 @@ class Uplink:
                 state = "waiting"
             except MqiError:
                 self._drop()
+            if error.reason == mqi_reasons.SYNCPOINT_LIMIT_REACHED and self._limit > 1:
+                self._limit //= 2
+                return 0.0
         else:
             self._drop()
         self._problem(str(error), state)
