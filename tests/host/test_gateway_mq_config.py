@@ -46,7 +46,6 @@ queue = "PLANT.IN"
 record_queue = "HEADWATER.SYNC"
 batch = 20
 batch_bytes = "1 MiB"
-persistent = false
 idle = 10
 """
 CONFIG = MqConfig(
@@ -81,7 +80,6 @@ CONFIG = MqConfig(
         "HEADWATER.SYNC",
         20,
         1 << 20,
-        False,
         10.0,
     ),
 )

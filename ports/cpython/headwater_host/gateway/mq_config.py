@@ -148,7 +148,6 @@ _UPLINK = _CHANNEL | {
     "record_queue": _QUEUE,
     "batch": Key("a whole number from 1 to 9999", settings.whole(1, 9999)),
     "batch_bytes": _bytes(1024, LARGEST),
-    "persistent": Key("true or false", settings.truth),
     "idle": Key("a number of seconds above 0", settings.seconds),
 }
 

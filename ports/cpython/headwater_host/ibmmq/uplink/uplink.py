@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from headwater_host.ibmmq.CMQC import MQPER_PERSISTENCE_AS_Q_DEF, MQPER_PERSISTENT
+from headwater_host.ibmmq.CMQC import MQPER_PERSISTENT
 from headwater_host.ibmmq.errors import MQMIError
 from headwater_host.ibmmq.uplink import mqi, mqi_reasons
 from headwater_host.ibmmq.uplink.mqi import MqiError
@@ -133,8 +133,6 @@ class UplinkConfig:
     #: A unit of work: messages, and bytes (one larger message is a unit of its own).
     batch: int = 50
     batch_bytes: int = 4 << 20
-    #: Whether messages that leave it to the queue are put as persistent ones.
-    persistent: bool = True
     idle: float = 60.0
 
 
@@ -305,7 +303,7 @@ class Uplink:
         full: MqiError | None = None
         for message in messages:
             try:
-                link.put(self._target, self._fields(message.fields), message.data)
+                link.put(self._target, message.fields, message.data)
             except MqiError as error:
                 kind = mqi_reasons.kind(error.reason)
                 if kind == MESSAGE:
@@ -357,11 +355,6 @@ class Uplink:
             else:
                 self.doubts += 1
             raise
-
-    def _fields(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._config.persistent and fields["Persistence"] == MQPER_PERSISTENCE_AS_Q_DEF:
-            return {**fields, "Persistence": MQPER_PERSISTENT}
-        return fields
 
     # -- what went wrong ---------------------------------------------------------------------------------------------
 
