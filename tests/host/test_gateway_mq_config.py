@@ -139,7 +139,7 @@ def test_what_is_left_out_has_defaults(folder: Path) -> None:
         ('cipher = "ANY_TLS12_OR_HIGHER"\n', "", 26, "'key_repository' in [mq.uplink] needs 'cipher'"),
         ("PLANT.IN", "HEADWATER.SYNC", 32, "'record_queue' in [mq.uplink] is 'queue' as well"),
         ("batch = 20", "batch = 0", 33, "'batch' in [mq.uplink]"),
-        ("idle = 10", "idle = true", 36, "'idle' in [mq.uplink] is a number of seconds"),
+        ("idle = 10", "idle = true", 35, "'idle' in [mq.uplink] is a number of seconds"),
     ],
 )
 def test_an_error_says_what_and_where(folder: Path, before: str, after: str, line: int, says: str) -> None:
