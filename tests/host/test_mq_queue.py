@@ -18,6 +18,7 @@ from tests.host.mq_queue import (
     ALLOWED,
     GROUP,
     GROUP_ID,
+    LAST,
     LAST_SEG,
     SEG,
     empty,
@@ -257,6 +258,28 @@ def test_browse_and_the_cursor(tmp_path: Path) -> None:
             assert other.browse() == b"3"
             assert reason_of(other.get) == CMQC.MQRC_NOT_OPEN_FOR_INPUT
         assert [queue.get() for _ in range(3)] == [b"2", b"3", b"4"]
+
+
+def test_a_browse_with_too_little_room_stays_where_it_was(tmp_path: Path) -> None:
+    under, first = CMQC.MQGMO_BROWSE_MSG_UNDER_CURSOR, CMQC.MQGMO_BROWSE_FIRST
+    failed = CMQC.MQRC_TRUNCATED_MSG_FAILED
+    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
+        for data, flags in ((b"first", GROUP), (b"second", LAST)):
+            queue.put(data, md2(MsgFlags=flags), PMO(Options=CMQC.MQPMO_LOGICAL_ORDER))
+        assert reason_of(queue.browse, 1, md2(), comp=CMQC.MQCC_WARNING) == failed
+        assert queue.browse(None, md2()) == b"first"
+        assert reason_of(queue.browse, 1, md2(), comp=CMQC.MQCC_WARNING) == failed
+        assert queue.get(None, md2(), gmo2(under)) == b"first"
+        assert queue.browse(None, md2()) == b"second"
+        assert reason_of(queue.get, 1, md2(), gmo2(first), comp=CMQC.MQCC_WARNING) == failed
+        assert reason_of(queue.get, None, md2(), gmo2(under)) == CMQC.MQRC_NO_MSG_UNDER_CURSOR
+        assert queue.browse(None, md2()) == b"first"
+        # In logical order as well, where the place in the group stays.
+        ordered = CMQC.MQGMO_LOGICAL_ORDER
+        assert queue.get(None, md2(), gmo2(first | ordered)) == b"first"
+        following = gmo2(CMQC.MQGMO_BROWSE_NEXT | ordered)
+        assert reason_of(queue.get, 1, md2(), following, comp=CMQC.MQCC_WARNING) == failed
+        assert queue.get(None, md2(), following) == b"second"
 
 
 def test_expiry(tmp_path: Path) -> None:

@@ -252,12 +252,17 @@ class Queue:
         if options & BROWSING:
             with manager.file.reading() as db:
                 got = self._once(db, max_length, md, gmo, matches, syncpoint=False)
-            if got is not None and not options & CMQC.MQGMO_BROWSE_MSG_UNDER_CURSOR:
-                # In the middle of a group a browse goes on behind the group's place in the queue.
-                if self._browse_place is None or not options & CMQC.MQGMO_LOGICAL_ORDER:
-                    self._cursor = got.found.position
-                self._under = got.found.first
-                self._browse_place = got.after
+            if (
+                got is None
+                or got.reason == CMQC.MQRC_TRUNCATED_MSG_FAILED
+                or options & CMQC.MQGMO_BROWSE_MSG_UNDER_CURSOR
+            ):
+                return got
+            # In the middle of a group a browse goes on behind the group's place in the queue.
+            if self._browse_place is None or not options & CMQC.MQGMO_LOGICAL_ORDER:
+                self._cursor = got.found.position
+            self._under = got.found.first
+            self._browse_place = got.after
             return got
         conditional = bool(options & CMQC.MQGMO_SYNCPOINT_IF_PERSISTENT)
         syncpoint = not conditional and manager.in_unit_of_work(
