@@ -51,6 +51,8 @@ SYNC = CMQC.MQGMO_SYNCPOINT
         (CMQC.MQRC_OD_ERROR, {"od": {"ObjectType": 5}}),
         (CMQC.MQRC_OBJECT_NAME_ERROR, {"od": {"ObjectName": ""}}),
         (CMQC.MQRC_OBJECT_NAME_ERROR, {"od": {"ObjectName": "A B"}}),
+        (CMQC.MQRC_OBJECT_NAME_ERROR, {"od": {"ObjectName": b"Q\xff"}}),
+        (CMQC.MQRC_UNKNOWN_REMOTE_Q_MGR, {"od": {"ObjectQMgrName": b"Q\xff"}}),
         (CMQC.MQRC_UNKNOWN_OBJECT_NAME, {"od": {"ObjectName": "q"}}),
         (CMQC.MQRC_OPTIONS_ERROR, {"open": 0}),
         (CMQC.MQRC_OPTIONS_ERROR, {"open": 3}),

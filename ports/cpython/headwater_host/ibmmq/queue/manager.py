@@ -356,8 +356,8 @@ class QueueManager:
 
     def _resolve(self, db: sqlite3.Connection, od: OD) -> "tuple[int, tuple[bytes, bytes] | None]":
         """The queue that holds what is put, and RemoteQName and RemoteQMgrName when it goes further."""
-        name = od.ObjectName.decode().rstrip()
-        manager = od.ObjectQMgrName.decode().rstrip()
+        name = od.ObjectName.decode("latin-1").rstrip(" ")
+        manager = od.ObjectQMgrName.decode("latin-1").rstrip(" ")
         if manager and manager != self.attributes.QMgrName:
             return self._transmission(db, manager, ""), (od.ObjectName, od.ObjectQMgrName)
         number, attributes = self._known(db, name)
