@@ -223,6 +223,16 @@ def test_original_length_of_reports(flags: int, length: int, original: int, reas
     assert put.read(md, bytes(length), SETTINGS).md.OriginalLength == -1
 
 
+@pytest.mark.parametrize("ccsid", [CMQC.MQCCSI_Q_MGR, CMQC.MQCCSI_INHERIT])
+def test_the_queue_managers_character_set(ccsid: int) -> None:
+    """In an MQMD MQCCSI_INHERIT is the queue manager's as well, and a get never returns either."""
+    own = QueueManagerSettings(500, 785)
+    body = structures.encode(MQMDE, {"CodedCharSetId": 37, "MsgFlags": 8}, big=True, ccsid=500) + b"data"
+    read = put.read(MD(Format="MQHMDE", Encoding=785, CodedCharSetId=ccsid), body, own)
+    assert (read.outcome, read.md.CodedCharSetId, bytes(read.data)) == (put.HONOURED, 37, b"data")
+    assert put.read(MD(CodedCharSetId=ccsid), b"data", own).md.CodedCharSetId == 500
+
+
 def test_every_truncation_of_an_mqmde() -> None:
     whole = mde() + b"data"
     for length in range(len(whole) + 1):

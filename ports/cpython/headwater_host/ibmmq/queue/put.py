@@ -48,7 +48,8 @@ def read(
     if md.Version == CMQC.MQMD_VERSION_1:
         md.reset_v2()
         md.Version = CMQC.MQMD_VERSION_2
-    if md.CodedCharSetId == CMQC.MQCCSI_Q_MGR:
+    # In an MQMD both mean the same.
+    if md.CodedCharSetId in (CMQC.MQCCSI_Q_MGR, CMQC.MQCCSI_INHERIT):
         md.CodedCharSetId = settings.ccsid
     outcome = NO_MQMDE
     if md.Format == CMQC.MQFMT_MD_EXTENSION:
