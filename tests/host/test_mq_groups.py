@@ -191,6 +191,20 @@ def test_logical_order_of_what_came_in_another(tmp_path: Path) -> None:
         assert queue.get(None, md2()) == b"?2"
 
 
+@pytest.mark.parametrize("flags", [ALLOWED, LAST_SEG])
+def test_logical_order_of_what_is_in_no_group(flags: int, tmp_path: Path) -> None:
+    """It keeps its MsgSeqNumber, which is no place in a group."""
+    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
+        for options in (LOGICAL, LOGICAL | COMPLETE, LOGICAL | ALL_MSGS):
+            for seq in (7, 5):
+                queue.put(b"%d" % seq, md2(GroupId=GROUP_ID, MsgSeqNumber=seq, MsgFlags=flags))
+            for expected in (7, 5):
+                md = md2()
+                assert queue.get(None, md, gmo2(options)) == b"%d" % expected
+                assert md.MsgSeqNumber == expected
+            assert empty(queue, options)
+
+
 def test_statuses_and_getting_until_the_group_ends(tmp_path: Path) -> None:
     with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
         for flags in (GROUP, GROUP | SEG, GROUP | LAST_SEG, LAST, 0):

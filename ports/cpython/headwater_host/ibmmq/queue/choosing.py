@@ -151,16 +151,18 @@ class Chooser:
             yield Row(*row)
 
     def _first_of(self, row: Row) -> Row | None:
-        """In logical order a group stands where its first message in the queue does, and begins with message 1."""
+        """In logical order a group stands where its first message in the queue does, and begins with message 1. A
+        message in segments, and in no group, is one of its own, whatever its MsgSeqNumber."""
         if row.group_id is None:
             return row
-        in_group = f"{_OF_GROUP} WHERE {messages.ELIGIBLE} AND group_id = ?"
-        values = (*self._values, row.group_id)
-        before = f"SELECT 1 {in_group} AND (rank, id) < (?, ?) LIMIT 1"
+        grouped = row.flags & IN_GROUP
+        within = f"{_OF_GROUP} WHERE {messages.ELIGIBLE} AND group_id = ?{'' if grouped else ' AND seq = ?'}"
+        values = (*self._values, row.group_id, *(() if grouped else (row.seq,)))
+        before = f"SELECT 1 {within} AND (rank, id) < (?, ?) LIMIT 1"
         if self._db.execute(before, (*values, *row.position)).fetchone():
             return None
-        first = f"SELECT {_COLUMNS} {in_group} AND seq = 1 AND place = 0 ORDER BY rank, id LIMIT 1"
-        found = self._db.execute(first, values).fetchone()
+        first = f"SELECT {_COLUMNS} {within} AND seq = ? AND place = 0 ORDER BY rank, id LIMIT 1"
+        found = self._db.execute(first, (*values, 1 if grouped else row.seq)).fetchone()
         return None if found is None else Row(*found)
 
     def _matches(self, row: Row) -> bool:
