@@ -388,6 +388,22 @@ def test_a_backout_takes_the_handle_back(tmp_path: Path) -> None:
         assert empty(queue)
 
 
+def test_a_backout_does_not_take_back_a_queue_that_was_closed(tmp_path: Path) -> None:
+    options = CMQC.MQPMO_SYNCPOINT
+    with queue_manager(tmp_path, "Q") as manager:
+        queue = Queue(manager, "Q", ALL)
+        queue.put(b"1", md2(MsgFlags=GROUP), ordered(options))
+        manager.commit()
+        queue.put(b"2", md2(MsgFlags=GROUP), ordered(options))
+        assert reason_of(queue.close, comp=WARNING) == CMQC.MQRC_INCOMPLETE_GROUP
+        queue.open("Q", ALL)
+        manager.backout()
+        another = md2(MsgFlags=LAST)
+        queue.put(b"1", another, ordered(options))
+        assert another.MsgSeqNumber == 1
+        queue.close()
+
+
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     messages=st.lists(st.binary(max_size=60), min_size=1, max_size=4),

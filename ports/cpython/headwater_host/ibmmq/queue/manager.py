@@ -310,8 +310,10 @@ class QueueManager:
             db.execute("INSERT INTO opens VALUES (?, ?, ?, ?, ?)", row)
         return self._handles, target, remote
 
-    def close_handle(self, handle: int) -> None:
-        """The queue is not open any more."""
+    def close_handle(self, queue: Queue, handle: int) -> None:
+        """The queue is not open any more, and a backout takes it nowhere."""
+        with self.lock:
+            self._places.pop(queue, None)
         if self._closed:
             return
         with self._changing(durable=False) as db:

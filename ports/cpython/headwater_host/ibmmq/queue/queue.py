@@ -102,7 +102,7 @@ class Queue:
             raise failed(
                 CMQC.MQRC_OPTION_NOT_VALID_FOR_TYPE, "only dynamic queues are deleted by closing them"
             )
-        self._manager.close_handle(self._handle)
+        self._manager.close_handle(self, self._handle)
         self._handle = 0
         places = [
             place for place in (self._put_place, self._get_place) if place is not None and place.ordered
