@@ -15,7 +15,17 @@ from headwater_host.ibmmq.errors import MQMIError
 from headwater_host.ibmmq.queue.descriptors import GMO, MD, OD, PMO
 from headwater_host.ibmmq.queue.manager import QueueManager
 from headwater_host.ibmmq.queue.queue import Queue
-from tests.host.mq_queue import ALL, GROUP, attempt, md2, queue_manager, reason_of
+from tests.host.mq_queue import (
+    ALL,
+    GROUP,
+    GROUP_ID,
+    attempt,
+    gmo2,
+    md2,
+    queue_manager,
+    reason_of,
+    segments,
+)
 
 SYNC = CMQC.MQGMO_SYNCPOINT
 
@@ -176,6 +186,24 @@ def test_a_message_that_is_not_what_was_written_is_set_aside(tmp_path: Path) -> 
         assert queue.get() == b"three"
         assert [reason for reason, _, _ in manager.set_aside("Q")] == [CMQC.MQRC_OBJECT_DAMAGED] * 2
         assert manager.give_back("Q") == 0
+
+
+@pytest.mark.parametrize("damage", ["body = NULL", "body = x'00'", "md = NULL", "md = x'00'"])
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_segment_that_is_not_what_was_written(damage: str, twice: bool, tmp_path: Path) -> None:
+    """It is set aside alone, and what is behind it is not kept waiting."""
+    complete = CMQC.MQGMO_COMPLETE_MSG
+    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
+        parts = segments(b"abcd", 2, GroupId=GROUP_ID)
+        for md, part in [*parts, *(parts[1:] if twice else ())]:
+            queue.put(part, md)
+        manager.file.db.execute(f"UPDATE messages SET {damage} WHERE id = 2")
+        queue.put(b"other")
+        browse = gmo2(complete | CMQC.MQGMO_BROWSE_FIRST)
+        assert reason_of(queue.get, None, md2(), browse) == CMQC.MQRC_OBJECT_DAMAGED
+        expected = [b"abcd", b"other"] if twice else [b"other"]
+        assert [queue.get(None, md2(), gmo2(complete)) for _ in expected] == expected
+        assert [reason for reason, _, _ in manager.set_aside("Q")] == [CMQC.MQRC_OBJECT_DAMAGED]
 
 
 def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path) -> None:

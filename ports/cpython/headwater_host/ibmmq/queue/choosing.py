@@ -6,7 +6,6 @@ Within a transaction of the caller's; nothing is changed. Whether a logical mess
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from struct import unpack_from
 from typing import Any, NamedTuple
 
 from headwater_host.ibmmq import CMQC
@@ -208,7 +207,7 @@ class Chooser:
         rows = [number for number, one in zip(numbers, segments, strict=True) if one.seq == row.seq]
         first = numbers[message.first]
         if len(pieces) > 1:
-            written = self._written(rows)
+            written = {number: messages.written(self._db, number) for number in rows}
             for at, (number, _, _) in enumerate(pieces):
                 if written[number] != written[first]:
                     same = pieces[:at]
@@ -219,16 +218,6 @@ class Chooser:
                     )
                     return Found(first, same, [one[0] for one in same], position, False, reason)
         return Found(first, pieces or [(first, 0, 0)], rows, position, True)
-
-    def _written(self, rows: list[int]) -> dict[int, tuple[int, int]]:
-        """Encoding and CodedCharSetId of messages."""
-        query = "SELECT md FROM messages WHERE id = ?"
-        found = {}
-        for number in rows:
-            (md,) = self._db.execute(query, (number,)).fetchone()
-            encoding, ccsid = unpack_from("<ii", md, 24)
-            found[number] = (encoding, ccsid)
-        return found
 
     def _twins(self, row: Row) -> list[int]:
         """A segment that came more than once counts once: all of it goes."""

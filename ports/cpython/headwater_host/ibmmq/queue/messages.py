@@ -3,6 +3,7 @@
 import sqlite3
 import zlib
 from collections.abc import Iterable
+from struct import unpack_from
 from typing import Any, NamedTuple
 
 from headwater_host.ibmmq import CMQC
@@ -80,11 +81,17 @@ def read(db: sqlite3.Connection, number: int, now: int) -> Message:
 
 
 def body(db: sqlite3.Connection, number: int) -> bytes:
-    """The data of a message."""
-    (data,) = db.execute("SELECT body FROM messages WHERE id = ?", (number,)).fetchone()
-    if not isinstance(data, bytes):
+    """The data of a message. DamagedError."""
+    return read(db, number, 0).body
+
+
+def written(db: sqlite3.Connection, number: int) -> tuple[int, int]:
+    """Encoding and CodedCharSetId of a message, whose data are not read. DamagedError."""
+    (packed,) = db.execute("SELECT md FROM messages WHERE id = ?", (number,)).fetchone()
+    if not isinstance(packed, bytes) or len(packed) != CMQC.MQMD_LENGTH_2:
         raise DamagedError(number)
-    return data
+    encoding, ccsid = unpack_from("<ii", packed, 24)
+    return encoding, ccsid
 
 
 def take(db: sqlite3.Connection, numbers: Iterable[int], taken_by: int) -> None:

@@ -296,13 +296,13 @@ class Queue:
         while True:
             wanted = self._wanted(md, options, matches, now, own=syncpoint)
             chooser = Chooser(db, wanted)
-            if options & UNDER_CURSOR:
-                found = chooser.under(self._under)
-            elif ordered and place is not None:
-                found = chooser.follow(place)
-            else:
-                found = chooser.next()
             try:
+                if options & UNDER_CURSOR:
+                    found = chooser.under(self._under)
+                elif ordered and place is not None:
+                    found = chooser.follow(place)
+                else:
+                    found = chooser.next()
                 read = None if found is None else self._read(db, found, now)
             except DamagedError as error:
                 chooser.faults.append(([error.args[0]], CMQC.MQRC_OBJECT_DAMAGED))
