@@ -365,6 +365,22 @@ def test_a_dead_letter_segment_has_the_handles_numbers(tmp_path: Path) -> None:
         assert empty(queue)
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_dead_letter_segment_by_its_mqmde(version: int, tmp_path: Path) -> None:
+    """Its fields go behind the MQDLH as well, with which segments would not fit together."""
+    dlh = structures.encode(MQDLH, {"Format": "MQSTR", "CodedCharSetId": 1208}, big=False, ccsid=819)
+    fields = {"GroupId": GROUP_ID, "Offset": 4, "MsgFlags": LAST_SEG, "CodedCharSetId": 819}
+    mde = structures.encode(MQMDE, fields | {"Format": "MQDEAD"}, big=False, ccsid=819)
+    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
+        queue.put(mde + dlh + b"four", MD(Version=version, Format="MQHMDE"))
+        got = md2()
+        data = queue.get(None, got)
+        assert (got.Format, got.has_defaults()) == (b"MQDEAD  ", True)
+        behind = structures.decode(MQMDE, data, 172, big=False, ccsid=819)
+        assert (behind["GroupId"], behind["Offset"], behind["Format"]) == (GROUP_ID, 4, "MQSTR   ")
+        assert data[244:] == b"four"
+
+
 def test_a_backout_takes_the_handle_back(tmp_path: Path) -> None:
     with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
         options = CMQC.MQPMO_SYNCPOINT
