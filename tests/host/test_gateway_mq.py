@@ -273,6 +273,36 @@ def test_what_is_longer_than_a_message_may_be_goes_in_segments(log: Log) -> None
         assert queue.get(None, MD(Version=2), options) == data
 
 
+@pytest.mark.parametrize("group", [None, bytes(24), GROUP], ids=["none", "nuls", "its own"])
+def test_what_is_no_segment_and_too_long_goes_in_segments(log: Log, group: bytes | None) -> None:
+    texts = [random.Random(seed).randbytes(5000) for seed in range(2)]
+    for data in texts:
+        log.block(data if group is None else segment(data, flags=0, GroupId=group))
+    log.follow(message_bytes=2000).step()
+    assert [len(piece) for _, piece in log.got()] == [2000, 2000, 1000] * 2
+    with QueueManager("", log.folder / "mq.db", create=False) as manager:
+        queue = Queue(manager, "EDGE", CMQC.MQOO_INPUT_SHARED)
+        options = GMO(Version=2, Options=CMQC.MQGMO_COMPLETE_MSG | CMQC.MQGMO_NO_SYNCPOINT, MatchOptions=0)
+        assert [queue.get(None, MD(Version=2), options) for _ in texts] == texts
+
+
+@pytest.mark.parametrize(
+    "bound", [{"depth": 10}, {"bytes": 1 << 20, "spill": 1 << 20}], ids=lambda bound: next(iter(bound))
+)
+def test_a_message_that_the_queue_can_never_hold_stops_nothing(log: Log, bound: dict[str, int]) -> None:
+    data = random.Random(3).randbytes(1_000_000)
+    log.block(*cut(data, 60_000), b"behind it")
+    follower = log.follow(message_bytes=1024, **bound)
+    follower.step()
+    assert log.data() == [b"behind it"]
+    status = follower.status()
+    assert (status["state"], status["problems"], status["not_set_aside"]) == (
+        "following",
+        {"too large": 1},
+        1,
+    )
+
+
 def test_messages_of_fmq(log: Log) -> None:
     log.land(fmq(PUBLISH, "a/1", b"by name", 1), FMQ, version=0)
     log.land(fmq(REGISTER, "a/2"), FMQ, version=0)

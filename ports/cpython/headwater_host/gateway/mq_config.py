@@ -129,7 +129,8 @@ _MQ = {
     "timeout": Key("a number of seconds above 0", settings.seconds),
     "depth": Key(f"a whole number from 1 to {_DEEPEST}", settings.whole(1, _DEEPEST)),
     "message_bytes": _bytes(1024, LARGEST),
-    "bytes": _bytes(1 << 16, 1 << 50),
+    # A file without messages has 80 KB.
+    "bytes": _bytes(1 << 20, 1 << 50),
 }
 _CHANNEL = {
     "queue_manager": Key("a queue manager's name, or a text that is empty", _manager, required=True),
@@ -173,8 +174,8 @@ def read(file: SettingsFile) -> MqConfig | None:
     config = MqConfig(**values)
     if config.queue == config.dead_letter_queue:
         file.mistake("'dead_letter_queue' in [mq] is 'queue' as well", MQ, key="dead_letter_queue")
-    if config.message_bytes > config.bytes:
-        file.mistake("'message_bytes' in [mq] is more than 'bytes'", MQ, key="message_bytes")
+    if config.message_bytes > config.bytes // 2:
+        file.mistake("'message_bytes' in [mq] is more than half of 'bytes'", MQ, key="message_bytes")
     return config
 
 

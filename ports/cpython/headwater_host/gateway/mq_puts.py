@@ -11,7 +11,7 @@ from headwater_host.ibmmq import CMQC, structures
 from headwater_host.ibmmq.errors import MQMIError
 from headwater_host.ibmmq.queue.descriptors import MD
 from headwater_host.ibmmq.reassembly.assembler import Assembler
-from headwater_host.ibmmq.reassembly.logical import IN_GROUP
+from headwater_host.ibmmq.reassembly.logical import IN_GROUP, SEGMENT
 from headwater_host.ibmmq.reassembly.outcomes import Problem as Fault
 from headwater_host.ibmmq.reassembly.outcomes import Whole
 from headwater_host.ibmmq.structures import HeaderError
@@ -19,6 +19,8 @@ from headwater_host.ibmmq.uplink.forward import Forward, is_full
 
 #: In front of the names under which problems are counted by kind.
 PROBLEM = "problem: "
+# What a message takes in the file beside its data, in bytes, rounded up.
+_ROW = 1024
 
 
 class Puts:
@@ -82,10 +84,15 @@ class Puts:
     def _put_whole(self, whole: Whole, msg_id: bytes | None) -> None:
         """A logical message, or one that has no MQMDE. What is too long for the queue goes in segments."""
         config = self._config
-        if whole.length > config.bytes:
+        # Segments end at multiples of 16, as the queue manager's own do.
+        most = config.message_bytes // 16 * 16
+        count = -(-whole.length // most)
+        if count > config.depth or whole.length + count * _ROW > config.bytes:
+            # However long one waits.
             self._problem(
                 "too large", f"{whole.topic}: {whole.length} bytes are more than the queue has room for"
             )
+            self._adds["not_set_aside"] += 1
             return
         md = self._plain(msg_id)
         if whole.encoding:
@@ -96,9 +103,10 @@ class Puts:
         if whole.length <= config.message_bytes:
             self._put(md, whole.read())
             return
-        md.set(GroupId=whole.group_id, MsgSeqNumber=whole.seq, MsgId=CMQC.MQMI_NONE)
-        # Segments end at multiples of 16, as the queue manager's own do.
-        most = config.message_bytes // 16 * 16
+        # Where it says what belongs together it is the sender's; else a queue manager that cuts makes one as well.
+        sent = whole.flags & (SEGMENT | IN_GROUP)
+        group_id = whole.group_id if sent else self._forward.new_id()
+        md.set(GroupId=group_id, MsgSeqNumber=whole.seq, MsgId=CMQC.MQMI_NONE)
         waiting = bytearray()
         offset = 0
         for chunk in whole.chunks():

@@ -134,12 +134,16 @@ class Forward:
         if not md.PutDate.strip():
             md.set(UserIdentifier=putting.user(), **putting.origin(now))
         if md.MsgId == CMQC.MQMI_NONE:
-            md.MsgId = self.file.new_id(db)
+            md.MsgId = self.new_id()
         if md.Persistence == CMQC.MQPER_PERSISTENCE_AS_Q_DEF:
             md.Persistence = CMQC.MQPER_PERSISTENT
         if md.Priority == CMQC.MQPRI_PRIORITY_AS_Q_DEF:
             md.Priority = 0
         messages.insert(db, queue, md, data, fifo=True, put_by=0, now=now)
+
+    def new_id(self) -> bytes:
+        """Within a transaction: 24 bytes for a MsgId or GroupId that nobody else has."""
+        return self.file.new_id(self.file.db)
 
     def size(self) -> int:
         """What the file holds, in bytes."""
