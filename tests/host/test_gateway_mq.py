@@ -1,5 +1,6 @@
 """What the gateway puts into a local queue of IBM MQ's kind: from a log that is written meanwhile, once each."""
 
+import asyncio
 import random
 import threading
 import time
@@ -15,11 +16,13 @@ import pytest
 from headwater.fmq.spec import DATETIME, PUBLISH, REGISTER
 from headwater.ibmmq.layouts import MQDLH, MQMDE
 from headwater_host.capture import RECEIVED, SENT, CaptureWriter
+from headwater_host.exits import CommandError
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.fmq.values import encode
 from headwater_host.gateway.landing import FMQ, MQTT
 from headwater_host.gateway.mq import Follower
 from headwater_host.gateway.mq_config import MqConfig
+from headwater_host.gateway.mq_service import MqService
 from headwater_host.hub import frames
 from headwater_host.ibmmq import CMQC, structures
 from headwater_host.ibmmq.errors import MQMIError
@@ -635,6 +638,14 @@ def test_a_thread_that_follows(log: Log) -> None:
         follower.stop()
         thread.join()
     assert log.data() == [b"%d" % n for n in range(5)]
+
+
+def test_a_file_has_one_gateway(log: Log) -> None:
+    service = MqService(log.config(), log.path, log.durable)
+    with pytest.raises(CommandError, match="another gateway fills the queue in"):
+        MqService(log.config(), log.path, log.durable)
+    asyncio.run(service.stop())
+    asyncio.run(MqService(log.config(), log.path, log.durable).stop())
 
 
 def test_a_file_of_something_else_is_refused(log: Log) -> None:

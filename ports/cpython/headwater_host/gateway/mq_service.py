@@ -27,11 +27,11 @@ class UplinkThread:
     def __init__(self, config: MqConfig):
         assert config.uplink is not None
         mqi.load()
-        self._lock = _lock(config.file)
+        self._lock = _Lock(config.file, "uplink", "another uplink sends what is in")
         try:
             self._forward = Forward(config.file, local_queue(config))
         except MQMIError as error:
-            os.close(self._lock)
+            self._lock.close()
             raise CommandError(f"the local queue {config.file}: {error.detail or error}") from error
         self.uplink = Uplink(config.uplink, self._forward)
         # A call that never returns must not keep the process.
@@ -55,33 +55,41 @@ class UplinkThread:
     def close(self) -> None:
         """Give the file back; twice is harmless."""
         self._forward.close()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.close()
 
 
-def _lock(file: Path) -> int:
-    """Be the only uplink of a file. The lock is gone with the process."""
-    path = f"{file}-uplink"
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise CommandError(f"cannot open {path}: {error.strerror}") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        raise CommandError(f"another uplink sends what is in {file}") from error
-    return fd
+class _Lock:
+    """Be the only one of a kind for a file; ``other`` says that there is one. The lock is gone with the process."""
+
+    def __init__(self, file: Path, kind: str, other: str):
+        path = f"{file}-{kind}"
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise CommandError(f"cannot open {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._fd)
+            raise CommandError(f"{other} {file}") from error
+
+    def close(self) -> None:
+        """Let others; twice is harmless."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class MqService:
     """Raises CommandError as ``UplinkThread`` does."""
 
     def __init__(self, config: MqConfig, directory: Path, durable: Callable[[], int]):
+        # The place in the log stands in the file once.
+        self._lock = _Lock(config.file, "gateway", "another gateway fills the queue in")
         try:
             self._follower = Follower(config, directory, durable)
         except MQMIError as error:
+            self._lock.close()
             raise CommandError(f"the local queue {config.file}: {error.detail or error}") from error
         self._uplink: UplinkThread | None = None
         self._threads = [threading.Thread(target=self._follower.run, name="mq", daemon=True)]
@@ -90,6 +98,7 @@ class MqService:
                 self._uplink = UplinkThread(config)
             except CommandError:
                 self._follower.close()
+                self._lock.close()
                 raise
             self._threads.append(self._uplink.thread)
 
@@ -108,6 +117,7 @@ class MqService:
                 await asyncio.to_thread(thread.join, _END_S)
         if not self._threads[0].is_alive():
             self._follower.close()
+            self._lock.close()
         if self._uplink is not None and not self._uplink.thread.is_alive():
             self._uplink.close()
 
