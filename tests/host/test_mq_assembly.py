@@ -260,6 +260,19 @@ def test_something_that_comes_puts_the_time_out_off(db: sqlite3.Connection) -> N
         db.rollback()
 
 
+@pytest.mark.parametrize("memory", [2000, 1 << 20])
+def test_a_clock_that_is_set_back_keeps_nobody(db: sqlite3.Connection, memory: int) -> None:
+    assembler = Assembler(db, timeout=10, memory=memory)
+    parts = [cut(bytes([n]) * 24, 1, TEXT, 500)[0] for n in (1, 2, 3, 4)]
+    add(assembler, parts[0], now=1e9)
+    assembler.flush()
+    add(assembler, parts[1], now=1e9)
+    add(assembler, *parts[2:], now=100)
+    assert assembler.expire(105) == []
+    assert {one.group_id[0] for one in assembler.expire(110)} == {3, 4}
+    assert {one.group_id[0] for one in assembler.expire(115)} == {1, 2}
+
+
 def test_the_oldest_first_and_so_many_at_a_time(db: sqlite3.Connection) -> None:
     # Some are in memory then, and some in the store only.
     assembler = Assembler(db, memory=9000, timeout=10.0)

@@ -97,7 +97,8 @@ class Counts:
 
 
 class Assembler:
-    """What is not whole yet, under bounds. Times are the caller's, in seconds of a clock that restarts do not set back.
+    """What is not whole yet, under bounds. Times are the caller's, in seconds of a clock that restarts do not set back; when
+    somebody else does, the time-out begins anew.
 
     ``memory``: bytes that contents and what is known of them take at most, beside the payload that is being added, and
     what was handed out last.
@@ -336,6 +337,7 @@ class Assembler:
     def expire(self, now: float, limit: int = 100) -> list[Problem]:
         """Set aside what nothing came of for the time-out, and report it: the oldest, at most ``limit`` at a time."""
         self._holding.settle()
+        self._holding.set_back(now)
         found: list[Problem] = []
         for key in self._holding.old(now - self.timeout, limit):
             group = self._holding.find(*key)

@@ -319,13 +319,21 @@ class Holding:
                 self.store.drop_group(number)
         self._leaving.clear()
 
+    def set_back(self, now: float) -> None:
+        """The clock may have gone back: of no group anything came after ``now``."""
+        for group in self.groups.values():
+            if group.touched > now:
+                group.touched = now
+                group.changed = True
+        self.store.set_back(now)
+
     def old(self, until: float, limit: int) -> list[Key]:
         """Of which groups nothing came after ``until``: the oldest, at most ``limit``."""
-        found: list[tuple[float, str, bytes]] = []
-        for group in self.groups.values():
-            if group.touched > until or len(found) == limit:
-                break
-            found.append((group.touched, group.topic, group.group_id))
+        found = [
+            (group.touched, group.topic, group.group_id)
+            for group in self.groups.values()
+            if group.touched <= until
+        ]
         # What is in memory as well is newer there.
         stored = (row for row in self.store.oldest(until) if row[:2] not in self.groups)
         found += ((touched, topic, group_id) for topic, group_id, touched in islice(stored, limit))

@@ -77,6 +77,11 @@ class Spill:
             (until,),
         )
 
+    def set_back(self, now: float) -> None:
+        """Of no group anything came after ``now``."""
+        if self._one("SELECT 1 FROM assembly_group WHERE touched > ? LIMIT 1", now):
+            self.write("UPDATE assembly_group SET touched = ? WHERE touched > ?", (now, now))
+
     def save_group(self, row: tuple[Any, ...], messages: "Iterable[tuple[Any, ...]]") -> None:
         """Write a group, and those of its messages that have changed."""
         self.write(f"INSERT OR REPLACE INTO assembly_group VALUES (?{', ?' * 9})", row)
