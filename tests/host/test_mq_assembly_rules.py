@@ -24,7 +24,15 @@ from headwater_host.ibmmq.CMQC import (
     MQRC_OFFSET_ERROR,
     MQRC_SEGMENT_LENGTH_ZERO,
 )
-from headwater_host.ibmmq.reassembly.logical import FAULTS, Segment, Verdict, judge, judge_message, refused
+from headwater_host.ibmmq.reassembly.logical import (
+    FAULTS,
+    Segment,
+    Verdict,
+    differ,
+    judge,
+    judge_message,
+    refused,
+)
 
 S, LS, G, LG = MQMF_SEGMENT, MQMF_LAST_SEGMENT, MQMF_MSG_IN_GROUP, MQMF_LAST_MSG_IN_GROUP
 
@@ -291,6 +299,24 @@ def test_a_group_is_as_incomplete_when_nothing_that_is_missing_is_named() -> Non
     found = verdict((2, 0, b"b", LG), limit=0)
     assert (found.reason, found.missing.messages, found.missing.more) == (MQRC_INCOMPLETE_GROUP, (), 1)
     assert not found.messages[2].missing
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 16, 17])
+def test_where_two_versions_differ(length: int) -> None:
+    one = bytes(range(length))
+    for at in range(length):
+        # All from there on, and that byte alone.
+        assert differ(100, memoryview(one), one[:at] + bytes(255 - byte for byte in one[at:])) == 100 + at
+        assert differ(100, one, one[:at] + b"\xff" + one[at + 1 :]) == 100 + at
+    assert differ(100, one, memoryview(one)) == -1
+
+
+def test_a_difference_at_the_end_of_much_is_found_at_once() -> None:
+    much = bytes(32 << 20)
+    started = time.process_time()
+    assert differ(0, memoryview(much), much[:-1] + b"x") == len(much) - 1
+    # Byte by byte that takes seconds.
+    assert time.process_time() - started < 0.7
 
 
 def test_each_segment_is_compared_once() -> None:

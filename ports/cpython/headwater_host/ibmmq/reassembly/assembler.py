@@ -97,8 +97,8 @@ class Counts:
 
 
 class Assembler:
-    """What is not whole yet, under bounds. Times are the caller's, in seconds of a clock that restarts do not set back; when
-    somebody else does, the time-out begins anew.
+    """What is not whole yet, under bounds. Times are the caller's, in seconds of a clock that restarts do not set
+    back; when somebody else does, the time-out begins anew.
 
     ``memory``: bytes that contents and what is known of them take at most, beside the payload that is being added, and
     what was handed out last.

@@ -350,7 +350,14 @@ def differ(offset: int, one: "bytes | memoryview", other: "bytes | memoryview") 
     """Where in the message two versions of its bytes from ``offset`` on, equally many, differ first; -1: nowhere."""
     if one == other:
         return -1
-    return offset + next(k for k in range(len(one)) if one[k] != other[k])
+    start, stop = 0, len(one)
+    while stop - start > 1:
+        half = (start + stop) // 2
+        if one[start:half] == other[start:half]:
+            start = half
+        else:
+            stop = half
+    return offset + start
 
 
 Content: TypeAlias = "Callable[[int], bytes | bytearray | memoryview]"
