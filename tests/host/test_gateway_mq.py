@@ -276,6 +276,22 @@ def test_what_is_longer_than_a_message_may_be_goes_in_segments(log: Log) -> None
         assert queue.get(None, MD(Version=2), options) == data
 
 
+def test_what_is_incomplete_when_reassembly_ends_is_set_aside(log: Log) -> None:
+    pieces = [cut(b"x" * 9000, 5000, group=bytes([n]) * 24) for n in range(1, 151)]
+    log.block(*(one[0] for one in pieces))
+    log.follow().step()
+    log.followers.pop().close()
+    log.block(pieces[0][1])
+    # More than there is room for now: it is given up nevertheless, and what comes is put.
+    follower = log.follow(reassemble=False, bytes=600_000, message_bytes=100_000)
+    follower.step()
+    assert [len(data) for data in log.data()] == [4000]
+    status = follower.status()
+    assert (status["state"], status["incomplete"], status["problems"]) == ("following", 0, {"incomplete": 150})
+    assert status["set_aside"] + status["not_set_aside"] == 150
+    assert not follower._left
+
+
 @pytest.mark.parametrize("group", [None, bytes(24), GROUP], ids=["none", "nuls", "its own"])
 def test_what_is_no_segment_and_too_long_goes_in_segments(log: Log, group: bytes | None) -> None:
     texts = [random.Random(seed).randbytes(5000) for seed in range(2)]

@@ -7,6 +7,7 @@ room it stops, and goes on in the log when there is some.
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -99,6 +100,8 @@ class Follower:
         # Both know more than the file has while a transaction goes on: one that fails takes them with it.
         self._messages: Messages | None = None
         self._assembler: Assembler | None = None
+        # Whether an earlier start, with another configuration, has left something incomplete.
+        self._left = not config.reassemble and self._forward.has_pieces()
         self._chunk = _RECORDS
         # How far the log was read, when that was not to the end of what is on disk; damage that was told.
         self._end: tuple[int, Place] | None = None
@@ -172,6 +175,10 @@ class Follower:
     def step(self) -> float:
         """Take what is there; how long to wait, in s, before the next time."""
         try:
+            while self._left:
+                # Nothing will complete it, and it takes room.
+                self._give_up(math.inf)
+                self._left = self._forward.has_pieces()
             if not self._catch_up():
                 return _FULL_S
             self._say("following", "the queue has all that is on disk")
@@ -291,7 +298,9 @@ class Follower:
         try:
             with self._forward.transaction() as db:
                 changes = db.total_changes
-                if config.reassemble and self._assembler is None:
+                if not (config.reassemble or self._left):
+                    self._assembler = None
+                elif self._assembler is None:
                     self._assembler = Assembler(
                         db, memory=config.memory, room=config.spill, timeout=config.timeout
                     )
@@ -336,11 +345,14 @@ class Follower:
         if not config.reassemble or now - self._expired < min(1.0, config.timeout / 4):
             return
         if self._assembler is None or self._assembler.groups:
-            with self._transaction(self._place) as (_, assembler):
-                assert assembler is not None
-                for fault in assembler.expire(now):
-                    self._puts.fault(fault, b"")
+            self._give_up(now)
         self._expired = now
+
+    def _give_up(self, now: float) -> None:
+        with self._transaction(self._place) as (_, assembler):
+            assert assembler is not None
+            for fault in assembler.expire(now):
+                self._puts.fault(fault, b"")
 
     # -- what is said ------------------------------------------------------------------------------------------------
 

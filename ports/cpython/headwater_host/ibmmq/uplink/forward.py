@@ -145,6 +145,13 @@ class Forward:
         """Within a transaction: 24 bytes for a MsgId or GroupId that nobody else has."""
         return self.file.new_id(self.file.db)
 
+    def has_pieces(self) -> bool:
+        """Whether anything in the file is not put together yet."""
+        table = "SELECT 1 FROM sqlite_schema WHERE name = 'assembly_group'"
+        with self.file.reading() as db:
+            found = db.execute(table).fetchone() and db.execute("SELECT 1 FROM assembly_group").fetchone()
+        return found is not None
+
     def size(self) -> int:
         """What the file holds, in bytes."""
         db = self.file.db
