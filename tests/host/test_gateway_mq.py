@@ -287,7 +287,11 @@ def test_what_is_incomplete_when_reassembly_ends_is_set_aside(log: Log) -> None:
     follower.step()
     assert [len(data) for data in log.data()] == [4000]
     status = follower.status()
-    assert (status["state"], status["incomplete"], status["problems"]) == ("following", 0, {"incomplete": 150})
+    assert (status["state"], status["incomplete"], status["problems"]) == (
+        "following",
+        0,
+        {"incomplete": 150},
+    )
     assert status["set_aside"] + status["not_set_aside"] == 150
     assert not follower._left
 
