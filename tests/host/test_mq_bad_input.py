@@ -188,6 +188,14 @@ def test_a_message_that_is_not_what_was_written_is_set_aside(tmp_path: Path) -> 
         assert manager.give_back("Q") == 0
 
 
+def test_a_group_that_is_too_long(tmp_path: Path) -> None:
+    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
+        queue.put(b"x", md2(MsgFlags=GROUP, GroupId=GROUP_ID, MsgSeqNumber=999_999_999))
+        pmo = PMO(Options=CMQC.MQPMO_LOGICAL_ORDER)
+        assert reason_of(queue.put, b"y", md2(MsgFlags=GROUP), pmo) == CMQC.MQRC_MSG_SEQ_NUMBER_ERROR
+        assert manager.statistics("Q")[0].depth == 1
+
+
 @pytest.mark.parametrize("damage", ["body = NULL", "body = x'00'", "md = NULL", "md = x'00'"])
 @pytest.mark.parametrize("twice", [False, True])
 def test_a_segment_that_is_not_what_was_written(damage: str, twice: bool, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headwater.ibmmq.layouts import MQDLH, MQMDE
+from headwater.ibmmq.layouts import MQDLH, MQMD1, MQMDE
 from headwater_host.ibmmq import CMQC, structures
 from headwater_host.ibmmq.errors import MQMIError
 from headwater_host.ibmmq.queue import get, put, transmission
@@ -151,6 +151,28 @@ def test_the_dead_letter_case_becomes_the_transmission_case() -> None:
     kept = put.dead_letter(read.md, read.data, SETTINGS)
     assert kept is not None
     assert transmission.wrap(*kept, b"Q1", b"QM2", SETTINGS) == body
+
+
+def test_the_descriptor_on_a_transmission_queue_is_of_its_own() -> None:
+    """How a message is treated is inherited; what it is, and what is wanted of it, is in the embedded one."""
+    own: dict[str, Any] = {
+        "MsgType": CMQC.MQMT_REPORT,
+        "Report": 1,
+        "Feedback": 2,
+        "MsgId": b"id",
+        "CorrelId": b"other",
+    }
+    treated = {"Priority": 5, "Persistence": 1, "Expiry": 100}
+    md = MD(Version=2, Format="MQSTR", CodedCharSetId=1208, **own, **treated)
+    outer = transmission.outer(md, SETTINGS)
+    assert {name: outer[name] for name in treated} == treated
+    assert (outer.MsgType, outer.Report, outer.Feedback) == (CMQC.MQMT_DATAGRAM, 0, 0)
+    assert outer.CorrelId == md.MsgId
+    inner = structures.decode(
+        MQMD1, transmission.wrap(md, b"", b"Q1", b"QM2", SETTINGS), 104, big=False, ccsid=819
+    )
+    assert {name: inner[name] for name in treated} == treated
+    assert {name: inner[name] for name in own} == {name: md[name] for name in own}
 
 
 def mde(**fields: Any) -> bytes:

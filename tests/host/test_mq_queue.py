@@ -215,7 +215,9 @@ def test_truncation(tmp_path: Path) -> None:
             assert gmo.ReturnedLength == 4
         assert empty(queue)
         queue.put(b"0123", MD())
-        assert queue.get(4) == b"0123"
+        older = GMO(Version=2)
+        assert queue.get(4, MD(), older) == b"0123"
+        assert older.ReturnedLength == CMQC.MQRL_UNDEFINED
         queue.put(b"", MD())
         assert queue.get(0) == b""
 
@@ -413,6 +415,8 @@ def test_the_queue_manager_cuts_messages(tmp_path: Path) -> None:
             too_big = CMQC.MQRC_MSG_TOO_BIG_FOR_Q
             assert reason_of(queue.put, data, md2()) == too_big
             assert reason_of(queue.put, data, md2(MsgFlags=ALLOWED, Format="MQDEAD")) == too_big
+            report = md2(MsgType=CMQC.MQMT_REPORT, MsgFlags=ALLOWED | SEG, OriginalLength=len(data))
+            assert reason_of(queue.put, data, report) == too_big
             high = md2(MsgFlags=ALLOWED | SEG, Offset=999_999_900)
             assert reason_of(queue.put, data, high) == CMQC.MQRC_OFFSET_ERROR
             manager.alter("Q", MaxMsgLength=15)

@@ -375,7 +375,7 @@ class QueueManager:
         """The transmission queue to another queue manager: that which is named, of its name, or the default."""
         for name, reason in (
             (named, CMQC.MQRC_UNKNOWN_XMIT_Q),
-            ("" if named else manager, 0),
+            (manager, 0),
             (self.attributes.DefXmitQName, CMQC.MQRC_UNKNOWN_DEF_XMIT_Q),
         ):
             found = self._find(db, name) if name else None
