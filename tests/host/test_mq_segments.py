@@ -52,6 +52,11 @@ def test_several_payloads_are_a_group() -> None:
     assert put_together(made, groups=True) == [[DATA, b"", DATA[:5], DATA[7:]]]
 
 
+def test_a_payload_is_as_long_as_its_bytes() -> None:
+    made = list(segments(memoryview(DATA).cast("I"), ids=ids(), piece=64))
+    assert put_together(made) == [DATA]
+
+
 def test_a_file_is_read_as_it_goes_on() -> None:
     file = io.BytesIO(bytes(10000))
     made = segments(file, ids=ids(), piece=16)

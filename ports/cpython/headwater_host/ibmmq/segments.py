@@ -52,7 +52,7 @@ def segments(
         source: Any = payload
         length = None
         if isinstance(payload, (bytes, bytearray, memoryview)):
-            source, length = io.BytesIO(payload), len(payload)
+            source, length = io.BytesIO(payload), memoryview(payload).nbytes
         status = segmenter.begin(b"", source, length, last=number == len(payloads) > 1) or MORE
         while status > 0:
             status = segmenter.step()
