@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -235,6 +235,44 @@ def test_what_is_wrong_for_people() -> None:
     code, text = shown("mqmde", bytes.fromhex(GOOD[0]["hex"])[:40])
     assert code == 1
     assert text == "      32  malformed: MQRC_MDE_ERROR (2248): GroupId, the input ends before it does\n"
+
+
+@pytest.mark.parametrize(
+    "at, put, options, says",
+    [
+        (4, b"", "--order little", "Version, it is 33554432 and must be 2: in the other byte order it is 2"),
+        (4, b"\0\0\0\3", "", "Version, it is 3 and must be 2"),
+        (8, b"\0\0\0\x50", "", "StrucLength, it is 80 and must be 72"),
+        (
+            8,
+            b"\x48\0\0\0",
+            "",
+            "StrucLength, it is 1207959552 and must be 72: in the other byte order it is 72",
+        ),
+        (0, b"MDX\n", "", 'StrucId, it is "MDX\\n" and must be "MDE "'),
+        (0, b"", "--ccsid 500", 'StrucId, it is "(\\u00e0\\u00e1\\u0080" and must be "MDE "'),
+    ],
+)
+def test_what_is_wrong_and_what_it_must_be(at: int, put: bytes, options: str, says: str) -> None:
+    data = bytearray(whole(next(row for row in GOOD if (row["order"], row["ccsid"]) == ("big", 819))))
+    data[at : at + len(put)] = put
+    assert shown("mqmde", bytes(data), "--order", "big", *options.split())[1].endswith(f": {says}\n")
+
+
+def test_what_is_wrong_within_a_chain() -> None:
+    """An MQMD has two versions; and what Encoding must say."""
+    data = bytearray(bytes.fromhex(XMITQ[0]["body_hex"]))
+    order: Literal["big", "little"] = "big" if data[4] == 0 else "little"
+    for at, value, says in (
+        (104 + 4, 3, "Version, it is 3 and must be 1"),
+        (104 + 24, 0, "Encoding, it is 0 and names no order of integers, as 273 and 546 do"),
+        (104 + 24, 0x11010000, "Encoding, it is 285278208 and names no order of integers, as 273 and 546 do"),
+    ):
+        wrong = bytearray(data)
+        wrong[at : at + 4] = value.to_bytes(4, order)
+        said = shown("mq", bytes(wrong))[1]
+        assert f": {says}" in said
+        assert said.endswith(": in the other byte order it is 273\n") == (value > 0xFFFF)
 
 
 # -- everything that is none -------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from headwater.ibmmq.layouts import MQDLH, MQMD, MQMDE, MQXQH
 from headwater.ibmmq.text import format_of
 from headwater.types import Layout
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.structures import decode, name_of
+from headwater_host.ibmmq.structures import decode, name_of, to_text
 from headwater_host.ibmmq.uplink.mqi_reasons import REASONS
 from headwater_host.malformed import MalformedError
 
@@ -27,6 +27,8 @@ _FIRST: tuple[tuple[Layout, bytes | None], ...] = (
     (MQDLH, spec.MQFMT_DEAD_LETTER_HEADER),
 )
 _BY_FORMAT = {form: layout for layout, form in _FIRST}
+#: The usual Encodings.
+_ORDERS = [273, 546, 785, 1041]
 
 
 class Writing(NamedTuple):
@@ -46,6 +48,7 @@ class MalformedHeaderError(MalformedError):
         super().__init__(code, header.bad_at)
         self.mqrc = header.reason
         self.field = header.bad_field
+        self._what = "the input ends before it does" if code == E_TRUNCATED else _wrong(header)
 
     def shown(self) -> Fields:
         """What programs are told."""
@@ -59,8 +62,29 @@ class MalformedHeaderError(MalformedError):
     @property
     def description(self) -> str:
         """For people."""
-        what = "the input ends before it does" if self.code == E_TRUNCATED else "it is not what it must be"
-        return f"{reason_name(self.mqrc)} ({self.mqrc}): {self.field}, {what}"
+        return f"{reason_name(self.mqrc)} ({self.mqrc}): {self.field}, {self._what}"
+
+
+def _wrong(header: Header) -> str:
+    """What stands in the field that is wrong, and what must. All that can be wrong have 4 bytes."""
+    layout = header.layout
+    found = bytes(header.buf[header.bad_at : header.bad_at + 4])
+    if header.bad_field == "StrucId":
+        return (
+            f"it is {json.dumps(to_text(found, header.ccsid))} and must be {json.dumps(layout[0].decode())}"
+        )
+    if header.bad_field == "Encoding":
+        allowed, must = _ORDERS, "names no order of integers, as 273 and 546 do"
+    else:
+        allowed = [version for version, length in enumerate(layout[4]) if length]
+        if header.bad_field == "StrucLength":
+            allowed = [layout[4][header.low(1)]]
+        must = f"must be {' or '.join(map(str, allowed))}"
+    value, turned = (
+        int.from_bytes(found, "big" if big else "little", signed=True) for big in (header.big, not header.big)
+    )
+    hint = f": in the other byte order it is {turned}" if turned in allowed else ""
+    return f"it is {value} and {must}{hint}"
 
 
 def extension(data: bytes, known: Writing = _UNKNOWN) -> Frames:
