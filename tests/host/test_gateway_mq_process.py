@@ -122,8 +122,14 @@ def test_a_configuration_that_cannot_be_is_refused_at_once(tmp_path: Path) -> No
     (tmp_path / "mq.db").write_text("this is no file of queues, however long it is " * 50)
     done = headwater("gateway", "--config", configuration(tmp_path, 1))
     assert done.returncode == 1
-    assert b"the local queue" in done.stderr
+    assert f"the local queue: {tmp_path / 'mq.db'} is no file of queues".encode() in done.stderr
     assert b"Traceback" not in done.stderr
+    path = configuration(tmp_path, 1)
+    path.write_text(path.read_text().replace("/mq.db", "/no/mq.db"))
+    done = headwater("gateway", "--config", path)
+    file = tmp_path / "no" / "mq.db"
+    says = f"headwater: the local queue: {file} cannot be opened: there is no folder {file.parent}"
+    assert (done.returncode, done.stderr.decode().splitlines()[-1]) == (1, says)
 
 
 @pytest.mark.needs_ibmmq
@@ -132,4 +138,7 @@ def test_an_uplink_without_ibms_client_is_said_at_once(tmp_path: Path) -> None:
     done = headwater("gateway", "--config", configuration(tmp_path, 1, more))
     assert done.returncode == 2
     assert b"install IBM MQ's redistributable client" in done.stderr
+    # Nothing was begun.
+    assert b"landing" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["gateway.toml"]
     assert b"Traceback" not in done.stderr

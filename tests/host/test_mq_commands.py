@@ -439,8 +439,8 @@ def test_stats_of_what_contradicts_itself(mq: Run) -> None:
         (["put", "-m", "x", "--queue", "a b"], 2, "'a b' is not 1 to 48 of"),
         (["put", "-m", "x", "--group", "00"], 2, "'00' is not 24 bytes in hexadecimal"),
         (["put", "-m", "x", "--flags", "LAST"], 2, "'LAST' is no flag: SEGMENTATION_ALLOWED"),
-        (["put", "-m", "x", "--format", "ninechars"], 2, "longer than 8"),
-        (["put", "-m", "x", "--format", "\u00e9"], 2, "not ASCII"),
+        (["put", "-m", "x", "--format", "ninechars"], 2, "'ninechars' is not a Format: at most 8 characters"),
+        (["put", "-m", "x", "--format", "\u00e9"], 2, "'\u00e9' is not a Format"),
         (
             ["put", "-m", "x", "--seq", "4294967296"],
             2,
@@ -474,6 +474,13 @@ def test_files_that_are_none(mq: Run) -> None:
         assert (mq.code, f"there is no file {mq.store}" in mq.err) == (1, True)
     mq("put", "-f", "/no/file")
     assert not mq.store.exists()
+    folder = mq.store.parent / "no"
+    mq("put", "-m", "x", "--store", folder / "q.db")
+    assert (
+        mq.code,
+        mq.err.count("\n"),
+        f"q.db cannot be opened: there is no folder {folder}\n" in mq.err,
+    ) == (1, 1, True)
     mq.store.write_bytes(b"something else altogether" * 100)
     mq("put", "-m", "x")
     assert (mq.code, mq.err.count("\n"), "(2059)" in mq.err) == (1, 1, True)

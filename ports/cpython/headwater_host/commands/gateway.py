@@ -86,6 +86,10 @@ def run(args: argparse.Namespace) -> int:
             raise CommandError(
                 "serial ports need pyserial: pip install 'headwater[gateway]'", USAGE
             ) from error
+    if config.mq is not None and config.mq.uplink is not None:
+        from headwater_host.ibmmq.uplink import mqi
+
+        mqi.load()
     from headwater_host.gateway.service import serve
 
     return asyncio.run(serve(config))

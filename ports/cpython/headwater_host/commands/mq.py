@@ -86,7 +86,10 @@ def _add_put(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("descriptor")
     _add_version(group)
     group.add_argument(
-        "--format", metavar="NAME", help="what the data are; default: MQSTR with -m and -l, otherwise none"
+        "--format",
+        type=_format,
+        metavar="NAME",
+        help="what the data are; default: MQSTR with -m and -l, otherwise none",
     )
     group.add_argument(
         "--ccsid", type=_LONG, metavar="N", help="their character set; default: 1208 for MQSTR"
@@ -198,6 +201,12 @@ def _id(text: str) -> bytes:
     if len(value) != 24:
         raise argparse.ArgumentTypeError(f"{text!r} is not 24 bytes in hexadecimal")
     return value
+
+
+def _format(text: str) -> str:
+    if not (len(text) <= 8 and text.isascii() and text.isprintable()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a Format: at most 8 characters of ASCII")
+    return text
 
 
 def _flags(text: str) -> int:

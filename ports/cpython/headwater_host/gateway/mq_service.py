@@ -32,7 +32,7 @@ class UplinkThread:
             self._forward = Forward(config.file, local_queue(config))
         except MQMIError as error:
             self._lock.close()
-            raise CommandError(f"the local queue {config.file}: {error.detail or error}") from error
+            raise CommandError(f"the local queue: {error.detail or error}") from error
         self.uplink = Uplink(config.uplink, self._forward)
         # A call that never returns must not keep the process.
         self.thread = threading.Thread(target=self._run, name="uplink", daemon=True)
@@ -65,6 +65,10 @@ class _Lock:
         path = f"{file}-{kind}"
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError as error:
+            raise CommandError(
+                f"the local queue: {file} cannot be opened: there is no folder {file.parent}"
+            ) from error
         except OSError as error:
             raise CommandError(f"cannot open {path}: {error.strerror}") from error
         try:
@@ -90,7 +94,7 @@ class MqService:
             self._follower = Follower(config, directory, durable)
         except MQMIError as error:
             self._lock.close()
-            raise CommandError(f"the local queue {config.file}: {error.detail or error}") from error
+            raise CommandError(f"the local queue: {error.detail or error}") from error
         self._uplink: UplinkThread | None = None
         self._threads = [threading.Thread(target=self._follower.run, name="mq", daemon=True)]
         if config.uplink is not None:

@@ -301,5 +301,7 @@ def explained(path: str, error: Exception) -> MQMIError:
     if "locked" in text:
         return failed(CMQC.MQRC_RESOURCE_PROBLEM, f"{path} has been busy for {_BUSY} s")
     if "unable to open" in text:
+        folder = Path(path).parent
+        text = text if folder.is_dir() else f"there is no folder {folder}"
         return failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{path} cannot be opened: {text}")
     return failed(CMQC.MQRC_RESOURCE_PROBLEM, f"{path}: {text}")
