@@ -231,6 +231,23 @@ def test_what_stays_incomplete_is_reported_and_blocks_nobody(db: sqlite3.Connect
     assert (assembler.counts.incomplete, assembler.counts.late, assembler.groups) == (1, 1, 0)
 
 
+@pytest.mark.parametrize("memory", [1, 1 << 20])
+def test_what_is_incomplete_can_be_looked_at(db: sqlite3.Connection, memory: int) -> None:
+    """By somebody who has only the store, and may not write there; and then goes on."""
+    assembler = Assembler(db, timeout=10.0)
+    for n in range(1, 21):
+        for one in cut(bytes([n]) * 24, 1, TEXT, 100)[n % 3 :: 2]:
+            assembler.add("t", one, float(100 - n))
+    assembler.flush()
+    db.execute("PRAGMA query_only = 1")
+    found = [one.as_dict() for one in Assembler(db, memory=memory).incomplete()]
+    db.execute("PRAGMA query_only = 0")
+    assert found == [one.as_dict() for one in assembler.incomplete()]
+    assert assembler.groups == len(found) == 20
+    assert found == [one.as_dict() for one in assembler.expire(1000.0)]
+    assert list(assembler.incomplete()) == []
+
+
 def test_an_incomplete_group(db: sqlite3.Connection) -> None:
     for by_group in (False, True):
         assembler = Assembler(db, timeout=10.0, groups=by_group)

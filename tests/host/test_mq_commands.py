@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
 import time
@@ -23,8 +24,10 @@ from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.queue.descriptors import GMO, MD, PMO
 from headwater_host.ibmmq.queue.manager import QueueManager
 from headwater_host.ibmmq.queue.queue import Queue
+from headwater_host.ibmmq.reassembly.assembler import Assembler
 from headwater_host.ibmmq.structures import LAYOUTS, decode, encode
 from tests.host.command import HEADWATER, environment, running
+from tests.host.mq_segments import cut
 from tools.toolchain import ROOT
 
 GROUP = bytes(range(24)).hex()
@@ -419,6 +422,36 @@ def test_stats_of_what_contradicts_itself(mq: Run) -> None:
     assert said["messages"] + sum(said["set_aside"].values()) == 2
     if said["set_aside"]:
         assert "set aside" in mq.ok("stats").decode()
+
+
+def test_stats_of_what_a_gateway_has_not_put_together(mq: Run) -> None:
+    mq.ok("put", "-m", "x")
+    before = mq.ok("stats", queue="")
+    group, other = bytes.fromhex(GROUP), bytes.fromhex(OTHER)
+    with contextlib.closing(sqlite3.connect(mq.store)) as db:
+        assembler = Assembler(db)
+        assembler.flush()
+        db.commit()
+        assert mq.ok("stats", queue="") == before
+        assembler.add("a/b", cut(group, 3, b"123", 9, grouped=True)[0], 1.0)
+        assembler.add("c", cut(other, 1, b"12345", 2)[1], 2.0)
+        assembler.flush()
+        db.commit()
+        file = list(db.iterdump())
+        assert mq.ok("stats") == before
+        assert mq.ok("stats", queue="").removeprefix(before).decode().splitlines() == [
+            "not put together yet: 2",
+            f"    a/b, GroupId {GROUP}: incomplete, missing: messages 1 to 2, 4 to the last, which is not known "
+            "(2241 MQRC_INCOMPLETE_GROUP)",
+            f"    c, GroupId {OTHER}: incomplete, missing: of message 1 bytes 0 to 1, 4 to its end, which is not known "
+            "(2242 MQRC_INCOMPLETE_MSG)",
+        ]
+        queue, held = map(json.loads, mq.ok("stats", "--json", queue="").splitlines())
+        assert (queue["queue"], [one["group_id"] for one in held["reassembly"]]) == ("Q", [GROUP, OTHER])
+        # What was looked at is still there, and goes on.
+        assert [row for row in db.iterdump() if "assembly" in row] == [
+            row for row in file if "assembly" in row
+        ]
 
 
 # -- what is wrong -----------------------------------------------------------------------------------------------------

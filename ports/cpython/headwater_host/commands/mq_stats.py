@@ -14,6 +14,7 @@ from headwater_host.ibmmq.errors import failed
 from headwater_host.ibmmq.queue import messages
 from headwater_host.ibmmq.queue.descriptors import MD
 from headwater_host.ibmmq.queue.manager import QueueManager
+from headwater_host.ibmmq.reassembly.assembler import Assembler
 from headwater_host.ibmmq.reassembly.logical import IN_GROUP, SEGMENT, Segment, judge
 from headwater_host.inspect_mq import reason_name
 
@@ -41,7 +42,21 @@ def show(args: argparse.Namespace) -> int:
                     (number,) = db.execute("SELECT id FROM queues WHERE name = ?", (name,)).fetchone()
                     said = of_queue(db, number)
                 print(json.dumps({"queue": name} | said) if args.json else lines(name, said))
+        if args.queue is None:
+            _show_assembly(manager, args.json)
     return OK
+
+
+def _show_assembly(manager: QueueManager, as_json: bool) -> None:
+    """What a gateway's assembler has in the file, if there is anything: it is in no queue yet."""
+    with manager.file.reading() as db:
+        if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'assembly_group'").fetchone():
+            return
+        found = list(Assembler(db).incomplete())
+    if found and as_json:
+        print(json.dumps({"reassembly": [one.as_dict() for one in found]}))
+    elif found:
+        print("\n    ".join([f"not put together yet: {len(found)}", *map(str, found)]))
 
 
 def of_queue(db: sqlite3.Connection, queue: int) -> dict[str, Any]:

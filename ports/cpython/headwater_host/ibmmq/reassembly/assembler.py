@@ -17,6 +17,7 @@ source has been read, are on the disk together, and a new assembler goes on from
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -345,11 +346,22 @@ class Assembler:
             found.append(self._give_up(group))
         return found
 
+    def incomplete(self) -> Iterator[Problem]:
+        """What ``expire`` would report if the time-out were over, oldest first, without content. Nothing changes."""
+        for key in self._holding.old(math.inf, self.groups):
+            group = self._holding.find(*key)
+            assert group is not None
+            reason, text, missing = self._lacking(group)
+            yield Problem(*key, 0, "incomplete", reason, text, missing=missing)
+
     def _give_up(self, group: Group) -> Problem:
         self.counts.incomplete += 1
+        return self._aside(group, "incomplete", *self._lacking(group))
+
+    def _lacking(self, group: Group) -> tuple[int, str, Missing]:
         missing = self._missing(group)
         reason = MQRC_INCOMPLETE_GROUP if missing.messages else MQRC_INCOMPLETE_MSG
-        return self._aside(group, "incomplete", reason, f"incomplete, missing: {missing}", missing)
+        return reason, f"incomplete, missing: {missing}", missing
 
     def _missing(self, group: Group) -> Missing:
         named = Named(_RANGES)
