@@ -433,7 +433,9 @@ def main() -> None:
         )
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGINT too: a shell lets what it starts in the background ignore it.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     with board:
         print(f"port {board.port}")
         for number, port in enumerate(board.uart_ports):
