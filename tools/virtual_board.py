@@ -434,8 +434,8 @@ def main() -> None:
     except (ValueError, OSError) as error:
         parser.error(str(error))
     # SIGINT too: a shell lets what it starts in the background ignore it.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.default_int_handler)
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, signal.default_int_handler)
     with board:
         print(f"port {board.port}")
         for number, port in enumerate(board.uart_ports):
