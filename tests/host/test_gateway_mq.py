@@ -563,17 +563,79 @@ def test_what_is_not_for_the_queue_does_not_wear_out_the_disk(log: Log) -> None:
     assert log.follow().status()["blocks_behind"] == 0
 
 
-def test_another_log_in_its_place_is_read_from_its_beginning(log: Log) -> None:
-    for payload in (b"1", b"2", b"3"):
-        log.block(payload)
-    log.follow().step()
+def _replace(log: Log) -> None:
+    """Another log in the place of this one."""
     log.writer.close()
     for path in log.path.iterdir():
         path.unlink()
     log.writer = CaptureWriter(log.path)
-    log.block(b"other")
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+def test_another_log_in_its_place_is_read_from_its_beginning(
+    log: Log, caplog: pytest.LogCaptureFixture, blocks: int
+) -> None:
+    log.block(b"1")
+    log.block(b"2")
+    log.follow().step()
+    _replace(log)
+    others = [b"other %d" % n for n in range(blocks)]
+    for payload in others:
+        log.block(payload)
+    follower = log.follow(start="now")
+    assert f"blocks up to 2 of another log than this, which has {blocks}" in caplog.text
+    follower.step()
+    assert log.data() == [b"1", b"2", *others]
+    assert follower.status()["blocks_missed"] == 0
+    caplog.clear()
+    log.follow().step()
+    assert (log.data()[2:], caplog.text) == (others, "")
+
+
+def test_another_log_before_anything_was_read(log: Log) -> None:
+    log.block(b"old")
     log.follow(start="now").step()
-    assert log.data() == [b"1", b"2", b"3", b"other"]
+    _replace(log)
+    log.block(b"other 1")
+    log.block(b"other 2")
+    log.follow(start="now").step()
+    assert log.data() == [b"other 1", b"other 2"]
+
+
+def test_an_older_copy_of_the_log_that_has_grown(log: Log) -> None:
+    log.block(b"1")
+    (path,) = log.path.glob("segment-*")
+    copy = path.read_bytes()
+    log.block(b"2")
+    log.follow().step()
+    _replace(log)
+    log.writer.close()
+    path.write_bytes(copy)
+    log.writer = CaptureWriter(log.path)
+    for payload in (b"3", b"4"):
+        log.block(payload)
+    log.follow().step()
+    assert log.data() == [b"1", b"2", b"1", b"3", b"4"]
+
+
+def test_a_log_that_has_nothing_yet_is_no_other(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        log.follow().step()
+    assert "another log" not in caplog.text
+
+
+def test_removed_segments_do_not_make_it_another_log(log: Log) -> None:
+    log.block(b"1")
+    log.follow().step()
+    log.restart()
+    for path in log.path.glob("segment-*"):
+        path.unlink()
+    log.block(b"2")
+    log.restart()
+    follower = log.follow()
+    follower.step()
+    assert log.data() == [b"1", b"2"]
+    assert follower.status()["blocks_missed"] == 0
 
 
 # ---- room -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from headwater_host.capture import CaptureReader, Position, Problem
 from headwater_host.capture.format import Record, segment_name
-from headwater_host.capture.manifest import list_log
+from headwater_host.capture.manifest import Listing, list_log
 from headwater_host.gateway.mq_config import NOW, MqConfig
 from headwater_host.gateway.mq_messages import Messages, Names
 from headwater_host.gateway.mq_puts import PROBLEM, Puts
@@ -74,6 +74,19 @@ class _Item(NamedTuple):
     missed: int
 
 
+def _knows(listing: Listing, place: Place) -> bool:
+    """Whether the log ever had this place. The names of segments have a salt, and the manifest keeps those of segments
+    that were removed."""
+    if place[1:] == (0, 0, 0):
+        # Nothing was read yet.
+        return True
+    entry = listing.manifest.entries.get(place.file)
+    if entry is not None:
+        return place.at <= entry.bytes
+    sizes = [one.path.stat().st_size for one in listing.segments if one.path.name == place.file]
+    return bool(sizes) and place.at <= sizes[0]
+
+
 def local_queue(config: MqConfig) -> LocalQueue:
     """The queue and its bounds. What is being put together is in the same file."""
     room = config.bytes + (config.spill if config.reassemble else 0)
@@ -125,18 +138,21 @@ class Follower:
             for statement in _TABLES.split(";"):
                 db.execute(statement)
             row = db.execute("SELECT file, at, records, sequence FROM follow").fetchone()
-            next_block = self._durable()
-            if row is not None and row[3] <= next_block:
-                return Place(*row)
+            next_block, listing = self._durable(), list_log(self._directory)
             if row is not None:
+                place = Place(*row)
+                if place.sequence <= next_block and _knows(listing, place):
+                    return place
                 _logger.warning(
-                    "mq: the queue has been given blocks up to %d, and the log has %d: it is read from its beginning",
-                    row[3],
+                    "mq: the queue has been given blocks up to %d of another log than this, which has %d: it is read "
+                    "from its beginning",
+                    place.sequence,
                     next_block,
                 )
-            start = next_block if row is None and self._config.start == NOW else 0
-            # The salt in a name says nothing of the order.
-            place = Place(segment_name(start, 0), 0, 0, start)
+            place = Place(segment_name(0, 0), 0, 0, 0)
+            if row is None and self._config.start == NOW and next_block:
+                names = [*listing.manifest.entries, *(one.path.name for one in listing.segments)]
+                place = Place(max(names), 0, 0, next_block)
             self._save(db, place)
         return place
 
