@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.ibmmq.layouts import MQDLH, MQMDE
+from headwater.ibmmq.layouts import MQMDE
 from headwater_host.ibmmq import CMQC, structures
 from headwater_host.ibmmq.queue.descriptors import MD, PMO
 from headwater_host.ibmmq.queue.queue import Queue
@@ -335,6 +335,18 @@ def test_contradicting_segments_are_set_aside(tmp_path: Path) -> None:
         assert sorted(queue.get(None, md2()) for _ in range(4)) == [b"XX", b"ab", b"cd", b"ef"]
 
 
+def test_same_data_with_other_flags_are_no_duplicate(tmp_path: Path) -> None:
+    """In logical order a segment goes with all that are the same, and with no other."""
+    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
+        for flags in (SEG, SEG, SEG | LAST_SEG):
+            queue.put(b"ab", md2(GroupId=GROUP_ID, MsgFlags=flags))
+        assert queue.get(None, md2(), gmo2(LOGICAL)) == b"ab"
+        md = md2()
+        assert reason_of(queue.get, None, md, comp=WARNING) == CMQC.MQRC_INCOMPLETE_MSG
+        assert md.MsgFlags == SEG | LAST_SEG
+        assert empty(queue)
+
+
 def test_the_message_under_the_cursor_must_begin_a_message(tmp_path: Path) -> None:
     with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
         for md, part in segments(b"abcd", 2, GroupId=GROUP_ID):
@@ -345,40 +357,6 @@ def test_the_message_under_the_cursor_must_begin_a_message(tmp_path: Path) -> No
         assert reason_of(queue.get, None, md2(), under) == CMQC.MQRC_INVALID_MSG_UNDER_CURSOR
         queue.browse(first=True)
         assert queue.get(None, md2(), under) == b"abcd"
-
-
-def test_a_dead_letter_segment_has_the_handles_numbers(tmp_path: Path) -> None:
-    dlh = structures.encode(MQDLH, {"Format": "MQSTR", "CodedCharSetId": 1208}, big=False, ccsid=819)
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        places = []
-        for flags in (SEG, SEG, LAST_SEG):
-            queue.put(dlh + b"four", md2(Format="MQDEAD", MsgFlags=flags), ordered())
-            got = md2()
-            data = queue.get(None, got)
-            assert got.has_defaults()
-            mde = structures.decode(MQMDE, data, 172, big=False, ccsid=819)
-            places.append((mde["Offset"], mde["OriginalLength"], mde["Format"], data[244:]))
-        assert places == [(at, 4, "MQSTR   ", b"four") for at in (0, 4, 8)]
-        assert reason_of(queue.put, dlh, md2(Format="MQDEAD", MsgFlags=SEG)) == CMQC.MQRC_SEGMENT_LENGTH_ZERO
-        short = md2(Format="MQDEAD", MsgFlags=LAST_SEG)
-        assert reason_of(queue.put, dlh[:-1], short) == CMQC.MQRC_DLH_ERROR
-        assert empty(queue)
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_dead_letter_segment_by_its_mqmde(version: int, tmp_path: Path) -> None:
-    """Its fields go behind the MQDLH as well, with which segments would not fit together."""
-    dlh = structures.encode(MQDLH, {"Format": "MQSTR", "CodedCharSetId": 1208}, big=False, ccsid=819)
-    fields = {"GroupId": GROUP_ID, "Offset": 4, "MsgFlags": LAST_SEG, "CodedCharSetId": 819}
-    mde = structures.encode(MQMDE, fields | {"Format": "MQDEAD"}, big=False, ccsid=819)
-    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        queue.put(mde + dlh + b"four", MD(Version=version, Format="MQHMDE"))
-        got = md2()
-        data = queue.get(None, got)
-        assert (got.Format, got.has_defaults()) == (b"MQDEAD  ", True)
-        behind = structures.decode(MQMDE, data, 172, big=False, ccsid=819)
-        assert (behind["GroupId"], behind["Offset"], behind["Format"]) == (GROUP_ID, 4, "MQSTR   ")
-        assert data[244:] == b"four"
 
 
 def test_a_backout_takes_the_handle_back(tmp_path: Path) -> None:

@@ -1,0 +1,47 @@
+"""The special case of a put: a segment behind an MQDLH, which is kept with an MQMDE between the two."""
+
+from pathlib import Path
+
+import pytest
+
+from headwater.ibmmq.layouts import MQDLH, MQMDE
+from headwater_host.ibmmq import CMQC, structures
+from headwater_host.ibmmq.queue.descriptors import MD, PMO
+from headwater_host.ibmmq.queue.queue import Queue
+from tests.host.mq_queue import ALL, GROUP_ID, LAST_SEG, SEG, empty, md2, queue_manager, reason_of
+
+
+def test_a_dead_letter_segment_has_the_handles_numbers(tmp_path: Path) -> None:
+    dlh = structures.encode(MQDLH, {"Format": "MQSTR", "CodedCharSetId": 1208}, big=False, ccsid=819)
+    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
+        places = []
+        for flags in (SEG, SEG, LAST_SEG):
+            queue.put(
+                dlh + b"four", md2(Format="MQDEAD", MsgFlags=flags), PMO(Options=CMQC.MQPMO_LOGICAL_ORDER)
+            )
+            got = md2()
+            data = queue.get(None, got)
+            assert got.has_defaults()
+            mde = structures.decode(MQMDE, data, 172, big=False, ccsid=819)
+            places.append((mde["Offset"], mde["OriginalLength"], mde["Format"], data[244:]))
+        assert places == [(at, 4, "MQSTR   ", b"four") for at in (0, 4, 8)]
+        assert reason_of(queue.put, dlh, md2(Format="MQDEAD", MsgFlags=SEG)) == CMQC.MQRC_SEGMENT_LENGTH_ZERO
+        short = md2(Format="MQDEAD", MsgFlags=LAST_SEG)
+        assert reason_of(queue.put, dlh[:-1], short) == CMQC.MQRC_DLH_ERROR
+        assert empty(queue)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_dead_letter_segment_by_its_mqmde(version: int, tmp_path: Path) -> None:
+    """Its fields go behind the MQDLH as well, with which segments would not fit together."""
+    dlh = structures.encode(MQDLH, {"Format": "MQSTR", "CodedCharSetId": 1208}, big=False, ccsid=819)
+    fields = {"GroupId": GROUP_ID, "Offset": 4, "MsgFlags": LAST_SEG, "CodedCharSetId": 819}
+    mde = structures.encode(MQMDE, fields | {"Format": "MQDEAD"}, big=False, ccsid=819)
+    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
+        queue.put(mde + dlh + b"four", MD(Version=version, Format="MQHMDE"))
+        got = md2()
+        data = queue.get(None, got)
+        assert (got.Format, got.has_defaults()) == (b"MQDEAD  ", True)
+        behind = structures.decode(MQMDE, data, 172, big=False, ccsid=819)
+        assert (behind["GroupId"], behind["Offset"], behind["Format"]) == (GROUP_ID, 4, "MQSTR   ")
+        assert data[244:] == b"four"

@@ -1,0 +1,84 @@
+"""What is put to another queue manager: as it stands on a transmission queue, and which one that is."""
+
+from pathlib import Path
+from typing import Any
+
+from headwater.ibmmq.layouts import MQMD1, MQMDE, MQXQH
+from headwater_host.ibmmq import CMQC, structures
+from headwater_host.ibmmq.queue.descriptors import OD, PMO
+from headwater_host.ibmmq.queue.queue import Queue
+from tests.host.mq_queue import ALLOWED, GROUP, GROUP_ID, md2, queue_manager, reason_of
+
+
+def test_remote_queues(tmp_path: Path) -> None:
+    with queue_manager(tmp_path) as manager:
+        manager.define("QM2", Usage=CMQC.MQUS_TRANSMISSION, MaxMsgLength=1000)
+        manager.define("OTHER.XMIT", Usage=CMQC.MQUS_TRANSMISSION)
+        manager.define("LOCAL")
+        remote: dict[str, Any] = {"QType": CMQC.MQQT_REMOTE, "RemoteQName": "THEIRS", "RemoteQMgrName": "QM2"}
+        manager.define("R", **remote)
+        manager.define("R.OTHER", **remote, XmitQName="OTHER.XMIT")
+        manager.define("R.BAD", **remote, XmitQName="LOCAL")
+        manager.define("R.NONE", **remote, XmitQName="NONE")
+        for target, holder in (
+            ("R", "QM2"),
+            ("R.OTHER", "OTHER.XMIT"),
+            (OD(ObjectName="THEIRS", ObjectQMgrName="QM2"), "QM2"),
+        ):
+            fields = {"GroupId": GROUP_ID, "MsgSeqNumber": 2, "MsgFlags": GROUP}
+            md = md2(Format="MQSTR", CodedCharSetId=1208, Priority=7, **fields)
+            pmo = PMO(Version=2)
+            manager.put1(target, b"temp", md, pmo)
+            assert pmo.ResolvedQName == b"THEIRS".ljust(48)
+            assert pmo.ResolvedQMgrName == b"QM2".ljust(48)
+            assert (pmo.KnownDestCount, pmo.UnknownDestCount) == (0, 1)
+            with Queue(manager, holder) as queue:
+                outer = md2()
+                data = queue.get(None, outer)
+            assert (outer.Format, outer.Priority) == (CMQC.MQFMT_XMIT_Q_HEADER, 7)
+            assert outer.has_defaults()
+            assert outer.CorrelId == md.MsgId != outer.MsgId
+            xqh = structures.decode(MQXQH, data, big=False, ccsid=819)
+            assert (str(xqh["RemoteQName"]).rstrip(), str(xqh["RemoteQMgrName"]).rstrip()) == (
+                "THEIRS",
+                "QM2",
+            )
+            inner = structures.decode(MQMD1, data, 104, big=False, ccsid=819)
+            assert (inner["Format"], inner["MsgId"], inner["Priority"]) == ("MQHMDE  ", md.MsgId, 7)
+            mde = structures.decode(MQMDE, data, 428, big=False, ccsid=819)
+            assert {name: mde[name] for name in fields} == fields
+            assert (mde["Format"], mde["CodedCharSetId"], data[500:]) == ("MQSTR   ", 1208, b"temp")
+        # Bits of MsgFlags that are for transmission queues; and room for what is put in front.
+        manager.put1("R", bytes(500), md2(MsgFlags=0x1000))
+        assert reason_of(manager.put1, "R", bytes(501)) == CMQC.MQRC_MSG_TOO_BIG_FOR_Q
+        assert reason_of(manager.put1, "LOCAL", b"", md2(MsgFlags=0x1000)) == CMQC.MQRC_MSG_FLAGS_ERROR
+        assert reason_of(manager.put1, "R.BAD", b"") == CMQC.MQRC_XMIT_Q_USAGE_ERROR
+        assert reason_of(manager.put1, "R.NONE", b"") == CMQC.MQRC_UNKNOWN_XMIT_Q
+        nowhere = OD(ObjectName="X", ObjectQMgrName="QM3")
+        assert reason_of(manager.put1, nowhere, b"") == CMQC.MQRC_UNKNOWN_REMOTE_Q_MGR
+        assert reason_of(Queue, manager, "R", CMQC.MQOO_INPUT_SHARED) == CMQC.MQRC_OPTION_NOT_VALID_FOR_TYPE
+
+
+def test_a_default_transmission_queue(tmp_path: Path) -> None:
+    with queue_manager(tmp_path, DefXmitQName="OUT") as manager:
+        there = OD(ObjectName="X", ObjectQMgrName="QM3")
+        assert reason_of(manager.put1, there, b"") == CMQC.MQRC_UNKNOWN_DEF_XMIT_Q
+        manager.define("OUT", Usage=CMQC.MQUS_TRANSMISSION)
+        manager.put1(there, b"")
+        assert manager.statistics("OUT")[0].messages == 1
+
+
+def test_segments_through_a_transmission_queue(tmp_path: Path) -> None:
+    """Each segment that the queue manager makes has a header of its own."""
+    with queue_manager(tmp_path) as manager:
+        manager.define("QM2", Usage=CMQC.MQUS_TRANSMISSION, MaxMsgLength=600)
+        data = bytes(range(250))
+        manager.put1(OD(ObjectName="X", ObjectQMgrName="QM2"), data, md2(MsgFlags=ALLOWED))
+        found = b""
+        with Queue(manager, "QM2") as queue:
+            for _ in range(3):
+                body = queue.get()
+                mde = structures.decode(MQMDE, body, 428, big=False, ccsid=819)
+                assert mde["Offset"] == len(found)
+                found += body[500:]
+        assert found == data
