@@ -144,6 +144,16 @@ def test_what_is_cut_short() -> None:
         walk(undecided, big=True, ccsid=819)
 
 
+def test_a_format_to_begin_with_is_ascii() -> None:
+    with pytest.raises(HeaderError, match="is not ASCII") as caught:
+        walk(bytes(8), 2, big=True, ccsid=819, format="MQSTR\xa4")
+    assert (caught.value.reason, caught.value.field, caught.value.offset) == (
+        CMQC.MQRC_FORMAT_ERROR,
+        "Format",
+        2,
+    )
+
+
 def test_character_sets_are_pythons() -> None:
     every = bytes(range(256))
     for ccsid, codec in (

@@ -16,6 +16,7 @@ from headwater.ibmmq import text as core_text
 from headwater.ibmmq.chain import Chain
 from headwater.ibmmq.header import Header, is_ebcdic
 from headwater.ibmmq.layouts import MQDLH, MQMD, MQMD1, MQMDE, MQXQH
+from headwater_host.ibmmq import CMQC
 
 if TYPE_CHECKING:
     from headwater.types import Bytes, Layout
@@ -203,6 +204,8 @@ def walk(
 ) -> tuple[list[Found], Data]:
     """The headers from ``at`` on, and what is behind them; HeaderError. The first is an MQXQH or MQMD, or what
     ``format`` says."""
+    if format is not None and not format.isascii():
+        raise HeaderError(CMQC.MQRC_FORMAT_ERROR, "Format", at, f"{format!r} is not ASCII")
     chain = Chain(data)
     chain.start(at, len(data), big, ccsid, None if format is None else format.encode("ascii"))
     found = []
