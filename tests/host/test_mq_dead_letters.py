@@ -8,6 +8,7 @@ from headwater.ibmmq.layouts import MQDLH, MQMDE
 from headwater_host.ibmmq import CMQC, structures
 from headwater_host.ibmmq.queue.descriptors import MD, PMO
 from headwater_host.ibmmq.queue.queue import Queue
+from headwater_host.ibmmq.uplink.forward import Forward, LocalQueue
 from tests.host.mq_queue import ALL, GROUP_ID, LAST_SEG, SEG, empty, md2, queue_manager, reason_of
 
 
@@ -45,3 +46,27 @@ def test_a_dead_letter_segment_by_its_mqmde(version: int, tmp_path: Path) -> Non
         behind = structures.decode(MQMDE, data, 172, big=False, ccsid=819)
         assert (behind["GroupId"], behind["Offset"], behind["Format"]) == (GROUP_ID, 4, "MQSTR   ")
         assert data[244:] == b"four"
+
+
+@pytest.mark.parametrize("ccsid", [819, 1140])
+@pytest.mark.parametrize("of_message", [819, 1140])
+def test_any_format_of_an_mqdlh(ccsid: int, of_message: int, tmp_path: Path) -> None:
+    """1140's euro sign has the place of the currency sign, as in 037."""
+    how = {819: 819, 1140: 37}
+    dlh = structures.encode(MQDLH, {"Format": "\xa4"}, big=False, ccsid=how[of_message])
+    with queue_manager(tmp_path, "Q", CodedCharSetId=ccsid) as manager, Queue(manager, "Q", ALL) as queue:
+        md = md2(Format="MQDEAD", MsgFlags=SEG, GroupId=GROUP_ID, CodedCharSetId=of_message)
+        queue.put(dlh + b"data", md)
+        mde = structures.decode(MQMDE, queue.get(None, md2()), 172, big=False, ccsid=how[ccsid])
+        assert mde["Format"] == "\xa4       "
+
+
+def test_any_format_of_what_a_gateway_sets_aside(tmp_path: Path) -> None:
+    with queue_manager(tmp_path, CodedCharSetId=1140) as manager:
+        forward = Forward(manager.file.path, LocalQueue("EDGE", "DEAD", 10, 1000, 1 << 20))
+        with forward.transaction():
+            forward.set_aside(md2(Format=b"\xa4"), b"data", CMQC.MQRC_MDE_ERROR)
+        forward.close()
+        with Queue(manager, "DEAD") as queue:
+            dlh = structures.decode(MQDLH, queue.get(None, md2()), big=False, ccsid=37)
+    assert (dlh["Format"], dlh["Reason"]) == ("\xa4       ", CMQC.MQRC_MDE_ERROR)

@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headwater.ibmmq.layouts import MQMD1, MQMDE, MQXQH
 from headwater_host.ibmmq import CMQC, structures
-from headwater_host.ibmmq.queue.descriptors import OD, PMO
+from headwater_host.ibmmq.queue.descriptors import MD, OD, PMO
 from headwater_host.ibmmq.queue.queue import Queue
-from tests.host.mq_queue import ALLOWED, GROUP, GROUP_ID, md2, queue_manager, reason_of
+from tests.host.mq_queue import ALL, ALLOWED, GROUP, GROUP_ID, md2, queue_manager, reason_of
 
 
 def test_remote_queues(tmp_path: Path) -> None:
@@ -82,3 +84,38 @@ def test_segments_through_a_transmission_queue(tmp_path: Path) -> None:
                 assert mde["Offset"] == len(found)
                 found += body[500:]
         assert found == data
+
+
+@pytest.mark.parametrize("ccsid", [819, 500, 1140])
+def test_all_characters_can_be_written(ccsid: int, tmp_path: Path) -> None:
+    """1140 has a euro sign where 037 has the currency sign of Latin-1."""
+    how: dict[str, Any] = {"big": False, "ccsid": 37 if ccsid == 1140 else ccsid}
+    with queue_manager(tmp_path, "Q", CodedCharSetId=ccsid) as manager:
+        manager.define("QM2", Usage=CMQC.MQUS_TRANSMISSION)
+        for code in range(1, 256, 40):
+            name = bytes(range(code, min(code + 40, 256))).ljust(48)
+            md = md2(Format=b"\xa4", ReplyToQ=name, GroupId=GROUP_ID, MsgFlags=GROUP)
+            manager.put1(OD(ObjectName=name, ObjectQMgrName="QM2"), b"data", md)
+            with Queue(manager, "QM2") as queue:
+                data = queue.get()
+            text = name.decode("latin-1")
+            assert structures.decode(MQXQH, data, **how)["RemoteQName"] == text
+            assert structures.decode(MQMD1, data, 104, **how)["ReplyToQ"] == text
+            assert structures.decode(MQMDE, data, 428, **how)["Format"] == "\xa4       "
+
+
+@pytest.mark.parametrize("ccsid", [819, 500, 1140])
+def test_all_characters_can_be_written_in_an_mqmde(ccsid: int, tmp_path: Path) -> None:
+    with queue_manager(tmp_path, "Q", CodedCharSetId=ccsid) as manager, Queue(manager, "Q", ALL) as queue:
+        for code in range(1, 256, 8):
+            form = bytes(range(code, min(code + 8, 256))).ljust(8)
+            queue.put(b"data", md2(Format=form, GroupId=GROUP_ID, MsgFlags=GROUP))
+            extended = MD()
+            data = queue.get(None, extended)
+            how: dict[str, Any] = {"big": False, "ccsid": 37 if ccsid == 1140 else ccsid}
+            assert structures.decode(MQMDE, data, **how)["Format"] == form.decode("latin-1")
+            # What a get of version 1 has said a put takes.
+            queue.put(data, extended)
+            got = md2()
+            assert queue.get(None, got) == b"data"
+            assert (got.Format, got.GroupId) == (form, GROUP_ID)

@@ -92,6 +92,12 @@ def to_bytes(text: str, ccsid: int) -> bytes:
         raise ValueError(f"{text!r} has characters that are not in character set {ccsid}") from None
 
 
+def latin_1(ccsid: int) -> int:
+    """The character set to write Latin-1 in, and read it, where 256 characters must do: 037 for 1140, in which a euro
+    sign has the place of the currency sign."""
+    return 37 if ccsid == 1140 else ccsid
+
+
 # -- headers -----------------------------------------------------------------------------------------------------------
 
 

@@ -31,7 +31,7 @@ def returned(
         Encoding=settings.encoding,
         CodedCharSetId=settings.ccsid,
     )
-    prefix = structures.encode(MQMDE, mde, big=settings.big, ccsid=settings.ccsid)
+    prefix = structures.encode(MQMDE, mde, big=settings.big, ccsid=settings.text_ccsid)
     return md, b"".join((prefix, data))
 
 

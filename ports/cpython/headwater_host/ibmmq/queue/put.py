@@ -13,7 +13,7 @@ from headwater_host.ibmmq.errors import failed
 from headwater_host.ibmmq.queue import validate
 from headwater_host.ibmmq.queue.descriptors import MD, V2_FIELDS
 from headwater_host.ibmmq.queue.validate import IN_GROUP, IN_SEGMENTS, QueueManagerSettings
-from headwater_host.ibmmq.structures import HeaderError
+from headwater_host.ibmmq.structures import HeaderError, latin_1
 
 NO_MQMDE, AS_DATA, HONOURED, GENERATED = "no-mqmde", "treated-as-data", "honoured", "mqmde-generated"
 
@@ -82,14 +82,14 @@ def _extension(
     if settings.zos and given.Version == CMQC.MQMD_VERSION_1 and index_type != CMQC.MQIT_GROUP_ID:
         return None
     try:
-        mde = structures.decode(MQMDE, data, big=settings.big, ccsid=settings.ccsid)
+        mde = structures.decode(MQMDE, data, big=settings.big, ccsid=settings.text_ccsid)
     except HeaderError as error:
         if error.field == "Version" and len(data) >= _MDE:
             return None
         raise failed(CMQC.MQRC_MDE_ERROR, f"the MQMDE: {error.field} at {error.offset}") from None
     found = md.copy()
     found.set(**{name: mde[name] for name in (*V2_FIELDS, "Encoding", "CodedCharSetId")})
-    found.Format = str(mde["Format"]).encode("latin-1", "replace")
+    found.Format = str(mde["Format"]).encode("latin-1")
     if found.CodedCharSetId == CMQC.MQCCSI_INHERIT:
         found.CodedCharSetId = md.CodedCharSetId
     if found.CodedCharSetId <= 0:
@@ -116,8 +116,9 @@ def dead_letter(md: MD, data: memoryview, settings: QueueManagerSettings) -> "tu
         return None
     order = md.Encoding & CMQC.MQENC_INTEGER_MASK
     big = order == CMQC.MQENC_INTEGER_NORMAL
+    ccsid = latin_1(md.CodedCharSetId)
     try:
-        dlh = structures.decode(MQDLH, data, big=big, ccsid=md.CodedCharSetId)
+        dlh = structures.decode(MQDLH, data, big=big, ccsid=ccsid)
     except HeaderError as error:
         raise failed(CMQC.MQRC_DLH_ERROR, f"the MQDLH: {error.field} at {error.offset}") from None
     mde: dict[str, object] = {name: md[name] for name in V2_FIELDS}
@@ -132,8 +133,8 @@ def dead_letter(md: MD, data: memoryview, settings: QueueManagerSettings) -> "tu
     kept = md.copy()
     kept.reset_v2()
     body = (
-        structures.encode(MQDLH, linked, big=big, ccsid=md.CodedCharSetId)
-        + structures.encode(MQMDE, mde, big=settings.big, ccsid=settings.ccsid)
+        structures.encode(MQDLH, linked, big=big, ccsid=ccsid)
+        + structures.encode(MQMDE, mde, big=settings.big, ccsid=settings.text_ccsid)
         + data[_DLH:]
     )
     return kept, body

@@ -23,7 +23,7 @@ def wrap(
     """
     inner, body = get.returned(md, data, CMQC.MQMD_VERSION_1, settings)
     fields = {"RemoteQName": text(remote_q), "RemoteQMgrName": text(remote_q_mgr)}
-    xqh = structures.encode(MQXQH, fields, big=settings.big, ccsid=settings.ccsid)
+    xqh = structures.encode(MQXQH, fields, big=settings.big, ccsid=settings.text_ccsid)
     return xqh + descriptor(inner, settings) + body
 
 
@@ -49,7 +49,7 @@ def descriptor(md: MD, settings: QueueManagerSettings) -> bytes:
     fields = {name: text(value) if md.FIELDS[name][0] == "c" else value for name, value in md.get().items()}
     fields["Version"] = CMQC.MQMD_VERSION_1
     chosen = {name: fields[name] for name in names}
-    return structures.encode(MQMD1, chosen, big=settings.big, ccsid=settings.ccsid)
+    return structures.encode(MQMD1, chosen, big=settings.big, ccsid=settings.text_ccsid)
 
 
 def text(value: object) -> str:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.errors import failed
 from headwater_host.ibmmq.queue.descriptors import GMO, MD, OD, PMO
+from headwater_host.ibmmq.structures import latin_1
 
 #: The flags that mean something.
 _KNOWN = 0x1F
@@ -87,6 +88,11 @@ class QueueManagerSettings(NamedTuple):
     def big(self) -> bool:
         """Whether it writes integers big-endian."""
         return self.encoding & CMQC.MQENC_INTEGER_MASK == CMQC.MQENC_INTEGER_NORMAL
+
+    @property
+    def text_ccsid(self) -> int:
+        """How it writes the characters of descriptors, which are Latin-1 here: any of them can be written."""
+        return latin_1(self.ccsid)
 
 
 def several(options: int, exclusive: int) -> bool:

@@ -112,7 +112,7 @@ class Forward:
             "PutTime": time.strftime("%H%M%S00", now),
         }
         settings = self.settings
-        header = structures.encode(MQDLH, dlh, big=settings.big, ccsid=settings.ccsid)
+        header = structures.encode(MQDLH, dlh, big=settings.big, ccsid=settings.text_ccsid)
         kept = md.copy()
         kept.set(
             Format=CMQC.MQFMT_DEAD_LETTER_HEADER, Encoding=settings.encoding, CodedCharSetId=settings.ccsid
