@@ -6,7 +6,7 @@ import pytest
 
 from headwater.ibmmq.layouts import MQDLH, MQMDE
 from headwater_host.ibmmq import CMQC, structures
-from headwater_host.ibmmq.queue.descriptors import MD, PMO
+from headwater_host.ibmmq.queue.descriptors import MD, OD, PMO
 from headwater_host.ibmmq.queue.queue import Queue
 from headwater_host.ibmmq.uplink.forward import Forward, LocalQueue
 from tests.host.mq_queue import ALL, GROUP_ID, LAST_SEG, SEG, empty, md2, queue_manager, reason_of
@@ -46,6 +46,28 @@ def test_a_dead_letter_segment_by_its_mqmde(version: int, tmp_path: Path) -> Non
         behind = structures.decode(MQMDE, data, 172, big=False, ccsid=819)
         assert (behind["GroupId"], behind["Offset"], behind["Format"]) == (GROUP_ID, 4, "MQSTR   ")
         assert data[244:] == b"four"
+
+
+@pytest.mark.parametrize("name, more", [("Q", 72), ("QM2", 428 + 72)])
+def test_what_is_kept_is_not_larger_than_the_queue_takes(name: str, more: int, tmp_path: Path) -> None:
+    dlh = structures.encode(MQDLH, {"Format": "MQSTR"}, big=False, ccsid=819)
+    target = OD(ObjectName="Q", ObjectQMgrName="" if name == "Q" else name)
+    segment = md2(Format="MQDEAD", MsgFlags=SEG, GroupId=GROUP_ID)
+    with queue_manager(tmp_path) as manager:
+        usage = CMQC.MQUS_NORMAL if name == "Q" else CMQC.MQUS_TRANSMISSION
+        manager.define(name, MaxMsgLength=1000, Usage=usage)
+        data = dlh.ljust(1000 - more, b".")
+        assert reason_of(manager.put1, target, data + b".", segment.copy()) == CMQC.MQRC_MSG_TOO_BIG_FOR_Q
+        manager.put1(target, data, segment)
+        assert manager.statistics(name)[0].bytes == 1000
+
+
+def test_what_is_no_segment_needs_no_room_for_an_mqmde(tmp_path: Path) -> None:
+    dlh = structures.encode(MQDLH, {"Format": "MQSTR"}, big=False, ccsid=819)
+    with queue_manager(tmp_path) as manager:
+        manager.define("Q", MaxMsgLength=1000)
+        manager.put1("Q", dlh.ljust(1000, b"."), md2(Format="MQDEAD"))
+        assert manager.statistics("Q")[0].bytes == 1000
 
 
 @pytest.mark.parametrize("ccsid", [819, 1140])

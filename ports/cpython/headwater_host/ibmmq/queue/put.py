@@ -107,12 +107,17 @@ def own_length(md: MD, data: memoryview) -> int:
 # -- the special case --------------------------------------------------------------------------------------------------
 
 
+def is_dead_letter(md: MD) -> bool:
+    """Whether it is a segment behind an MQDLH, which is kept with an MQMDE between the two."""
+    return bool(md.MsgFlags & IN_SEGMENTS) and md.Format == CMQC.MQFMT_DEAD_LETTER_HEADER
+
+
 def dead_letter(md: MD, data: memoryview, settings: QueueManagerSettings) -> "tuple[MD, bytes] | None":
     """A segment with an MQDLH: the descriptor and the data that are kept, an MQMDE between MQDLH and the rest.
 
     None when it is no such message. MQRC_DLH_ERROR: there is no MQDLH.
     """
-    if not md.MsgFlags & IN_SEGMENTS or md.Format != CMQC.MQFMT_DEAD_LETTER_HEADER:
+    if not is_dead_letter(md):
         return None
     order = md.Encoding & CMQC.MQENC_INTEGER_MASK
     big = order == CMQC.MQENC_INTEGER_NORMAL

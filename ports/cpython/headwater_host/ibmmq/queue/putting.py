@@ -122,6 +122,9 @@ class Putting(NamedTuple):
         most = min(of_queue, of_manager)
         if self.remote is not None:
             most -= transmission.OVERHEAD
+        elif put.is_dead_letter(md):
+            # What is kept counts, and that is with the MQMDE.
+            most -= CMQC.MQMDE_LENGTH_2
         if len(data) <= most:
             return iter([(md.copy(), data)])
         # A header that the queue manager knows must not be cut, and it does not look where headers end.
