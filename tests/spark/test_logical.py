@@ -389,8 +389,12 @@ def test_a_frame_that_lacks_a_column(spark: "SparkSession") -> None:
         logical_messages(frame)
     with pytest.raises(ValueError, match="column 'time_ns' must be bigint, not missing"):
         logical_messages(frame.selectExpr("binary(payload) payload", "topic"))
-    with pytest.raises(ValueError, match="below 2 GiB"):
-        logical_messages(frame.selectExpr("binary(payload) payload", "topic", "time_ns"), max_message=1 << 31)
+    whole = frame.selectExpr("binary(payload) payload", "topic", "time_ns")
+    for wrong in (-1, 0, 1 << 31):
+        with pytest.raises(ValueError, match="below 2 GiB"):
+            logical_messages(whole, max_message=wrong)
+    with pytest.raises(ValueError, match="partitions must be 1 or more"):
+        logical_messages(whole, partitions=0)
 
 
 # -- the pipeline --------------------------------------------------------------------------------------------------

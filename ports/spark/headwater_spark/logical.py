@@ -35,8 +35,10 @@ def logical_messages(
     for name, kind in _NEEDED.items():
         if types.get(name) != kind:
             raise ValueError(f"column {name!r} must be {kind}, not {types.get(name, 'missing')}")
-    if not 0 <= max_message < 1 << 31:
-        raise ValueError("max_message must be below 2 GiB")
+    if not 1 <= max_message < 1 << 31:
+        raise ValueError("max_message must be 1 or more, and below 2 GiB")
+    if partitions is not None and partitions < 1:
+        raise ValueError("partitions must be 1 or more")
     known = ", ".join(f"X'{signature.hex()}'" for signature in SIGNATURES)
     keys = ("topic", _GROUP_ID, _SPREAD)
     from pyspark.sql import functions
