@@ -94,6 +94,22 @@ def test_what_it_is_comes_from_the_first_segment(db: sqlite3.Connection) -> None
     assert whole(add(assembler, *parts)).format == "FIRST   "
 
 
+@pytest.mark.parametrize("lengths", [(1, 2), (2, 1)])
+@pytest.mark.parametrize("memory", [3000, 1 << 20])
+def test_of_two_first_segments_it_is_the_one_that_came_first(
+    db: sqlite3.Connection, lengths: tuple[int, int], memory: int
+) -> None:
+    """As in a list of them."""
+    assembler = Assembler(db, memory=memory)
+    one, two = (payload(ID, 1, 0, S, b"abc"[:n], Format=f"HAS{n}") for n in lengths)
+    last = payload(ID, 1, 1, LS, b"bc", Format="LATER")
+    assert add(assembler, one, two) == []
+    assembler.flush()
+    assert whole(add(assembler, last)).format == f"HAS{lengths[0]}    "
+    segments = [Segment(1, 0, n, S) for n in lengths]
+    assert judge([*segments, Segment(1, 1, 2, LS)], lambda i: [one, two, last][i][72:]).messages[1].first == 0
+
+
 def test_what_is_no_segment_is_whole_by_itself(db: sqlite3.Connection) -> None:
     assembler = Assembler(db)
     plain = whole(add(assembler, b"21.5"))

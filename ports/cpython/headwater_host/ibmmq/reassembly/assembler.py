@@ -215,7 +215,7 @@ class Assembler:
         if fresh.size or known != (True, message.end):
             self.counts.segments += 1
             message.changed = True
-            if offset == 0 or not known[0]:
+            if offset == 0 and not message.format:
                 message.format = one.format
         else:
             self.counts.duplicates += 1

@@ -41,6 +41,7 @@ class Message(logical.Message):
     def __init__(self, seq: int):
         super().__init__(seq)
         self.state = OPEN
+        #: That of the first segment with Offset 0; empty while there is none.
         self.format = ""
         #: Pieces in memory, none of which overlaps another or one in the store: where they start, and their bytes.
         self.starts: list[int] = []
