@@ -338,6 +338,11 @@ def test_messages_of_fmq(log: Log) -> None:
     follower.step()
     assert log.data() == [b"by name", b"by hash"]
     assert (follower.status()["unnamed"], follower.status()["malformed"]) == (1, 1)
+    # What is not for the queue is not kept.
+    log.land(fmq(REGISTER, "b/2"), FMQ, version=0)
+    log.writer.flush()
+    follower.step()
+    assert follower._forward.file.db.execute("SELECT name FROM follow_topics").fetchall() == [("a/2",)]
     # Names are known to the next one, too; and what comes again has the same MsgId.
     log.land(fmq(PUBLISH, hash_of("a/2"), b"by hash", 2), FMQ, version=0)
     log.writer.flush()
@@ -369,6 +374,19 @@ def test_what_stays_incomplete_is_set_aside_with_what_is_missing(
     ]
     mdes = [structures.decode(MQMDE, rest, big=False, ccsid=819) for _, _, rest in dead(log)]
     assert [(mde["GroupId"], mde["Offset"]) for mde in mdes] == [(GROUP, 0), (GROUP, 40)]
+
+
+def test_more_groups_than_may_be_open_are_refused(log: Log) -> None:
+    pieces = [cut(b"%d" % n * 40, 20, group=bytes([n + 1]) * 24) for n in range(3)]
+    log.block(*[first for first, _ in pieces])
+    follower = log.follow(open_groups=2)
+    follower.step()
+    assert (follower.status()["incomplete"], follower.status()["problems"]) == (2, {"room": 1})
+    assert [reason for reason, _, _ in dead(log)] == [CMQC.MQRC_STORAGE_MEDIUM_FULL]
+    # There is room again when others are whole.
+    log.block(pieces[0][1], pieces[1][1], *pieces[2])
+    follower.step()
+    assert log.data() == [b"0" * 40, b"1" * 40, b"2" * 40]
 
 
 def test_what_nothing_came_of_while_the_gateway_was_off(log: Log) -> None:

@@ -28,6 +28,7 @@ reassemble = false
 memory = "1 MiB"
 spill = "2 GiB"
 timeout = 60
+open_groups = 70
 depth = 5000
 message_bytes = "1 MiB"
 bytes = "64 MiB"
@@ -60,6 +61,7 @@ CONFIG = MqConfig(
     1 << 20,
     2 << 30,
     60.0,
+    70,
     5000,
     1 << 20,
     64 << 20,
@@ -125,22 +127,23 @@ def test_what_is_left_out_has_defaults(folder: Path) -> None:
         ("reassemble = false", "reassemble = 0", 13, "'reassemble' in [mq] is true or false"),
         ('memory = "1 MiB"', 'memory = "1 MB"', 14, "'memory' in [mq] is a number of bytes"),
         ("timeout = 60", "timeout = 0", 16, "'timeout' in [mq] is a number of seconds"),
-        ("depth = 5000", "depth = 1000000000", 17, "'depth' in [mq]"),
-        ('message_bytes = "1 MiB"', 'message_bytes = "101 MiB"', 18, "'message_bytes' in [mq]"),
-        ('bytes = "64 MiB"', "bytes = 2000000", 18, "'message_bytes' in [mq] is more than half of 'bytes'"),
-        ('bytes = "64 MiB"', "bytes = 70000", 19, "'bytes' in [mq] is a number of bytes from 1048576 to "),
+        ("open_groups = 70", "open_groups = 0", 17, "'open_groups' in [mq] is a whole number from 1"),
+        ("depth = 5000", "depth = 1000000000", 18, "'depth' in [mq]"),
+        ('message_bytes = "1 MiB"', 'message_bytes = "101 MiB"', 19, "'message_bytes' in [mq]"),
+        ('bytes = "64 MiB"', "bytes = 2000000", 19, "'message_bytes' in [mq] is more than half of 'bytes'"),
+        ('bytes = "64 MiB"', "bytes = 70000", 20, "'bytes' in [mq] is a number of bytes from 1048576 to "),
         ("file = ", "fiel = ", 6, "there is no key 'fiel' in [mq]; there are file, "),
-        ("queue_manager = ", "qmgr = ", 21, "there is no key 'qmgr' in [mq.uplink]; there are "),
-        ('queue_manager = "QM1"\n', "", 20, "'queue_manager' in [mq.uplink] is missing"),
-        ("HEADWATER.SVRCONN", "HEADWATER.SVRCONN.TOO", 22, "'channel' in [mq.uplink] is a server-connection"),
-        ("(1414),mq2", ":1414,mq2(", 23, "'connection' in [mq.uplink] is \"HOST(PORT)\""),
-        ('user = "edge"\n', "", 24, "'password_file' in [mq.uplink] needs 'user'"),
-        ('password_file = "secret"\n', "", 24, "'user' in [mq.uplink] needs 'password_file'"),
-        ('"secret"', '"nowhere"', 25, "cannot read the password in nowhere"),
-        ('cipher = "ANY_TLS12_OR_HIGHER"\n', "", 26, "'key_repository' in [mq.uplink] needs 'cipher'"),
-        ("PLANT.IN", "HEADWATER.SYNC", 32, "'record_queue' in [mq.uplink] is 'queue' as well"),
-        ("batch = 20", "batch = 0", 33, "'batch' in [mq.uplink]"),
-        ("idle = 10", "idle = true", 35, "'idle' in [mq.uplink] is a number of seconds"),
+        ("queue_manager = ", "qmgr = ", 22, "there is no key 'qmgr' in [mq.uplink]; there are "),
+        ('queue_manager = "QM1"\n', "", 21, "'queue_manager' in [mq.uplink] is missing"),
+        ("HEADWATER.SVRCONN", "HEADWATER.SVRCONN.TOO", 23, "'channel' in [mq.uplink] is a server-connection"),
+        ("(1414),mq2", ":1414,mq2(", 24, "'connection' in [mq.uplink] is \"HOST(PORT)\""),
+        ('user = "edge"\n', "", 25, "'password_file' in [mq.uplink] needs 'user'"),
+        ('password_file = "secret"\n', "", 25, "'user' in [mq.uplink] needs 'password_file'"),
+        ('"secret"', '"nowhere"', 26, "cannot read the password in nowhere"),
+        ('cipher = "ANY_TLS12_OR_HIGHER"\n', "", 27, "'key_repository' in [mq.uplink] needs 'cipher'"),
+        ("PLANT.IN", "HEADWATER.SYNC", 33, "'record_queue' in [mq.uplink] is 'queue' as well"),
+        ("batch = 20", "batch = 0", 34, "'batch' in [mq.uplink]"),
+        ("idle = 10", "idle = true", 36, "'idle' in [mq.uplink] is a number of seconds"),
     ],
 )
 def test_an_error_says_what_and_where(folder: Path, before: str, after: str, line: int, says: str) -> None:

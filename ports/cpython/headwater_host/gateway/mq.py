@@ -318,7 +318,11 @@ class Follower:
                     self._assembler = None
                 elif self._assembler is None:
                     self._assembler = Assembler(
-                        db, memory=config.memory, room=config.spill, timeout=config.timeout
+                        db,
+                        memory=config.memory,
+                        room=config.spill,
+                        open_groups=config.open_groups,
+                        timeout=config.timeout,
                     )
                 assembler = self._assembler
                 duplicates = assembler.counts.duplicates if assembler else 0

@@ -34,11 +34,12 @@ class MqConfig:
     #: Where to begin in a log that was there before: behind what it has, or with its oldest record.
     start: str = NOW
     #: Whether logical messages are put together: in so much memory and so much of the file, and until nothing has come
-    #: for so long.
+    #: for so long; of so many GroupIds at a time.
     reassemble: bool = True
     memory: int = 16 << 20
     spill: int = 1 << 30
     timeout: float = 3600.0
+    open_groups: int = 100_000
     #: What the queue takes: messages, bytes of one, and of all.
     depth: int = 100_000
     message_bytes: int = _LENGTH
@@ -127,6 +128,7 @@ _MQ = {
     "memory": _bytes(1 << 16, 1 << 40),
     "spill": _bytes(1 << 16, 1 << 50),
     "timeout": Key("a number of seconds above 0", settings.seconds),
+    "open_groups": Key(f"a whole number from 1 to {_DEEPEST}", settings.whole(1, _DEEPEST)),
     "depth": Key(f"a whole number from 1 to {_DEEPEST}", settings.whole(1, _DEEPEST)),
     "message_bytes": _bytes(1024, LARGEST),
     # A file without messages has 80 KB.

@@ -107,7 +107,8 @@ class Messages:
         f = read_fmq(frame)
         if kind == REGISTER:
             name = topic_text(frame[f.at[0] : f.end])
-            if name is not None and not name.startswith("#"):
+            # Others' are as many as anybody registers, and would be kept for ever.
+            if name is not None and not name.startswith("#") and self._matches(name.encode()):
                 self._names.register(name)
             return None
         topic_at, tags_at, payload_at = message_at(f)
