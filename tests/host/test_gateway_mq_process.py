@@ -20,7 +20,7 @@ from headwater_host.ibmmq.queue.manager import QueueManager
 from headwater_host.ibmmq.queue.queue import Queue
 from tests.host.command import headwater, running
 from tests.host.gateway_peers import landed
-from tests.host.test_gateway_mq import cut
+from tests.host.mq_log import cut
 from tools.broker import HOST, Mosquitto
 
 

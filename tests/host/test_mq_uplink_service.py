@@ -21,8 +21,8 @@ from headwater_host.ibmmq.uplink.forward import Forward
 from headwater_host.ibmmq.uplink.mqi import Channel
 from headwater_host.ibmmq.uplink.uplink import UplinkConfig
 from tests.host.command import headwater
+from tests.host.mq_log import cut, mqtt
 from tests.host.mq_recorder import Queue, Recorder
-from tests.host.test_gateway_mq import cut, mqtt
 from tests.host.test_mq_uplink import ROOM, fill, opened
 
 pytestmark = [pytest.mark.needs_ibmmq, pytest.mark.needs_cc]
