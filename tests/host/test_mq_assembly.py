@@ -32,8 +32,8 @@ from headwater_host.ibmmq.CMQC import (
     MQRC_STORAGE_MEDIUM_FULL,
 )
 from headwater_host.ibmmq.reassembly.assembler import Assembler, Outcome
-from headwater_host.ibmmq.reassembly.logical import Segment, judge
 from headwater_host.ibmmq.reassembly.outcomes import GoneError, Problem, Whole, WholeGroup
+from headwater_host.ibmmq.reassembly.verdicts import Segment, judge
 from tests.host.mq_segments import cut, payload
 
 S, LS, G, LG = MQMF_SEGMENT, MQMF_LAST_SEGMENT, MQMF_MSG_IN_GROUP, MQMF_LAST_MSG_IN_GROUP

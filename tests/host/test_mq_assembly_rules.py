@@ -24,15 +24,8 @@ from headwater_host.ibmmq.CMQC import (
     MQRC_OFFSET_ERROR,
     MQRC_SEGMENT_LENGTH_ZERO,
 )
-from headwater_host.ibmmq.reassembly.logical import (
-    FAULTS,
-    Segment,
-    Verdict,
-    differ,
-    judge,
-    judge_message,
-    refused,
-)
+from headwater_host.ibmmq.reassembly.logical import FAULTS, differ, refused
+from headwater_host.ibmmq.reassembly.verdicts import Segment, Verdict, judge, judge_message
 
 S, LS, G, LG = MQMF_SEGMENT, MQMF_LAST_SEGMENT, MQMF_MSG_IN_GROUP, MQMF_LAST_MSG_IN_GROUP
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater_host.cli import main
-from headwater_host.ibmmq.reassembly.logical import judge
+from headwater_host.ibmmq.reassembly.verdicts import judge
 from headwater_spark import assembly, held, pipeline, report
 from headwater_spark.assembly import assemble
 from headwater_spark.logical import logical_messages

@@ -18,8 +18,8 @@ from tempfile import TemporaryDirectory
 from headwater.ibmmq.layouts import MQMDE
 from headwater_host.ibmmq.CMQC import MQMF_LAST_SEGMENT, MQMF_SEGMENT
 from headwater_host.ibmmq.reassembly.assembler import Assembler
-from headwater_host.ibmmq.reassembly.logical import Segment, judge
 from headwater_host.ibmmq.reassembly.outcomes import Whole
+from headwater_host.ibmmq.reassembly.verdicts import Segment, judge
 from headwater_host.ibmmq.structures import encode
 
 ROUNDS = 3

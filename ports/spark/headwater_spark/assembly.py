@@ -19,7 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.reassembly.logical import IN_GROUP, SEGMENT, Segment, Verdict, judge
+from headwater_host.ibmmq.reassembly.logical import IN_GROUP, SEGMENT
+from headwater_host.ibmmq.reassembly.verdicts import Segment, Verdict, judge
 from headwater_spark.arrow import Bools, Rows
 from headwater_spark.held import Hashes, Ints, Segments, collect
 from headwater_spark.tables import LOGICAL_MESSAGES

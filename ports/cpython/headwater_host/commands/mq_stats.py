@@ -15,7 +15,8 @@ from headwater_host.ibmmq.queue import messages
 from headwater_host.ibmmq.queue.descriptors import MD
 from headwater_host.ibmmq.queue.manager import QueueManager
 from headwater_host.ibmmq.reassembly.assembler import Assembler
-from headwater_host.ibmmq.reassembly.logical import IN_GROUP, SEGMENT, Segment, judge
+from headwater_host.ibmmq.reassembly.logical import IN_GROUP, SEGMENT
+from headwater_host.ibmmq.reassembly.verdicts import Segment, judge
 from headwater_host.inspect_mq import reason_name
 
 #: How many missing ranges of one group are named.

@@ -1,7 +1,7 @@
 """Which message of a queue a get is for: by order, by match options, by what of its group and message is there.
 
 Within a transaction of the caller's; nothing is changed. Whether a logical message or a group is whole is for
-``headwater_host.ibmmq.reassembly.logical`` to say, which judges a message or group once a call.
+``headwater_host.ibmmq.reassembly.verdicts`` to say, which judges a message or group once a call.
 """
 
 import sqlite3
@@ -13,7 +13,7 @@ from headwater_host.ibmmq.errors import failed
 from headwater_host.ibmmq.queue import messages
 from headwater_host.ibmmq.queue.put import Place
 from headwater_host.ibmmq.queue.validate import IN_GROUP
-from headwater_host.ibmmq.reassembly.logical import Segment, Verdict, judge
+from headwater_host.ibmmq.reassembly.verdicts import Segment, Verdict, judge
 
 _COLUMNS = "id, rank, group_id, seq, place, flags, length, msg_id, correl_id"
 #: Match option -> column, and its field in the MQMD.
