@@ -118,6 +118,7 @@ def test_what_is_left_out_has_defaults(folder: Path) -> None:
         ('file = "mq.db"\n', "", 5, "'file' in [mq] is missing: a file"),
         ('topics = ["a/#", "b/+/c"]', "topics = []", 7, "is a list of topic filters, not []"),
         ('topics = ["a/#", "b/+/c"]', 'topics = ["a#"]', 7, "'a#' is not a topic filter"),
+        ('topics = ["a/#", "b/+/c"]', 'topics = ["a", "a"]', 7, "the topic 'a' is named twice"),
         ("EDGE.OUT", "EDGE OUT", 8, "'queue' in [mq] is a queue's name"),
         ("EDGE.OUT", "E" * 49, 8, "'queue' in [mq] is a queue's name"),
         ("EDGE.DEAD", "EDGE.OUT", 9, "'dead_letter_queue' in [mq] is 'queue' as well"),

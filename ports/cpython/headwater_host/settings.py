@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headwater_host.errors import MqttArgumentError
+from headwater_host.topics import filter_bytes
+
 
 class ConfigError(Exception):
     """The configuration is wrong; the text says what, and where."""
@@ -72,6 +75,22 @@ def seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
         raise ValueError
     return float(value)
+
+
+def filters(value: object) -> tuple[str, ...]:
+    """Topic filters, each named once."""
+    if not isinstance(value, list) or not value:
+        raise ValueError
+    names = tuple(text(item) for item in value)
+    try:
+        for name in names:
+            filter_bytes(name)
+    except MqttArgumentError as error:
+        raise ConfigError(str(error)) from error
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"the topic {name!r} is named twice")
+    return names
 
 
 def read_toml(source: str) -> dict[str, Any]:

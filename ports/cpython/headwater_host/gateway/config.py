@@ -183,21 +183,6 @@ def _topics(value: object) -> tuple[tuple[str, int], ...]:
     return tuple(parse_topic(settings.text(item)) for item in value)
 
 
-def _filters(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value:
-        raise ValueError
-    names = tuple(settings.text(item) for item in value)
-    try:
-        for name in names:
-            filter_bytes(name)
-    except MqttArgumentError as error:
-        raise ConfigError(str(error)) from error
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"the topic {name!r} is named twice")
-    return names
-
-
 def read_password(path: Path) -> bytes:
     """The first line of a file. Raises ConfigError."""
     try:
@@ -254,7 +239,7 @@ _BROKER = _SERVER | {
     "websocket": Key('a path, such as "/mqtt"', settings.text),
 }
 _FMQ = _SERVER | {
-    "topics": Key("a list of topic filters", _filters, required=True),
+    "topics": Key("a list of topic filters", settings.filters, required=True),
     "group": Key("a text", settings.text),
     "window": Key("a whole number from 1 to 1000", settings.whole(1, 1000)),
 }

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from headwater_host import settings
-from headwater_host.errors import MqttArgumentError
 from headwater_host.ibmmq.uplink.mqi import LARGEST, Channel
 from headwater_host.ibmmq.uplink.uplink import UplinkConfig
-from headwater_host.settings import ConfigError, Key, SettingsFile
-from headwater_host.topics import filter_bytes
+from headwater_host.settings import Key, SettingsFile
 
 MQ, UPLINK = "mq", "mq.uplink"
 NOW, BEGINNING = "now", "beginning"
@@ -85,18 +83,6 @@ def _connection(value: object) -> str:
     return found
 
 
-def _filters(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value:
-        raise ValueError
-    names = tuple(settings.text(item) for item in value)
-    try:
-        for name in names:
-            filter_bytes(name)
-    except MqttArgumentError as error:
-        raise ConfigError(str(error)) from error
-    return names
-
-
 def _password(value: object) -> bytes:
     from headwater_host.gateway.config import read_password
 
@@ -118,7 +104,7 @@ def _bytes(least: int, most: int) -> Key:
 _QUEUE = Key("a queue's name: at most 48 letters, digits and . _ / %", _named(48))
 _MQ = {
     "file": Key("a file", settings.path, required=True),
-    "topics": Key("a list of topic filters", _filters, required=True),
+    "topics": Key("a list of topic filters", settings.filters, required=True),
     "queue": _QUEUE,
     "dead_letter_queue": _QUEUE,
     "format": Key("at most 8 characters of ASCII", _ascii(8)),
