@@ -1,6 +1,6 @@
 """What a put makes of an MQMDE at the start of the data, of a segment on its way to a dead-letter queue, and of groups.
 
-No I/O. ``read`` decides what the message is; ``Order`` what number it has on its queue handle; ``split`` how the queue
+No I/O. ``read`` decides what the message is; ``number`` what number it has on its queue handle; ``split`` how the queue
 manager cuts it; ``dead_letter`` is the special case of segments behind an MQDLH. Reason codes: MQMIError.
 """
 
