@@ -18,10 +18,14 @@ FILES = sorted(path.name for path in PORTABLE.glob("test_*.py"))
 WHERE = [pytest.param(name, marks=getattr(pytest.mark, f"needs_{name}"), id=name) for name in RUNTIMES]
 
 
-def exhaustive_again(where: str, file: str) -> bool:
-    """Whether this goes through a flow at every byte on 32 bits: once, from sources, is enough of that, and takes the
-    longest. The other tests load the same modules in every form."""
-    return where == "wasm" and file.endswith("_cuts.py")
+def is_run(form: str, file: str, where: str) -> bool:
+    """Whether ``file`` runs in this form there.
+
+    What goes through flows at every byte takes the longest, and the other tests load the same modules in every form:
+    once on 32 bits is enough of it, and twice on 64. On 32 bits the rest runs as boards have it."""
+    if file.endswith("_cuts.py"):
+        return form == "sources" or (form == "bundle of all" and where == "micropython")
+    return where == "micropython" or form != "sources"
 
 
 #: MicroPython's own compiler, and mpy-cross.
@@ -30,7 +34,7 @@ PLAIN = [
     for form in ("sources", "mpy")
     for file in FILES
     for where in RUNTIMES
-    if form == "sources" or not exhaustive_again(where, file)
+    if is_run(form, file, where)
 ]
 
 
@@ -66,7 +70,7 @@ BUNDLED = [
     for where, names in {"micropython": list(bundles.BUNDLES), "wasm": ["client bundle"]}.items()
     for name in names
     for file in FILES
-    if bundles.concerns(PORTABLE / file, bundles.BUNDLES[name]) and not exhaustive_again(where, file)
+    if bundles.concerns(PORTABLE / file, bundles.BUNDLES[name]) and is_run(name, file, where)
 ]
 
 
@@ -75,6 +79,7 @@ PROGRAMS = [
     file
     for file in FILES
     if bundles.concerns(PORTABLE / file, ["headwater.client", "headwater.journal", "headwater.link.link"])
+    and is_run("bundle of what it uses", file, "micropython")
 ]
 
 
