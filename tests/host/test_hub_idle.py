@@ -12,6 +12,8 @@ from headwater_host.hub.service import Hub
 from tests.host.hub_client import ClientLimits, Peer, config, hub_of, until
 
 FEW, MANY = 10, 200
+# The least of so many counts: what the disk's thread has done falls into the one or the other.
+ROUNDS = 5
 
 
 class Steps:
@@ -62,21 +64,22 @@ async def measure(path: Path, idle: int) -> dict[str, int]:
         consumer.consume(await consumer.subscribe("busy", group="workers"))
         await consumer.ping()
         await deliver(hub, publisher, consumer, "busy")
-        found: dict[str, int] = {}
-        with Steps() as steps:
-            publisher.publish("busy", b"x", 0)
-            got = await consumer.next()
-        found["message"] = steps.count
-        with Steps() as steps:
-            broker._tick()
-        broker._ticker.cancel()
-        found["tick"] = steps.count
-        consumer.ack(got.id)
-        with Steps() as steps:
-            broker.topics.register("new", 1)
-            await publisher.ping()
-        found["topic"] = steps.count
-        return found
+        found: dict[str, list[int]] = {"message": [], "tick": [], "topic": []}
+        for n in range(ROUNDS):
+            with Steps() as steps:
+                publisher.publish("busy", b"x", 0)
+                got = await consumer.next()
+            found["message"].append(steps.count)
+            with Steps() as steps:
+                broker._tick()
+            broker._ticker.cancel()
+            found["tick"].append(steps.count)
+            consumer.ack(got.id)
+            with Steps() as steps:
+                broker.topics.register(f"new/{n}", 1)
+                await publisher.ping()
+            found["topic"].append(steps.count)
+        return {what: min(counts) for what, counts in found.items()}
 
 
 @pytest.mark.parametrize("what", ["message", "tick", "topic"])
