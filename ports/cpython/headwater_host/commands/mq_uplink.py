@@ -7,8 +7,6 @@ from typing import Any
 
 from headwater_host.daemon import serving
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
-from headwater_host.gateway import mq_config
-from headwater_host.settings import ConfigError
 
 _TEXT = (
     "Send what is in a local queue to a queue manager, until SIGTERM or SIGINT; what has not gone when it ends goes at "
@@ -38,6 +36,10 @@ def add_arguments(commands: Any) -> None:
 
 def serve(args: argparse.Namespace) -> int:
     """Until a signal: 0."""
+    # The other commands of ``headwater mq`` need nothing of the gateway.
+    from headwater_host.gateway import mq_config
+    from headwater_host.settings import ConfigError
+
     try:
         config = mq_config.load(args.config)
     except ConfigError as error:

@@ -89,7 +89,7 @@ class Messages:
         p: Packet = self._packet5 if version == _MQTT_5 else self._packet
         read = decode_server5.packet if version == _MQTT_5 else decode_server.packet
         p.buf = frame
-        if read(p, 0, len(frame)) != len(frame):  # type: ignore[arg-type]
+        if read(p, 0, len(frame)) != len(frame):  # type: ignore[arg-type]  # each has its packet
             self._count("malformed")
             return None
         if p.topic_at == p.topic_end:
