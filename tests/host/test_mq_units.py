@@ -1,7 +1,9 @@
 """Units of work and processes: commit, backout, what a connection that is gone leaves, several at a time, bad files."""
 
+import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +286,26 @@ def test_several_make_the_file_at_a_time(tmp_path: Path) -> None:
             assert maker.wait() == 0
     with queue_manager(tmp_path) as manager:
         assert [(one.name, one.messages) for one in manager.statistics()] == [(f"Q{n}", 1) for n in range(4)]
+
+
+def test_a_file_that_another_is_making_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # SQLite itself does not wait for it, whatever the time-out is.
+    other = sqlite3.connect(tmp_path / "queues.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            other.execute("ROLLBACK")
+            other.close()
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    with queue_manager(tmp_path, "Q") as manager:
+        manager.put1("Q", b"x")
+        assert len(waits) == 3
+    with queue_manager(tmp_path) as manager, Queue(manager, "Q") as queue:
+        assert queue.get() == b"x"
 
 
 # -- against a model ---------------------------------------------------------------------------------------------------

@@ -243,7 +243,7 @@ def _prepare(db: sqlite3.Connection, path: str, wanted: QueueManagerAttributes, 
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if tables == 0 and application == 0:
-        db.execute("PRAGMA journal_mode = WAL")
+        _to_wal(db)
         db.execute(f"PRAGMA synchronous = {synchronous}")
         db.execute("BEGIN IMMEDIATE")
         # Somebody else may have been first.
@@ -259,13 +259,31 @@ def _prepare(db: sqlite3.Connection, path: str, wanted: QueueManagerAttributes, 
             CMQC.MQRC_Q_MGR_NOT_AVAILABLE,
             f"{path} is of version {version}; this program knows version {VERSION}",
         )
-    db.execute("PRAGMA journal_mode = WAL")
+    _to_wal(db)
     db.execute(f"PRAGMA synchronous = {synchronous}")
     # A get need not write over the bytes that it frees, as some builds of SQLite do: as much again as the message, and
     # room for it on a disk that may be full.
     db.execute("PRAGMA secure_delete = OFF")
     # What a burst made of the log is given back.
     db.execute(f"PRAGMA journal_size_limit = {64 << 20}")
+
+
+def _to_wal(db: sqlite3.Connection) -> None:
+    """The file in WAL mode; when several make it at a time, the others' turn is waited for here.
+
+    A connection that changes the mode reads first and then wants the file for itself. Two of them would wait for each
+    other, so SQLite tells one that the file is locked, at once, whatever the time-out is.
+    """
+    until = time.monotonic() + _BUSY
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _create(db: sqlite3.Connection, wanted: QueueManagerAttributes) -> None:
