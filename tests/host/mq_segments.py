@@ -9,6 +9,9 @@ from headwater_host.ibmmq.CMQC import (
 )
 from headwater_host.ibmmq.structures import encode
 
+#: MsgFlags of a segment, the last one, a message in a group, and the last of these.
+S, LS, G, LG = MQMF_SEGMENT, MQMF_LAST_SEGMENT, MQMF_MSG_IN_GROUP, MQMF_LAST_MSG_IN_GROUP
+
 
 def payload(
     group_id: bytes,
@@ -43,14 +46,14 @@ def cut(
     **how: object,
 ) -> list[bytes]:
     """A logical message in segments of ``size`` bytes."""
-    flags = MQMF_SEGMENT | (MQMF_MSG_IN_GROUP if grouped else 0) | (MQMF_LAST_MSG_IN_GROUP if last else 0)
+    flags = S | (G if grouped else 0) | (LG if last else 0)
     starts = range(0, max(len(data), 1), size)
     return [
         payload(
             group_id,
             seq,
             at,
-            flags | (MQMF_LAST_SEGMENT if at == starts[-1] else 0),
+            flags | (LS if at == starts[-1] else 0),
             data[at : at + size],
             **how,  # type: ignore[arg-type]
         )

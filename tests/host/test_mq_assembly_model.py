@@ -1,5 +1,6 @@
 """Any messages, cut anyhow, in any order, with duplicates, losses, and crashes in between: the assembler gives the
-exact bytes, once, or says exactly what is missing; and it never takes more memory than it may."""
+exact bytes, once, or says exactly what is missing; and it never takes more memory than it may. Of any segments it says
+what ``judge`` says of a list of them."""
 
 import random
 import sqlite3
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from headwater_host.ibmmq.CMQC import MQRC_INCOMPLETE_GROUP, MQRC_INCOMPLETE_MSG
 from headwater_host.ibmmq.reassembly.assembler import Assembler, Outcome
-from headwater_host.ibmmq.reassembly.outcomes import Problem, Whole
-from tests.host.mq_segments import cut
+from headwater_host.ibmmq.reassembly.outcomes import Problem, Whole, WholeGroup
+from headwater_host.ibmmq.reassembly.verdicts import Segment, judge
+from tests.host.mq_assembler import ID
+from tests.host.mq_segments import LG, LS, G, S, cut, payload
 
 #: How an MQMDE may be written.
 WAYS: list[dict[str, Any]] = [
@@ -229,3 +232,76 @@ def test_the_exact_bytes_or_what_is_missing(
     for table in ("group", "message", "piece"):
         assert reader.db.execute(f"SELECT count(*) FROM assembly_{table}").fetchone() == (0,)
     reader.db.close()
+
+
+# -- the two ways to the same rules ------------------------------------------------------------------------------------
+
+_PART = st.tuples(
+    st.integers(1, 3),
+    st.integers(0, 7),
+    st.integers(0, 4),
+    st.sampled_from((S, S, S, LS, 0, S | LS)),
+    st.sampled_from((0, 0, 0, G, LG)),
+    st.booleans(),
+)
+
+
+def spoiled_in(text: bytes) -> bool:
+    """Whether it is the text, but for the bytes that came as NULs."""
+    return all(byte in (0, at) for at, byte in enumerate(text))
+
+
+@settings(max_examples=120, derandomize=True, deadline=None, database=None)
+@given(st.lists(_PART, min_size=1, max_size=9), st.booleans(), st.sampled_from((1, 1 << 20)))
+def test_the_assembler_and_judge_say_the_same(
+    parts: list[tuple[int, int, int, int, int, bool]], in_group: bool, memory: int
+) -> None:
+    segments, contents = [], []
+    for seq, offset, size, flags, grouped, spoiled in parts:
+        data = bytes(range(offset, offset + size))
+        if spoiled and offset == 2:
+            data = bytes(size)
+        # What is no segment and in no group is nothing to put together.
+        if (data and flags) or flags & LS or (in_group and not flags):
+            member = (grouped or G) if in_group else 0
+            segments.append(Segment(seq, offset if flags else 0, len(data), flags | member))
+            contents.append(data)
+    if not segments:
+        return
+    verdict = judge(segments, contents.__getitem__)
+    db = sqlite3.connect(":memory:")
+    assembler = Assembler(db, memory=memory, timeout=1.0, groups=True)
+    found: list[Any] = []
+    for one, data in zip(segments, contents, strict=True):
+        sent = payload(ID, one.seq, one.offset, one.flags, data, CodedCharSetId=0)
+        for outcome in assembler.add("t", sent, 1.0):
+            found.append(outcome)
+            for message in outcome.messages() if isinstance(outcome, WholeGroup) else [outcome]:
+                if isinstance(message, Whole):
+                    text = message.read()
+                    assert spoiled_in(text)
+                    assert len(text) == message.length
+    if in_group:
+        found += assembler.expire(9.0)
+        first = found[0]
+        if verdict.complete:
+            assert isinstance(first, WholeGroup)
+        elif verdict.fault is not None:
+            # Unless the group was whole before the contradiction came.
+            assert isinstance(first, WholeGroup) or first.kind not in ("incomplete", "late")
+        else:
+            assert first.reason == verdict.reason
+            assert first.missing == verdict.missing
+    else:
+        faulty = {one.seq for one in found if isinstance(one, Problem) and one.kind != "late"}
+        whole_ones = {one.seq for one in found if isinstance(one, Whole)}
+        for problem_ in assembler.expire(9.0):
+            assert problem_.missing.segments == {
+                seq: one.missing.segments[seq] for seq, one in verdict.messages.items() if one.missing
+            }
+        for seq, one_verdict in verdict.messages.items():
+            if one_verdict.fault is None:
+                assert (seq in whole_ones, seq in faulty) == (one_verdict.complete, False)
+            else:
+                assert seq in faulty | whole_ones
+    db.close()

@@ -9,10 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater_host.ibmmq.CMQC import (
-    MQMF_LAST_MSG_IN_GROUP,
-    MQMF_LAST_SEGMENT,
-    MQMF_MSG_IN_GROUP,
-    MQMF_SEGMENT,
     MQRC_GROUP_ID_ERROR,
     MQRC_INCOMPLETE_GROUP,
     MQRC_INCOMPLETE_MSG,
@@ -26,8 +22,7 @@ from headwater_host.ibmmq.CMQC import (
 )
 from headwater_host.ibmmq.reassembly.logical import FAULTS, differ, refused
 from headwater_host.ibmmq.reassembly.verdicts import Segment, Verdict, judge, judge_message
-
-S, LS, G, LG = MQMF_SEGMENT, MQMF_LAST_SEGMENT, MQMF_MSG_IN_GROUP, MQMF_LAST_MSG_IN_GROUP
+from tests.host.mq_segments import LG, LS, G, S
 
 
 def verdict(*parts: tuple[int, int, bytes, int], limit: int | None = None) -> Verdict:

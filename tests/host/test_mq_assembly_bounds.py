@@ -1,0 +1,147 @@
+"""The assembler: its bounds."""
+
+import gc
+import random
+import sqlite3
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headwater_host.ibmmq.CMQC import MQRC_STORAGE_MEDIUM_FULL
+from headwater_host.ibmmq.reassembly.assembler import Assembler
+from tests.host.mq_assembler import ID, OTHER, TEXT, add, problem, whole
+from tests.host.mq_segments import LS, G, S, cut, payload
+
+
+def test_what_has_no_room_is_refused_and_nothing_is_lost(db: sqlite3.Connection) -> None:
+    assembler = Assembler(db, room=3000)
+    parts = cut(ID, 1, TEXT, 250)
+    add(assembler, *parts[:2])
+    other = cut(OTHER, 1, bytes(2500), 1250)
+    assert add(assembler, other[0]) == []
+    for _ in range(2):
+        found = problem(add(assembler, other[1]))
+        assert (found.kind, found.reason, found.seq) == ("room", MQRC_STORAGE_MEDIUM_FULL, 1)
+    assert assembler.held_bytes <= 3000
+    # What is there already needs no room.
+    assert add(assembler, parts[0]) == []
+    assert whole(add(assembler, *parts[2:])).read() == TEXT
+    assert whole(add(assembler, other[1])).read() == bytes(2500)
+    assert assembler.counts.refused == 2
+
+
+def test_only_so_many_groups_at_once(db: sqlite3.Connection) -> None:
+    assembler = Assembler(db, open_groups=2)
+    parts = cut(ID, 1, TEXT, 500)
+    assert add(assembler, parts[0], cut(OTHER, 1, TEXT, 500)[0]) == []
+    third = cut(b"c" * 24, 1, TEXT, 500)
+    assert problem(add(assembler, third[0])).kind == "room"
+    whole(add(assembler, parts[1]))
+    assert whole(add(assembler, *third)).read() == TEXT
+
+
+def fragments(count: int) -> list[bytes]:
+    """A message in segments of one byte, every other of them."""
+    return [payload(ID, 1, k, S, TEXT[k % 1000 : k % 1000 + 1]) for k in range(0, 2 * count, 2)]
+
+
+def many_groups(count: int) -> list[bytes]:
+    return [payload(k.to_bytes(24, "big"), 1, 3, S, b"x") for k in range(1, count)]
+
+
+def many_messages(count: int) -> list[bytes]:
+    return [payload(ID, k, 3, G | S, b"x") for k in range(1, count)]
+
+
+def one_large_message(count: int) -> list[bytes]:
+    return cut(ID, 1, bytes(count * 200), 200)[:-1]
+
+
+def short_messages(count: int) -> list[bytes]:
+    """Each is whole at once, and is remembered."""
+    return [payload(k.to_bytes(24, "big"), 1, 0, LS, b"x") for k in range(1, count)]
+
+
+@pytest.mark.parametrize("make", [fragments, many_groups, many_messages, one_large_message, short_messages])
+def test_the_memory_it_really_takes_is_within_its_bound(
+    tmp_path: Path, make: Callable[[int], list[bytes]]
+) -> None:
+    # Beside what is counted: SQLite's statements, and a call's own lists.
+    memory, few = 150_000, 16_000
+    payloads = make(1400)
+    random.Random(2).shuffle(payloads)
+    db = sqlite3.connect(tmp_path / "a.db")
+    assembler = Assembler(db, memory=memory)
+    for one in payloads[:100]:
+        assembler.add("a/topic", one, 1.0)
+    assembler.flush()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        most = 0
+        for one in payloads[100:]:
+            assembler.add("a/topic", one, 1.0)
+            counted = assembler.memory_bytes
+            assert counted <= memory
+            most = max(most, counted)
+        assert tracemalloc.get_traced_memory()[1] - before < memory + few
+        real = tracemalloc.get_traced_memory()[0] - before
+        assert real < assembler.memory_bytes + few
+    finally:
+        tracemalloc.stop()
+    assert most > memory // 2
+    db.close()
+
+
+def test_a_message_that_is_larger_than_memory(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "a.db")
+    assembler = Assembler(db, memory=64 << 10)
+    block = random.Random(4).randbytes(4096)
+    count = 1500
+    tracemalloc.start()
+    try:
+        for k in range(count - 1):
+            assert assembler.add("t", payload(ID, 1, k * 4096, S, block), 1.0) == []
+        one = whole(assembler.add("t", payload(ID, 1, (count - 1) * 4096, LS, block), 1.0))
+        assert one.length == count * 4096
+        assert all(chunk == block for chunk in one.chunks())
+        assert tracemalloc.get_traced_memory()[1] < 200_000
+    finally:
+        tracemalloc.stop()
+    db.close()
+
+
+def test_a_payload_that_is_larger_than_memory(db: sqlite3.Connection) -> None:
+    assembler = Assembler(db, memory=4000)
+    parts = cut(ID, 1, bytes(30_000), 10_000)
+    for one in parts[:2]:
+        assert add(assembler, one) == []
+        assert assembler.memory_bytes <= 4000
+    assert whole(add(assembler, parts[2])).length == 30_000
+
+
+def test_a_message_has_only_so_many_pieces_in_memory(db: sqlite3.Connection) -> None:
+    assembler = Assembler(db)
+    parts = fragments(4100)
+    add(assembler, *parts[:4096])
+    assert db.execute("SELECT count(*) FROM assembly_piece").fetchone() == (0,)
+    add(assembler, *parts[4096:])
+    assert db.execute("SELECT count(*) FROM assembly_piece").fetchone() == (4097,)
+
+
+@pytest.mark.parametrize("memory", [3000, 1 << 20])
+def test_one_piece_takes_the_place_of_those_it_has_all_bytes_of(db: sqlite3.Connection, memory: int) -> None:
+    assembler = Assembler(db, memory=memory)
+    add(assembler, *(payload(ID, 1, k, S, TEXT[k : k + 1]) for k in range(1, 900, 2)))
+    add(assembler, payload(ID, 1, 0, S, TEXT[:899]))
+    assert assembler.held_bytes == 900 + 64 * 3
+    # Also when it brings nothing new: or it would be compared with each of them as often as it came.
+    assert add(assembler, payload(ID, 1, 0, S, TEXT[:900])) == []
+    assert assembler.counts.duplicates == 1
+    assert assembler.held_bytes == 900 + 64 * 2
+    assert whole(add(assembler, payload(ID, 1, 890, LS, TEXT[890:]))).read() == TEXT
+    assembler.flush()
+    assert (assembler.memory_bytes, assembler.held_bytes) == (0, 0)
