@@ -1,6 +1,6 @@
 """A client over lines that take and give what they like, fail, and close; a server's session is behind them."""
 
-from pipe import Wire, receive, send
+from pipe import Line, Wire, receive, send
 
 from headwater.client import Client
 from headwater.errors import HeadwaterError
@@ -9,38 +9,7 @@ from headwater.wire import TICKS_MASK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.types import Bytes
-
-
-class Line:
-    """A client's transport: two wires, with a server at the other end that works while the client waits."""
-
-    def __init__(self, up: Wire, down: Wire):
-        self.up = up
-        self.down = down
-        self.closed = 0
-        self.writes = 0
-        #: What the next calls are to fail with.
-        self.read_error: OSError | None = None
-        self.write_error: OSError | None = None
-        self.hung_up = False
-
-    def readinto(self, buf: "bytearray | memoryview", n: int) -> "int | None":
-        assert not self.closed, "read behind close"
-        if self.read_error is not None:
-            raise self.read_error
-        k = self.down.readinto(buf, n)
-        return 0 if k is None and self.hung_up else k
-
-    def write(self, buf: "Bytes", off: int, n: int) -> "int | None":
-        assert not self.closed, "written behind close"
-        if self.write_error is not None:
-            raise self.write_error
-        self.writes += 1
-        return self.up.write(buf, off, n)
-
-    def close(self) -> None:
-        self.closed += 1
+    pass
 
 
 class Dialer:

@@ -1,7 +1,6 @@
 """A keeper, and the servers it may connect to over lines that can be cut; time passes where it waits."""
 
-from client_pair import Line
-from pipe import Wire, receive, send
+from pipe import Line, Wire, receive, send
 
 from headwater.client import Client
 from headwater.keeper import ONLINE, Keeper

@@ -1,7 +1,7 @@
 """A connection between two sessions, without a network: in pieces, with partial writes, cut at any byte.
 
-``Wire`` is one direction, ``Link`` both. ``Ends`` sets a client's and a server's session back to back over links, and
-connects them again when a link is cut, as applications do.
+``Wire`` is one direction, ``Link`` both, and ``Line`` a client's transport over two. ``Ends`` sets a client's and a
+server's session back to back over links, and connects them again when a link is cut, as applications do.
 """
 
 from headwater.mqtt.server import ServerSession
@@ -78,6 +78,37 @@ class Wire:
         buf[:n] = self.log[self.arrived : self.arrived + n]
         self.arrived += n
         return n
+
+
+class Line:
+    """A client's transport: two wires; what is at their other end works while the client waits."""
+
+    def __init__(self, up: Wire, down: Wire):
+        self.up = up
+        self.down = down
+        self.closed = 0
+        self.writes = 0
+        #: What the next calls are to fail with.
+        self.read_error: OSError | None = None
+        self.write_error: OSError | None = None
+        self.hung_up = False
+
+    def readinto(self, buf: "bytearray | memoryview", n: int) -> "int | None":
+        assert not self.closed, "read behind close"
+        if self.read_error is not None:
+            raise self.read_error
+        k = self.down.readinto(buf, n)
+        return 0 if k is None and self.hung_up else k
+
+    def write(self, buf: "Bytes", off: int, n: int) -> "int | None":
+        assert not self.closed, "written behind close"
+        if self.write_error is not None:
+            raise self.write_error
+        self.writes += 1
+        return self.up.write(buf, off, n)
+
+    def close(self) -> None:
+        self.closed += 1
 
 
 class Link:

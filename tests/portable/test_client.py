@@ -1,8 +1,8 @@
 # heap: 512K
 """The client over transports that take and give what they like: connecting, messages."""
 
-from client_pair import Dialer, Line, Pair, raised
-from pipe import packets
+from client_pair import Dialer, Pair, raised
+from pipe import Line, packets
 
 from headwater import errors
 from headwater.client import Client

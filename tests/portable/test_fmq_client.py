@@ -2,7 +2,8 @@
 """FMQ's client over transports that take and give what they like, and close; a hub is behind them."""
 
 from fmq_hub import Got, Hub
-from pipe import Wire, receive, send
+from fmq_kept import Dialer
+from pipe import Line, receive
 
 from headwater import errors
 from headwater.errors import E_ARGUMENT, E_CLOSED, E_OFFLINE, E_QOS, E_REFUSED, E_TIMEOUT, HeadwaterError
@@ -16,62 +17,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from headwater.fmq.decode import Frame
-    from headwater.types import Bytes
-
-
-class Line:
-    """A client's transport: two wires, and a hub that works while the client waits."""
-
-    def __init__(self, up: Wire, down: Wire):
-        self.up = up
-        self.down = down
-        self.closed = 0
-        self.hung_up = False
-        self.broken = False
-
-    def readinto(self, buf: "bytearray | memoryview", n: int) -> "int | None":
-        assert not self.closed, "read behind close"
-        k = self.down.readinto(buf, n)
-        return 0 if k is None and self.hung_up else k
-
-    def write(self, buf: "Bytes", off: int, n: int) -> "int | None":
-        assert not self.closed, "written behind close"
-        if self.broken:
-            raise OSError(104)
-        return self.up.write(buf, off, n)
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-class Dialer:
-    """Opens lines to the hub; time passes only in ``wait``."""
-
-    def __init__(self, hub: Hub):
-        self.hub = hub
-        self.lines: list[Line] = []
-        self.now = 0
-        self.faults = (0, 0, 0)
-        self.deaf = False
-
-    def open(self) -> Line:
-        self.lines.append(Line(Wire(*self.faults), Wire(*self.faults)))
-        self.hub.listen()
-        return self.lines[-1]
-
-    def ticks_ms(self) -> int:
-        return self.now
-
-    def wait(self, ms: int) -> None:
-        self.now += ms
-        self.serve()
-
-    def serve(self) -> None:
-        line = self.lines[-1]
-        hub: Any = self.hub
-        if not self.deaf:
-            while receive(hub, line.up) + send(hub, line.down):
-                pass
 
 
 class On:
@@ -181,7 +126,7 @@ def test_a_lost_connection_is_told_and_messages_go_out_again() -> None:
     assert on.client.status == E_CLOSED and not on.client.connected and on.line().closed == 1
     on.client.connect()
     on.client.flush(10000)
-    on.line().broken = True
+    on.line().write_error = OSError(104)
     assert on.client.publish(b"t", b"lost") == E_CLOSED
     assert [m[1] for m in on.hub.stored] == [b"kept"]
 

@@ -1,9 +1,8 @@
 # heap: 1M
 """The keeper of FMQ's client: what it asks a hub for, and asks for again over connections that break."""
 
-from fmq_hub import Hub
+from fmq_kept import Kept
 from pipe import receive
-from test_fmq_client import Dialer
 
 from headwater import errors
 from headwater.errors import E_ARGUMENT, E_FILTER, E_OFFLINE, E_REFUSED, E_UNKNOWN_ID, E_WINDOW
@@ -12,56 +11,6 @@ from headwater.fmq.client import Client
 from headwater.fmq.encode import tag_list
 from headwater.fmq.keeper import GIVEN_UP, ONLINE, PAUSE, Keeper
 from headwater.fmq.receive import HELLO
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from headwater.fmq.decode import Frame
-
-
-class Kept:
-    """A keeper, its hub, and what it told."""
-
-    def __init__(self, clean: bool = False, **options: "object"):
-        self.hub = Hub()
-        self.dialer = Dialer(self.hub)
-        self.client = Client(self.dialer, b"board", clean=clean)
-        self.keeper = Keeper(self.client, (), **options)
-        self.answers: list[tuple[bytes, int]] = []
-        self.got: list[tuple[bytes, bytes]] = []
-        self.keeper.on_answer = lambda topic_filter, code: self.answers.append((bytes(topic_filter), code))
-        self.client.on_message = self.take
-
-    def take(self, f: "Frame") -> None:
-        source = self.client.session.source
-        self.got.append((bytes(self.keeper.topic_of(source)) if source else b"", f.payload_bytes()))
-
-    def until(self, true: "object") -> None:
-        for _ in range(10000):
-            if true():  # type: ignore[operator]
-                return
-            assert self.keeper.wait(20) == 0, self.keeper.status
-        raise AssertionError("it does not come about")
-
-    def online(self) -> "Kept":
-        self.keeper.start()
-        self.until(lambda: self.keeper.state == ONLINE)
-        return self
-
-    def settled(self) -> None:
-        """Until nothing happens any more."""
-        assert self.keeper.wait(500) == 0
-
-    def again(self, forget: bool = False) -> None:
-        """Another connection, to a hub that may have lost the session."""
-        connections = self.keeper.connections
-        if forget:
-            self.hub.known = False
-        self.dialer.lines[-1].hung_up = True
-        self.until(lambda: self.keeper.connections > connections)
-        self.settled()
-
-    def frames(self, kind: int) -> int:
-        return sum(one[0] == kind for one in self.hub.log)
 
 
 def test_subscriptions_come_back_when_the_hub_has_lost_them() -> None:
