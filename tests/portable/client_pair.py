@@ -7,10 +7,6 @@ from headwater.errors import HeadwaterError
 from headwater.mqtt.server import ServerSession
 from headwater.wire import TICKS_MASK
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    pass
-
 
 class Dialer:
     """Opens lines to ``server``; time passes only in ``wait``. ``wires`` makes the wires of a connection."""
