@@ -382,6 +382,27 @@ def test_a_backout_takes_the_handle_back(tmp_path: Path) -> None:
         assert empty(queue)
 
 
+def test_a_backout_leaves_what_was_outside_of_the_unit_of_work(tmp_path: Path) -> None:
+    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
+        queue.put(b"urgent", md2(Priority=9))
+        queue.put(b"1", md2(MsgFlags=GROUP), ordered())
+        # Only a get is in the unit of work: puts in logical order go on beside it.
+        assert queue.get(None, md2(), gmo2(CMQC.MQGMO_SYNCPOINT)) == b"urgent"
+        queue.put(b"2", md2(MsgFlags=GROUP), ordered())
+        manager.backout()
+        third = md2(MsgFlags=LAST)
+        queue.put(b"3", third, ordered())
+        assert third.MsgSeqNumber == 3
+        # Only a put is: gets in logical order go on.
+        assert queue.get() == b"urgent"
+        assert queue.get(None, md2(), gmo2(LOGICAL)) == b"1"
+        queue.put(b"other", md2(), sync())
+        assert queue.get(None, md2(), gmo2(LOGICAL)) == b"2"
+        manager.backout()
+        assert queue.get(None, md2(), gmo2(LOGICAL)) == b"3"
+        assert empty(queue)
+
+
 def test_a_backout_does_not_take_back_a_queue_that_was_closed(tmp_path: Path) -> None:
     options = CMQC.MQPMO_SYNCPOINT
     with queue_manager(tmp_path, "Q") as manager:

@@ -82,10 +82,11 @@ class QueueManager:
         self._closed = False
         self._handles = 0
         self._cache: dict[str, QueueAttributes] = {}
-        # The unit of work: how many messages, whether it must be on the disk, where its queues were before.
+        # The unit of work: how many messages, whether it must be on the disk, and where its queues were in groups before
+        # the first put (True) and the first get (False) in it.
         self._uncommitted = 0
         self._persistent = False
-        self._places: dict[Queue, tuple[Place | None, Place | None]] = {}
+        self._places: dict[tuple[Queue, bool], Place | None] = {}
         if keeps_over not in ("power", "process"):
             raise ValueError(f"keeps_over is power or process, not {keeps_over!r}")
         self.file = QueueFile(path, wanted, create=create, power=keeps_over == "power")
@@ -134,8 +135,8 @@ class QueueManager:
         """MQBACK: what was put was never there; what was got is there again, its BackoutCount one more."""
         self._end(queue_file.backout)
         with self.lock:
-            for queue, places in self._places.items():
-                queue.restore(places)
+            for (queue, putting), place in self._places.items():
+                queue.restore(place, putting=putting)
             self._places.clear()
 
     def _end(self, how: Callable[[sqlite3.Connection, int], None]) -> None:
@@ -157,11 +158,11 @@ class QueueManager:
         if self._uncommitted + count > most:
             raise failed(CMQC.MQRC_SYNCPOINT_LIMIT_REACHED, f"a unit of work has at most {most} messages")
 
-    def worked(self, queue: Queue, count: int, *, persistent: bool) -> None:
-        """After a call in the unit of work, before ``queue`` moves on."""
+    def worked(self, queue: Queue, count: int, *, persistent: bool, putting: bool) -> None:
+        """After a put or a get in the unit of work, before ``queue`` moves on."""
         self._uncommitted += count
         self._persistent = self._persistent or persistent
-        self._places.setdefault(queue, queue.places())
+        self._places.setdefault((queue, putting), queue.place(putting=putting))
 
     # -- queues --------------------------------------------------------------------------------------------------------
 
@@ -313,7 +314,8 @@ class QueueManager:
     def close_handle(self, queue: Queue, handle: int) -> None:
         """The queue is not open any more, and a backout takes it nowhere."""
         with self.lock:
-            self._places.pop(queue, None)
+            for putting in (True, False):
+                self._places.pop((queue, putting), None)
         if self._closed:
             return
         with self._changing(durable=False) as db:

@@ -119,13 +119,16 @@ class Queue:
         assert self._od is not None
         return self._manager.inquire_queue(self._od.ObjectName.decode().rstrip(), selector)
 
-    def places(self) -> "tuple[Place | None, Place | None]":
-        """Where puts and gets are in groups; ``restore`` takes it back when a unit of work is backed out."""
-        return self._put_place, self._get_place
+    def place(self, *, putting: bool) -> Place | None:
+        """Where puts, or gets, are in groups; ``restore`` takes it back when a unit of work is backed out."""
+        return self._put_place if putting else self._get_place
 
-    def restore(self, places: "tuple[Place | None, Place | None]") -> None:
-        """See ``places``."""
-        self._put_place, self._get_place = places
+    def restore(self, place: Place | None, *, putting: bool) -> None:
+        """See ``place``."""
+        if putting:
+            self._put_place = place
+        else:
+            self._get_place = place
 
     # -- MQPUT ---------------------------------------------------------------------------------------------------------
 
@@ -170,7 +173,8 @@ class Queue:
                 if syncpoint:
                     manager.check_uncommitted(count)
             if syncpoint:
-                manager.worked(self, count, persistent=read.md.Persistence == CMQC.MQPER_PERSISTENT)
+                persistent = read.md.Persistence == CMQC.MQPER_PERSISTENT
+                manager.worked(self, count, persistent=persistent, putting=True)
             self._put_place = put.behind(read.md, length, syncpoint=syncpoint, ordered=ordered)
             putting.returned(md, read.md, pmo)
         if reason or too_high:
@@ -273,7 +277,8 @@ class Queue:
             got = self._once(db, max_length, md, gmo, matches, syncpoint=syncpoint)
         if got is not None and got.taken:
             if got.syncpoint:
-                manager.worked(self, got.taken, persistent=got.md.Persistence == CMQC.MQPER_PERSISTENT)
+                persistent = got.md.Persistence == CMQC.MQPER_PERSISTENT
+                manager.worked(self, got.taken, persistent=persistent, putting=False)
             self._get_place = got.after
         return got
 
