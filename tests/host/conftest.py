@@ -2,8 +2,11 @@
 
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.host.mq_run import Run
 
 
 @pytest.fixture
@@ -12,3 +15,9 @@ def db() -> Iterator[sqlite3.Connection]:
     connection = sqlite3.connect(":memory:")
     yield connection
     connection.close()
+
+
+@pytest.fixture
+def mq(tmp_path: Path) -> Run:
+    """``headwater mq`` on a queue of its own, which put makes."""
+    return Run(tmp_path)
