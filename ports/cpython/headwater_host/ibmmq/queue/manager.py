@@ -82,7 +82,7 @@ class QueueManager:
         self._closed = False
         self._handles = 0
         self._cache: dict[str, QueueAttributes] = {}
-        # The unit of work: how many messages, whether it must be on the disk, and where its queues were in groups before
+        # The unit of work: how many messages, whether it must be on the disk, and where in groups its queues were before
         # the first put (True) and the first get (False) in it.
         self._uncommitted = 0
         self._persistent = False
