@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.ibmmq.CMQC import MQRC_STORAGE_MEDIUM_FULL
+from headwater_host.ibmmq.CMQC import MQRC_OFFSET_ERROR, MQRC_STORAGE_MEDIUM_FULL
 from headwater_host.ibmmq.reassembly.assembler import Assembler
 from tests.host.mq_assembler import ID, OTHER, TEXT, add, problem, whole
 from tests.host.mq_segments import LS, G, S, cut, payload
@@ -111,6 +111,52 @@ def test_a_message_that_is_larger_than_memory(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 200_000
     finally:
         tracemalloc.stop()
+    db.close()
+
+
+class _Older(sqlite3.Connection):
+    """As of Python 3.10, which cannot read a part of a value."""
+
+    blobopen = None
+
+
+@pytest.mark.parametrize("factory", [sqlite3.Connection, _Older])
+def test_a_stored_piece_is_compared_in_slices(factory: type[sqlite3.Connection], tmp_path: Path) -> None:
+    """What comes again is left out, whatever differs is found, and neither takes the memory of what is there."""
+    size = 4 << 20
+    data = random.Random(5).randbytes(size)
+    db = sqlite3.connect(tmp_path / "a.db", factory=factory)
+    assembler = Assembler(db, memory=64 << 10, remembered=5)
+    add(assembler, *(payload(bytes([n]) * 24, 1, 100, S, data) for n in range(1, 8)))
+    # From before the piece to behind it, the same, and parts of it.
+    same = [(100, data), (100, data[:-1]), (101, data[1:]), (100 + 70_000, data[70_000:-70_000])]
+    # In the first slice, in the middle, and the very last byte, of the piece and of a part of it.
+    others = [(at, bytearray(data)) for at in (0, 70_000, size // 2, size - 1)]
+    for at, other in others:
+        other[at] ^= 1
+    payloads = [payload(b"\1" * 24, 1, offset, S, part) for offset, part in same]
+    wrong = [payload(bytes([n]) * 24, 1, 100, S, bytes(other)) for n, (_, other) in enumerate(others, 2)]
+    wrong.append(payload(b"\6" * 24, 1, 100 + size - 16, S, data[-16:-1] + b"?" + b"behind it"))
+    assembler.flush()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for one in payloads:
+            assert assembler.add("t", one, 1.0) == []
+        faults = [problem(assembler.add("t", one, 1.0)) for one in wrong]
+        assert tracemalloc.get_traced_memory()[1] - before < size // 4
+    finally:
+        tracemalloc.stop()
+    assert assembler.counts.duplicates == len(payloads)
+    assert [(one.kind, one.reason) for one in faults] == [("overlap", MQRC_OFFSET_ERROR)] * 5
+    assert [one.text.split()[-2] for one in faults] == [
+        str(100 + at) for at in (0, 70_000, size // 2, size - 1, size - 1)
+    ]
+    # The one that came again is whole with what was missing of it.
+    assert assembler.add("t", payload(b"\1" * 24, 1, 100 + size - 16, LS, data[-16:] + b"behind"), 1.0) == []
+    message = whole(assembler.add("t", payload(b"\1" * 24, 1, 0, S, bytes(100)), 1.0))
+    assert message.read() == bytes(100) + data + b"behind"
     db.close()
 
 

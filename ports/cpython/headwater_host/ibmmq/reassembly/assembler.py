@@ -259,13 +259,13 @@ class Assembler:
         inside = 0
         for at, size, stored in self._holding.overlapping(group, message, start, stop):
             begin, end = max(at, start), min(at + size, stop)
-            if stored:
-                other = self._holding.store.part(group.number, message.seq, at, begin - at, end - begin)
-            else:
-                other = message.parts[at][begin - at : end - at]
-            differs = differ(begin, view[begin - start : end - start], other)
-            if differs >= 0:
-                return Fault("overlap", message.seq, differs)
+            here = begin
+            for other in self._holding.part(group, message, at, stored, begin - at, end - begin):
+                there = here + len(other)
+                differs = differ(here, view[here - start : there - start], other)
+                if differs >= 0:
+                    return Fault("overlap", message.seq, differs)
+                here = there
             shared += end - begin
             if at < start:
                 first = end

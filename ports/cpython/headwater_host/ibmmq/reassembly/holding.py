@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from headwater_host.ibmmq.reassembly import logical
 from headwater_host.ibmmq.reassembly.outcomes import Lease
-from headwater_host.ibmmq.reassembly.spill import Spill
+from headwater_host.ibmmq.reassembly.spill import Buffer, Spill
 
 #: What objects take in memory beside the bytes of contents and topics, measured and rounded up.
 PIECE = 240
@@ -225,6 +225,14 @@ class Holding:
             return here
         there = self.store.overlapping(group.number, message.seq, start, stop)
         return merge(here, ((at, size, True) for at, size in there))
+
+    def part(
+        self, group: Group, message: Message, at: int, stored: bool, skip: int, length: int
+    ) -> Iterator[Buffer]:
+        """Some of the bytes of the piece at ``at``, in slices when it is in the store."""
+        if stored:
+            return self.store.part(group.number, message.seq, at, skip, length)
+        return iter((memoryview(message.parts[at])[skip : skip + length],))
 
     def keep(self, group: Group, message: Message, start: int, data: bytes) -> None:
         """Keep a piece that overlaps no other."""

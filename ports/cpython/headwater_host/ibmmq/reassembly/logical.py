@@ -299,6 +299,7 @@ def differ(offset: int, one: "bytes | memoryview", other: "bytes | memoryview") 
     """Where in the message two versions of its bytes from ``offset`` on, equally many, differ first; -1: nowhere."""
     if one == other:
         return -1
+    one, other = memoryview(one), memoryview(other)
     start, stop = 0, len(one)
     while stop - start > 1:
         half = (start + stop) // 2

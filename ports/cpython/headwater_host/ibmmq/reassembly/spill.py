@@ -30,6 +30,11 @@ CREATE TABLE IF NOT EXISTS assembly_done (
     reason INTEGER NOT NULL, UNIQUE (topic, group_id, seq));
 """
 
+#: So much of a piece is read at a time.
+_SLICE = 64 << 10
+#: Without ``blobopen`` (before Python 3.11) each slice costs SQLite the whole piece: so no more than these, and larger.
+_SLICES = 16
+
 #: ``number`` and ``seq`` of a message.
 _OF = "number = ? AND seq = ?"
 
@@ -122,17 +127,24 @@ class Spill:
             if at + size > start:
                 yield at, size
 
-    def part(self, number: int, seq: int, at: int, skip: int, length: int) -> bytes:
-        """Some of the bytes of the piece at ``at``."""
-        found = self._one(
-            f"SELECT substr(data, ?, ?) FROM assembly_piece WHERE {_OF} AND at = ?",
-            skip + 1,
-            length,
-            number,
-            seq,
-            at,
-        )
-        return found[0] if found else b""
+    def part(self, number: int, seq: int, at: int, skip: int, length: int) -> Iterator[bytes]:
+        """Some of the bytes of the piece at ``at``, in slices."""
+        found = self._one(f"SELECT rowid FROM assembly_piece WHERE {_OF} AND at = ?", number, seq, at)
+        assert found is not None
+        stop = skip + length
+        open_blob = getattr(self.db, "blobopen", None)
+        if open_blob is not None:
+            with open_blob("assembly_piece", "data", found[0], readonly=True) as blob:
+                blob.seek(skip)
+                for start in range(skip, stop, _SLICE):
+                    yield blob.read(min(_SLICE, stop - start))
+            return
+        size = max(_SLICE, -(-length // _SLICES))
+        for start in range(skip, stop, size):
+            query = "SELECT substr(data, ?, ?) FROM assembly_piece WHERE rowid = ?"
+            cut = self._one(query, start + 1, min(size, stop - start), *found)
+            assert cut is not None
+            yield cut[0]
 
     def extents(self, number: int, seq: int) -> Iterator[tuple[int, int]]:
         """(start, stop) of a message's pieces, in order."""
