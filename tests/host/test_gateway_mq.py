@@ -159,6 +159,28 @@ def test_what_is_incomplete_when_reassembly_ends_is_set_aside(log: Log) -> None:
     assert not follower._left
 
 
+def test_the_dead_letter_queue_says_how_long_its_messages_may_be(log: Log) -> None:
+    """Whatever is set aside fits, and can be put there again by who goes by the attributes."""
+    path = log.folder / "mq.db"
+    # Made by somebody else, for less.
+    QueueManager("", path, MaxMsgLength=1000).disconnect()
+    log.block(segment(b"a" * 2000, 2000, Encoding=273), segment(b"b" * 2000, 4000, Encoding=546))
+    log.block(segment(b"c" * 9000, MsgSeqNumber=0))
+    log.follow(message_bytes=2000).step()
+    found = log.got("DEAD")
+    # The segments have an MQDLH and an MQMDE in front; what is malformed has an MQDLH in front of all of it.
+    assert [len(data) for _, data in found] == [2000 + 244, 9000 + 72 + 172]
+    with QueueManager("", path, create=False) as manager:
+        of = {name: manager.inquire_queue(name, CMQC.MQIA_MAX_MSG_LENGTH) for name in ("EDGE", "DEAD")}
+        assert of == {"EDGE": 2000, "DEAD": 100 << 20}
+        assert manager.inquire(CMQC.MQIA_MAX_MSG_LENGTH) == 100 << 20
+        for _, data in found:
+            manager.put1("DEAD", data, MD(Format=CMQC.MQFMT_DEAD_LETTER_HEADER))
+        with pytest.raises(MQMIError, match="2001 bytes, and EDGE takes 2000"):
+            manager.put1("EDGE", bytes(2001))
+        assert manager.statistics("DEAD")[0].messages == 4
+
+
 @pytest.mark.parametrize("group", [None, bytes(24), GROUP], ids=["none", "nuls", "its own"])
 def test_what_is_no_segment_and_too_long_goes_in_segments(log: Log, group: bytes | None) -> None:
     texts = [random.Random(seed).randbytes(5000) for seed in range(2)]

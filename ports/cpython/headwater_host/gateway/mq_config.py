@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater_host import settings
+from headwater_host.ibmmq.queue.attributes import LARGEST_DEAD
 from headwater_host.ibmmq.uplink.mqi import LARGEST, Channel
 from headwater_host.ibmmq.uplink.uplink import UplinkConfig
 from headwater_host.settings import Key, SettingsFile
@@ -116,7 +117,7 @@ _MQ = {
     "timeout": Key("a number of seconds above 0", settings.seconds),
     "open_groups": Key(f"a whole number from 1 to {_DEEPEST}", settings.whole(1, _DEEPEST)),
     "depth": Key(f"a whole number from 1 to {_DEEPEST}", settings.whole(1, _DEEPEST)),
-    "message_bytes": _bytes(1024, LARGEST),
+    "message_bytes": _bytes(1024, LARGEST_DEAD),
     # A file without messages has 80 KB.
     "bytes": _bytes(1 << 20, 1 << 50),
 }

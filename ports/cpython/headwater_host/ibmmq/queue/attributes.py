@@ -11,6 +11,8 @@ from headwater_host.ibmmq.queue.validate import MAX_PRIORITY, QueueManagerSettin
 
 #: The largest message of IBM MQ, in bytes.
 LARGEST = 100 << 20
+#: The largest of which a dead-letter queue can take any: behind an MQDLH and, when it is a segment, an MQMDE.
+LARGEST_DEAD = LARGEST - CMQC.MQDLH_CURRENT_LENGTH - CMQC.MQMDE_CURRENT_LENGTH
 _NAME = re.compile(r"[A-Za-z0-9._/%]{1,48}")
 
 _T = TypeVar("_T", bound="QueueAttributes | QueueManagerAttributes")

@@ -9,14 +9,14 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headwater.ibmmq.layouts import MQDLH
 from headwater_host.ibmmq import CMQC, structures
 from headwater_host.ibmmq.errors import MQMIError, failed
 from headwater_host.ibmmq.queue import messages, put, putting
-from headwater_host.ibmmq.queue.attributes import QueueAttributes, QueueManagerAttributes, dump
+from headwater_host.ibmmq.queue.attributes import LARGEST, QueueAttributes, QueueManagerAttributes, dump
 from headwater_host.ibmmq.queue.descriptors import MD
 from headwater_host.ibmmq.queue.queue_file import QueueFile
 from headwater_host.ibmmq.uplink.uplink import State, Stored
@@ -31,8 +31,9 @@ CREATE TABLE IF NOT EXISTS uplink_pending (queue INTEGER, message INTEGER, PRIMA
 
 @dataclass(frozen=True)
 class LocalQueue:
-    """A queue and its dead-letter queue; ``depth`` is for each. ``bytes``: what the file takes at most, beside SQLite's
-    own log. What is set aside leaves a quarter of it to the queue."""
+    """A queue and its dead-letter queue; ``depth`` is for each. ``message_bytes``: of one in the queue, at most
+    LARGEST_DEAD, so that it can be set aside; the dead-letter queue takes whatever a message can be. ``bytes``: what
+    the file takes at most, beside SQLite's own log. What is set aside leaves a quarter of it to the queue."""
 
     name: str
     dead_letter_queue: str
@@ -46,8 +47,7 @@ class Forward:
 
     def __init__(self, path: "str | os.PathLike[str]", queue: LocalQueue):
         self._queue = queue
-        wanted = QueueManagerAttributes(MaxMsgLength=queue.message_bytes)
-        self.file = QueueFile(path, wanted, create=True)
+        self.file = QueueFile(path, QueueManagerAttributes(MaxMsgLength=LARGEST), create=True)
         try:
             with self.file.transaction(durable=True) as db:
                 for statement in _TABLES.split(";"):
@@ -58,7 +58,9 @@ class Forward:
                     MsgDeliverySequence=CMQC.MQMDS_FIFO,
                 )
                 self._id = self._define(queue.name, room)
-                self._dead = self._define(queue.dead_letter_queue, room)
+                # What is malformed, or too long for the queue, must not be so for this one, with what comes in front.
+                self._dead = self._define(queue.dead_letter_queue, replace(room, MaxMsgLength=LARGEST))
+                self._widen()
         except BaseException:
             self.file.close()
             raise
@@ -72,6 +74,14 @@ class Forward:
         )
         (number,) = self.file.db.execute(statement, (name, dump(attributes))).fetchone()
         return int(number)
+
+    def _widen(self) -> None:
+        """The queue manager's own limit must not be less: the file may have been made by somebody else."""
+        attributes = replace(self.file.attributes, MaxMsgLength=LARGEST)
+        if attributes != self.file.attributes:
+            statement = "UPDATE about SET value = ? WHERE name = 'attributes'"
+            self.file.db.execute(statement, (dump(attributes),))
+            self.file.attributes = attributes
 
     def close(self) -> None:
         """Give the file back; twice is harmless."""
@@ -94,7 +104,8 @@ class Forward:
         self._insert(self._id, read.md, read.data, self._queue.bytes)
 
     def set_aside(self, md: MD, data: "bytes | memoryview", reason: int) -> None:
-        """Within a transaction: a message to the dead-letter queue. MQMIError: there is no room, as of ``put``."""
+        """Within a transaction: a message to the dead-letter queue. MQMIError: there is no room, as of ``put``. It has
+        LARGEST_DEAD bytes at most, as has any record of the log."""
         self._bury(md, data, reason, self._queue.bytes * 3 // 4)
 
     def _bury(self, md: MD, data: "bytes | memoryview", reason: int, most: int) -> None:
