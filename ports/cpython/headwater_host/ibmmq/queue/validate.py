@@ -191,11 +191,12 @@ def get_options(gmo: GMO, md: MD) -> int:
         or several(options, _GET_SYNCPOINTS)
         or several(options, BROWSING | CMQC.MQGMO_MSG_UNDER_CURSOR)
         or (options & BROWSING and options & (CMQC.MQGMO_SYNCPOINT | CMQC.MQGMO_SYNCPOINT_IF_PERSISTENT))
+        or (options & CMQC.MQGMO_COMPLETE_MSG and options & CMQC.MQGMO_SYNCPOINT_IF_PERSISTENT)
     ):
         raise failed(CMQC.MQRC_OPTIONS_ERROR, f"MQGMO.Options {options:#x}")
     if options & _GET_VERSION_2 and gmo.Version < CMQC.MQGMO_VERSION_2:
         raise failed(CMQC.MQRC_WRONG_GMO_VERSION, "these options need an MQGMO of version 2")
-    if gmo.WaitInterval < CMQC.MQWI_UNLIMITED:
+    if options & CMQC.MQGMO_WAIT and gmo.WaitInterval < CMQC.MQWI_UNLIMITED:
         raise failed(CMQC.MQRC_WAIT_INTERVAL_ERROR, f"WaitInterval {gmo.WaitInterval}")
     if gmo.Version < CMQC.MQGMO_VERSION_2:
         return CMQC.MQMO_MATCH_MSG_ID | CMQC.MQMO_MATCH_CORREL_ID
@@ -215,10 +216,12 @@ def object_descriptor(od: OD) -> None:
 def open_options(options: int) -> None:
     """The options of MQOPEN."""
     binds = CMQC.MQOO_BIND_ON_OPEN | CMQC.MQOO_BIND_NOT_FIXED | CMQC.MQOO_BIND_ON_GROUP
+    contexts = CMQC.MQOO_SET_IDENTITY_CONTEXT | CMQC.MQOO_SET_ALL_CONTEXT
     if (
         options & ~_OPEN_OPTIONS
         or several(options, INPUT)
         or several(options, binds)
+        or (options & contexts and not options & CMQC.MQOO_OUTPUT)
         or not options & (INPUT | CMQC.MQOO_BROWSE | CMQC.MQOO_OUTPUT | CMQC.MQOO_INQUIRE)
     ):
         raise failed(CMQC.MQRC_OPTIONS_ERROR, f"options {options:#x} of an open")
