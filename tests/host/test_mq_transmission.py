@@ -61,6 +61,49 @@ def test_remote_queues(tmp_path: Path) -> None:
         assert reason_of(Queue, manager, "R", CMQC.MQOO_INPUT_SHARED) == CMQC.MQRC_OPTION_NOT_VALID_FOR_TYPE
 
 
+def test_a_remote_queue_has_defaults_of_its_own(tmp_path: Path) -> None:
+    with queue_manager(tmp_path) as manager:
+        manager.define("QM2", Usage=CMQC.MQUS_TRANSMISSION, DefPriority=3)
+        remote: dict[str, Any] = {"QType": CMQC.MQQT_REMOTE, "RemoteQName": "THEIRS", "RemoteQMgrName": "QM2"}
+        manager.define("R", **remote, DefPriority=7, DefPersistence=CMQC.MQPER_NOT_PERSISTENT)
+        for name, *defaults in (
+            ("R", 7, CMQC.MQPER_NOT_PERSISTENT),
+            # A queue by its name there has those of the transmission queue.
+            (OD(ObjectName="THEIRS", ObjectQMgrName="QM2"), 3, CMQC.MQPER_PERSISTENT),
+        ):
+            md, kept = md2(), md2()
+            manager.put1(name, b"", md)
+            with Queue(manager, "QM2") as queue:
+                data = queue.get(None, kept)
+            inner = structures.decode(MQMD1, data, 104, big=False, ccsid=819)
+            assert [md.Priority, md.Persistence] == defaults
+            assert [kept.Priority, kept.Persistence] == defaults
+            assert [inner["Priority"], inner["Persistence"]] == defaults
+
+
+def test_a_remote_queue_that_takes_no_puts(tmp_path: Path) -> None:
+    inhibited, allowed = CMQC.MQQA_PUT_INHIBITED, CMQC.MQQA_PUT_ALLOWED
+    with queue_manager(tmp_path) as manager:
+        manager.define("QM2", Usage=CMQC.MQUS_TRANSMISSION)
+        manager.define(
+            "R", QType=CMQC.MQQT_REMOTE, RemoteQName="THEIRS", RemoteQMgrName="QM2", InhibitPut=inhibited
+        )
+        # It can be opened, and is asked at each put.
+        with Queue(manager, "R", CMQC.MQOO_OUTPUT) as queue:
+            assert reason_of(queue.put, b"") == CMQC.MQRC_PUT_INHIBITED
+            manager.alter("R", InhibitPut=allowed)
+            queue.put(b"")
+            manager.alter("R", InhibitPut=inhibited)
+            assert reason_of(queue.put, b"") == CMQC.MQRC_PUT_INHIBITED
+            manager.alter("R", InhibitPut=allowed)
+            manager.alter("QM2", InhibitPut=inhibited)
+            assert reason_of(queue.put, b"") == CMQC.MQRC_PUT_INHIBITED
+            # Meanwhile nobody takes the definition away.
+            assert reason_of(manager.delete, "R") == CMQC.MQRC_OBJECT_IN_USE
+        manager.delete("R")
+        assert manager.statistics("QM2")[0].open_for_output == 0
+
+
 def test_a_default_transmission_queue(tmp_path: Path) -> None:
     with queue_manager(tmp_path, DefXmitQName="OUT") as manager:
         there = OD(ObjectName="X", ObjectQMgrName="QM3")

@@ -32,7 +32,7 @@ from headwater_host.ibmmq.queue.attributes import (
 )
 from headwater_host.ibmmq.queue.descriptors import MD, OD, PMO
 from headwater_host.ibmmq.queue.put import Place
-from headwater_host.ibmmq.queue.putting import Putting
+from headwater_host.ibmmq.queue.putting import Putting, Resolved
 from headwater_host.ibmmq.queue.queue import Queue
 from headwater_host.ibmmq.queue.queue_file import QueueFile, explained
 from headwater_host.ibmmq.queue.validate import INPUT
@@ -82,8 +82,8 @@ class QueueManager:
         self._closed = False
         self._handles = 0
         self._cache: dict[str, QueueAttributes] = {}
-        # The unit of work: how many messages, whether it must be on the disk, and where in groups its queues were before
-        # the first put (True) and the first get (False) in it.
+        # The unit of work: how many messages, whether it must be on the disk, and where in groups its queues were
+        # before the first put (True) and the first get (False) in it.
         self._uncommitted = 0
         self._persistent = False
         self._places: dict[tuple[Queue, bool], Place | None] = {}
@@ -289,27 +289,30 @@ class QueueManager:
         if self._closed:
             raise failed(CMQC.MQRC_HCONN_ERROR, "the queue manager is disconnected")
 
-    def open_handle(self, od: OD, options: int) -> "tuple[int, int, tuple[bytes, bytes] | None]":
-        """Note who has a queue open, and find it: a handle, the number of the queue, and where it leads when that is
-        another queue manager."""
+    def open_handle(self, od: OD, options: int) -> tuple[int, Resolved]:
+        """Note who has a queue open, and find it: a handle, and what the name means."""
         reading = options & (INPUT | CMQC.MQOO_BROWSE)
         exclusive = bool(options & CMQC.MQOO_INPUT_EXCLUSIVE)
         with self.lock:
             self.check()
             self.file.sweep()
         with self._changing(durable=False) as db:
-            target, remote = self._resolve(db, od)
-            if remote is not None and reading:
+            found = self._resolve(db, od)
+            if found.remote is not None and reading:
                 raise failed(CMQC.MQRC_OPTION_NOT_VALID_FOR_TYPE, "a remote queue is for output")
             taken = "SELECT 1 FROM opens WHERE queue = ? AND input >= ?"
-            if options & INPUT and db.execute(taken, (target, 1 if exclusive else 2)).fetchone():
+            if options & INPUT and db.execute(taken, (found.target, 1 if exclusive else 2)).fetchone():
                 raise failed(CMQC.MQRC_OBJECT_IN_USE, "it is open for input already")
             self._handles += 1
             kind = 2 if exclusive else 1 if options & INPUT else 0
             output = int(bool(options & CMQC.MQOO_OUTPUT))
-            row = (self.file.connection, self._handles, target, kind, output)
+            row = (self.file.connection, self._handles, found.target, kind, output)
             db.execute("INSERT INTO opens VALUES (?, ?, ?, ?, ?)", row)
-        return self._handles, target, remote
+            if found.first != found.target:
+                # What says where it goes must stay as well.
+                row = (self.file.connection, -self._handles, found.first, kind, output)
+                db.execute("INSERT INTO opens VALUES (?, ?, ?, ?, ?)", row)
+        return self._handles, found
 
     def close_handle(self, queue: Queue, handle: int) -> None:
         """The queue is not open any more, and a backout takes it nowhere."""
@@ -319,19 +322,23 @@ class QueueManager:
         if self._closed:
             return
         with self._changing(durable=False) as db:
-            row = (self.file.connection, handle)
-            db.execute("DELETE FROM opens WHERE connection = ? AND handle = ?", row)
+            row = (self.file.connection, handle, -handle)
+            db.execute("DELETE FROM opens WHERE connection = ? AND handle IN (?, ?)", row)
 
     def queue_attributes(self, number: int) -> QueueAttributes:
         """Of an open queue, as they are now."""
         return self._row(number)[1]
 
-    def putting(self, target: int, remote: "tuple[bytes, bytes] | None") -> Putting:
-        """What a put needs to know; MQRC_PUT_INHIBITED."""
-        name, attributes = self._row(target)
-        if attributes.InhibitPut == CMQC.MQQA_PUT_INHIBITED:
-            raise failed(CMQC.MQRC_PUT_INHIBITED, name)
-        return Putting(self.file, self.attributes, target, name, attributes, remote, self.now())
+    def putting(self, to: Resolved) -> Putting:
+        """What a put needs to know; MQRC_PUT_INHIBITED, be it of a remote queue or of its transmission queue."""
+        of_first = self._row(to.first)
+        name, attributes = of_first if to.first == to.target else self._row(to.target)
+        for one, said in (of_first, (name, attributes)):
+            if said.InhibitPut == CMQC.MQQA_PUT_INHIBITED:
+                raise failed(CMQC.MQRC_PUT_INHIBITED, one)
+        return Putting(
+            self.file, self.attributes, to.target, name, attributes, of_first[1], to.remote, self.now()
+        )
 
     @contextlib.contextmanager
     def _changing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
@@ -358,20 +365,18 @@ class QueueManager:
             known = self._cache[text] = load(QueueAttributes, text)
         return name, known
 
-    def _resolve(self, db: sqlite3.Connection, od: OD) -> "tuple[int, tuple[bytes, bytes] | None]":
-        """The queue that holds what is put, and RemoteQName and RemoteQMgrName when it goes further."""
+    def _resolve(self, db: sqlite3.Connection, od: OD) -> Resolved:
         name = od.ObjectName.decode("latin-1").rstrip(" ")
         manager = od.ObjectQMgrName.decode("latin-1").rstrip(" ")
         if manager and manager != self.attributes.QMgrName:
-            return self._transmission(db, manager, ""), (od.ObjectName, od.ObjectQMgrName)
+            target = self._transmission(db, manager, "")
+            return Resolved(target, target, (od.ObjectName, od.ObjectQMgrName))
         number, attributes = self._known(db, name)
         if attributes.QType == CMQC.MQQT_LOCAL:
-            return number, None
-        if attributes.InhibitPut == CMQC.MQQA_PUT_INHIBITED:
-            raise failed(CMQC.MQRC_PUT_INHIBITED, name)
+            return Resolved(number, number)
         target = self._transmission(db, attributes.RemoteQMgrName, attributes.XmitQName)
         there = OD(ObjectName=attributes.RemoteQName, ObjectQMgrName=attributes.RemoteQMgrName)
-        return target, (there.ObjectName, there.ObjectQMgrName)
+        return Resolved(number, target, (there.ObjectName, there.ObjectQMgrName))
 
     def _transmission(self, db: sqlite3.Connection, manager: str, named: str) -> int:
         """The transmission queue to another queue manager: that which is named, of its name, or the default."""

@@ -34,15 +34,27 @@ _RETURNED = (
 _NOTHING = MD()
 
 
+class Resolved(NamedTuple):
+    """What the name of a queue means, by numbers: ``first`` is the definition that it is of, ``target`` the queue that
+    holds what is put there."""
+
+    first: int
+    target: int
+    #: RemoteQName and RemoteQMgrName, when ``target`` is a transmission queue on the way to another queue manager.
+    remote: "tuple[bytes, bytes] | None" = None
+
+
 class Putting(NamedTuple):
-    """What a put needs to know of where it goes: ``target`` is the number of the queue that holds the message."""
+    """What a put needs to know of where it goes: ``target`` is the number of the queue that holds the message, ``name``
+    and ``attributes`` are that one's. ``defaults``: the attributes of the definition that was opened."""
 
     file: QueueFile
     manager: QueueManagerAttributes
     target: int
     name: str
     attributes: QueueAttributes
-    #: RemoteQName and RemoteQMgrName, when ``target`` is a transmission queue on the way to another queue manager.
+    defaults: QueueAttributes
+    #: As in ``Resolved``.
     remote: "tuple[bytes, bytes] | None"
     #: ms since 1970.
     now: int
@@ -56,11 +68,11 @@ class Putting(NamedTuple):
         """The descriptor with what the queue and the queue manager fill in; whether its priority was too high."""
         given = md.copy()
         if given.Priority == CMQC.MQPRI_PRIORITY_AS_Q_DEF:
-            given.Priority = self.attributes.DefPriority
+            given.Priority = self.defaults.DefPriority
         too_high = given.Priority > MAX_PRIORITY
         given.Priority = min(given.Priority, MAX_PRIORITY)
         if given.Persistence == CMQC.MQPER_PERSISTENCE_AS_Q_DEF:
-            given.Persistence = self.attributes.DefPersistence
+            given.Persistence = self.defaults.DefPersistence
         given.BackoutCount = 0
         if given.ReplyToQ.strip() and not given.ReplyToQMgr.strip():
             given.ReplyToQMgr = self.manager.QMgrName.encode()

@@ -19,6 +19,7 @@ from headwater_host.ibmmq.queue.choosing import MATCHES, Chooser, Found, Wanted
 from headwater_host.ibmmq.queue.descriptors import GMO, MD, OD, PMO
 from headwater_host.ibmmq.queue.messages import DamagedError
 from headwater_host.ibmmq.queue.put import Place
+from headwater_host.ibmmq.queue.putting import Resolved
 from headwater_host.ibmmq.queue.validate import BROWSING, IN_SEGMENTS, INPUT, UNDER_CURSOR
 
 if TYPE_CHECKING:
@@ -54,9 +55,7 @@ class Queue:
         self._od: OD | None = None
         self.options = 0
         self._handle = 0
-        self._target = 0
-        #: Of a remote queue: its name, and its queue manager's.
-        self._remote: tuple[bytes, bytes] | None = None
+        self._resolved = Resolved(0, 0)
         self._put_place: Place | None = None
         self._get_place: Place | None = None
         self._browse_place: Place | None = None
@@ -90,8 +89,7 @@ class Queue:
         self._od = name if isinstance(name, OD) else OD(ObjectName=name)
         validate.object_descriptor(self._od)
         validate.open_options(options)
-        opened = self._manager.open_handle(self._od, options)
-        self._handle, self._target, self._remote = opened
+        self._handle, self._resolved = self._manager.open_handle(self._od, options)
         self.options = options
 
     def close(self, options: int = CMQC.MQCO_NONE) -> None:
@@ -154,14 +152,14 @@ class Queue:
         with manager.lock:
             manager.check()
             syncpoint = manager.in_unit_of_work(pmo.Options, CMQC.MQPMO_SYNCPOINT, CMQC.MQPMO_NO_SYNCPOINT)
-            putting = manager.putting(self._target, self._remote)
+            putting = manager.putting(self._resolved)
             given, too_high = putting.described(md, pmo.Options, self.options, put1=put1)
             read = put.read(
                 given,
                 message,
                 putting.settings,
                 index_type=putting.attributes.IndexType,
-                remote=self._remote is not None,
+                remote=putting.remote is not None,
                 ordered=ordered,
             )
             length = put.own_length(read.md, read.data)
@@ -250,7 +248,7 @@ class Queue:
 
     def _try(self, max_length: int | None, md: MD, gmo: GMO, matches: int) -> _Got | None:
         manager = self._manager
-        if manager.queue_attributes(self._target).InhibitGet == CMQC.MQQA_GET_INHIBITED:
+        if manager.queue_attributes(self._resolved.target).InhibitGet == CMQC.MQQA_GET_INHIBITED:
             raise failed(CMQC.MQRC_GET_INHIBITED)
         options = gmo.Options
         if options & BROWSING:
@@ -273,7 +271,7 @@ class Queue:
             options, CMQC.MQGMO_SYNCPOINT, CMQC.MQGMO_NO_SYNCPOINT
         )
         with manager.file.transaction(durable=not syncpoint) as db:
-            messages.expire(db, self._target, manager.now())
+            messages.expire(db, self._resolved.target, manager.now())
             got = self._once(db, max_length, md, gmo, matches, syncpoint=syncpoint)
         if got is not None and got.taken:
             if got.syncpoint:
@@ -342,7 +340,7 @@ class Queue:
             if matches & option and not (isinstance(value, bytes) and not any(value)):
                 match[column] = value
         return Wanted(
-            queue=self._target,
+            queue=self._resolved.target,
             own=self._manager.file.connection if own else 0,
             now=now,
             match=match,
