@@ -335,6 +335,26 @@ def test_contradicting_segments_are_set_aside(tmp_path: Path) -> None:
         assert sorted(queue.get(None, md2()) for _ in range(4)) == [b"XX", b"ab", b"cd", b"ef"]
 
 
+@pytest.mark.parametrize(
+    "how", [COMPLETE, ALL_SEGS, ALL_MSGS, ALL_MSGS | COMPLETE, LOGICAL, LOGICAL | COMPLETE]
+)
+def test_a_group_id_alone_makes_no_group(how: int, tmp_path: Path) -> None:
+    """A put returns the GroupId that it made for MQMF_SEGMENTATION_ALLOWED: who uses a descriptor again puts it again."""
+    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
+        md = md2(MsgFlags=ALLOWED)
+        for data in (b"one", b"three", b"four"):
+            queue.put(data, md)
+        assert md.GroupId != CMQC.MQGI_NONE
+        # What has parts stays apart from them.
+        for part, data in segments(b"abcd", 2, GroupId=md.GroupId):
+            queue.put(data, part)
+        got = [queue.get(None, md2(), gmo2(how)) for _ in range(3)]
+        assert got == [b"one", b"three", b"four"]
+        assert queue.get(None, md2(), gmo2(how | COMPLETE)) == b"abcd"
+        assert empty(queue)
+        assert manager.statistics("Q")[0].set_aside == 0
+
+
 def test_same_data_with_other_flags_are_no_duplicate(tmp_path: Path) -> None:
     """In logical order a segment goes with all that are the same, and with no other."""
     with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:

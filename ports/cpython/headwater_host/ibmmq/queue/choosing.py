@@ -12,7 +12,7 @@ from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.errors import failed
 from headwater_host.ibmmq.queue import messages
 from headwater_host.ibmmq.queue.put import Place
-from headwater_host.ibmmq.queue.validate import IN_GROUP
+from headwater_host.ibmmq.queue.validate import IN_GROUP, IN_SEGMENTS
 from headwater_host.ibmmq.reassembly.verdicts import Segment, Verdict, judge
 
 _COLUMNS = "id, rank, group_id, seq, place, flags, length, msg_id, correl_id"
@@ -27,6 +27,8 @@ MATCHES = {
 # Left to itself SQLite may walk through the queue in order, and look for the one among all.
 _INDICES = {"msg_id": "by_msg_id", "correl_id": "by_correl_id", "group_id": "by_group"}
 _OF_GROUP = "FROM messages INDEXED BY by_group"
+#: Flags of what has others beside it: a GroupId alone makes neither a group nor a segment.
+_PART = IN_GROUP | IN_SEGMENTS
 #: In logical order what a message must have that begins something.
 _FIRST = {"seq": 1, "place": 0}
 
@@ -110,7 +112,7 @@ class Chooser:
         at = (place.seq, place.offset) if place.in_message else (place.seq + 1, 0)
         query = (
             f"SELECT {_COLUMNS} {_OF_GROUP} WHERE {messages.ELIGIBLE} AND group_id = ? AND seq = ? "
-            "AND place = ? ORDER BY rank, id LIMIT 1"
+            f"AND place = ? AND flags & {_PART} ORDER BY rank, id LIMIT 1"
         )
         found = self._db.execute(query, (*self._values, place.group_id, *at)).fetchone()
         if found is None:
@@ -152,10 +154,12 @@ class Chooser:
     def _first_of(self, row: Row) -> Row | None:
         """In logical order a group stands where its first message in the queue does, and begins with message 1. A
         message in segments, and in no group, is one of its own, whatever its MsgSeqNumber."""
-        if row.group_id is None:
+        if row.group_id is None or not row.flags & _PART:
             return row
         grouped = row.flags & IN_GROUP
-        within = f"{_OF_GROUP} WHERE {messages.ELIGIBLE} AND group_id = ?{'' if grouped else ' AND seq = ?'}"
+        within = f"{_OF_GROUP} WHERE {messages.ELIGIBLE} AND group_id = ? AND flags & {_PART}"
+        if not grouped:
+            within += " AND seq = ?"
         values = (*self._values, row.group_id, *(() if grouped else (row.seq,)))
         before = f"SELECT 1 {within} AND (rank, id) < (?, ?) LIMIT 1"
         if self._db.execute(before, (*values, *row.position)).fetchone():
@@ -175,7 +179,7 @@ class Chooser:
         """This message, if there is all of it and its group that is wanted."""
         wanted = self._wanted
         alone = Found(row.id, [(row.id, 0, row.length)], [row.id], position)
-        if row.group_id is None:
+        if row.group_id is None or not row.flags & _PART:
             return alone
         complete = wanted.complete and not inside
         needs_group = wanted.all_messages and start and (row.seq == 1 or not wanted.ordered)
@@ -233,7 +237,8 @@ class Chooser:
         if known is not None:
             return known
         query = (
-            f"SELECT id, seq, place, length, flags FROM messages WHERE {messages.ELIGIBLE} AND group_id = ?"
+            f"SELECT id, seq, place, length, flags FROM messages WHERE {messages.ELIGIBLE} AND group_id = ? "
+            f"AND flags & {_PART} ORDER BY rank, id"
         )
         rows = self._db.execute(query, (*self._values, group_id)).fetchall()
         numbers = [row[0] for row in rows]
