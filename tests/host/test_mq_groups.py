@@ -339,7 +339,7 @@ def test_contradicting_segments_are_set_aside(tmp_path: Path) -> None:
     "how", [COMPLETE, ALL_SEGS, ALL_MSGS, ALL_MSGS | COMPLETE, LOGICAL, LOGICAL | COMPLETE]
 )
 def test_a_group_id_alone_makes_no_group(how: int, tmp_path: Path) -> None:
-    """A put returns the GroupId that it made for MQMF_SEGMENTATION_ALLOWED: who uses a descriptor again puts it again."""
+    """A put returns the GroupId that it made for MQMF_SEGMENTATION_ALLOWED: a descriptor used again has it."""
     with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
         md = md2(MsgFlags=ALLOWED)
         for data in (b"one", b"three", b"four"):
