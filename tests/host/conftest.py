@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from headwater_host.ibmmq.uplink.forward import Forward
 from tests.host.mq_run import Run
+from tests.host.mq_uplink import fill, opened
 
 
 @pytest.fixture
@@ -21,3 +23,12 @@ def db() -> Iterator[sqlite3.Connection]:
 def mq(tmp_path: Path) -> Run:
     """``headwater mq`` on a queue of its own, which put makes."""
     return Run(tmp_path)
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Iterator[Forward]:
+    """Messages on their way, in a file."""
+    found = opened(tmp_path / "mq.db")
+    fill(found)
+    yield found
+    found.close()

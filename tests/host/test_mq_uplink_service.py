@@ -23,7 +23,7 @@ from headwater_host.ibmmq.uplink.uplink import UplinkConfig
 from tests.host.command import headwater
 from tests.host.mq_log import cut, mqtt
 from tests.host.mq_recorder import Queue, Recorder
-from tests.host.test_mq_uplink import ROOM, fill, opened
+from tests.host.mq_uplink import ROOM, fill, opened
 
 pytestmark = [pytest.mark.needs_ibmmq, pytest.mark.needs_cc]
 
