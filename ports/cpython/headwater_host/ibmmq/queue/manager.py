@@ -104,9 +104,13 @@ class QueueManager:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Commit and disconnect; back out when there was an exception."""
-        if kind is not None and not self._closed:
-            self.backout()
-        self.disconnect()
+        if kind is None:
+            self.disconnect()
+            return
+        with self.lock:
+            # This backs out; where nothing can be written, as on a full disk, the next who comes does so.
+            self._closed = True
+            self.file.close()
 
     def disconnect(self) -> None:
         """MQDISC: what is not committed is committed. Twice is harmless."""
@@ -127,26 +131,25 @@ class QueueManager:
 
     def commit(self) -> None:
         """MQCMIT: what was put is there for all, and what was got is gone; on the disk."""
-        self._end(queue_file.commit)
         with self.lock:
+            self._end(queue_file.commit)
             self._places.clear()
 
     def backout(self) -> None:
         """MQBACK: what was put was never there; what was got is there again, its BackoutCount one more."""
-        self._end(queue_file.backout)
         with self.lock:
+            self._end(queue_file.backout)
             for (queue, putting), place in self._places.items():
                 queue.restore(place, putting=putting)
             self._places.clear()
 
     def _end(self, how: Callable[[sqlite3.Connection, int], None]) -> None:
-        with self.lock:
-            self.check()
-            if self._uncommitted:
-                with self.file.transaction(durable=self._persistent) as db:
-                    how(db, self.file.connection)
-            self._uncommitted = 0
-            self._persistent = False
+        self.check()
+        if self._uncommitted:
+            with self.file.transaction(durable=self._persistent) as db:
+                how(db, self.file.connection)
+        self._uncommitted = 0
+        self._persistent = False
 
     def in_unit_of_work(self, options: int, yes: int, no: int) -> bool:
         """Whether a call is in the unit of work: as it says; otherwise it is on z/OS, and is not elsewhere."""
@@ -304,15 +307,16 @@ class QueueManager:
             if options & INPUT and db.execute(taken, (found.target, 1 if exclusive else 2)).fetchone():
                 raise failed(CMQC.MQRC_OBJECT_IN_USE, "it is open for input already")
             self._handles += 1
+            handle = self._handles
             kind = 2 if exclusive else 1 if options & INPUT else 0
             output = int(bool(options & CMQC.MQOO_OUTPUT))
-            row = (self.file.connection, self._handles, found.target, kind, output)
+            row = (self.file.connection, handle, found.target, kind, output)
             db.execute("INSERT INTO opens VALUES (?, ?, ?, ?, ?)", row)
             if found.first != found.target:
                 # What says where it goes must stay as well.
-                row = (self.file.connection, -self._handles, found.first, kind, output)
+                row = (self.file.connection, -handle, found.first, kind, output)
                 db.execute("INSERT INTO opens VALUES (?, ?, ?, ?, ?)", row)
-        return self._handles, found
+        return handle, found
 
     def close_handle(self, queue: Queue, handle: int) -> None:
         """The queue is not open any more, and a backout takes it nowhere."""

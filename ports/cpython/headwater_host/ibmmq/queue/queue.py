@@ -151,6 +151,8 @@ class Queue:
         manager = self._manager
         with manager.lock:
             manager.check()
+            # Another thread may have closed it meanwhile.
+            self._check_open(CMQC.MQOO_OUTPUT, CMQC.MQRC_NOT_OPEN_FOR_OUTPUT)
             syncpoint = manager.in_unit_of_work(pmo.Options, CMQC.MQPMO_SYNCPOINT, CMQC.MQPMO_NO_SYNCPOINT)
             putting = manager.putting(self._resolved)
             given, too_high = putting.described(md, pmo.Options, self.options, put1=put1)

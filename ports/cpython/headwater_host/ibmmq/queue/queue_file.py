@@ -2,14 +2,15 @@
 
 Several processes, and several connections of one, may use a file at a time. Each call is one short transaction, so that
 nobody waits for somebody's unit of work: what that has put and got stands in the file, marked with the connection's
-number. Beside the file each connection holds a lock on a file of its own; where that lock is free, the connection is
-gone, and whoever finds it so backs out what it left (``sweep``).
+number. Beside the file each connection holds a lock on a file of its own; where that lock is free, or its file is not
+there, the connection is gone, and whoever finds it so backs out what it left (``sweep``).
 """
 
 import contextlib
 import fcntl
 import json
 import os
+import secrets
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -71,6 +72,8 @@ class QueueFile:
         power: bool = True,
     ):
         self.path = os.fspath(path)
+        # Whoever opens the file by another name, or goes to another folder, must find the same locks, as with SQLite's.
+        self._locks = f"{os.path.realpath(self.path)}-user"
         self.connection = 0
         self._lock = -1
         self._ids = (0, 0)
@@ -83,7 +86,7 @@ class QueueFile:
         try:
             db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
             self.db = db
-            _prepare(db, self.path, wanted, "FULL" if power else "NORMAL")
+            _prepare(db, self.path, wanted if create else None, "FULL" if power else "NORMAL")
             (text,) = db.execute("SELECT value FROM about WHERE name = 'attributes'").fetchone()
             self.attributes = load(QueueManagerAttributes, text)
             (self._born,) = db.execute("SELECT value FROM about WHERE name = 'born'").fetchone()
@@ -100,10 +103,11 @@ class QueueFile:
     def close(self) -> None:
         """Back out what is not committed, and give the file back; twice is harmless."""
         if self.connection:
+            # First of all its file goes: none is left when the process is killed in the middle.
+            Path(self._lock_path(self.connection)).unlink(missing_ok=True)
             with contextlib.suppress(MQMIError), self.transaction(durable=False):
                 self.forget(self.connection)
             self._unlock()
-            Path(self._lock_path).unlink(missing_ok=True)
             self.connection = 0
         self.db.close()
 
@@ -154,7 +158,7 @@ class QueueFile:
         return version, self.db.total_changes
 
     def new_id(self, db: sqlite3.Connection) -> bytes:
-        """24 bytes that no other id of this queue manager has: ``AMQ ``, its name, when it was made, a number."""
+        """24 bytes that no other id of this queue manager has: ``AMQ ``, its name, and a number."""
         at, end = self._ids
         if at == end:
             db.execute("UPDATE about SET value = value + ? WHERE name = 'ids'", (_BLOCK,))
@@ -162,25 +166,34 @@ class QueueFile:
             at = end - _BLOCK
         self._ids = (at + 1, end)
         name = self.attributes.QMgrName.encode()[:12].ljust(12)
-        return b"AMQ " + name + self._born.to_bytes(4, "big") + (at & 0xFFFFFFFF).to_bytes(4, "big")
+        # A program that runs for one put takes a block as well: 32 bits of numbers are not for ever.
+        return b"AMQ " + name + ((self._born << 32) + at & 0xFFFFFFFF_FFFFFFFF).to_bytes(8, "big")
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
-    @property
-    def _lock_path(self) -> str:
-        return f"{self.path}-user{self.connection}"
+    def _lock_path(self, number: int) -> str:
+        return f"{self._locks}{number}"
 
     def _register(self) -> None:
         with self.transaction(durable=False) as db:
             made = db.execute("INSERT INTO connections (process) VALUES (?)", (str(os.getpid()),))
             assert made.lastrowid
             self.connection = made.lastrowid
+            path = self._lock_path(self.connection)
             try:
-                self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+                for last in _turns():
+                    try:
+                        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        # A process that was killed here had this number, and lets go of the file a moment earlier.
+                        if last:
+                            raise
+                    else:
+                        break
             except OSError as error:
                 raise failed(
-                    CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{self._lock_path} cannot be locked: {error.strerror}"
+                    CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{path} cannot be locked: {error.strerror}"
                 ) from error
 
     def _unlock(self) -> None:
@@ -194,25 +207,27 @@ class QueueFile:
         if now - self._swept < 1 and self._swept:
             return False
         self._swept = now
-        others = self.db.execute("SELECT id FROM connections WHERE id != ?", (self.connection,)).fetchall()
+        with self.reading() as db:
+            others = db.execute("SELECT id FROM connections WHERE id != ?", (self.connection,)).fetchall()
         gone = [number for (number,) in others if self._is_gone(number)]
         if gone:
+            for number in gone:
+                Path(self._lock_path(number)).unlink(missing_ok=True)
             with self.transaction(durable=True):
                 for number in gone:
                     self.forget(number)
-            for number in gone:
-                Path(f"{self.path}-user{number}").unlink(missing_ok=True)
         return bool(gone)
 
     def _is_gone(self, number: int) -> bool:
         try:
-            fd = os.open(f"{self.path}-user{number}", os.O_RDWR)
+            fd = os.open(self._lock_path(number), os.O_RDWR)
         except FileNotFoundError:
             return True
         except OSError:
             return False
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Shared: whoever else looks at the same time must not take us for the connection.
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return False
         else:
@@ -239,10 +254,15 @@ def backout(db: sqlite3.Connection, connection: int) -> None:
     db.execute("UPDATE messages SET taken_by = 0, backouts = backouts + 1 WHERE taken_by = ?", (connection,))
 
 
-def _prepare(db: sqlite3.Connection, path: str, wanted: QueueManagerAttributes, synchronous: str) -> None:
+def _prepare(
+    db: sqlite3.Connection, path: str, wanted: QueueManagerAttributes | None, synchronous: str
+) -> None:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if tables == 0 and application == 0:
+        if wanted is None:
+            # Whoever is making it knows what it is to be.
+            raise failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"there is nothing in {path} yet")
         _to_wal(db)
         db.execute(f"PRAGMA synchronous = {synchronous}")
         db.execute("BEGIN IMMEDIATE")
@@ -268,20 +288,27 @@ def _prepare(db: sqlite3.Connection, path: str, wanted: QueueManagerAttributes, 
     db.execute(f"PRAGMA journal_size_limit = {64 << 20}")
 
 
+def _turns() -> Iterator[bool]:
+    """Times to try what SQLite, or the system, does not wait for by itself, and whether it is the last time."""
+    until = time.monotonic() + _BUSY
+    while time.monotonic() < until:
+        yield False
+        time.sleep(0.01)
+    yield True
+
+
 def _to_wal(db: sqlite3.Connection) -> None:
     """The file in WAL mode; when several make it at a time, the others' turn is waited for here.
 
     A connection that changes the mode reads first and then wants the file for itself. Two of them would wait for each
     other, so SQLite tells one that the file is locked, at once, whatever the time-out is.
     """
-    until = time.monotonic() + _BUSY
-    while True:
+    for last in _turns():
         try:
             db.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > until:
+            if "locked" not in str(error) or last:
                 raise
-            time.sleep(0.01)
         else:
             return
 
@@ -289,7 +316,8 @@ def _to_wal(db: sqlite3.Connection) -> None:
 def _create(db: sqlite3.Connection, wanted: QueueManagerAttributes) -> None:
     for statement in _statements():
         db.execute(statement)
-    about = {"attributes": dump(wanted), "born": int(time.time()) & 0xFFFFFFFF, "ids": 1}
+    # Drawn, and not the time: machines that are switched on together, or have no clock, make files in one second.
+    about = {"attributes": dump(wanted), "born": secrets.randbits(32), "ids": 1}
     db.executemany("INSERT INTO about VALUES (?, ?)", about.items())
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {VERSION}")
