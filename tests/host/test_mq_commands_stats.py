@@ -5,6 +5,8 @@ import json
 import re
 import sqlite3
 
+import pytest
+
 from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.queue.descriptors import GMO, MD, PMO
 from headwater_host.ibmmq.queue.manager import QueueManager
@@ -89,6 +91,23 @@ def test_stats_of_what_contradicts_itself(mq: Run) -> None:
         assert "set aside" in mq.ok("stats").decode()
 
 
+@pytest.mark.parametrize("damage", ["md = x'00'", "md = printf('%364d', 0)", "body = 'text'", "crc = 0"])
+def test_stats_of_what_is_damaged(damage: str, mq: Run) -> None:
+    """Bytes that were not written so, and that nobody has come upon yet."""
+    mq.ok("put", "-m", "abcd", "--group", GROUP, "--flags", "SEGMENT")
+    # Whether these overlap in contradiction can only be said by who reads both.
+    mq.ok("put", "-m", "cdef", "--group", GROUP, "--flags", "LAST_SEGMENT", "--offset", 2)
+    mq.ok("put", "-m", "x", "--group", OTHER, "--flags", "LAST_MSG_IN_GROUP")
+    with contextlib.closing(sqlite3.connect(mq.store)) as db, db:
+        db.execute(f"UPDATE messages SET {damage} WHERE id = 1")
+    (said,) = mq.lines("stats")
+    (damaged,) = said["segmented"]["incomplete"]
+    assert (damaged["group_id"], damaged["reason"]) == (GROUP, CMQC.MQRC_OBJECT_DAMAGED)
+    assert (said["messages"], said["groups"]["complete"]) == (3, 1)
+    line = f"    {GROUP}: a message is not what was written (2101 MQRC_OBJECT_DAMAGED)"
+    assert line in mq.ok("stats").decode().splitlines()
+
+
 def test_stats_of_what_a_gateway_has_not_put_together(mq: Run) -> None:
     mq.ok("put", "-m", "x")
     before = mq.ok("stats", queue="")
@@ -117,3 +136,18 @@ def test_stats_of_what_a_gateway_has_not_put_together(mq: Run) -> None:
         assert [row for row in db.iterdump() if "assembly" in row] == [
             row for row in file if "assembly" in row
         ]
+
+
+def test_a_queue_that_is_deleted_meanwhile(mq: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    mq.ok("put", "-m", "x")
+    mq.ok("put", "-m", "y", "--define", queue="R")
+    queues = QueueManager.queues
+
+    def then_one_is_deleted(self: QueueManager) -> object:
+        found = queues(self)
+        with QueueManager(path=mq.store) as other:
+            other.delete("Q", purge=True)
+        return found
+
+    monkeypatch.setattr(QueueManager, "queues", then_one_is_deleted)
+    assert json.loads(mq.ok("stats", "--json", queue=""))["queue"] == "R"

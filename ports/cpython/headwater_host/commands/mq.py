@@ -244,12 +244,14 @@ def _put(args: argparse.Namespace) -> int:
     path = "-" if args.stdin_file else args.file
     file = None if path in (None, "-") else _opened(path, "rb")
     define = args.define or not args.store.exists()
-    with file or nullcontext(), QueueManager(path=args.store, create=define) as manager:
-        if args.queue not in manager.queues():
-            if not define:
+    with file or nullcontext(), QueueManager(path=args.store) as manager:
+        names = manager.queues()
+        if args.queue not in names:
+            # In a file without queues somebody else may just be making it, as we do.
+            if names and not define:
                 unknown = f"{args.queue} is not defined in {args.store}; --define makes it"
                 raise failed(CMQC.MQRC_UNKNOWN_OBJECT_NAME, unknown)
-            manager.define(args.queue, MaxQDepth=args.max_depth)
+            _define(manager, args)
         if args.stdin_lines:
             lines = (io.BytesIO(line.rstrip(b"\n").removesuffix(b"\r")) for line in sys.stdin.buffer)
             _put_all(manager, descriptor, lines, args)
@@ -258,6 +260,15 @@ def _put(args: argparse.Namespace) -> int:
             message = file or (sys.stdin.buffer if path else io.BytesIO(text))
             _put_all(manager, descriptor, iter([message]), args)
     return OK
+
+
+def _define(manager: QueueManager, args: argparse.Namespace) -> None:
+    try:
+        manager.define(args.queue, MaxQDepth=args.max_depth)
+    except MQMIError as error:
+        # Two that put at once both find that there is none.
+        if error.reason != CMQC.MQRC_OBJECT_ALREADY_EXISTS:
+            raise
 
 
 def _put_all(

@@ -40,8 +40,11 @@ def show(args: argparse.Namespace) -> int:
         for name, attributes in names.items():
             if attributes.QType == CMQC.MQQT_LOCAL and args.queue in (None, name):
                 with manager.file.reading() as db:
-                    (number,) = db.execute("SELECT id FROM queues WHERE name = ?", (name,)).fetchone()
-                    said = of_queue(db, number)
+                    row = db.execute("SELECT id FROM queues WHERE name = ?", (name,)).fetchone()
+                    if row is None:
+                        # Deleted meanwhile.
+                        continue
+                    said = of_queue(db, row[0])
                 print(json.dumps({"queue": name} | said) if args.json else lines(name, said))
         if args.queue is None:
             _show_assembly(manager, args.json)
