@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -261,6 +262,20 @@ def test_what_stays_incomplete_is_set_aside_with_what_is_missing(
     assert [(mde["GroupId"], mde["Offset"]) for mde in mdes] == [(GROUP, 0), (GROUP, 40)]
 
 
+def test_what_stays_incomplete_is_reported_after_the_clock_went_back(log: Log) -> None:
+    log.block(cut(b"x" * 40, 20)[0])
+    follower = log.follow(timeout=50)
+    follower.step()
+    now = time.time()
+    follower._expire(now + 10)
+    # The time-out begins anew.
+    follower._expire(now - 5000)
+    follower._expire(now - 4960)
+    assert follower.status()["problems"] == {}
+    follower._expire(now - 4949)
+    assert follower.status()["problems"] == {"incomplete": 1}
+
+
 def test_more_groups_than_may_be_open_are_refused(log: Log) -> None:
     pieces = [cut(b"%d" % n * 40, 20, group=bytes([n + 1]) * 24) for n in range(3)]
     log.block(*[first for first, _ in pieces])
@@ -336,8 +351,30 @@ def test_a_file_has_one_gateway(log: Log) -> None:
     service = MqService(log.config(), log.path, log.durable)
     with pytest.raises(CommandError, match="another gateway fills the queue in"):
         MqService(log.config(), log.path, log.durable)
+    link = log.folder / "link.db"
+    link.symlink_to(log.config().file)
+    with pytest.raises(CommandError, match="another gateway fills the queue in"):
+        MqService(replace(log.config(), file=link), log.path, log.durable)
     asyncio.run(service.stop())
     asyncio.run(MqService(log.config(), log.path, log.durable).stop())
+
+
+def test_nobody_deletes_the_queues_of_a_gateway(log: Log) -> None:
+    log.block(b"one")
+    follower = log.follow()
+    follower.step()
+    config = log.config()
+    with QueueManager(path=config.file) as manager:
+        for name in (config.queue, config.dead_letter_queue):
+            with pytest.raises(MQMIError, match="MQRC_OBJECT_IN_USE"):
+                manager.delete(name, purge=True)
+        with Queue(manager, config.queue, CMQC.MQOO_INPUT_EXCLUSIVE) as queue:
+            assert queue.get() == b"one"
+        log.block(b"two")
+        follower.step()
+        assert log.data() == [b"two"]
+        follower.close()
+        manager.delete(config.queue, purge=True)
 
 
 def test_a_file_of_something_else_is_refused(log: Log) -> None:

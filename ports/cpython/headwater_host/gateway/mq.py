@@ -362,7 +362,8 @@ class Follower:
     def _expire(self, now: float) -> None:
         """Report what has stayed incomplete for too long, when nothing is left to read that may complete it."""
         config = self._config
-        if not config.reassemble or now - self._expired < min(1.0, config.timeout / 4):
+        # When the clock has gone back, the assembler must see that.
+        if not config.reassemble or 0 <= now - self._expired < min(1.0, config.timeout / 4):
             return
         if self._assembler is None or self._assembler.groups:
             self._give_up(now)

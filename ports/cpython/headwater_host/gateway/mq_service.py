@@ -62,7 +62,8 @@ class _Lock:
     """Be the only one of a kind for a file; ``other`` says that there is one. The lock is gone with the process."""
 
     def __init__(self, file: Path, kind: str, other: str):
-        path = f"{file}-{kind}"
+        # Whatever name the file is given by.
+        path = f"{os.path.realpath(file)}-{kind}"
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError as error:

@@ -73,6 +73,9 @@ class Forward:
             "ON CONFLICT (name) DO UPDATE SET attributes = excluded.attributes RETURNING id"
         )
         (number,) = self.file.db.execute(statement, (name, dump(attributes))).fetchone()
+        # Nobody deletes it meanwhile.
+        opened = (self.file.connection, number, number, 0, 1)
+        self.file.db.execute("INSERT INTO opens VALUES (?, ?, ?, ?, ?)", opened)
         return int(number)
 
     def _widen(self) -> None:
