@@ -53,7 +53,9 @@ def test_from_the_log_to_the_queue_manager(tmp_path: Path) -> None:
             with pytest.raises(CommandError, match="another uplink sends what is in"):
                 UplinkThread(config)
             status = service.status()
-            assert dict(service.states()) == {"mq": "following", "mq uplink": "connected"}
+            # The uplink may have sent what it put before the follower has said so.
+            wanted = {"mq": "following", "mq uplink": "connected"}
+            await asyncio.to_thread(wait_until, lambda: dict(service.states()) == wanted)
             await service.stop()
             assert status["uplink"]["sent"] in (0, 1, 2)
             assert not [thread for thread in threading.enumerate() if thread.name in ("mq", "uplink")]
