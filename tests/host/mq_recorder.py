@@ -1,96 +1,26 @@
 """A queue manager that records: it stands at the place of IBM's client library, below IBM's own package.
 
-``ibmmq``'s compiled part asks the system for ``libmqm_r.so``. Here a C compiler makes one whose MQI functions call
-Python; IBM's package, its compiled part included, runs over it unchanged. ``Recorder`` then holds every call against
-what IBM documents of it (what it finds is in ``misuse``), keeps messages as a queue manager does, with units of work,
-and fails where it is told to.
+``ibmmq`` runs unchanged, its compiled part included, over the library of ``mq_library``. ``Recorder`` holds every call
+against what IBM documents of it (what it finds is in ``misuse``), keeps messages as a queue manager does, with units of
+work, and fails where it is told to.
 
 This is no queue manager: what it knows is IBM's documentation as it was read for this project.
 """
 
 import ctypes
 import functools
-import itertools
-import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
-_LONG = ctypes.c_int32
-_P = ctypes.c_void_p
-_LONGP = ctypes.POINTER(ctypes.c_int32)
-# The arguments in front of completion and reason code: i an MQLONG, l a pointer to one, p another pointer.
-_VERBS = {
-    "MQCONNX": "ppl",
-    "MQDISC": "l",
-    "MQOPEN": "ipil",
-    "MQCLOSE": "ili",
-    "MQPUT": "iippip",
-    "MQGET": "iippipl",
-    "MQCMIT": "i",
-    "MQBACK": "i",
-}
-_OTHERS = "BEGIN CB CONN CRTMH CTL DLTMH DLTMP INQ INQMP PUT1 SET SETMP STAT SUB SUBRQ"
-_C_TYPES: dict[str, str] = {"i": "int", "l": "int *", "p": "void *"}
-_CTYPES: dict[str, Any] = {"i": _LONG, "l": _LONGP, "p": _P}
+from tests.host import mq_library
+from tests.host.mq_library import FAILED, OK, WARNING
 
-OK, WARNING, FAILED = 0, 1, 2
 _LOST = 2009
 _BACKED_OUT = 2003
 
 #: Reason codes that are warnings where they come from MQCMIT or MQPUT.
 _WARNINGS = {("MQCMIT", 2003), ("MQCMIT", 2124), ("MQPUT", 2049), ("MQPUT", 2104)}
-
-
-def _source() -> str:
-    """The library in C: each verb calls what it was given."""
-    lines = ["#include <stdlib.h>"]
-    for verb, letters in _VERBS.items():
-        types = [_C_TYPES[letter] for letter in letters + "ll"]
-        names = [f"a{number}" for number in range(len(types))]
-        arguments = ", ".join(f"{kind} {name}" for kind, name in zip(types, names, strict=True))
-        lines.append(f"void (*to_{verb})({', '.join(types)});")
-        lines.append(f"void {verb}({arguments}) {{ to_{verb}({', '.join(names)}); }}")
-    lines += [f"void MQ{name}(void) {{ abort(); }}" for name in _OTHERS.split()]
-    return "\n".join(lines)
-
-
-_current: "Recorder | None" = None
-_handles = itertools.count(1)
-_kept: list[Any] = []
-
-
-def _into(verb: str, *arguments: Any) -> None:
-    *given, completion, reason = arguments
-    # What a connection of an earlier recorder still does when Python lets go of it.
-    late = _current is None or (verb != "MQCONNX" and _handle(given[0]) < _current.first)
-    completion[0], reason[0] = (FAILED, 2018) if late or _current is None else _current.call(verb, given)
-
-
-def _handle(given: Any) -> int:
-    number: int = given if isinstance(given, int) else given[0]
-    return number
-
-
-@functools.cache
-def _library() -> Any:
-    """IBM's package over a library of ours, once per process."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder, "mqm.c"), Path(folder, "libmqm_r.so")
-        source.write_text(_source())
-        name = "-Wl,-soname,libmqm_r.so"
-        subprocess.run(["cc", "-shared", "-fPIC", "-O1", name, "-o", made, source], check=True)
-        library = ctypes.CDLL(str(made), mode=ctypes.RTLD_GLOBAL)
-    for verb, letters in _VERBS.items():
-        kind = ctypes.CFUNCTYPE(None, *(_CTYPES[letter] for letter in letters + "ll"))
-        callback = kind(functools.partial(_into, verb))
-        _kept.append(callback)
-        _P.in_dll(library, f"to_{verb}").value = ctypes.cast(callback, _P).value
-    import ibmmq
-
-    return ibmmq
 
 
 class Message(NamedTuple):
@@ -156,7 +86,7 @@ class Recorder:
     """``queues``: those that there are, by name. ``fault`` is asked before each call, with its number from 0."""
 
     def __init__(self, queues: dict[str, Queue], fault: Callable[[int, str], Fault | None] | None = None):
-        self.mq = _library()
+        self.mq = mq_library.package()
         self.c = self.mq.CMQC
         self.queues = queues
         self.calls: list[Call] = []
@@ -168,17 +98,15 @@ class Recorder:
         self._fault = fault or (lambda _number, _verb: None)
         self._connections: dict[int, _Connection] = {}
         #: The handle before the first of this recorder's connections.
-        self.first = next(_handles)
+        self.first = next(mq_library.handles)
         self._late: list[tuple[int, _Connection, bool]] = []
 
     def __enter__(self) -> "Recorder":
-        global _current
-        _current = self
+        mq_library.answer(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        global _current
-        _current = None
+        mq_library.answer(None)
 
     # -- a call ------------------------------------------------------------------------------------------------------
 
@@ -310,7 +238,7 @@ class Recorder:
         if fault is not None and not fault.done:
             handle[0] = -1
             return fault.reason
-        handle[0] = number = next(_handles)
+        handle[0] = number = next(mq_library.handles)
         self._connections[number] = connection = _Connection()
         return self._failed(connection, fault) if fault is not None else 0
 
