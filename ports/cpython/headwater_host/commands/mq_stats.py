@@ -14,9 +14,10 @@ from headwater_host.ibmmq.errors import failed
 from headwater_host.ibmmq.queue import messages
 from headwater_host.ibmmq.queue.descriptors import MD
 from headwater_host.ibmmq.queue.manager import QueueManager
+from headwater_host.ibmmq.queue.messages import DamagedError
 from headwater_host.ibmmq.reassembly.assembler import Assembler
-from headwater_host.ibmmq.reassembly.logical import IN_GROUP, SEGMENT
-from headwater_host.ibmmq.reassembly.verdicts import Segment, judge
+from headwater_host.ibmmq.reassembly.logical import IN_GROUP, NOTHING, SEGMENT, described
+from headwater_host.ibmmq.reassembly.verdicts import Segment, Verdict, judge
 from headwater_host.inspect_mq import reason_name
 
 #: How many missing ranges of one group are named.
@@ -82,7 +83,9 @@ def of_queue(db: sqlite3.Connection, queue: int) -> dict[str, Any]:
 
 
 def _oldest(db: sqlite3.Connection, queue: int) -> str | None:
-    row = db.execute(f"SELECT md FROM messages WHERE {_THERE} ORDER BY id LIMIT 1", (queue,)).fetchone()
+    whole = "typeof(md) = 'blob' AND length(md) = ?"
+    query = f"SELECT md FROM messages WHERE {_THERE} AND {whole} ORDER BY id LIMIT 1"
+    row = db.execute(query, (queue, CMQC.MQMD_LENGTH_2)).fetchone()
     return Got("", MD.unpack(row[0]), b"").put() if row else None
 
 
@@ -93,29 +96,33 @@ def _groups(db: sqlite3.Connection, queue: int) -> dict[str, Any]:
         "segmented": {"complete": 0, "incomplete": []},
     }
     rows = db.execute(
-        f"SELECT group_id, id, seq, place, length, flags, md FROM messages "
+        f"SELECT group_id, id, seq, place, length, flags FROM messages "
         f"WHERE {_THERE} AND group_id IS NOT NULL AND flags & ? ORDER BY group_id",
         (queue, IN_GROUP | SEGMENT),
     )
     for group_id, members in groupby(rows, itemgetter(0)):
-        numbers: list[int] = []
-        segments: list[Segment] = []
-        for _, number, seq, place, length, flags, packed in members:
-            md = MD.unpack(packed)
-            numbers.append(number)
-            segments.append(Segment(seq, place, length, flags, md.Encoding, md.CodedCharSetId))
-
-        def content(index: int, numbers: list[int] = numbers) -> bytes:
-            return messages.body(db, numbers[index])
-
-        verdict = judge(segments, content, _RANGES)
-        kind = found["groups" if any(one.flags & IN_GROUP for one in segments) else "segmented"]
+        of_group = [row[1:] for row in members]
+        kind = found["groups" if any(row[-1] & IN_GROUP for row in of_group) else "segmented"]
+        try:
+            verdict = _judged(db, of_group)
+        except DamagedError:
+            size = sum(row[3] for row in of_group)
+            text = "a message is not what was written (2101 MQRC_OBJECT_DAMAGED)"
+            said = {"group_id": group_id.hex(), "bytes": size, "text": text}
+            kind["incomplete"].append(said | described(CMQC.MQRC_OBJECT_DAMAGED, None, NOTHING))
+            continue
         if verdict.complete:
             kind["complete"] += 1
         else:
             said = {"group_id": group_id.hex(), "bytes": verdict.length, "text": str(verdict)}
             kind["incomplete"].append(said | verdict.as_dict())
     return found
+
+
+def _judged(db: sqlite3.Connection, rows: list[tuple[int, int, int, int, int]]) -> Verdict:
+    """What the rules say of the messages of one GroupId: their numbers in the file, and what follows. DamagedError."""
+    segments = [Segment(*row[1:], *messages.written(db, row[0])) for row in rows]
+    return judge(segments, lambda index: messages.body(db, rows[index][0]), _RANGES)
 
 
 def lines(name: str, said: dict[str, Any]) -> str:
