@@ -42,6 +42,9 @@ SYNC = CMQC.MQGMO_SYNCPOINT
         (CMQC.MQRC_PRIORITY_ERROR, {"md": {"Priority": -2}}),
         (CMQC.MQRC_PERSISTENCE_ERROR, {"md": {"Persistence": 3}}),
         (CMQC.MQRC_MISSING_REPLY_TO_Q, {"md": {"MsgType": CMQC.MQMT_REQUEST}}),
+        # MQRO_COA, and MQRO_EXCEPTION_WITH_FULL_DATA.
+        (CMQC.MQRC_MISSING_REPLY_TO_Q, {"md": {"Report": 0x100}}),
+        (CMQC.MQRC_MISSING_REPLY_TO_Q, {"md": {"Report": 0x07000000}}),
         (CMQC.MQRC_PMO_ERROR, {"pmo": {"StrucId": "XX"}}),
         (CMQC.MQRC_PMO_ERROR, {"pmo": {"Version": 4}}),
         (CMQC.MQRC_OPTIONS_ERROR, {"pmo": {"Options": 6}}),

@@ -104,6 +104,25 @@ def test_a_remote_queue_that_takes_no_puts(tmp_path: Path) -> None:
         assert manager.statistics("QM2")[0].open_for_output == 0
 
 
+def test_where_answers_go(tmp_path: Path) -> None:
+    with queue_manager(tmp_path, "Q", "HERE") as manager:
+        manager.define("R", QType=CMQC.MQQT_REMOTE, RemoteQName="THEIRS", RemoteQMgrName="QM2")
+        for asked, kept in (
+            (("", ""), ("", "")),
+            (("HERE", ""), ("HERE", "QM1")),
+            (("ANY", ""), ("ANY", "QM1")),
+            (("R", ""), ("THEIRS", "QM2")),
+            (("R", "QM3"), ("R", "QM3")),
+        ):
+            md, got = md2(ReplyToQ=asked[0], ReplyToQMgr=asked[1]), md2()
+            manager.put1("Q", b"", md)
+            with Queue(manager, "Q") as queue:
+                queue.get(None, got)
+            assert (got.ReplyToQ.decode().rstrip(), got.ReplyToQMgr.decode().rstrip()) == kept
+            # The putter's descriptor does not change: used again it names the same.
+            assert (md.ReplyToQ.decode().rstrip(), md.ReplyToQMgr.decode().rstrip()) == asked
+
+
 def test_a_default_transmission_queue(tmp_path: Path) -> None:
     with queue_manager(tmp_path, DefXmitQName="OUT") as manager:
         there = OD(ObjectName="X", ObjectQMgrName="QM3")

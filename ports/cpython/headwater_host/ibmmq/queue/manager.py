@@ -344,6 +344,18 @@ class QueueManager:
             self.file, self.attributes, to.target, name, attributes, of_first[1], to.remote, self.now()
         )
 
+    def answered(self, md: MD) -> None:
+        """Fill in where answers to a message go, when its ReplyToQ does not name a queue manager: to what the remote
+        queue of that name stands for, else to the queue here."""
+        if not md.ReplyToQ.strip() or md.ReplyToQMgr.strip():
+            return
+        with self._looking() as db:
+            found = self._find(db, md.ReplyToQ.decode("latin-1"))
+        if found is None or found[1].QType != CMQC.MQQT_REMOTE:
+            md.ReplyToQMgr = self.attributes.QMgrName.encode()
+        else:
+            md.set(ReplyToQ=found[1].RemoteQName, ReplyToQMgr=found[1].RemoteQMgrName)
+
     @contextlib.contextmanager
     def _changing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
         with self.lock:

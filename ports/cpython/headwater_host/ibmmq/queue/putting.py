@@ -26,8 +26,6 @@ _RETURNED = (
     "CorrelId",
     "Priority",
     "Persistence",
-    "ReplyToQMgr",
-    "BackoutCount",
     *_IDENTITY,
     *_ORIGIN,
 )
@@ -74,8 +72,6 @@ class Putting(NamedTuple):
         if given.Persistence == CMQC.MQPER_PERSISTENCE_AS_Q_DEF:
             given.Persistence = self.defaults.DefPersistence
         given.BackoutCount = 0
-        if given.ReplyToQ.strip() and not given.ReplyToQMgr.strip():
-            given.ReplyToQMgr = self.manager.QMgrName.encode()
         if options & CMQC.MQPMO_SET_ALL_CONTEXT:
             if not put1 and not opened & CMQC.MQOO_SET_ALL_CONTEXT:
                 raise failed(CMQC.MQRC_NOT_OPEN_FOR_SET_ALL)

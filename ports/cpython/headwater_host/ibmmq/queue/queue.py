@@ -156,6 +156,7 @@ class Queue:
             syncpoint = manager.in_unit_of_work(pmo.Options, CMQC.MQPMO_SYNCPOINT, CMQC.MQPMO_NO_SYNCPOINT)
             putting = manager.putting(self._resolved)
             given, too_high = putting.described(md, pmo.Options, self.options, put1=put1)
+            manager.answered(given)
             read = put.read(
                 given,
                 message,

@@ -19,6 +19,9 @@ NEEDS_GROUP_ID = IN_SEGMENTS | IN_GROUP | CMQC.MQMF_SEGMENTATION_ALLOWED
 #: The largest MsgSeqNumber, and the largest Offset.
 HIGHEST = 999_999_999
 MAX_PRIORITY = 9
+#: The bits of Report that ask for reports: MQRO_EXCEPTION, MQRO_EXPIRATION, MQRO_COA and MQRO_COD, each with more or
+#: less of the data, MQRO_PAN, MQRO_NAN and MQRO_ACTIVITY.
+_REPORTS = 0x07E03F07
 
 _PUT_OPTIONS = (
     CMQC.MQPMO_SYNCPOINT
@@ -151,8 +154,8 @@ def message_descriptor(md: MD) -> None:
         CMQC.MQPER_PERSISTENCE_AS_Q_DEF,
     ):
         raise failed(CMQC.MQRC_PERSISTENCE_ERROR, f"Persistence {md.Persistence}")
-    if md.MsgType == CMQC.MQMT_REQUEST and not md.ReplyToQ.strip():
-        raise failed(CMQC.MQRC_MISSING_REPLY_TO_Q, "a request without ReplyToQ")
+    if (md.MsgType == CMQC.MQMT_REQUEST or md.Report & _REPORTS) and not md.ReplyToQ.strip():
+        raise failed(CMQC.MQRC_MISSING_REPLY_TO_Q, "a request, or one for reports, without ReplyToQ")
 
 
 def _within(value: int, lowest: int, highest: int) -> bool:
