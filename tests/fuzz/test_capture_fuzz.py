@@ -40,8 +40,7 @@ from headwater_host.capture.format import HEADER_BYTES, MAX_BODY, parse_header, 
 from headwater_host.capture.manifest import NAME as MANIFEST
 from headwater_host.capture.manifest import read_manifest
 from headwater_host.capture.scan import Scan
-from tests.host.capture_logs import is_subsequence, records
-from tests.host.test_capture_format import with_header
+from tests.host.capture_logs import is_subsequence, records, with_header
 
 SALT = 0xFEEDC0DEFEEDC0DE
 NAME = segment_name(0, SALT)

@@ -1,10 +1,15 @@
-"""Capture logs for the tests: records that can be told apart, and logs of several segments made of them."""
+"""Capture logs for the tests: records that can be told apart, logs of several segments made of them, and their
+blocks changed."""
 
+import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from zlib import crc32
 
 from headwater_host.capture import CaptureReader, CaptureWriter, Record
+from headwater_host.capture.format import HEADER_BYTES
 
+MANIFEST = "manifest.jsonl"
 PEERS = ("serial:/dev/ttyACM0", "mqtt:127.0.0.1:1883", "serial:/dev/ttyÜ")
 BEGIN_NS = 1_790_000_000_000_000_000
 
@@ -48,7 +53,7 @@ def write_log(directory: Path, *segments: Iterable[int], start: int = 0) -> list
 
 def reopen_last(directory: Path) -> Path:
     """Take the last segment's line out of the manifest: as if its writer had been killed."""
-    manifest = directory / "manifest.jsonl"
+    manifest = directory / MANIFEST
     lines = manifest.read_bytes().splitlines(keepends=True)
     manifest.write_bytes(b"".join(lines[:-1]))
     return segments(directory)[-1]
@@ -66,3 +71,29 @@ def is_subsequence(some: Iterable[Record], of: Iterable[Record]) -> bool:
     """Whether ``some`` are records of ``of``, each at most once and in their order."""
     rest: Iterator[Record] = iter(of)
     return all(one in rest for one in some)
+
+
+def continue_log(directory: Path, expected: list[Record]) -> str:
+    """Open the log, append a record: the log must read as ``expected`` and that record. What opening reported."""
+    with CaptureWriter(directory) as writer:
+        recovery = str(writer.recovery)
+        assert read_log(directory) == expected
+        assert writer.append(*record(99)) == 1
+    assert read_log(directory) == [*expected, record(99)]
+    return recovery
+
+
+def with_header(block: bytes, **changes: int) -> bytes:
+    """The block with fields of its header changed, and the CRCs made right again."""
+    names = "magic version header_length body_length records sequence first_ns last_ns strings flags crc salt"
+    layout = struct.Struct("<4sHHIIQqqIIIQ")
+    fields = dict(zip(names.split(), layout.unpack_from(block), strict=True))
+    assert changes.keys() <= fields.keys()
+    header = layout.pack(*(fields | {"crc": crc32(block[HEADER_BYTES:])} | changes).values())
+    return header + struct.pack("<I", crc32(header)) + block[HEADER_BYTES:]
+
+
+def with_body(block: bytes, at: int, new: bytes) -> bytes:
+    """The block with ``new`` at offset ``at`` of its body, and the CRCs made right again."""
+    at += HEADER_BYTES
+    return with_header(block[:at] + new + block[at + len(new) :])

@@ -21,7 +21,7 @@ from headwater_host.capture.format import (
     parse_segment_name,
     segment_name,
 )
-from tests.host.capture_logs import records
+from tests.host.capture_logs import records, with_body, with_header
 
 SALT = 0x0123456789ABCDEF
 
@@ -61,22 +61,6 @@ a_record = st.builds(
 
 def block_of(data: bytes) -> Block:
     return Block(parse_header(data), data[HEADER_BYTES:])
-
-
-def with_header(block: bytes, **changes: int) -> bytes:
-    """The block with fields of its header changed, and the CRCs made right again."""
-    names = "magic version header_length body_length records sequence first_ns last_ns strings flags crc salt"
-    layout = struct.Struct("<4sHHIIQqqIIIQ")
-    fields = dict(zip(names.split(), layout.unpack_from(block), strict=True))
-    assert changes.keys() <= fields.keys()
-    header = layout.pack(*(fields | {"crc": crc32(block[HEADER_BYTES:])} | changes).values())
-    return header + struct.pack("<I", crc32(header)) + block[HEADER_BYTES:]
-
-
-def with_body(block: bytes, at: int, new: bytes) -> bytes:
-    """The block with ``new`` at offset ``at`` of its body, and the CRCs made right again."""
-    at += HEADER_BYTES
-    return with_header(block[:at] + new + block[at + len(new) :])
 
 
 def test_a_block_put_together_by_hand_is_what_is_written_and_read() -> None:
