@@ -1,5 +1,6 @@
 """Payloads that begin with an MQMDE, and what the plain rules say of many of them."""
 
+import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -62,6 +63,30 @@ def batches(rows: Iterable[Come], size: int) -> Iterator[Any]:
         ]
         columns.append(pa.array([row.time_ns for row in some]))
         yield pa.record_batch(columns, ["topic", "payload", "time_ns"])
+
+
+def some_groups() -> list[Come]:
+    """Two hundred groups, some of them not whole, as if a thousand boards had sent at a time."""
+    chance = random.Random(5)
+    come = []
+    for k in range(200):
+        more = {"group": chance.randbytes(24), "big": bool(k % 2)}
+        pieces = [
+            piece
+            for seq in (1, 2)
+            for piece in segmented(
+                chance.randbytes(chance.randrange(60)), 7, LG if seq == 2 else G, seq=seq, **more
+            )
+        ]
+        if k % 10 == 3:
+            pieces.pop(chance.randrange(len(pieces)))
+        if k % 10 == 4:
+            pieces.append(chance.choice(pieces))
+        come += [Come(f"t/{k % 3}", piece, chance.randrange(1 << 40)) for piece in pieces]
+    come += [Come("t/none", mqmde(b"%d" % k, group=bytes(24)), k) for k in range(20)]
+    come += [Come("t/none", b"no MQMDE", 1), Come("t/none", mqmde(b"x", seq=0), 1)]
+    chance.shuffle(come)
+    return come
 
 
 def plain(rows: Iterable[Come], max_message: int) -> list[dict[str, Any]]:

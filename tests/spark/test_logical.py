@@ -1,10 +1,7 @@
-"""Logical messages: column-wise as by the plain rules, from any DataFrame, and as a table of the pipeline."""
+"""Logical messages: column-wise as by the plain rules, and from any DataFrame."""
 
-import json
-import random
 import tracemalloc
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,19 +9,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater_host.cli import main
 from headwater_host.ibmmq.reassembly.verdicts import judge
-from headwater_spark import assembly, held, pipeline, report
+from headwater_spark import assembly, held
 from headwater_spark.assembly import assemble
 from headwater_spark.logical import logical_messages
-from headwater_spark.pipeline import Result, run_on
-from headwater_spark.tables import LOGICAL_MESSAGES, MESSAGES, QUARANTINE
-from tests.spark.fmq_bytes import fmq_publish, message_id
-from tests.spark.logs import BEGIN_NS, SENT, InProcess, Rec, publish, rows, write_log
-from tests.spark.mq_bytes import GROUP, LG, LS, Come, G, S, batches, in_order, mqmde, plain, segmented
+from headwater_spark.tables import LOGICAL_MESSAGES
+from tests.spark.mq_bytes import (
+    GROUP,
+    LG,
+    LS,
+    Come,
+    G,
+    S,
+    batches,
+    in_order,
+    mqmde,
+    plain,
+    segmented,
+    some_groups,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 MANY = 1 << 20
 
@@ -329,33 +336,6 @@ def test_a_message_larger_than_memory() -> None:
     assert columns["payload"][0].as_py() == chunk * count
 
 
-# -- Spark ---------------------------------------------------------------------------------------------------------
-
-
-def some_groups() -> list[Come]:
-    """Two hundred groups, some of them not whole, as if a thousand boards had sent at a time."""
-    chance = random.Random(5)
-    come = []
-    for k in range(200):
-        more = {"group": chance.randbytes(24), "big": bool(k % 2)}
-        pieces = [
-            piece
-            for seq in (1, 2)
-            for piece in segmented(
-                chance.randbytes(chance.randrange(60)), 7, LG if seq == 2 else G, seq=seq, **more
-            )
-        ]
-        if k % 10 == 3:
-            pieces.pop(chance.randrange(len(pieces)))
-        if k % 10 == 4:
-            pieces.append(chance.choice(pieces))
-        come += [Come(f"t/{k % 3}", piece, chance.randrange(1 << 40)) for piece in pieces]
-    come += [Come("t/none", mqmde(b"%d" % k, group=bytes(24)), k) for k in range(20)]
-    come += [Come("t/none", b"no MQMDE", 1), Come("t/none", mqmde(b"x", seq=0), 1)]
-    chance.shuffle(come)
-    return come
-
-
 @pytest.mark.needs_java
 @pytest.mark.parametrize("partitions, batch", [(None, 10_000), (3, 7)])
 def test_any_frame(partitions: int | None, batch: int, spark: "SparkSession") -> None:
@@ -395,170 +375,3 @@ def test_a_frame_that_lacks_a_column(spark: "SparkSession") -> None:
             logical_messages(whole, max_message=wrong)
     with pytest.raises(ValueError, match="partitions must be 1 or more"):
         logical_messages(whole, partitions=0)
-
-
-# -- the pipeline --------------------------------------------------------------------------------------------------
-
-
-def records() -> list[Rec]:
-    """The same over MQTT and FMQ, with a segment that is sent again and one that is refused."""
-    found = []
-    for k, one in enumerate(sorted(some_groups())):
-        if k % 2:
-            found.append(Rec(publish(one.topic, one.payload), at=k))
-        else:
-            found.append(
-                Rec(
-                    fmq_publish(one.topic, one.payload, message_id(BEGIN_NS + k)), at=k, protocol=2, version=0
-                )
-            )
-    again = publish("again", mqmde(b"again", LS), qos=1)
-    found += [Rec(again, at=1), Rec(publish("again", mqmde(b"again", LS), qos=1, dup=True), at=900)]
-    found.append(Rec(publish("t/0", mqmde(b"not received", LS)), at=2, direction=SENT))
-    return sorted(found, key=lambda rec: rec.at)
-
-
-def table(out: Path) -> list[dict[str, Any]]:
-    names = LOGICAL_MESSAGES.names
-    return in_order(dict(zip(names, row, strict=True)) for row in rows(out, LOGICAL_MESSAGES))
-
-
-def by_rules(out: Path, chosen: str = "") -> list[dict[str, Any]]:
-    """What the plain rules make of the table ``messages``."""
-    found = rows(out, MESSAGES, "topic", "payload", "time_ns", "file", "offset", "record")
-    order = sorted(found, key=lambda row: row[2:])
-    return plain([Come(*row[:3]) for row in order if row[0].startswith(chosen)], assembly.MAX_MESSAGE)
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    some = records()
-    blocks = [some[k : k + 90] for k in range(0, len(some), 90)]
-    return write_log(tmp_path_factory.mktemp("logical") / "log", blocks, segment_blocks=20)
-
-
-def write_report(result: Result, folder: Path) -> None:
-    report.write(result, folder)
-
-
-@pytest.fixture(scope="module")
-def done(log: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
-    """A run over the log in many parts, in this process."""
-    out = tmp_path_factory.mktemp("logical") / "out"
-    return run_on(InProcess(), log, out, partition_bytes=20_000, report=write_report), out
-
-
-def test_the_pipeline_writes_the_table(done: tuple[Result, Path]) -> None:
-    result, out = done
-    assert len(result.plan.partitions) > 3
-    found = table(out)
-    assert found == by_rules(out)
-    assert len(found) == result.rows["logical_messages"] > 410
-    assert result.logical == {
-        "whole": sum(row["complete"] for row in found),
-        "incomplete": sum(row["reason"] == 2242 for row in found),
-    }
-    assert result.logical["incomplete"] >= 10
-    assert sum(row["duplicates"] for row in found) == 20
-    # A frame that was sent again is one message.
-    assert [row["duplicates"] for row in found if row["topic"] == "again"] == [0]
-    assert not (out / "current/segments").exists()
-
-
-def test_segments_are_messages_as_well_and_what_is_refused_says_why(done: tuple[Result, Path]) -> None:
-    result, out = done
-    bad = mqmde(b"x", seq=0)
-    assert rows(out, QUARANTINE, "kind", "reason", "detail", "error_at", "bytes", "direction") == [
-        ("message", "bad_mqmde", "MQMDE: MsgSeqNumber at byte 56: 2250 MQRC_MSG_SEQ_NUMBER_ERROR", 56, bad, 0)
-    ]
-    assert result.quarantined == {"bad_mqmde": 1}
-    payloads = rows(out, MESSAGES, "payload")
-    assert len(payloads) == len(records()) - 2
-    assert bad in payloads
-
-
-def test_the_report_counts_them(done: tuple[Result, Path]) -> None:
-    result, out = done
-    numbers = json.loads((out / "report.json").read_text())
-    assert numbers["logical_messages"] == dict(result.logical)
-    assert (
-        f"{result.logical['whole']} logical messages whole, {result.logical['incomplete']} incomplete"
-        in report.headline(numbers)
-    )
-    assert "<h2>Logical messages</h2>" in (out / "report.html").read_text()
-
-
-def test_again_gives_the_same_files(log: Path, tmp_path: Path) -> None:
-    files = []
-    for _ in range(2):
-        run_on(InProcess(), log, tmp_path / "out", partition_bytes=20_000)
-        folder = tmp_path / "out/logical_messages"
-        files.append({path.name: path.read_bytes() for path in folder.iterdir()})
-    assert files[0] == files[1]
-    assert files[0]
-
-
-@pytest.mark.parametrize("partition_bytes", [1, 1 << 30])
-def test_parts_make_no_difference(
-    partition_bytes: int, log: Path, done: tuple[Result, Path], tmp_path: Path
-) -> None:
-    engine = InProcess()
-    engine.slots = 3
-    run_on(engine, log, tmp_path / "out", partition_bytes=partition_bytes)
-    assert table(tmp_path / "out") == table(done[1])
-
-
-def test_topics_that_count_and_rows_that_may_be_large(log: Path, tmp_path: Path) -> None:
-    result = run_on(InProcess(), log, tmp_path / "out", logical_topics=["t/1", "again/#"], max_message=30)
-    found = table(tmp_path / "out")
-    assert {row["topic"] for row in found} == {"t/1", "again"}
-    large = [row for row in found if row["reason"] == 2030]
-    assert {row["length"] > 30 for row in large} == {True}
-    assert max(row["length"] for row in found if row["complete"]) == 30
-    assert result.logical["too large"] == len(large) > 5
-    # Nobody looks at what does not count.
-    assert not result.quarantined
-
-
-def test_parts_that_run_again_lay_theirs_aside_again(tmp_path: Path) -> None:
-    """A repetition in another part, and one that has nothing else."""
-    pieces = segmented(b"0123456789", 3)
-    frames = [publish("t", piece, qos=1, packet_id=k + 1) for k, piece in enumerate(pieces)]
-    again = [publish("t", piece, qos=1, packet_id=k + 1, dup=True) for k, piece in enumerate(pieces)]
-    records = [Rec(frame, at=k) for k, frame in enumerate([*frames, *again])]
-    log = write_log(tmp_path / "log", [[rec] for rec in records])
-    result = run_on(InProcess(), log, tmp_path / "out", partition_bytes=1)
-    assert result.again > 1
-    (row,) = table(tmp_path / "out")
-    assert (row["payload"], row["segments"], row["duplicates"]) == (b"0123456789", 4, 0)
-
-
-@pytest.mark.needs_java
-def test_spark_writes_the_same_table(
-    spark: "SparkSession", log: Path, done: tuple[Result, Path], tmp_path: Path
-) -> None:
-    result = pipeline.run(spark, log, tmp_path / "out", partition_bytes=20_000)
-    assert table(tmp_path / "out") == table(done[1])
-    assert result.logical == done[0].logical
-    frame = spark.read.parquet(str(tmp_path / "out/logical_messages"))
-    assert frame.where("complete").count() == result.logical["whole"]
-    assert len(list((tmp_path / "out/logical_messages").iterdir())) == 2
-    # The table messages is a frame like any other.
-    again = logical_messages(spark.read.parquet(str(tmp_path / "out/messages")))
-    assert again.where("complete").count() == result.logical["whole"]
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (["--logical-topic", "a/#/b"], "a/#/b: not a topic filter"),
-        (["--max-message", "2g"], "2g: not between 1 and 1g"),
-    ],
-)
-def test_wrong_options(
-    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["pipeline", "run", "--capture", str(tmp_path), "--out", str(tmp_path / "out"), *options])
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
