@@ -136,6 +136,9 @@ def test_attributes(tmp_path: Path) -> None:
             {"Usage": 2},
             {"QType": CMQC.MQQT_REMOTE},
             {"RemoteQName": "X"},
+            {"XmitQName": "X"},
+            {"QType": CMQC.MQQT_REMOTE, "RemoteQName": "X"},
+            {"QType": CMQC.MQQT_REMOTE, "RemoteQMgrName": "X"},
             {"MaxQDepth": True},
         ):
             with pytest.raises(ValueError, match=r"cannot be|a remote queue"):

@@ -59,8 +59,13 @@ class QueueAttributes:
         for name in ("RemoteQName", "RemoteQMgrName", "XmitQName"):
             if getattr(self, name):
                 check_name(getattr(self, name))
-        if (self.QType == CMQC.MQQT_REMOTE) != bool(self.RemoteQMgrName or self.RemoteQName):
-            raise ValueError("a remote queue has RemoteQName and RemoteQMgrName, and a local one has not")
+        remote = self.QType == CMQC.MQQT_REMOTE
+        if any(bool(said) != remote for said in (self.RemoteQName, self.RemoteQMgrName)) or (
+            self.XmitQName and not remote
+        ):
+            raise ValueError(
+                "a remote queue has RemoteQName, RemoteQMgrName and maybe XmitQName, and a local one has none"
+            )
 
 
 @dataclass(frozen=True)
