@@ -148,6 +148,20 @@ def test_reports_on_segments_go_on_where_the_segments_did(tmp_path: Path) -> Non
             assert md.Offset == offset
 
 
+def test_logical_order_ends_at_the_largest_offset(tmp_path: Path) -> None:
+    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
+        for length, beyond in ((999_999_999, 2), ((1 << 31) - 1, 1)):
+            report = {"MsgType": CMQC.MQMT_REPORT, "OriginalLength": length}
+            for offset in (0, length)[:beyond]:
+                md = md2(MsgFlags=SEG, **report)
+                queue.put(b"first bytes", md, ordered())
+                assert md.Offset == offset
+            call = queue.put, b"first bytes", md2(MsgFlags=LAST_SEG, **report), ordered()
+            assert reason_of(*call) == CMQC.MQRC_OFFSET_ERROR
+            assert reason_of(queue.close, comp=WARNING) == CMQC.MQRC_INCOMPLETE_MSG
+            queue.open("Q", ALL)
+
+
 def test_put1_has_no_order(tmp_path: Path) -> None:
     with queue_manager(tmp_path, "Q") as manager:
         assert reason_of(manager.put1, "Q", b"x", md2(), ordered()) == CMQC.MQRC_OPTIONS_ERROR

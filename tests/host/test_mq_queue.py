@@ -419,6 +419,9 @@ def test_the_queue_manager_cuts_messages(tmp_path: Path) -> None:
             assert reason_of(queue.put, data, report) == too_big
             high = md2(MsgFlags=ALLOWED | SEG, Offset=999_999_900)
             assert reason_of(queue.put, data, high) == CMQC.MQRC_OFFSET_ERROR
+            # Where the last of its segments begins is what counts.
+            queue.put(data[:192], md2(MsgFlags=ALLOWED | SEG, Offset=999_999_999 - 96))
+            assert [queue.get(None, md2()) for _ in range(2)] == [data[:96], data[96:192]]
             manager.alter("Q", MaxMsgLength=15)
             assert reason_of(queue.put, data, md2(MsgFlags=ALLOWED)) == too_big
             manager.alter("Q", MaxMsgLength=16)

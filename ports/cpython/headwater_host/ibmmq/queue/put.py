@@ -210,12 +210,12 @@ def number(
         raise failed(CMQC.MQRC_INCONSISTENT_PERSISTENCE, "persistent and not, in one group or message")
     if syncpoint != place.syncpoint:
         raise failed(CMQC.MQRC_INCONSISTENT_UOW, "in a unit of work and not, in one group or message")
-    if place.in_message:
-        md.set(GroupId=place.group_id, MsgSeqNumber=place.seq, Offset=place.offset)
-    else:
-        md.set(GroupId=place.group_id, MsgSeqNumber=place.seq + 1, Offset=0)
-    if md.MsgSeqNumber > validate.HIGHEST:
+    seq, offset = (place.seq, place.offset) if place.in_message else (place.seq + 1, 0)
+    if seq > validate.HIGHEST:
         raise failed(CMQC.MQRC_MSG_SEQ_NUMBER_ERROR, f"the group has more than {validate.HIGHEST} messages")
+    if offset > validate.HIGHEST:
+        raise failed(CMQC.MQRC_OFFSET_ERROR, f"the segment would begin beyond {validate.HIGHEST}")
+    md.set(GroupId=place.group_id, MsgSeqNumber=seq, Offset=offset)
     return CMQC.MQRC_NONE
 
 

@@ -144,7 +144,8 @@ class Putting(NamedTuple):
                 CMQC.MQRC_MSG_TOO_BIG_FOR_Q if of_queue <= of_manager else CMQC.MQRC_MSG_TOO_BIG_FOR_Q_MGR,
                 f"{len(data)} bytes, and {self.name} takes {max(most, 0)}",
             )
-        if md.Offset + len(data) > HIGHEST:
+        size = most // 16 * 16
+        if md.Offset + (len(data) - 1) // size * size > HIGHEST:
             raise failed(CMQC.MQRC_OFFSET_ERROR, "its segments reach beyond the largest Offset")
         return put.split(md, data, most)
 
