@@ -11,7 +11,7 @@ they are on the disk: what a consumer has seen cannot come a second time because
 """
 
 import sqlite3
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from os import PathLike, fspath
 from typing import NamedTuple
@@ -24,26 +24,16 @@ from headwater_host.hub.errors import (
     StorageError,
 )
 from headwater_host.hub.storage import follow, restore
+from headwater_host.hub.storage.cache import Cache
 from headwater_host.hub.storage.file import File, damaged, explained
 from headwater_host.hub.storage.queues import Position
-from headwater_host.hub.storage.records import (
-    COLUMNS,
-    OVERHEAD,
-    Change,
-    Message,
-    Seen,
-    message,
-    row,
-    tags_text,
-)
+from headwater_host.hub.storage.records import OVERHEAD, Change, Message, Seen, row, tags_text
 from headwater_host.hub.storage.sessions import Sessions
 from headwater_host.hub.storage.topic import DEAD, Limits, Topic
 from headwater_host.hub.storage.writer import Batch, Writer
 from headwater_host.hub.topics import Names, check_topic
 
 _SECOND = 1_000_000_000
-#: Messages that are read from the file in one query.
-_AT_ONCE = 500
 #: Messages that are removed at most in one call of ``trim``.
 _TRIMMED = 20_000
 
@@ -74,13 +64,12 @@ class Store:
         self.on_commit: Callable[[list[Message]], None] = lambda stored: None
         #: Bytes of all messages, and of the retained ones.
         self.bytes = self.retained_bytes = 0
-        #: Since the start: messages that were dropped though somebody was still to have them; that could not be read
-        #: as they were written; that came a second time; that went to a dead-letter topic.
-        self.dropped = self.damaged = self.duplicates = self.dead = 0
+        #: Since the start: messages that were dropped though somebody was still to have them; that came a second time;
+        #: that went to a dead-letter topic.
+        self.dropped = self.duplicates = self.dead = 0
         self._ids: set[bytes] = set()
         self._order: deque[Seen] = deque()
-        self._cache: OrderedDict[int, Message] = OrderedDict()
-        self._cached = 0
+        self._cache = Cache(file.reader, file.path, limits.cache)
         #: The groups' places that changed in this turn: (topic, queue, group).
         self._moved: dict[tuple[Topic, int, str], None] = {}
         #: The last id that was forgotten in this turn; the last change that is not kept any more.
@@ -180,6 +169,11 @@ class Store:
         """Transactions since the start."""
         return self._writer.commits
 
+    @property
+    def damaged(self) -> int:
+        """Messages since the start that could not be read as they were written."""
+        return self._cache.damaged
+
     def _settle(self) -> None:
         """Complete the transaction: where groups are now, and what all of them are done with."""
         moved, self._moved = self._moved, {}
@@ -196,11 +190,7 @@ class Store:
             self._forgotten = 0
 
     def _written(self, batch: Batch) -> None:
-        while self._cached > self.limits.cache and self._cache:
-            seq, found = next(iter(self._cache.items()))
-            if seq > self._writer.durable:
-                break
-            self._uncache(seq, found)
+        self._cache.shrink(self._writer.durable)
         if batch.stored:
             self.on_commit(batch.stored)
 
@@ -254,8 +244,7 @@ class Store:
             return False
         self.names.remove(name)
         for queue in topic.queues:
-            for seq in queue.drop_through(queue.last):
-                self._uncache(seq, self._cache.get(seq))
+            self._cache.drop(queue.drop_through(queue.last))
         self.bytes -= topic.bytes
         self._queues -= len(topic.queues)
         self._places -= len(topic.queues) * len(topic.groups)
@@ -313,8 +302,7 @@ class Store:
         writer.fill(size)
         topic.append(fresh.queue, fresh.seq, size, fresh.time_ns)
         self.bytes += size
-        self._cache[fresh.seq] = fresh
-        self._cached += size
+        self._cache.put(fresh, size)
         if fresh.retain:
             values = row(fresh, topic.number)
             self._unretain(topic.name)
@@ -367,15 +355,9 @@ class Store:
         if wanted and topic.groups:
             self.dropped += sum(seq > done for seq in gone)
         self.bytes -= before - topic.bytes
-        for seq in gone:
-            self._uncache(seq, self._cache.get(seq))
+        self._cache.drop(gone)
         self._writer.batch.gone += gone
         self._writer.note("trim", topic.number, queue, through)
-
-    def _uncache(self, seq: int, found: Message | None) -> None:
-        if found is not None:
-            del self._cache[seq]
-            self._cached -= found.size
 
     def read(self, topic: str, queue: int, after: int, limit: int) -> list[Message]:
         """The messages of a queue behind a sequence number, at most ``limit`` of them, for nobody in particular."""
@@ -386,22 +368,7 @@ class Store:
 
     def _read(self, topic: Topic, seqs: Iterable[int]) -> list[Message]:
         """Those of the messages that can be read."""
-        wanted = {seq: self._cache.get(seq) for seq in seqs}
-        there = [found for found in wanted.values() if found is not None]
-        if len(there) == len(wanted):
-            return there
-        missing = [seq for seq, found in wanted.items() if found is None]
-        try:
-            for n in range(0, len(missing), _AT_ONCE):
-                some = missing[n : n + _AT_ONCE]
-                query = f"SELECT {COLUMNS} FROM messages WHERE seq IN ({','.join('?' * len(some))})"
-                for values in self._reader.execute(query, some).fetchall():
-                    wanted[values[0]] = message(values, topic.name)
-        except sqlite3.Error as error:
-            raise explained(self._file.path, error) from error
-        found = [one for one in wanted.values() if one is not None]
-        self.damaged += len(wanted) - len(found)
-        return found
+        return self._cache.read(topic.name, seqs)
 
     # -- consumer groups ---------------------------------------------------------------------------------------------
 

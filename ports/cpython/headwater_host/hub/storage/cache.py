@@ -1,0 +1,67 @@
+"""Messages by sequence number: the last ones are in memory, the others are read from the file."""
+
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from headwater_host.hub.storage.file import explained
+from headwater_host.hub.storage.records import COLUMNS, Message, message
+
+#: Messages that are read from the file in one query.
+_AT_ONCE = 500
+
+
+class Cache:
+    """The messages of one file. ``limit``: bytes of those that stay in memory though they are on the disk."""
+
+    def __init__(self, reader: sqlite3.Connection, path: str, limit: int):
+        self._reader = reader
+        self._path = path
+        self._limit = limit
+        self._there: OrderedDict[int, Message] = OrderedDict()
+        self._bytes = 0
+        #: Since the start: messages that could not be read as they were written.
+        self.damaged = 0
+
+    def __len__(self) -> int:
+        """How many messages are in memory."""
+        return len(self._there)
+
+    def put(self, fresh: Message, size: int) -> None:
+        """The newest message; ``size`` is its own."""
+        self._there[fresh.seq] = fresh
+        self._bytes += size
+
+    def drop(self, seqs: Iterable[int]) -> None:
+        """These are not wanted any more, wherever they are."""
+        for seq in seqs:
+            found = self._there.pop(seq, None)
+            if found is not None:
+                self._bytes -= found.size
+
+    def shrink(self, durable: int) -> None:
+        """Keep no more than ``limit`` bytes, but everything that is not on the disk: what is behind ``durable``."""
+        while self._bytes > self._limit and self._there:
+            seq = next(iter(self._there))
+            if seq > durable:
+                break
+            self.drop((seq,))
+
+    def read(self, topic: str, seqs: Iterable[int]) -> list[Message]:
+        """Those of a topic's messages that can be read, in the same order. Raises StorageError."""
+        wanted = {seq: self._there.get(seq) for seq in seqs}
+        there = [found for found in wanted.values() if found is not None]
+        if len(there) == len(wanted):
+            return there
+        missing = [seq for seq, found in wanted.items() if found is None]
+        try:
+            for n in range(0, len(missing), _AT_ONCE):
+                some = missing[n : n + _AT_ONCE]
+                query = f"SELECT {COLUMNS} FROM messages WHERE seq IN ({','.join('?' * len(some))})"
+                for values in self._reader.execute(query, some).fetchall():
+                    wanted[values[0]] = message(values, topic)
+        except sqlite3.Error as error:
+            raise explained(self._path, error) from error
+        found = [one for one in wanted.values() if one is not None]
+        self.damaged += len(wanted) - len(found)
+        return found
