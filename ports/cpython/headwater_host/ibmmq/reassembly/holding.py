@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from headwater_host.ibmmq.reassembly import logical
 from headwater_host.ibmmq.reassembly.outcomes import Lease
-from headwater_host.ibmmq.reassembly.spill import Buffer, Spill
+from headwater_host.ibmmq.reassembly.spill import Spill
 
 #: What objects take in memory beside the bytes of contents and topics, measured and rounded up.
 PIECE = 240
@@ -228,7 +228,7 @@ class Holding:
 
     def part(
         self, group: Group, message: Message, at: int, stored: bool, skip: int, length: int
-    ) -> Iterator[Buffer]:
+    ) -> Iterator[bytes | memoryview]:
         """Some of the bytes of the piece at ``at``, in slices when it is in the store."""
         if stored:
             return self.store.part(group.number, message.seq, at, skip, length)
