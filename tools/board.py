@@ -25,6 +25,8 @@ from tools.virtual_board import VirtualBoard
 #: ``HEADWATER_BOARD_POWER="uhubctl -l 1-1 -p 2 -a {state}"``.
 POWER_COMMAND = "HEADWATER_BOARD_POWER"
 _OPEN_S = 15.0
+#: How long a board may take to stop what it does.
+_INTERRUPT_S = 5.0
 #: How often the raw prompt is asked for.
 _ATTEMPTS = 3
 _CHUNK = 1024
@@ -82,13 +84,19 @@ class Board:
     def exec(self, code: str, timeout: float = 60.0) -> str:
         """Run code at the raw prompt: what it prints. ``timeout`` is how long it may print nothing.
 
-        Names stay defined until a reset. An exception there is a ``DeviceError`` here.
+        Names stay defined until a reset. An exception there is a ``DeviceError`` here. TransportError when it is silent for
+        too long: what it had printed, and where ctrl-C found it.
         """
         transport = self._raw_prompt()
-        output, error = transport.exec_raw(code, timeout=timeout)
+        printed: list[bytes] = []
+        try:
+            _, error = transport.exec_raw(code, timeout=timeout, data_consumer=printed.append)
+        except TransportError as silent:
+            raise TransportError(f"{silent}: {self._interrupt(printed)}") from silent
+        output = _text(b"".join(printed)[:-1])
         if error:
-            raise DeviceError(_text(error), _text(output))
-        return _text(output)
+            raise DeviceError(_text(error), output)
+        return output
 
     def run_file(self, path: Path, timeout: float = 60.0) -> str:
         """Run a file of this machine on the board: what it prints."""
@@ -171,6 +179,17 @@ class Board:
                 transport.close()
 
     # ------------------------------------------------------------------------------------------------------------------
+
+    def _interrupt(self, printed: list[bytes]) -> str:
+        """Stop what runs there: what it had printed, and its traceback."""
+        transport = self._transport
+        try:
+            transport.serial.write(b"\x03")
+            _, error = transport.follow(_INTERRUPT_S, printed.append)
+        except (TransportError, OSError, SerialException):
+            self.close(leave=False)
+            return f"{_text(b''.join(printed))!r} printed; ctrl-C does not stop it"
+        return f"{_text(b''.join(printed)[:-1])!r} printed, then it was here:\n{_text(error)}"
 
     def _raw_prompt(self) -> Any:
         if self._transport is None:

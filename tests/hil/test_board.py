@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools import mpy
-from tools.board import Board, DeviceError
+from tools.board import Board, DeviceError, TransportError
 from tools.deploy import bundle_files, deploy, package_files, synchronise, tree_files
 from tools.runtimes import declared_heap
 from tools.toolchain import ROOT
@@ -39,6 +39,13 @@ def test_soft_reset_empties_the_interpreter(board: Board) -> None:
     board.soft_reset()
     with pytest.raises(DeviceError, match="NameError"):
         board.exec("print(left)")
+
+
+def test_a_board_that_is_silent_for_too_long_says_where_it_was(board: Board) -> None:
+    code = "import time\nprint('before')\ndef stuck():\n    while True:\n        time.sleep_ms(20)\nstuck()\n"
+    with pytest.raises(TransportError, match=r"(?s)'before\\n' printed.*line 5, in stuck\n.*KeyboardInterrupt"):
+        board.exec(code, 0.5)
+    assert board.exec("print(1)") == "1\n"
 
 
 def test_a_running_program_is_interrupted(board: Board) -> None:
