@@ -108,18 +108,17 @@ def test_a_message_larger_than_the_buffer_is_streamed(board: Board, broker: tupl
     host, port = broker
     payload = bytes(i * 7 & 0xFF for i in range(20000))
 
-    async def send_when_ready() -> None:
+    async def both() -> str:
         async with Client(host, port) as client:
+            # The board says so once.
             await client.subscribe("hil/ready")
+            running = asyncio.create_task(
+                asyncio.to_thread(board.exec, LARGE.format(host=host, port=port), 30.0)
+            )
             async for _ in client.messages:
                 await client.publish("hil/large", payload, qos=2)
-                return
-
-    async def both() -> str:
-        sender = asyncio.create_task(send_when_ready())
-        text = await asyncio.to_thread(board.exec, LARGE.format(host=host, port=port), 30.0)
-        await asyncio.wait_for(sender, 20)
-        return text
+                return await running
+        raise AssertionError("the connection has ended")
 
     crc = 0
     for byte in payload:
