@@ -287,6 +287,31 @@ def test_whole_messages(tmp_path: Path) -> None:
         assert found[72:] == data
 
 
+@pytest.mark.parametrize("how", [COMPLETE, ALL_SEGS, LOGICAL | COMPLETE, LOGICAL | ALL_MSGS])
+def test_one_message_after_the_other_does_not_read_the_group_each_time(how: int, tmp_path: Path) -> None:
+    """How much SQLite does for the second message does not depend on how many there are."""
+    steps: list[int] = []
+    for count in (20, 200):
+        (folder := tmp_path / str(count)).mkdir()
+        with queue_manager(folder, "Q") as manager, Queue(manager, "Q", ALL) as queue:
+            for seq in range(1, count + 1):
+                flags = LAST if seq == count else GROUP
+                queue.put(b"x", md2(GroupId=GROUP_ID, MsgSeqNumber=seq, MsgFlags=flags), sync())
+            manager.commit()
+            queue.get(None, md2(), gmo2(how | CMQC.MQGMO_SYNCPOINT))
+            steps.append(0)
+
+            def step() -> int:
+                steps[-1] += 1
+                return 0
+
+            manager.file.db.set_progress_handler(step, 1)
+            queue.get(None, md2(), gmo2(how | CMQC.MQGMO_SYNCPOINT))
+            manager.file.db.set_progress_handler(None, 1)
+            manager.backout()
+    assert 0 < steps[1] < 2 * steps[0], steps
+
+
 def test_all_segments_and_all_messages(tmp_path: Path) -> None:
     with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
         two = segments(b"abcdef", 2, GroupId=GROUP_ID, MsgSeqNumber=2, flags=GROUP | LAST)

@@ -87,7 +87,7 @@ class Chooser:
         self._db = db
         self._wanted = wanted
         self._values = (wanted.queue, wanted.own, wanted.now)
-        self._judged: dict[bytes, tuple[list[int], list[Segment], Verdict]] = {}
+        self._judged: dict[tuple[bytes, int], tuple[list[int], list[Segment], Verdict]] = {}
         self.faults: list[tuple[list[int], int]] = []
 
     # -- ways to look --------------------------------------------------------------------------------------------------
@@ -186,7 +186,8 @@ class Chooser:
         needs_message = (complete or wanted.all_segments or wanted.all_messages) and start
         if not needs_group and not needs_message:
             return alone._replace(rows=self._twins(row)) if wanted.ordered else alone
-        numbers, segments, verdict = self._judge(row.group_id)
+        # Of a message, what else is in its group says nothing: to get one after the other must not read all each time.
+        numbers, segments, verdict = self._judge(row.group_id, 0 if needs_group else row.seq)
         message = verdict.messages[row.seq]
         if message.fault is not None or (needs_group and verdict.fault is not None):
             return None
@@ -232,21 +233,24 @@ class Chooser:
         values = (*self._values, row.group_id, row.seq, row.place, row.length, row.flags, row.id, row.id)
         return [number for (number,) in self._db.execute(query, values)]
 
-    def _judge(self, group_id: bytes) -> tuple[list[int], list[Segment], Verdict]:
-        known = self._judged.get(group_id)
+    def _judge(self, group_id: bytes, seq: int) -> tuple[list[int], list[Segment], Verdict]:
+        """A group, or, unless ``seq`` is 0, one message of it: rows, what the rules need to know of them, and what the
+        rules say."""
+        known = self._judged.get((group_id, seq))
         if known is not None:
             return known
         query = (
-            f"SELECT id, seq, place, length, flags FROM messages WHERE {messages.ELIGIBLE} AND group_id = ? "
-            f"AND flags & {_PART} ORDER BY rank, id"
+            f"SELECT id, seq, place, length, flags {_OF_GROUP} WHERE {messages.ELIGIBLE} AND group_id = ? "
+            f"AND flags & {_PART}{' AND seq = ?' if seq else ''} ORDER BY rank, id"
         )
-        rows = self._db.execute(query, (*self._values, group_id)).fetchall()
+        values = (*self._values, group_id, seq) if seq else (*self._values, group_id)
+        rows = self._db.execute(query, values).fetchall()
         numbers = [row[0] for row in rows]
         segments = [Segment(*row[1:]) for row in rows]
         verdict = judge(segments, lambda index: messages.body(self._db, numbers[index]), 0)
-        self._judged[group_id] = numbers, segments, verdict
         self._note(numbers, segments, verdict)
-        return self._judged[group_id]
+        self._judged[group_id, seq] = numbers, segments, verdict
+        return numbers, segments, verdict
 
     def _note(self, numbers: list[int], segments: list[Segment], verdict: Verdict) -> None:
         """Remember messages that contradict themselves, or the whole group when it does."""
