@@ -133,7 +133,7 @@ class JournalOutbox(RamOutbox):
                 if not self.count:
                     self.protocol = protocol
                     self._stale = True
-            if not (self._stale or self.torn or self.damaged):
+            if not (self._stale or self.torn or self.damaged or self.unreadable):
                 self._end = len(image)
                 self._full = limit
                 return

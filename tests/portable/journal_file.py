@@ -28,15 +28,18 @@ class MemoryFile:
         self.aside: bytes | None = None
         self._cache = bytearray()
         self._new = False
+        self._open = False
 
     def load(self) -> "bytearray | None":
         if self.kept is None:
             return None
         self._cache = bytearray(self.kept)
         self._new = False
+        self._open = True
         return bytearray(self.kept)
 
     def write(self, buf: "Bytes", at: int, n: int) -> None:
+        assert self._open, "there is no file"
         for i in range(at, at + n):
             self._spend()
             if 0 <= self.room <= len(self._cache) + (len(self.kept or b"") if self._new else 0):
@@ -52,7 +55,7 @@ class MemoryFile:
     def begin(self) -> None:
         self._spend()
         self._cache = bytearray()
-        self._new = True
+        self._new = self._open = True
 
     def replace(self) -> None:
         self._spend()
@@ -63,6 +66,7 @@ class MemoryFile:
     def set_aside(self) -> None:
         self.aside = self.kept
         self.kept = None
+        self._open = False
 
     def close(self) -> None:
         pass

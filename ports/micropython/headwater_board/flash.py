@@ -38,7 +38,8 @@ class FlashFile:
         size = _size(self.path)
         if size < 0:
             # The power went between the removal of the old file and the renaming of the new one.
-            if _size(self._new) < 0:
+            if _size(self._new) <= 0:
+                # Or before the first file had anything in it.
                 return None
             os.rename(self._new, self.path)
             size = _size(self.path)
