@@ -194,8 +194,7 @@ class BoardProcess:
 
     def ending(self) -> Ending | None:
         """How the board's life has ended, None while it goes on."""
-        if self._asked:
-            self.kill()
+        if self._asked:  # and it does nothing more
             return "hard reset" if self._asked.startswith(b"R") else "power cut"
         code = self._child.poll()
         if code is None:
@@ -205,6 +204,7 @@ class BoardProcess:
     def freeze(self) -> None:
         """Stop the process where it is; its sockets stay open, and nobody answers on them."""
         os.kill(self._child.pid, signal.SIGSTOP)
+        self._input.clear()  # a ctrl-C that waits in there would let it go on
 
     def kill(self) -> None:
         """End the process where it is."""

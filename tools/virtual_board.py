@@ -92,6 +92,7 @@ class VirtualBoard:
         self._process: BoardProcess | None = None
         self._frozen: list[BoardProcess] = []
         self._starting = False
+        self._half_open = False
         self._closing = False
         self._thread: threading.Thread | None = None
         self._jobs: list[tuple[Callable[[], Any], Future[Any]]] = []
@@ -176,16 +177,19 @@ class VirtualBoard:
         """Close the board."""
         self.close()
 
-    def power_on(self, *, cut_at_flash_operation: int = 0) -> None:
+    def power_on(self, *, cut_at_flash_operation: int = 0, half_open: bool = False) -> None:
         """Switch the power on and wait until the board listens; ``main.py`` may still run then.
 
-        With littlefs, ``cut_at_flash_operation=n`` takes the power away half way through the n-th program or erase.
+        With littlefs, ``cut_at_flash_operation=n`` takes the power away half way through the n-th program or erase;
+        ``half_open`` is as of ``power_cut``, for that cut.
         """
         if cut_at_flash_operation and self._flash != "littlefs":
             raise ValueError("a cut at a flash operation needs flash='littlefs'")
+        if half_open and not cut_at_flash_operation:
+            raise ValueError("half_open is how the power goes at a flash operation: say at which")
         if self.running:
             raise BoardError("the power is on already")
-        self._call(lambda: self._spawn("power on", cut_at=cut_at_flash_operation))
+        self._call(lambda: self._spawn("power on", cut_at=cut_at_flash_operation, half_open=half_open))
         self._until(lambda: not self._starting, _START_S, "the board does not start")
         if self.events[-1][1] == "crash":
             raise BoardError(f"the board does not start; it said: {self.log[-2000:]!r}")
@@ -247,7 +251,7 @@ class VirtualBoard:
 
     # ---- start and stop (in the board's thread) ----------------------------------------------------------------------
 
-    def _spawn(self, cause: Cause, *, cut_at: int = 0, raw: bool = False) -> None:
+    def _spawn(self, cause: Cause, *, cut_at: int = 0, half_open: bool = False, raw: bool = False) -> None:
         uarts = [line.fileno() for line in self._board_uarts]
         for fd in uarts:
             while read_now(fd):  # what a UART has received is lost with a reset
@@ -259,6 +263,7 @@ class VirtualBoard:
             "id": self.name.encode()[:8],
         }
         self._starting = True
+        self._half_open = half_open
         self._process = BoardProcess(self.heap, str(BOOT_DIR), config, uarts, raw=raw)
         for fd in self._process.fds:
             self._selector.register(fd, selectors.EVENT_READ, lambda: None)
@@ -274,15 +279,17 @@ class VirtualBoard:
             raise BoardError("the power is off already")
         for fd in process.fds:
             self._selector.unregister(fd)
-        self._process = None
-        self._starting = False
         if half_open:
             process.freeze()
             self._frozen.append(process)
         else:
             process.kill()
-            self._say(process.step())
+        self._say(process.step())
+        if not half_open:
             process.close()
+        # Last, so that who finds the power gone finds all that was said in the log.
+        self._process = None
+        self._starting = False
 
     def _shut(self) -> None:
         if self._process is not None:
@@ -368,7 +375,7 @@ class VirtualBoard:
             self._say(process.hidden)
         if ending in ("crash", "power cut"):  # the board stays off
             self._event(ending)
-        self._end()
+        self._end(half_open=self._half_open and ending == "power cut")
         if ending == "soft reset":
             self._say(b"MPY: soft reboot\r\n")
             self._spawn(ending, raw=process.raw)

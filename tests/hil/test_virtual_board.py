@@ -289,11 +289,40 @@ def test_what_littlefs_has_closed_survives_a_cut_at_any_operation(operation: int
         board.wait_for("all saved")
 
 
+WRITE = """
+import socket
+s = socket.socket()
+s.connect(socket.getaddrinfo("127.0.0.1", PORT)[0][-1])
+print("connected")
+with open("record", "w") as f:
+    f.write("1")
+"""
+
+
+@pytest.mark.parametrize("half_open", [False, True])
+def test_what_a_peer_sees_of_a_cut_at_an_operation(half_open: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, VirtualBoard(flash="littlefs") as board:
+        server.settimeout(10)
+        board.power_cut()
+        board.put({"main.py": WRITE.replace("PORT", str(server.getsockname()[1]))})
+        begin = board.mark
+        board.power_on(cut_at_flash_operation=1, half_open=half_open)
+        connection, _ = server.accept()
+        with connection:
+            board.wait_off()
+            assert board.log[begin:] == "connected\n"
+            # A connection that is to close has done so when the power is off.
+            assert bool(select.select([connection], [], [], 0)[0]) is not half_open
+            assert board.get("main.py")
+
+
 def test_a_cut_at_an_operation_needs_littlefs() -> None:
     with VirtualBoard() as board:
         board.power_cut()
         with pytest.raises(ValueError, match="littlefs"):
             board.power_on(cut_at_flash_operation=1)
+        with pytest.raises(ValueError, match="operation"):
+            board.power_on(half_open=True)
 
 
 ECHO = """
