@@ -37,6 +37,8 @@ _ALL_IDS = 65535
 _PINGREQ = bytes((spec.PINGREQ << 4, 0))
 _RX = 1 << 16
 _TX = 1 << 16
+# What a packet id adds to a PUBLISH.
+_ID = 2
 #: Bytes that unacknowledged messages of ours may take together.
 OUTBOX_LIMIT = 1 << 29
 
@@ -319,7 +321,11 @@ class HostClientSession5(HostClient, ClientSession5):
         retain: bool,
         properties: Properties | None,
     ) -> int:
-        return self.publish(topic, payload, qos, retain, encode(properties, 1 << spec.PUBLISH))
+        block = encode(properties, 1 << spec.PUBLISH)
+        status = self.publish(topic, payload, qos, retain, block)
+        if status == E_TOO_LARGE:
+            self._check_size(len(publish_frame(topic, payload, retain, block)) + (_ID if qos else 0))
+        return status
 
     def frame_of(
         self,
@@ -363,9 +369,12 @@ class HostClientSession5(HostClient, ClientSession5):
         frame = publish_frame(topic, payload, retain, block)
         if retain > self.limits[spec5.RETAIN_AVAILABLE]:
             raise MqttArgumentError("not published: the server does not retain", E_LIMIT)
-        if len(frame) > self.limits[spec5.MAXIMUM_PACKET_SIZE]:
-            raise MqttArgumentError("not published: the server takes no packet of this size", E_TOO_LARGE)
+        self._check_size(len(frame))
         return frame
+
+    def _check_size(self, size: int) -> None:
+        if size > self.limits[spec5.MAXIMUM_PACKET_SIZE]:
+            raise MqttArgumentError("not published: the server takes no packet of this size", E_TOO_LARGE)
 
     def ask(self, pattern: bytes, options: int, properties: Properties | None = None) -> int:
         """As of ``HostClient``, with properties."""
