@@ -94,6 +94,32 @@ def test_a_wrong_command_line_is_exit_code_2_and_no_traceback(arguments: list[st
         (["pub", "-t", "a", "-n", "--repeat-delay", "-1"], "is not a number of seconds"),
         (["pub", "-t", "a", "-n", "--drop-oldest", "5"], "--drop-oldest is for -l and --repeat"),
         (["pub", "-t", "a", "-l", "--drop-oldest", "0"], "'0' is not a whole number from 1 to 65280"),
+        (["pub", "-t", "a", "-n", "--segment-size", "16"], "--segment-size is for -f and -s"),
+        (["pub", "-t", "a", "-l", "--segment-size", "16"], "--segment-size is for -f and -s"),
+        (["pub", "-t", "a", "-s", "--segment-size", "0"], "'0' is not a whole number from 16 to 104857520"),
+        (
+            ["pub", "-t", "a", "-s", "--segment-size", "104857536"],
+            "is not a whole number from 16 to 104857520",
+        ),
+        (["pub", "-t", "a", "-s", "--segment-size", "1000"], "'1000' is not a multiple of 16"),
+        (
+            ["pub", "-t", "a", "-s", "--segment-size", "16", "--repeat", "2"],
+            "--repeat is not for --segment-size",
+        ),
+        (["pub", "-t", "a", "-s", "--segment-size", "16", "-r"], "-r is not for --segment-size"),
+        (
+            ["pub", "-t", "a", "-s", "--segment-size", "16", "--drop-oldest", "5"],
+            "--drop-oldest is for -l and",
+        ),
+        (
+            ["pub", "-t", "a", "-s", "--segment-size", "16", "--format", "MQSTRINGS"],
+            "is not a Format: at most 8",
+        ),
+        (
+            ["pub", "-t", "a", "-s", "--segment-size", "16", "--ccsid", "0"],
+            "is not a whole number from 1 to 65535",
+        ),
+        (["pub", "-t", "a", "-n", "--format", "MQSTR"], "--encoding are for --segment-size"),
         (["sub", "-t", "a", "-h", "a,"], "it is HOST or HOST:PORT"),
         (["sub", "-t", "a", "-h", "a:0"], "it is HOST or HOST:PORT"),
         (["sub", "-t", "a", "-h", "a:65536"], "it is HOST or HOST:PORT"),

@@ -10,7 +10,7 @@ import pytest
 from headwater.ibmmq.group_ids import GroupIds
 from headwater_host.ibmmq.reassembly.assembler import Assembler
 from headwater_host.ibmmq.reassembly.outcomes import Whole, WholeGroup
-from headwater_host.ibmmq.segments import segments
+from headwater_host.ibmmq.segments import PayloadError, segments
 
 DATA = os.urandom(1000)
 
@@ -62,6 +62,33 @@ def test_a_file_is_read_as_it_goes_on() -> None:
     made = segments(file, ids=ids(), piece=16)
     next(made)
     assert file.tell() == 16
+
+
+def test_a_file_has_the_length_that_was_said() -> None:
+    # No empty segment at its end, then.
+    assert len(list(segments(io.BytesIO(DATA[:512]), ids=ids(), piece=64, length=512))) == 8
+    for length, says in ((511, "it goes on behind its length"), (513, "it ends before its length")):
+        made = segments(io.BytesIO(DATA[:512]), ids=ids(), piece=64, length=length)
+        assert len([next(made) for _ in range(7)]) == 7
+        with pytest.raises(PayloadError, match=f"payload 1 cannot be sent: {says}"):
+            list(made)
+    with pytest.raises(PayloadError, match="it is too large for one message"):
+        next(segments(io.BytesIO(), ids=ids(), piece=64, length=1 << 30))
+    with pytest.raises(ValueError, match="a length is for one payload"):
+        list(segments(DATA, DATA, ids=ids(), length=len(DATA)))
+
+
+def test_a_stream_may_give_a_few_bytes_at_a_time() -> None:
+    class Few(io.BytesIO):
+        reads = 0
+
+        def readinto(self, buf: Any) -> int:
+            Few.reads += 1
+            return super().readinto(memoryview(buf)[:100])
+
+    assert put_together(list(segments(Few(DATA), ids=ids(), piece=496))) == [DATA]
+    # As many as there are, and not 16 at a time.
+    assert Few.reads < 15
 
 
 @pytest.mark.parametrize("size", [-16, 0, 15, 100])

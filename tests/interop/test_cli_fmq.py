@@ -468,7 +468,7 @@ _WORDS = [
     "--tag", "--group", "--need-ack", "--window", "--condition", "a &&", "-i", "-c", "-I", "-u", "-P", "-k",
     "--timeout", "--reconnect", "0", "--no-reconnect", "--will-topic", "--will-payload", "--will-qos",
     "--will-retain", "-r", "--json", "-v", "-F", "%t %%", "-E", "-U", "-T", "-R", "-N", "--quiet",
-    "--repeat", "--cafile", "/dev/null",
+    "--repeat", "--cafile", "/dev/null", "--segment-size", "16", "--format",
     "--insecure", "-x", "-D", "publish", "--jobs", "-j", "--queues", "--file", "/nonexistent", "echo", "-o", "-L",
     "fmqs://u:p@127.0.0.1:1/t", "fmq://[::1]:1", "mqtt://h",
 ]  # fmt: skip

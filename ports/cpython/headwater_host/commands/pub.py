@@ -2,15 +2,13 @@
 
 import argparse
 import asyncio
-import os
 import sys
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwater_host.commands import fmq, options, reach
+from headwater_host.commands import fmq, options, reach, reading
 from headwater_host.commands.properties import of
 from headwater_host.errors import MqttFullError
 from headwater_host.exits import OK, USAGE, CommandError
@@ -19,8 +17,11 @@ if TYPE_CHECKING:
     from headwater_host import aio
     from headwater_host.fmq import client as hub_client
 
-# How many lines may be on their way at a time.
+# How many lines may be on their way at a time; and bytes of segments, beside what the client keeps of them.
 _WINDOW = 256
+_BYTES = 16 << 20
+# IBM's largest message, and what follows its MQMDE there in multiples of 16.
+_LARGEST = (100 << 20) - 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +75,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with -l and --repeat: when N messages wait that were never sent, drop the oldest for each new one "
         "instead of waiting",
     )
+    group = parser.add_argument_group("segments, as IBM MQ has them")
+    group.add_argument(
+        "--segment-size",
+        type=_segment_size,
+        metavar="BYTES",
+        help="with -f and -s: publish it in messages of so many bytes, a multiple of 16, each behind an MQMDE",
+    )
+    group.add_argument("--format", type=_format, metavar="NAME", help="what the data are; default: nothing")
+    group.add_argument(
+        "--ccsid",
+        type=options.whole(1, 65535),
+        metavar="N",
+        help="their character set; default: 1208 for MQSTR",
+    )
+    group.add_argument(
+        "--encoding", type=options.whole(1, (1 << 31) - 1), metavar="N", help="how they write numbers"
+    )
     fmq.add_tags(parser, "a tag of the message; repeatable (FMQ)")
     reach.add_connection(
         parser,
@@ -89,8 +107,8 @@ def run(args: argparse.Namespace) -> int:
     if others:
         raise CommandError("one topic: -t, or in the path of -L", USAGE)
     # What a kept session has for us is not for this command: it stays with the server.
-    payload = _payload(args)
-    keeps_on = payload is None or args.repeat > 1
+    keeps_on = args.stdin_lines or args.repeat > 1
+    source, most = _source(args)
     more: dict[str, Any] = {}
     if args.drop_oldest is not None:
         if not keeps_on:
@@ -99,17 +117,30 @@ def run(args: argparse.Namespace) -> int:
     more |= {"max_inflight_messages": args.max_inflight, "auto_ack": False}
     if protocol == "fmq":
         hub = fmq.make_client(args, keeps_on, **more)
-        work = _publish(hub, partial(hub.publish, tags=args.tag), args, payload)
+        work = _publish(hub, partial(hub.publish, tags=args.tag), args, source, most)
     else:
         from headwater_host.commands import mqtt
 
         client = mqtt.make_client(args, keeps_on, **more)
-        work = _publish(client, partial(client.publish, properties=of(args, "publish")), args, payload)
+        work = _publish(client, partial(client.publish, properties=of(args, "publish")), args, source, most)
     return reach.run_until_signal(work)
 
 
-def _payload(args: argparse.Namespace) -> bytes | None:
-    """What is to be published; None for the lines of standard input."""
+def _segment_size(text: str) -> int:
+    size = options.whole(16, _LARGEST)(text)
+    if size % 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a multiple of 16")
+    return size
+
+
+def _format(text: str) -> str:
+    if not (len(text) <= 8 and text.isascii() and text.isprintable()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a Format: at most 8 characters of ASCII")
+    return text
+
+
+def _source(args: argparse.Namespace) -> tuple[AsyncIterator[bytes], int]:
+    """What is to be published, and how many of it may be on their way at a time."""
     given = (
         args.message is not None,
         args.file is not None,
@@ -121,10 +152,37 @@ def _payload(args: argparse.Namespace) -> bytes | None:
     if sum(given) != 1:
         which = "-m/--message -f/--file -s/--stdin-file -l/--stdin-lines -n/--null-message --value"
         raise CommandError(f"one of the arguments {which} is required", USAGE)
-    if args.stdin_lines:
-        if args.repeat > 1:
-            raise CommandError("--repeat is not for -l", USAGE)
-        return None
+    # What is over is forgotten then. With --drop-oldest so many cannot wait: nothing keeps the lines from being read.
+    most = _WINDOW + (0 if args.drop_oldest is None else args.drop_oldest + args.max_inflight)
+    if args.segment_size is not None:
+        return _segments(args)
+    if (args.format, args.ccsid, args.encoding) != (None, None, None):
+        raise CommandError("--format, --ccsid and --encoding are for --segment-size", USAGE)
+    if not args.stdin_lines:
+        return _repeated(_payload(args), args), most
+    if args.repeat > 1:
+        raise CommandError("--repeat is not for -l", USAGE)
+    return reading.in_thread(reading.lines(), _WINDOW), most
+
+
+def _segments(args: argparse.Namespace) -> tuple[AsyncIterator[bytes], int]:
+    """A file in segments: never more of it in memory than may be sent without an acknowledgement, or 16 MiB."""
+    if args.file is None and not args.stdin_file:
+        raise CommandError("--segment-size is for -f and -s", USAGE)
+    if args.repeat > 1:
+        raise CommandError("--repeat is not for --segment-size", USAGE)
+    if args.retain:
+        raise CommandError(
+            "-r is not for --segment-size: of all segments the server would keep the last", USAGE
+        )
+    from headwater_host.commands import segmented
+
+    most = max(1, min(args.max_inflight, _BYTES // args.segment_size))
+    return reading.in_thread(segmented.payloads(args), 1), most
+
+
+def _payload(args: argparse.Namespace) -> bytes:
+    """A message."""
     if args.null_message:
         return b""
     if args.value is not None:
@@ -151,7 +209,8 @@ async def _publish(
     client: "aio.Client | hub_client.Client",
     send: Callable[..., Awaitable[object]],
     args: argparse.Namespace,
-    payload: bytes | None,
+    source: AsyncIterator[bytes],
+    most: int,
 ) -> int:
     patience = reach.patience(client)
 
@@ -166,13 +225,11 @@ async def _publish(
         if args.qos:
             reach.log.debug("acknowledged")
 
-    # What is over is forgotten then. With --drop-oldest so many cannot wait: nothing keeps the lines from being read.
-    most = _WINDOW + (0 if args.drop_oldest is None else args.drop_oldest + args.max_inflight)
     async with client:
         reach.show_connection(client)
         under_way: set[asyncio.Task[None]] = set()
         try:
-            async for data in _lines() if payload is None else _repeated(payload, args):
+            async for data in source:
                 if args.qos == 0 and args.drop_oldest is None:
                     await publish(data)
                     continue
@@ -191,36 +248,3 @@ async def _publish(
                 print(f"headwater: {client.dropped} messages were dropped", file=sys.stderr)
     reach.log.debug("disconnected")
     return OK
-
-
-async def _lines() -> AsyncIterator[bytes]:
-    """The lines of standard input, without their ends. A thread waits for them, so that a signal need not."""
-    loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-    room = threading.Semaphore(_WINDOW)
-
-    def put(line: bytes | None) -> None:
-        room.acquire()
-        loop.call_soon_threadsafe(queue.put_nowait, line)
-
-    def read() -> None:
-        # Not through sys.stdin: its lock, held by a thread that waits, would abort the interpreter at its end.
-        begun: list[bytes] = []
-        try:
-            while data := os.read(0, 1 << 16):
-                first, *lines = data.split(b"\n")
-                begun.append(first)
-                for line in lines:
-                    put(b"".join(begun))
-                    begun = [line]
-            if any(begun):
-                put(b"".join(begun))
-            put(None)
-        except RuntimeError:
-            # The loop is closed: the command has ended.
-            pass
-
-    threading.Thread(target=read, daemon=True).start()
-    while (line := await queue.get()) is not None:
-        room.release()
-        yield line.removesuffix(b"\r")

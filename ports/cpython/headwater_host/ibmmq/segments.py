@@ -11,12 +11,27 @@ The rules are the core's (``headwater.ibmmq.segments``), which has what a board 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from headwater.errors import E_TOO_LARGE
 from headwater.ibmmq.group_ids import GroupIds
-from headwater.ibmmq.segments import LATER, MORE, Segmenter
+from headwater.ibmmq.segments import E_EARLY, E_LATE, LATER, MORE, Segmenter
 from headwater.ibmmq.spec import MQMDE_LENGTH_2
+
+_WHY = {
+    E_EARLY: "it ends before its length",
+    E_LATE: "it goes on behind its length",
+    E_TOO_LARGE: "it is too large for one message",
+}
+
+
+class PayloadError(ValueError):
+    """A payload that cannot be sent, or not to its end: ``status`` is what the core says."""
+
+    def __init__(self, number: int, status: int):
+        super().__init__(f"payload {number} cannot be sent: {_WHY.get(status, f'status {status}')}")
+        self.status = status
 
 
 class _Taken:
@@ -34,14 +49,18 @@ def segments(
     *payloads: bytes | bytearray | memoryview | io.BufferedIOBase | io.RawIOBase,
     ids: GroupIds,
     piece: int = 65536,
+    length: int | None = None,
     **header: Any,
 ) -> Iterator[bytes]:
     """The messages of one payload, or of several, which are then a group. Files are read as it goes on.
 
-    ``piece``: bytes of payload in each, a multiple of 16. ``header``: ``big``, ``ccsid``, ``format``, ``encoding`` and
-    ``data_ccsid`` of ``Segmenter``. Raises ValueError for arguments that are none, and for a payload that is too large;
-    BlockingIOError when a file has nothing for now.
+    ``piece``: bytes of payload in each, a multiple of 16. ``length``: how many bytes a single file has, when that is
+    known: one that has others has no last segment. ``header``: ``big``, ``ccsid``, ``format``, ``encoding`` and
+    ``data_ccsid`` of ``Segmenter``. Raises ValueError for arguments that are none, its PayloadError for a payload that
+    is too large, or not as long as was said; BlockingIOError when a file has nothing for now.
     """
+    if length is not None and len(payloads) != 1:
+        raise ValueError("a length is for one payload")
     if piece <= 0 or piece % 16:
         raise ValueError(f"a piece is a multiple of 16 bytes, not {piece}")
     client = _Taken()
@@ -50,10 +69,12 @@ def segments(
         segmenter.begin_group()
     for number, payload in enumerate(payloads, 1):
         source: Any = payload
-        length = None
+        size = length
         if isinstance(payload, (bytes, bytearray, memoryview)):
-            source, length = io.BytesIO(payload), memoryview(payload).nbytes
-        status = segmenter.begin(b"", source, length, last=number == len(payloads) > 1) or MORE
+            source, size = io.BytesIO(payload), memoryview(payload).nbytes
+        if hasattr(source, "readinto"):
+            source = _reader(source)
+        status = segmenter.begin(b"", source, size, last=number == len(payloads) > 1) or MORE
         while status > 0:
             status = segmenter.step()
             if status == LATER:
@@ -61,4 +82,14 @@ def segments(
             if status >= 0:
                 yield client.payload
         if status < 0:
-            raise ValueError(f"payload {number} cannot be sent: status {status}")
+            raise PayloadError(number, status)
+
+
+def _reader(file: Any) -> Callable[[bytearray, int, int], int | None]:
+    """A stream as a function: what a pipe has for now may go anywhere in the buffer, and here a view costs nothing."""
+
+    def read(buf: bytearray, at: int, n: int) -> int | None:
+        found: int | None = file.readinto(memoryview(buf)[at : at + n])
+        return found
+
+    return read
