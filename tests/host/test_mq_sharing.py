@@ -201,6 +201,48 @@ def test_an_exception_backs_out_though_the_file_cannot_be_written(tmp_path: Path
     assert names(tmp_path) == ["queues.db"]
 
 
+class InterruptError(Exception):
+    """What a signal's handler raises."""
+
+
+def test_a_call_that_a_signal_has_ended_keeps_nothing_from_the_next(tmp_path: Path) -> None:
+    """Python calls a handler anywhere: also where a transaction is about to be ended."""
+    with queue_manager(tmp_path, "Q") as manager, queue_manager(tmp_path) as other:
+        queue = Queue(manager, "Q", ALL)
+        for left in ("BEGIN", "BEGIN IMMEDIATE"):
+            for call in (queue.put, queue.browse):
+                other.put1("Q", b"x")
+                manager.file.db.execute(left)
+                manager.file.db.execute("SELECT * FROM messages").fetchall()
+                if left == "BEGIN":
+                    other.put1("Q", b"y")
+                assert not isinstance(attempt(call, *([b"z"] if call == queue.put else [])), MQMIError)
+        assert manager.statistics("Q")[0].messages == 8
+        queue.close()
+
+
+@pytest.mark.parametrize("end", ["backout", "commit"])
+@pytest.mark.parametrize("call", ["put", "get"])
+def test_what_a_signal_has_ended_when_it_was_done_is_in_the_unit_of_work(
+    call: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with queue_manager(tmp_path, "Q") as manager, queue_manager(tmp_path) as other:
+        queue = Queue(manager, "Q", ALL)
+        other.put1("Q", b"x")
+
+        def interrupted(*_: object, **__: object) -> None:
+            raise InterruptError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(manager, "worked", interrupted)
+            with pytest.raises(InterruptError):
+                queue.put(b"x", MD(), sync()) if call == "put" else queue.get(None, MD(), gmo2(SYNC))
+        getattr(manager, end)()
+        there = 1 + (end == "commit") * (1 if call == "put" else -1)
+        assert other.statistics("Q")[0][1:4] == (there, 0, 0)
+        queue.close()
+
+
 # -- ids ---------------------------------------------------------------------------------------------------------------
 
 

@@ -82,8 +82,9 @@ class QueueManager:
         self._closed = False
         self._handles = 0
         self._cache: dict[str, QueueAttributes] = {}
-        # The unit of work: how many messages, whether it must be on the disk, and where in groups its queues were
-        # before the first put (True) and the first get (False) in it.
+        # The unit of work: whether anything of it may be in the file, how many messages, whether it must be on the
+        # disk, and where in groups its queues were before the first put (True) and the first get (False) in it.
+        self._working = False
         self._uncommitted = 0
         self._persistent = False
         self._places: dict[tuple[Queue, bool], Place | None] = {}
@@ -145,9 +146,10 @@ class QueueManager:
 
     def _end(self, how: Callable[[sqlite3.Connection, int], None]) -> None:
         self.check()
-        if self._uncommitted:
+        if self._working:
             with self.file.transaction(durable=self._persistent) as db:
                 how(db, self.file.connection)
+        self._working = False
         self._uncommitted = 0
         self._persistent = False
 
@@ -155,11 +157,15 @@ class QueueManager:
         """Whether a call is in the unit of work: as it says; otherwise it is on z/OS, and is not elsewhere."""
         return bool(options & yes) or (self.attributes.settings.zos and not options & no)
 
-    def check_uncommitted(self, count: int) -> None:
-        """Before a call in the unit of work: MQRC_SYNCPOINT_LIMIT_REACHED when these are too many."""
+    def working(self, count: int) -> None:
+        """Within a put or a get in the unit of work: MQRC_SYNCPOINT_LIMIT_REACHED when these are too many.
+
+        The exception of a signal's handler may end the call when it is done, and before ``worked``.
+        """
         most = self.attributes.MaxUncommittedMsgs
         if self._uncommitted + count > most:
             raise failed(CMQC.MQRC_SYNCPOINT_LIMIT_REACHED, f"a unit of work has at most {most} messages")
+        self._working = True
 
     def worked(self, queue: Queue, count: int, *, persistent: bool, putting: bool) -> None:
         """After a put or a get in the unit of work, before ``queue`` moves on."""

@@ -172,7 +172,7 @@ class Queue:
                 reason = putting.number(db, read.md, place, syncpoint=syncpoint, ordered=ordered)
                 count = putting.insert(db, read.md, read.data, syncpoint=syncpoint, options=pmo.Options)
                 if syncpoint:
-                    manager.check_uncommitted(count)
+                    manager.working(count)
             if syncpoint:
                 persistent = read.md.Persistence == CMQC.MQPER_PERSISTENT
                 manager.worked(self, count, persistent=persistent, putting=True)
@@ -401,7 +401,7 @@ class Queue:
         if not options & BROWSING and reason != CMQC.MQRC_TRUNCATED_MSG_FAILED:
             taken = len(found.rows)
             if syncpoint:
-                manager.check_uncommitted(taken)
+                manager.working(taken)
             messages.take(db, found.rows, manager.file.connection if syncpoint else 0)
         return _Got(given, data, reason, after, found, taken, syncpoint)
 

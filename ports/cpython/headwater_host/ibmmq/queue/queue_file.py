@@ -123,7 +123,7 @@ class QueueFile:
             if durable != self._durable:
                 db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._durable = durable
-            db.execute("BEGIN IMMEDIATE")
+            self._begin("BEGIN IMMEDIATE")
             yield db
             db.execute("COMMIT")
         except BaseException as error:
@@ -140,7 +140,7 @@ class QueueFile:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """A transaction that sees one state of the file, and changes nothing."""
         try:
-            self.db.execute("BEGIN")
+            self._begin("BEGIN")
             yield self.db
         except sqlite3.Error as error:
             raise explained(self.path, error) from error
@@ -148,6 +148,12 @@ class QueueFile:
             with contextlib.suppress(sqlite3.Error):
                 if self.db.in_transaction:
                     self.db.execute("ROLLBACK")
+
+    def _begin(self, how: str) -> None:
+        if self.db.in_transaction:
+            # The exception of a signal's handler comes anywhere: it has kept the call before from ending its own.
+            self.db.execute("ROLLBACK")
+        self.db.execute(how)
 
     def state(self) -> tuple[int, int]:
         """Is another one when anybody has changed the file."""
