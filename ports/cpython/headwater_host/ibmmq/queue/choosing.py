@@ -29,8 +29,6 @@ _INDICES = {"msg_id": "by_msg_id", "correl_id": "by_correl_id", "group_id": "by_
 _OF_GROUP = "FROM messages INDEXED BY by_group"
 #: Flags of what has others beside it: a GroupId alone makes neither a group nor a segment.
 _PART = IN_GROUP | IN_SEGMENTS
-#: In logical order what a message must have that begins something.
-_FIRST = {"seq": 1, "place": 0}
 
 
 class Row(NamedTuple):
@@ -95,10 +93,6 @@ class Chooser:
     def next(self) -> Found | None:
         """The first message that will do."""
         wanted = self._wanted
-        if wanted.ordered:
-            for name, value in _FIRST.items():
-                if wanted.match.get(name, value) != value:
-                    raise failed(CMQC.MQRC_MATCH_OPTIONS_ERROR, "no message begins a group or message there")
         for row in self._rows({} if wanted.ordered else wanted.match, wanted.after):
             candidate = self._first_of(row) if wanted.ordered else row
             if candidate is not None and (not wanted.ordered or self._matches(candidate)):
