@@ -43,7 +43,9 @@ def test_soft_reset_empties_the_interpreter(board: Board) -> None:
 
 def test_a_board_that_is_silent_for_too_long_says_where_it_was(board: Board) -> None:
     code = "import time\nprint('before')\ndef stuck():\n    while True:\n        time.sleep_ms(20)\nstuck()\n"
-    with pytest.raises(TransportError, match=r"(?s)'before\\n' printed.*line 5, in stuck\n.*KeyboardInterrupt"):
+    with pytest.raises(
+        TransportError, match=r"(?s)'before\\n' printed.*line 5, in stuck\n.*KeyboardInterrupt"
+    ):
         board.exec(code, 0.5)
     assert board.exec("print(1)") == "1\n"
 
