@@ -13,6 +13,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+#: For a test that needs Spark, in s: its start and its first job take half a minute where little else runs, and a test
+#: that is cut short takes those behind it with it.
+_LONG_S = 400
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_LONG_S))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """Spark, as ``headwater pipeline`` starts it."""
