@@ -12,7 +12,7 @@ _AT_ONCE = 500
 
 
 class Cache:
-    """The messages of one file. ``limit``: bytes of those that stay in memory though they are on the disk."""
+    """The messages of one file. ``limit``: bytes of those that stay in memory at a commit."""
 
     def __init__(self, reader: sqlite3.Connection, path: str, limit: int):
         self._reader = reader
@@ -39,13 +39,10 @@ class Cache:
             if found is not None:
                 self._bytes -= found.size
 
-    def shrink(self, durable: int) -> None:
-        """Keep no more than ``limit`` bytes, but everything that is not on the disk: what is behind ``durable``."""
+    def shrink(self) -> None:
+        """Keep no more than ``limit`` bytes. What is not on the disk yet may go as well: nobody reads it before."""
         while self._bytes > self._limit and self._there:
-            seq = next(iter(self._there))
-            if seq > durable:
-                break
-            self.drop((seq,))
+            self.drop((next(iter(self._there)),))
 
     def read(self, topic: str, seqs: Iterable[int]) -> list[Message]:
         """Those of a topic's messages that can be read, in the same order. Raises StorageError."""

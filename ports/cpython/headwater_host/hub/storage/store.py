@@ -190,7 +190,7 @@ class Store:
             self._forgotten = 0
 
     def _written(self, batch: Batch) -> None:
-        self._cache.shrink(self._writer.durable)
+        self._cache.shrink()
         if batch.stored:
             self.on_commit(batch.stored)
 
