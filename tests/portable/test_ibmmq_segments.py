@@ -175,6 +175,33 @@ def test_answers_of_a_source_that_are_none() -> None:
             assert not s.client.calls and s.step() == E_STATE
 
 
+def test_answers_of_a_stream_that_are_none() -> None:
+    class Answers:
+        def __init__(self, *answers: int):
+            self.answers = list(answers)
+
+        def readinto(self, buf: "Any") -> int:
+            return self.answers.pop(0)
+
+    # To a whole piece; behind a short read, to 16 bytes and to one; and to whether there is more behind the length.
+    for before, most in (((), PIECE), ((8,), 16), ((24,), 1), ((PIECE,), 1)):
+        for answer in (-1, -5, -16, -PIECE, most + 1, most + 8):
+            s = made()
+            assert s.begin(TOPIC, Answers(*before, answer, 0), PIECE) == 0
+            assert sent(s) == E_ARGUMENT, (before, answer)
+            assert not s.client.calls and s.step() == E_STATE
+            # Nor is anything of it in the next message.
+            assert s.begin(TOPIC, Stream(payload_of(40))) == 0 and sent(s) == DONE
+            assert joined([call[1] for call in s.client.calls])[0][3] == payload_of(40)
+    for length in (PIECE, None):
+        s = made()
+        assert s.begin(TOPIC, lambda buf, at, n: n if n == PIECE else -1, length) == 0
+        if length is None:
+            assert s.step() == MORE
+            s.offset = MOST - PIECE + 1
+        assert s.step() == E_ARGUMENT
+
+
 def test_refusals() -> None:
     s = made()
     assert s.step() == E_STATE

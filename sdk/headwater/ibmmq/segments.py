@@ -269,6 +269,9 @@ class Segmenter:
         few = self._few if n >= _UNIT else self._one
         n = self._stream.readinto(few)
         if n:
+            if n < 0 or n > len(few):
+                # No answer; ``_read`` has asked for more, and would believe it.
+                return -1
             _copy(few, n, buf, at)
         return n
 
@@ -303,6 +306,8 @@ def _read(s: Segmenter) -> int:
             s._state = _READ
             return LATER
         if n:
+            if n != 1:
+                return E_ARGUMENT
             return E_LATE if s._length >= 0 else E_TOO_LARGE
     _describe(s, n == 0)
     return 0
