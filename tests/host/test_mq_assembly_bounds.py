@@ -169,6 +169,23 @@ def test_a_payload_that_is_larger_than_memory(db: sqlite3.Connection) -> None:
     assert whole(add(assembler, parts[2])).length == 30_000
 
 
+@pytest.mark.parametrize("topic", ["t", "a/longer/topic" * 100])
+@pytest.mark.parametrize("memory", [0, 1999, 2003])
+def test_less_memory_than_is_known_of_one_message(db: sqlite3.Connection, memory: int, topic: str) -> None:
+    """That stays, and nothing else: neither bytes nor another message, of this GroupId or of others."""
+    assembler = Assembler(db, memory=memory)
+    ids = ID, OTHER
+    parts = [(seq, part) for ident in ids for seq in (1, 2) for part in cut(ident, seq, TEXT, 300, grouped=True)]
+    random.Random(6).shuffle(parts)
+    found = []
+    for _, part in parts:
+        found += assembler.add(topic, part, 1.0)
+        assert assembler.memory_bytes <= 2000 + 4 * len(topic)
+    assert assembler.memory_bytes == 2000 + 4 * len(topic)
+    assert assembler.counts.whole == len(found) == 4
+    assembler.flush()
+
+
 def test_a_message_has_only_so_many_pieces_in_memory(db: sqlite3.Connection) -> None:
     assembler = Assembler(db)
     parts = fragments(4100)

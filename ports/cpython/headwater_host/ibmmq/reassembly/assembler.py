@@ -102,7 +102,8 @@ class Assembler:
     back; when somebody else does, the time-out begins anew.
 
     ``memory``: bytes that contents and what is known of them take at most, beside the payload that is being added, and
-    what was handed out last.
+    what was handed out last. What is known of the message that is being added, and of its GroupId, always stays: with
+    less ``memory`` than that (2000 bytes, and four for each character of the topic) it is what is taken.
     ``room``: bytes that all that is not whole yet takes at most, in memory and in the store. ``open_groups``: of how
     many GroupIds anything is there at most. What goes beyond these two is refused: a Problem of kind "room".
     ``timeout``: how long nothing of a GroupId may come before it is reported. ``groups``: hand out groups, when all

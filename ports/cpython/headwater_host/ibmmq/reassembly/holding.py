@@ -134,8 +134,9 @@ class _Leaving(NamedTuple):
 class Holding:
     """Groups in memory and in the store.
 
-    ``used``: what they take in memory, counted; at most ``memory``, beside what is handed out. ``held``: what they take
-    in both, in bytes of the store. What changes a group or message here and elsewhere marks it as ``changed``.
+    ``used``: what they take in memory, counted; at most ``memory``, or one group with one message and no pieces where
+    that is more, beside what is handed out. ``held``: what they take in both, in bytes of the store. What changes a
+    group or message here and elsewhere marks it as ``changed``.
     """
 
     def __init__(self, db: sqlite3.Connection, memory: int, remembered: int):
