@@ -116,6 +116,10 @@ def test_a_wrong_command_line_is_exit_code_2_and_no_traceback(arguments: list[st
             "is not a Format: at most 8",
         ),
         (
+            ["pub", "-t", "a", "-s", "--segment-size", "16", "--format", "A$B"],
+            "'A$B' is not a Format: at most 8",
+        ),
+        (
             ["pub", "-t", "a", "-s", "--segment-size", "16", "--ccsid", "0"],
             "is not a whole number from 1 to 65535",
         ),

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -134,8 +135,11 @@ def _segment_size(text: str) -> int:
 
 
 def _format(text: str) -> str:
-    if not (len(text) <= 8 and text.isascii() and text.isprintable()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a Format: at most 8 characters of ASCII")
+    # What is one character in every character set of the MQMDE, as the core has it.
+    if not re.fullmatch(r"[A-Za-z0-9 ._/%]{0,8}", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a Format: at most 8 letters, digits, blanks and . _ / %"
+        )
     return text
 
 
