@@ -14,7 +14,7 @@ from headwater_host.ibmmq.errors import failed
 from headwater_host.ibmmq.queue import messages
 from headwater_host.ibmmq.queue.descriptors import MD
 from headwater_host.ibmmq.queue.manager import QueueManager
-from headwater_host.ibmmq.queue.messages import DamagedError
+from headwater_host.ibmmq.queue.messages import DamagedError, is_number
 from headwater_host.ibmmq.reassembly.assembler import Assembler
 from headwater_host.ibmmq.reassembly.logical import IN_GROUP, NOTHING, SEGMENT, described
 from headwater_host.ibmmq.reassembly.verdicts import Segment, Verdict, judge
@@ -26,7 +26,7 @@ _RANGES = 20
 _THERE = "queue = ? AND taken_by = 0 AND put_by = 0 AND aside = 0"
 # An MQMD's Format stands at offset 32.
 _COUNTS = f"""
-SELECT count(*) FILTER (WHERE {_THERE}), coalesce(sum(length) FILTER (WHERE {_THERE}), 0),
+SELECT count(*) FILTER (WHERE {_THERE}), coalesce(sum({messages.LENGTH}) FILTER (WHERE {_THERE}), 0),
  count(*) FILTER (WHERE put_by OR taken_by), count(*) FILTER (WHERE {_THERE} AND substr(md, 33, 8) = ?)
 FROM messages WHERE queue = ?
 """
@@ -69,7 +69,8 @@ def of_queue(db: sqlite3.Connection, queue: int) -> dict[str, Any]:
     dead = CMQC.MQFMT_DEAD_LETTER_HEADER
     depth, size, open_work, letters = db.execute(_COUNTS, (queue, queue, queue, dead, queue)).fetchone()
     aside = db.execute(
-        "SELECT aside, count(*) FROM messages WHERE queue = ? AND aside GROUP BY aside", (queue,)
+        f"SELECT {messages.REASON}, count(*) FROM messages WHERE queue = ? AND aside IS NOT 0 GROUP BY 1",
+        (queue,),
     ).fetchall()
     return {
         "messages": depth,
@@ -97,16 +98,17 @@ def _groups(db: sqlite3.Connection, queue: int) -> dict[str, Any]:
     }
     rows = db.execute(
         f"SELECT group_id, id, seq, place, length, flags FROM messages "
-        f"WHERE {_THERE} AND group_id IS NOT NULL AND flags & ? ORDER BY group_id",
+        f"WHERE {_THERE} AND typeof(group_id) = 'blob' AND flags & ? ORDER BY group_id",
         (queue, IN_GROUP | SEGMENT),
     )
     for group_id, members in groupby(rows, itemgetter(0)):
         of_group = [row[1:] for row in members]
-        kind = found["groups" if any(row[-1] & IN_GROUP for row in of_group) else "segmented"]
+        grouped = any(is_number(row[-1]) and row[-1] & IN_GROUP for row in of_group)
+        kind = found["groups" if grouped else "segmented"]
         try:
             verdict = _judged(db, of_group)
         except DamagedError:
-            size = sum(row[3] for row in of_group)
+            size = sum(row[3] for row in of_group if is_number(row[3]))
             text = "a message is not what was written (2101 MQRC_OBJECT_DAMAGED)"
             said = {"group_id": group_id.hex(), "bytes": size, "text": text}
             kind["incomplete"].append(said | described(CMQC.MQRC_OBJECT_DAMAGED, None, NOTHING))
@@ -121,6 +123,9 @@ def _groups(db: sqlite3.Connection, queue: int) -> dict[str, Any]:
 
 def _judged(db: sqlite3.Connection, rows: list[tuple[int, int, int, int, int]]) -> Verdict:
     """What the rules say of the messages of one GroupId: their numbers in the file, and what follows. DamagedError."""
+    for number, *values in rows:
+        if not all(map(is_number, values)):
+            raise DamagedError(number)
     segments = [Segment(*row[1:], *messages.written(db, row[0])) for row in rows]
     return judge(segments, lambda index: messages.body(db, rows[index][0]), _RANGES)
 

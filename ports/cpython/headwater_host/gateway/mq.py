@@ -22,7 +22,8 @@ from headwater_host.capture.manifest import Listing, list_log
 from headwater_host.gateway.mq_config import NOW, MqConfig
 from headwater_host.gateway.mq_messages import Messages, Names
 from headwater_host.gateway.mq_puts import PROBLEM, Puts
-from headwater_host.ibmmq.errors import MQMIError
+from headwater_host.ibmmq import CMQC
+from headwater_host.ibmmq.errors import MQMIError, failed
 from headwater_host.ibmmq.reassembly.assembler import Assembler
 from headwater_host.ibmmq.uplink.forward import Forward, LocalQueue, is_full
 
@@ -113,6 +114,8 @@ class Follower:
         # Both know more than the file has while a transaction goes on: one that fails takes them with it.
         self._messages: Messages | None = None
         self._assembler: Assembler | None = None
+        # Whether what an earlier start has left in the file is known to be what was written.
+        self._mended = False
         # Whether an earlier start, with another configuration, has left something incomplete.
         self._left = not config.reassemble and self._forward.has_pieces()
         self._chunk = _RECORDS
@@ -140,6 +143,11 @@ class Follower:
             row = db.execute("SELECT file, at, records, sequence FROM follow").fetchone()
             next_block, listing = self._durable(), list_log(self._directory)
             if row is not None:
+                if not isinstance(row[0], str) or not all(
+                    isinstance(one, int) and one >= 0 for one in row[1:]
+                ):
+                    text = f"{self._config.file} is damaged (it does not say how far the log was read)"
+                    raise failed(CMQC.MQRC_OBJECT_DAMAGED, text)
                 place = Place(*row)
                 if place.sequence <= next_block and _knows(listing, place):
                     return place
@@ -323,7 +331,15 @@ class Follower:
                         room=config.spill,
                         open_groups=config.open_groups,
                         timeout=config.timeout,
+                        mend=not self._mended,
                     )
+                    self._mended = not self._assembler.damaged
+                    if self._assembler.damaged:
+                        self._adds["damage"] += self._assembler.damaged
+                        self._tell(
+                            f"{self._config.file} is damaged: what it has of {self._assembler.damaged} GroupIds that "
+                            "are not put together yet is given up"
+                        )
                 assembler = self._assembler
                 duplicates = assembler.counts.duplicates if assembler else 0
                 yield db, assembler

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.errors import failed
+from headwater_host.ibmmq.errors import MQMIError, failed
 from headwater_host.ibmmq.queue.validate import MAX_PRIORITY, QueueManagerSettings
 
 #: The largest message of IBM MQ, in bytes.
@@ -117,10 +117,19 @@ def dump(attributes: "QueueAttributes | QueueManagerAttributes") -> str:
     return json.dumps(asdict(attributes))
 
 
-def load(kind: type[_T], text: str) -> _T:
-    """``dump`` undone; attributes that are not there have their defaults."""
+def load(kind: type[_T], text: object, of: str) -> _T:
+    """``dump`` undone; attributes that are not there have their defaults. MQRC_OBJECT_DAMAGED: it is none of ``dump``,
+    and ``of`` says whose attributes those were."""
     names = {field.name for field in fields(kind)}
-    return kind(**{name: value for name, value in json.loads(text).items() if name in names})
+    try:
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r:.40} is no text")
+        given: object = json.loads(text)
+        if not isinstance(given, dict):
+            raise TypeError(f"{text:.40} is no object")
+        return kind(**{name: value for name, value in given.items() if name in names})
+    except (TypeError, ValueError, AttributeError, MQMIError) as error:
+        raise failed(CMQC.MQRC_OBJECT_DAMAGED, f"the attributes of {of} are damaged ({error})") from error
 
 
 #: What ``inquire`` knows of a queue, beside what the file counts, and of the queue manager.

@@ -49,6 +49,18 @@ class Row(NamedTuple):
         """Where it stands in its queue."""
         return self.rank, self.id
 
+    @classmethod
+    def of(cls, values: "tuple[Any, ...]") -> "Row":
+        """As it came from the file, where each column may hold anything: DamagedError."""
+        number, rank, group_id, *numbers = values[:7]
+        if not (
+            isinstance(rank, int)
+            and isinstance(group_id, bytes | None)
+            and all(map(messages.is_number, numbers))
+        ):
+            raise messages.DamagedError(number)
+        return cls(*values)
+
 
 class Wanted(NamedTuple):
     """What is asked for. ``own``: the connection whose uncommitted messages are seen, or 0; ``now`` in ms; ``match``:
@@ -111,7 +123,7 @@ class Chooser:
         found = self._db.execute(query, (*self._values, place.group_id, *at)).fetchone()
         if found is None:
             return None
-        row = Row(*found)
+        row = Row.of(found)
         if not self._matches(row):
             raise failed(CMQC.MQRC_MATCH_OPTIONS_ERROR, "the next message of the group has other values")
         return self._found(row, row.position, start=not place.in_message, inside=place.in_message)
@@ -124,7 +136,7 @@ class Chooser:
         found = self._db.execute(query, (*self._values, number)).fetchone()
         if found is None:
             raise failed(CMQC.MQRC_NO_MSG_UNDER_CURSOR, "the message is not there any more")
-        row = Row(*found)
+        row = Row.of(found)
         if self._wanted.complete and row.place:
             raise failed(CMQC.MQRC_INVALID_MSG_UNDER_CURSOR, f"it is a segment, at {row.place}")
         return self._found(row, row.position, start=True)
@@ -143,7 +155,7 @@ class Chooser:
             query += " AND (rank, id) > (?, ?)"
             values.extend(after)
         for row in self._db.execute(f"{query} ORDER BY rank, id", values):
-            yield Row(*row)
+            yield Row.of(row)
 
     def _first_of(self, row: Row) -> Row | None:
         """In logical order a group stands where its first message in the queue does, and begins with message 1. A
@@ -160,7 +172,7 @@ class Chooser:
             return None
         first = f"SELECT {_COLUMNS} {within} AND seq = ? AND place = 0 ORDER BY rank, id LIMIT 1"
         found = self._db.execute(first, (*values, 1 if grouped else row.seq)).fetchone()
-        return None if found is None else Row(*found)
+        return None if found is None else Row.of(found)
 
     def _matches(self, row: Row) -> bool:
         return all(getattr(row, name) == value for name, value in self._wanted.match.items())
@@ -239,6 +251,9 @@ class Chooser:
         )
         values = (*self._values, group_id, seq) if seq else (*self._values, group_id)
         rows = self._db.execute(query, values).fetchall()
+        for number, *values in rows:
+            if not all(map(messages.is_number, values)):
+                raise messages.DamagedError(number)
         numbers = [row[0] for row in rows]
         segments = [Segment(*row[1:]) for row in rows]
         verdict = judge(segments, lambda index: messages.body(self._db, numbers[index]), 0)

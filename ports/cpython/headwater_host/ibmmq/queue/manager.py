@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.errors import failed
-from headwater_host.ibmmq.queue import queue_file
+from headwater_host.ibmmq.queue import messages, queue_file
 from headwater_host.ibmmq.queue.attributes import (
     OF_QUEUE_MANAGERS,
     OF_QUEUES,
@@ -211,13 +211,13 @@ class QueueManager:
         """All queues, by name."""
         with self._looking() as db:
             rows = db.execute("SELECT name, attributes FROM queues ORDER BY name").fetchall()
-        return {name: load(QueueAttributes, text) for name, text in rows}
+        return {str(name): load(QueueAttributes, text, str(name)) for name, text in rows}
 
     def statistics(self, name: str = "") -> list[Statistics]:
         """A queue, or all of them, in numbers."""
         query = (
             "SELECT name, total(put_by = 0 AND taken_by = 0 AND aside = 0), total(put_by != 0), total(taken_by != 0), "
-            "total(aside != 0), total(length), depth, "
+            f"total(messages.id AND aside IS NOT 0), total({messages.LENGTH}), depth, "
             "(SELECT count(*) FROM opens WHERE queue = queues.id AND input), "
             "(SELECT count(*) FROM opens WHERE queue = queues.id AND output) "
             "FROM queues LEFT JOIN messages ON queue = queues.id GROUP BY queues.id ORDER BY name"
@@ -234,9 +234,12 @@ class QueueManager:
         reason, the descriptor and the data, as far as they can be read."""
         with self._looking() as db:
             number, _ = self._known(db, name)
-            query = "SELECT id, aside, md, body FROM messages WHERE queue = ? AND aside ORDER BY rank, id"
+            query = (
+                f"SELECT {messages.REASON}, md, body FROM messages WHERE queue = ? AND aside IS NOT 0 "
+                "ORDER BY rank, id"
+            )
             rows = db.execute(query, (number,)).fetchall()
-        for _, reason, packed, body in rows:
+        for reason, packed, body in rows:
             md = MD.unpack(packed) if isinstance(packed, bytes) and len(packed) == 364 else MD()
             yield reason, md, body if isinstance(body, bytes) else b""
 
@@ -384,7 +387,7 @@ class QueueManager:
             raise explained(self.file.path, error) from error
         known = self._cache.get(text)
         if known is None:
-            known = self._cache[text] = load(QueueAttributes, text)
+            known = self._cache[text] = load(QueueAttributes, text, name)
         return name, known
 
     def _resolve(self, db: sqlite3.Connection, od: OD) -> Resolved:
@@ -418,7 +421,7 @@ class QueueManager:
 
     def _find(self, db: sqlite3.Connection, name: str) -> "tuple[int, QueueAttributes] | None":
         row = db.execute("SELECT id, attributes FROM queues WHERE name = ?", (name.rstrip(),)).fetchone()
-        return None if row is None else (row[0], load(QueueAttributes, row[1]))
+        return None if row is None else (row[0], load(QueueAttributes, row[1], name.rstrip()))
 
     def _known(self, db: sqlite3.Connection, name: str) -> tuple[int, QueueAttributes]:
         found = self._find(db, check_name(name))

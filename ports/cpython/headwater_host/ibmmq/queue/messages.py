@@ -9,14 +9,19 @@ from typing import Any, NamedTuple
 from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.queue.descriptors import MD
 
+# What is looked for without reading a message, as ``_columns`` has it.
+_SOUGHT = "group_id, seq, place, flags, msg_id, correl_id, length"
 _INSERT = (
-    "INSERT INTO messages (queue, rank, put_by, taken_by, aside, backouts, expires, group_id, seq, place, flags, "
-    "msg_id, correl_id, length, crc, md, body) VALUES (?, ?, ?, 0, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    f"INSERT INTO messages (queue, rank, put_by, taken_by, aside, backouts, expires, {_SOUGHT}, crc, md, body) "
+    "VALUES (?, ?, ?, 0, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 #: Of a message that can be got. Its values: queue, connection whose own unit of work is seen (or 0), now in ms.
 ELIGIBLE = (
     "queue = ? AND taken_by = 0 AND aside = 0 AND put_by IN (0, ?) AND (expires IS NULL OR expires > ?)"
 )
+#: Of a message, in SQL: why it is set aside, and the bytes of its data. Each column may hold anything.
+REASON = f"iif(typeof(aside) = 'integer', aside, {CMQC.MQRC_OBJECT_DAMAGED})"
+LENGTH = "iif(typeof(length) = 'integer' AND length BETWEEN 0 AND 1 << 30, length, 0)"
 #: 100 ms, the unit of Expiry, in ms.
 TENTH = 100
 
@@ -49,13 +54,7 @@ def insert(
         0 if fifo else -md.Priority,
         put_by,
         None if md.Expiry == CMQC.MQEI_UNLIMITED else now + md.Expiry * TENTH,
-        None if md.GroupId == CMQC.MQGI_NONE else md.GroupId,
-        md.MsgSeqNumber,
-        md.Offset,
-        md.MsgFlags,
-        md.MsgId,
-        None if md.CorrelId == CMQC.MQCI_NONE else md.CorrelId,
-        len(body),
+        *_columns(md, len(body)),
         zlib.crc32(body, zlib.crc32(packed)),
         packed,
         body,
@@ -63,10 +62,22 @@ def insert(
     db.execute(_INSERT, row)
 
 
+def _columns(md: MD, length: int) -> tuple[object, ...]:
+    return (
+        None if md.GroupId == CMQC.MQGI_NONE else md.GroupId,
+        md.MsgSeqNumber,
+        md.Offset,
+        md.MsgFlags,
+        md.MsgId,
+        None if md.CorrelId == CMQC.MQCI_NONE else md.CorrelId,
+        length,
+    )
+
+
 def read(db: sqlite3.Connection, number: int, now: int) -> Message:
     """A message by the number of its row: BackoutCount, and what is left of Expiry, are up to date. DamagedError."""
-    query = "SELECT md, body, crc, backouts, expires FROM messages WHERE id = ?"
-    packed, body, crc, backouts, expires = db.execute(query, (number,)).fetchone()
+    query = f"SELECT md, body, crc, backouts, expires, {_SOUGHT} FROM messages WHERE id = ?"
+    packed, body, crc, backouts, expires, *sought = db.execute(query, (number,)).fetchone()
     if (
         not isinstance(packed, bytes)
         or not isinstance(body, bytes)
@@ -74,9 +85,18 @@ def read(db: sqlite3.Connection, number: int, now: int) -> Message:
     ):
         raise DamagedError(number)
     md = MD.unpack(packed)
+    # These the checksum does not cover.
+    if (
+        tuple(sought) != _columns(md, len(body))
+        or not (isinstance(backouts, int) and 0 <= backouts < 1 << 31)
+        or (expires is None) != (md.Expiry == CMQC.MQEI_UNLIMITED)
+        or not isinstance(expires, int | None)
+    ):
+        raise DamagedError(number)
     md.BackoutCount = backouts
     if expires is not None:
-        md.Expiry = max((expires - now) // TENTH, 1)
+        # Never more than it was put with: the clock may have been put back, as where none runs without power.
+        md.Expiry = min(max((expires - now) // TENTH, 1), md.Expiry)
     return Message(md, body)
 
 
@@ -92,6 +112,11 @@ def written(db: sqlite3.Connection, number: int) -> tuple[int, int]:
         raise DamagedError(number)
     encoding, ccsid = unpack_from("<ii", packed, 24)
     return encoding, ccsid
+
+
+def is_number(value: object) -> bool:
+    """Whether a column that holds a number of an MQMD's, or a length, can have been written with this."""
+    return isinstance(value, int) and -1 << 31 <= value < 1 << 32
 
 
 def take(db: sqlite3.Connection, numbers: Iterable[int], taken_by: int) -> None:

@@ -15,6 +15,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.errors import MQMIError, failed
@@ -88,10 +89,14 @@ class QueueFile:
             self.db = db
             _prepare(db, self.path, wanted if create else None, "FULL" if power else "NORMAL")
             (text,) = db.execute("SELECT value FROM about WHERE name = 'attributes'").fetchone()
-            self.attributes = load(QueueManagerAttributes, text)
+            try:
+                self.attributes = load(QueueManagerAttributes, text, "the queue manager")
+            except MQMIError as error:
+                raise failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{self.path}: {error.detail}") from error
             (self._born,) = db.execute("SELECT value FROM about WHERE name = 'born'").fetchone()
             self._register()
             self.sweep()
+            self._recount()
         except BaseException as error:
             if db is not None:
                 db.close()
@@ -167,9 +172,13 @@ class QueueFile:
         """24 bytes that no other id of this queue manager has: ``AMQ ``, its name, and a number."""
         at, end = self._ids
         if at == end:
-            db.execute("UPDATE about SET value = value + ? WHERE name = 'ids'", (_BLOCK,))
-            (end,) = db.execute("SELECT value FROM about WHERE name = 'ids'").fetchone()
-            at = end - _BLOCK
+            found: Any = db.execute("SELECT value FROM about WHERE name = 'ids'").fetchone() or (None,)
+            if not all(isinstance(one, int) for one in (*found, self._born)):
+                raise explained(self.path, TypeError("it does not say what the next id is"))
+            (at,) = found
+            end = at + _BLOCK
+            # Numbers begin anew where the file has no room for more.
+            db.execute("UPDATE about SET value = ? WHERE name = 'ids'", (end & (1 << 62) - 1,))
         self._ids = (at + 1, end)
         name = self.attributes.QMgrName.encode()[:12].ljust(12)
         # A program that runs for one put takes a block as well: 32 bits of numbers are not for ever.
@@ -223,6 +232,16 @@ class QueueFile:
                 for number in gone:
                     self.forget(number)
         return bool(gone)
+
+    def _recount(self) -> None:
+        """A depth that cannot be is counted anew: it says nothing that is not in the file."""
+        wrong = "typeof(depth) != 'integer' OR depth < 0"
+        with self.reading() as db:
+            if not db.execute(f"SELECT 1 FROM queues WHERE {wrong}").fetchone():
+                return
+        count = "SELECT count(*) FROM messages WHERE queue = queues.id AND taken_by = 0"
+        with self.transaction(durable=False) as db:
+            db.execute(f"UPDATE queues SET depth = ({count}) WHERE {wrong}")
 
     def _is_gone(self, number: int) -> bool:
         try:

@@ -108,7 +108,8 @@ class Assembler:
     many GroupIds anything is there at most. What goes beyond these two is refused: a Problem of kind "room".
     ``timeout``: how long nothing of a GroupId may come before it is reported. ``groups``: hand out groups, when all
     their messages are there, instead of messages. ``remembered``: of how many groups and messages that are done it is
-    known that they were, so that what comes again does not begin them anew.
+    known that they were, so that what comes again does not begin them anew. ``mend``: look through the store first, and
+    give up groups that are not what was written (``damaged``); not needed for one that this process has written.
     """
 
     def __init__(
@@ -121,8 +122,9 @@ class Assembler:
         timeout: float = 3600.0,
         groups: bool = False,
         remembered: int = 10_000,
+        mend: bool = True,
     ):
-        self._holding = Holding(db, memory, remembered)
+        self._holding = Holding(db, memory, remembered, mend)
         self.room = room
         self.open_groups = open_groups
         self.timeout = timeout
@@ -143,6 +145,11 @@ class Assembler:
     def groups(self) -> int:
         """Of how many GroupIds anything is held."""
         return self._holding.count
+
+    @property
+    def damaged(self) -> int:
+        """How many groups in the store were not what was written, and are given up."""
+        return self._holding.damaged
 
     def flush(self) -> None:
         """Write all that is not in the store yet. The caller commits. What was handed out is gone."""

@@ -139,11 +139,13 @@ class Holding:
     group or message here and elsewhere marks it as ``changed``.
     """
 
-    def __init__(self, db: sqlite3.Connection, memory: int, remembered: int):
+    def __init__(self, db: sqlite3.Connection, memory: int, remembered: int, mend: bool = False):
         self.store = Spill(db)
         self.memory = memory
         self.remembered = remembered
         self.used = 0
+        #: Groups in the store that were not what was written, and are dropped.
+        self.damaged = self.store.mend() if mend else 0
         self._number, self.count, self.held, self._done_rows = self.store.totals()
         #: Those in memory; of which something came last are last.
         self.groups: OrderedDict[Key, Group] = OrderedDict()

@@ -30,6 +30,31 @@ CREATE TABLE IF NOT EXISTS assembly_done (
     reason INTEGER NOT NULL, UNIQUE (topic, group_id, seq));
 """
 
+# Numbers of groups that are not what was written, as columns may hold anything: by types, and by sums. Whoever has
+# changed contents to others of the same length is not found out.
+_INTEGERS = {
+    "assembly_group": ["last", "highest", "whole", "count", "held"],
+    "assembly_message": [
+        *("seq", "state", "flags", "encoding", "ccsid", "end"),
+        *("reach", "covered", "pieces", "low", "high"),
+    ],
+    "assembly_piece": ["seq", "at", "size"],
+}
+_ODD = " UNION ".join(
+    f"SELECT number FROM {table} WHERE "
+    + " OR ".join(f"typeof({one}) != 'integer' OR {one} NOT BETWEEN -1 << 31 AND 1 << 60" for one in columns)
+    for table, columns in _INTEGERS.items()
+)
+_DAMAGED = f"""
+{_ODD} UNION SELECT number FROM assembly_group WHERE typeof(topic) != 'text' OR typeof(group_id) != 'blob'
+ OR length(group_id) != 24 OR typeof(touched) != 'real' OR grouped NOT IN (0, 1) OR number NOT BETWEEN 1 AND 1 << 60
+ OR count != (SELECT count(*) FROM assembly_message AS one WHERE one.number = assembly_group.number)
+UNION SELECT number FROM assembly_message AS one WHERE typeof(format) != 'text' OR length(format) > 8
+ OR covered AND (covered, pieces) != (SELECT total(size), count(*) FROM assembly_piece AS piece
+  WHERE piece.number = one.number AND piece.seq = one.seq AND at >= low AND at + size <= high)
+UNION SELECT number FROM assembly_piece WHERE typeof(data) != 'blob' OR length(data) != size
+"""
+
 #: So much of a piece is read at a time.
 _SLICE = 64 << 10
 #: Without ``blobopen`` (before Python 3.11) each slice costs SQLite the whole piece: so no more than these, and larger.
@@ -46,6 +71,17 @@ class Spill:
         self.db = db
         for statement in _TABLES.split(";"):
             db.execute(statement)
+
+    def mend(self) -> int:
+        """Drop what is not what was written, and what belongs to no group: how many groups."""
+        damaged = self.db.execute(_DAMAGED).fetchall()
+        for (number,) in damaged:
+            self.drop_group(number)
+        for table in ("assembly_message", "assembly_piece"):
+            alone = "number NOT IN (SELECT number FROM assembly_group)"
+            if self._one(f"SELECT 1 FROM {table} WHERE {alone} LIMIT 1"):
+                self.write(f"DELETE FROM {table} WHERE {alone}")
+        return len(damaged)
 
     def write(self, statement: str, values: Iterable[Any] = ()) -> None:
         """One change, in a transaction."""

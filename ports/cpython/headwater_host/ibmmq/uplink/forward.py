@@ -179,7 +179,9 @@ class Forward:
     def batch(self, count: int, size: int) -> Sequence[Stored]:
         """The first messages, at most so many and, but for the first, of so many bytes together."""
         found: list[Stored] = []
-        query = f"SELECT id, length FROM messages WHERE {messages.ELIGIBLE} ORDER BY rank, id LIMIT ?"
+        query = (
+            f"SELECT id, {messages.LENGTH} FROM messages WHERE {messages.ELIGIBLE} ORDER BY rank, id LIMIT ?"
+        )
         damaged = []
         with self.file.reading() as db:
             for number, length in db.execute(query, (self._id, 0, _now(), count)).fetchall():
@@ -235,6 +237,8 @@ class Forward:
                 row = secrets.token_bytes(24), -1
                 db.execute("INSERT OR IGNORE INTO uplink VALUES (?, ?, ?)", (self._id, *row))
             return self.state()
+        if not isinstance(row[0], bytes) or len(row[0]) != 24 or not isinstance(row[1], int) or row[1] < -1:
+            raise failed(CMQC.MQRC_OBJECT_DAMAGED, "what it says of the record queue is damaged")
         return State(row[0], row[1], pending)
 
     def prepare(self, pending: Sequence[int]) -> None:
