@@ -342,6 +342,26 @@ def test_a_server_that_takes_less(mosquitto: StartBroker, qos: int, tmp_path: Pa
             assert failed(3, "-V", "3.1.1", *at, SIZE).startswith("headwater: the connection was lost")
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_connection_that_is_lost_is_told_once(qos: int, tmp_path: Path) -> None:
+    """However many segments it was lost with."""
+    (tmp_path / "file").write_bytes(DATA)
+    with socket.create_server((HOST, 0)) as silent:
+        at = ("-h", HOST, "-p", silent.getsockname()[1], "-t", "a", "-q", qos, "-M", 4)
+        with running("pub", *at, "-f", tmp_path / "file", "--segment-size", SIZE, directory=tmp_path) as pub:
+            peer, _ = silent.accept()
+            with peer:
+                peer.recv(100)
+                peer.sendall(b"\x20\x02\x00\x00")
+                # All four are under way, and none is acknowledged.
+                left = 4 * (SIZE + 72)
+                while left > 0:
+                    left -= len(peer.recv(left))
+            assert pub.wait() == 3
+    assert pub.errors.startswith("headwater: the connection was lost")
+    assert pub.errors.count("\n") == 1, pub.errors
+
+
 def test_a_hub_that_takes_less(tmp_path: Path) -> None:
     (tmp_path / "hub.toml").write_text("[clients]\nframe = 70000\n")
     (tmp_path / "file").write_bytes(bytes(200_000))

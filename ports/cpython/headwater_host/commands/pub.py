@@ -241,8 +241,8 @@ async def _publish(
                 under_way.add(asyncio.ensure_future(publish(data)))
                 if len(under_way) >= most:
                     done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done:
-                        task.result()
+                    # Several may have failed for one reason, which is told once.
+                    await asyncio.gather(*done)
             await asyncio.gather(*under_way)
         finally:
             for task in under_way:
