@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -98,3 +99,14 @@ def running(*arguments: object, directory: Path, **options: Any) -> Iterator[Run
         if command.process.poll() is None:
             command.process.kill()
         command.process.wait()
+
+
+@contextlib.contextmanager
+def hub_at(directory: Path, *options: object) -> Iterator[int]:
+    """A ``headwater hub``, by its port, which ends as it should."""
+    with running("hub", *options, "--storage", directory / "hub.db", directory=directory) as process:
+        process.wait_for("storage in")
+        found = re.search(r"port (\d+)", process.errors)
+        assert found is not None
+        yield int(found[1])
+        assert process.end() == 0

@@ -21,21 +21,10 @@ from headwater_host.fmq.plain import from_json, plain
 from headwater_host.fmq.values import decode, encode
 from headwater_host.hub import users
 from tests.certificates import Pki
-from tests.host.command import HEADWATER, Running, environment, headwater, running
+from tests.host.command import HEADWATER, Running, environment, headwater, hub_at, running
 from tools.broker import HOST, free_port
 
 PASSWORD = "correct horse"
-
-
-@contextlib.contextmanager
-def hub_at(directory: Path, *options: object) -> Iterator[int]:
-    """A hub's port."""
-    with running("hub", *options, "--storage", directory / "hub.db", directory=directory) as process:
-        process.wait_for("storage in")
-        found = re.search(r"port (\d+)", process.errors)
-        assert found is not None
-        yield int(found[1])
-        assert process.end() == 0
 
 
 @pytest.fixture(scope="module")

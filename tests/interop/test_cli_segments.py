@@ -1,8 +1,6 @@
 """``headwater pub --segment-size``: files in segments, through real servers, and together again."""
 
-import contextlib
 import os
-import re
 import socket
 import sqlite3
 import struct
@@ -17,7 +15,7 @@ from headwater_host.ibmmq.CMQC import MQRC_INCOMPLETE_MSG
 from headwater_host.ibmmq.reassembly.assembler import Assembler, Outcome
 from headwater_host.ibmmq.reassembly.outcomes import Whole
 from headwater_host.ibmmq.structures import decode
-from tests.host.command import HEADWATER, environment, headwater, running
+from tests.host.command import HEADWATER, environment, headwater, hub_at, running
 from tests.interop.recorder import recording
 from tests.interop.test_cli_pub_sub import subscribed
 from tools.broker import HOST, Mosquitto, free_port
@@ -32,21 +30,9 @@ def broker(mosquitto: StartBroker) -> Mosquitto:
     return mosquitto()
 
 
-@contextlib.contextmanager
-def hub_at(directory: Path, *options: object) -> Iterator[int]:
-    """A hub's port."""
-    arguments = ("hub", *options, "--storage", directory / "hub.db", "--port", 0)
-    with running(*arguments, directory=directory) as process:
-        process.wait_for("storage in")
-        found = re.search(r"port (\d+)", process.errors)
-        assert found is not None
-        yield int(found[1])
-        assert process.end() == 0
-
-
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with hub_at(tmp_path_factory.mktemp("hub")) as port:
+    with hub_at(tmp_path_factory.mktemp("hub"), "--port", 0) as port:
         yield port
 
 
@@ -365,7 +351,7 @@ def test_a_connection_that_is_lost_is_told_once(qos: int, tmp_path: Path) -> Non
 def test_a_hub_that_takes_less(tmp_path: Path) -> None:
     (tmp_path / "hub.toml").write_text("[clients]\nframe = 70000\n")
     (tmp_path / "file").write_bytes(bytes(200_000))
-    with hub_at(tmp_path, "--config", tmp_path / "hub.toml") as port:
+    with hub_at(tmp_path, "--config", tmp_path / "hub.toml", "--port", 0) as port:
         at = ("-L", f"fmq://{HOST}:{port}/a", "-q", 1, "-f", tmp_path / "file", "--segment-size")
         refusal = "headwater: the server refused the message: packet too large (0x95)\n"
         assert failed(1, *at, 80_000) == refusal
