@@ -363,6 +363,23 @@ def test_any_frame(partitions: int | None, batch: int, spark: "SparkSession") ->
 
 
 @pytest.mark.needs_java
+def test_nulls_in_a_frame(spark: "SparkSession") -> None:
+    """No topic is one topic, however many tasks there are; no payload is no segment."""
+    rows = [
+        (payload, None if k % 2 else "", None if k == 1 else k + 1)
+        for k, payload in enumerate(segmented(b"abcdefghij", 2))
+    ]
+    frame = spark.createDataFrame(
+        [*rows, (None, None, None), (None, "t", 1), (b"", None, None)],
+        "payload binary, topic string, time_ns long",
+    )
+    (found,) = logical_messages(frame, partitions=16).collect()
+    assert (found.complete, found.payload, found.topic) == (True, b"abcdefghij", "")
+    assert (found.time_ns, found.last_ns, found.segments) == (0, 5, 5)
+    assert logical_messages(frame.where("payload is null")).count() == 0
+
+
+@pytest.mark.needs_java
 def test_a_frame_that_lacks_a_column(spark: "SparkSession") -> None:
     frame = spark.createDataFrame([], "payload string, topic string, time_ns long")
     with pytest.raises(ValueError, match="column 'payload' must be binary, not string"):

@@ -27,9 +27,10 @@ def logical_messages(
     """The table ``logical_messages`` of the rows of ``frame``: ``topic`` string, ``payload`` binary, ``time_ns`` long.
 
     Rows whose payload does not begin with an MQMDE, or with one that MQPUT would refuse, are passed over; the frame may
-    be the table ``messages``, or any other. ``partitions``: how many tasks put messages together; without it Spark
-    decides. ``max_message``: bytes of a message in a row at most, below 2 GiB; ``memory``: bytes of payloads that a
-    task holds, beyond which it takes a temporary file. Raises ValueError when a column is missing or of another type.
+    be the table ``messages``, or any other. A topic that is null is an empty one, and a ``time_ns`` that is null is 0.
+    ``partitions``: how many tasks put messages together; without it Spark decides. ``max_message``: bytes of a message
+    in a row at most, below 2 GiB; ``memory``: bytes of payloads that a task holds, beyond which it takes a temporary
+    file. Raises ValueError when a column is missing or of another type.
     """
     types = dict(frame.dtypes)
     for name, kind in _NEEDED.items():
@@ -44,7 +45,9 @@ def logical_messages(
     from pyspark.sql import functions
 
     columns = [functions.expr(key) for key in keys]
-    segments = frame.select(*_NEEDED).where(f"substring(payload, 1, {len(SIGNATURES[0])}) in ({known})")
+    # What a task takes for one topic must meet there.
+    rows = frame.select(*_NEEDED).withColumn("topic", functions.expr("coalesce(topic, '')"))
+    segments = rows.where(f"substring(payload, 1, {len(SIGNATURES[0])}) in ({known})")
     # All of a group meets by its name, and nothing is sorted in the JVM: rows are larger than what has to be sorted.
     met = segments.repartition(*columns) if partitions is None else segments.repartition(partitions, *columns)
     return met.mapInArrow(partial(_work, max_message, memory), LOGICAL_MESSAGES.ddl)
