@@ -61,6 +61,25 @@ def test_remote_queues(tmp_path: Path) -> None:
         assert reason_of(Queue, manager, "R", CMQC.MQOO_INPUT_SHARED) == CMQC.MQRC_OPTION_NOT_VALID_FOR_TYPE
 
 
+def test_names_that_lead_nowhere(tmp_path: Path) -> None:
+    """As IBM has it, nothing is put on the transmission queue; aliases of queue managers are not made."""
+    with queue_manager(tmp_path) as manager:
+        manager.define("QM2", Usage=CMQC.MQUS_TRANSMISSION)
+        remote: dict[str, Any] = {"QType": CMQC.MQQT_REMOTE, "RemoteQName": "THEIRS"}
+        manager.define("R", **remote, RemoteQMgrName="QM2")
+        manager.define("R.OWN", **remote, RemoteQMgrName="QM1", XmitQName="QM2")
+        for target, reason in (
+            (OD(ObjectQMgrName="QM2"), CMQC.MQRC_REMOTE_Q_NAME_ERROR),
+            (OD(ObjectName="THEIRS", ObjectQMgrName="R"), CMQC.MQRC_UNKNOWN_REMOTE_Q_MGR),
+            ("R.OWN", CMQC.MQRC_UNKNOWN_REMOTE_Q_MGR),
+        ):
+            assert reason_of(manager.put1, target, b"x") == reason
+            assert reason_of(Queue, manager, target, CMQC.MQOO_OUTPUT) == reason
+        assert manager.statistics("QM2")[0].depth == 0
+        with pytest.raises(ValueError, match="a remote queue has RemoteQName, RemoteQMgrName"):
+            manager.define("ALIAS", QType=CMQC.MQQT_REMOTE, RemoteQMgrName="QM2")
+
+
 def test_a_remote_queue_has_defaults_of_its_own(tmp_path: Path) -> None:
     with queue_manager(tmp_path) as manager:
         manager.define("QM2", Usage=CMQC.MQUS_TRANSMISSION, DefPriority=3)

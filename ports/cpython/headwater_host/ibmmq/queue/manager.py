@@ -394,11 +394,17 @@ class QueueManager:
         name = od.ObjectName.decode("latin-1").rstrip(" ")
         manager = od.ObjectQMgrName.decode("latin-1").rstrip(" ")
         if manager and manager != self.attributes.QMgrName:
+            if not name:
+                raise failed(CMQC.MQRC_REMOTE_Q_NAME_ERROR, f"the queue of {manager} has no name")
             target = self._transmission(db, manager, "")
             return Resolved(target, target, (od.ObjectName, od.ObjectQMgrName))
         number, attributes = self._known(db, name)
         if attributes.QType == CMQC.MQQT_LOCAL:
             return Resolved(number, number)
+        if attributes.RemoteQMgrName == self.attributes.QMgrName:
+            raise failed(
+                CMQC.MQRC_UNKNOWN_REMOTE_Q_MGR, f"{name} is a remote queue of this queue manager's own"
+            )
         target = self._transmission(db, attributes.RemoteQMgrName, attributes.XmitQName)
         there = OD(ObjectName=attributes.RemoteQName, ObjectQMgrName=attributes.RemoteQMgrName)
         return Resolved(number, target, (there.ObjectName, there.ObjectQMgrName))
@@ -412,6 +418,9 @@ class QueueManager:
         ):
             found = self._find(db, name) if name else None
             if found is not None:
+                if found[1].QType == CMQC.MQQT_REMOTE and name == manager:
+                    text = f"{name} is a remote queue, and there are no aliases of queue managers"
+                    raise failed(CMQC.MQRC_UNKNOWN_REMOTE_Q_MGR, text)
                 if found[1].QType != CMQC.MQQT_LOCAL or found[1].Usage != CMQC.MQUS_TRANSMISSION:
                     raise failed(CMQC.MQRC_XMIT_Q_USAGE_ERROR, f"{name} is no transmission queue")
                 return found[0]
