@@ -3,6 +3,7 @@
 That the whole core does so, the portable tests prove (``test_portable.py``), and the allocation proofs.
 """
 
+import ast
 import random
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from tools.bundle import names
 from tools.bundle.build import Options, build, write
 from tools.bundle.contents import contents
 from tools.bundle.program import BundleError
+from tools.bundle.tree import Quick, children, walk
 from tools.runtimes import run_unix
 from tools.toolchain import ROOT
 
@@ -464,3 +466,36 @@ def test_every_module_of_the_core_can_be_bundled() -> None:
     graph = sizes.imports(mpy.SDK)
     for module in graph:
         build([module])
+
+
+#: What says only how a node stands there.
+HOW = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
+
+
+def test_trees_are_gone_through_as_ast_does() -> None:
+    for path in mpy.SDK.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        whole = list(ast.walk(tree))
+        assert list(walk(tree)) == [part for part in whole if not isinstance(part, HOW)], path
+        for part in whole:
+            found = [one for one in ast.iter_child_nodes(part) if not isinstance(one, HOW)]
+            assert children(part) == found, ast.dump(part)
+
+
+def test_trees_are_changed_as_ast_does() -> None:
+    """A node for another, several for one, or none: in lists and alone."""
+
+    def visit_expr(self: ast.NodeTransformer, node: ast.Expr) -> list[ast.stmt]:
+        return [ast.Pass(), node]
+
+    def visit_return(self: ast.NodeTransformer, node: ast.Return) -> None: ...
+
+    def visit_name(self: ast.NodeTransformer, node: ast.Name) -> ast.expr | None:
+        return None if node.id == "int" else ast.Constant(len(node.id))
+
+    methods = {"visit_Expr": visit_expr, "visit_Return": visit_return, "visit_Name": visit_name}
+    ours = type("Ours", (Quick, ast.NodeTransformer), methods)
+    theirs = type("Theirs", (ast.NodeTransformer,), methods)
+    for path in mpy.SDK.rglob("*.py"):
+        made = [ast.dump(kind().visit(ast.parse(path.read_text()))) for kind in (ours, theirs)]
+        assert made[0] == made[1], path

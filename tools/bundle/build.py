@@ -22,6 +22,7 @@ from tools.bundle.names import shorten
 from tools.bundle.program import PACKAGE, BundleError, Program, find, load, on_a_board, stored, unique
 from tools.bundle.reach import contracts, drop_unused, handed_in, hidden_names, used_in
 from tools.bundle.settled import Outside, settle
+from tools.bundle.tree import walk
 
 BOARD_PACKAGE = "headwater_board"
 _ANY = 1000
@@ -108,7 +109,7 @@ def _ask_program(asked: Asked, root: Path, name: str, path: Path) -> None:
         raise BundleError(f"{name}: {error}") from error
     asked.attributes |= used_in(body)[1]
     for statement in body:
-        for part in ast.walk(statement):
+        for part in walk(statement):
             if isinstance(part, ast.keyword) and asked.keywords is not None:
                 asked.keywords = asked.keywords | {part.arg} if part.arg else None
             elif isinstance(part, ast.Call):
@@ -117,7 +118,7 @@ def _ask_program(asked: Asked, root: Path, name: str, path: Path) -> None:
             if isinstance(part, ast.ClassDef):
                 # Such a class may inherit from one of the core's, and mean what that has.
                 asked.attributes |= set(stored(part.body))
-    for node in (part for statement in body for part in ast.walk(statement)):
+    for node in (part for statement in body for part in walk(statement)):
         if isinstance(node, ast.Import):
             pairs = [(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -241,7 +242,7 @@ def _origin(program: Program, node: ast.stmt) -> str:
 
 def _drop_texts(program: Program) -> None:
     for node in program.body:
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Raise) and isinstance(part.exc, ast.Call):
                 # A number, or a name that was worked out, may be what the exception is made of.
                 texts = [

@@ -10,15 +10,14 @@ from collections import Counter
 from collections.abc import Collection
 
 from tools.bundle.program import Program, members
+from tools.bundle.tree import Quick, walk
 
 
 def merge_classes(program: Program, public: Collection[str]) -> list[str]:
     """Merge what can be merged, but no class in ``public``: the names of the classes that went."""
     gone = []
     while True:
-        uses = Counter(
-            part.id for node in program.body for part in ast.walk(node) if isinstance(part, ast.Name)
-        )
+        uses = Counter(part.id for node in program.body for part in walk(node) if isinstance(part, ast.Name))
         classes = {node.name: node for node in program.body if isinstance(node, ast.ClassDef)}
         for node in classes.values():
             base = node.bases[0] if len(node.bases) == 1 else None
@@ -59,7 +58,7 @@ def _class_of(member: ast.stmt) -> ast.ClassDef:
     return made
 
 
-class _Super(ast.NodeTransformer):
+class _Super(Quick, ast.NodeTransformer):
     """Turns ``super().name`` into ``self.name``, where name is overridden into its private name; not where what is
     overridden is of a base further up."""
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from copy import deepcopy
 
 from tools.bundle.program import integer
+from tools.bundle.tree import Quick, walk
 
 
 def is_pure(node: ast.expr) -> bool:
@@ -24,7 +25,7 @@ def is_pure(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant | ast.Name)
 
 
-class Fold(ast.NodeTransformer):
+class Fold(Quick, ast.NodeTransformer):
     """Rewrites statements; ``objects`` are the globals that are bound once."""
 
     def __init__(self, objects: Mapping[str, ast.stmt]):
@@ -45,13 +46,11 @@ class Fold(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
         node.body = self.body(node.body)
         read = {
-            part.id
-            for part in ast.walk(node)
-            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
+            part.id for part in walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
         }
         read |= {
             part.target.id
-            for part in ast.walk(node)
+            for part in walk(node)
             if isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name)
         }
         node.body = _Unread(read).body(node.body) or [ast.Pass()]
@@ -204,7 +203,7 @@ def _truth(node: ast.expr) -> ast.expr:
     return node
 
 
-class _Unread(ast.NodeTransformer):
+class _Unread(Quick, ast.NodeTransformer):
     """Leaves out what sets a local name that nobody reads."""
 
     def __init__(self, read: Collection[str]):

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from tools.bundle.program import Hidden, Program, arguments, families, stored
+from tools.bundle.tree import Quick, walk
 
 #: Names that .mpy files of version 6 refer to by number (``static_qstr_list`` in py/makeqstrdata.py), but those that an
 #: attribute of a subclass is likely to have. tests/host/test_bundle.py asks the compiler whether they are.
@@ -73,10 +74,10 @@ def shorten(
 def _globals(program: Program, public: Mapping[str, str], short: bool) -> dict[str, str]:
     """A short name for each global of the program's own, the most used first."""
     own = [name for node in program.body for name in _bound(node)]
-    uses = Counter(part.id for node in program.body for part in ast.walk(node) if isinstance(part, ast.Name))
+    uses = Counter(part.id for node in program.body for part in walk(node) if isinstance(part, ast.Name))
     taken = set(uses) - set(own)
     for node in program.body:
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.FunctionDef | ast.Lambda):
                 taken |= {a.arg for a in arguments(part)}
                 taken |= set() if isinstance(part, ast.Lambda) else set(stored(part.body))
@@ -108,7 +109,7 @@ def _named_in_class(node: ast.ClassDef) -> set[str]:
             defaults = [*member.args.defaults, *(one for one in member.args.kw_defaults if one)]
             parts = [*member.decorator_list, *defaults]
         for part in parts:
-            found |= {one.id for one in ast.walk(part) if isinstance(one, ast.Name)}
+            found |= {one.id for one in walk(part) if isinstance(one, ast.Name)}
     return found
 
 
@@ -117,7 +118,7 @@ def _bound(node: ast.stmt) -> list[str]:
 
 
 def _rename_globals(node: ast.stmt, made: Mapping[str, str]) -> None:
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.Name):
             part.id = made.get(part.id, part.id)
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -134,7 +135,7 @@ def _attributes(program: Program, hidden: Hidden, keep: Collection[str]) -> dict
     uses: Counter[str] = Counter()
     strings: set[str] = set()
     for node in program.body:
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Attribute):
                 uses[part.attr] += 1
             elif isinstance(part, ast.Constant) and isinstance(part.value, str):
@@ -173,7 +174,7 @@ def _own_attributes(node: ast.ClassDef) -> set[str]:
         found |= set(_bound(member))
         if isinstance(member, ast.FunctionDef) and member.args.args:
             me = member.args.args[0].arg
-            for part in ast.walk(member):
+            for part in walk(member):
                 if (
                     isinstance(part, ast.Attribute)
                     and isinstance(part.ctx, ast.Store)
@@ -184,7 +185,7 @@ def _own_attributes(node: ast.ClassDef) -> set[str]:
     return found
 
 
-class _Attributes(ast.NodeTransformer):
+class _Attributes(Quick, ast.NodeTransformer):
     def __init__(self, made: Mapping[str, str]):
         self.made = made
 
@@ -203,7 +204,7 @@ class _Attributes(ast.NodeTransformer):
             else:
                 seen = [member]
             for one in seen:
-                for part in ast.walk(one):
+                for part in walk(one):
                     if isinstance(part, ast.Name) and part.id in local:
                         part.id = self.made.get(part.id, part.id)
         return node
@@ -215,10 +216,7 @@ class _Attributes(ast.NodeTransformer):
 def _parameters(program: Program, public: Collection[str], asked: Collection[str] | None) -> None:
     """Short names for the parameters of what only the program itself calls, and always by position."""
     keywords = {
-        part.arg
-        for node in program.body
-        for part in ast.walk(node)
-        if isinstance(part, ast.keyword) and part.arg
+        part.arg for node in program.body for part in walk(node) if isinstance(part, ast.keyword) and part.arg
     }
     kept_globals = set(public)
     for node in program.body:
@@ -245,16 +243,16 @@ NAMED_BY_US = frozenset(NUMBERED) | set(_LETTERS)
 
 
 def _rename_parameters(node: ast.FunctionDef, keywords: Collection[str], kept: Collection[str]) -> None:
-    inner = [part for part in ast.walk(node) if isinstance(part, ast.Lambda)]
+    inner = [part for part in walk(node) if isinstance(part, ast.Lambda)]
     if inner or node.args.vararg or node.args.kwarg or node.args.kwonlyargs:
         return
-    used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} | set(stored(node.body))
+    used = {part.id for part in walk(node) if isinstance(part, ast.Name)} | set(stored(node.body))
     own = [a.arg for a in arguments(node)]
     stay = [name for name in own if name in kept or name in keywords]
     taken = (used - set(own)) | set(stay) | set(dir(builtins)) & used
     free = (name for name in itertools.chain(["self"], _candidates()) if name not in taken)
     made = dict(zip([name for name in own if name not in stay], free, strict=False))
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.Name):
             part.id = made.get(part.id, part.id)
         elif isinstance(part, ast.arg):

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tools.bundle.tree import Quick, children
+
 PACKAGE = "headwater"
 #: Conditions of the core whose answer is known on every board.
 ON_A_BOARD = {"TYPE_CHECKING": False, "hasattr(builtins, 'BufferError')": False}
@@ -153,7 +155,7 @@ def stored(body: Iterable[ast.AST]) -> list[str]:
     """The names that statements bind in their own scope, in order."""
     names: list[str] = []
 
-    def walk(node: ast.AST) -> None:
+    def note(node: ast.AST) -> None:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
             names.append(node.id)
         elif isinstance(node, ast.ExceptHandler | ast.FunctionDef | ast.ClassDef) and node.name:
@@ -161,11 +163,11 @@ def stored(body: Iterable[ast.AST]) -> list[str]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names.extend((alias.asname or alias.name).split(".")[0] for alias in node.names)
         if not isinstance(node, _NESTED):
-            for child in ast.iter_child_nodes(node):
-                walk(child)
+            for child in children(node):
+                note(child)
 
     for node in body:
-        walk(node)
+        note(node)
     return list(dict.fromkeys(names))
 
 
@@ -190,7 +192,7 @@ def integer(node: ast.expr) -> int | None:
     """The value of an expression of integers alone, or None."""
     if isinstance(node, ast.Constant):
         return node.value if type(node.value) is int else None
-    parts = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+    parts = [child for child in children(node) if isinstance(child, ast.expr)]
     if not isinstance(node, ast.BinOp | ast.UnaryOp) or any(integer(part) is None for part in parts):
         return None
     try:
@@ -200,7 +202,7 @@ def integer(node: ast.expr) -> int | None:
     return value if type(value) is int else None
 
 
-class _Flatten(ast.NodeTransformer):
+class _Flatten(Quick, ast.NodeTransformer):
     """Rewrites one module's statements, in whose names ``scopes`` says what is local."""
 
     def __init__(self, program: Program, module: Module):

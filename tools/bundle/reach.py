@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from tools.bundle.program import PACKAGE, Hidden, Program, arguments, families, stored
+from tools.bundle.tree import walk
 
 
 def used_in(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
@@ -20,7 +21,7 @@ def used_in(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
     names: set[str] = set()
     attributes: set[str] = set()
     for node in nodes:
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Name):
                 names.add(part.id)
             elif isinstance(part, ast.Attribute):
@@ -74,7 +75,7 @@ def hidden_names(
     foreign = {name for one in _BUILT_IN for name in dir(one)}
     foreign |= {name for node in outside for member in node.body for name in _owned(member)}
     for node in program.body:
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.ClassDef):
                 own |= {name for member in part.body for name in _owned(member)}
             elif isinstance(part, ast.Attribute):
@@ -166,11 +167,11 @@ def _touched(node: ast.AST, within: str, family: Mapping[str, int]) -> set[tuple
                 known[a.arg] = meant.pop()
         if within in family and node.args.args:
             known[node.args.args[0].arg] = family[within]
-        inner = [a.arg for part in ast.walk(node) if isinstance(part, ast.Lambda) for a in arguments(part)]
+        inner = [a.arg for part in walk(node) if isinstance(part, ast.Lambda) for a in arguments(part)]
         for name in [*stored(node.body), *inner]:
             known.pop(name, None)
     found: set[tuple[str, int | None]] = set()
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.Attribute):
             whose = part.value.id if isinstance(part.value, ast.Name) else ""
             found.add((part.attr, known.get(whose)))
@@ -189,7 +190,7 @@ def _owners(node: ast.stmt) -> set[str]:
         return {node.name}
     filled = {
         part.value.id
-        for part in ast.walk(node)
+        for part in walk(node)
         if isinstance(part, ast.Subscript)
         and isinstance(part.ctx, ast.Store)
         and isinstance(part.value, ast.Name)

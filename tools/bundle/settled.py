@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tools.bundle.folded import Fold, is_pure
 from tools.bundle.program import Hidden, Program, stored
+from tools.bundle.tree import Quick, walk
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def _attributes(program: Program, hidden: Hidden, objects: dict[str, ast.stmt]) 
 
     for node in program.body:
         plain: set[int] = set()
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.ClassDef):
                 for member in part.body:
                     for name, value in _of_class(member, objects):
@@ -98,7 +99,7 @@ def _attributes(program: Program, hidden: Hidden, objects: dict[str, ast.stmt]) 
                         plain.add(id(target))
             elif isinstance(part, ast.Constant) and isinstance(part.value, str):
                 never.add(part.value)
-        for part in ast.walk(node):
+        for part in walk(node):
             if not isinstance(part, ast.Attribute):
                 continue
             if not is_pure(part.value) or (not isinstance(part.ctx, ast.Load) and id(part) not in plain):
@@ -111,7 +112,7 @@ def _unread(program: Program, hidden: Hidden) -> set[str]:
     found: set[str] = set()
     never: set[str] = set()
     for node in program.body:
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Assign | ast.AugAssign):
                 for target in part.targets if isinstance(part, ast.Assign) else [part.target]:
                     if isinstance(target, ast.Attribute):
@@ -146,7 +147,7 @@ def _static(value: ast.expr) -> ast.expr:
     return value
 
 
-class _Put(ast.NodeTransformer):
+class _Put(Quick, ast.NodeTransformer):
     """Puts values in the place of attributes, and leaves out what sets them."""
 
     def __init__(self, values: dict[str, ast.expr], unread: Collection[str]):
@@ -251,7 +252,7 @@ def _same(
             continue
         if any(one is None or ast.dump(one) != ast.dump(first) for one in given):
             continue
-        if any(isinstance(part, ast.Lambda) for part in ast.walk(node)):
+        if any(isinstance(part, ast.Lambda) for part in walk(node)):
             continue
         for call in sites:
             del call.args[k - skip : k - skip + 1]
@@ -283,7 +284,7 @@ def _calls(program: Program) -> tuple[dict[str, list[ast.Call]], Counter[str]]:
     calls: dict[str, list[ast.Call]] = {}
     uses: Counter[str] = Counter()
     for node in program.body:
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Call) and _called(part.func):
                 calls.setdefault(_called(part.func), []).append(part)
             if isinstance(part, ast.expr) and _called(part):
@@ -319,7 +320,7 @@ def _never_given(
         yield f"{node.name}({name})"
 
 
-class _PutName(ast.NodeTransformer):
+class _PutName(Quick, ast.NodeTransformer):
     def __init__(self, name: str, value: ast.expr):
         self.name = name
         self.value = value
