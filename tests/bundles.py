@@ -5,6 +5,7 @@ import ast
 import re
 import shutil
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from tools import mpy, sizes
@@ -73,15 +74,19 @@ def _imported(test: Path) -> set[str]:
     waiting = [test.stem]
     while waiting:
         name = waiting.pop()
-        file = test.parent / f"{name}.py"
-        if name in seen:
-            continue
-        seen.add(name)
-        if not file.exists():
-            continue
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Import):
-                waiting += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        if name not in seen:
+            seen.add(name)
+            waiting += _imports(test.parent / f"{name}.py")
     return seen
+
+
+@cache
+def _imports(file: Path) -> tuple[str, ...]:
+    """The modules that a file names, and what it takes from them; nothing where there is no file."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(file.read_text())) if file.exists() else ():
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(found)
