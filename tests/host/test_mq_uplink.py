@@ -102,6 +102,38 @@ def test_run_ends_when_it_is_told_to(outbox: Forward) -> None:
     assert recorder.misuse == []
 
 
+def test_all_bits_of_flags_arrive(tmp_path: Path) -> None:
+    """Also the highest, which a queue manager accepts: in IBM's package the number is negative then."""
+    flags = {"MsgFlags": 0x8000_0000 | CMQC.MQMF_LAST_MSG_IN_GROUP, "Report": 0x8000_0000}
+    outbox = opened(tmp_path / "mq.db")
+    with outbox.transaction():
+        outbox.put(MD(Version=2, GroupId=b"G" * 24, **flags), b"flags")
+        outbox.put(MD(Version=2), b"behind")
+    recorder = Recorder(queues())
+    run(outbox, RECORDED, recorder)
+    assert arrived(recorder) == [b"flags", b"behind"]
+    md = recorder.queues["IN"].messages[0].md
+    found = {name: md[name] & 0xFFFF_FFFF & ~CMQC.MQMF_MSG_IN_GROUP for name in flags}
+    assert found == {**flags, "MsgFlags": flags["MsgFlags"] & ~CMQC.MQMF_MSG_IN_GROUP}
+    outbox.close()
+
+
+def test_a_record_queue_that_is_not_used_any_more_keeps_no_connection(outbox: Forward) -> None:
+    """What was in doubt has gone again; only a record could say more of it."""
+    outbox.state()
+    outbox.number(4)
+    outbox.prepare([message.token for message in outbox.batch(3, 1 << 20)])
+    recorder = Recorder(queues())
+    now = [0.0]
+    uplink = Uplink(PLAIN, outbox, clock=lambda: now[0])
+    with recorder:
+        for _ in range(20):
+            uplink.step()
+            now[0] += PLAIN.idle
+        assert (uplink.connections, uplink.state) == (1, "idle")
+    assert arrived(recorder) == DATA
+
+
 def test_what_has_expired_is_not_sent(tmp_path: Path) -> None:
     outbox = opened(tmp_path / "mq.db")
     with outbox.transaction() as db:

@@ -79,6 +79,24 @@ def test_a_full_queue_is_filled_again_when_there_is_room(outbox: Forward, config
     assert "2053" in str(uplink.last_error)
 
 
+def test_pauses_do_not_grow_while_the_queue_is_emptied(outbox: Forward) -> None:
+    """A queue that takes less than a batch is full at each turn, and takes something at each."""
+    for _ in range(4):
+        fill(outbox)
+    recorder = Recorder({"IN": Queue(depth=2)})
+    uplink = Uplink(PLAIN, outbox)
+    with recorder:
+        # It connects.
+        assert uplink.step() == 0
+        for _ in range(15):
+            assert 0.5 <= uplink.step() <= 1
+            recorder.queues["IN"].messages.clear()
+        pauses = [uplink.step() for _ in range(6)]
+        uplink._drop()
+    assert pauses[-1] >= 8
+    assert uplink.sent == 32
+
+
 @pytest.mark.parametrize("most", [2, 3])
 def test_a_queue_manager_that_takes_few_at_a_time(outbox: Forward, most: int) -> None:
     # With three it takes the messages, and not the record behind them.

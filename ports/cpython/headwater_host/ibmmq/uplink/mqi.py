@@ -91,6 +91,11 @@ def _missing(error: ImportError) -> str:
     )
 
 
+def _signed(value: Any) -> Any:
+    """A field as IBM's package takes it: flags are an MQLONG there, which is negative with the highest bit."""
+    return value - (1 << 32) if isinstance(value, int) and value >= 1 << 31 else value
+
+
 class Connection:
     """A connection to a queue manager: MQCONNX, as a client. Raises MqiError, and CommandError without the client."""
 
@@ -149,9 +154,8 @@ class Connection:
     def put(self, queue: Any, fields: Mapping[str, Any], data: bytes) -> None:
         """MQPUT in the unit of work. ``fields`` are an MQMD's by name, of version 2: group and segment are as given."""
         c = self._c
-        md = self._mq.MD(
-            Version=c.MQMD_VERSION_2, **{name: fields[name] for name in FIELDS if name in fields}
-        )
+        given = {name: _signed(fields[name]) for name in FIELDS if name in fields}
+        md = self._mq.MD(Version=c.MQMD_VERSION_2, **given)
         options = c.MQPMO_SYNCPOINT | c.MQPMO_FAIL_IF_QUIESCING
         self._call("MQPUT", queue.put, data, md, self._mq.PMO(Options=options))
 

@@ -210,7 +210,7 @@ class Uplink:
                 self._committed = None
             messages = self._outbox.batch(self._limit, self._config.batch_bytes)
             self.waiting = self._outbox.depth() if messages else 0
-            if not messages and (self._link is not None or self._outbox.state().pending == ()):
+            if not messages and (self._link is not None or not self._in_doubt()):
                 return self._rest()
             if self._link is None:
                 self._open()
@@ -226,6 +226,10 @@ class Uplink:
             self._drop()
             self._problem(f"the local queue: {error}", "failing")
             return self._pause(LONGEST)
+
+    def _in_doubt(self) -> bool:
+        """Whether a record has to say what became of a unit of work."""
+        return bool(self._config.record_queue and self._outbox.state().pending)
 
     def _rest(self) -> float:
         """Nothing is to be done."""
@@ -326,11 +330,11 @@ class Uplink:
         self._committed = [message.token for message in sent], dead, number
         self._outbox.settle(*self._committed)
         self._committed = None
+        self._failures = 0
         if full is not None:
             # What it has taken is committed; the rest waits.
             self._problem(str(full), "waiting")
             return self._pause(LONGEST)
-        self._failures = 0
         if self.state == "waiting":
             self._say("connected", "it is taken again")
         return 0.0
