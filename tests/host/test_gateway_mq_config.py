@@ -91,6 +91,7 @@ CONFIG = MqConfig(
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("secret").write_text("hush\n")
+    Path("long").write_text("x" * 257)
     return tmp_path
 
 
@@ -139,6 +140,9 @@ def test_what_is_left_out_has_defaults(folder: Path) -> None:
         ('queue_manager = "QM1"\n', "", 21, "'queue_manager' in [mq.uplink] is missing"),
         ("HEADWATER.SVRCONN", "HEADWATER.SVRCONN.TOO", 23, "'channel' in [mq.uplink] is a server-connection"),
         ("(1414),mq2", ":1414,mq2(", 24, "'connection' in [mq.uplink] is \"HOST(PORT)\""),
+        ("mq2.example(1414)", "mq2.example(65536)", 24, "'connection' in [mq.uplink]"),
+        ("mq1.example(1414)", "mq1.example(0)", 24, "'connection' in [mq.uplink]"),
+        ('"secret"', '"long"', 26, "the password in long is longer than 256 bytes"),
         ('user = "edge"\n', "", 25, "'password_file' in [mq.uplink] needs 'user'"),
         ('password_file = "secret"\n', "", 25, "'user' in [mq.uplink] needs 'password_file'"),
         ('"secret"', '"nowhere"', 26, "cannot read the password in nowhere"),

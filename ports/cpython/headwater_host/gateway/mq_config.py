@@ -10,13 +10,15 @@ from headwater_host import settings
 from headwater_host.ibmmq.queue.attributes import LARGEST_DEAD
 from headwater_host.ibmmq.uplink.mqi import LARGEST, Channel
 from headwater_host.ibmmq.uplink.uplink import UplinkConfig
-from headwater_host.settings import Key, SettingsFile
+from headwater_host.settings import ConfigError, Key, SettingsFile
 
 MQ, UPLINK = "mq", "mq.uplink"
 NOW, BEGINNING = "now", "beginning"
 #: What IBM lets a queue hold, and what a queue's longest message is there unless somebody has changed it.
 _DEEPEST = 999_999_999
 _LENGTH = 4 << 20
+# Of an MQCSP, in bytes.
+_PASSWORD = 256
 
 
 @dataclass(frozen=True)
@@ -79,15 +81,21 @@ def _ascii(most: int) -> Callable[[object], str]:
 
 def _connection(value: object) -> str:
     found = _ascii(264)(value)
-    if not all(re.fullmatch(r"[^\s(),]+(\([0-9]{1,5}\))?", one.strip()) for one in found.split(",")):
-        raise ValueError
+    for one in found.split(","):
+        match = re.fullmatch(r"[^\s(),]+(?:\(([0-9]{1,5})\))?", one.strip())
+        if match is None or not 1 <= int(match[1] or 1414) <= 65535:
+            raise ValueError
     return found
 
 
 def _password(value: object) -> bytes:
     from headwater_host.gateway.config import read_password
 
-    return read_password(settings.path(value))
+    path = settings.path(value)
+    found = read_password(path)
+    if len(found) > _PASSWORD:
+        raise ConfigError(f"the password in {path} is longer than {_PASSWORD} bytes")
+    return found
 
 
 def _start(value: object) -> str:
