@@ -109,6 +109,28 @@ def test_segments_of_the_log_that_are_gone_are_told(log: Log, caplog: pytest.Log
     assert "2 blocks of the log in front of block 3 are damaged, or gone" in caplog.text
 
 
+def test_what_is_gone_is_told_once_although_the_queue_is_full(
+    log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.block(b"1")
+    follower = log.follow(depth=1)
+    follower.step()
+    for payload in (b"2", b"3"):
+        log.restart()
+        log.block(payload, payload)
+    for path in sorted(log.path.glob("segment-*"))[:2]:
+        path.unlink()
+    for _ in range(3):
+        follower.step()
+        assert (follower.state, follower.status()["blocks_missed"]) == ("full", 0)
+    assert "or gone" not in caplog.text
+    for want in (b"1", b"3", b"3"):
+        assert take(log, 1) == [want]
+        follower.step()
+    assert follower.status()["blocks_missed"] == 1
+    assert caplog.text.count("1 blocks of the log in front of block 2 are damaged, or gone") == 1
+
+
 def test_a_segment_that_goes_in_the_middle_of_a_block(log: Log) -> None:
     log.block(b"1", b"2", b"3")
     follower = log.follow(depth=2)

@@ -129,7 +129,9 @@ class Follower:
         self._said = ""
         #: What this transaction adds to the counts.
         self._adds: Counter[str] = Counter()
-        self._puts = Puts(config, self._forward, self._adds, self._tell)
+        #: What a transaction has found. It is told with it: one that finds no room is tried again.
+        self._found: list[str] = []
+        self._puts = Puts(config, self._forward, self._adds, self._found.append)
         self.counts: Counter[str] = Counter()
         self.state = "starting"
         self.depth = self.dead_depth = self.incomplete = 0
@@ -306,7 +308,7 @@ class Follower:
             for record, behind, missed in items:
                 if missed:
                     self._adds["blocks_missed"] += missed
-                    self._tell(
+                    self._found.append(
                         f"{missed} blocks of the log in front of block {behind.sequence - (not behind.records)} are "
                         "damaged, or gone: nobody had read them"
                     )
@@ -316,8 +318,9 @@ class Follower:
 
     @contextlib.contextmanager
     def _transaction(self, place: Place) -> Iterator[tuple[Any, Assembler | None]]:
-        """All within happens, with what is counted and how far the log is done, or nothing."""
+        """All within happens, with what is counted and told and how far the log is done, or nothing."""
         self._adds.clear()
+        self._found.clear()
         config = self._config
         try:
             with self._forward.transaction() as db:
@@ -336,7 +339,7 @@ class Follower:
                     self._mended = not self._assembler.damaged
                     if self._assembler.damaged:
                         self._adds["damage"] += self._assembler.damaged
-                        self._tell(
+                        self._found.append(
                             f"{self._config.file} is damaged: what it has of {self._assembler.damaged} GroupIds that "
                             "are not put together yet is given up"
                         )
@@ -355,6 +358,8 @@ class Follower:
             raise
         self._place = place
         self.counts.update(self._adds)
+        for text in self._found:
+            self._tell(text)
 
     def _messages_of(self, db: Any) -> Messages:
         if self._messages is None:
