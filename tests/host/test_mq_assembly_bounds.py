@@ -175,7 +175,9 @@ def test_less_memory_than_is_known_of_one_message(db: sqlite3.Connection, memory
     """That stays, and nothing else: neither bytes nor another message, of this GroupId or of others."""
     assembler = Assembler(db, memory=memory)
     ids = ID, OTHER
-    parts = [(seq, part) for ident in ids for seq in (1, 2) for part in cut(ident, seq, TEXT, 300, grouped=True)]
+    parts = [
+        (seq, part) for ident in ids for seq in (1, 2) for part in cut(ident, seq, TEXT, 300, grouped=True)
+    ]
     random.Random(6).shuffle(parts)
     found = []
     for _, part in parts:
