@@ -58,11 +58,11 @@ def columns(path: Path, table: str) -> list[str]:
         return [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
 
 
-def damaged(path: Path, statement: str) -> bool:
+def damaged(path: Path, *statements: str) -> bool:
     """Change the file as no program of ours does; False when SQLite refuses."""
-    db = sqlite3.connect(path)
+    db = sqlite3.connect(path, isolation_level=None)
     try:
-        with db:
+        for statement in statements:
             db.execute(statement)
     except sqlite3.Error:
         return False
@@ -230,6 +230,36 @@ def test_what_new_ids_are_made_of(copied: Any, name: str, value: str) -> None:
         with pytest.raises(MQMIError, match=r"2059\): .* is damaged"):
             manager.put1("Q", b"x")
         assert got(manager, _COMPLETE) == WHOLE
+
+
+@pytest.mark.parametrize(
+    "there, damage",
+    [(b"BEGIN UPDATE queues", b"BEGIN UPDATE queue\xdb"), (b'{"QType"', b'{"QTyp\xdb"')],
+)
+def test_text_that_is_no_utf_8(copied: Any, there: bytes, damage: bytes) -> None:
+    path = copied()
+    data = path.read_bytes()
+    assert there in data
+    path.write_bytes(data.replace(there, damage))
+    damaged_text = pytest.raises(MQMIError, match=r"2059\): .* is damaged")
+    with QueueManager("QM1", path, create=False) as manager, damaged_text:
+        manager.put1("Q", b"x")
+
+
+def test_an_index_that_says_other_than_the_table(copied: Any) -> None:
+    """As after a crash of the disk: a change came to the one, and not to the other."""
+    path = copied()
+    with sqlite3.connect(path) as db:
+        row = db.execute("SELECT * FROM sqlite_schema WHERE name = 'by_group'").fetchone()
+    damaged(path, "PRAGMA writable_schema = ON", "DELETE FROM sqlite_schema WHERE name = 'by_group'")
+    damaged(path, f"UPDATE messages SET seq = 9 WHERE id = {SEGMENT}")
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA writable_schema = ON")
+    db.execute("INSERT INTO sqlite_schema VALUES (?, ?, ?, ?, ?)", row)
+    db.close()
+    with QueueManager("QM1", path, create=False) as manager:
+        assert got(manager, CMQC.MQGMO_COMPLETE_MSG) == [data for data in WHOLE if data != b"abcdefghi"]
+        assert CMQC.MQRC_OBJECT_DAMAGED in [reason for reason, _, _ in manager.set_aside("Q")]
 
 
 # ---- a gateway's file ------------------------------------------------------------------------------------------------

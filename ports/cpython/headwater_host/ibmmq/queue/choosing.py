@@ -194,7 +194,10 @@ class Chooser:
             return alone._replace(rows=self._twins(row)) if wanted.ordered else alone
         # Of a message, what else is in its group says nothing: to get one after the other must not read all each time.
         numbers, segments, verdict = self._judge(row.group_id, 0 if needs_group else row.seq)
-        message = verdict.messages[row.seq]
+        message = verdict.messages.get(row.seq)
+        if message is None:
+            # An index says other than the table.
+            raise messages.DamagedError(row.id)
         if message.fault is not None or (needs_group and verdict.fault is not None):
             return None
         if not message.complete or (needs_group and row.flags & IN_GROUP and not verdict.complete):

@@ -29,6 +29,8 @@ _BUSY = 30
 #: Ids are given out in blocks: one write to the file for so many.
 _BLOCK = 4096
 
+# What its module raises: also where its text of an error has bytes of a damaged file.
+_OF_SQLITE = (sqlite3.Error, UnicodeDecodeError)
 # ``rank`` is the negative priority, so that (rank, id) is the order of a queue. ``put_by`` and ``taken_by`` are the
 # connection in whose unit of work a message was put or got, or 0. ``aside`` is the reason why nobody gets it, or 0.
 # ``depth`` counts what is not taken. The data are the last column: what is in front is read without them.
@@ -137,7 +139,7 @@ class QueueFile:
                     db.execute("ROLLBACK")
             # A block of ids may have been taken in it.
             self._ids = (0, 0)
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, _OF_SQLITE):
                 raise explained(self.path, error) from error
             raise
 
@@ -147,7 +149,7 @@ class QueueFile:
         try:
             self._begin("BEGIN")
             yield self.db
-        except sqlite3.Error as error:
+        except _OF_SQLITE as error:
             raise explained(self.path, error) from error
         finally:
             with contextlib.suppress(sqlite3.Error):
@@ -164,7 +166,7 @@ class QueueFile:
         """Is another one when anybody has changed the file."""
         try:
             (version,) = self.db.execute("PRAGMA data_version").fetchone()
-        except sqlite3.Error as error:
+        except _OF_SQLITE as error:
             raise explained(self.path, error) from error
         return version, self.db.total_changes
 
@@ -361,8 +363,8 @@ def _statements() -> Iterator[str]:
 def explained(path: str, error: Exception) -> MQMIError:
     """What SQLite says, as a reason of IBM's and for people."""
     text = " ".join(str(error).split())
-    if isinstance(error, TypeError | json.JSONDecodeError) or any(
-        word in text for word in ("malformed", "no such table", "no such column", "corrupt")
+    if isinstance(error, TypeError | json.JSONDecodeError | UnicodeDecodeError) or any(
+        word in text for word in ("malformed", "no such table", "no such column", "corrupt", "decode")
     ):
         return failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{path} is damaged ({text})")
     if "not a database" in text:
