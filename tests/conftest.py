@@ -4,7 +4,8 @@ A tool that is missing skips a test on a user's machine, with the reason, and fa
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import signal
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,19 @@ class _Failures:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell's script starts it so in the background: the commands that tests interrupt would never end.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and config.getoption("numprocesses", None):
         config.pluginmanager.register(_Failures(reporter))
+
+
+@pytest.hookimpl(optionalhook=True, wrapper=True)
+def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
+    """Half as many processes again as there are processors: tests wait for half of their time."""
+    count = yield
+    return count if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else count * 3 // 2
 
 
 @pytest.hookimpl(optionalhook=True)
