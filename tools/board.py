@@ -84,8 +84,8 @@ class Board:
     def exec(self, code: str, timeout: float = 60.0) -> str:
         """Run code at the raw prompt: what it prints. ``timeout`` is how long it may print nothing.
 
-        Names stay defined until a reset. An exception there is a ``DeviceError`` here. TransportError when it is silent for
-        too long: what it had printed, and where ctrl-C found it.
+        Names stay defined until a reset. An exception there is a ``DeviceError`` here. TransportError when it is silent
+        for too long: what it had printed, and where ctrl-C found it.
         """
         transport = self._raw_prompt()
         printed: list[bytes] = []
