@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headwater_host.capture import CaptureReader, CaptureWriter, list_blocks, verify
-from headwater_host.capture.format import parse_segment_name, segment_name
+from headwater_host.capture.format import HEADER_BYTES, parse_segment_name, segment_name
 from tests.host.capture_logs import (
     MANIFEST,
     continue_log,
@@ -15,6 +15,7 @@ from tests.host.capture_logs import (
     records,
     reopen_last,
     segments,
+    with_header,
     write_log,
 )
 
@@ -45,6 +46,18 @@ def test_a_whole_last_block_with_a_wrong_body_is_cut_and_kept_aside(tmp_path: Pa
     assert f"kept what was cut in {saved}" in recovery
     assert path.read_bytes() == data[: last.offset]
     assert verify(tmp_path).problems == []
+
+
+def test_what_was_read_in_front_of_a_torn_tail_is_there_without_it(tmp_path: Path) -> None:
+    """A header that says too much has the block behind it to the end in its body, once the tail is cut."""
+    written = write_log(tmp_path, [1, 1])
+    path = reopen_last(tmp_path)
+    data = path.read_bytes()
+    second = list_blocks(tmp_path)[1]
+    first = with_header(data[: second.offset], body_length=len(data) - HEADER_BYTES, crc=0)
+    path.write_bytes(first + data[second.offset :] + b"torn off")
+    assert list(CaptureReader(tmp_path).records()) == written[1:]
+    assert f"cut torn: {path.name} at {len(data)}, 8 bytes" in continue_log(tmp_path, written[1:])
 
 
 def test_a_segment_of_which_nothing_is_left_is_removed(tmp_path: Path) -> None:

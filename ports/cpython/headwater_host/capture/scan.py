@@ -163,9 +163,7 @@ class Scan:
 
     def _end_of_bad(self, info: BlockInfo) -> int:
         """Where a block with a right header and a wrong body ends: where it says, unless the next begins earlier."""
-        if info.end <= self.size:
-            if info.end >= self._end:
-                return info.end
+        if info.end < self.size:
             with contextlib.suppress(FormatError):
                 parse_header(self._window.read(info.end, HEADER_BYTES), self._salt)
                 return info.end
