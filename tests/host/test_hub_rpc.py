@@ -138,7 +138,7 @@ def test_calls_are_spread_over_those_who_serve(tmp_path: Path) -> None:
         idents = [call(caller, "a/b", b"%d" % n) for n in range(6)]
         # Each in turn, and so each has two; the one who answers is the least busy.
         had = [[(await asked(responder)).id for _ in range(2)] for responder in responders]
-        assert sorted(had) == [[idents[n], idents[n + 3]] for n in range(3)]
+        assert sorted(had) == sorted([idents[n], idents[n + 3]] for n in range(3))
         for ident in had[1]:
             reply(responders[1], ident, b"")
             await caller.next()
