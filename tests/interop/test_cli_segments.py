@@ -355,6 +355,34 @@ def test_a_connection_that_is_lost_is_told_once(qos: int, tmp_path: Path) -> Non
     assert pub.errors.count("\n") == 1, pub.errors
 
 
+def test_a_refusal_is_told_though_the_connection_ends_behind_it(tmp_path: Path) -> None:
+    """Of eight that fail one is refused, while the command waits for more to read."""
+    with socket.create_server((HOST, 0)) as server:
+        at = ("-V", 5, "-h", HOST, "-p", server.getsockname()[1], "-t", "a", "-q", 1)
+        with running(
+            "pub", *at, "-s", "--segment-size", SIZE, directory=tmp_path, stdin=subprocess.PIPE
+        ) as pub:
+            source = pub.process.stdin
+            assert source is not None
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(100)
+                peer.sendall(b"\x20\x03\x00\x00\x00")
+                source.write(DATA[: 9 * SIZE])
+                source.flush()
+                left = 8 * (SIZE + 72 + 9)
+                while left > 0:
+                    left -= len(peer.recv(left))
+                # PUBACK of the last one; and the other side has seen the end when it closes.
+                peer.sendall(b"\x40\x03\x00\x08\x95")
+                peer.shutdown(socket.SHUT_WR)
+                while peer.recv(100):
+                    pass
+            source.close()
+            assert pub.wait() == 1
+    assert pub.errors == "headwater: the server refused the message: packet too large (0x95)\n"
+
+
 def test_a_hub_that_takes_less(tmp_path: Path) -> None:
     (tmp_path / "hub.toml").write_text("[clients]\nframe = 70000\n")
     (tmp_path / "file").write_bytes(bytes(200_000))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater_host.commands import fmq, options, reach, reading
 from headwater_host.commands.properties import of
-from headwater_host.errors import MqttFullError
+from headwater_host.errors import MqttConnectionError, MqttFullError
 from headwater_host.exits import OK, USAGE, CommandError
 
 if TYPE_CHECKING:
@@ -209,6 +209,13 @@ async def _repeated(payload: bytes, args: argparse.Namespace) -> AsyncIterator[b
         yield payload
 
 
+def _raise_why(done: set[asyncio.Task[None]]) -> None:
+    """Several may have failed for one reason, which is told once: a server may refuse one and close the connection."""
+    errors = [error for error in (task.exception() for task in done) if error is not None]
+    if errors:
+        raise min(errors, key=lambda error: isinstance(error, MqttConnectionError))
+
+
 async def _publish(
     client: "aio.Client | hub_client.Client",
     send: Callable[..., Awaitable[object]],
@@ -241,9 +248,10 @@ async def _publish(
                 under_way.add(asyncio.ensure_future(publish(data)))
                 if len(under_way) >= most:
                     done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-                    # Several may have failed for one reason, which is told once.
-                    await asyncio.gather(*done)
-            await asyncio.gather(*under_way)
+                    _raise_why(done)
+            if under_way:
+                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_EXCEPTION)
+                _raise_why(done)
         finally:
             for task in under_way:
                 task.cancel()
