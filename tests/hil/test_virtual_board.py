@@ -23,7 +23,7 @@ pytestmark = pytest.mark.needs_micropython
 
 COUNT = """
 import time
-n = 0
+n = 1
 print("counting")
 while True:
     n += 1

@@ -156,8 +156,9 @@ def test_while_the_log_cannot_be_written_messages_are_given_back(
             await until(lambda: landing.error is not None)
             groups = hub.broker.consuming.groups
             await until(lambda: not any(group.members for group in groups.values()))
+            # It says so when the hub has answered.
+            await until(lambda: source.state == "waiting")
             assert left(hub) == 20
-            assert source.state == "waiting"
             full = False
             await until(lambda: landing.durable == landing.records)
             landing.look()
