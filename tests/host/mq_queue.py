@@ -18,6 +18,13 @@ GROUP_ID = bytes(range(1, 25))
 
 #: Flags, for short.
 ALLOWED, SEG, LAST_SEG, GROUP, LAST = 1, 2, 4, 8, 16
+#: Options, and the completion code of a warning.
+ORDERED = CMQC.MQPMO_LOGICAL_ORDER
+LOGICAL = CMQC.MQGMO_LOGICAL_ORDER
+COMPLETE = CMQC.MQGMO_COMPLETE_MSG
+ALL_MSGS = CMQC.MQGMO_ALL_MSGS_AVAILABLE
+ALL_SEGS = CMQC.MQGMO_ALL_SEGMENTS_AVAILABLE
+WARNING = CMQC.MQCC_WARNING
 
 
 @contextmanager
@@ -68,3 +75,8 @@ def segments(data: bytes, size: int, *, flags: int = 0, **fields: Any) -> list[t
         last = LAST_SEG if at + size >= len(data) else 0
         found.append((md2(Offset=at, MsgFlags=flags | SEG | last, **fields), data[at : at + size]))
     return found
+
+
+def ordered(options: int = 0) -> PMO:
+    """Put in logical order."""
+    return PMO(Options=ORDERED | options)

@@ -69,5 +69,15 @@ def run(
     return uplink
 
 
+def steps(outbox: Any, config: UplinkConfig, recorder: Recorder, count: int) -> Uplink:
+    """Let an uplink work for so many steps."""
+    uplink = Uplink(config, outbox)
+    with recorder:
+        for _ in range(count):
+            uplink.step()
+        uplink._drop()
+    return uplink
+
+
 def arrived(recorder: Recorder) -> list[bytes]:
     return [message.data for message in recorder.queues["IN"].messages]

@@ -17,7 +17,7 @@ from headwater_host.ibmmq.uplink.uplink import Uplink
 from tests.host.mq_log import cut, logging_to
 from tests.host.mq_queue import ALL, GROUP, GROUP_ID, LAST, attempt, gmo2, md2, queue_manager, segments
 from tests.host.mq_recorder import Recorder
-from tests.host.mq_uplink import DATA, PLAIN, RECORDED, arrived, fill, opened, queues
+from tests.host.mq_uplink import DATA, PLAIN, RECORDED, arrived, fill, opened, queues, steps
 
 #: What a column may hold, in SQL.
 VALUES = {
@@ -339,11 +339,7 @@ def test_a_column_of_a_message_that_is_sent(tmp_path: Path, value: str) -> None:
             continue
         outbox = opened(path)
         recorder = Recorder(queues())
-        uplink = Uplink(PLAIN, outbox)
-        with recorder:
-            for _ in range(8):
-                uplink.step()
-            uplink._drop()
+        steps(outbox, PLAIN, recorder, 8)
         outbox.close()
         assert recorder.misuse == []
         assert [data for data in arrived(recorder) if data != DATA[1]] == DATA[:1] + DATA[2:], column

@@ -11,7 +11,7 @@ from headwater_host.ibmmq.queue.descriptors import MD
 from headwater_host.ibmmq.uplink.forward import Forward
 from headwater_host.ibmmq.uplink.uplink import Stored, Uplink, UplinkConfig
 from tests.host.mq_recorder import Fault, Recorder
-from tests.host.mq_uplink import DATA, MESSAGES, PLAIN, RECORDED, arrived, fill, opened, queues, run
+from tests.host.mq_uplink import DATA, MESSAGES, PLAIN, RECORDED, arrived, fill, opened, queues, run, steps
 
 pytestmark = [pytest.mark.needs_ibmmq, pytest.mark.needs_cc]
 
@@ -141,11 +141,7 @@ def test_what_has_expired_is_not_sent(tmp_path: Path) -> None:
         outbox.put(MD(Version=2, Expiry=36000), b"fresh")
         db.execute("UPDATE messages SET expires = expires - 1000")
     recorder = Recorder(queues())
-    uplink = Uplink(PLAIN, outbox)
-    with recorder:
-        for _ in range(5):
-            uplink.step()
-        uplink._drop()
+    steps(outbox, PLAIN, recorder, 5)
     (message,) = recorder.queues["IN"].messages
     assert message.data == b"fresh"
     assert 35000 < message.md["Expiry"] < 36000
@@ -158,11 +154,7 @@ def test_what_is_damaged_is_passed_over(outbox: Forward) -> None:
     with outbox.transaction() as db:
         db.execute("UPDATE messages SET body = ? WHERE id = ?", (b"xne", second.token))
     recorder = Recorder(queues())
-    uplink = Uplink(PLAIN, outbox)
-    with recorder:
-        for _ in range(8):
-            uplink.step()
-        uplink._drop()
+    steps(outbox, PLAIN, recorder, 8)
     assert arrived(recorder) == [data for data in DATA if data != b"one"]
 
 

@@ -13,7 +13,7 @@ from headwater_host.ibmmq.errors import failed
 from headwater_host.ibmmq.uplink.forward import Forward
 from headwater_host.ibmmq.uplink.uplink import Uplink, UplinkConfig
 from tests.host.mq_recorder import Fault, Recorder
-from tests.host.mq_uplink import DATA, PLAIN, RECORDED, arrived, fill, opened, queues, run
+from tests.host.mq_uplink import DATA, PLAIN, RECORDED, arrived, fill, opened, queues, run, steps
 
 pytestmark = [pytest.mark.needs_ibmmq, pytest.mark.needs_cc]
 
@@ -179,11 +179,7 @@ class Failing:
 def test_a_file_in_trouble_costs_nothing(outbox: Forward, config: UplinkConfig, name: str) -> None:
     recorder = Recorder(queues())
     broken = Failing(outbox, name)
-    uplink = Uplink(config, broken)
-    with recorder:
-        for _ in range(60):
-            uplink.step()
-        uplink._drop()
+    uplink = steps(broken, config, recorder, 60)
     assert arrived(recorder) == DATA
     assert recorder.misuse == []
     if broken.left < 3:

@@ -124,8 +124,7 @@ def _groups(db: sqlite3.Connection, queue: int) -> dict[str, Any]:
 def _judged(db: sqlite3.Connection, rows: list[tuple[int, int, int, int, int]]) -> Verdict:
     """What the rules say of the messages of one GroupId: their numbers in the file, and what follows. DamagedError."""
     for number, *values in rows:
-        if not all(map(is_number, values)):
-            raise DamagedError(number)
+        messages.check_numbers(number, values)
     segments = [Segment(*row[1:], *messages.written(db, row[0])) for row in rows]
     return judge(segments, lambda index: messages.body(db, rows[index][0]), _RANGES)
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 # How many lines may be on their way at a time; and bytes of segments, beside what the client keeps of them.
 _WINDOW = 256
 _BYTES = 16 << 20
-# IBM's largest message, and what follows its MQMDE there in multiples of 16.
-_LARGEST = (100 << 20) - 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +126,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _segment_size(text: str) -> int:
-    size = options.whole(16, _LARGEST)(text)
+    from headwater_host.ibmmq.CMQC import MQMDE_LENGTH_2
+    from headwater_host.ibmmq.queue.attributes import LARGEST
+
+    # What follows the MQMDE in IBM's largest message.
+    size = options.whole(16, (LARGEST - MQMDE_LENGTH_2) // 16 * 16)(text)
     if size % 16:
         raise argparse.ArgumentTypeError(f"{text!r} is not a multiple of 16")
     return size

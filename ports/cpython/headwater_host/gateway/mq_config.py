@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from headwater_host import settings
-from headwater_host.ibmmq.queue.attributes import LARGEST_DEAD
-from headwater_host.ibmmq.uplink.mqi import LARGEST, Channel
+from headwater_host.ibmmq.queue.attributes import LARGEST, LARGEST_DEAD
+from headwater_host.ibmmq.uplink.mqi import Channel
 from headwater_host.ibmmq.uplink.uplink import UplinkConfig
 from headwater_host.settings import ConfigError, Key, SettingsFile
 

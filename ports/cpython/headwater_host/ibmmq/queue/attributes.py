@@ -9,7 +9,7 @@ from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.errors import MQMIError, failed
 from headwater_host.ibmmq.queue.validate import MAX_PRIORITY, QueueManagerSettings
 
-#: The largest message of IBM MQ, in bytes.
+#: The largest message of IBM MQ, in bytes; a channel, a queue manager and a queue may allow less.
 LARGEST = 100 << 20
 #: The largest of which a dead-letter queue can take any: behind an MQDLH and, when it is a segment, an MQMDE.
 LARGEST_DEAD = LARGEST - CMQC.MQDLH_CURRENT_LENGTH - CMQC.MQMDE_CURRENT_LENGTH

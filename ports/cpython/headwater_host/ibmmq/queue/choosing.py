@@ -53,12 +53,9 @@ class Row(NamedTuple):
     def of(cls, values: "tuple[Any, ...]") -> "Row":
         """As it came from the file, where each column may hold anything: DamagedError."""
         number, rank, group_id, *numbers = values[:7]
-        if not (
-            isinstance(rank, int)
-            and isinstance(group_id, bytes | None)
-            and all(map(messages.is_number, numbers))
-        ):
+        if not (isinstance(rank, int) and isinstance(group_id, bytes | None)):
             raise messages.DamagedError(number)
+        messages.check_numbers(number, numbers)
         return cls(*values)
 
 
@@ -254,9 +251,8 @@ class Chooser:
         )
         values = (*self._values, group_id, seq) if seq else (*self._values, group_id)
         rows = self._db.execute(query, values).fetchall()
-        for number, *values in rows:
-            if not all(map(messages.is_number, values)):
-                raise messages.DamagedError(number)
+        for number, *numbers in rows:
+            messages.check_numbers(number, numbers)
         numbers = [row[0] for row in rows]
         segments = [Segment(*row[1:]) for row in rows]
         verdict = judge(segments, lambda index: messages.body(self._db, numbers[index]), 0)

@@ -119,6 +119,12 @@ def is_number(value: object) -> bool:
     return isinstance(value, int) and -1 << 31 <= value < 1 << 32
 
 
+def check_numbers(number: int, values: Iterable[object]) -> None:
+    """DamagedError: one of these columns of a row is no number (``is_number``)."""
+    if not all(map(is_number, values)):
+        raise DamagedError(number)
+
+
 def take(db: sqlite3.Connection, numbers: Iterable[int], taken_by: int) -> None:
     """Get messages: in the unit of work of a connection, or for good when that is 0."""
     statement = (

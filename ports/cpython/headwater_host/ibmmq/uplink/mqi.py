@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwater_host.exits import USAGE, CommandError
+from headwater_host.ibmmq.queue.attributes import LARGEST
 from headwater_host.ibmmq.uplink import mqi_reasons
-
-#: The largest message of IBM MQ; channel, queue manager and queue may allow less.
-LARGEST = 100 << 20
 
 #: The fields of an MQMD that a sender gives. The others are context: the queue manager fills them in.
 FIELDS = (
