@@ -16,9 +16,9 @@ from headwater_host.capture import CaptureLockedError, CaptureWriteError, Captur
 from headwater_host.capture.asyncio_writer import AsyncCapture, CaptureFullError
 from headwater_host.capture.blocklog import BlockLog
 from tests.host.capture_logs import read_log, record, records, segments
+from tests.host.clocks import loop_clock_stands
 from tests.host.test_capture_failures import file_size_limit
 
-LONG = 60.0  # s: an age that no test reaches
 DEADLINE = 20.0
 
 
@@ -59,7 +59,7 @@ class SlowDisk:
         os.fdatasync(fd)
 
     async def reached(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self.entered.wait, DEADLINE)
+        assert await asyncio.get_running_loop().run_in_executor(None, self.entered.wait, DEADLINE)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -67,9 +67,9 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_a_record_is_durable_after_the_age_without_anybody_asking(tmp_path: Path) -> None:
+def test_a_record_is_durable_without_anybody_asking(tmp_path: Path) -> None:
     async def main() -> None:
-        async with AsyncCapture(tmp_path, max_age=0.02) as capture:
+        async with AsyncCapture(tmp_path) as capture:
             assert capture.append(*record(0)) == 1
             assert capture.append(*record(1)) == 2
             assert capture.durable_number == 0
@@ -87,18 +87,18 @@ def test_a_record_is_durable_after_the_age_without_anybody_asking(tmp_path: Path
     assert verify(tmp_path).problems == []
 
 
-def test_a_block_is_written_when_it_is_full_and_by_flush(tmp_path: Path) -> None:
+def test_a_block_is_not_longer_than_it_may_be(tmp_path: Path) -> None:
     async def main() -> None:
         disk = SlowDisk()
-        async with AsyncCapture(tmp_path, max_age=LONG, block_bytes=1000, datasync=disk) as capture:
+        async with AsyncCapture(tmp_path, block_bytes=1000, datasync=disk) as capture:
             for number in range(100):
                 capture.append(*record(number))
-            await until(lambda: capture.durable_number > 80)
-            assert capture.durable_number < 100
             await capture.flush()
             assert capture.durable_number == 100
             await capture.flush()
-        assert disk.count == len(list_blocks(tmp_path))
+        blocks = list_blocks(tmp_path)
+        assert disk.count == len(blocks) > 1
+        assert all(block.header.body_length <= 1000 for block in blocks)
 
     run(main())
     assert read_log(tmp_path) == records(100)
@@ -108,7 +108,7 @@ def test_the_loop_runs_and_records_are_taken_while_the_disk_is_busy(tmp_path: Pa
     async def main() -> None:
         disk = SlowDisk()
         disk.go.clear()
-        async with AsyncCapture(tmp_path, max_age=0.001, datasync=disk) as capture:
+        async with AsyncCapture(tmp_path, datasync=disk) as capture:
             capture.append(*record(0))
             await disk.reached()
             waiting = asyncio.create_task(capture.durable(1))
@@ -126,10 +126,70 @@ def test_the_loop_runs_and_records_are_taken_while_the_disk_is_busy(tmp_path: Pa
     assert read_log(tmp_path) == records(50)
 
 
+def test_no_timer_stands_between_a_record_and_the_disk(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncCapture(tmp_path) as capture:
+            with loop_clock_stands():
+                for number in range(3):
+                    capture.append(*record(2 * number))
+                    capture.append(*record(2 * number + 1))
+                    await capture.durable(2 * number + 2)
+
+    run(main())
+    assert read_log(tmp_path) == records(6)
+    assert [info.header.records for info in list_blocks(tmp_path)] == [2, 2, 2]
+
+
+def test_what_arrives_during_one_sync_is_the_next_block(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = SlowDisk()
+        disk.go.clear()
+        async with AsyncCapture(tmp_path, datasync=disk) as capture:
+            capture.append(*record(0))
+            await disk.reached()
+            for number in range(1, 500):
+                capture.append(*record(number))
+                await asyncio.sleep(0)
+            assert disk.count == 1
+            disk.go.set()
+            await capture.durable(500)
+            assert disk.count == 2
+
+    run(main())
+    assert [info.header.records for info in list_blocks(tmp_path)] == [1, 499]
+    assert read_log(tmp_path) == records(500)
+
+
+def test_a_call_that_raises_or_calls_again_disturbs_nobody(tmp_path: Path) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        reported: list[dict[str, Any]] = []
+        seen: list[str] = []
+        async with AsyncCapture(tmp_path) as capture:
+
+            def again() -> None:
+                seen.append("again")
+                capture.when_durable(capture.append(*record(1)), lambda: seen.append("next"))
+
+            handler = loop.get_exception_handler()
+            loop.set_exception_handler(lambda _, context: reported.append(context))
+            number = capture.append(*record(0))
+            capture.when_durable(number, lambda: 1 // 0)
+            capture.when_durable(number, again)
+            capture.when_durable(number, lambda: seen.append("last"))
+            await until(lambda: "next" in seen)
+            loop.set_exception_handler(handler)
+        assert seen == ["again", "last", "next"]
+        assert [type(context["exception"]) for context in reported] == [ZeroDivisionError]
+
+    run(main())
+    assert read_log(tmp_path) == records(2)
+
+
 def test_calls_come_in_order_and_only_when_it_is_true(tmp_path: Path) -> None:
     async def main() -> None:
         seen: list[int] = []
-        async with AsyncCapture(tmp_path, max_age=0.001, block_bytes=300) as capture:
+        async with AsyncCapture(tmp_path, block_bytes=300) as capture:
 
             def note(number: int) -> None:
                 assert capture.durable_number >= number
@@ -166,7 +226,7 @@ def test_a_waiter_that_is_cancelled_disturbs_nobody(tmp_path: Path) -> None:
     async def main() -> None:
         disk = SlowDisk()
         disk.go.clear()
-        async with AsyncCapture(tmp_path, max_age=0.001, datasync=disk) as capture:
+        async with AsyncCapture(tmp_path, datasync=disk) as capture:
             capture.append(*record(0))
             first = asyncio.create_task(capture.durable(1))
             second = asyncio.create_task(capture.durable(1))
@@ -184,7 +244,7 @@ def test_back_pressure(tmp_path: Path) -> None:
         disk = SlowDisk()
         disk.go.clear()
         sizes = {"block_bytes": 1000, "limit_bytes": 3000}
-        async with AsyncCapture(tmp_path, max_age=0.001, datasync=disk, **sizes) as capture:  # type: ignore[arg-type]
+        async with AsyncCapture(tmp_path, datasync=disk, **sizes) as capture:  # type: ignore[arg-type]
             await capture.room()
             taken = 0
             while not capture.full:
@@ -237,7 +297,7 @@ def test_a_disk_that_refuses_for_a_while_delays_and_loses_nothing(
         errors: list[CaptureWriteError] = []
         on_error = errors.append if tell else None
         clock = partial(int, record(0).time_ns)  # the segment stays young
-        async with AsyncCapture(tmp_path, max_age=0.001, on_error=on_error, clock=clock) as capture:
+        async with AsyncCapture(tmp_path, on_error=on_error, clock=clock) as capture:
             capture.append(*record(0))
             await capture.durable(1)
             assert capture.error is None
@@ -269,7 +329,6 @@ def test_closing_with_a_disk_that_refuses_is_an_error_for_all_who_wait(tmp_path:
         disk = SlowDisk()
         capture = AsyncCapture(
             tmp_path,
-            max_age=0.001,
             datasync=disk,
             on_error=lambda error: None,
             block_bytes=100,
@@ -305,7 +364,7 @@ def test_closing_with_a_disk_that_refuses_is_an_error_for_all_who_wait(tmp_path:
 
 def test_an_exception_in_the_body_does_not_lose_records(tmp_path: Path) -> None:
     async def main() -> None:
-        async with AsyncCapture(tmp_path, max_age=LONG) as capture:
+        async with AsyncCapture(tmp_path) as capture:
             capture.append(*record(0))
             raise ZeroDivisionError
 
@@ -316,7 +375,7 @@ def test_an_exception_in_the_body_does_not_lose_records(tmp_path: Path) -> None:
 
 def test_cancelling_the_body_writes_what_there_is(tmp_path: Path) -> None:
     async def body(appended: asyncio.Event) -> None:
-        async with AsyncCapture(tmp_path, max_age=LONG) as capture:
+        async with AsyncCapture(tmp_path) as capture:
             capture.append(*record(0))
             appended.set()
             await asyncio.Event().wait()
@@ -337,7 +396,7 @@ def test_cancelling_everything_while_the_disk_is_busy_ends_and_lets_go(tmp_path:
     async def main() -> None:
         disk = SlowDisk()
         disk.go.clear()
-        capture = AsyncCapture(tmp_path, max_age=0.001, datasync=disk)
+        capture = AsyncCapture(tmp_path, datasync=disk)
         await capture.__aenter__()
         capture.append(*record(0))
         await disk.reached()
@@ -430,7 +489,7 @@ def test_what_opening_found_is_told(tmp_path: Path) -> None:
 def test_a_segment_is_sealed_by_age_also_when_nothing_more_comes(tmp_path: Path) -> None:
     async def main() -> None:
         now = record(0).time_ns
-        async with AsyncCapture(tmp_path, max_age=0.001, segment_age=10, clock=lambda: now) as capture:
+        async with AsyncCapture(tmp_path, segment_age=10, clock=lambda: now) as capture:
             capture.append(*record(0))
             await capture.durable(1)
             assert [segment.sealed for segment in verify(tmp_path).segments] == [False]
@@ -443,7 +502,7 @@ def test_a_segment_is_sealed_by_age_also_when_nothing_more_comes(tmp_path: Path)
     run(main())
 
 
-@pytest.mark.parametrize("sizes", [{"block_bytes": 0}, {"limit_bytes": 10}, {"max_age": -1}])
+@pytest.mark.parametrize("sizes", [{"block_bytes": 0}, {"limit_bytes": 10}])
 def test_sizes_that_are_not_possible_are_refused(tmp_path: Path, sizes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"possible are|at least block_bytes"):
         AsyncCapture(tmp_path, **sizes)

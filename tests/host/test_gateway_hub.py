@@ -25,6 +25,7 @@ from headwater_host.gateway.landing import Landing
 from headwater_host.hub.access import ANY, Rule
 from headwater_host.hub.config import HubConfig
 from headwater_host.hub.storage import Store, writer
+from tests.host.clocks import loop_clock_stands
 from tests.host.command import Running, headwater, running
 from tests.host.hub_client import Got, Peer, config, new_id, until
 
@@ -109,6 +110,16 @@ def test_what_is_published_is_landed_as_it_came(tmp_path: Path) -> None:
     assert len({m.peer for m in found}) == 2
     records = list(CaptureReader(tmp_path / "log").records())
     assert len({record.connection for record in records}) == 2
+
+
+def test_an_answer_waits_for_nothing_but_the_disks(tmp_path: Path) -> None:
+    @with_source(tmp_path)
+    async def test(source: HubSource, landing: Landing) -> None:
+        peer = await Peer.login(source.hub, "board")
+        with loop_clock_stands():
+            for number in range(5):
+                await peer.send_message("a/b", b"%d" % number, 1 + number % 2)
+                assert landing.durable >= number + 1
 
 
 def test_registered_topics_are_landed(tmp_path: Path) -> None:

@@ -259,6 +259,7 @@ def test_a_gateway_and_a_hub_that_end_and_are_killed(tmp_path: Path) -> None:
                 await peer.leave()
         async with hub_of(settings) as hub:
             with running("gateway", "--config", file, directory=tmp_path) as command:
+                await asyncio.to_thread(command.wait_for, "consuming t")
                 await until(lambda: left(hub) == 0)
                 assert await asyncio.to_thread(command.end) == 0
                 assert "Traceback" not in command.errors

@@ -17,6 +17,7 @@ from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.gateway.landing import Acknowledgements, Landing
 from headwater_host.gateway.source import offending_frame
 from headwater_host.session import HostServerSession
+from tests.host.clocks import loop_clock_stands
 
 LIMIT = 20_000
 
@@ -42,7 +43,7 @@ class Disk:
 def run(directory: Path, scenario: Callable[[Landing, Disk], Coroutine[Any, Any, None]]) -> None:
     async def whole() -> None:
         disk = Disk()
-        capture = AsyncCapture(directory, max_age=0.001, block_bytes=4000, limit_bytes=LIMIT, datasync=disk)
+        capture = AsyncCapture(directory, block_bytes=4000, limit_bytes=LIMIT, datasync=disk)
         fatal: list[Exception] = []
         async with capture:
             landing = Landing(capture, LIMIT, fatal.append)
@@ -138,6 +139,28 @@ def test_acknowledgements_wait_for_the_disk(tmp_path: Path, qos: int) -> None:
         answers = b"".join(pushed)
         kind = b"\x40\x02" if qos == 1 else b"\x50\x02"
         assert answers == b"".join(kind + packet_id.to_bytes(2, "big") for packet_id in range(1, 51))
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_acknowledgements_wait_for_nothing_but_the_disk(tmp_path: Path, qos: int) -> None:
+    async def scenario(landing: Landing, disk: Disk) -> None:
+        session = HostServerSession()
+        session.auto_ack = False
+        pushed = asyncio.Event()
+        acknowledgements = Acknowledgements(landing, session, pushed.set, pushed.set)
+        session.on_message = lambda p: acknowledgements.add(
+            landing.take(1, "serial:x", p.payload_bytes()), p.packet_id, qos
+        )
+        feed(session, "10 0f 0004 4d515454 04 00 0000 0003 616263")
+        with loop_clock_stands():
+            for packet_id in range(1, 6):
+                pushed.clear()
+                feed(session, f"{0x30 | qos << 1:02x} 06 0001 74 {packet_id:04x} 78")
+                await pushed.wait()
+                assert landing.durable == packet_id
+                assert not len(acknowledgements)
 
     run(tmp_path, scenario)
 

@@ -20,7 +20,6 @@ from headwater_host.capture.builder import BlockBuilder, BlockFull, ClosedBuilde
 from headwater_host.capture.recovery import Recovery
 from headwater_host.capture.writer import BLOCK_BYTES
 
-MAX_AGE = 0.05
 LIMIT_BYTES = 16 << 20
 RETRY_DELAYS = (0.1, 10.0)  # s, the first and the longest
 _SEAL_CHECK = 1.0  # s between looks at the segment's age while nothing is written
@@ -46,8 +45,9 @@ class _Batch:
 class AsyncCapture:
     """The one writer of the log in ``directory``, for the tasks of one event loop; an asynchronous context manager.
 
-    Every method is for the loop's thread. A block is written by a thread of its own, with one fdatasync, ``max_age``
-    seconds (0.05) after its first record came, or when it has ``block_bytes`` (1 MiB).
+    Every method is for the loop's thread. Blocks are written by a thread of its own, with one fdatasync for each. While
+    the disk is idle, the records of one turn of the loop are a block, written at once. What arrives during a sync is
+    the next block, or several of ``block_bytes`` (1 MiB).
 
     When the disk refuses (full, I/O error), nothing is lost and nothing is called durable: the records stay in memory,
     ``error`` and ``on_error`` say why, and the write is tried again after 0.1 s, and then ever less often, every 10 s
@@ -63,14 +63,12 @@ class AsyncCapture:
     _log: BlockLog
     _loop: asyncio.AbstractEventLoop
     _task: asyncio.Task[None]
-    _wake: asyncio.Event  # there is something to write, or nothing more to wait for
-    _stop: asyncio.Event  # close: no more waiting
+    _stop: asyncio.Event  # set by aclose: write what there is, then close
 
     def __init__(
         self,
         directory: str | os.PathLike[str],
         *,
-        max_age: float = MAX_AGE,
         block_bytes: int = BLOCK_BYTES,
         limit_bytes: int = LIMIT_BYTES,
         segment_bytes: int = blocklog.SEGMENT_BYTES,
@@ -80,8 +78,8 @@ class AsyncCapture:
         datasync: Callable[[int], None] = blocklog.datasync,
     ) -> None:
         BlockBuilder(block_bytes)  # refuses what is not possible
-        if limit_bytes < block_bytes or max_age < 0:
-            raise ValueError("limit_bytes is at least block_bytes, and max_age not negative")
+        if limit_bytes < block_bytes:
+            raise ValueError("limit_bytes is at least block_bytes")
         self._open = partial(
             BlockLog,
             directory,
@@ -91,7 +89,6 @@ class AsyncCapture:
         )
         self._block_bytes = block_bytes
         self._limit_bytes = limit_bytes
-        self._max_age = max_age
         self._on_error = on_error
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "capture")
@@ -100,7 +97,7 @@ class AsyncCapture:
         self._queued_bytes = 0
         self._appended = 0
         self._durable = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.Future[bool] | None = None  # what the writing task sleeps on
         self._room: list[asyncio.Future[None]] = []
         self._error: CaptureWriteError | None = None
         self._failure: Exception | None = None  # nothing will be written any more
@@ -162,7 +159,7 @@ class AsyncCapture:
             builder = self._current.builder
             builder.append(time_ns, connection, peer, direction, protocol, version, frame)
         if builder.count == 1:
-            self._timer = self._loop.call_later(self._max_age, self._close_batch)
+            self._wake()
         self._appended += 1
         return self._appended
 
@@ -178,7 +175,8 @@ class AsyncCapture:
     def when_durable(self, number: int, call: Callable[[], object]) -> None:
         """Have the loop call ``call`` when record ``number`` is on disk: in the order of the numbers, or never.
 
-        Raises ValueError for a number that no record has.
+        The call runs in the turn in which the loop learns of the sync. What it raises goes to the loop's exception
+        handler. Raises ValueError for a number that no record has.
         """
         batch = self._batch(number)
         if batch is None:
@@ -187,7 +185,7 @@ class AsyncCapture:
             batch.calls.append(call)
 
     async def flush(self) -> None:
-        """Write what there is without waiting for its age; returns when all that was appended is on disk."""
+        """Wait until everything that was appended is on disk."""
         self._close_batch()
         await self.durable(self._appended)
 
@@ -208,7 +206,7 @@ class AsyncCapture:
 
     async def __aenter__(self) -> AsyncCapture:
         self._loop = asyncio.get_running_loop()
-        self._wake, self._stop = asyncio.Event(), asyncio.Event()
+        self._stop = asyncio.Event()
         opening = self._thread.submit(self._open)
         try:
             self._log = await asyncio.wrap_future(opening)
@@ -236,7 +234,7 @@ class AsyncCapture:
         self._close_batch()
         self._current = _Batch(ClosedBuilder())
         self._stop.set()
-        self._wake.set()
+        self._wake()
         await asyncio.shield(self._task)
 
     def _batch(self, number: int) -> _Batch | None:
@@ -253,15 +251,27 @@ class AsyncCapture:
         return self._current if number > last else None
 
     def _close_batch(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         batch = self._current
         if batch.builder.count:
             self._queue.append(batch)
             self._queued_bytes += batch.builder.size
             self._current = _Batch(BlockBuilder(self._block_bytes))
-            self._wake.set()
+            self._wake()
+
+    def _wake(self) -> None:
+        """Have the writing task look again."""
+        if self._alarm is not None and not self._alarm.done():
+            self._alarm.set_result(True)
+
+    async def _sleep(self, seconds: float) -> bool:
+        """Whether the task was woken before ``seconds`` were over."""
+        alarm: asyncio.Future[bool] = self._loop.create_future()
+        self._alarm = alarm
+        timer = self._loop.call_later(seconds, _ring, alarm)
+        try:
+            return await alarm
+        finally:
+            timer.cancel()
 
     async def _run(self) -> None:
         """Write the batches, one after the other, until there are no more and ``aclose`` was called."""
@@ -269,8 +279,9 @@ class AsyncCapture:
         try:
             while self._queue or not self._stop.is_set():
                 if not self._queue:
-                    await _wait(self._wake, _SEAL_CHECK)
-                    self._wake.clear()
+                    self._close_batch()
+                if not self._queue and await self._sleep(_SEAL_CHECK):
+                    continue
                 batch = self._queue[0] if self._queue else None
                 try:
                     await self._loop.run_in_executor(self._thread, self._step, batch)
@@ -278,13 +289,11 @@ class AsyncCapture:
                     self._report(error)
                     if self._stop.is_set():
                         raise
-                    await _wait(self._stop, delay)
+                    with contextlib.suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(self._stop.wait(), delay)
                     delay = min(2 * delay, longest)
                     continue
-                self._error = None
                 delay = RETRY_DELAYS[0]
-                if batch is not None:
-                    self._done(batch)
         except BaseException as error:
             self._fail(error)
             with contextlib.suppress(CaptureWriteError):  # the first error is the worse news
@@ -303,6 +312,8 @@ class AsyncCapture:
         self._log.seal_if_due(self._clock())
         if batch is not None:
             self._log.write(batch.builder)
+        # Ahead of the executor's own answer, which takes the task a turn more.
+        self._loop.call_soon_threadsafe(self._done, batch)
 
     def _report(self, error: CaptureWriteError) -> None:
         self._error = error
@@ -311,7 +322,10 @@ class AsyncCapture:
         else:
             self._loop.call_soon(self._on_error, error)
 
-    def _done(self, batch: _Batch) -> None:
+    def _done(self, batch: _Batch | None) -> None:
+        self._error = None
+        if batch is None:
+            return
         self._queue.popleft()
         self._queued_bytes -= batch.builder.size
         self._durable += batch.builder.count
@@ -320,7 +334,11 @@ class AsyncCapture:
                 future.set_result(None)
         self._room.clear()
         for call in batch.calls:
-            self._loop.call_soon(call)
+            try:
+                call()
+            except Exception as error:
+                what = "a call for a durable record has failed"
+                self._loop.call_exception_handler({"message": what, "exception": error})
 
     def _fail(self, error: BaseException) -> None:
         """Nothing will be written any more: whoever waits must know."""
@@ -332,14 +350,12 @@ class AsyncCapture:
             if not future.done():
                 future.set_exception(error)
         self._room.clear()
-        if self._timer is not None:
-            self._timer.cancel()
         self._current = _Batch(ClosedBuilder(f"the capture log's writer has failed: {error!r}"))
 
 
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+def _ring(alarm: asyncio.Future[bool]) -> None:
+    if not alarm.done():
+        alarm.set_result(False)
 
 
 def _close_unused(opening: Future[BlockLog]) -> None:
