@@ -4,6 +4,9 @@ A rule is about types of requests, topics and users, and says from which network
 allowed; from any other, the next rule is asked. Where a request names a filter (SUBSCRIBE), a rule denies it when any
 topic of it is denied, and allows it only when all of them are allowed: ``#`` is no way around ``secret/#``.
 
+The rules of a topic hold for what the hub derives from it: its dead letters (``$dead/TOPIC``) and its calls
+(``$rpc/TOPIC``). A rule that names a derived topic takes precedence over those of the topic it is derived from.
+
 When no rule decides: who has logged in may, and so may everybody on a hub that only this machine can reach.
 """
 
@@ -22,6 +25,8 @@ TYPES = ("SLAVEOF", "REGISTER", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "CONSUME"
 ANY = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 #: What "#" matches as well, the level above, would be an empty topic here, which there is not.
 _SAME = {"#": "+/#", "/#": "/+/#"}
+#: What derived topics begin with: dead letters, and calls.
+_DERIVED = ("$dead/", "$rpc/")
 #: How many answers are remembered.
 _REMEMBERED = 10_000
 
@@ -33,8 +38,16 @@ def address(text: str) -> Address:
     return mapped or found
 
 
+def origin(topic: str) -> str:
+    """The topic or filter that this one is derived from, "" for none."""
+    for prefix in _DERIVED:
+        if topic.startswith(prefix):
+            return topic[len(prefix) :]
+    return ""
+
+
 def covers(pattern: str, wanted: str) -> bool:
-    """Whether the filter ``pattern`` matches every topic that the filter or topic ``wanted`` does."""
+    """Whether the filter ``pattern`` matches every topic that the filter or topic ``wanted`` does. Neither is empty."""
     if pattern == wanted:
         return True
     if wanted.startswith("$") and pattern[0] in "+#":
@@ -51,7 +64,7 @@ def covers(pattern: str, wanted: str) -> bool:
 
 
 def overlaps(one: str, other: str) -> bool:
-    """Whether there can be a topic that both filters match."""
+    """Whether there can be a topic that both filters match. Neither is empty."""
     if (one[0] == "$" and other[0] in "+#") or (other[0] == "$" and one[0] in "+#"):
         return False
     ours, theirs = one.split("/"), other.split("/")
@@ -102,8 +115,10 @@ class Access:
         self._known: dict[tuple[str, str | None, str | None, Address], bool] = {}
 
     def allows(self, kind: str, topic: str | None, user: str | None, peer: Address) -> bool:
-        """Whether ``user`` (None: nobody who logged in) may send a request of this type, about this topic or filter
-        (None: it is about none), from there."""
+        """Whether ``user`` (None: nobody who logged in) may send a request of this type, about this well-formed topic
+        or filter (None: it is about none), from there."""
+        if not self._rules:
+            return self._open or user is not None
         question = (kind, topic, user, peer)
         answer = self._known.get(question)
         if answer is None:
@@ -115,10 +130,18 @@ class Access:
         return answer
 
     def _decide(self, kind: str, topic: str | None, user: str | None, peer: Address) -> bool:
+        # Publishing to $rpc/reply is not about a topic "reply", and nobody publishes to $dead.
+        derived_from = origin(topic) if topic is not None and kind != "PUBLISH" else ""
         for rule in self._rules:
             decided = rule.decides(kind, topic, user, peer)
-            if decided is not None:
-                return decided
+            if decided is None:
+                continue
+            if derived_from and not rule.topics:
+                # A rule about all topics does not name this one: the rules in front of it may be about its origin.
+                break
+            return decided
+        if derived_from:
+            return self._decide(kind, derived_from, user, peer)
         return self._open or user is not None
 
     def check(self, kind: str, topic: str | None, user: str | None, peer: Address) -> None:

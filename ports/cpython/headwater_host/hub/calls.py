@@ -71,6 +71,11 @@ class Responder:
         connection = self.client.connection
         return connection is not None and connection.writable and not self.waiting
 
+    def may_serve(self, topic: str) -> bool:
+        """Whether the rules let it have calls of this topic, ``$rpc/`` in front, whatever filter it subscribed to."""
+        connection = self.client.connection
+        return connection is not None and connection.may("SUBSCRIBE", topic)
+
     @property
     def count(self) -> int:
         """The calls that it has."""
@@ -148,8 +153,7 @@ class Calls:
             raise RefusedError(TOPIC_FILTER_INVALID, "a call names one topic, and has no condition")
         arguments = bytes(f.buf[f.at[4] : f.end])
         if wish.topic in self.listing.topics:
-            answer = frames.message(None, (), self.listing.page(connection, arguments))
-            connection.send(frames.response(self._broker.voice.ident(), ident, answer))
+            self.listing.ask(connection, ident, arguments)
             return
         if ident in self._open:
             raise RefusedError(IDENTIFIER_IN_USE, "there is a call with this id")
@@ -165,7 +169,11 @@ class Calls:
     def _pick(self, message: Message) -> Responder:
         """Who gets a call. Raises RefusedError."""
         limits = self._broker.config.clients
-        able = [who for who, subscribed in self._served.match(message.topic) if subscribed.wanted(message)]
+        able = [
+            who
+            for who, subscribed in self._served.match(message.topic)
+            if who.may_serve(message.topic) and subscribed.wanted(message)
+        ]
         if not able:
             raise RefusedError(NO_MATCH, f"nobody serves {message.topic.removeprefix(SERVED)!r}")
         found = min(able, key=Responder.burden)

@@ -224,6 +224,14 @@ class Connection(asyncio.Protocol):
             self._rest.clear()
             self._parse(data)
 
+    def may(self, kind: str, topic: str) -> bool:
+        """Whether the rules allow its user a request of this type about a topic, from where it is."""
+        return self._broker.access.allows(kind, topic, self.user, self.peer)
+
+    def check(self, kind: str, topic: str) -> None:
+        """Raises RefusedError when ``may`` says no."""
+        self._broker.access.check(kind, topic, self.user, self.peer)
+
     def trust(self) -> None:
         """AUTH was accepted: frames may be as large as anybody's."""
         self._frame.limit = self._broker.config.clients.frame

@@ -65,6 +65,12 @@ class Consumer(Member):
         """Its subscription's."""
         return [self.pattern]
 
+    def may_have(self, topic: str) -> bool:
+        """As the rules say."""
+        connection = self._client.connection
+        kinds = ("CONSUME",) if self.once else ("SUBSCRIBE", "CONSUME")
+        return connection is not None and all(connection.may(kind, topic) for kind in kinds)
+
     def room(self) -> int:
         """Up to its window, while its connection takes something."""
         connection = self._client.connection
@@ -136,7 +142,9 @@ def on_consume(broker: "Broker", connection: "Connection", f: Frame, ident: byte
     number = decode_at(buf, f.at[0], f.end)[0]
     asked = decode_at(buf, f.at[1], f.end)[0] if f.count > 1 else 0
     subscribed = client.subscribed(number)
-    broker.access.check("CONSUME", subscribed.subscription.topic, connection.user, connection.peer)
+    # It may have subscribed from another network, or before the rules were changed.
+    for kind in ("SUBSCRIBE", "CONSUME"):
+        connection.check(kind, subscribed.subscription.topic)
     if not subscribed.subscription.group:
         raise RefusedError(TOPIC_FILTER_INVALID, "what is subscribed to without a group comes by itself")
     end_consumers(client, number, TAKEN_OVER)
@@ -155,7 +163,7 @@ def _on_once(broker: "Broker", connection: "Connection", f: Frame, ident: bytes)
     client = connection.client
     assert client is not None
     wish = read_subscription(broker, f)
-    broker.access.check("CONSUME", wish.topic, connection.user, connection.peer)
+    connection.check("CONSUME", wish.topic)
     if not wish.group:
         broker.calls.call(connection, f, ident, wish)
         return

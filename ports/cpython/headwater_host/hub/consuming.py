@@ -67,6 +67,10 @@ class Member(abc.ABC):
     def patterns(self) -> list[str]:
         """The filters of the topics it takes."""
 
+    def may_have(self, topic: str) -> bool:
+        """Whether it may have the messages of one of the topics that its filters match."""
+        return True
+
     @abc.abstractmethod
     def room(self) -> int:
         """How many messages it can take now."""
@@ -129,7 +133,8 @@ class Group:
         for member in self.members:
             names = [topic for pattern in member.patterns() for topic in self._store.names.match(pattern)]
             for topic in dict.fromkeys(names):
-                topics.setdefault(topic, []).append(member)
+                if member.may_have(topic):
+                    topics.setdefault(topic, []).append(member)
         for topic, members in topics.items():
             if not self._attach(topic):
                 continue
@@ -148,7 +153,7 @@ class Group:
         """Topics are new, or have grown: with one member there is nothing else to spread."""
         (member,) = self.members
         for topic in topics:
-            if topic not in self._store.topics or not self._attach(topic):
+            if topic not in self._store.topics or not member.may_have(topic) or not self._attach(topic):
                 continue
             for n in range(len(self._store.topics[topic].queues)):
                 if (topic, n) not in self.lanes:

@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any
 
 from headwater_host.fmq.values import MalformedValueError, decode_at, encode
+from headwater_host.hub import frames
 from headwater_host.hub.access import covers
 from headwater_host.hub.errors import PAYLOAD_FORMAT_INVALID, RefusedError
 from headwater_host.hub.topics import check_filter
@@ -38,30 +39,32 @@ class Listing:
         if self._names[at : at + 1] == [name]:
             del self._names[at]
 
-    def page(self, connection: "Connection", arguments: bytes) -> bytes:
-        """A part of the topics that its user may subscribe to. Raises RefusedError."""
+    def ask(self, connection: "Connection", ident: bytes, arguments: bytes) -> None:
+        """Answer a call with a part of the topics that its user may subscribe to. Raises RefusedError."""
         pattern, after = _read(arguments)
-        begin = bisect_right(self._names, after) if after else 0
-        names = self._names[begin : begin + PAGE]
-        store, access = self._broker.store, self._broker.access
-        found = [
-            store.topics[name]
-            for name in names
-            if (pattern is None or covers(pattern, name))
-            and access.allows("SUBSCRIBE", name, connection.user, connection.peer)
-        ]
         # The next request is for the next turn: others are not to wait for all of them.
         connection.hold()
+        self._look(connection, ident, pattern, after or "")
+
+    def _look(self, connection: "Connection", ident: bytes, pattern: str | None, after: str) -> None:
+        if connection.closed is not None:
+            return
+        begin = bisect_right(self._names, after)
+        names = self._names[begin : begin + PAGE]
+        more = begin + PAGE < len(self._names)
+        allowed = [name for name in names if connection.may("SUBSCRIBE", name)]
+        if more and not allowed:
+            # There is no name to go on behind that its user may see.
+            self._broker.loop.call_soon(self._look, connection, ident, pattern, names[-1])
+            return
+        topics = self._broker.store.topics
+        found = [topics[name] for name in allowed if pattern is None or covers(pattern, name)]
+        rows = [
+            {"topic": t.name, "queues": len(t.queues), "messages": t.count, "bytes": t.bytes} for t in found
+        ]
+        answer = encode({"topics": rows, "after": allowed[-1] if more else None})
+        connection.send(frames.response(self._broker.voice.ident(), ident, frames.message(None, (), answer)))
         self._broker.loop.call_soon(connection.release)
-        return encode(
-            {
-                "topics": [
-                    {"topic": t.name, "queues": len(t.queues), "messages": t.count, "bytes": t.bytes}
-                    for t in found
-                ],
-                "after": names[-1] if begin + PAGE < len(self._names) else None,
-            }
-        )
 
 
 def _read(arguments: bytes) -> tuple[str | None, str | None]:

@@ -104,7 +104,7 @@ def on_register(broker: "Broker", connection: "Connection", f: Frame, ident: byt
     topic = decode_at(buf, f.at[0], f.end)[0]
     queues = decode_at(buf, f.at[1], f.end)[0] if f.count > 1 else 1
     check_ours(topic)
-    broker.access.check("REGISTER", topic, connection.user, connection.peer)
+    connection.check("REGISTER", topic)
     broker.topics.register(topic, queues)
     if broker.observer is not None:
         broker.observer.registered(connection, buf[f.id_at - 1 : f.end])
@@ -114,7 +114,8 @@ def on_register(broker: "Broker", connection: "Connection", f: Frame, ident: byt
 def on_unregister(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
     """UNREGISTER."""
     topic = decode_at(bytes(f.buf), f.at[0], f.end)[0]
-    broker.access.check("UNREGISTER", topic, connection.user, connection.peer)
+    check_topic(topic)
+    connection.check("UNREGISTER", topic)
     broker.topics.unregister(topic)
     broker.store.after(partial(connection.send, frames.ack(ident)))
 
@@ -165,7 +166,8 @@ def _topic(broker: "Broker", connection: "Connection", f: Frame) -> str:
     else:
         topic = broker.topics.name(decode_at(bytes(buf), f.at[0], f.end)[0])
         check_size(broker, len(topic.encode()) + f.end - f.tags_at)
-    broker.access.check("PUBLISH", topic, connection.user, connection.peer)
+    check_topic(topic)
+    connection.check("PUBLISH", topic)
     if topic == REPLY and topic not in broker.store.topics:
         return topic
     check_ours(topic)

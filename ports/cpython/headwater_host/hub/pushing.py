@@ -143,12 +143,18 @@ class Pusher(Member):
     def hand(self, lane: Lane, delivery: Delivery) -> bool:
         """Send it, if it is wanted."""
         message = delivery.message
-        if not self._wanted(message) or message.id in self._released:
+        if not self._wanted(message) or not self._is_permitted(message) or message.id in self._released:
             return False
         if message.qos:
             lane.open[message.seq] = Opening(message.id, 0)
         self._send(_Flying(message, lane))
         return message.qos > 0
+
+    def _is_permitted(self, message: Message) -> bool:
+        """Whether the rules let the client have it: a filter with wildcards says little about what it matches, and a
+        session may have been begun from another network, or before the rules were changed."""
+        connection = self._client.connection
+        return connection is not None and connection.may("SUBSCRIBE", message.topic)
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -181,7 +187,10 @@ class Pusher(Member):
                 return
             waiting.popleft()
             self.waiting_bytes -= message.size
-            self._send(_Flying(message, None, retain))
+            if self._is_permitted(message):
+                self._send(_Flying(message, None, retain))
+            elif self.group is not None:
+                self._broker.store.sessions.release(self._client.name, "retained", message.id)
         if not waiting and self.ready:
             self._broker.consuming.wake(self)
 

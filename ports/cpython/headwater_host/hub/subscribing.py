@@ -24,7 +24,7 @@ def on_subscribe(broker: "Broker", connection: "Connection", f: Frame, ident: by
     client = connection.client
     assert client is not None
     wish = read_subscription(broker, f)
-    broker.access.check("SUBSCRIBE", wish.topic, connection.user, connection.peer)
+    connection.check("SUBSCRIBE", wish.topic)
     wanted = Wanted(wish.tags, wish.condition)
     serial = _serial(broker, client, wish)
     have_topic(broker, wish.topic)
@@ -81,7 +81,7 @@ def on_unsubscribe(broker: "Broker", connection: "Connection", f: Frame, ident: 
     assert client is not None
     subscribed = client.subscribed(decode_at(bytes(f.buf), f.at[0], f.end)[0])
     subscription = subscribed.subscription
-    broker.access.check("UNSUBSCRIBE", subscription.topic, connection.user, connection.peer)
+    connection.check("UNSUBSCRIBE", subscription.topic)
     del client.subscriptions[subscription.serial]
     broker.subscribed -= cost(subscription)
     if client.kept:
