@@ -105,6 +105,46 @@ def test_what_the_log_refuses_is_kept_in_its_order(tmp_path: Path) -> None:
     assert frames(tmp_path) == [*taken, *behind, b"last"]
 
 
+class Backlog:
+    """A source that delivers what it has whenever it hears that the gate is open, and until it hears otherwise."""
+
+    def __init__(self, landing: Landing, name: int, count: int):
+        self._landing = landing
+        self._left = [b"%2d %4d" % (name, number) + bytes(992) for number in range(count)]
+        self._is_open = False
+        #: What waited for the disk at most.
+        self.most = 0
+        landing.on_gate(self._on_gate)
+
+    def _on_gate(self, is_open: bool) -> None:
+        self._is_open = is_open
+        while self._is_open and self._left:
+            landing = self._landing
+            landing.take(7, "serial:x", self._left.pop(0))
+            self.most = max(self.most, landing.waiting)
+
+
+def test_a_source_that_closes_the_gate_keeps_it_closed_for_those_behind_it(tmp_path: Path) -> None:
+    async def scenario(landing: Landing, disk: Disk) -> None:
+        sources = [Backlog(landing, name, 50) for name in range(20)]
+        told: list[bool] = []
+        landing.on_gate(told.append)
+        disk.go.clear()
+        while landing.is_open:
+            landing.take(7, "serial:x", bytes(1000))
+        begun = landing.records
+        disk.go.set()
+        await until(lambda: landing.records == begun + 1000 and not landing.waiting and landing.is_open)
+        # Half of the limit and the frame that reaches it, of 1,000 bytes each.
+        assert max(source.most for source in sources) <= LIMIT // 2 // 1000 + 1
+        # Each source hears the truth last.
+        assert told[-1] is True
+
+    run(tmp_path, scenario)
+    assert len(frames(tmp_path)) > 1000
+    assert len(set(frames(tmp_path))) == 1001
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 def test_acknowledgements_wait_for_the_disk(tmp_path: Path, qos: int) -> None:
     async def scenario(landing: Landing, disk: Disk) -> None:

@@ -47,7 +47,7 @@ class Landing:
         # What the log did not take yet, and who waits for a part of it.
         self._overflow: deque[Record] = deque()
         self._later: deque[tuple[int, Callable[[], object]]] = deque()
-        self._gates: list[Callable[[bool], object]] = []
+        self._gates: deque[Callable[[bool], object]] = deque()
         # Unique for ever: milliseconds since 1970 of this start, and a counter.
         self._connections = itertools.count(time.time_ns() // 1_000_000 << 20)
 
@@ -56,7 +56,7 @@ class Landing:
         return next(self._connections)
 
     def on_gate(self, call: Callable[[bool], object]) -> None:
-        """Have ``call`` called with whether the gate is open, each time that changes."""
+        """Have ``call`` called with whether the gate is open, each time that changes. It may take frames at once."""
         self._gates.append(call)
 
     @property
@@ -107,11 +107,17 @@ class Landing:
             self.capture.when_durable(number, call)
 
     def _close(self) -> None:
-        self.is_open = False
-        for call in self._gates:
-            call(False)
+        self._move_gate(False)
         self._tell()
         self._watch()
+
+    def _move_gate(self, is_open: bool) -> None:
+        """Open or close the gate and call the sources; stop when one of them makes the gate move again."""
+        self.is_open = is_open
+        for call in list(self._gates):
+            call(is_open)
+            if self.is_open is not is_open:
+                return
 
     def _tell(self) -> None:
         """Say once that the gate is closed because of the disk, not because of a moment's rush."""
@@ -133,10 +139,10 @@ class Landing:
         if self._overflow or self.capture.pending_bytes >= self._close_at:
             self._watch()
         else:
-            self.is_open = True
             self._told = False
-            for call in self._gates:
-                call(True)
+            # The source that hears it first may take all the room: next time another one is first.
+            self._gates.rotate(-1)
+            self._move_gate(True)
 
     def failed(self, error: CaptureWriteError) -> None:
         """The log could not be written: say so when it is new. For the capture's ``on_error``."""
