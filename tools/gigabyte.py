@@ -39,7 +39,8 @@ HEAP = "256K"
 HEADER = 72
 #: Bytes of payload in a segment: of a buffer of 1024 bytes a multiple of 16 is used, behind the MQMDE.
 PIECE = 944
-GIGABYTE = 10**9
+#: The largest logical message.
+GIGABYTE = 10**9 - 1
 #: GroupId, MsgSeqNumber, Offset, MsgFlags, OriginalLength; what is before them is the same in all segments.
 _NUMBERS = struct.Struct(">24siiii")
 _BEGIN = 32

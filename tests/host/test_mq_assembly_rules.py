@@ -215,6 +215,12 @@ def test_what_is_refused_by_itself() -> None:
     assert refused(1, 0, 1, LS | 0xFFFFF000, some) is None
     assert refused(1, 0, 0, G, some) is None
     assert refused(999_999_999, 999_999_999, 0, LS, some) is None
+    assert refused(1, 999_999_990, 9, S, some) is None
+    for flags in (S, LS):
+        fault = refused(1, 999_999_990, 10, flags, some)
+        assert fault is not None
+        assert (fault.kind, fault.reason) == ("offset", MQRC_OFFSET_ERROR)
+    assert refused(1, 999_999_990, 10, G, some) is None
 
 
 class Model:

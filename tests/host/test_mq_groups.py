@@ -137,14 +137,16 @@ def test_reports_on_segments_go_on_where_the_segments_did(tmp_path: Path) -> Non
             assert md.Offset == offset
 
 
-def test_logical_order_ends_at_the_largest_offset(tmp_path: Path) -> None:
+def test_logical_order_ends_where_a_segment_may_end(tmp_path: Path) -> None:
     with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
-        for length, beyond in ((999_999_999, 2), ((1 << 31) - 1, 1)):
+        for length, fits in ((999_999_988, True), (999_999_989, False), ((1 << 31) - 1, False)):
             report = {"MsgType": CMQC.MQMT_REPORT, "OriginalLength": length}
-            for offset in (0, length)[:beyond]:
+            md = md2(MsgFlags=SEG, **report)
+            queue.put(b"first bytes", md, ordered())
+            if fits:
                 md = md2(MsgFlags=SEG, **report)
                 queue.put(b"first bytes", md, ordered())
-                assert md.Offset == offset
+                assert md.Offset == length
             call = queue.put, b"first bytes", md2(MsgFlags=LAST_SEG, **report), ordered()
             assert reason_of(*call) == CMQC.MQRC_OFFSET_ERROR
             assert reason_of(queue.close, comp=WARNING) == CMQC.MQRC_INCOMPLETE_MSG
@@ -196,15 +198,15 @@ def test_logical_order_of_what_came_in_another(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flags", [ALLOWED, LAST_SEG])
 def test_logical_order_of_what_is_in_no_group(flags: int, tmp_path: Path) -> None:
-    """It keeps its MsgSeqNumber, which is no place in a group."""
+    """Its MsgSeqNumber is 1, whatever the caller says, and no place in a group."""
     with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
         for options in (LOGICAL, LOGICAL | COMPLETE, LOGICAL | ALL_MSGS):
             for seq in (7, 5):
-                queue.put(b"%d" % seq, md2(GroupId=GROUP_ID, MsgSeqNumber=seq, MsgFlags=flags))
+                queue.put(b"%d" % seq, md2(GroupId=bytes([seq]) * 24, MsgSeqNumber=seq, MsgFlags=flags))
             for expected in (7, 5):
                 md = md2()
                 assert queue.get(None, md, gmo2(options)) == b"%d" % expected
-                assert md.MsgSeqNumber == expected
+                assert (md.GroupId, md.MsgSeqNumber) == (bytes([expected]) * 24, 1)
             assert empty(queue, options)
 
 
@@ -230,10 +232,12 @@ def test_gets_that_do_not_fit_where_the_handle_is(tmp_path: Path) -> None:
         # Before a group has begun there may be such a message, or come.
         second = gmo2(LOGICAL, MatchOptions=CMQC.MQMO_MATCH_MSG_SEQ_NUMBER)
         assert reason_of(queue.get, None, md2(MsgSeqNumber=2), second) == CMQC.MQRC_NO_MSG_AVAILABLE
-        queue.put(b"seventh", md2(MsgFlags=LAST_SEG, MsgSeqNumber=7))
-        assert queue.get(None, md2(MsgSeqNumber=7), second) == b"seventh"
-        queue.put(b"ninth", md2(MsgSeqNumber=9))
-        assert queue.get(None, md2(MsgSeqNumber=9), second) == b"ninth"
+        first = md2(MsgSeqNumber=1, CorrelId=b"d")
+        by_both = gmo2(LOGICAL, MatchOptions=CMQC.MQMO_MATCH_MSG_SEQ_NUMBER | match)
+        queue.put(b"seventh", md2(MsgFlags=LAST_SEG, MsgSeqNumber=7, CorrelId=b"d"))
+        assert queue.get(None, first, by_both) == b"seventh"
+        queue.put(b"ninth", md2(MsgSeqNumber=9, CorrelId=b"d"))
+        assert queue.get(None, md2(MsgSeqNumber=1, CorrelId=b"d"), by_both) == b"ninth"
         queue.get(None, md2(), gmo2(LOGICAL))
         other = gmo2(LOGICAL, MatchOptions=match)
         assert reason_of(queue.get, None, md2(CorrelId=b"c"), other) == CMQC.MQRC_MATCH_OPTIONS_ERROR

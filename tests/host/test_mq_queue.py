@@ -70,6 +70,9 @@ def test_cases_through_the_file(case: dict[str, Any], tmp_path: Path) -> None:
             kept = case.get("stored_mqmd", {}) | (
                 case.get("effective_v2", {}) if expected["outcome"] != "mqmde-generated" else {}
             )
+            if not md.MsgFlags & (GROUP | LAST):
+                # The queue manager's own, whatever the caller says.
+                kept |= {"MsgSeqNumber": 1}
             for name, value in kept.items():
                 if name == "GroupId" and not any(bytes.fromhex(value)) and md.MsgFlags & 0x1F:
                     assert any(md.GroupId), "it was generated"
@@ -113,6 +116,38 @@ def test_what_is_put_comes_back(tmp_path: Path) -> None:
             assert again.CorrelId != got.CorrelId
             assert queue.get() == data
         assert empty(queue)
+
+
+def test_what_is_no_bytes_is_a_type_error_that_says_what_to_pass(tmp_path: Path) -> None:
+    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
+        wrong: Any
+        for wrong, said in (
+            ("text", r"not str; encode text first: text\.encode\(\)"),
+            (5, "not int; pass bytes"),
+        ):
+            for put in (queue.put, lambda message: manager.put1("Q", message)):
+                with pytest.raises(TypeError, match=said):
+                    put(wrong)
+        assert empty(queue)
+        queue.put(memoryview(b"view"))
+        assert queue.get() == b"view"
+
+
+def test_numbers_of_what_is_in_no_group_and_no_segment(tmp_path: Path) -> None:
+    """As IBM says: so that a getter of version 1 gets no MQMDE for them."""
+    with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
+        for flags, numbers in ((0, (1, 0)), (SEG, (1, 60)), (GROUP, (7, 0)), (GROUP | SEG, (7, 60))):
+            md = md2(MsgSeqNumber=7, Offset=60, MsgFlags=flags)
+            queue.put(b"data", md)
+            assert (md.MsgSeqNumber, md.Offset) == numbers
+            if not flags:
+                old = MD()
+                assert queue.get(None, old) == b"data"
+                assert old.Format == CMQC.MQFMT_NONE
+                continue
+            got = md2()
+            assert queue.get(None, got) == b"data"
+            assert (got.MsgSeqNumber, got.Offset) == numbers
 
 
 def test_ids_are_never_given_twice(tmp_path: Path) -> None:
@@ -419,8 +454,11 @@ def test_the_queue_manager_cuts_messages(tmp_path: Path) -> None:
             assert reason_of(queue.put, data, report) == too_big
             high = md2(MsgFlags=ALLOWED | SEG, Offset=999_999_900)
             assert reason_of(queue.put, data, high) == CMQC.MQRC_OFFSET_ERROR
-            # Where the last of its segments begins is what counts.
-            queue.put(data[:192], md2(MsgFlags=ALLOWED | SEG, Offset=999_999_999 - 96))
+            # Where the last of its segments ends is what counts.
+            high.Offset = 999_999_999 - 191
+            assert reason_of(queue.put, data[:192], high) == CMQC.MQRC_OFFSET_ERROR
+            high.Offset -= 1
+            queue.put(data[:192], high)
             assert [queue.get(None, md2()) for _ in range(2)] == [data[:96], data[96:192]]
             manager.alter("Q", MaxMsgLength=15)
             assert reason_of(queue.put, data, md2(MsgFlags=ALLOWED)) == too_big

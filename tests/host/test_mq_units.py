@@ -30,6 +30,18 @@ def test_the_names_are_where_people_look_for_them() -> None:
         ibmmq.Nothing  # noqa: B018
 
 
+def test_the_log_of_durable_puts_stays_small(tmp_path: Path) -> None:
+    """A disk must not be full when a tenth of it is payload."""
+    put, most = 0, 0
+    with queue_manager(tmp_path, "Q", keeps_over="power") as manager, Queue(manager, "Q", ALL) as queue:
+        manager.alter("Q", MaxQDepth=1000)
+        for _ in range(100):
+            queue.put(bytes(3000))
+            put += 3000
+            most = max(most, sum(one.stat().st_size for one in tmp_path.iterdir()))
+    assert most < 1_100_000, f"{most} bytes for {put} of payload"
+
+
 def test_commit_and_backout(tmp_path: Path) -> None:
     with queue_manager(tmp_path, "Q") as one, queue_manager(tmp_path) as other:
         mine, theirs = Queue(one, "Q", ALL), Queue(other, "Q", ALL)

@@ -133,25 +133,26 @@ def test_segments_of_different_encoding_come_back_as_far_as_they_agree(tmp_path:
                 assert queue.get(None, md2()) == b"ef"
 
 
-def test_contradicting_segments_are_set_aside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [COMPLETE, ALL_SEGS, ALL_MSGS, LOGICAL | COMPLETE])
+def test_contradicting_segments_stay_where_they_are(how: int, tmp_path: Path) -> None:
+    """A get that passes them over changes nothing, in a unit of work or outside of one: others can get them."""
     with queue_manager(tmp_path, "Q") as manager, Queue(manager, "Q", ALL) as queue:
         for md, part in segments(b"abcdef", 2, GroupId=GROUP_ID):
             queue.put(part, md)
         queue.put(b"XX", md2(GroupId=GROUP_ID, Offset=1, MsgFlags=SEG))
-        for md, part in segments(b"good", 2, GroupId=b"other"):
+        for md, part in segments(b"good", 4, GroupId=b"other"):
             queue.put(part, md)
-        assert queue.get(None, md2(), gmo2(COMPLETE | CMQC.MQGMO_BROWSE_FIRST)) == b"good"
-        assert manager.statistics("Q")[0].set_aside == 0, "a browse changes nothing"
-        assert queue.get(None, md2(), gmo2(COMPLETE)) == b"good"
+        assert queue.get(None, md2(), gmo2(how | CMQC.MQGMO_BROWSE_FIRST)) == b"good"
+        assert queue.get(None, md2(), gmo2(how | CMQC.MQGMO_SYNCPOINT)) == b"good"
+        before = manager.file.db.total_changes
+        assert empty(queue, how | CMQC.MQGMO_SYNCPOINT)
+        assert empty(queue, how)
+        assert manager.file.db.total_changes == before, "a get that gives nothing writes nothing"
+        manager.backout()
         counted = manager.statistics("Q")[0]
-        assert (counted.set_aside, counted.messages, counted.depth) == (4, 0, 4)
-        aside = list(manager.set_aside("Q"))
-        assert {reason for reason, _, _ in aside} == {CMQC.MQRC_OFFSET_ERROR}
-        assert sorted(data for _, _, data in aside) == [b"XX", b"ab", b"cd", b"ef"]
-        assert empty(queue)
-        # Nothing is lost: they can be got one by one.
-        assert manager.give_back("Q") == 4
-        assert sorted(queue.get(None, md2()) for _ in range(4)) == [b"XX", b"ab", b"cd", b"ef"]
+        assert (counted.set_aside, counted.messages, counted.depth) == (0, 5, 5)
+        got = [queue.get(None, md2(), gmo2()) for _ in range(5)]
+        assert got == [b"ab", b"cd", b"ef", b"XX", b"good"]
 
 
 @pytest.mark.parametrize(
@@ -274,8 +275,6 @@ def test_a_group_that_contradicts_itself(tmp_path: Path) -> None:
         wanted = md2(GroupId=GROUP_ID)
         by_group = CMQC.MQMO_MATCH_GROUP_ID
         assert queue.get(None, wanted, gmo2(COMPLETE, MatchOptions=by_group)) == b"1"
-        assert manager.statistics("Q")[0].set_aside == 0
         assert empty(queue, ALL_MSGS)
-        aside = list(manager.set_aside("Q"))
-        assert [data for _, _, data in aside] == [b"1", b"2", b"2", b"3", b"3"]
-        assert {reason for reason, _, _ in aside} == {CMQC.MQRC_MSG_FLAGS_ERROR}
+        assert manager.statistics("Q")[0].set_aside == 0
+        assert [queue.get(None, md2(), gmo2()) for _ in range(5)] == [b"1", b"2", b"2", b"3", b"3"]

@@ -60,7 +60,7 @@ def _wrong(found: dict[str, Any], group_id: Any, length: Ints) -> list[tuple[int
     return [
         (CMQC.MQRC_MSG_FLAGS_ERROR, "MsgFlags", flags & _REFUSED != 0),
         (CMQC.MQRC_MSG_SEQ_NUMBER_ERROR, "MsgSeqNumber", (seq < 1) | (seq > HIGHEST)),
-        (CMQC.MQRC_OFFSET_ERROR, "Offset", is_segment & ((offset < 0) | (offset > HIGHEST))),
+        (CMQC.MQRC_OFFSET_ERROR, "Offset", is_segment & ((offset < 0) | (offset + length > HIGHEST))),
         (CMQC.MQRC_SEGMENT_LENGTH_ZERO, "MsgFlags", goes_on & (length == 0)),
         (CMQC.MQRC_GROUP_ID_ERROR, "GroupId", nameless),
     ]

@@ -63,7 +63,7 @@ LATER = const(2)
 E_EARLY = const(-7)
 E_LATE = const(-8)
 
-#: The largest Offset and MsgSeqNumber.
+#: The largest MsgSeqNumber, and where the last segment of a message may end.
 MOST = const(999999999)
 
 _HEADER = const(72)
@@ -174,8 +174,8 @@ class Segmenter:
         """Begin a message, which ``step`` hands in: 0. Nothing is read yet.
 
         ``length`` is how many bytes the source has; without it they go on to the source's end. E_STATE: another message
-        is under way, or ``last`` without a group. E_TOO_LARGE: the message would have an Offset beyond 999,999,999, or
-        the group more messages. E_TOPIC: a group has one topic. E_ARGUMENT.
+        is under way, or ``last`` without a group. E_TOO_LARGE: the message would end beyond 999,999,999, or the group
+        have more messages. E_TOPIC: a group has one topic. E_ARGUMENT.
 
         In a group, a message that came to no end is begun again in the same place: with the same payload, for what had
         left is not taken back.
@@ -186,7 +186,7 @@ class Segmenter:
             length = -1
         elif length < 0:
             return E_ARGUMENT
-        if (length - 1) // self.piece * self.piece > MOST or self.sequence > MOST:
+        if length > MOST or self.sequence > MOST:
             return E_TOO_LARGE
         if self.sequence and self.topic and self.topic != topic:
             return E_TOPIC
@@ -296,10 +296,12 @@ def _read(s: Segmenter) -> int:
     total = s.offset + s._at - _HEADER
     if 0 <= s._length < total:
         return E_LATE
+    if total > MOST:
+        return E_TOO_LARGE
     if n == 0:
         if total < s._length:
             return E_EARLY
-    elif total == s._length or total > MOST:
+    elif total == s._length:
         # This is the last segment: is it the source's end as well?
         n = s._source(s._one, 0, 1)
         if n is None:
@@ -308,7 +310,7 @@ def _read(s: Segmenter) -> int:
         if n:
             if n != 1:
                 return E_ARGUMENT
-            return E_LATE if s._length >= 0 else E_TOO_LARGE
+            return E_LATE
     _describe(s, n == 0)
     return 0
 

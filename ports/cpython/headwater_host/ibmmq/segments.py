@@ -14,7 +14,7 @@ import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headwater.errors import E_TOO_LARGE
+from headwater.errors import E_ARGUMENT, E_TOO_LARGE
 from headwater.ibmmq.group_ids import GroupIds
 from headwater.ibmmq.segments import E_EARLY, E_LATE, LATER, MORE, Segmenter
 from headwater.ibmmq.spec import MQMDE_LENGTH_2
@@ -23,6 +23,7 @@ _WHY = {
     E_EARLY: "it ends before its length",
     E_LATE: "it goes on behind its length",
     E_TOO_LARGE: "it is too large for one message",
+    E_ARGUMENT: "it is neither bytes nor a binary file",
 }
 
 
@@ -70,6 +71,8 @@ def segments(
     for number, payload in enumerate(payloads, 1):
         source: Any = payload
         size = length
+        if isinstance(payload, str):
+            raise TypeError(f"payload {number} is text; encode it first: text.encode()")
         if isinstance(payload, (bytes, bytearray, memoryview)):
             source, size = io.BytesIO(payload), memoryview(payload).nbytes
         if hasattr(source, "readinto"):

@@ -88,14 +88,13 @@ class Found(NamedTuple):
 
 
 class Chooser:
-    """One search. ``faults`` collects rows that nobody can be given, with the reason."""
+    """One search. What is incomplete, or contradicts itself, is passed over when it is to be whole."""
 
     def __init__(self, db: sqlite3.Connection, wanted: Wanted):
         self._db = db
         self._wanted = wanted
         self._values = (wanted.queue, wanted.own, wanted.now)
         self._judged: dict[tuple[bytes, int], tuple[list[int], list[Segment], Verdict]] = {}
-        self.faults: list[tuple[list[int], int]] = []
 
     # -- ways to look --------------------------------------------------------------------------------------------------
 
@@ -256,17 +255,5 @@ class Chooser:
         numbers = [row[0] for row in rows]
         segments = [Segment(*row[1:]) for row in rows]
         verdict = judge(segments, lambda index: messages.body(self._db, numbers[index]), 0)
-        self._note(numbers, segments, verdict)
         self._judged[group_id, seq] = numbers, segments, verdict
         return numbers, segments, verdict
-
-    def _note(self, numbers: list[int], segments: list[Segment], verdict: Verdict) -> None:
-        """Remember messages that contradict themselves, or the whole group when it does."""
-        wrong = [seq for seq, message in verdict.messages.items() if message.fault is not None]
-        if verdict.fault is not None and not wrong and self._wanted.all_messages:
-            self.faults.append((numbers, verdict.fault.reason))
-        for seq in wrong:
-            fault = verdict.messages[seq].fault
-            assert fault is not None
-            rows = [number for number, one in zip(numbers, segments, strict=True) if one.seq == seq]
-            self.faults.append((rows, fault.reason))

@@ -44,7 +44,7 @@ def read(
     ``index_type``: the queue's, which matters on z/OS; ``remote`` and ``ordered``: as of ``validate.group_fields``.
     """
     md = given.copy()
-    data = memoryview(body).cast("B")
+    data = _bytes(body)
     if md.Version == CMQC.MQMD_VERSION_1:
         md.reset_v2()
         md.Version = CMQC.MQMD_VERSION_2
@@ -71,6 +71,14 @@ def read(
     elif md.MsgType != CMQC.MQMT_REPORT:
         md.OriginalLength = length
     return Read(outcome, md, data)
+
+
+def _bytes(body: object) -> memoryview:
+    try:
+        return memoryview(body).cast("B")  # type: ignore[arg-type]
+    except TypeError:
+        said = "encode text first: text.encode()" if isinstance(body, str) else "pass bytes"
+        raise TypeError(f"a message is bytes, not {type(body).__name__}; {said}") from None
 
 
 def _extension(
@@ -183,15 +191,25 @@ def behind(md: MD, length: int, *, syncpoint: bool, ordered: bool) -> Place | No
 
 
 def number(
-    md: MD, place: Place | None, new_group_id: Callable[[], bytes], *, syncpoint: bool, ordered: bool
+    md: MD,
+    length: int,
+    place: Place | None,
+    new_group_id: Callable[[], bytes],
+    *,
+    syncpoint: bool,
+    ordered: bool,
 ) -> int:
     """Give ``md`` its GroupId, MsgSeqNumber and Offset; ``place`` is where the handle is. Returns the reason of a
     warning, or MQRC_NONE.
 
-    In logical order they follow from the messages before; otherwise they are as given, and only a GroupId that is
-    needed and missing is made.
+    In logical order they follow from the messages before. Otherwise they are as given, but for a GroupId that is
+    needed and missing, the MsgSeqNumber of a message in no group (1) and the Offset of one that is no segment (0).
     """
     if not ordered:
+        if not md.MsgFlags & IN_GROUP:
+            md.MsgSeqNumber = 1
+        if not md.MsgFlags & IN_SEGMENTS:
+            md.Offset = 0
         if not md.MsgFlags & validate.NEEDS_GROUP_ID:
             md.GroupId = CMQC.MQGI_NONE
         elif md.GroupId == CMQC.MQGI_NONE:
@@ -213,8 +231,8 @@ def number(
     seq, offset = (place.seq, place.offset) if place.in_message else (place.seq + 1, 0)
     if seq > validate.HIGHEST:
         raise failed(CMQC.MQRC_MSG_SEQ_NUMBER_ERROR, f"the group has more than {validate.HIGHEST} messages")
-    if offset > validate.HIGHEST:
-        raise failed(CMQC.MQRC_OFFSET_ERROR, f"the segment would begin beyond {validate.HIGHEST}")
+    if segment:
+        validate.segment_end(offset, length)
     md.set(GroupId=place.group_id, MsgSeqNumber=seq, Offset=offset)
     return CMQC.MQRC_NONE
 

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.errors import failed
-from headwater_host.ibmmq.queue import messages, put, transmission
+from headwater_host.ibmmq.queue import messages, put, transmission, validate
 from headwater_host.ibmmq.queue.attributes import QueueAttributes, QueueManagerAttributes
 from headwater_host.ibmmq.queue.descriptors import MD, PMO, V2_FIELDS
 from headwater_host.ibmmq.queue.put import Place
 from headwater_host.ibmmq.queue.queue_file import QueueFile
-from headwater_host.ibmmq.queue.validate import HIGHEST, IN_SEGMENTS, MAX_PRIORITY, QueueManagerSettings
+from headwater_host.ibmmq.queue.validate import IN_SEGMENTS, MAX_PRIORITY, QueueManagerSettings
 
 _IDENTITY = ("UserIdentifier", "AccountingToken", "ApplIdentityData")
 _ORIGIN = ("PutApplType", "PutApplName", "PutDate", "PutTime", "ApplOriginData")
@@ -87,10 +87,18 @@ class Putting(NamedTuple):
         return given, too_high
 
     def number(
-        self, db: sqlite3.Connection, md: MD, place: Place | None, *, syncpoint: bool, ordered: bool
+        self,
+        db: sqlite3.Connection,
+        md: MD,
+        length: int,
+        place: Place | None,
+        *,
+        syncpoint: bool,
+        ordered: bool,
     ) -> int:
         """``put.number`` with ids of this queue manager's."""
-        return put.number(md, place, lambda: self.file.new_id(db), syncpoint=syncpoint, ordered=ordered)
+        numbers = (md, length, place, lambda: self.file.new_id(db))
+        return put.number(*numbers, syncpoint=syncpoint, ordered=ordered)
 
     def insert(
         self, db: sqlite3.Connection, md: MD, data: memoryview, *, syncpoint: bool, options: int
@@ -144,9 +152,7 @@ class Putting(NamedTuple):
                 CMQC.MQRC_MSG_TOO_BIG_FOR_Q if of_queue <= of_manager else CMQC.MQRC_MSG_TOO_BIG_FOR_Q_MGR,
                 f"{len(data)} bytes, and {self.name} takes {max(most, 0)}",
             )
-        size = most // 16 * 16
-        if md.Offset + (len(data) - 1) // size * size > HIGHEST:
-            raise failed(CMQC.MQRC_OFFSET_ERROR, "its segments reach beyond the largest Offset")
+        validate.segment_end(md.Offset, len(data))
         return put.split(md, data, most)
 
     def _check_depth(self, db: sqlite3.Connection) -> None:

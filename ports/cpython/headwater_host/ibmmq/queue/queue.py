@@ -169,7 +169,7 @@ class Queue:
             place = self._put_place
             durable = read.md.Persistence == CMQC.MQPER_PERSISTENT and not syncpoint
             with manager.file.transaction(durable=durable) as db:
-                reason = putting.number(db, read.md, place, syncpoint=syncpoint, ordered=ordered)
+                reason = putting.number(db, read.md, length, place, syncpoint=syncpoint, ordered=ordered)
                 count = putting.insert(db, read.md, read.data, syncpoint=syncpoint, options=pmo.Options)
                 if syncpoint:
                     manager.working(count)
@@ -311,15 +311,11 @@ class Queue:
                     found = chooser.next()
                 read = None if found is None else self._read(db, found, now)
             except DamagedError as error:
-                chooser.faults.append(([error.args[0]], CMQC.MQRC_OBJECT_DAMAGED))
                 if browsing:
                     raise failed(CMQC.MQRC_OBJECT_DAMAGED, "a message is not what was written") from None
-                read = found = None
-            if not browsing:
-                for rows, reason in chooser.faults:
-                    messages.set_aside(db, rows, reason)
-                if any(reason == CMQC.MQRC_OBJECT_DAMAGED for _, reason in chooser.faults):
-                    continue
+                # Nobody can be given it, so that it is not of the unit of work.
+                messages.set_aside(db, [error.args[0]], CMQC.MQRC_OBJECT_DAMAGED)
+                continue
             if found is None or read is None:
                 return None
             return self._take(db, found, read, max_length, md.Version, options, place, syncpoint=syncpoint)

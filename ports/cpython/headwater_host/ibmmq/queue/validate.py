@@ -16,7 +16,7 @@ IN_SEGMENTS = CMQC.MQMF_SEGMENT | CMQC.MQMF_LAST_SEGMENT
 IN_GROUP = CMQC.MQMF_MSG_IN_GROUP | CMQC.MQMF_LAST_MSG_IN_GROUP
 #: With one of these a message needs a GroupId.
 NEEDS_GROUP_ID = IN_SEGMENTS | IN_GROUP | CMQC.MQMF_SEGMENTATION_ALLOWED
-#: The largest MsgSeqNumber, and the largest Offset.
+#: The largest MsgSeqNumber, the largest Offset, and where a segment may end.
 HIGHEST = 999_999_999
 MAX_PRIORITY = 9
 #: The bits of Report that ask for reports: MQRO_EXCEPTION, MQRO_EXPIRATION, MQRO_COA and MQRO_COD, each with more or
@@ -124,6 +124,8 @@ def group_fields(md: MD, length: int, *, remote: bool, ordered: bool) -> None:
         raise failed(CMQC.MQRC_OFFSET_ERROR, f"Offset {md.Offset} is not in 0 to {HIGHEST}")
     if not flags & IN_SEGMENTS:
         return
+    if not ordered:
+        segment_end(md.Offset, length)
     last = flags & CMQC.MQMF_LAST_SEGMENT
     original = md.OriginalLength
     if md.MsgType == CMQC.MQMT_REPORT and (original < length or (original == 0 and not last)):
@@ -132,6 +134,12 @@ def group_fields(md: MD, length: int, *, remote: bool, ordered: bool) -> None:
         )
     if length == 0 and not last:
         raise failed(CMQC.MQRC_SEGMENT_LENGTH_ZERO, "a segment that is not the last has no data")
+
+
+def segment_end(offset: int, length: int) -> None:
+    """Where a segment ends, which has a limit as well: 2251."""
+    if offset + length > HIGHEST:
+        raise failed(CMQC.MQRC_OFFSET_ERROR, f"a segment of {length} bytes at {offset} ends beyond {HIGHEST}")
 
 
 def message_descriptor(md: MD) -> None:

@@ -42,7 +42,7 @@ IN_GROUP = MQMF_MSG_IN_GROUP | MQMF_LAST_MSG_IN_GROUP
 #: Flags that nobody knows, and that MQPUT refuses.
 UNKNOWN = MQMF_REJECT_UNSUP_MASK & ~(MQMF_SEGMENTATION_ALLOWED | SEGMENT | IN_GROUP)
 
-#: The largest MsgSeqNumber and the largest Offset.
+#: The largest MsgSeqNumber, the largest Offset, and where a segment may end.
 HIGHEST = 999_999_999
 
 #: kind -> (reason, what it says of ``seq`` and ``offset``).
@@ -50,7 +50,10 @@ FAULTS = {
     "flags": (MQRC_MSG_FLAGS_ERROR, "message {seq} has flags that nobody knows, at {offset}"),
     "group id": (MQRC_GROUP_ID_ERROR, "message {seq} is a segment, or in a group, without a GroupId"),
     "number": (MQRC_MSG_SEQ_NUMBER_ERROR, "MsgSeqNumber {seq} is not in 1 to 999999999"),
-    "offset": (MQRC_OFFSET_ERROR, "message {seq} has a segment at Offset {offset}, not in 0 to 999999999"),
+    "offset": (
+        MQRC_OFFSET_ERROR,
+        "message {seq} has a segment at Offset {offset}, which is below 0 or ends beyond 999999999",
+    ),
     "empty": (
         MQRC_SEGMENT_LENGTH_ZERO,
         "message {seq} has a segment without bytes at {offset}, and it is not the last",
@@ -186,7 +189,7 @@ def refused(seq: int, offset: int, length: int, flags: int, group_id: bytes | No
         return Fault("number", seq, offset)
     if not flags & SEGMENT:
         offset = 0
-    if not 0 <= offset <= HIGHEST:
+    if not 0 <= offset <= HIGHEST - (length if flags & SEGMENT else 0):
         return Fault("offset", seq, offset)
     if not length and flags & SEGMENT and not flags & MQMF_LAST_SEGMENT:
         return Fault("empty", seq, offset)
