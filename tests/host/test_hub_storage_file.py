@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage import Store, Subscription, statistics, writer
-from tests.host.hub_storage import ident, ids, put, synced, until, with_store
+from tests.host.hub_storage import NOW, ident, ids, put, synced, taken, until, with_store
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,9 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.attach("g", "t")
         for n in range(100):
             put(store, "t", n, b"payload %d" % n * 20, retain=n == 5)
+        await synced(store)
+        (one,) = store.take("g", "t", 1, 1)
+        store.give_back("g", "t", 1, [one.message.seq], time_ns=NOW)
         store.sessions.process("client")
         store.sessions.save("client", {"user": "me"})
         store.sessions.subscribe("client", Subscription(1, "t"))
@@ -90,15 +94,16 @@ def overwrite(at: float, what: bytes) -> Callable[[Path], None]:
         (overwrite(0.5, b"\xff" * 3000), "is damaged"),
         (statement("PRAGMA application_id = 1"), "an SQLite file of something else"),
         (statement("PRAGMA application_id = 0"), "an SQLite file of something else"),
-        (statement("PRAGMA user_version = 1"), "is of version 1; this program knows version 2"),
+        (statement("PRAGMA user_version = 1"), "is of version 1; this program knows versions up to 3"),
         (statement("DROP TABLE seen"), r"is damaged \(no such table: seen\)"),
         (statement("UPDATE seen SET ids = zeroblob(8)"), "remembered ids are not what was written"),
         (statement("UPDATE seen SET ids = NULL"), "is damaged"),
         (statement("UPDATE counters SET value = value - 1"), "a row of counters is not what was written"),
         (statement("UPDATE topics SET queues = 1"), "a row of topics is not what"),
-        (statement("UPDATE positions SET floor = 7 WHERE queue = 1"), "a row of positions is not what"),
-        (statement("UPDATE positions SET taken = '[' WHERE queue = 1"), "a row of positions is not what"),
-        (statement("UPDATE positions SET taken = NULL WHERE queue = 1"), "a row of positions is not what"),
+        (statement("UPDATE positions SET through = 7 WHERE queue = 1"), "a row of positions is not what"),
+        (statement("UPDATE positions SET through = NULL WHERE queue = 1"), "a row of positions is not what"),
+        (statement("UPDATE opened SET tries = 9"), "a row of opened is not what"),
+        (statement("DELETE FROM positions"), "do not fit together"),
         (statement("UPDATE clients SET process = 9"), "a row of clients is not what"),
         (statement("UPDATE sessions SET body = '{}'"), "a row of sessions is not what"),
         (statement("UPDATE sessions SET body = x'5b'"), "a row of sessions is not what"),
@@ -122,6 +127,80 @@ def test_a_file_that_is_not_what_was_written(copy: Path, change: Callable[[Path]
     assert copy.read_bytes() == before
     # It has been given back.
     shutil.rmtree(copy.parent)
+
+
+def version_2(path: Path, *places: tuple[str, int, int, int, str, str]) -> None:
+    """Make a file what version 2 wrote: a group's place in a queue is one row."""
+    db = sqlite3.connect(path)
+    with db:
+        db.execute("DROP TABLE positions")
+        db.execute("DROP TABLE opened")
+        db.execute(
+            "CREATE TABLE positions (consumers TEXT, topic INTEGER, queue INTEGER, floor INTEGER, taken TEXT,"
+            " tries TEXT, crc INTEGER, PRIMARY KEY (consumers, topic, queue)) WITHOUT ROWID"
+        )
+        for place in places:
+            text = f'["{place[0]}",{place[1]},{place[2]},{place[3]},{place[4]},{place[5]}]'
+            db.execute(
+                "INSERT INTO positions VALUES (?, ?, ?, ?, ?, ?, ?)", (*place, zlib.crc32(text.encode()))
+            )
+        db.execute("PRAGMA user_version = 2")
+    db.close()
+
+
+def test_a_file_of_the_version_before_is_upgraded(tmp_path: Path) -> None:
+    path = tmp_path / "hub.db"
+    seqs: list[int] = []
+
+    async def fill(store: Store) -> None:
+        store.register("t", 2)
+        store.attach("g", "t")
+        seqs.extend(put(store, "t", n, process=0) for n in range(6))
+
+    with_store(path)(fill)
+    taken_there = f"[{seqs[1]},{seqs[4]}]"
+    tries = f'{{"{seqs[2]}":2,"{seqs[5]}":3}}'
+    version_2(path, ("g", 1, 0, seqs[0], taken_there, tries), ("g", 1, 1, 0, "[]", "{}"))
+
+    async def first(store: Store) -> None:
+        with pytest.raises(StorageError, match=f"changes up to {store.seq - 1} are not kept"):
+            store.changes(0, 1)
+        assert [change.values for change in store.changes(store.seq - 1, 9)] == [("followed", store.seq - 1)]
+        found = [(one.message.seq, one.tries) for one in store.take("g", "t", 0, 9)]
+        assert found == [(seqs[2], 2), (seqs[3], 0), (seqs[5], 3)]
+        assert put(store, "t", 6, process=1) == store.seq > seqs[5]
+        store.ack("g", "t", 0, seqs[3])
+        await synced(store)
+
+    async def second(store: Store) -> None:
+        assert taken(store) == [seqs[2], seqs[5]]
+        assert len(taken(store, queue=1)) == 1
+        for seq in (seqs[2], seqs[5]):
+            store.ack("g", "t", 0, seq)
+        await synced(store)
+        assert not len(store.topics["t"].queues[0])
+        assert store._reader.execute("SELECT count(*) FROM opened").fetchone() == (0,)
+
+    with_store(path)(first)
+    with_store(path)(second)
+
+
+def test_a_damaged_file_of_the_version_before_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "hub.db"
+
+    async def fill(store: Store) -> None:
+        store.register("t")
+        store.attach("g", "t")
+
+    with_store(path)(fill)
+    for what in ("taken = '['", "taken = NULL", "floor = 7", "tries = '[]'"):
+        version_2(path, ("g", 1, 0, 0, "[]", "{}"))
+        statement(f"UPDATE positions SET {what}")(path)
+        before = path.read_bytes()
+        with pytest.raises(StorageError, match="a row of positions is not what was written"):
+            Store.open(path)
+        assert path.read_bytes() == before
+        statement("CREATE TABLE opened (x)")(path)
 
 
 def test_a_path_that_cannot_be(tmp_path: Path) -> None:

@@ -137,6 +137,62 @@ def test_what_was_trimmed_meanwhile_does_not_come_back(tmp_path: Path) -> None:
     with_store(tmp_path / "hub.db", Limits(age=100, tries=2))(run)
 
 
+@pytest.mark.parametrize("stuck", [1, 400])
+def test_what_an_acknowledgement_costs_does_not_depend_on_what_is_unacknowledged(
+    tmp_path: Path, stuck: int
+) -> None:
+    async def turns(store: Store, first: int, count: int) -> int:
+        """So many turns with 50 messages each: the bytes that were written about the group."""
+        begin = store.seq
+        for turn in range(count):
+            for n in range(50):
+                put(store, "t", first + 50 * turn + n)
+            await synced(store)
+            for seq in taken(store):
+                store.ack("g", "t", 0, seq)
+            await synced(store)
+        query = "SELECT sum(length(body)) FROM changes WHERE seq > ?"
+        return int(store._reader.execute(query, (begin,)).fetchone()[0])
+
+    async def run(store: Store) -> None:
+        store.register("t")
+        store.attach("g", "t")
+        for n in range(stuck):
+            put(store, "t", n)
+        await synced(store)
+        assert len(taken(store, limit=stuck)) == stuck
+        await turns(store, 1_000, 1)
+        few = await turns(store, 2_000, 5)
+        await turns(store, 3_000, 40)
+        assert await turns(store, 6_000, 5) < few * 1.2
+        assert store._reader.execute("SELECT count(*) FROM opened").fetchone() == (stuck,)
+        assert store._reader.execute("SELECT count(*) FROM positions").fetchone() == (1,)
+
+    with_store(tmp_path / "hub.db")(run)
+
+
+def test_acknowledged_in_whatever_order_each_message_is_written_about_once(tmp_path: Path) -> None:
+    async def run(store: Store) -> None:
+        store.register("t")
+        store.attach("g", "t")
+        seqs = [put(store, "t", n) for n in range(40)]
+        await synced(store)
+        assert taken(store) == seqs
+        begin = store.seq
+        order = [*reversed(seqs[:20]), *seqs[21::2], *seqs[20::2]]
+        for seq in order:
+            store.ack("g", "t", 0, seq)
+            await synced(store)
+        written = store.changes(begin, 10_000)
+        opened = [change.values[3] for change in written if change.kind == "open"]
+        closed = [seq for change in written if change.kind == "close" for seq in change.values[3]]
+        assert sorted(opened) == sorted(closed) == [*seqs[:19], *seqs[20:-1:2]]
+        assert store._reader.execute("SELECT count(*) FROM opened").fetchone() == (0,)
+        assert not len(store.topics["t"].queues[0])
+
+    with_store(tmp_path / "hub.db")(run)
+
+
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@
 ``statistics``  numbers for metrics
 ``writer``      changes of one turn of the event loop as one transaction, in a thread
 ``restore``     what a file holds, back into memory
+``upgrade``     a file of an earlier version, as this one keeps it
 ``follow``      the changes in order, for a replica
 ``file``        the file itself: one process at a time, the right program, not damaged
 ==============  ====================================================================================

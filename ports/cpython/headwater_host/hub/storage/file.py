@@ -8,10 +8,11 @@ import sqlite3
 
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage.records import SCHEMA
+from headwater_host.hub.storage.upgrade import EARLIER, upgrade
 
 #: PRAGMA application_id of our files ("HWhu"), and the version of what is in them.
 APPLICATION_ID = 0x48576875
-VERSION = 2
+VERSION = 3
 #: Pages of 4 KiB in the log, until it goes into the file.
 _CHECKPOINT = 8000
 
@@ -74,13 +75,18 @@ def _prepare(db: sqlite3.Connection, path: str) -> None:
         _create(db)
     elif application != APPLICATION_ID:
         raise StorageError(f"{path} is an SQLite file of something else than a hub's storage")
-    elif version != VERSION:
+    elif version != VERSION and version not in EARLIER:
         raise StorageError(
-            f"the hub's storage {path} is of version {version}; this program knows version {VERSION}"
+            f"the hub's storage {path} is of version {version}; this program knows versions up to {VERSION}"
         )
     (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if state != "ok":
         raise damaged(path, state)
+    if version in EARLIER:
+        try:
+            upgrade(db, VERSION)
+        except ValueError as error:
+            raise damaged(path, str(error)) from None
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
     # Seldom: each time the log goes into the file, commits wait for two syncs more.

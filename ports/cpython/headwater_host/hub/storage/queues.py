@@ -2,7 +2,8 @@
 
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
 _SECOND = 1_000_000_000
@@ -80,23 +81,58 @@ class Queue:
 class Position:
     """How far a group is in a queue.
 
-    Up to ``floor`` all is acknowledged; behind it, what is in ``taken``. ``pending`` was handed out and is not
-    acknowledged: True for what came back and goes out again first. ``tries`` counts how often a message came back.
+    Everything up to ``through`` is acknowledged, except for what is in ``pending``; nothing behind it is. ``pending``
+    holds what was handed out and is not acknowledged, in order: True for what came back and goes out again first.
+    ``tries`` counts how often a message came back.
+
+    The file holds ``through``, and a row for each message that came back, or that is passed over by ``through`` and not
+    acknowledged. So what is written for a message does not depend on how many others stay unacknowledged.
     """
 
-    __slots__ = ("_cursor", "_returned", "_written", "pending", "taken", "tries")
+    __slots__ = (
+        "_ahead",
+        "_changed",
+        "_cursor",
+        "_returned",
+        "_rows",
+        "_written",
+        "pending",
+        "through",
+        "tries",
+    )
 
-    def __init__(self, floor: int, taken: "set[int] | None" = None, tries: "dict[int, int] | None" = None):
-        self.taken = taken or set()
-        self.tries = tries or {}
+    def __init__(self, through: int):
+        self.through = through
+        self.tries: dict[int, int] = {}
         self.pending: OrderedDict[int, bool] = OrderedDict()
         self._returned: list[int] = []
-        self._cursor = floor
+        self._cursor = through
+        #: What was handed out behind ``through``, acknowledged or not.
+        self._ahead: deque[int] = deque()
+        #: ``through`` as it is in the file, the messages that have a row there, and those whose row may have changed.
+        self._written = -1
+        self._rows: set[int] = set()
+        self._changed: dict[int, None] = {}
+
+    def restore(self, rows: Iterable[tuple[int, int]]) -> None:
+        """Take in the rows of the file: sequence number and tries of each message."""
+        self._written = self.through
+        for seq, tries in sorted(rows):
+            self._rows.add(seq)
+            if tries:
+                self.tries[seq] = tries
+            if seq <= self.through:
+                self.pending[seq] = True
+        self._returned = list(self.pending)
 
     @property
     def floor(self) -> int:
         """The sequence number up to which nothing is open."""
-        return next(iter(self.pending)) - 1 if self.pending else self._cursor
+        return min(next(iter(self.pending)) - 1, self.through) if self.pending else self.through
+
+    def behind(self, queue: Queue) -> int:
+        """How many of a queue's messages are not acknowledged."""
+        return queue.behind(self._cursor) + sum(seq >= queue.first for seq in self.pending)
 
     def take(self, queue: Queue, limit: int, durable: int) -> list[int]:
         """The messages to hand out next, at most ``limit``, none behind ``durable``."""
@@ -109,17 +145,13 @@ class Position:
             elif self.pending.get(seq):
                 self.pending[seq] = False
                 found.append(seq)
-        while len(found) < limit:
-            fresh = queue.after(self._cursor, limit - len(found))
-            for seq in fresh:
-                if seq > durable:
-                    return found
-                self._cursor = seq
-                if seq not in self.taken:
-                    self.pending[seq] = False
-                    found.append(seq)
-            if not fresh:
+        for seq in queue.after(self._cursor, limit - len(found)):
+            if seq > durable:
                 break
+            self._cursor = seq
+            self.pending[seq] = False
+            self._ahead.append(seq)
+            found.append(seq)
         return found
 
     def ack(self, seq: int) -> bool:
@@ -127,8 +159,14 @@ class Position:
         if seq not in self.pending:
             return False
         del self.pending[seq]
-        self.taken.add(seq)
         self.tries.pop(seq, None)
+        self._changed[seq] = None
+        if seq > self.through:
+            self.through = seq
+            while self._ahead and self._ahead[0] <= seq:
+                passed = self._ahead.popleft()
+                if passed in self.pending:
+                    self._changed[passed] = None
         return True
 
     def give_back(self, seq: int) -> int:
@@ -138,6 +176,7 @@ class Position:
         self.pending[seq] = True
         heappush(self._returned, seq)
         self.tries[seq] = self.tries.get(seq, 0) + 1
+        self._changed[seq] = None
         return self.tries[seq]
 
     def rewind(self) -> None:
@@ -146,9 +185,12 @@ class Position:
         heapify(self._returned)
         self.pending = OrderedDict.fromkeys(self.pending, True)
 
-    def settle(self) -> tuple[int, list[int], dict[int, int]]:
-        """What is to be kept: floor, what is acknowledged behind it, and the tries."""
-        floor = self.floor
-        if self.taken:
-            self.taken = {seq for seq in self.taken if seq > floor}
-        return floor, sorted(self.taken), self.tries
+    def settle(self) -> tuple[bool, list[tuple[int, int]], list[int]]:
+        """What is to be written: whether ``through`` is; rows (sequence number, tries); rows that are to be removed."""
+        moved, self._written = self._written != self.through, self.through
+        changed, self._changed = self._changed, {}
+        opened = [(seq, self.tries.get(seq, 0)) for seq in changed if seq in self.pending]
+        closed = [seq for seq in changed if seq not in self.pending and seq in self._rows]
+        self._rows.update(seq for seq, _ in opened)
+        self._rows.difference_update(closed)
+        return moved, opened, closed

@@ -1,6 +1,7 @@
 """What is in the file: messages, and all other changes, each with its sequence number and a checksum."""
 
 import json
+import sqlite3
 import struct
 import zlib
 from collections.abc import Callable, Sequence
@@ -19,8 +20,10 @@ CREATE TABLE seen (seq INTEGER PRIMARY KEY, ids BLOB, crc INTEGER);
 CREATE TABLE changes (seq INTEGER PRIMARY KEY, kind TEXT, body TEXT);
 CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER, crc INTEGER) WITHOUT ROWID;
 CREATE TABLE topics (topic INTEGER PRIMARY KEY, name TEXT UNIQUE, queues INTEGER, crc INTEGER);
-CREATE TABLE positions (consumers TEXT, topic INTEGER, queue INTEGER, floor INTEGER, taken TEXT, tries TEXT,
-    crc INTEGER, PRIMARY KEY (consumers, topic, queue)) WITHOUT ROWID;
+CREATE TABLE positions (consumers TEXT, topic INTEGER, queue INTEGER, through INTEGER, crc INTEGER,
+    PRIMARY KEY (consumers, topic, queue)) WITHOUT ROWID;
+CREATE TABLE opened (consumers TEXT, topic INTEGER, queue INTEGER, seq INTEGER, tries INTEGER, crc INTEGER,
+    PRIMARY KEY (consumers, topic, queue, seq)) WITHOUT ROWID;
 CREATE TABLE clients (client TEXT PRIMARY KEY, process INTEGER UNIQUE, crc INTEGER) WITHOUT ROWID;
 CREATE TABLE sessions (client TEXT PRIMARY KEY, body TEXT, crc INTEGER) WITHOUT ROWID;
 CREATE TABLE subscriptions (client TEXT, serial INTEGER, body TEXT, crc INTEGER, PRIMARY KEY (client, serial))
@@ -34,9 +37,16 @@ CREATE TABLE wills (process INTEGER PRIMARY KEY, body TEXT, crc INTEGER);
 STATEMENTS = {
     "counter": ("INSERT OR REPLACE INTO counters VALUES (?1, ?2, ?3)",),
     "register": ("INSERT OR REPLACE INTO topics VALUES (?1, ?2, ?3, ?4)",),
-    "unregister": tuple(f"DELETE FROM {t} WHERE topic = ?1" for t in ("topics", "messages", "positions", "retained")),
-    "position": ("INSERT OR REPLACE INTO positions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",),
-    "detach": ("DELETE FROM positions WHERE consumers = ?1 AND topic = ?2",),
+    "unregister": tuple(
+        f"DELETE FROM {t} WHERE topic = ?1" for t in ("topics", "messages", "positions", "opened", "retained")
+    ),
+    "position": ("INSERT OR REPLACE INTO positions VALUES (?1, ?2, ?3, ?4, ?5)",),
+    "open": ("INSERT OR REPLACE INTO opened VALUES (?1, ?2, ?3, ?4, ?5, ?6)",),
+    "close": (
+        "DELETE FROM opened WHERE consumers = ?1 AND topic = ?2 AND queue = ?3"
+        " AND seq IN (SELECT value FROM json_each(?4))",
+    ),
+    "detach": tuple(f"DELETE FROM {t} WHERE consumers = ?1 AND topic = ?2" for t in ("positions", "opened")),
     "client": ("INSERT OR REPLACE INTO clients VALUES (?1, ?2, ?3)",),
     "forget": ("DELETE FROM clients WHERE client = ?1",),
     "session": ("INSERT OR REPLACE INTO sessions VALUES (?1, ?2, ?3)",),
@@ -96,6 +106,13 @@ def checksum(text: str) -> int:
     return zlib.crc32(text.encode())
 
 
+def stored_row(kind: str, values: tuple[Any, ...], text: str) -> tuple[Any, ...]:
+    """What a change of ``STATEMENTS`` gives its statements: its values, and the checksum of their ``text`` where a row
+    is written."""
+    row = tuple(value if isinstance(value, int | str) else encoded(value) for value in values)
+    return (*row, checksum(text)) if kind in WRITES else row
+
+
 def tags_text(tags: tuple[str, ...]) -> str:
     """A message's tags, as they stand in the file."""
     return encoded(tags) if tags else ""
@@ -120,6 +137,14 @@ def message(stored: tuple[Any, ...], topic: str) -> Message | None:
         return found if row(found, number) == stored else None
     except (TypeError, ValueError, AttributeError, OverflowError, RecursionError, struct.error):
         return None
+
+
+def last_seq(db: sqlite3.Connection) -> int:
+    """The sequence number of the last change of all."""
+    tables = ("messages", "seen", "changes")
+    return max(
+        int(db.execute(f"SELECT coalesce(max(seq), 0) FROM {table}").fetchone()[0]) for table in tables
+    )
 
 
 class Seen(NamedTuple):

@@ -21,7 +21,8 @@ from headwater_host.hub.storage.records import (
 TABLES = {
     "counter": ("counters", ()),
     "register": ("topics", ()),
-    "position": ("positions", (4, 5)),
+    "position": ("positions", ()),
+    "open": ("opened", ()),
     "client": ("clients", ()),
     "session": ("sessions", (1,)),
     "subscribe": ("subscriptions", (2,)),
@@ -77,11 +78,3 @@ def ids(file: File, most: int) -> list[Seen]:
             raise damaged(file.path, str(error)) from None
         count += len(found[-1])
     return [one for some in reversed(found) for one in some][max(0, count - most) :]
-
-
-def last_seq(db: sqlite3.Connection) -> int:
-    """The sequence number of the last change of all."""
-    tables = ("messages", "seen", "changes")
-    return max(
-        int(db.execute(f"SELECT coalesce(max(seq), 0) FROM {table}").fetchone()[0]) for table in tables
-    )

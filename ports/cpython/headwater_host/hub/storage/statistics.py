@@ -26,8 +26,7 @@ def backlog(store: Store) -> dict[tuple[str, ...], float]:
     """By topic and group: messages that the group has not acknowledged."""
     return {
         (topic.name, group): sum(
-            queue.behind(position.floor) - sum(seq > position.floor for seq in position.taken)
-            for queue, position in zip(topic.queues, positions, strict=True)
+            position.behind(queue) for queue, position in zip(topic.queues, positions, strict=True)
         )
         for topic in store.topics.values()
         for group, positions in topic.groups.items()

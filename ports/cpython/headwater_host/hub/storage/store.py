@@ -27,7 +27,7 @@ from headwater_host.hub.storage import follow, restore
 from headwater_host.hub.storage.cache import Cache
 from headwater_host.hub.storage.file import File, damaged, explained
 from headwater_host.hub.storage.queues import Position
-from headwater_host.hub.storage.records import OVERHEAD, Change, Message, Seen, row, tags_text
+from headwater_host.hub.storage.records import OVERHEAD, Change, Message, Seen, last_seq, row, tags_text
 from headwater_host.hub.storage.sessions import Sessions
 from headwater_host.hub.storage.topic import DEAD, Limits, Topic
 from headwater_host.hub.storage.writer import Batch, Writer
@@ -54,7 +54,7 @@ class Store:
         self._file = file
         self._reader = file.reader
         self.limits = limits
-        self._writer = Writer(file.writer, restore.last_seq(file.reader), self._settle, self._written)
+        self._writer = Writer(file.writer, last_seq(file.reader), self._settle, self._written)
         self.sessions = Sessions(self._writer)
         self.topics: dict[str, Topic] = {}
         #: The topics, to be found by filter.
@@ -114,11 +114,17 @@ class Store:
             for seq, number, queue, size, time_ns in restore.index(self._reader):
                 self.topics[names[number]].append(queue, seq, size, time_ns)
                 self.bytes += size
-            for group, number, queue, floor, taken, tries in restore.rows(file, "position"):
+            opened: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
+            for group, number, queue, seq, tries in restore.rows(file, "open"):
+                opened.setdefault((group, number, queue), []).append((seq, tries))
+            for group, number, queue, through in restore.rows(file, "position"):
                 topic = self.topics[names[number]]
                 places = topic.groups.setdefault(group, [Position(0) for _ in topic.queues])
                 self._places += 1
-                places[queue] = Position(floor, set(taken), {int(seq): n for seq, n in tries.items()})
+                places[queue] = Position(through)
+                places[queue].restore(opened.pop((group, number, queue), ()))
+            if opened:
+                raise LookupError("messages of groups that are not there")
             for kind in ("client", "session", "subscribe", "hold", "will"):
                 for values in restore.rows(file, kind):
                     self.sessions.restore(kind, values)
@@ -181,13 +187,23 @@ class Store:
         for topic, queue, group in moved:
             positions = topic.groups.get(group)
             if positions is not None and self.topics.get(topic.name) is topic:
-                self._writer.change("position", group, topic.number, queue, *positions[queue].settle())
+                self._place(group, topic.number, queue, positions[queue])
                 queues[topic, queue] = None
         for topic, queue in queues:
             self._drop(topic, queue, topic.done_through(queue))
         if self._forgotten:
             self._writer.batch.statements.append(("DELETE FROM seen WHERE seq <= ?", (self._forgotten,)))
             self._forgotten = 0
+
+    def _place(self, group: str, topic: int, queue: int, position: Position) -> None:
+        moved, opened, closed = position.settle()
+        change = self._writer.change
+        if moved:
+            change("position", group, topic, queue, position.through)
+        for seq, tries in opened:
+            change("open", group, topic, queue, seq, tries)
+        if closed:
+            change("close", group, topic, queue, closed)
 
     def _written(self, batch: Batch) -> None:
         self._cache.shrink()

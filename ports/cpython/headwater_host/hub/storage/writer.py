@@ -17,13 +17,12 @@ from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage.records import (
     OVERHEAD,
     STATEMENTS,
-    WRITES,
     Message,
     Seen,
-    checksum,
     encoded,
     pack_ids,
     row,
+    stored_row,
 )
 
 #: Seconds until a transaction that failed is tried again.
@@ -150,9 +149,7 @@ class Writer:
         """Make a change of ``records.STATEMENTS``: its sequence number."""
         seq = self.next()
         text = encoded(values)
-        row = tuple(value if isinstance(value, int | str) else encoded(value) for value in values)
-        if kind in WRITES:
-            row += (checksum(text),)
+        row = stored_row(kind, values, text)
         for statement in STATEMENTS[kind]:
             self.batch.statements.append((statement, row))
         self.batch.changes.append((seq, kind, text))

@@ -1,0 +1,68 @@
+"""Files of earlier versions: what is in them, as this version keeps it."""
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from typing import Any
+
+from headwater_host.hub.storage.records import SCHEMA, STATEMENTS, checksum, encoded, last_seq, stored_row
+
+#: Versions that can be upgraded.
+EARLIER = (2,)
+
+
+def upgrade(db: sqlite3.Connection, version: int) -> None:
+    """Upgrade a file of version 2 in one transaction. Raises ValueError when it does not hold what was written, and
+    changes nothing then.
+
+    Version 2 kept a group's place in a queue as one row: the floor, and as JSON what was acknowledged behind it. A
+    replica of this version does not know such changes, so it has to begin with a copy of the file.
+    """
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        places = [_place(*row) for row in db.execute("SELECT * FROM positions")]
+        db.execute("DROP TABLE positions")
+        for statement in SCHEMA.split(";"):
+            db.execute(statement.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"))
+        for group, topic, queue, floor, taken, tries in places:
+            through = max(taken, default=floor)
+            _write(db, "position", group, topic, queue, through)
+            rows = dict.fromkeys(_open(db, topic, queue, floor, through, taken), 0) | tries
+            for seq, count in rows.items():
+                _write(db, "open", group, topic, queue, seq, count)
+        last = last_seq(db)
+        db.execute("DELETE FROM changes")
+        _write(db, "counter", "followed", last)
+        db.execute("INSERT INTO changes VALUES (?, ?, ?)", (last + 1, "counter", encoded(("followed", last))))
+        db.execute(f"PRAGMA user_version = {version}")
+        db.execute("COMMIT")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+
+
+def _place(
+    group: str, topic: int, queue: int, floor: int, taken: Any, tries: Any, crc: int
+) -> tuple[Any, ...]:
+    """A row of ``positions``, as version 2 wrote it."""
+    try:
+        values = group, topic, queue, floor, json.loads(taken), json.loads(tries)
+        if checksum(encoded(values)) == crc:
+            return *values[:4], set(values[4]), {int(seq): count for seq, count in values[5].items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        pass
+    raise ValueError("a row of positions is not what was written")
+
+
+def _open(
+    db: sqlite3.Connection, topic: int, queue: int, floor: int, through: int, taken: set[int]
+) -> Iterable[int]:
+    """The messages up to ``through`` that a group has not acknowledged."""
+    query = "SELECT seq FROM messages WHERE seq > ? AND seq < ? AND topic = ? AND queue = ?"
+    rows = db.execute(query, (floor, through, topic, queue)) if through > floor else ()
+    return [seq for (seq,) in rows if seq not in taken]
+
+
+def _write(db: sqlite3.Connection, kind: str, *values: Any) -> None:
+    (statement,) = STATEMENTS[kind]
+    db.execute(statement, stored_row(kind, values, encoded(values)))
