@@ -144,6 +144,8 @@ def test_cat_says_what_frames_are(tmp_path: Path, capsys: pytest.CaptureFixture[
         (2, 0, publish + b"x"),
         (1, 4, b"\x32\x06\x00\x01a\x00\x07x"),
         (1, 5, b"\x30\x05\x00\x01a\x00x"),
+        (1, 5, b"\x30\x0c\x00\x01a\x07\x26\x00\x01k\x00\x01vx"),
+        (1, 5, b"\x30\x06\x00\x01a\x02\x01\x02"),
         (1, 4, b"\xc0\x00\xc0\x00"),
         (1, 4, b""),
         (1, 9, b"\xc0\x00"),
@@ -181,14 +183,16 @@ def test_cat_says_what_frames_are(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert found[6] == {"error": {"reason": "bad_body_length", "offset": len(publish)}}
     assert (found[7]["type"], found[7]["topic"], found[7]["packet_id"]) == ("PUBLISH", "a", 7)
     assert (found[8]["type"], found[8]["payload"]) == ("PUBLISH", b"x".hex())
-    assert found[9:] == [
+    assert (found[9]["properties"], found[9]["payload"]) == ({"user_property": [["k", "v"]]}, b"x".hex())
+    assert found[10:] == [
+        {"error": {"reason": "bad_property_value", "offset": 7}},
         {"error": {"reason": "bad_packet_length", "offset": 2}},
         {"error": {"reason": "truncated", "offset": 0}},
         None,
         None,
     ]
     assert capture("verify", tmp_path, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["protocols"] == {"mqtt": 5, "fmq": 7, "ibmmq": 1}
+    assert json.loads(capsys.readouterr().out)["protocols"] == {"mqtt": 7, "fmq": 7, "ibmmq": 1}
 
 
 def test_cat_of_some_records(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:

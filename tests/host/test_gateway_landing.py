@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from headwater.mqtt.decode import Packet
-from headwater.transitions import ONLINE
+from headwater.transitions import IDLE, ONLINE
 from headwater_host.capture import CaptureReader
 from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.gateway.landing import Acknowledgements, Landing
-from headwater_host.gateway.source import offending_frame
-from headwater_host.session import HostServerSession
+from headwater_host.gateway.source import Source, offending_frame
+from headwater_host.session import HostClientSession5, HostServerSession
 from tests.host.clocks import loop_clock_stands
 
 LIMIT = 20_000
@@ -227,10 +227,15 @@ def test_a_connection_that_is_gone_gets_no_acknowledgement_of_an_older_one(tmp_p
     run(tmp_path, scenario)
 
 
-def feed(session: HostServerSession, data: str) -> int:
-    """Bytes from the board; the first begin a connection."""
-    if session.state != ONLINE:
-        session.listen(0)
+def feed(session: HostServerSession | HostClientSession5, data: str) -> int:
+    """Bytes from the other end; the first begin a connection."""
+    if session.state == IDLE:
+        if isinstance(session, HostServerSession):
+            session.listen(0)
+        else:
+            assert session.connect(0) == 0
+            while n := session.out():
+                session.sent(n)
     content = bytes.fromhex(data)
     session.rx.window()
     session.rx.view[: len(content)] = content
@@ -260,6 +265,44 @@ def test_what_broke_the_connection_is_found_again(before: str, bad: str, behind:
     feed(session, "10 0f 0004 4d515454 04 00 0000 0003 616263")
     assert feed(session, before + bad + behind) < 0
     assert offending_frame(session) == (bytes.fromhex(bad) if kept else b"")
+
+
+@pytest.mark.parametrize("before", ["", "d000", "30 04 0001 61 00", "32 06 0001 61 0001 00"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "30 06 0001 61 02 01 02",  # a value there is not
+        "30 06 0001 61 02 11 00",  # a property of another packet
+        "30 08 0001 61 04 01 00 01 00",  # twice
+        "32 07 0001 61 0001 05 01",  # the block reaches beyond the packet
+        "30 08 0001 61 80808080 01",  # its length has five bytes
+        "30 06 0000 03 23 0001",  # an alias, none of which was offered
+        "30 ffffffff 01",
+    ],
+)
+def test_what_broke_a_connection_of_5_0_is_found_again(before: str, bad: str) -> None:
+    session = HostClientSession5(b"c")
+    assert feed(session, "20 03 00 00 00") == 0
+    assert session.state == ONLINE
+    assert feed(session, before + bad) < 0
+    assert offending_frame(session) == bytes.fromhex(bad)
+
+
+def test_records_have_the_version_of_their_connection(tmp_path: Path) -> None:
+    async def scenario(landing: Landing, disk: Disk) -> None:
+        source = Source(landing, "p")
+        server, client = HostServerSession(), HostClientSession5(b"c")
+        server.on_message = client.on_message = source.land
+        feed(server, "10 0f 0004 4d515454 04 00 0000 0003 616263")
+        feed(server, "30 04 0001 61 62")
+        feed(client, "20 03 00 00 00")
+        feed(client, "30 05 0001 61 00 62")
+        assert feed(client, "30 06 0001 61 02 01 02") < 0
+        source.land_malformed(client)
+
+    run(tmp_path, scenario)
+    records = [record for block in CaptureReader(tmp_path).blocks() for record in block.records()]
+    assert [record.version for record in records] == [4, 5, 5]
 
 
 def test_a_connect_that_is_wrong_is_not_kept() -> None:

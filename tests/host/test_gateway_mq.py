@@ -212,6 +212,21 @@ def test_a_message_that_the_queue_can_never_hold_stops_nothing(log: Log, bound: 
     )
 
 
+def test_messages_of_mqtt_5_0(log: Log) -> None:
+    plain, named, nameless = (
+        b"\x30\x06\x00\x03a/1\x00",
+        b"\x32\x0c\x00\x03a/2\x00\x07\x03\x23\x00\x01b",
+        b"\x30\x07\x00\x00\x03\x23\x00\x01c",
+    )
+    for frame in (plain, named, nameless, b"\x30\x07\x00\x03a/1\x01\x01"):
+        log.land(frame, version=5)
+    log.writer.flush()
+    follower = log.follow()
+    follower.step()
+    assert log.data() == [b"", b"b"]
+    assert (follower.status()["unnamed"], follower.status()["malformed"]) == (1, 1)
+
+
 def test_messages_of_fmq(log: Log) -> None:
     log.land(fmq(PUBLISH, "a/1", b"by name", 1), FMQ, version=0)
     log.land(fmq(REGISTER, "a/2"), FMQ, version=0)

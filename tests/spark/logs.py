@@ -52,7 +52,9 @@ def publish(
     packet_id: int = 1,
     dup: bool = False,
     retain: bool = False,
+    block: bytes = b"",
 ) -> bytes:
+    """A PUBLISH; ``block``: MQTT 5.0's block of properties, its length included."""
     name = topic.encode() if isinstance(topic, str) else topic
     if isinstance(payload, dict):
         payload = json.dumps(payload)
@@ -60,7 +62,7 @@ def publish(
         payload = payload.encode()
     head = 0x30 | dup << 3 | qos << 1 | retain
     ident = packet_id.to_bytes(2, "big") if qos else b""
-    return packet(head, len(name).to_bytes(2, "big") + name + ident + payload)
+    return packet(head, len(name).to_bytes(2, "big") + name + ident + block + payload)
 
 
 def ack(kind: int, packet_id: int) -> bytes:

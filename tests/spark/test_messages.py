@@ -305,7 +305,7 @@ records = st.builds(
     peer=st.sampled_from(["p", "q"]),
     direction=st.sampled_from([0, 0, 0, 1]),
     protocol=st.sampled_from([1, 1, 1, 2]),
-    version=st.sampled_from([4, 4, 4, 3, 5]),
+    version=st.sampled_from([4, 4, 4, 3, 5, 9]),
 )
 
 

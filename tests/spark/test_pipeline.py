@@ -64,7 +64,7 @@ def records() -> list[Rec]:
         Rec(publish("other", {"temperature": 21.5, "ok": True}), at=4),
         Rec(ack(4, 1), at=5, direction=1),
         Rec(b"message of IBM MQ", at=6, protocol=3, version=0),
-        Rec(publish("v5", "x"), at=7, version=5),
+        Rec(publish("of no version", "x"), at=7, version=9),
     ]
     return sorted(found, key=lambda rec: rec.at)
 
@@ -107,6 +107,36 @@ def test_frames_are_all_records(done: tuple[Result, Path]) -> None:
         ((BEGIN_NS + rec.at * 10**6, rec.frame) for rec in records()), key=repr
     )
     assert result.rows["frames"] == len(records()) == result.plan.records
+
+
+def test_messages_of_mqtt_5_0(tmp_path: Path) -> None:
+    """Properties are passed over, also between frames of 3.1.1; what is malformed and what has only an alias for a
+    topic is set aside."""
+    expiry, alias = b"\x05\x02\x00\x00\x00\x3c", b"\x03\x23\x00\x01"
+    payload = reading("b5", 1, 1, load=0.5)
+    frames = [
+        (5, publish("hw/b5", payload, qos=1, packet_id=7, block=expiry)),
+        (4, publish("hw/b5", payload)),
+        (5, publish("plain", "x", block=b"\x00")),
+        (5, publish("plain", "y", qos=2, block=alias)),
+        (5, publish("", "z", block=alias)),
+        (5, publish("plain", "z", block=b"\x02\x01\x02")),
+        (5, ack(4, 7) + b""),
+        (5, b"\x40\x03\x00\x07\x10"),
+        (5, b"\x40\x01\x00"),
+        (5, b"\xf0\x00"),
+    ]
+    records = [Rec(frame, at=k, version=version) for k, (version, frame) in enumerate(frames)]
+    result = run_on(InProcess(), write_log(tmp_path / "log", [records]), tmp_path / "out")
+    found = rows(tmp_path / "out", MESSAGES, "topic", "payload", "board", "seq", "copies")
+    identified = ("hw/b5", json.dumps(payload).encode(), "b5", 1, 2)
+    assert found == [identified, ("plain", b"x", None, None, 1), ("plain", b"y", None, None, 1)]
+    assert rows(tmp_path / "out", TELEMETRY, "metric", "value_double") == [("load", 0.5)]
+    assert rows(tmp_path / "out", QUARANTINE, "reason", "bytes") == [
+        ("bad_property_value", frames[5][1]),
+        ("bad_topic_alias", frames[4][1]),
+    ]
+    assert not result.undecoded
 
 
 def test_messages_are_each_message_once(done: tuple[Result, Path]) -> None:
@@ -175,7 +205,7 @@ def test_quarantine_has_what_was_refused_with_its_bytes(done: tuple[Result, Path
         key=repr,
     )
     assert result.quarantined == {name: 1 for _, name, *_ in found}
-    assert result.undecoded == {(3, 0): 1, (1, 5): 1}
+    assert result.undecoded == {(3, 0): 1, (1, 9): 1}
 
 
 def test_a_damaged_block_is_quarantined(tmp_path: Path) -> None:

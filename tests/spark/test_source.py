@@ -40,7 +40,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
             peer=f"peer{k % 2}",
             direction=k % 2,
             protocol=3 if k % 50 == 3 else 1,
-            version=5 if k % 50 == 7 else 4,
+            version=9 if k % 50 == 7 else 4,
         )
         for k in range(600)
     ]
@@ -152,7 +152,7 @@ def test_decoded(spark: "SparkSession", log: Path) -> None:
     for k, row in enumerate(rows):
         found = row.asDict()
         for name, value in wanted[k % 8].items():
-            if row.protocol == 3 or row.version == 5:
+            if row.protocol == 3 or row.version == 9:
                 value = None
             other = found[name]
             assert (bytes(other) if isinstance(other, bytearray) else other) == value, (k, name)
@@ -164,6 +164,25 @@ def test_decoded_without_other_protocols(spark: "SparkSession", tmp_path: Path) 
         spark, tmp_path, view="decoded", schema="topic string, payload binary, dup boolean"
     ).collect()
     assert (row.topic, bytes(row.payload), row.dup) == ("t", b"x", False)
+
+
+def test_decoded_frames_of_mqtt_5_0(spark: "SparkSession", tmp_path: Path) -> None:
+    block = b"\x05\x02\x00\x00\x00\x3c"
+    records = [
+        Rec(publish("a", "x", qos=1, packet_id=5, block=block), at=0, version=5),
+        Rec(publish("a", "x"), at=1),
+        Rec(publish("", "x", block=b"\x03\x23\x00\x01"), at=2, version=5),
+        Rec(b"\xf0\x00", at=3, version=5),
+    ]
+    write_log(tmp_path, [records])
+    names = ("version", "kind", "topic", "qos", "packet_id", "reason", "error_at")
+    found = load(spark, tmp_path, view="decoded").collect()
+    assert [tuple(row[name] for name in names) for row in found] == [
+        (5, 3, "a", 1, 5, None, None),
+        (4, 3, "a", 0, None, None, None),
+        (5, 3, None, None, None, "bad_topic_alias", 4),
+        (5, 15, None, None, None, None, None),
+    ]
 
 
 def test_decoded_frames_of_two_protocols_stay_in_order(spark: "SparkSession", tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""MQTT 3.1 and 3.1.1 frames, column-wise: the fixed header of every packet (2.2), and PUBLISH whole (3.3).
+"""MQTT frames, column-wise: the fixed header of every packet (2.2), and PUBLISH whole (3.3).
 
-Gives the same answers as the core's decoder (``headwater.mqtt.decode``), for some ten thousand frames at a
-time. A record of the capture log is one packet, so a frame that is shorter or longer than its remaining
-length says is malformed.
+Gives the same answers as the core's decoders (``headwater.mqtt.decode``, ``decode5``), for some ten thousand
+frames at a time. A record of the capture log is one packet, so a frame that is shorter or longer than its
+remaining length says is malformed.
 """
 
 from __future__ import annotations
@@ -16,17 +16,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater import errors
-from headwater.mqtt.spec import FLAGS, PUBLISH
+from headwater.mqtt import decode as core
+from headwater.mqtt import decode5 as core5
+from headwater.mqtt import properties, spec5, spec31
+from headwater.mqtt.spec import PUBLISH
+from headwater_host.topics import check_name
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int32]
 
-_FLAGS = np.frombuffer(FLAGS, np.uint8)
-# The remaining length of the packet types that have but one; CONNACK, PUBACK to PUBCOMP, UNSUBACK have 2
-# (3.2 to 3.11), PINGREQ, PINGRESP and DISCONNECT 0 (3.12 to 3.14).
-_ONE_SIZE = np.full(16, -1, np.int32)
-_ONE_SIZE[[2, 4, 5, 6, 7, 11]] = 2
-_ONE_SIZE[[12, 13, 14]] = 0
+# The core's rules for the fixed header, by protocol level: flags, and remaining lengths.
+_HEADERS = {3: (spec31.FLAGS, core.SIZES), 4: (core.FLAGS, core.SIZES), 5: (core.FLAGS, core5.SIZES)}
+#: The protocol levels that are decoded.
+LEVELS = tuple(_HEADERS)
+_LEVEL_5 = 5
+# As remaining lengths: there is no such packet type; any.
+_NO_TYPE, _VARIES = 254, 255
 # By byte: whether a topic needs a second look (U+0000, '#', '+', anything beyond ASCII).
 _LOOK = np.zeros(256, np.bool_)
 _LOOK[[0, 0x23, 0x2B]] = True
@@ -102,9 +107,7 @@ def _remaining_length(
 
 
 def _bad_name(name: bytes) -> int:
-    """0, E_UTF8 or E_RX_TOPIC, as ``headwater.mqtt.topics.check_name`` has it."""
-    if not name:
-        return errors.E_RX_TOPIC
+    """0, E_UTF8 or E_RX_TOPIC of a name that is not empty, as ``headwater.mqtt.topics.check_name`` has it."""
     try:
         name.decode()
     except UnicodeDecodeError:
@@ -115,7 +118,7 @@ def _bad_name(name: bytes) -> int:
 
 
 def _check_names(names: Any) -> npt.NDArray[np.int8]:
-    """What is wrong with each of some distinct topic names, a binary array.
+    """What is wrong with each of some distinct topic names, a binary array. An empty one is another's affair.
 
     One look at all the bytes; name by name only where there is need.
     """
@@ -126,7 +129,7 @@ def _check_names(names: Any) -> npt.NDArray[np.int8]:
     _, starts_buffer, data_buffer = names.buffers()
     starts = np.frombuffer(starts_buffer, np.int32)[names.offset : names.offset + n + 1]
     data = np.frombuffer(data_buffer or b"", np.uint8)[starts[0] : starts[-1]]
-    suspect = np.diff(starts) == 0
+    suspect = np.zeros(n, np.bool_)
     odd = np.flatnonzero(_LOOK[data])
     suspect[np.searchsorted(starts, odd + starts[0], side="right") - 1] = True
     for i in np.flatnonzero(suspect).tolist():
@@ -134,13 +137,82 @@ def _check_names(names: Any) -> npt.NDArray[np.int8]:
     return bad
 
 
-def decode(data: npt.NDArray[np.uint8], starts: Ints) -> Packets:
-    """Decode the frames ``data[starts[i] : starts[i + 1]]``; ``data`` has less than 2 GiB."""
+@dataclass
+class _Blocks:
+    """The property blocks (2.2.2) of n frames: where each begins and ends, the first error in it, or 0, and where
+    that is; whether it has a topic alias. Offsets are those in the data."""
+
+    at: Ints
+    end: Ints
+    error: npt.NDArray[np.int8]
+    error_at: Ints
+    alias: Bools
+
+    @classmethod
+    def find(cls, byte: Callable[[Ints], npt.NDArray[np.uint8]], at: Ints, end: Ints) -> _Blocks:
+        """The blocks that begin at ``at``, by their lengths, in packets that end at ``end``."""
+        n = len(at)
+        error = np.zeros(n, np.int8)
+        first = byte(at)
+        length = first.astype(np.int32)
+        begin = at + 1
+        rows = np.flatnonzero(first > 127)
+        length[rows] &= 127
+        for shift in (7, 14, 21):
+            error[rows[begin[rows] >= end[rows]]] = errors.E_FIELD
+            rows = rows[error[rows] == 0]
+            if not len(rows):
+                break
+            more = byte(begin[rows])
+            length[rows] |= (more & 127).astype(np.int32) << shift
+            begin[rows] += 1
+            rows = rows[more > 127]
+        # The length, or what it counts, reaches beyond the packet; or it has a fifth byte.
+        error[begin + length > end] = errors.E_FIELD
+        error[rows] = errors.E_LENGTH
+        return cls(at, np.where(error == 0, begin + length, end), error, at.copy(), np.zeros(n, np.bool_))
+
+    def check(self, data: npt.NDArray[np.uint8], where: Bools) -> None:
+        """Look into the blocks of the frames ``where``. Blocks mostly repeat: each that differs is looked into once,
+        by the core."""
+        rows = np.flatnonzero(where & (self.error == 0) & (self.end - self.at > 1))
+        if not len(rows):
+            return
+        bounds = np.empty(2 * len(rows) + 1, np.int32)
+        bounds[:-1:2], bounds[1::2] = self.at[rows], self.end[rows]
+        bounds[-1] = bounds[-2]
+        pieces = pa.Array.from_buffers(
+            pa.binary(), 2 * len(rows), [None, pa.py_buffer(bounds), pa.py_buffer(np.ascontiguousarray(data))]
+        )
+        found = pieces.take(pa.array(np.arange(0, 2 * len(rows), 2, dtype=np.int32))).dictionary_encode()
+        code, at, alias = (
+            np.array(column) for column in zip(*map(_check_block, found.dictionary.to_pylist()), strict=True)
+        )
+        index = found.indices.to_numpy()
+        self.error[rows] = code[index]
+        self.error_at[rows] += at[index].astype(np.int32)
+        self.alias[rows] = alias[index]
+
+
+def _check_block(block: bytes) -> tuple[int, int, bool]:
+    """The core's verdict on the properties of a PUBLISH: 0 or an error, where that is, whether there is an alias."""
+    p = core5.Packet5(block, check_name)
+    status = properties.check(p, 0, len(block), 1 << PUBLISH)
+    return min(status, 0), p.bad_at, properties.has(p, spec5.TOPIC_ALIAS)
+
+
+def decode(data: npt.NDArray[np.uint8], starts: Ints, level: int = 4) -> Packets:
+    """Decode the frames ``data[starts[i] : starts[i + 1]]``; ``data`` has less than 2 GiB.
+
+    ``level`` is the protocol level, of ``LEVELS``. A PUBLISH of MQTT 5.0 with a topic alias in the place of its topic
+    is an E_ALIAS: what the alias stands for was said elsewhere, and the gateway never offers any.
+    """
     start = starts[:-1]
     end = starts[1:]
     size = end - start
     n = len(start)
     wrong = _Errors(n)
+    flags, sizes = (np.frombuffer(table, np.uint8) for table in _HEADERS[level])
 
     def byte(at: Ints) -> npt.NDArray[np.uint8]:
         """The bytes at some offsets; any byte for one behind the data: its frame's size tells."""
@@ -154,27 +226,32 @@ def decode(data: npt.NDArray[np.uint8], starts: Ints) -> Packets:
     publish = kind == PUBLISH
     qos: npt.NDArray[np.uint8] = (head >> 1 & 3).astype(np.uint8)
     wrong.note(size == 0, errors.E_TRUNCATED, 0)
-    wrong.note((kind == 0) | (kind == 15), errors.E_TYPE, 0)
+    only = sizes[kind]
+    wrong.note(only == _NO_TYPE, errors.E_TYPE, 0)
     wrong.note(publish & (qos == 3), errors.E_RX_QOS, 0)
     wrong.note(publish & (head & 14 == 8), errors.E_FLAGS, 0)
-    wrong.note(~publish & (head & 15 != _FLAGS[kind]), errors.E_FLAGS, 0)
+    rule = flags[kind]
+    wrong.note(~publish & (head & rule >> 4 != rule & 15), errors.E_FLAGS, 0)
 
     remaining, header = _remaining_length(byte, start, size, wrong)
-    only = _ONE_SIZE[kind]
-    wrong.note((only >= 0) & (remaining != only), errors.E_SIZE, header)
+    wrong.note((only != _VARIES) & (remaining != only), errors.E_SIZE, header)
     wrong.note(header + remaining > size, errors.E_TRUNCATED, size)
     wrong.note(header + remaining < size, errors.E_SIZE, header + remaining)
 
-    # PUBLISH: topic, packet id, payload.
+    # PUBLISH: topic, packet id, properties, payload.
     body = start + header
     topic_at = body + 2
     topic_end = topic_at + u16(body)
-    payload_at = topic_end + np.where(qos > 0, np.int32(2), np.int32(0))
+    payload_at = id_end = topic_end + np.where(qos > 0, np.int32(2), np.int32(0))
     wrong.note(publish & (topic_end > end), errors.E_FIELD, header)
     good = publish & (wrong.code == 0)
     every = bool(good.all())
+    blocks = None
+    if level == _LEVEL_5:
+        blocks = _Blocks.find(byte, id_end, end)
+        payload_at = blocks.end
 
-    # One Arrow array of four pieces per frame, over the same bytes: header, topic, packet id, payload.
+    # One Arrow array of four pieces per frame, over the same bytes: header, topic, what is behind it, payload.
     # Taking each fourth of them copies the topics, and the payloads, in C.
     pieces = np.empty(4 * n + 1, np.int32)
     pieces[0:-1:4] = start
@@ -199,9 +276,18 @@ def decode(data: npt.NDArray[np.uint8], starts: Ints) -> Packets:
             wrong.note(bad_row == code, code, topic_at - start)
         # A name that is not UTF-8 cannot stand in a column of strings, not even unused.
         topics = pa.array([b"" if bad[i] else name for i, name in enumerate(topics.to_pylist())], pa.binary())
+    nameless = good & (topic_end == topic_at)
+    if blocks is None:
+        wrong.note(nameless, errors.E_RX_TOPIC, topic_at - start)
     packet_id = np.where(qos > 0, u16(topic_end), 0).astype(np.int32)
-    wrong.note(good & (payload_at > end), errors.E_FIELD, topic_end - start)
+    wrong.note(good & (id_end > end), errors.E_FIELD, topic_end - start)
     wrong.note(good & (qos > 0) & (packet_id == 0), errors.E_PACKET_ID, topic_end - start)
+    if blocks is not None:
+        blocks.check(data, good & (wrong.code == 0))
+        for code in np.unique(blocks.error[good]).tolist():
+            wrong.note(good & (blocks.error == code) & (code != 0), code, blocks.error_at - start)
+        wrong.note(nameless & ~blocks.alias, errors.E_RX_TOPIC, topic_at - start)
+        wrong.note(nameless, errors.E_ALIAS, topic_at - start)
 
     fine = good & (wrong.code == 0)
     indices = names.indices

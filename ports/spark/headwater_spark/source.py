@@ -155,15 +155,15 @@ def _frames(batch: Batch, names: list[str]) -> Iterator[_Part]:
 
 
 def _decoded(batch: Batch, names: list[str]) -> Iterator[_Part]:
-    """Each protocol's records, their numbers before them."""
+    """The records of each version of a protocol, their numbers before them."""
     import pyarrow as pa
 
-    from headwater_spark.task import FMQ, MQTT, by_protocol, frame_columns
+    from headwater_spark.task import FMQ, MQTT, by_version, frame_columns
 
     makers = {MQTT: _mqtt, FMQ: _fmq}
     schema = DECODED.plain
-    for protocol, rows, some in by_protocol(batch):
-        makes = {} if protocol is None else makers[protocol](some)
+    for protocol, version, rows, some in by_version(batch):
+        makes = {} if protocol is None else makers[protocol](some, version)
         found = frame_columns(some, names)
         found |= {name: makes[name]() for name in names if name in makes}
         found |= {name: pa.nulls(len(some), schema.field(name).type) for name in names if name not in found}
@@ -173,19 +173,19 @@ def _decoded(batch: Batch, names: list[str]) -> Iterator[_Part]:
 _Columns = dict[str, Callable[[], Any]]
 
 
-def _mqtt(batch: Batch) -> _Columns:
+def _mqtt(batch: Batch, level: int) -> _Columns:
     import pyarrow as pa
 
     from headwater.reasons import REASONS
     from headwater_spark import mqtt
 
-    packets = mqtt.decode(batch.data, batch.starts)
+    packets = mqtt.decode(batch.data, batch.starts, level)
     return _common(packets, packets.publish, REASONS) | {
         "packet_id": lambda: pa.array(packets.packet_id, mask=_not(packets.publish & (packets.qos > 0)))
     }
 
 
-def _fmq(batch: Batch) -> _Columns:
+def _fmq(batch: Batch, version: int) -> _Columns:
     import numpy as np
     import pyarrow as pa
 

@@ -111,7 +111,7 @@ BADBLOCKS = Table(
 
 DECODED = Table(
     "decoded",
-    "each frame of MQTT 3.1, 3.1.1 and FMQ decoded, none left out",
+    "each frame of MQTT and FMQ decoded, none left out",
     (
         *_RECEIVED,
         Column("kind", "short", "type of the packet or frame, 0 to 15; null of what is not decoded"),

@@ -33,7 +33,7 @@ from headwater_spark.topics import hash_text, hashes_in, names_in, with_names
 
 MQTT, FMQ = 1, 2
 #: What is decoded, by protocol: its versions.
-VERSIONS = {MQTT: (3, 4), FMQ: (0,)}
+VERSIONS = {MQTT: mqtt.LEVELS, FMQ: (0,)}
 # FMQ's makers of ids that do not know the time count from 1972 on, and never come so far as 2010.
 _CLOCK_NS = 1_262_304_000 * 10**9
 # Which acknowledgements end the exchange of a received message, by direction.
@@ -106,15 +106,18 @@ class _Work:
         frames = frame_columns(batch)
         self.output.write(FRAMES, frames)
         self.part.frames += tally(batch.protocol)
-        for protocol, rows, some in by_protocol(batch):
+        for protocol, version, rows, some in by_version(batch):
             if protocol is None:
                 self.part.undecoded.update(zip(some.protocol.tolist(), some.version.tolist(), strict=True))
                 continue
             mine = frames if some is batch else take(frames, rows)
-            (self._mqtt if protocol == MQTT else self._fmq)(mine, some)
+            if protocol == MQTT:
+                self._mqtt(mine, some, version)
+            else:
+                self._fmq(mine, some)
 
-    def _mqtt(self, frames: dict[str, Any], batch: Batch) -> None:
-        packets = mqtt.decode(batch.data, batch.starts)
+    def _mqtt(self, frames: dict[str, Any], batch: Batch, level: int) -> None:
+        packets = mqtt.decode(batch.data, batch.starts, level)
         self._malformed(MQTT_REASONS, frames, packets)
         rows = np.flatnonzero(packets.publish & (batch.direction == RECEIVED))
         if len(rows):
@@ -211,7 +214,8 @@ class _Work:
         found = np.zeros(len(batch), np.bool_)
         for kind, direction in _ENDS:
             found |= (packets.kind == kind) & (batch.direction == direction)
-        rows = np.flatnonzero(found & (packets.error == 0))
+        # At 5.0 only the fixed header says that there is an id.
+        rows = np.flatnonzero(found & (packets.error == 0) & (batch.starts[1:] - packets.body > 1))
         if not len(rows):
             return
         at = packets.body[rows]
@@ -231,7 +235,7 @@ def find_names(job: Job, hashes: frozenset[str], number: int) -> Part:
     for found in read(job.partitions[number], job.batch_rows):
         if isinstance(found, Problem):
             continue
-        for protocol, _, batch in by_protocol(found):
+        for protocol, _, _, batch in by_version(found):
             if protocol == FMQ:
                 packets = fmq.decode(batch.data, batch.starts)
                 named = names_in(packets.topic) | fmq.registered(batch.data, batch.starts, packets)
@@ -253,19 +257,22 @@ def put_together(job: Job, bucket: int) -> Part:
     return part
 
 
-def by_protocol(batch: Batch) -> Iterator[tuple[int | None, Rows, Batch]]:
-    """The records of each protocol that is decoded, and those of others under None: their numbers, and they.
+def by_version(batch: Batch) -> Iterator[tuple[int | None, int, Rows, Batch]]:
+    """The records of each version of a protocol that is decoded, and those of others under None: protocol, version,
+    their numbers, and they.
 
     Without a copy if they are all alike.
     """
     left = np.ones(len(batch), np.bool_)
     for protocol, versions in VERSIONS.items():
-        mine = (batch.protocol == protocol) & np.isin(batch.version, versions)
-        if mine.any():
-            yield protocol, *_some(batch, mine)
-            left &= ~mine
+        of_protocol = batch.protocol == protocol
+        for version in versions if of_protocol.any() else ():
+            mine = of_protocol & (batch.version == version)
+            if mine.any():
+                yield protocol, version, *_some(batch, mine)
+                left &= ~mine
     if left.any():
-        yield None, *_some(batch, left)
+        yield None, 0, *_some(batch, left)
 
 
 def _some(batch: Batch, where: Bools) -> tuple[Rows, Batch]:

@@ -17,7 +17,7 @@ from headwater_host.capture import RECEIVED, CaptureWriteError
 from headwater_host.capture.asyncio_writer import AsyncCapture, CaptureFullError
 
 MQTT, FMQ = 1, 2
-MQTT_3_1_1 = 4
+MQTT_3_1_1, MQTT_5 = 4, 5
 # Until a session without room for an answer is asked again.
 _AGAIN_S = 0.05
 

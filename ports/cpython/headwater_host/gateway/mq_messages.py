@@ -11,11 +11,10 @@ from headwater.mqtt.decode5 import Packet5
 from headwater_host.capture.format import RECEIVED, Record
 from headwater_host.capture.packets import message_at, read_fmq, topic_text
 from headwater_host.fmq.hashes import hash_of
-from headwater_host.gateway.landing import FMQ, MQTT
+from headwater_host.gateway.landing import FMQ, MQTT, MQTT_5
 from headwater_host.malformed import MalformedError
 from headwater_host.topics import check_name
 
-_MQTT_5 = 5
 #: A message id of IBM's has 24 bytes; what is made of an FMQ message's own id begins so.
 _MSG_ID, _MSG_IDS = 24, b"HWFMQ"
 
@@ -86,8 +85,8 @@ class Messages:
         return any(topics.matches(one, name, 0, len(name)) for one in self._filters)
 
     def _mqtt(self, frame: bytes, version: int) -> Message | None:
-        p: Packet = self._packet5 if version == _MQTT_5 else self._packet
-        read = decode_server5.packet if version == _MQTT_5 else decode_server.packet
+        p: Packet = self._packet5 if version == MQTT_5 else self._packet
+        read = decode_server5.packet if version == MQTT_5 else decode_server.packet
         p.buf = frame
         if read(p, 0, len(frame)) != len(frame):  # type: ignore[arg-type]  # each has its packet
             self._count("malformed")

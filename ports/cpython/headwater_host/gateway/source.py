@@ -6,14 +6,25 @@ from typing import Any
 from headwater import errors
 from headwater.mqtt import spec
 from headwater.mqtt.decode import Packet
+from headwater.mqtt.decode5 import Packet5
 from headwater.mqtt.endpoint import Endpoint
-from headwater_host.gateway.landing import Landing
+from headwater_host.gateway.landing import MQTT_3_1_1, MQTT_5, Landing
 from headwater_host.session import frame_start
 
 #: How much of what is no packet is kept.
 GARBAGE = 4096
 _BAD_HEADER = (errors.E_TYPE, errors.E_FLAGS, errors.E_RX_QOS, errors.E_LENGTH)
-_BAD_BODY = (errors.E_FIELD, errors.E_UTF8, errors.E_RX_TOPIC, errors.E_PACKET_ID)
+# With what else MQTT 5.0 can find wrong with properties.
+_BAD_BODY = (
+    errors.E_FIELD,
+    errors.E_UTF8,
+    errors.E_RX_TOPIC,
+    errors.E_PACKET_ID,
+    errors.E_PROPERTY,
+    errors.E_REPEATED,
+    errors.E_VALUE,
+    errors.E_ALIAS,
+)
 
 _logger = logging.getLogger("headwater.gateway")
 
@@ -54,7 +65,7 @@ class Source:
         """Take a PUBLISH: its number."""
         frame = bytes(memoryview(p.buf)[frame_start(p) : p.end])
         self.count(p.head >> 1 & 3, len(frame))
-        return self.landing.take(self.connection, self.peer, frame)
+        return self.landing.take(self.connection, self.peer, frame, _level(p))
 
     def count(self, qos: int, size: int) -> None:
         """A message of ``size`` bytes is landed."""
@@ -67,7 +78,7 @@ class Source:
         if frame:
             self.malformed += 1
             self.bytes += len(frame)
-            self.landing.take(self.connection, self.peer, frame)
+            self.landing.take(self.connection, self.peer, frame, _level(session.packet))
 
     def status(self) -> dict[str, Any]:
         """What is known, as JSON can hold it."""
@@ -83,11 +94,18 @@ class Source:
         }
 
 
+def _level(p: Packet) -> int:
+    """The protocol level of the connection that a packet came over. No source speaks 3.1."""
+    return MQTT_5 if isinstance(p, Packet5) else MQTT_3_1_1
+
+
 def offending_frame(session: Endpoint) -> bytes:
     """The PUBLISH for which ``session`` broke the connection, or the bytes that are no packet; otherwise nothing."""
     rx = session.rx
     p = session.packet
-    if session.status in _BAD_BODY and p.kind() == spec.PUBLISH:
+    # The length of properties may be wrong as well: then the packet has been taken from the buffer already.
+    in_body = session.status in _BAD_BODY or (session.status == errors.E_LENGTH and p.bad_at < rx.start)
+    if in_body and p.kind() == spec.PUBLISH:
         start = p.body - 2
         while rx.buf[start] & 128:
             start -= 1
