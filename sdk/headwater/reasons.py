@@ -21,7 +21,10 @@ REASONS = {
         "too_large_to_receive",
         "a packet that cannot be skipped is larger than the receive buffer",
     ),
-    e.E_RX_WINDOW: ("receive_window_full", "the peer has more QoS 2 messages open than there is room for"),
+    e.E_RX_WINDOW: (
+        "receive_window_full",
+        "the peer has more unacknowledged messages than there is room for",
+    ),
     e.E_STORE: ("store_failed", "the store cannot keep it: its file system is full, or failing"),
     e.E_LIMIT: ("not_offered", "the other end has said that it does not offer this, or not at this QoS"),
     e.E_LENGTH: (

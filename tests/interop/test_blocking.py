@@ -49,6 +49,19 @@ def client_of(broker: Mosquitto, **options: Any) -> Client:
     return Client(HOST, broker.port, **options)
 
 
+def test_a_thread_that_publishes_for_each_message_gets_all_of_them(broker: Mosquitto) -> None:
+    count = 300
+    with client_of(broker, max_queued_incoming_messages=10) as client, client_of(broker) as writer:
+        client.subscribe("each", 1)
+        for i in range(count):
+            writer.post("each", i, 1)
+        writer.drain(60)
+        for i in range(count):
+            assert client.get(60).payload == b"%d" % i
+            client.publish("answers", i, 1, timeout=60)
+        assert client.dropped_incoming == 0
+
+
 def test_properties_of_5_0(broker: Mosquitto) -> None:
     client = client_of(broker, protocol="5.0", identifier="b5", clean_session=False, session_expiry=100)
     with client:

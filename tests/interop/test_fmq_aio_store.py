@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from headwater_host.fmq.client import Client, MqttArgumentError, MqttStoreError, Reconnect
+from headwater_host.fmq.client import Client, FmqRequestError, MqttArgumentError, MqttStoreError, Reconnect
 from headwater_host.fmq.store import FmqOutbox
 from headwater_host.hub.config import Listener
+from headwater_host.hub.pushing import WINDOW
 from headwater_host.hub.service import Hub
 from headwater_host.store import SqliteOutbox
 from tests.host.hub_client import ClientLimits, config, hub_of, replace, until
@@ -102,6 +103,68 @@ def test_the_oldest_are_dropped_and_the_rest_keeps_its_tags_in_the_file(tmp_path
                 await c.drain()
             assert stored(hub, "t") == [b"6", b"7", b"8", b"9"]
             assert {message.tags for message in hub.broker.store.read("t", 0, 0, 100)} == {("x", "y")}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_program_that_publishes_for_each_message_keeps_its_limit(tmp_path: Path, qos: int) -> None:
+    """What waits beyond the limit is unacknowledged, and the hub pushes only so many messages."""
+    limit, total = 10, 500
+
+    async def main() -> None:
+        async with (
+            hub_of(config(tmp_path)) as hub,
+            client(hub, "c", max_queued_incoming_messages=limit) as c,
+            client(hub, "p") as p,
+        ):
+            await c.subscribe("t")
+            for n in range(total):
+                await p.post("t", b"%d" % n, qos)
+            most = 0
+            for n in range(total):
+                await c.publish("seen", b"%d" % n, 1)
+                most = max(most, len(c.messages))
+                one = await asyncio.wait_for(c.messages.__anext__(), SECONDS)
+                assert one.payload == b"%d" % n
+                assert one.acknowledged
+            assert limit < most <= limit + WINDOW
+            assert c.dropped_incoming == 0
+            await c.publish("seen", b"", 1)
+            assert not c._incoming.withholds
+
+    asyncio.run(main())
+
+
+def test_while_a_call_waits_what_needs_no_acknowledgement_is_dropped_or_refused(tmp_path: Path) -> None:
+    limit, total = 10, 200
+
+    async def main() -> None:
+        async with (
+            hub_of(config(tmp_path)) as hub,
+            client(hub, "c", max_queued_incoming_messages=limit) as c,
+            client(hub, "p") as p,
+            client(hub, "responder") as responder,
+        ):
+            await responder.serve("slow")
+            await c.serve("busy")
+            await c.subscribe("t")
+            waiting = asyncio.ensure_future(c.call("slow"))
+            slow = await responder.calls.__anext__()
+            calls = [asyncio.ensure_future(p.call("busy")) for _ in range(total)]
+            for _ in range(total):
+                await p.post("t", b"x")
+            await until(lambda: c.dropped_incoming == 2 * (total - limit))
+            assert len(c.messages) == len(c.calls) == limit
+            await slow.reply(b"done")
+            assert await waiting == b"done"
+            for _ in range(limit):
+                await (await c.calls.__anext__()).reply(b"yes")
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            assert results[:limit] == [b"yes"] * limit
+            assert all(
+                isinstance(error, FmqRequestError) and error.reason_code == 0x97 for error in results[limit:]
+            )
 
     asyncio.run(main())
 

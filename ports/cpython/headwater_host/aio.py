@@ -29,7 +29,7 @@ from headwater import errors, reasons
 from headwater.mqtt import spec
 from headwater_host.backlog import Backlog
 from headwater_host.calls import Inbox
-from headwater_host.connection import HOLD_APPLICATION, TICK
+from headwater_host.connection import TICK
 from headwater_host.errors import (
     MqttArgumentError,
     MqttConnectionError,
@@ -45,6 +45,7 @@ from headwater_host.errors import (
     MqttTimeoutError,
     MqttTlsError,
 )
+from headwater_host.incoming import RECEIVE_MAXIMUM, Incoming
 from headwater_host.keeping import Keeping
 from headwater_host.messages import Message, Payload, TooLarge, Will
 from headwater_host.outgoing import Outgoing, check_limits
@@ -114,9 +115,10 @@ class Client(Keeping):
       sends. It costs the topics' memory. ``outgoing_topic_aliases``: so many topics of ours get a number at QoS 0, as
       far as the server takes them.
     - ``timeout``: seconds that connecting, and each call, may take. ``keepalive``: seconds, 0 for none.
-    - ``max_queued_incoming_messages``: when more than this many wait in ``messages``, reading pauses until half of them
-      are taken. What one read brought comes on top; and while a call waits for its answer, reading goes on, since the
-      answer stands behind the messages. None: no bound.
+    - ``max_queued_incoming_messages``: when so many wait in ``messages``, reading pauses until half of them are taken.
+      What one read brought comes on top. Acknowledgements are read all the same: while something of ours is
+      unanswered, reading goes on, further messages at QoS 1 and 2 are queued and acknowledged when they are taken, and
+      those at QoS 0 are dropped; ``dropped_incoming`` counts them. None: no bound.
     - ``max_queued_outgoing_messages``: how many QoS 1 and 2 messages may be unacknowledged or waiting; ``publish``
       then waits. ``max_inflight_messages`` of them are sent without an acknowledgement; mosquitto hangs up on a client
       that has more than its own ``max_inflight_messages``, 20, under way at QoS 2.
@@ -221,7 +223,7 @@ class Client(Keeping):
             session,
             self._current,
             self._reached,
-            self._release_for_answer,
+            self._read_on,
             Backlog() if box is None else box.backlog,
             max_queued_outgoing_messages,
             when_full,
@@ -233,16 +235,24 @@ class Client(Keeping):
             session.on_message = self._on_message5
         session.on_answer = self._on_answer
         session.sink = TooLarge(self.logger)
-        self._limit = max_queued_incoming_messages
         self._answers = self._outgoing.answers
         self._requests = asyncio.Semaphore(_REQUESTS)
         self._subscriptions = {name: _Subscription(_level(level)) for name, level in subscriptions}
         for name in self._subscriptions:
             filter_bytes(name)
         self._unacknowledged: deque[Message] = deque()
-        self.messages: Inbox[Message] = Inbox(
-            self._current, max_queued_incoming_messages, self._hold_or_release
+        self._incoming: Incoming[Message] = Incoming(
+            max_queued_incoming_messages,
+            lambda: self.connection,
+            lambda: self._outgoing.is_awaited,
+            self._withhold,
+            self._answer_message,
+            self.logger,
         )
+        self.messages: Inbox[Message] = Inbox(
+            self._current, max_queued_incoming_messages, self._incoming.look
+        )
+        self._incoming.queues.append(self.messages)
 
     # -- the connection --------------------------------------------------------------------------------------------
 
@@ -254,6 +264,7 @@ class Client(Keeping):
             self.messages.forget(lambda m: m.qos == 1 and not m.acknowledged and m.epoch != epoch)
         # At QoS 1 the server sends again what it keeps; without a session it knows nothing of either.
         self._unacknowledged = deque(m for m in self._unacknowledged if m.qos == 2 and session_present)
+        self._incoming.begin()
         if self.connection is not None:
             self.connection.on_writable = self._outgoing.begin
         self._outgoing.begin()
@@ -272,7 +283,7 @@ class Client(Keeping):
 
     def _on_tick(self, now: float) -> None:
         self._answers.expire(now)
-        self._hold_or_release()
+        self._incoming.look()
 
     def _acknowledged(self) -> int:
         return self._outgoing.acknowledged
@@ -333,6 +344,11 @@ class Client(Keeping):
         """How many messages were dropped, never sent, with ``when_full="drop_oldest"``."""
         return self._outgoing.dropped
 
+    @property
+    def dropped_incoming(self) -> int:
+        """How many received messages at QoS 0 were dropped because ``max_queued_incoming_messages`` waited."""
+        return self._incoming.dropped
+
     def _on_refused(self, packet_id: int, code: int) -> None:
         self.logger.warning("the server refused a message: %s", MqttPublishError(code))
         self._outgoing.delivered(packet_id, code)
@@ -341,7 +357,7 @@ class Client(Keeping):
         self._answers.settle(packet_id, code)
 
     async def _answer(self, packet_id: int, deadline: float) -> int:
-        self._release_for_answer()
+        self._incoming.read_on()
         return await self._answers.wait(packet_id, deadline)
 
     async def subscribe(
@@ -470,11 +486,18 @@ class Client(Keeping):
             payload = buf[p.payload_at : p.end]
             topic = topic_of(buf[p.topic_at : p.topic_end])
         epoch = self.session.epoch
-        if self.auto_ack or p.head & 6 == 0:
+        if p.head & 6 == 0:
+            message = Message(topic, payload, p.head, p.packet_id, epoch)
+            if self._incoming.withholds and not self._incoming.has_room(self.messages):
+                return message
+        elif self.session.auto_ack:
             message = Message(topic, payload, p.head, p.packet_id, epoch)
         else:
             message = Message(topic, payload, p.head, p.packet_id, epoch, self._acknowledge)
-            self._unacknowledged.append(message)
+            waiting = self._incoming.withheld if self.auto_ack else self._unacknowledged
+            waiting.append(message)
+            if len(waiting) > RECEIVE_MAXIMUM:
+                self.session.fail(errors.E_RX_WINDOW)
         self.messages.put(message)
         return message
 
@@ -482,34 +505,30 @@ class Client(Keeping):
         # Who is woken for the message looks at it later.
         self._on_message(p).properties = self.session.said()
 
-    def _hold_or_release(self) -> None:
-        connection = self.connection
-        if connection is None or self._limit is None:
-            return
-        if len(self.messages) <= self._limit // 2:
-            connection.release(HOLD_APPLICATION)
-        elif len(self.messages) > self._limit and not self._outgoing.is_awaited:
-            connection.hold(HOLD_APPLICATION)
+    def _withhold(self, value: bool) -> None:
+        self.session.auto_ack = self.auto_ack and not value
+        self.messages.on_taken = self._incoming.taken if value else None
 
-    def _release_for_answer(self) -> None:
-        """An answer stands behind the messages that are not being read."""
-        if self.connection is not None:
-            self.connection.release(HOLD_APPLICATION)
+    def _read_on(self) -> None:
+        self._incoming.read_on()
+
+    def _answer_message(self, message: Message) -> None:
+        connection = self.connection
+        status = self.session.acknowledge(message.mid, message.qos, message.epoch)
+        if connection is not None:
+            if status == errors.E_AGAIN:
+                connection.flush()
+                self.session.acknowledge(message.mid, message.qos, message.epoch)
+            connection.push()
 
     async def _acknowledge(self, message: Message) -> None:
         message.acknowledged = True
         queue = self._unacknowledged
         connection = self.connection
         while queue and queue[0].acknowledged:
-            first = queue.popleft()
-            if connection is not None:
-                # There must be room for the answer.
-                connection.flush()
-            self.session.acknowledge(first.mid, first.qos, first.epoch)
-        if connection is not None:
-            connection.push()
-            if connection.paused:
-                await connection.writable(self.timeout)
+            self._answer_message(queue.popleft())
+        if connection is not None and connection.paused:
+            await connection.writable(self.timeout)
         if getattr(self.session.outbox, "unsynced", False):
             # It is acknowledged when it is in the store, together with what else this turn brings.
             await asyncio.sleep(0)

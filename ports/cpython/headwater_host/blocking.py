@@ -146,6 +146,11 @@ class Client:
         return self._client.dropped
 
     @property
+    def dropped_incoming(self) -> int:
+        """As of ``aio.Client``."""
+        return self._client.dropped_incoming
+
+    @property
     def identifier(self) -> str:
         """The client id."""
         return self._client.identifier

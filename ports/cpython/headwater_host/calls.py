@@ -124,10 +124,12 @@ class Inbox(Generic[_T]):
     def __init__(self, check: Callable[[], object], limit: int | None, passed: Callable[[], object]):
         # Raises when no message will come.
         self._check = check
-        # Called when there are more than so many, and when there are half of it left.
+        # Called when there are so many, and when there are half of it left.
         self._limit = sys.maxsize if limit is None else limit
         self._half = -1 if limit is None else limit // 2
         self._passed = passed
+        #: Called with each message that is taken, where something is to be done then.
+        self.on_taken: Callable[[_T], object] | None = None
         self._queue: deque[_T | MqttError] = deque()
         self._readers: deque[asyncio.Future[None]] = deque()
 
@@ -154,6 +156,8 @@ class Inbox(Generic[_T]):
             self._passed()
         if isinstance(message, MqttError):
             raise message
+        if self.on_taken is not None:
+            self.on_taken(message)
         return message
 
     def put(self, message: _T) -> None:
@@ -161,7 +165,7 @@ class Inbox(Generic[_T]):
         self._queue.append(message)
         if self._readers:
             _wake(self._readers)
-        if len(self._queue) > self._limit:
+        if len(self._queue) >= self._limit:
             self._passed()
 
     def put_error(self, error: MqttError) -> None:

@@ -208,6 +208,7 @@ class FastEndpoint(Endpoint):
                             self.on_message(p)
                     else:
                         # As of ``endpoint._deliver_1``.
+                        auto_ack = self.auto_ack
                         if self.on_message is not None:
                             self.tx_size -= _ACK_SIZE
                             try:
@@ -216,7 +217,7 @@ class FastEndpoint(Endpoint):
                                 if self.turn == turn:
                                     self.tx_size += _ACK_SIZE
                         if self.turn == turn:
-                            if self.auto_ack:
+                            if auto_ack:
                                 _put(self.tx, self.tx_end, _PUBACK_HEAD, packet_id)
                                 self.tx_end += _ACK_SIZE
                             else:

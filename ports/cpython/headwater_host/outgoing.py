@@ -96,7 +96,7 @@ class Outgoing(Generic[_More]):
     """What a client publishes.
 
     ``current`` gives the connection, None when it will come back, or raises what ended it; ``reached(deadline)`` waits
-    for it. ``release`` is called before waiting for an answer, which stands behind what is not being read.
+    for it. ``read_on`` is called when there is something to be answered, which stands behind what is not being read.
     ``backlog`` has what a store kept, which leaves before anything else, whatever the policy is now.
     """
 
@@ -105,7 +105,7 @@ class Outgoing(Generic[_More]):
         session: Publisher[_More],
         current: Callable[[], Connection | None],
         reached: Callable[[float], Awaitable[Connection]],
-        release: Callable[[], object],
+        read_on: Callable[[], object],
         backlog: Backlog,
         slots: int,
         when_full: str,
@@ -127,7 +127,7 @@ class Outgoing(Generic[_More]):
         self._session = session
         self._current = current
         self._reached = reached
-        self._release = release
+        self._read_on = read_on
         self._line = Line()
         # Who is first in line, and until how many entries are left in the outbox.
         self._room: asyncio.Future[None] | None = None
@@ -136,8 +136,8 @@ class Outgoing(Generic[_More]):
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a call waits for an answer of the server."""
-        return bool(self.answers) or self._line.busy or self._drained is not None
+        """Whether the server has something to answer, or a call waits for room."""
+        return bool(self._session.outbox.count or self.answers or self._line.busy or self._drained)
 
     async def publish(
         self,
@@ -157,7 +157,6 @@ class Outgoing(Generic[_More]):
             elif status == errors.E_AGAIN:
                 status = await self._send_in_turn(deadline, topic, payload, qos, retain, more)
             if status:
-                self._release()
                 code = await self.answers.wait(status, deadline)
                 if code:
                     raise MqttPublishError(code)
@@ -189,7 +188,7 @@ class Outgoing(Generic[_More]):
         deadline = loop.time() + timeout
         while self._session.outbox.count or self.backlog:
             self._current()
-            self._release()
+            self._read_on()
             if self._drained is None:
                 self._drained = loop.create_future()
             await asyncio.wait({self._drained}, timeout=max(0.0, deadline - loop.time()))
@@ -240,6 +239,8 @@ class Outgoing(Generic[_More]):
             status = self._session.offer(name, data, qos, retain, more)
         if status > 0:
             if connection is not None:
+                if connection.held:
+                    self._read_on()
                 connection.push()
             elif self._session.sync():
                 status = errors.E_STORE
@@ -307,6 +308,7 @@ class Outgoing(Generic[_More]):
         while self.backlog and self._feed_one(connection):
             pass
         if connection is not None:
+            self._read_on()
             connection.push()
         if self.backlog:
             return False
@@ -381,7 +383,7 @@ class Outgoing(Generic[_More]):
                     status = self._send(connection, topic, payload, qos, retain, more)
                     if status != errors.E_AGAIN:
                         return status
-                    self._release()
+                    self._read_on()
                     # Not for every place that gets free: that would be a turn of the loop for each message.
                     self._enough = self._session.outbox.count * 3 // 4
                     self._room = loop.create_future()

@@ -443,6 +443,8 @@ def _deliver_1(s: Endpoint, p: Packet) -> None:
     """As ``_deliver``, for a message at QoS 1 that is whole."""
     packet_id = p.packet_id
     turn = s.turn
+    # As at QoS 2: what a handler changes holds from the next message on.
+    auto_ack = s.auto_ack
     if s.on_message is not None:
         s.tx_size -= _ACK_SIZE
         try:
@@ -451,7 +453,7 @@ def _deliver_1(s: Endpoint, p: Packet) -> None:
             if s.turn == turn:
                 s.tx_size += _ACK_SIZE
     if s.turn == turn:
-        if s.auto_ack:
+        if auto_ack:
             put_ack(s, _PUBACK, packet_id)
         else:
             s.unanswered += 1

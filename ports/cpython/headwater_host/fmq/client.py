@@ -190,7 +190,7 @@ class Client(Receiving):
             session,
             self._current,
             self._reached,
-            self._release_for_answer,
+            self._read_on,
             Backlog() if box is None else box.backlog,
             max_queued_outgoing_messages,
             when_full,
@@ -236,7 +236,7 @@ class Client(Receiving):
     def _on_tick(self, now: float) -> None:
         self._answers.expire(now)
         self._outgoing.answers.expire(now)
-        self._hold_or_release()
+        self._incoming.look()
 
     def _acknowledged(self) -> int:
         return self._outgoing.acknowledged
@@ -291,6 +291,12 @@ class Client(Receiving):
     def dropped(self) -> int:
         """How many messages were dropped, never sent, with ``when_full="drop_oldest"``."""
         return self._outgoing.dropped
+
+    @property
+    def dropped_incoming(self) -> int:
+        """How many messages were dropped that need no acknowledgement, because ``max_queued_incoming_messages``
+        waited."""
+        return self._incoming.dropped
 
     def _on_refused(self, number: int, code: int) -> None:
         error = MqttPublishError(code, self.session.why())

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from headwater import errors
 from headwater.fmq import encode, spec
 from headwater_host.calls import Answers, Inbox
-from headwater_host.connection import HOLD_APPLICATION, TICK
+from headwater_host.connection import TICK
 from headwater_host.errors import FmqConsumerError, MqttConnectionError, MqttError
 from headwater_host.fmq.messages import Call, Message, Subscription
 from headwater_host.fmq.requests import Answer, Requests
 from headwater_host.fmq.values import decode_at
+from headwater_host.incoming import Incoming
 from headwater_host.messages import Payload, payload_bytes
 from headwater_host.topics import Topic, topic_of
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 #: What a responder subscribes to.
 SERVED = "$rpc/"
 _REPLY = b"$rpc/reply"
+# MQTT's "Quota exceeded".
+_BUSY = 0x97
 
 
 class Receiving(Requests):
@@ -35,7 +38,6 @@ class Receiving(Requests):
         session.on_call = self._on_call
         session.on_result = self._on_result
         session.on_answer = self._on_answer
-        self._limit = limit
         self._answers: Answers[Answer | Message] = Answers()
         # By filter and group, what is subscribed to, and asked for again when the hub has forgotten it.
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
@@ -48,8 +50,18 @@ class Receiving(Requests):
         self._wanted: Counter[tuple[str, str]] = Counter()
         # By id and consumer, what is to be acknowledged.
         self._unacknowledged: dict[tuple[bytes, int], Message] = {}
-        self.messages: Inbox[Message] = Inbox(self._current, limit, self._hold_or_release)
-        self.calls: Inbox[Call] = Inbox(self._current, limit, self._hold_or_release)
+        self._auto_ack = session.auto_ack
+        self._incoming: Incoming[Message] = Incoming(
+            limit,
+            lambda: self.connection,
+            lambda: bool(self._answers) or self._outgoing.is_awaited,
+            self._withhold,
+            self._answer_message,
+            self.logger,
+        )
+        self.messages: Inbox[Message] = Inbox(self._current, limit, self._incoming.look)
+        self.calls: Inbox[Call] = Inbox(self._current, limit, self._incoming.look)
+        self._incoming.queues += [self.messages, self.calls]
 
     def _forget_repeated(self, session_present: bool) -> None:
         """There is another connection: what comes again, at QoS 2 under an id that is known, is not kept."""
@@ -62,6 +74,7 @@ class Receiving(Requests):
             )
         )
         self._unacknowledged.clear()
+        self._incoming.begin()
         # Who called over the last connection has been told.
         self.calls.forget(lambda call: True)
 
@@ -118,6 +131,12 @@ class Receiving(Requests):
                 self.session.forget(message.receipt)
                 return
             self._unacknowledged[key] = message
+        elif self._incoming.withholds:
+            if not message.acknowledged:
+                if self._auto_ack:
+                    self._incoming.withheld.append(message)
+            elif message.qos == 0 and not self._incoming.has_room(self.messages):
+                return
         self.messages.put(message)
 
     def _message(self, f: "Frame") -> Message:
@@ -151,33 +170,48 @@ class Receiving(Requests):
             # Nobody waits for it any more: somebody else may have it.
             asyncio.get_running_loop().call_soon(self.session.reject, message.receipt, 0x80)
 
-    async def _acknowledge(self, message: Message, code: int) -> None:
+    def _withhold(self, value: bool) -> None:
+        self.session.auto_ack = self._auto_ack and not value
+        self.messages.on_taken = self._incoming.taken if value else None
+
+    def _answer_message(self, message: Message, code: int = 0) -> None:
         session = self.session
         connection = self.connection
         if message.epoch != session.epoch and message.qos != 2:
             return
         if message.subscription is not None:
             self._unacknowledged.pop((message.id, message.subscription.number), None)
-        if connection is not None:
-            # There must be room for the answer.
+        if self._settle(message.receipt, code) == errors.E_AGAIN and connection is not None:
             connection.flush()
-        if not code or session.reject(message.receipt, code):
-            session.acknowledge(message.receipt)
+            self._settle(message.receipt, code)
         if connection is not None:
             connection.push()
-            if connection.paused:
-                await connection.writable(self.timeout)
+
+    def _settle(self, receipt: int, code: int) -> int:
+        status = self.session.reject(receipt, code) if code else errors.E_UNKNOWN_ID
+        return self.session.acknowledge(receipt) if status == errors.E_UNKNOWN_ID else status
+
+    async def _acknowledge(self, message: Message, code: int) -> None:
+        self._answer_message(message, code)
+        connection = self.connection
+        if connection is not None and connection.paused:
+            await connection.writable(self.timeout)
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def _on_call(self, f: "Frame") -> None:
         view = memoryview(f.buf)
+        ident = bytes(view[f.id_at : f.id_end])
+        if self._incoming.withholds and not self._incoming.has_room(self.calls):
+            if self.connection is not None:
+                self.connection.write(_refusal(ident, _BUSY, "too many calls wait for the responder"))
+            return
         topic = bytes(view[f.topic_at : f.topic_end]) if f.has_topic() else b""
         self.calls.put(
             Call(
                 topic_of(topic.removeprefix(SERVED.encode())),
                 bytes(view[f.payload_at : f.end]),
-                bytes(view[f.id_at : f.id_end]),
+                ident,
                 self.session.epoch,
                 self._answer_call,
             )
@@ -195,22 +229,8 @@ class Receiving(Requests):
         if connection.paused:
             await connection.writable(self.timeout)
 
-    # -- not more than is taken ------------------------------------------------------------------------------------
-
-    def _hold_or_release(self) -> None:
-        connection = self.connection
-        if connection is None or self._limit is None:
-            return
-        waiting = max(len(self.messages), len(self.calls))
-        if waiting <= self._limit // 2:
-            connection.release(HOLD_APPLICATION)
-        elif waiting > self._limit and not self._outgoing.is_awaited and not self._answers:
-            connection.hold(HOLD_APPLICATION)
-
-    def _release_for_answer(self) -> None:
-        """An answer stands behind the messages that are not being read."""
-        if self.connection is not None:
-            self.connection.release(HOLD_APPLICATION)
+    def _read_on(self) -> None:
+        self._incoming.read_on()
 
 
 def _refusal(ident: bytes, code: int, text: str) -> bytes:

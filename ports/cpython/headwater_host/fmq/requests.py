@@ -40,8 +40,8 @@ class Requests(Keeping):
     _answers: Answers[Answer | Message]
 
     @abc.abstractmethod
-    def _release_for_answer(self) -> None:
-        """An answer stands behind the messages that are not being read."""
+    def _read_on(self) -> None:
+        """A call begins to wait: its answer lies behind the messages that are not being read."""
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class Requests(Keeping):
             if status < 0:
                 raise self._not_sent(status)
             connection.push()
-            self._release_for_answer()
+            self._read_on()
             return await self._answers.wait(status, deadline)
 
     def _not_sent(self, status: int) -> MqttError:
