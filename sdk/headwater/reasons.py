@@ -19,7 +19,7 @@ REASONS = {
     e.E_TOO_LARGE: ("too_large_to_send", "the packet is larger than the buffer it must be built in"),
     e.E_RX_TOO_LARGE: (
         "too_large_to_receive",
-        "a packet that cannot be skipped is larger than the receive buffer",
+        "a packet is larger than what is taken, and cannot be skipped",
     ),
     e.E_RX_WINDOW: (
         "receive_window_full",

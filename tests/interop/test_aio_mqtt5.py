@@ -343,3 +343,39 @@ def test_an_unacknowledged_message_keeps_its_properties(mosquitto: StartBroker) 
             assert dict(message.properties) == {"user_property": [("k", "v")]}
 
         asyncio.run(main())
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_broker_that_exceeds_the_receive_maximum_can_be_borne(mosquitto: StartBroker, qos: int) -> None:
+    """Over several connections, each of which ends with messages that are not acknowledged."""
+    most, count, each = 10, 120, 30
+
+    async def main(broker: Broker) -> None:
+        options = {"identifier": "slow", "clean_session": False, "auto_ack": False, "receive_maximum": most}
+        client = client5(broker, receive_limit=65535, **options)
+        got: list[int] = []
+        async with client:
+            await client.subscribe("quota", qos)
+        async with client5(broker, identifier="sender") as sender:
+            for n in range(count):
+                await sender.publish("quota", str(n), qos)
+        while len(got) < count:
+            async with client:
+                if not got:
+                    await take_nothing(client)
+                    assert len(client.messages) == most
+                for _ in range(min(each, count - len(got))):
+                    (message,) = await take(client)
+                    got.append(int(message.payload))
+                    await message.ack()
+                await take_nothing(client)
+                assert client.connection is not None
+                client.connection.drop(0)
+        assert got == list(range(count))
+
+    async def take_nothing(client: Client) -> None:
+        """Behind the answer to this, everything that the broker had to send at once has come."""
+        await client.unsubscribe("nothing")
+
+    with mosquitto() as broker:
+        asyncio.run(main(broker))

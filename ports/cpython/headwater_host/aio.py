@@ -52,7 +52,6 @@ from headwater_host.outgoing import Outgoing, check_limits
 from headwater_host.properties import Properties
 from headwater_host.reconnect import Reconnect
 from headwater_host.route import Route, Tls
-from headwater_host.rxbuf import MAX_PACKET
 from headwater_host.session import HostClient, HostClientSession5
 from headwater_host.topics import Topic, Wildcard, filter_bytes, topic_of
 from headwater_host.versions import make_session, open_store
@@ -111,6 +110,11 @@ class Client(Keeping):
       needs one.
     - ``session_expiry``: how many seconds a server of MQTT 5.0 keeps the session when the connection is over; without
       it, for ever, or with ``clean_session`` not at all. ``properties`` (``headwater_host.properties``) are CONNECT's.
+    - ``receive_maximum``: how many QoS 1 and 2 messages a server of MQTT 5.0 may send before the first of them is
+      acknowledged, 1 to 65535, which is the default. A server that sends more breaks the protocol: it gets DISCONNECT
+      with reason code 0x93. With ``auto_ack`` a QoS 1 message is acknowledged at once, while ``messages`` has room.
+    - ``receive_limit``: how many such messages are taken before that happens; by default ``receive_maximum``. A larger
+      one is for servers that exceed the receive maximum, as mosquitto 2.0.11 does once it gets an acknowledgement.
     - ``topic_aliases``: to so many topics a server of MQTT 5.0 may give numbers, which then stand for them in what it
       sends. It costs the topics' memory. ``outgoing_topic_aliases``: so many topics of ours get a number at QoS 0, as
       far as the server takes them.
@@ -125,7 +129,9 @@ class Client(Keeping):
     - ``when_full``: what becomes of a message for which there is no room now, or at QoS 0 no connection. Its call waits
       ("block"), or raises ("refuse"); or ("drop_oldest") it is taken, at every QoS, and waits. When
       ``max_queued_outgoing_messages`` wait that were never sent, the oldest of them is dropped; ``dropped`` counts.
-    - ``max_packet_size``: larger messages are skipped: acknowledged, and logged as a warning.
+    - ``max_packet_size``: the largest packet that is taken, from 16 bytes on; without it, MQTT's largest. A server of
+      MQTT 5.0 is told and leaves larger messages out; one that does not gets DISCONNECT with reason code 0x95. In
+      earlier versions larger messages are skipped: acknowledged, counted in ``skipped``, and logged as a warning.
     - ``store``: the path of a file that keeps the session over the end of the process and of the machine's power, or a
       ``SqliteOutbox`` (``headwater_host.store``). It needs an identifier, and one file for each.
     - ``auto_ack=False``: QoS 1 and 2 messages are acknowledged by ``message.ack()`` only.
@@ -158,6 +164,8 @@ class Client(Keeping):
         clean_session: bool = True,
         session_expiry: int | None = None,
         properties: Properties | None = None,
+        receive_maximum: int | None = None,
+        receive_limit: int | None = None,
         topic_aliases: int = 0,
         outgoing_topic_aliases: int = 0,
         keepalive: int = 60,
@@ -166,7 +174,7 @@ class Client(Keeping):
         max_queued_outgoing_messages: int = 1024,
         max_inflight_messages: int = 20,
         when_full: str = "block",
-        max_packet_size: int = MAX_PACKET,
+        max_packet_size: int | None = None,
         auto_ack: bool = True,
         store: "SqliteOutbox | str | PathLike[str] | None" = None,
         puback_ends_qos_2: bool = False,
@@ -193,13 +201,17 @@ class Client(Keeping):
             username,
             password,
             will,
-            session_expiry,
             properties,
-            topic_aliases,
+            {
+                "session_expiry": session_expiry,
+                "receive_maximum": receive_maximum,
+                "max_packet_size": max_packet_size,
+                "topic_aliases": topic_aliases or None,
+            },
             outgoing_topic_aliases,
+            receive_limit,
             keep_alive=keepalive,
             clean=clean_session,
-            max_packet=max_packet_size,
             slots=max_queued_outgoing_messages,
             window=max_inflight_messages,
             response_ms=int(timeout * 1000),
@@ -348,6 +360,11 @@ class Client(Keeping):
     def dropped_incoming(self) -> int:
         """How many received messages at QoS 0 were dropped because ``max_queued_incoming_messages`` waited."""
         return self._incoming.dropped
+
+    @property
+    def skipped(self) -> int:
+        """How many messages were skipped, because they were larger than ``max_packet_size``."""
+        return self.session.skipped
 
     def _on_refused(self, packet_id: int, code: int) -> None:
         self.logger.warning("the server refused a message: %s", MqttPublishError(code))

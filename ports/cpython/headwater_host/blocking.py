@@ -151,6 +151,11 @@ class Client:
         return self._client.dropped_incoming
 
     @property
+    def skipped(self) -> int:
+        """As of ``aio.Client``."""
+        return self._client.skipped
+
+    @property
     def identifier(self) -> str:
         """The client id."""
         return self._client.identifier

@@ -12,6 +12,8 @@ REFUSALS = {
     4: "bad user name or password",
     5: "not authorized",
 }
+# The server has sent more than it was told to.
+_EXCEEDED = (errors.E_RX_WINDOW, errors.E_RX_TOO_LARGE)
 
 
 class MqttError(HeadwaterError):
@@ -151,7 +153,7 @@ def connection_error(
 ) -> MqttConnectionError:
     """The error for a connection that ended with ``status``; ``detail`` is what the transport said, ``names`` are the
     protocol's for its status codes."""
-    if errors.blame(status) == errors.PEER:
+    if errors.blame(status) == errors.PEER or status in _EXCEEDED:
         return MqttProtocolError(f"the server broke the protocol: {reasons.describe(status, names)}", status)
     if status == errors.E_STORE:
         return MqttStoreError(f"the connection was given up: the store cannot be written: {detail}")

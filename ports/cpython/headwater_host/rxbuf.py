@@ -8,6 +8,8 @@ from headwater.rxbuf import RxBuf
 
 #: MQTT's largest packet: five bytes of fixed header and 268 435 455 behind it (3.1.1, section 2.2.3).
 MAX_PACKET = 268_435_460
+#: The smallest receive buffer, and the least that a maximum packet size may be: what a server answers fits into it.
+SMALLEST = 16
 # What stays allocated when a large packet has been parsed.
 _KEEP = 1 << 20
 
@@ -22,13 +24,13 @@ class GrowingRxBuf(RxBuf):
 
     def __init__(self, size: int = 1 << 16, capacity: int = MAX_PACKET, extra: int = 0):
         # Not the base's: its eight views are what this class does without.
-        if size < 16:
+        if size < SMALLEST:
             raise ValueError("the receive buffer needs at least 16 bytes")
         self._first_size = size
         self._extra = extra
         self.buf = bytearray(size + extra)
         self.size = size
-        self.capacity = max(capacity, size)
+        self.capacity = capacity
         self._whole = memoryview(self.buf)[:size]
         self.view = self._whole
         self.start = self.end = 0

@@ -287,15 +287,13 @@ class HostClientSession31(HostClient, ClientSession31):
 
 
 class HostClientSession5(HostClient, ClientSession5):
-    """A client's session at MQTT 5.0. The server is told of ``max_packet``, so that it leaves larger messages out, and
-    that it may give numbers to ``topic_aliases`` topics. ``topic_numbers`` of ours get one at QoS 0, as far as the
-    server takes them."""
+    """A client's session at MQTT 5.0. The server is told that it may give numbers to ``topic_aliases`` topics.
+    ``topic_numbers`` of ours get one at QoS 0, as far as the server takes them."""
 
     def __init__(
         self,
         client_id: bytes = b"",
         *,
-        max_packet: int = MAX_PACKET,
         topic_aliases: int = 0,
         topic_numbers: int = 0,
         **options: Any,
@@ -304,14 +302,7 @@ class HostClientSession5(HostClient, ClientSession5):
         if topic_aliases:
             aliases = HostAliases(topic_aliases)
             options |= {"aliases_in": aliases, "extra": aliases.room}
-        # Below the receive buffer's first size the buffer takes what comes.
-        super().__init__(
-            client_id,
-            max_packet=max_packet,
-            announce=max(max_packet, _RX),
-            aliases_out=self._numbers,
-            **options,
-        )
+        super().__init__(client_id, aliases_out=self._numbers, **options)
 
     def _publish(
         self,

@@ -3,10 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 from headwater.mqtt import properties as props
-from headwater.mqtt import spec
+from headwater.mqtt import spec, spec5
+from headwater.names5 import PROPERTIES
 from headwater_host.errors import MqttArgumentError
 from headwater_host.messages import Will, payload_bytes
 from headwater_host.properties import Properties, encode, items
+from headwater_host.rxbuf import MAX_PACKET, SMALLEST
 from headwater_host.session import HostClient, HostClientSession, HostClientSession5, HostClientSession31
 from headwater_host.topics import topic_bytes
 
@@ -24,6 +26,14 @@ _CONNECT = 1 << spec.CONNECT
 # What announcing ourselves takes of CONNECT's properties: receive maximum, packet size, session expiry, topic aliases.
 _ANNOUNCED = 16
 _STRING = 65535
+_ALL_IDS = 65535
+# Options of the client that CONNECT announces as properties: each name, and the least and largest value.
+_ANNOUNCES = {
+    spec5.SESSION_EXPIRY_INTERVAL: ("session_expiry", 0, 0xFFFFFFFF),
+    spec5.RECEIVE_MAXIMUM: ("receive_maximum", 1, 0xFFFF),
+    spec5.MAXIMUM_PACKET_SIZE: ("max_packet_size", SMALLEST, 0xFFFFFFFF),
+    spec5.TOPIC_ALIAS_MAXIMUM: ("topic_aliases", 0, 0xFFFF),
+}
 
 
 def make_session(
@@ -32,35 +42,42 @@ def make_session(
     username: str | None,
     password: str | bytes | None,
     will: Will | None,
-    session_expiry: int | None,
     properties: Properties | None,
-    topic_aliases: int = 0,
+    announced: dict[str, int | None],
     topic_numbers: int = 0,
+    receive_limit: int | None = None,
     **options: Any,
 ) -> HostClient:
-    """The session of a version; ``options`` are those of ``HostClient``. Raises MqttArgumentError."""
+    """The session of a version.
+
+    ``announced`` are the options of the client that MQTT 5.0 has properties for, None where it was not given;
+    ``options`` are those of ``HostClient``. Raises MqttArgumentError.
+    """
     if protocol not in SESSIONS:
         raise MqttArgumentError(f"protocol is one of {', '.join(SESSIONS)}, not {protocol!r}")
     is_5 = protocol == "5.0"
-    if not is_5 and (session_expiry is not None or properties or (will and will.properties)):
-        raise MqttArgumentError("a session expiry interval and properties need MQTT 5.0")
-    for count in (topic_aliases, topic_numbers):
-        if not 0 <= count < 65536 or (count and not is_5):
-            raise MqttArgumentError("0 to 65535 topics can have aliases, in MQTT 5.0")
+    if not is_5 and (properties or (will and will.properties)):
+        raise MqttArgumentError("properties need MQTT 5.0")
+    if not 0 <= topic_numbers < 65536 or (topic_numbers and not is_5):
+        raise MqttArgumentError("0 to 65535 topics can have aliases, in MQTT 5.0")
     if not is_5 and password is not None and username is None:
         raise MqttArgumentError("a password needs a user name (MQTT 3.1.1, 3.1.2.9)")
-    if session_expiry is not None and not 0 <= session_expiry < 1 << 32:
-        raise MqttArgumentError("the session expiry interval is 0 to 2**32 - 1 seconds")
     will_topic = topic_bytes(will.topic) if will else b""
     will_payload = field("will", bytes(payload_bytes(will.payload))) if will else b""
     will_block = encode(will.properties, props.WILL_PROPERTIES) if will else b""
-    said = list(items(properties, _CONNECT))
+    said, announced = _announced(list(items(properties, _CONNECT)), announced, is_5)
+    _check_receive_limit(receive_limit, announced["receive_maximum"])
+    max_packet = announced["max_packet_size"]
+    if max_packet is not None:
+        options["max_packet"] = min(max_packet, MAX_PACKET)
     said_size = sum(props.size_of(*item) for item in said)
     if is_5:
         options |= {
-            "topic_aliases": topic_aliases,
+            "topic_aliases": announced["topic_aliases"] or 0,
             "topic_numbers": topic_numbers,
-            "session_expiry": -1 if session_expiry is None else session_expiry,
+            "session_expiry": -1 if announced["session_expiry"] is None else announced["session_expiry"],
+            "receive_maximum": announced["receive_maximum"] or 0,
+            "announce": max_packet or 0,
             "properties_size": said_size + _ANNOUNCED,
         }
     session = SESSIONS[protocol](
@@ -75,10 +92,53 @@ def make_session(
         if session.set_will(will_topic, will_payload or b"", will.qos, will.retain, *more):
             raise MqttArgumentError("a will's QoS is 0, 1 or 2")
     if isinstance(session, HostClientSession5):
+        if receive_limit is not None:
+            session.receive_limit = receive_limit
         for item in said:
             if session.connect_properties.add(*item):
-                raise MqttArgumentError("the session says this property itself, or it is said twice")
+                raise MqttArgumentError(f"{PROPERTIES[item[0]]!r} can be given once")
     return session
+
+
+def _announced(
+    said: list[tuple[int, int | bytes, bytes]], options: dict[str, int | None], is_5: bool
+) -> tuple[list[tuple[int, int | bytes, bytes]], dict[str, int | None]]:
+    """The properties of CONNECT that no option of the client has, and these options, by either way of giving them."""
+    options = dict(options)
+    rest = []
+    for item in said:
+        ident, said_value, _ = item
+        if ident not in _ANNOUNCES:
+            rest.append(item)
+            continue
+        name = _ANNOUNCES[ident][0]
+        if options[name] is not None:
+            raise MqttArgumentError(
+                f"{name} and the property {PROPERTIES[ident]!r} are the same: give one of them"
+            )
+        options[name] = int(said_value)
+    for name, least, most in _ANNOUNCES.values():
+        value = options[name]
+        if value is None:
+            continue
+        _check_whole(name, value, least, most)
+        # What is larger is left out by the client as well.
+        if not is_5 and name != "max_packet_size":
+            raise MqttArgumentError(f"{name} needs MQTT 5.0")
+    return rest, options
+
+
+def _check_receive_limit(limit: int | None, maximum: int | None) -> None:
+    if limit is None:
+        return
+    if maximum is None:
+        raise MqttArgumentError("receive_limit needs a receive_maximum")
+    _check_whole("receive_limit", limit, maximum, _ALL_IDS)
+
+
+def _check_whole(name: str, value: object, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise MqttArgumentError(f"{name}={value!r}: a whole number from {least} to {most}")
 
 
 def open_store(

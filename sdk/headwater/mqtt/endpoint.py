@@ -99,7 +99,9 @@ class Endpoint(Sender):
         self.stalled = False
         #: From ``feed`` on until its caller clears it: so that a caller notices when a handler calls it again.
         self.feeding = False
-        # QoS 2 ids that wait for PUBREL (0 = free place), what became of each, and the epoch it came in.
+        # QoS 2 ids that wait for PUBREL (0 = free place), what became of each, and the epoch it came in. Then how many
+        # of them this connection has opened.
+        self._opened = 0
         self._received = outbox.received
         if self._received is not None:
             receive_window = max(receive_window, len(self._received.ids))
@@ -129,7 +131,7 @@ class Endpoint(Sender):
         self.rx.clear()
         self.status = 0
         self.epoch += 1
-        self.unanswered = 0
+        self.unanswered = self._opened = 0
         self.now = self.rx_time = self.tx_time = now_ms
         for i in range(len(self._open_state)):
             if self._open_state[i] == _REPEATED:
@@ -244,13 +246,24 @@ class Endpoint(Sender):
             else:
                 self._open_state[i] = _REPEATED
             return _REPETITION
-        i = self._find_open(0)
+        i = self._free_place()
         if i < 0:
             return errors.E_RX_WINDOW
         self._open_ids[i] = packet_id
         self._open_state[i] = _DELIVERED
         self._open_epoch[i] = self.epoch
+        self._opened += 1
         return i
+
+    def _free_place(self) -> int:
+        """A place for another open QoS 2 id, or -1."""
+        return self._find_open(0)
+
+    def _close_id(self, i: int) -> None:
+        """The QoS 2 id in place ``i`` is free again."""
+        self._open_ids[i] = 0
+        if self._open_epoch[i] == self.epoch:
+            self._opened -= 1
 
     def _deliver(
         self, handler: "Callable[..., object] | None", message: object, i: int, packet_id: int, answer: bool
@@ -274,7 +287,7 @@ class Endpoint(Sender):
                     and self._open_epoch[i] == epoch
                     and self._open_state[i] != _ANSWERED
                 ):
-                    self._open_ids[i] = 0
+                    self._close_id(i)
                 raise
             finally:
                 if self.turn == turn:
@@ -342,7 +355,7 @@ class Endpoint(Sender):
         if i >= 0:
             if self._received is not None and self._received.closed(p.packet_id):
                 return errors.E_STORE
-            self._open_ids[i] = 0
+            self._close_id(i)
         else:
             # The other end missed our PUBCOMP, or it is confused: either way it may forget the id (4.3.3).
             self.strays += 1

@@ -88,7 +88,12 @@ class Endpoint5(_Base):
 
     packet: Packet5
 
-    def _setup(self, aliases_in: "IncomingAliases | None", aliases_out: "OutgoingAliases | None") -> None:
+    def _setup(
+        self,
+        aliases_in: "IncomingAliases | None",
+        aliases_out: "OutgoingAliases | None",
+        receive_maximum: int = 0,
+    ) -> None:
         self.aliases_in = aliases_in
         self.aliases_out = aliases_out
         if aliases_in is not None:
@@ -109,7 +114,13 @@ class Endpoint5(_Base):
         self._plain()
         # A reason code that is more to the point than the error's.
         self._reason = 0
-        self._announced = len(self._open_ids)
+        # How many messages at QoS 1 and 2 the other end may have under way.
+        if not 0 <= receive_maximum <= len(self._open_ids):
+            raise ValueError("a receive maximum of at most the receive window")
+        self._announced = receive_maximum or len(self._open_ids)
+        #: More messages at QoS 1 and 2 under way end the connection (E_RX_WINDOW). For servers that exceed the receive
+        #: maximum it may be larger than that.
+        self.receive_limit = self._announced
         self._max_packet = 0
         # The window that the other end's receive maximum has narrowed; 0 if it has not.
         self._own_window = 0
@@ -356,13 +367,12 @@ class Endpoint5(_Base):
         """As of ``Endpoint``. E_RX_WINDOW also when more messages wait for the application to acknowledge them than the
         receive maximum that was announced (3.3.4)."""
         status = Endpoint.feed(self, n)
-        if self.unanswered and status == 0:
-            n = self.unanswered
-            for packet_id in self._open_ids:
-                n += packet_id > 0
-            if n > self._announced:
-                return self.fail(errors.E_RX_WINDOW)
+        if self.unanswered and status == 0 and self.unanswered + self._opened > self.receive_limit:
+            return self.fail(errors.E_RX_WINDOW)
         return status
+
+    def _free_place(self) -> int:
+        return -1 if self.unanswered + self._opened >= self.receive_limit else Endpoint._free_place(self)
 
     def _read_publish(self, p: Packet5) -> int:  # type: ignore[override]  # there is no other here
         bad = decode5.publish(p)
@@ -402,7 +412,7 @@ class Endpoint5(_Base):
                 self.unanswered -= 1
         elif code >= _ERROR:
             # What comes under this id is another message (4.3.3).
-            self._open_ids[i] = 0
+            self._close_id(i)
         elif self._received is not None and self._received.opened(packet_id):
             return errors.E_STORE
         else:

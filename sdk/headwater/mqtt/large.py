@@ -51,7 +51,7 @@ def begin(s: "Endpoint", i: int, end: int) -> int:
     if p.head & 4 and p.packet_id:
         if s._find_open(p.packet_id) >= 0:
             return at
-        if s._find_open(0) < 0:
+        if s._free_place() < 0:
             return s.fail(errors.E_RX_WINDOW)
     if fits and s.sink is not None:
         turn = s.turn

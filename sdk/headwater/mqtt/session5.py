@@ -38,9 +38,11 @@ class ClientSession5(Endpoint5, ClientSession):
     """A client's end; as ``ClientSession`` and ``Endpoint5``.
 
     ``clean`` is Clean Start. ``session_expiry`` is how many seconds the server keeps the session when the connection is
-    over (3.1.2.11.2); without it, it does so for ever, or not at all if ``clean``, as with 3.1.1. The receive maximum
-    is ``receive_window``. ``max_packet`` announces the largest packet that is taken, at least what the receive buffer
-    holds; without it larger messages are streamed. ``aliases_in`` and ``aliases_out`` are of ``topic_aliases``.
+    over (3.1.2.11.2); without it, it does so for ever, or not at all if ``clean``, as with 3.1.1. ``receive_maximum``
+    is how many messages at QoS 1 and 2 the server may have unacknowledged, at most and by default ``receive_window``:
+    more end the connection (E_RX_WINDOW, ``receive_limit``). ``max_packet`` announces the largest packet that is taken,
+    at least what the receive buffer holds; without it larger messages are streamed. ``aliases_in`` and ``aliases_out``
+    are of ``topic_aliases``.
     ``connect_properties`` has room for ``properties_size`` bytes, and what CONNECT is to say besides is added to it.
 
     ``return_code`` is the reason code of the server's last CONNACK or DISCONNECT, with E_REFUSED or E_DISCONNECTED, and
@@ -79,6 +81,7 @@ class ClientSession5(Endpoint5, ClientSession):
         aliases_in: "IncomingAliases | None" = None,
         aliases_out: "OutgoingAliases | None" = None,
         properties_size: int = 64,
+        receive_maximum: int = 0,
     ):
         ClientSession.__init__(
             self,
@@ -99,7 +102,7 @@ class ClientSession5(Endpoint5, ClientSession):
             rx or new_rx(rx_size, aliases_in),
             outbox,
         )
-        self._setup(aliases_in, aliases_out)
+        self._setup(aliases_in, aliases_out, receive_maximum)
         self.connect_properties = self._announce(Properties(properties_size, 1 << 1), max_packet)
         if session_expiry < 0:
             session_expiry = 0 if clean else _NEVER

@@ -4,14 +4,11 @@ import argparse
 import functools
 from typing import Any
 
-from headwater.mqtt import spec5
 from headwater_host.aio import Client
 from headwater_host.commands import reach
 from headwater_host.commands.options import FOR_EVER
 from headwater_host.commands.properties import of
 from headwater_host.exits import USAGE, CommandError
-from headwater_host.rxbuf import MAX_PACKET
-from headwater_host.session import HostClientSession5
 
 
 def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> Client:
@@ -22,11 +19,6 @@ def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> C
     will = reach.will(args)
     args.protocol_version = args.protocol_version or "3.1.1"
     options |= _session(args)
-    properties = dict(of(args, "connect") or {})
-    largest = properties.pop("maximum_packet_size", None)
-    options["topic_aliases"] = properties.pop("topic_alias_maximum", 0)
-    if largest is not None:
-        options["max_packet_size"] = min(largest, MAX_PACKET)
     where = reach.where(args)
     client = Client(
         *where.servers[0],
@@ -34,7 +26,7 @@ def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> C
         tls=where.tls,
         websocket=where.websocket,
         protocol=args.protocol_version,
-        properties=properties,
+        properties=of(args, "connect"),
         username=where.username,
         password=where.password,
         keepalive=args.keepalive,
@@ -44,9 +36,6 @@ def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> C
         **options,
     )
     client.on_connection = functools.partial(reach.say, args, client)
-    if largest is not None and isinstance(client.session, HostClientSession5):
-        # Of what is below its first buffer the session itself would not speak.
-        client.session.connect_properties.set(spec5.MAXIMUM_PACKET_SIZE, largest)
     client.disconnect_properties = of(args, "disconnect")
     reach.log.debug("%r: MQTT %s, as %r", where, client.protocol, client.identifier)
     return client

@@ -1,0 +1,276 @@
+"""What the asyncio client announces to a server of MQTT 5.0, and what it does when the server does not keep to it."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headwater.mqtt import spec5
+from headwater_host.aio import Client, Message, MqttArgumentError, MqttProtocolError
+from headwater_host.session import HostClientSession5
+from tests.host.mqtt_server import HOST, serve, speak
+
+WAIT_S = 30
+CONNACK5 = b"\x20\x03\x00\x00\x00"
+Options = dict[str, Any]
+FIVE: Options = {"protocol": "5.0"}
+
+
+def publish(packet_id: int, qos: int, payload: bytes = b"") -> bytes:
+    """PUBLISH to the topic "t" without properties."""
+    body = b"\x00\x01t" + packet_id.to_bytes(2, "big") + b"\x00" + payload
+    return bytes((0x30 | qos << 1, len(body))) + body
+
+
+class Scripted:
+    """A server that accepts, sends ``packets``, and keeps CONNECT's properties and everything that comes behind it."""
+
+    def __init__(self, packets: bytes):
+        self.packets = packets
+        self.connect = b""
+        self.said = b""
+        self.entered = asyncio.Event()
+        self.over = asyncio.Event()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readexactly(2)
+        body = await reader.readexactly(head[1])
+        self.connect = body[11 : 11 + body[10]]
+        writer.write(CONNACK5)
+        await self.entered.wait()
+        writer.write(self.packets)
+        self.said = await reader.read(-1)
+        self.over.set()
+
+
+async def ended(server: Scripted, **options: Any) -> list[Message]:
+    """What arrives until the client ends the connection because the server broke the protocol."""
+    came = []
+    async with speak(server) as port:
+        async with Client(HOST, port, protocol="5.0", **options) as client:
+            server.entered.set()
+            with contextlib.suppress(MqttProtocolError):
+                while True:
+                    came.append(await asyncio.wait_for(client.messages.__anext__(), WAIT_S))
+        await asyncio.wait_for(server.over.wait(), WAIT_S)
+    return came
+
+
+async def until(what: Callable[[], object]) -> None:
+    async def poll() -> None:
+        while not what():
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(poll(), WAIT_S)
+
+
+def last(code: int) -> bytes:
+    return bytes((0xE0, 1, code))
+
+
+# -- receive maximum ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"receive_maximum": 2}, {"properties": {"receive_maximum": 2}}])
+@pytest.mark.parametrize("auto_ack, levels", [(False, (1, 1, 1)), (False, (1, 2, 1)), (True, (2, 2, 2))])
+def test_more_messages_than_the_receive_maximum_end_the_connection(
+    options: Options, auto_ack: bool, levels: tuple[int, ...]
+) -> None:
+    async def scenario() -> None:
+        server = Scripted(b"".join(publish(n, qos) for n, qos in enumerate(levels, 1)))
+        came = await ended(server, auto_ack=auto_ack, **options)
+        assert server.connect == b"\x21\x00\x02"
+        assert [m.mid for m in came[:2]] == [1, 2]
+        answers = b"\x50\x02\x00\x01\x50\x02\x00\x02" if auto_ack else b""
+        assert server.said == answers + last(spec5.RECEIVE_MAXIMUM_EXCEEDED)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_answered_does_not_count() -> None:
+    """With automatic acknowledgement a QoS 1 message is answered when it has been put into ``messages``."""
+
+    async def scenario() -> None:
+        server = Scripted(b"".join(publish(n, 1) for n in range(1, 9)))
+        async with (
+            speak(server) as port,
+            Client(HOST, port, protocol="5.0", receive_maximum=2, timeout=WAIT_S) as client,
+        ):
+            server.entered.set()
+            for n in range(1, 9):
+                assert (await asyncio.wait_for(client.messages.__anext__(), WAIT_S)).mid == n
+        assert server.said.startswith(b"".join(bytes((0x40, 2, 0, n)) for n in range(1, 9)))
+
+    asyncio.run(scenario())
+
+
+def test_ids_of_an_earlier_connection_do_not_count() -> None:
+    """A server begins each connection with a quota of its own (4.9), beside what it had left open."""
+    session = HostClientSession5(b"c", clean=False, receive_maximum=2)
+    for packet_id in (1, 3):
+        assert session.connect(0) == 0
+        session.take([])
+        present = packet_id > 1
+        for packet in (bytes((0x20, 3, present, 0, 0)), publish(packet_id, 2), publish(packet_id + 1, 2)):
+            assert take(session, packet) == 0
+        session.lost()
+
+
+def test_thousands_under_way_cost_each_read_the_same() -> None:
+    """Whatever is acknowledged or open: no table is gone through for a message."""
+    session = HostClientSession5(b"c", receive_maximum=4096)
+    session.auto_ack = False
+    assert session.connect(0) == 0
+    assert take(session, CONNACK5) == 0
+    looked_at = count_looks(session)
+    for n in range(1, 4097):
+        assert take(session, publish(n, 1 + n % 2)) == 0
+    for n in range(1, 4097):
+        assert session.acknowledge(n, 1 + n % 2, session.epoch) == 0
+        session.take([])
+        if n % 2:
+            assert take(session, bytes((0x62, 2, n >> 8, n & 255))) == 0
+            session.take([])
+    assert looked_at() == 0
+    # All of the quota is there again, and no more than that.
+    for n in range(1, 4097):
+        assert take(session, publish(n, 1 + n % 2)) == 0
+    assert take(session, publish(5000, 2)) < 0
+
+
+def count_looks(session: HostClientSession5) -> Callable[[], int]:
+    """How often the table of ids was gone through from now on."""
+    looks = 0
+
+    class Table(type(session._ids)):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().__iter__()
+
+    session._ids = session._open_ids = Table("H")
+    return lambda: looks
+
+
+def take(session: HostClientSession5, packet: bytes) -> int:
+    session.rx.window()
+    session.rx.view[: len(packet)] = packet
+    return session.feed(len(packet))
+
+
+def test_a_server_that_sends_more_can_be_borne() -> None:
+    async def scenario() -> None:
+        server = Scripted(b"".join(publish(n, 2) for n in range(1, 6)))
+        came = await ended(server, receive_maximum=2, receive_limit=4)
+        assert server.connect == b"\x21\x00\x02"
+        assert [m.mid for m in came] == [1, 2, 3, 4]
+        assert server.said.endswith(last(spec5.RECEIVE_MAXIMUM_EXCEEDED))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"receive_maximum": 0},
+        {"receive_maximum": 65536},
+        {"receive_maximum": True},
+        {"receive_maximum": 2.0},
+        {"receive_maximum": 2, "protocol": "3.1.1"},
+        {"receive_limit": 2},
+        {"receive_limit": 2, "receive_maximum": 3},
+        {"receive_limit": 65536, "receive_maximum": 3},
+        {"receive_maximum": 2, "properties": {"receive_maximum": 3}},
+        {"topic_aliases": 2, "properties": {"topic_alias_maximum": 3}},
+        {"max_packet_size": 2000, "properties": {"maximum_packet_size": 3000}},
+        {"session_expiry": 1, "properties": {"session_expiry_interval": 1}},
+    ],
+)
+def test_what_cannot_be_announced_is_refused_with_the_option_s_name(options: Options) -> None:
+    name = next(iter(options))
+    with pytest.raises(MqttArgumentError, match=name):
+        Client("nowhere", **(FIVE | options))
+
+
+# -- maximum packet size -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options, announced",
+    [
+        ({}, b""),
+        ({"max_packet_size": 1000}, b"\x27\x00\x00\x03\xe8"),
+        ({"max_packet_size": 16}, b"\x27\x00\x00\x00\x10"),
+        ({"properties": {"maximum_packet_size": 0xFFFFFFFF}}, b"\x27\xff\xff\xff\xff"),
+    ],
+)
+def test_the_maximum_packet_size_is_announced_as_it_was_asked_for(options: Options, announced: bytes) -> None:
+    async def scenario() -> None:
+        server = Scripted(b"")
+        async with speak(server) as port, Client(HOST, port, protocol="5.0", **options):
+            server.entered.set()
+        assert server.connect == announced
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_larger_packet_than_was_announced_ends_the_connection(qos: int) -> None:
+    def packet(size: int) -> bytes:
+        body = b"\x00\x01t" + (b"\x00\x07" if qos else b"") + b"\x00"
+        body += bytes(size - 3 - len(body))
+        return bytes((0x30 | qos << 1, len(body) & 127 | 128, len(body) >> 7)) + body
+
+    async def scenario() -> None:
+        assert len(packet(1000)) == 1000
+        server = Scripted(packet(1000) + packet(1001))
+        came = await ended(server, max_packet_size=1000)
+        assert len(came) == 1
+        assert server.said.endswith(last(spec5.PACKET_TOO_LARGE))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "limit, sizes", [(1000, (2000, 1001, 1000, 3000, 999)), (50, (51, 50, 60, 3000, 20))]
+)
+def test_without_an_announcement_larger_messages_are_skipped(
+    limit: int, sizes: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whole packets count, also those that fit in one read; skipped are: acknowledged, counted, logged."""
+
+    async def scenario() -> None:
+        async with serve() as server, Client(HOST, server.port, max_packet_size=limit) as client:
+            session, connection = server.sessions[0], server.connections[0]
+            for qos in (0, 1, 2):
+                for size in sizes:
+                    around = 5 + (2 if qos else 0) + (0 if size < 130 else 1 if size < 16387 else 2)
+                    assert session.publish(b"t", bytes(size - around), qos) >= 0
+                    connection.flush()
+                    await until(lambda: not session.outbox.count)
+            small = [size for size in sizes if size <= limit]
+            for _ in range(3 * len(small)):
+                message = await asyncio.wait_for(client.messages.__anext__(), WAIT_S)
+                assert len(message.payload) < limit
+            assert client.skipped == 3 * (len(sizes) - len(small))
+            assert caplog.text.count("skipped a message") == client.skipped
+
+    asyncio.run(scenario())
+
+
+# -- topic aliases -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"topic_aliases": 3}, {"properties": {"topic_alias_maximum": 3}}])
+def test_aliases_are_taken_up_to_what_was_announced(options: Options) -> None:
+    async def scenario() -> None:
+        packets = b"".join(bytes.fromhex(f"3007 000161 03 2300{n:02x}") for n in (1, 2, 3, 4))
+        server = Scripted(packets)
+        came = await ended(server, **options)
+        assert server.connect == b"\x22\x00\x03"
+        assert [m.properties["topic_alias"] for m in came] == [1, 2, 3]
+        assert server.said == last(spec5.TOPIC_ALIAS_INVALID)
+
+    asyncio.run(scenario())
