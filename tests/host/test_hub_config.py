@@ -291,8 +291,8 @@ def test_the_page_has_every_key_with_its_default() -> None:
         assert rows == {key: shown(key, value) for key, value in defaults.items()}, table
 
 
-def test_the_pages_example_is_right(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+def test_the_pages_examples_are_right(tmp_path: Path) -> None:
+    example, derived = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     server = Pki(tmp_path).server
     text = example.replace("$scrypt$ln=15,r=8,p=3$…", HASH)
     text = text.replace("/etc/headwater/hub.pem", str(server.cert))
@@ -300,3 +300,4 @@ def test_the_pages_example_is_right(tmp_path: Path) -> None:
     loaded = load(write(tmp_path, text))
     assert loaded.limits.topic_bytes == 256 << 20
     assert len(loaded.rules) == 2
+    assert len(load(write(tmp_path, text + derived.replace("support", "boards"))).rules) == 4
