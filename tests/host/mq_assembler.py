@@ -1,6 +1,7 @@
 """What tests of the assembler share: who its messages are of, and what may come of them."""
 
 import random
+from collections.abc import Sequence
 
 from headwater_host.ibmmq.reassembly.assembler import Assembler, Outcome
 from headwater_host.ibmmq.reassembly.outcomes import Problem, Whole
@@ -16,13 +17,13 @@ def add(assembler: Assembler, *payloads: bytes, now: float = 1.0, topic: str = "
     return assembler.add(topic, payloads[-1], now)
 
 
-def whole(outcomes: "list[Outcome]") -> Whole:
+def whole(outcomes: "Sequence[Outcome]") -> Whole:
     (one,) = outcomes
     assert isinstance(one, Whole), one
     return one
 
 
-def problem(outcomes: "list[Outcome] | list[Problem]") -> Problem:
+def problem(outcomes: "Sequence[Outcome]") -> Problem:
     (one,) = outcomes
     assert isinstance(one, Problem), one
     return one

@@ -226,6 +226,35 @@ def test_what_mqput_would_not_take_is_a_part_of_nothing(
     assert whole(add(assembler, parts[1])).read() == TEXT
 
 
+def test_a_contradiction_behind_a_message_that_was_handed_out(db: sqlite3.Connection) -> None:
+    parts = cut(ID, 1, b"abcdef", 3)
+    assembler = Assembler(db)
+    assert whole(add(assembler, *parts)).read() == b"abcdef"
+    assert add(assembler, parts[0]) == add(assembler, parts[1]) == []
+    # After a restart as well.
+    assembler.flush()
+    db.commit()
+    assembler = Assembler(db)
+    again = problem(add(assembler, payload(ID, 1, 3, LS, b"deX")))
+    assert (again.kind, again.reason, again.seq, again.aside) == ("overlap", MQRC_OFFSET_ERROR, 1, False)
+    assert problem(add(assembler, parts[0])).kind == "late"
+    assert (assembler.counts.duplicates, assembler.counts.faulty, assembler.counts.late) == (0, 1, 1)
+
+
+def test_what_an_earlier_version_has_finished_is_not_begun_again(db: sqlite3.Connection) -> None:
+    """Its store has no checksums: what comes again cannot be compared, and is reported."""
+    db.execute(
+        "CREATE TABLE assembly_done (n INTEGER PRIMARY KEY, topic TEXT NOT NULL, group_id BLOB NOT NULL, "
+        "seq INTEGER NOT NULL, last INTEGER NOT NULL, reason INTEGER NOT NULL, UNIQUE (topic, group_id, seq))"
+    )
+    db.execute("INSERT INTO assembly_done VALUES (1, 't', ?, 1, 0, 0), (2, 't', ?, 0, 2, 0)", (ID, OTHER))
+    assembler = Assembler(db)
+    for one in (cut(ID, 1, b"abcdef", 3)[0], payload(OTHER, 1, 0, G, b"one")):
+        assert problem(add(assembler, one)).kind == "late"
+    assert problem(add(assembler, payload(OTHER, 3, 0, G, b"three"))).kind == "behind last"
+    assert assembler.groups == 0
+
+
 def test_a_malformed_one_is_told_in_words(db: sqlite3.Connection) -> None:
     found = problem(Assembler(db).add("a/b", payload(ID, 1, 0, S, b"")[:15], 0))
     assert (

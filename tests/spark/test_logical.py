@@ -1,14 +1,21 @@
 """Logical messages: column-wise as by the plain rules, and from any DataFrame."""
 
+import random
+import sqlite3
 import tracemalloc
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwater_host.ibmmq.CMQC import MQRC_INCOMPLETE_MSG
+from headwater_host.ibmmq.reassembly.assembler import Assembler
+from headwater_host.ibmmq.reassembly.logical import FAULTS
+from headwater_host.ibmmq.reassembly.outcomes import Problem
 from headwater_host.ibmmq.reassembly.verdicts import judge
 from headwater_spark import assembly, held
 from headwater_spark.assembly import assemble
@@ -311,6 +318,88 @@ def arrivals(draw: Any) -> list[Come]:
 @given(arrivals(), st.integers(1, 9), st.sampled_from([0, 50, MANY]), st.sampled_from([4, MANY]))
 def test_the_same_as_the_plain_rules(come: list[Come], size: int, memory: int, max_message: int) -> None:
     check(come, size=size, memory=memory, max_message=max_message)
+
+
+class Versions(NamedTuple):
+    """What is sent under one GroupId, by message and version: the second is of a sender that uses the id again."""
+
+    texts: list[list[bytes]]
+    sizes: tuple[int, int]
+    grouped: tuple[bool, bool]
+    lasts: tuple[int, int]
+
+    def payloads(self) -> list[bytes]:
+        found = []
+        for seq, versions in enumerate(self.texts, 1):
+            for n, text in enumerate(versions):
+                flags = (LG if seq == self.lasts[n] else G) if self.grouped[n] else 0
+                found += segmented(text, self.sizes[n], flags, seq=seq)
+        return found
+
+
+def versions(*sizes: Any) -> Any:
+    texts = st.text("ab", max_size=7).map(str.encode)
+    return st.builds(
+        Versions,
+        st.lists(st.lists(texts, min_size=1, max_size=2), min_size=1, max_size=3),
+        st.tuples(*sizes) if sizes else st.sampled_from([(1, 1), (3, 3), (16, 16)]),
+        st.sampled_from([(False, False), (True, True), (True, True), (True, False)]),
+        st.tuples(st.integers(2, 3), st.integers(2, 3)),
+    )
+
+
+def contradictions(come: list[Come]) -> "tuple[set[int], bool]":
+    """Messages that contradict themselves, by the rows of Spark, and whether their group does."""
+    rows = together(come)
+    wrong = {one["seq"] for one in rows if one["reason"] not in (None, MQRC_INCOMPLETE_MSG)}
+    said = [one["group_missing"] or "" for one in rows]
+    return wrong, any("the group has" in one or "in none" in one for one in said)
+
+
+def problems(come: list[Come], **options: Any) -> list[Problem]:
+    """What the assembler reports."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        assembler = Assembler(db, **options)
+        outcomes = [one for k, what in enumerate(come) for one in assembler.add(what.topic, what.payload, k)]
+    return [one for one in outcomes if isinstance(one, Problem)]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(versions(), st.randoms(use_true_random=False), st.sampled_from([1, 1 << 20]), st.booleans())
+def test_the_assembler_says_the_same_in_any_order(
+    what: Versions, chance: random.Random, memory: int, by_group: bool
+) -> None:
+    """Also of a contradiction that comes behind a message that was whole, and was handed out."""
+    payloads = what.payloads()
+    payloads += chance.choices(payloads, k=3)
+    expected = contradictions(at(payloads))
+    for _ in range(4):
+        chance.shuffle(payloads)
+        come = at(payloads)
+        assert contradictions(come) == expected
+        wrong, of_group = expected
+        found = [one for one in problems(come, memory=memory, groups=by_group) if one.kind != "late"]
+        assert {one.kind for one in found} <= set(FAULTS)
+        if of_group or (by_group and any(what.grouped)):
+            assert bool(found) == (of_group or bool(wrong))
+        else:
+            assert {one.seq for one in found} == wrong
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(versions(st.integers(1, 5), st.integers(1, 5)), st.randoms(use_true_random=False), st.booleans())
+def test_nothing_that_differs_is_taken_for_a_duplicate(
+    what: Versions, chance: random.Random, by_group: bool
+) -> None:
+    """However it is cut: what cannot be compared any more is reported as late."""
+    payloads = what.payloads()
+    wrong, of_group = contradictions(at(payloads))
+    for _ in range(4):
+        chance.shuffle(payloads)
+        found = problems(at(payloads), groups=by_group)
+        assert found or not (wrong or of_group)
+        if not (wrong or of_group):
+            assert {one.kind for one in found} <= {"late"}
 
 
 def test_a_message_larger_than_memory() -> None:

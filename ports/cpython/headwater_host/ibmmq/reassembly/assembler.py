@@ -29,10 +29,12 @@ from headwater_host.ibmmq.CMQC import (
     MQGI_NONE,
     MQRC_INCOMPLETE_GROUP,
     MQRC_INCOMPLETE_MSG,
-    MQRC_MSG_SEQ_NUMBER_ERROR,
     MQRC_NONE,
+    MQRC_OFFSET_ERROR,
     MQRC_STORAGE_MEDIUM_FULL,
 )
+from headwater_host.ibmmq.reassembly import logical
+from headwater_host.ibmmq.reassembly.finished import Finished, packed
 from headwater_host.ibmmq.reassembly.holding import FAULTY, OPEN, OUT, ROW, WAITING, Group, Holding, Message
 from headwater_host.ibmmq.reassembly.logical import (
     IN_GROUP,
@@ -48,10 +50,11 @@ from headwater_host.ibmmq.reassembly.outcomes import Problem, Whole, WholeGroup
 from headwater_host.ibmmq.structures import HeaderError, decode
 
 if TYPE_CHECKING:
-    from headwater_host.ibmmq.reassembly.spill import Buffer
+    from headwater_host.ibmmq.reassembly.spill import Buffer, Done
 
 Outcome: TypeAlias = Whole | WholeGroup | Problem
 
+_NOT_DONE = (0, MQRC_NONE, b"")
 #: Missing ranges that a report names; of more it says how many.
 _RANGES = 1000
 
@@ -183,18 +186,10 @@ class Assembler:
         if group is not None:
             holding.touch(group, now)
             message = holding.message(group, one.seq)
-        if message is None:
-            done = holding.done(topic, one.group_id, one.seq)
-            if done is not None:
-                return self._again(topic, one, *done)
-        elif group is not None and message.state in (OUT, FAULTY):
-            # It may still say that it is the last.
-            fault = group.meet(one.seq, one.flags)
-            if fault is not None:
-                return [self._group_aside(group, fault)]
-            if group.whole:
-                self._ended(group)
-            return self._again(topic, one, 0, MQRC_NONE if message.state == OUT else MQRC_INCOMPLETE_MSG)
+        if message is None or message.state in (OUT, FAULTY):
+            found = self._behind(topic, one, group, message)
+            if found is not None:
+                return found
         offset = one.offset if one.flags & SEGMENT else 0
         fresh: _Fresh | Fault = _Fresh(len(one.data), offset, offset + len(one.data), 0)
         if group is not None and message is not None:
@@ -239,14 +234,60 @@ class Assembler:
         # What was waiting may have been waiting for the word that it is the last.
         return [self._whole_group(group)] if group.whole else []
 
-    def _again(self, topic: str, one: _Physical, last: int, reason: int) -> list[Outcome]:
-        """Of what is done something comes again, or late."""
-        if not reason and (not last or one.seq <= last):
-            self.counts.duplicates += 1
-            return []
+    def _behind(
+        self, topic: str, one: _Physical, group: Group | None, message: Message | None
+    ) -> list[Outcome] | None:
+        """What comes of a payload behind its message, or its group, was done; None when neither is known to be."""
+        key = topic, one.group_id
+        done = self._holding.done(topic, one.group_id, one.seq)
+        last, reason, _ = done.get(0, _NOT_DONE)
+        if reason:
+            return self._late(topic, one, reason)
+        if not done or (group is not None and message is None and one.seq not in done):
+            return None if message is None else self._compared(topic, one, b"")
+        fault = (_ended_group(last, done) if group is None else group).meet(one.seq, one.flags)
+        if fault is not None and group is not None:
+            return [self._group_aside(group, fault)]
+        if fault is not None:
+            self._holding.remember(key, 0, fault.reason)
+            return [self._contradicted(topic, one, fault)]
+        if group is None and not last and one.seq not in done:
+            return None
+        _, reason, finished = done.get(one.seq, _NOT_DONE)
+        found = self._late(topic, one, reason) if reason else self._compared(topic, one, finished)
+        if group is not None and group.whole:
+            # It may have said that it is the last.
+            self._ended(group)
+        return found
+
+    def _compared(self, topic: str, one: _Physical, known: bytes) -> list[Outcome]:
+        """A payload comes of a message that was handed out: nothing when it is a duplicate."""
+        finished = Finished.of(known)
+        offset = one.offset if one.flags & SEGMENT else 0
+        fault, unknown = None, offset
+        if finished is not None:
+            fault, unknown = finished.meet(offset, one.flags, one.encoding, one.ccsid, one.data)
+        if fault is not None:
+            grouped = bool(one.flags & IN_GROUP)
+            seq = 0 if self._by_group and grouped else one.seq
+            self._holding.remember((topic, one.group_id), seq, fault.reason)
+            return [self._contradicted(topic, one, fault)]
+        if unknown >= 0:
+            text = f"message {one.seq} was handed out, and from byte {unknown} on this cannot be compared with it"
+            return self._late(topic, one, MQRC_OFFSET_ERROR, text)
+        self.counts.duplicates += 1
+        return []
+
+    def _contradicted(self, topic: str, one: _Physical, fault: Fault) -> Problem:
+        """A payload contradicts what was handed out. That is known from now on, but not taken back."""
+        self.counts.faulty += 1
+        return Problem(topic, one.group_id, fault.seq, fault.kind, fault.reason, str(fault))
+
+    def _late(self, topic: str, one: _Physical, reason: int, text: str = "") -> list[Outcome]:
+        """Of what was reported something comes."""
         self.counts.late += 1
-        text = f"message {one.seq} was reported, or its group was, or the group has ended"
-        return [Problem(topic, one.group_id, one.seq, "late", reason or MQRC_MSG_SEQ_NUMBER_ERROR, text)]
+        text = text or f"message {one.seq} was reported, or its group was"
+        return [Problem(topic, one.group_id, one.seq, "late", reason, text)]
 
     def _has_room(self, group: Group | None, message: Message | None, size: int) -> bool:
         if group is None and self._holding.count >= self.open_groups:
@@ -304,6 +345,7 @@ class Assembler:
         """A message is whole: hand it out, or its group when that is whole, or nothing yet."""
         if message.flags & IN_GROUP and self._by_group:
             group.whole_messages += 1
+            self._remember(group, message, MQRC_NONE)
             message.state = WAITING
             message.changed = group.changed = True
             return [self._whole_group(group)] if group.whole else []
@@ -426,13 +468,13 @@ class Assembler:
 
     def _settled(self, group: Group, message: Message, state: int, reason: int) -> None:
         """A message was handed out, or set aside. In a group it stays known until the group ends, which may be now."""
+        self._remember(group, message, reason)
         self._holding.leave(group, message, state)
         if group.grouped:
             group.whole_messages += 1
             if group.whole:
                 self._ended(group)
             return
-        self._holding.remember(group, message.seq, reason)
         if group.count == 1:
             self._holding.end(group)
         else:
@@ -445,7 +487,22 @@ class Assembler:
 
     def _end(self, group: Group, reason: int) -> None:
         self._holding.end(group)
-        self._holding.remember(group, 0, reason)
+        self._holding.remember((group.topic, group.group_id), 0, reason, last=group.last)
+
+    def _remember(self, group: Group, message: Message, reason: int) -> None:
+        """A message was handed out, or will be with its group, or was set aside."""
+        finished = b"" if reason else packed(message, self._holding.reader(group, message)())
+        self._holding.remember((group.topic, group.group_id), message.seq, reason, finished=finished)
+
+
+def _ended_group(last: int, done: dict[int, Done]) -> logical.Group:
+    """What is known of a GroupId of which nothing is held: its last message, or whether that was in a group."""
+    group = logical.Group()
+    group.last = group.highest = last
+    known = [finished for finished in map(Finished.of, (row[2] for row in done.values())) if finished]
+    if known or last:
+        group.grouped = bool(last) or known[0].grouped
+    return group
 
 
 def _physical(view: memoryview) -> _Physical:

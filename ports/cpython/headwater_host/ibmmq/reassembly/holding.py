@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from headwater_host.ibmmq.reassembly import logical
 from headwater_host.ibmmq.reassembly.outcomes import Lease
-from headwater_host.ibmmq.reassembly.spill import Spill
+from headwater_host.ibmmq.reassembly.spill import Done, Spill
 
 #: What objects take in memory beside the bytes of contents and topics, measured and rounded up.
 PIECE = 240
 MESSAGE = 800
 GROUP = 1200
-DONE = 600
+DONE = 640
 #: What a row in the store takes beside the contents.
 ROW = 64
 #: Pieces of a message in memory: more are written, so that finding a place among them stays cheap.
@@ -149,8 +149,9 @@ class Holding:
         self._number, self.count, self.held, self._done_rows = self.store.totals()
         #: Those in memory; of which something came last are last.
         self.groups: OrderedDict[Key, Group] = OrderedDict()
-        #: What is done and not in the store yet: (last message, reason); seq 0: a group.
-        self._done: OrderedDict[tuple[str, bytes, int], tuple[int, int]] = OrderedDict()
+        #: What is done and not in the store yet, by MsgSeqNumber (0: the group).
+        self._done: OrderedDict[Key, dict[int, Done]] = OrderedDict()
+        self._done_count = self._done_memory = 0
         self._leaving: list[_Leaving] = []
         #: Of what is handed out until ``settle`` is called.
         self.lease = Lease()
@@ -405,28 +406,40 @@ class Holding:
 
     # -- what is done ----------------------------------------------------------------------------------------------
 
-    def remember(self, group: Group, seq: int, reason: int) -> None:
+    def remember(self, key: Key, seq: int, reason: int, *, last: int = 0, finished: bytes = b"") -> None:
         """A message is done, or for ``seq`` 0 the group: it was handed out, or with a reason set aside."""
-        key = group.topic, group.group_id, seq
-        if key not in self._done:
-            self.used += DONE + 4 * len(group.topic)
-        self._done[key] = (group.last, reason)
-        if self.used > self.memory or len(self._done) > self.remembered:
+        of_group = self._done.setdefault(key, {})
+        self._done.move_to_end(key)
+        before = of_group.pop(seq, None)
+        row = of_group[seq] = (last, reason, finished)
+        self._done_count += before is None
+        more = _memory_of(key, row) - (0 if before is None else _memory_of(key, before))
+        self._done_memory += more
+        self.used += more
+        if self.used > self.memory or self._done_count > self.remembered:
             self._save_done()
 
-    def done(self, topic: str, group_id: bytes, seq: int) -> tuple[int, int] | None:
-        """(last message of its group, reason) of a message that is done, or of its group."""
-        found = self._done.get((topic, group_id, 0)) or self._done.get((topic, group_id, seq))
-        if found is None and self._done_rows:
-            found = self.store.done(topic, group_id, seq)
-        return found
+    def done(self, topic: str, group_id: bytes, seq: int) -> dict[int, Done]:
+        """What is done of a GroupId, by MsgSeqNumber: at least the message and its group (0), when they are; and
+        something, when there is anything."""
+        here = self._done.get((topic, group_id), {})
+        if not self._done_rows or (seq in here and 0 in here):
+            return here
+        return self.store.done(topic, group_id, seq) | here
 
     def _save_done(self) -> None:
         if self._done:
-            self.store.remember(((*key, *value) for key, value in self._done.items()), self.remembered)
-            self.used -= sum(DONE + 4 * len(key[0]) for key in self._done)
+            of_groups = self._done.items()
+            rows = ((*key, seq, *row) for key, of_group in of_groups for seq, row in of_group.items())
+            self.store.remember(rows, self.remembered)
+            self.used -= self._done_memory
             self._done.clear()
+            self._done_count = self._done_memory = 0
             self._done_rows = 1
+
+
+def _memory_of(key: Key, row: Done) -> int:
+    return DONE + 4 * len(key[0]) + len(row[2])
 
 
 def _here(message: Message, start: int, stop: int) -> Iterator[tuple[int, int, bool]]:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
+#: Last message of a group, reason, ``finished.packed``: of what is done.
+Done: TypeAlias = tuple[int, int, bytes]
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS assembly_group (
@@ -27,7 +29,7 @@ CREATE TABLE IF NOT EXISTS assembly_piece (
 CREATE UNIQUE INDEX IF NOT EXISTS assembly_piece_at ON assembly_piece (number, seq, at, size);
 CREATE TABLE IF NOT EXISTS assembly_done (
     n INTEGER PRIMARY KEY, topic TEXT NOT NULL, group_id BLOB NOT NULL, seq INTEGER NOT NULL, last INTEGER NOT NULL,
-    reason INTEGER NOT NULL, UNIQUE (topic, group_id, seq));
+    reason INTEGER NOT NULL, finished BLOB NOT NULL DEFAULT x'', UNIQUE (topic, group_id, seq));
 """
 
 # Numbers of groups that are not what was written, as columns may hold anything: by types, and by sums. Whoever has
@@ -71,6 +73,9 @@ class Spill:
         self.db = db
         for statement in _TABLES.split(";"):
             db.execute(statement)
+        if not any(row[1] == "finished" for row in db.execute("PRAGMA table_info(assembly_done)")):
+            # Made before there was this column.
+            db.execute("ALTER TABLE assembly_done ADD COLUMN finished BLOB NOT NULL DEFAULT x''")
 
     def mend(self) -> int:
         """Drop what is not what was written, and what belongs to no group: how many groups."""
@@ -210,21 +215,22 @@ class Spill:
 
     # -- what is done ----------------------------------------------------------------------------------------------
 
-    def done(self, topic: str, group_id: bytes, seq: int) -> "tuple[int, int] | None":
-        """(last message, reason) of a message that is done, or of its group."""
-        found = self._one(
-            "SELECT last, reason FROM assembly_done WHERE topic = ? AND group_id = ? AND seq IN (0, ?) ORDER BY seq",
-            topic,
-            group_id,
-            seq,
-        )
-        return None if found is None else (found[0], found[1])
+    def done(self, topic: str, group_id: bytes, seq: int) -> "dict[int, Done]":
+        """(last message, reason, ``finished.packed``) of what is done, by MsgSeqNumber: of a message and its group (0);
+        when neither is there, of any one message of the GroupId."""
+        query = "SELECT seq, last, reason, finished FROM assembly_done WHERE topic = ? AND group_id = ?{} LIMIT {}"
+        rows = self.db.execute(query.format(" AND seq IN (0, ?)", 2), (topic, group_id, seq)).fetchall()
+        if not rows:
+            rows = self.db.execute(query.format("", 1), (topic, group_id)).fetchall()
+        return {row[0]: row[1:] for row in rows}
 
-    def remember(self, rows: Iterable[tuple[str, bytes, int, int, int]], keep: int) -> None:
-        """Write what is done (topic, GroupId, seq or 0 for the group, last, reason), and keep the newest only."""
+    def remember(self, rows: "Iterable[tuple[str, bytes, int, int, int, bytes]]", keep: int) -> None:
+        """Write what is done (topic, GroupId, seq or 0 for the group, last, reason, ``finished.packed``), and keep the
+        newest only."""
         self._begin()
         self.db.executemany(
-            "INSERT OR REPLACE INTO assembly_done (topic, group_id, seq, last, reason) VALUES (?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO assembly_done (topic, group_id, seq, last, reason, finished) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
             rows,
         )
         self.write(
