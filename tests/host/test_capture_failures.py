@@ -92,7 +92,7 @@ def test_no_room_for_a_new_segment_or_for_the_manifest(tmp_path: Path) -> None:
             with pytest.raises(CaptureWriteError):
                 writer.flush()
             with pytest.raises(CaptureWriteError, match="not sealed"):
-                writer._log.seal_if_due(record(1).time_ns)
+                writer._log.seal_if_due()
         assert manifest.stat().st_size == 0
         assert writer.flush() == 2
     assert [segment.sealed for segment in verify(tmp_path).segments] == [True, True]

@@ -28,6 +28,7 @@ from headwater_host.capture.format import MAX_FRAME
 from tests.host.capture_logs import BEGIN_NS, read_log, record, records, segments, write_log
 
 MS = 10**6
+DAY_NS = 86_400 * 10**9
 
 
 class Syncs:
@@ -146,7 +147,8 @@ def test_segments_are_sealed_by_size_by_age_and_by_close(tmp_path: Path) -> None
     def sealed() -> int:
         return sum(segment.sealed for segment in verify(tmp_path).segments)
 
-    with CaptureWriter(tmp_path, segment_bytes=300, segment_age_ns=1000 * MS) as writer:
+    now = 0
+    with CaptureWriter(tmp_path, segment_bytes=300, segment_age_ns=1000 * MS, clock=lambda: now) as writer:
         writer.append(*record(0, 100))
         writer.flush()
         writer.append(*record(1, 100))
@@ -156,9 +158,12 @@ def test_segments_are_sealed_by_size_by_age_and_by_close(tmp_path: Path) -> None
         assert (len(segments(tmp_path)), sealed()) == (1, 1)
         writer.append(*record(2, 100))
         writer.flush()
-        writer.poll(record(2).time_ns + 1000 * MS - 1)
-        assert sealed() == 1
-        writer.poll(record(2).time_ns + 1000 * MS)  # by age
+        now += 1000 * MS - 1
+        for time_ns in (record(2).time_ns, record(2).time_ns + 8 * DAY_NS, BEGIN_NS - 8 * DAY_NS):
+            writer.poll(time_ns)  # whatever the time of day
+            assert sealed() == 1
+        now += 1
+        writer.poll(record(2).time_ns)  # by age
         assert sealed() == 2
         for number in range(3, 6):  # by size, without a poll
             writer.append(*record(number, 100))

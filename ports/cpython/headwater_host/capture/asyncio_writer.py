@@ -7,11 +7,11 @@ import contextlib
 import errno
 import logging
 import os
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 
 from headwater_host.capture import blocklog
@@ -19,6 +19,7 @@ from headwater_host.capture.blocklog import BlockLog, CaptureWriteError
 from headwater_host.capture.builder import BlockBuilder, BlockFull, ClosedBuilder
 from headwater_host.capture.recovery import Recovery
 from headwater_host.capture.writer import BLOCK_BYTES
+from headwater_host.lifetime import MACHINE
 
 LIMIT_BYTES = 16 << 20
 RETRY_DELAYS = (0.1, 10.0)  # s, the first and the longest
@@ -54,7 +55,7 @@ class AsyncCapture:
     at last. While ``limit_bytes`` (16 MiB) wait, ``append`` refuses and ``room`` waits.
 
     ``segment_bytes``, ``segment_age``: when a segment is sealed (64 MiB, 3600 s). ``on_error``: called in the loop with
-    each CaptureWriteError; without it they are logged. ``clock``: the clock of the records' times, in ns.
+    each CaptureWriteError; without it they are logged. ``clock``: as of ``BlockLog``.
     ``datasync``: makes a file's data durable.
 
     Entering raises what ``BlockLog`` does. Leaving raises CaptureWriteError when records could not be written.
@@ -74,23 +75,24 @@ class AsyncCapture:
         segment_bytes: int = blocklog.SEGMENT_BYTES,
         segment_age: float = blocklog.SEGMENT_AGE_NS / 1e9,
         on_error: Callable[[CaptureWriteError], object] | None = None,
-        clock: Callable[[], int] = time.time_ns,
+        clock: Callable[[], int] = MACHINE.boottime,
         datasync: Callable[[int], None] = blocklog.datasync,
     ) -> None:
         BlockBuilder(block_bytes)  # refuses what is not possible
         if limit_bytes < block_bytes:
             raise ValueError("limit_bytes is at least block_bytes")
+        self.directory = Path(directory)
         self._open = partial(
             BlockLog,
             directory,
             segment_bytes=segment_bytes,
             segment_age_ns=int(segment_age * 1e9),
             datasync=datasync,
+            clock=clock,
         )
         self._block_bytes = block_bytes
         self._limit_bytes = limit_bytes
         self._on_error = on_error
-        self._clock = clock
         self._thread = ThreadPoolExecutor(1, "capture")
         self._current = _Batch(ClosedBuilder("the capture log is not open yet"))
         self._queue: deque[_Batch] = deque()
@@ -309,7 +311,7 @@ class AsyncCapture:
 
     def _step(self, batch: _Batch | None) -> None:
         """In the thread: what touches the disk."""
-        self._log.seal_if_due(self._clock())
+        self._log.seal_if_due()
         if batch is not None:
             self._log.write(batch.builder)
         # Ahead of the executor's own answer, which takes the task a turn more.

@@ -17,6 +17,7 @@ from headwater_host.capture.builder import BlockBuilder
 from headwater_host.capture.format import parse_header, segment_name
 from headwater_host.capture.manifest import LOCK, Entry, ManifestFile, list_log, sync_directory, write_all
 from headwater_host.capture.recovery import recover
+from headwater_host.lifetime import MACHINE
 
 SEGMENT_BYTES = 64 << 20
 SEGMENT_AGE_NS = 3600 * 10**9
@@ -37,7 +38,8 @@ class BlockLog:
     """The log in ``directory``, which is made if need be; open, in order, and locked against other writers.
 
     ``segment_bytes``, ``segment_age_ns``: when a segment is sealed. ``recovery``: what opening found and did.
-    ``datasync``: makes a file's data durable; it is called once per block.
+    ``datasync``: makes a file's data durable; it is called once per block. ``clock``: nanoseconds, by which a segment
+    gets old; one that nobody can set.
 
     Raises CaptureLockedError, or OSError when the directory cannot be made or read.
     """
@@ -49,6 +51,7 @@ class BlockLog:
         segment_bytes: int = SEGMENT_BYTES,
         segment_age_ns: int = SEGMENT_AGE_NS,
         datasync: Callable[[int], None] = datasync,
+        clock: Callable[[], int] = MACHINE.boottime,
     ) -> None:
         if segment_bytes < 1 or segment_age_ns < 1:
             raise ValueError("segment_bytes and segment_age_ns are at least 1")
@@ -56,6 +59,7 @@ class BlockLog:
         self._segment_bytes = segment_bytes
         self._segment_age_ns = segment_age_ns
         self._datasync = datasync
+        self._clock = clock
         self._fd = -1
         self._path = self.directory
         self._salt = 0
@@ -117,7 +121,7 @@ class BlockLog:
             raise CaptureWriteError(error.errno, what, str(error.filename or self._path)) from error
         written = parse_header(header)
         if self._blocks == 0:
-            self._began_ns = builder.opened_ns
+            self._began_ns = self._clock()
             self._first_ns, self._last_ns = written.first_ns, written.last_ns
         self._first_ns = min(written.first_ns, self._first_ns)
         self._last_ns = max(written.last_ns, self._last_ns)
@@ -127,13 +131,12 @@ class BlockLog:
         self._next += 1
         self._dirty = self._spent = False
 
-    def seal_if_due(self, now_ns: int) -> None:
-        """Seal the segment if it has reached its size or age; ``now_ns`` is on the clock of the records' times.
+    def seal_if_due(self) -> None:
+        """Seal the segment if it has reached its size or age.
 
         Raises CaptureWriteError when that failed; the next call tries again.
         """
-        # A clock that was set back makes the segment due as well.
-        aged = not 0 <= now_ns - self._began_ns < self._segment_age_ns
+        aged = self._clock() - self._began_ns >= self._segment_age_ns
         if self._fd >= 0 and self._blocks and (aged or self._end >= self._segment_bytes):
             try:
                 self._clean()

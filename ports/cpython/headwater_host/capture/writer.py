@@ -11,6 +11,7 @@ from headwater_host.capture import blocklog
 from headwater_host.capture.blocklog import BlockLog, CaptureWriteError
 from headwater_host.capture.builder import BlockBuilder, BlockFull, ClosedBuilder
 from headwater_host.capture.recovery import Recovery
+from headwater_host.lifetime import MACHINE
 
 BLOCK_BYTES = 1 << 20
 BLOCK_AGE_NS = 50 * 10**6
@@ -22,7 +23,7 @@ class CaptureWriter:
     ``append`` numbers the records from 1; record n is on disk when ``durable >= n``. A block is written, with one
     fdatasync, when the next record would make it longer than ``block_bytes`` (1 MiB), when ``poll`` finds its first
     record older than ``block_age_ns`` (50 ms), and by ``flush``. ``segment_bytes`` and ``segment_age_ns``: when a
-    segment is sealed (64 MiB, 1 h). ``datasync`` makes a file's data durable.
+    segment is sealed (64 MiB, 1 h). ``datasync`` makes a file's data durable. ``clock``: as of ``BlockLog``.
 
     Raises CaptureLockedError when another writer has the log open, OSError when it cannot be made or read, ValueError
     for sizes that are not possible.
@@ -37,13 +38,18 @@ class CaptureWriter:
         segment_bytes: int = blocklog.SEGMENT_BYTES,
         segment_age_ns: int = blocklog.SEGMENT_AGE_NS,
         datasync: Callable[[int], None] = blocklog.datasync,
+        clock: Callable[[], int] = MACHINE.boottime,
     ) -> None:
         self._builder = BlockBuilder(block_bytes)
         self._block_bytes = block_bytes
         self._block_age_ns = block_age_ns
         self._durable = 0
         self._log = BlockLog(
-            directory, segment_bytes=segment_bytes, segment_age_ns=segment_age_ns, datasync=datasync
+            directory,
+            segment_bytes=segment_bytes,
+            segment_age_ns=segment_age_ns,
+            datasync=datasync,
+            clock=clock,
         )
 
     @property
@@ -101,13 +107,13 @@ class CaptureWriter:
     def poll(self, now_ns: int) -> int:
         """Write the block and seal the segment if they are old enough; returns ``durable``.
 
-        ``now_ns`` is on the clock of the records' times; where that was set back, both count as old enough.
+        ``now_ns`` is on the clock of the records' times; where that was set back, the block counts as old enough.
         Raises CaptureWriteError as ``flush`` does.
         """
         builder = self._builder
         if builder.count and not 0 <= now_ns - builder.opened_ns < self._block_age_ns:
             self.flush()
-        self._log.seal_if_due(now_ns)
+        self._log.seal_if_due()
         return self._durable
 
     def close(self) -> None:

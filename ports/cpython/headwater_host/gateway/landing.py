@@ -5,7 +5,6 @@ was on its way nevertheless is kept in memory, in its order, until the log takes
 """
 
 import asyncio
-import itertools
 import logging
 import time
 from collections import deque
@@ -15,6 +14,7 @@ from typing import Protocol
 from headwater import errors
 from headwater_host.capture import RECEIVED, CaptureWriteError
 from headwater_host.capture.asyncio_writer import AsyncCapture, CaptureFullError
+from headwater_host.capture.connections import ConnectionIds
 
 MQTT, FMQ = 1, 2
 MQTT_3_1_1, MQTT_5 = 4, 5
@@ -31,6 +31,8 @@ class Landing:
 
     ``fatal`` is called when nothing can be written any more, now or later. ``limit_bytes`` is the capture's own limit:
     at half of it the gate closes, and it opens when everything is on disk.
+
+    Raises what ``ConnectionIds`` does.
     """
 
     def __init__(self, capture: AsyncCapture, limit_bytes: int, fatal: Callable[[Exception], object]):
@@ -48,12 +50,11 @@ class Landing:
         self._overflow: deque[Record] = deque()
         self._later: deque[tuple[int, Callable[[], object]]] = deque()
         self._gates: deque[Callable[[bool], object]] = deque()
-        # Unique for ever: milliseconds since 1970 of this start, and a counter.
-        self._connections = itertools.count(time.time_ns() // 1_000_000 << 20)
+        self._connections = ConnectionIds(capture.directory)
 
     def new_connection(self) -> int:
         """An id for a connection: no two ever share one (docs/capture-log.md)."""
-        return next(self._connections)
+        return self._connections.next()
 
     def on_gate(self, call: Callable[[bool], object]) -> None:
         """Have ``call`` called with whether the gate is open, each time that changes. It may take frames at once."""

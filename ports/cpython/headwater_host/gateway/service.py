@@ -77,7 +77,11 @@ class Gateway:
         for line in str(capture.recovery).splitlines():
             _logger.warning("capture log: %s", line)
         _logger.info("landing in %s", self._config.capture)
-        landing = self._landing = Landing(capture, self._limit, self._fatal)
+        try:
+            landing = self._landing = Landing(capture, self._limit, self._fatal)
+        except (OSError, ValueError) as error:
+            await capture.aclose()
+            raise CommandError(f"cannot open the capture log {self._config.capture}: {error}") from error
         try:
             if self._config.mq is not None:
                 from headwater_host.gateway.mq_service import MqService

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING
@@ -275,10 +274,9 @@ class Broker:
         self.broadcast.stored(messages)
         self.consuming.stored(messages)
 
-    @staticmethod
-    def now_ns() -> int:
-        """The time, since 1970."""
-        return time.time_ns()
+    def now_ns(self) -> int:
+        """The storage's age time."""
+        return self.store.age.now()
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -292,7 +290,7 @@ class Broker:
         self.calls.overdue(now)
         while self.away and next(iter(self.away.values())) <= now:
             self.end(self.clients[next(iter(self.away))])
-        if now - self._trimmed >= _TRIM and not self.store.trim(time.time_ns()):
+        if now - self._trimmed >= _TRIM and not self.store.trim(self.now_ns()):
             self._trimmed = now
 
     def begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:

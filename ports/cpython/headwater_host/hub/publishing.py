@@ -145,7 +145,7 @@ def on_publish(broker: "Broker", connection: "Connection", f: Frame, ident: byte
         tags=() if buf[f.tags_at] == _NO_TAGS else tuple(decode_at(bytes(buf), f.tags_at, f.end)[0]),
         qos=qos,
         retain=head & 1 == 1,
-        time_ns=time.time_ns(),
+        time_ns=store.age.now(),
     )
     if broker.observer is not None:
         broker.observer.published(connection, bytes(buf[f.id_at - 1 : f.end]))
@@ -192,7 +192,15 @@ class Voice:
         self._broker = broker
         process = broker.store.sessions.process(HUB)
         size = (process.bit_length() + 7) // 8
-        self._head = bytes([spec.PUBLISH << 4 | size]) + process.to_bytes(size, "little") + b"\0"
+        # Each start is a thread of its own: the clock may have been set back since the one before.
+        thread = broker.store.start()
+        more = ((thread >> 4).bit_length() + 7) // 8
+        self._head = (
+            bytes([spec.PUBLISH << 4 | size])
+            + process.to_bytes(size, "little")
+            + bytes([more << 4 | thread & 15])
+            + (thread >> 4).to_bytes(more, "little")
+        )
         self._process = process
         self._last = 0
 
@@ -212,7 +220,7 @@ class Voice:
             will.payload,
             qos=will.qos,
             retain=will.retain,
-            time_ns=time.time_ns(),
+            time_ns=broker.store.age.now(),
         )
         if broker.observer is not None:
             body = frames.message(will.topic, (), will.payload)

@@ -67,7 +67,7 @@ COLUMNS = "seq, id, topic, queue, flags, time, tags, payload, crc"
 
 
 class Message(NamedTuple):
-    """A stored message. ``seq`` is its place among all changes; ``time_ns`` when the hub took it, since 1970."""
+    """A stored message. ``seq`` is its place among all changes; ``time_ns`` when the hub took it, in age time."""
 
     seq: int
     id: bytes

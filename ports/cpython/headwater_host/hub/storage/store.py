@@ -3,13 +3,16 @@ of the event loop; ``after`` calls back when that is on the disk.
 
     store = Store.open("hub.db")
     store.register("boards/7", queues=4)
-    if store.publish("boards/7", ident, process, payload, qos=1, time_ns=time.time_ns()):
+    if store.publish("boards/7", ident, process, payload, qos=1, time_ns=store.age.now()):
         store.after(send_ack)
+
+Times are age time (``headwater_host.lifetime``): a clock that is set makes nothing old.
 
 Everything is called in the event loop's thread. Messages are handed out (``take``, ``read``, ``on_commit``) only once
 they are on the disk: what a consumer has seen cannot come a second time because the hub lost it.
 """
 
+import json
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -27,13 +30,27 @@ from headwater_host.hub.storage import follow, restore
 from headwater_host.hub.storage.cache import Cache
 from headwater_host.hub.storage.file import File, damaged, explained
 from headwater_host.hub.storage.queues import Position
-from headwater_host.hub.storage.records import OVERHEAD, Change, Message, Seen, last_seq, row, tags_text
+from headwater_host.hub.storage.records import (
+    OVERHEAD,
+    STATEMENTS,
+    Change,
+    Message,
+    Seen,
+    encoded,
+    last_seq,
+    row,
+    stored_row,
+    tags_text,
+)
 from headwater_host.hub.storage.sessions import Sessions
 from headwater_host.hub.storage.topic import DEAD, Limits, Topic
 from headwater_host.hub.storage.writer import Batch, Writer
 from headwater_host.hub.topics import Names, check_topic
+from headwater_host.lifetime import AgeClock, Clocks
 
 _SECOND = 1_000_000_000
+#: Seconds after which the age time is written though nothing else is: at a power cut no more of it is lost.
+_IDLE = 3600.0
 #: Messages that are removed at most in one call of ``trim``.
 _TRIMMED = 20_000
 
@@ -48,7 +65,7 @@ class Delivery(NamedTuple):
 class Store:
     """The hub's storage. ``open`` makes one. StorageError: the file cannot be used, or not any more."""
 
-    def __init__(self, file: File, limits: Limits):
+    def __init__(self, file: File, limits: Limits, clocks: Clocks | None = None):
         assert file.writer is not None
         assert file.reader is not None
         self._file = file
@@ -75,14 +92,23 @@ class Store:
         #: The last id that was forgotten in this turn; the last change that is not kept any more.
         self._forgotten = self._followed = 0
         self._queues = self._places = 0
+        #: How often the storage was opened to be served from.
+        self._starts = 0
+        #: What came up to this change had its time by the wall clock; it counts as of this age time.
+        self._renewed = (0, 0)
+        self._is_aged = False
+        self.age: AgeClock
+        self._clocks = clocks
         self._load()
 
     @classmethod
-    def open(cls, path: "str | PathLike[str]", limits: Limits | None = None) -> "Store":
+    def open(
+        cls, path: "str | PathLike[str]", limits: Limits | None = None, clocks: Clocks | None = None
+    ) -> "Store":
         """The storage in a file, with what that holds; made when it is not there. Raises StorageError."""
         file = File(fspath(path))
         try:
-            return cls(file, limits or Limits())
+            return cls(file, limits or Limits(), clocks)
         except sqlite3.Error as error:
             file.close()
             raise explained(file.path, error) from error
@@ -93,18 +119,38 @@ class Store:
     async def close(self) -> None:
         """Write what is left and give the file back. Raises StorageError when not all of it could be written."""
         try:
+            if (self.age.is_due or not self._is_aged) and self.error is None:
+                self._writer.wake()
             await self._writer.close()
         finally:
             self._file.close()
 
     def _load(self) -> None:
         file = self._file
+        kept, renewed = "", ""
         names: dict[int, str] = {}
         for name, value in restore.rows(file, "counter"):
             if name == "process":
                 self.sessions.last_process = value
             elif name == "followed":
                 self._followed = value
+            elif name == "starts":
+                self._starts = value
+            elif name == "age":
+                kept = value
+            elif name == "renewed":
+                renewed = value
+        try:
+            self.age = AgeClock(kept, self._clocks)
+            self._is_aged = bool(kept)
+            if renewed:
+                last, at = json.loads(renewed)
+                self._renewed = last, at
+            elif not kept:
+                self._renewed = self._writer.seq, self.age.now()
+        except (TypeError, ValueError) as error:
+            raise damaged(file.path, str(error)) from error
+        last, at = self._renewed
         for number, name, queues in restore.rows(file, "register"):
             names[number] = name
             self.names.add(name, anyway=True)
@@ -112,7 +158,7 @@ class Store:
             self._queues += queues
         try:
             for seq, number, queue, size, time_ns in restore.index(self._reader):
-                self.topics[names[number]].append(queue, seq, size, time_ns)
+                self.topics[names[number]].append(queue, seq, size, time_ns if seq > last else at)
                 self.bytes += size
             opened: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
             for group, number, queue, seq, tries in restore.rows(file, "open"):
@@ -133,8 +179,15 @@ class Store:
         for found in restore.retained(file, names):
             self.retained[found.topic] = found
             self.retained_bytes += found.size
-        self._order.extend(restore.ids(file, self.limits.ids))
+        known = restore.ids(file, self.limits.ids)
+        self._order.extend(one if one.seq > last else one._replace(time_ns=at) for one in known)
         self._ids = {one.id for one in self._order}
+
+    def start(self) -> int:
+        """A number that no other start of a hub with this file has."""
+        self._starts += 1
+        self._writer.change("counter", "starts", self._starts)
+        return self._starts
 
     # -- commits -----------------------------------------------------------------------------------------------------
 
@@ -191,6 +244,8 @@ class Store:
                 queues[topic, queue] = None
         for topic, queue in queues:
             self._drop(topic, queue, topic.done_through(queue))
+        if self.age.is_due or not self._is_aged:
+            self._keep_age()
         if self._forgotten:
             self._writer.batch.statements.append(("DELETE FROM seen WHERE seq <= ?", (self._forgotten,)))
             self._forgotten = 0
@@ -204,6 +259,17 @@ class Store:
             change("open", group, topic, queue, seq, tries)
         if closed:
             change("close", group, topic, queue, closed)
+
+    def _keep_age(self) -> None:
+        """Have the age time written. It is no change: who follows has a clock of his own."""
+        values = [("age", self.age.kept())]
+        if not self._is_aged:
+            values.append(("renewed", encoded(self._renewed)))
+        self._is_aged = True
+        for value in values:
+            self._writer.batch.statements.append(
+                (STATEMENTS["counter"][0], stored_row("counter", value, encoded(value)))
+            )
 
     def _written(self, batch: Batch) -> None:
         self._cache.shrink()
@@ -485,6 +551,9 @@ class Store:
     def trim(self, time_ns: int) -> bool:
         """Remove what is too old: to be called now and then. True: there is more, which another call removes."""
         room = _TRIMMED
+        self.age.look()
+        if self.age.unwritten > _IDLE:
+            self._writer.wake()
         if self.limits.age:
             oldest = time_ns - int(self.limits.age * _SECOND)
             for topic in self.topics.values():

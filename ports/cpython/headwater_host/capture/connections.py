@@ -1,0 +1,64 @@
+"""Ids for connections in a capture log: no two ever share one, whatever becomes of the clock (docs/capture-log.md).
+
+An id is the millisecond since 1970 in which the process began, and a counter, so that two gateways' ids differ as well.
+The last such millisecond is in a file beside the log: the next start takes a later one, though the clock was set back.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from headwater_host.capture.manifest import read_manifest, sync_directory
+from headwater_host.lifetime import MACHINE
+
+NAME = "connections"
+#: Bits of the counter.
+BITS = 20
+
+
+class ConnectionIds:
+    """The ids for the log in ``directory``, which is open for this process. Raises OSError when the file cannot be read
+    or written, ValueError when it is not what was written."""
+
+    def __init__(self, directory: "str | os.PathLike[str]", clock: Callable[[], int] = MACHINE.wall):
+        self._directory = Path(directory)
+        self._clock = clock
+        self._next = self._end = 0
+        self._reserve(self._last())
+
+    def next(self) -> int:
+        """Another id."""
+        if self._next == self._end:
+            self._reserve((self._end >> BITS) - 1)
+        self._next += 1
+        return self._next - 1
+
+    def _last(self) -> int:
+        try:
+            return int((self._directory / NAME).read_bytes())
+        except FileNotFoundError:
+            # A log of an earlier program: what it recorded last came behind its start.
+            entries = read_manifest(self._directory).entries.values()
+            return max((entry.last_ns for entry in entries), default=0) // 1_000_000
+        except ValueError:
+            raise ValueError(f"{self._directory / NAME} holds no number") from None
+
+    def _reserve(self, last: int) -> None:
+        begin = max(self._clock() // 1_000_000, last + 1)
+        path = self._directory / NAME
+        fresh = path.with_suffix(".new")
+        try:
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                os.write(fd, b"%d\n" % begin)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            fresh.replace(path)
+            sync_directory(self._directory)
+        except OSError:
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
+            raise
+        self._next, self._end = begin << BITS, (begin + 1) << BITS
