@@ -24,6 +24,7 @@ from headwater_host.ibmmq.queue.descriptors import GMO, MD
 from headwater_host.ibmmq.queue.manager import QueueManager
 from headwater_host.ibmmq.queue.queue import Queue
 from tests.host.mq_log import GROUP, Log, browse, cut, dead, fmq, logging_to, mqtt, segment
+from tests.host.set_clocks import DAY, SECOND, SetClocks
 
 
 @pytest.fixture
@@ -288,6 +289,46 @@ def test_what_stays_incomplete_is_reported_after_the_clock_went_back(log: Log) -
     follower._expire(now - 4960)
     assert follower.status()["problems"] == {}
     follower._expire(now - 4949)
+    assert follower.status()["problems"] == {"incomplete": 1}
+
+
+def test_a_clock_that_is_set_gives_nothing_up(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also over a restart of the gateway: only time that has passed counts."""
+    clocks = SetClocks()
+    monkeypatch.setattr("headwater_host.ibmmq.queue.queue_file.MACHINE", clocks)
+    monkeypatch.setattr(time, "time", lambda: clocks.at / 1e9)
+    log.block(cut(b"x" * 40, 20)[0])
+    follower = log.follow(timeout=3600)
+    follower.step()
+    for step in (8 * DAY, -16 * DAY):
+        clocks.step(step)
+        follower = log.follow(timeout=3600)
+        for _ in range(3):
+            follower.step()
+            clocks.go(2 * SECOND)
+        assert (follower.status()["problems"], follower.status()["incomplete"]) == ({}, 1)
+    clocks.go(3600 * SECOND)
+    follower.step()
+    assert follower.status()["problems"] == {"incomplete": 1}
+
+
+def test_what_an_earlier_program_holds_has_its_whole_time_out(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = SetClocks()
+    monkeypatch.setattr("headwater_host.ibmmq.queue.queue_file.MACHINE", clocks)
+    log.block(cut(b"x" * 40, 20)[0])
+    follower = log.follow(timeout=3600)
+    follower.step()
+    with follower._forward.transaction() as db:
+        db.execute("DELETE FROM about WHERE name = 'age'")
+        db.execute("UPDATE assembly_group SET touched = 1.0")
+    follower.close()
+    follower = log.follow(timeout=3600)
+    follower.step()
+    assert follower.status()["problems"] == {}
+    clocks.go(3601 * SECOND)
+    follower.step()
     assert follower.status()["problems"] == {"incomplete": 1}
 
 

@@ -15,6 +15,7 @@ from headwater_host.ibmmq.reassembly.assembler import Assembler
 from headwater_host.ibmmq.structures import LAYOUTS, encode
 from tests.host.mq_run import GROUP, OTHER, Run
 from tests.host.mq_segments import cut
+from tests.host.set_clocks import SetClocks
 
 
 def test_stats(mq: Run) -> None:
@@ -58,7 +59,9 @@ def test_stats(mq: Run) -> None:
 
 def test_stats_of_what_is_under_way(mq: Run) -> None:
     """The oldest message, groups whose messages came among others', and what is in somebody's unit of work."""
-    with QueueManager(path=mq.store, clock=lambda: 1e9) as manager:
+    clocks = SetClocks()
+    clocks.at = 10**18
+    with QueueManager(path=mq.store, clocks=clocks) as manager:
         manager.define("Q")
         manager.put1("Q", b"old")
     mq.ok("put", "-m", "1", "--group", GROUP, "--flags", "MSG_IN_GROUP")

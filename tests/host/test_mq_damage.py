@@ -158,14 +158,25 @@ def test_a_message_that_names_another_group_is_set_aside(copied: Any) -> None:
         assert [reason for reason, _, _ in manager.set_aside("Q")] == [CMQC.MQRC_OBJECT_DAMAGED]
 
 
-def test_a_clock_that_was_put_back_makes_no_message_last_longer(tmp_path: Path) -> None:
-    now = [2e9]
-    with queue_manager(tmp_path, "Q", clock=lambda: now[0]) as manager, Queue(manager, "Q", ALL) as queue:
-        queue.put(b"x", MD(Expiry=600))
-        now[0] = 0.0
+def test_an_expiry_of_a_damaged_file_is_never_longer_than_it_was_put_with(copied: Any) -> None:
+    path = copied()
+    with QueueManager("QM1", path, create=False) as manager:
+        manager.define("EXPIRING")
+        manager.put1("EXPIRING", b"x", MD(Expiry=600))
+    damaged(path, "UPDATE messages SET expires = 1 << 50 WHERE expires")
+    with QueueManager("QM1", path, create=False) as manager, Queue(manager, "EXPIRING", ALL) as queue:
         md = MD()
         assert queue.get(None, md) == b"x"
         assert md.Expiry == 600
+
+
+@pytest.mark.parametrize("value", ["NULL", "''", "7", "'7'", "x'00'", "'[1, 2, 3]'"])
+def test_an_age_time_that_is_none(copied: Any, value: str) -> None:
+    path = copied()
+    damaged(path, f"UPDATE about SET value = {value} WHERE name = 'age'")
+    with pytest.raises(MQMIError, match="is damaged") as caught:
+        QueueManager("QM1", path, create=False)
+    assert caught.value.reason == CMQC.MQRC_Q_MGR_NOT_AVAILABLE
 
 
 @pytest.mark.parametrize("value", VALUES)

@@ -27,6 +27,9 @@ from tests.host.mq_queue import (
     queue_manager,
     reason_of,
 )
+from tests.host.set_clocks import SetClocks
+
+MS = 1_000_000
 
 CASES = json.loads((Path(__file__).parents[1] / "vectors" / "mqput.json").read_text(encoding="utf-8"))[
     "cases"
@@ -320,22 +323,22 @@ def test_a_browse_with_too_little_room_stays_where_it_was(tmp_path: Path) -> Non
 
 
 def test_expiry(tmp_path: Path) -> None:
-    now = 1000.0
-    with queue_manager(tmp_path, "Q", clock=lambda: now) as manager, Queue(manager, "Q", ALL) as queue:
+    clocks = SetClocks()
+    with queue_manager(tmp_path, "Q", clocks=clocks) as manager, Queue(manager, "Q", ALL) as queue:
         queue.put(b"short", MD(Expiry=10))
         queue.put(b"long", MD(Expiry=30))
         queue.put(b"ever", MD())
-        now += 0.95
+        clocks.go(950 * MS)
         md = MD()
         assert queue.browse(None, md) == b"short"
         assert md.Expiry == 1, "never none left"
-        now += 0.05
+        clocks.go(50 * MS)
         assert queue.browse(None, md, first=True) == b"long"
         assert md.Expiry == 20
         assert manager.statistics("Q")[0].depth == 3
         assert queue.get(None, md) == b"long"
         assert manager.statistics("Q")[0].depth == 1
-        now += 1e6
+        clocks.go(1000000000 * MS)
         md = MD()
         assert queue.get(None, md) == b"ever"
         assert md.Expiry == CMQC.MQEI_UNLIMITED
@@ -343,13 +346,13 @@ def test_expiry(tmp_path: Path) -> None:
 
 
 def test_what_has_expired_makes_room(tmp_path: Path) -> None:
-    now = 1000.0
-    with queue_manager(tmp_path, clock=lambda: now) as manager:
+    clocks = SetClocks()
+    with queue_manager(tmp_path, clocks=clocks) as manager:
         manager.define("Q", MaxQDepth=2)
         for _ in range(2):
             manager.put1("Q", b"x", MD(Expiry=1))
         assert reason_of(manager.put1, "Q", b"x") == CMQC.MQRC_Q_FULL
-        now += 1
+        clocks.go(1000 * MS)
         manager.put1("Q", b"y")
         assert manager.statistics("Q")[0].messages == 1
 

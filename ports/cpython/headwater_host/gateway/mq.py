@@ -208,7 +208,7 @@ class Follower:
             if not self._catch_up():
                 return _FULL_S
             self._say("following", "the queue has all that is on disk")
-            self._expire(time.time())
+            self._expire(self._now())
         except MQMIError as error:
             if not is_full(error):
                 raise
@@ -217,6 +217,10 @@ class Follower:
         finally:
             self._look_at_depths()
         return _LOOK_S
+
+    def _now(self) -> float:
+        """Age time in seconds: the time-out does not go by a clock that can be set."""
+        return self._forward.file.now() / 1000
 
     def _look_at_depths(self) -> None:
         state = self._forward.file.state()
@@ -305,6 +309,7 @@ class Follower:
         """One transaction."""
         with self._transaction(items[-1].behind) as (db, assembler):
             messages = self._messages_of(db)
+            now = self._now()
             for record, behind, missed in items:
                 if missed:
                     self._adds["blocks_missed"] += missed
@@ -314,7 +319,7 @@ class Follower:
                     )
                 message = messages.message(record)
                 if message is not None:
-                    self._puts.take(message, assembler, record.time_ns / 1e9)
+                    self._puts.take(message, assembler, now)
 
     @contextlib.contextmanager
     def _transaction(self, place: Place) -> Iterator[tuple[Any, Assembler | None]]:

@@ -36,6 +36,7 @@ from headwater_host.ibmmq.queue.putting import Putting, Resolved
 from headwater_host.ibmmq.queue.queue import Queue
 from headwater_host.ibmmq.queue.queue_file import QueueFile, explained
 from headwater_host.ibmmq.queue.validate import INPUT
+from headwater_host.lifetime import Clocks
 
 
 class Statistics(NamedTuple):
@@ -59,7 +60,8 @@ class QueueManager:
 
     One connection: one unit of work. Several threads may share it, and then share that. ``keeps_over``: "power", what a
     call has returned is on the disk; or "process", which is much faster and outlives the end of the process, but not
-    the machine's. MQRC_Q_MGR_NAME_ERROR: the file is another's; without a name it is whichever it is.
+    the machine's. ``clocks``: the machine's, or a test's. MQRC_Q_MGR_NAME_ERROR: the file is another's; without a name
+    it is whichever it is.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class QueueManager:
         *,
         create: bool = True,
         keeps_over: str = "power",
-        clock: Callable[[], float] = time.time,
+        clocks: Clocks | None = None,
         **attributes: Any,
     ):
         if name:
@@ -78,7 +80,6 @@ class QueueManager:
         #: Held during each call.
         self.lock = threading.RLock()
         self.monotonic = time.monotonic
-        self._clock = clock
         self._closed = False
         self._handles = 0
         self._cache: dict[str, QueueAttributes] = {}
@@ -90,7 +91,7 @@ class QueueManager:
         self._places: dict[tuple[Queue, bool], Place | None] = {}
         if keeps_over not in ("power", "process"):
             raise ValueError(f"keeps_over is power or process, not {keeps_over!r}")
-        self.file = QueueFile(path, wanted, create=create, power=keeps_over == "power")
+        self.file = QueueFile(path, wanted, create=create, power=keeps_over == "power", clocks=clocks)
         #: As the file has them.
         self.attributes = self.file.attributes
         if name and name.rstrip() != self.attributes.QMgrName:
@@ -293,8 +294,8 @@ class QueueManager:
     # -- for open queues -----------------------------------------------------------------------------------------------
 
     def now(self) -> int:
-        """Ms since 1970."""
-        return int(self._clock() * 1000)
+        """Age time in ms: what expires, expires by it."""
+        return self.file.now()
 
     def check(self) -> None:
         """MQRC_HCONN_ERROR when disconnected."""

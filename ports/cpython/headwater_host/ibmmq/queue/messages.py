@@ -47,7 +47,7 @@ def insert(
     put_by: int,
     now: int,
 ) -> None:
-    """Put a message into the file. ``now`` in ms."""
+    """Put a message into the file. ``now``: age time, in ms."""
     packed = md.pack()
     row = (
         queue,
@@ -95,7 +95,7 @@ def read(db: sqlite3.Connection, number: int, now: int) -> Message:
         raise DamagedError(number)
     md.BackoutCount = backouts
     if expires is not None:
-        # Never more than it was put with: the clock may have been put back, as where none runs without power.
+        # Never more than it was put with, whatever the column holds.
         md.Expiry = min(max((expires - now) // TENTH, 1), md.Expiry)
     return Message(md, body)
 
@@ -137,6 +137,16 @@ def take(db: sqlite3.Connection, numbers: Iterable[int], taken_by: int) -> None:
 def set_aside(db: sqlite3.Connection, numbers: Iterable[int], reason: int) -> None:
     """Let nobody get these: they contradict each other, or are damaged."""
     db.executemany("UPDATE messages SET aside = ? WHERE id = ?", [(reason, number) for number in numbers])
+
+
+def renew(db: sqlite3.Connection, now: int) -> None:
+    """Give each message its whole Expiry from now on."""
+    query = "SELECT id, substr(md, 17, 4) FROM messages WHERE expires IS NOT NULL"
+    found = [(number, raw) for number, raw in db.execute(query) if isinstance(raw, bytes) and len(raw) == 4]
+    db.executemany(
+        "UPDATE messages SET expires = ? WHERE id = ?",
+        [(now + unpack_from("<i", raw)[0] * TENTH, number) for number, raw in found],
+    )
 
 
 def expire(db: sqlite3.Connection, queue: int, now: int) -> int:

@@ -54,7 +54,7 @@ class Putting(NamedTuple):
     defaults: QueueAttributes
     #: As in ``Resolved``.
     remote: "tuple[bytes, bytes] | None"
-    #: ms since 1970.
+    #: Age time, in ms.
     now: int
 
     @property
@@ -78,7 +78,7 @@ class Putting(NamedTuple):
         elif options & CMQC.MQPMO_NO_CONTEXT:
             given.take_over(_NOTHING, (*_IDENTITY, *_ORIGIN))
         else:
-            given.set(**origin(self.now))
+            given.set(**origin(self.file.wall()))
             if not options & CMQC.MQPMO_SET_IDENTITY_CONTEXT:
                 given.take_over(_NOTHING, _IDENTITY)
                 given.UserIdentifier = user()

@@ -19,7 +19,9 @@ from typing import Any
 
 from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.errors import MQMIError, failed
+from headwater_host.ibmmq.queue import messages
 from headwater_host.ibmmq.queue.attributes import QueueManagerAttributes, dump, load
+from headwater_host.lifetime import MACHINE, AgeClock, Clocks
 
 #: PRAGMA application_id of our files ("HWmq"), and the version of what is in them.
 APPLICATION_ID = 0x48576D71
@@ -65,7 +67,8 @@ class QueueFile:
     """``path``, opened as one connection of the queue manager; made, with ``wanted``, when it is not there.
 
     ``power``: whether what is durable must outlive the machine's power, and not only the process. The connections of a
-    file may differ in that. MQRC_Q_MGR_NOT_AVAILABLE: it cannot be opened, is damaged or something else altogether.
+    file may differ in that. ``clocks``: the machine's, or a test's. MQRC_Q_MGR_NOT_AVAILABLE: it cannot be opened, is
+    damaged or something else altogether.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class QueueFile:
         *,
         create: bool = True,
         power: bool = True,
+        clocks: Clocks | None = None,
     ):
         self.path = os.fspath(path)
         # Whoever opens the file by another name, or goes to another folder, must find the same locks, as with SQLite's.
@@ -85,6 +89,8 @@ class QueueFile:
         self._born = 0
         self._power = self._durable = power
         self._swept = 0.0
+        self._clocks = clocks or MACHINE
+        self._age = AgeClock("", self._clocks)
         if not create and not Path(self.path).exists():
             raise failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"there is no file {self.path}")
         db: sqlite3.Connection | None = None
@@ -134,6 +140,8 @@ class QueueFile:
                 self._durable = durable
             self._begin("BEGIN IMMEDIATE")
             yield db
+            if self._age.is_due:
+                self._keep_age(db)
             db.execute("COMMIT")
         except BaseException as error:
             with contextlib.suppress(sqlite3.Error):
@@ -163,6 +171,44 @@ class QueueFile:
             # The exception of a signal's handler comes anywhere: it has kept the call before from ending its own.
             self.db.execute("ROLLBACK")
         self.db.execute(how)
+
+    def now(self) -> int:
+        """Age time in ms, by which messages expire: nobody can set it."""
+        return self._age.now() // 1_000_000
+
+    def wall(self) -> int:
+        """Ms since 1970, as the machine has been told."""
+        return self._clocks.wall() // 1_000_000
+
+    def _open_age(self, db: sqlite3.Connection) -> None:
+        """Within a transaction: go on with the age time of the file."""
+        if db.execute("SELECT 1 FROM about WHERE name = 'age'").fetchone():
+            self._age = AgeClock(self._kept_age(db), self._clocks)
+        else:
+            # The file is new, or an earlier program has written to it, by the wall clock: nobody knows how much of each
+            # Expiry is over.
+            messages.renew(db, self.now())
+            # What a gateway has not put together yet (``reassembly.spill``) is in the same file.
+            if db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'assembly_group'").fetchone():
+                db.execute("UPDATE assembly_group SET touched = ?", (self.now() / 1000,))
+        self._write_age(db)
+
+    def _keep_age(self, db: sqlite3.Connection) -> None:
+        """Within a transaction: write the age time down. Another process may know of more that has passed."""
+        self._age.join(self._kept_age(db))
+        self._write_age(db)
+
+    def _kept_age(self, db: sqlite3.Connection) -> str:
+        """What the file says. Raises TypeError."""
+        found = db.execute("SELECT value FROM about WHERE name = 'age'").fetchone()
+        try:
+            AgeClock(found[0] or "-", self._clocks)
+        except ValueError as error:
+            raise TypeError(str(error)) from error
+        return str(found[0])
+
+    def _write_age(self, db: sqlite3.Connection) -> None:
+        db.execute("INSERT OR REPLACE INTO about VALUES ('age', ?)", (self._age.kept(),))
 
     def state(self) -> tuple[int, int]:
         """Is another one when anybody has changed the file."""
@@ -198,6 +244,7 @@ class QueueFile:
             made = db.execute("INSERT INTO connections (process) VALUES (?)", (str(os.getpid()),))
             assert made.lastrowid
             self.connection = made.lastrowid
+            self._open_age(db)
             path = self._lock_path(self.connection)
             try:
                 self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

@@ -1,9 +1,9 @@
 """Puts logical messages and groups together from payloads that begin with an MQMDE, in whatever order they come.
 
     assembler = Assembler(db, memory=16 << 20, timeout=600)
-    for outcome in assembler.add("plant/7", payload, time.time()):
+    for outcome in assembler.add("plant/7", payload, age.seconds()):
         ...                                     # Whole, WholeGroup, or Problem: take it before the next call
-    for problem in assembler.expire(time.time()):
+    for problem in assembler.expire(age.seconds()):
         ...                                     # what stayed incomplete
     assembler.flush()
     db.execute("UPDATE ...")                    # how far the source was read
@@ -102,7 +102,7 @@ class Counts:
 
 class Assembler:
     """What is not whole yet, under bounds. Times are the caller's, in seconds of a clock that restarts do not set
-    back; when somebody else does, the time-out begins anew.
+    back, and that nobody can set: ``headwater_host.lifetime.AgeClock``. Should it go back, the time-out begins anew.
 
     ``memory``: bytes that contents and what is known of them take at most, beside the payload that is being added, and
     what was handed out last. What is known of the message that is being added, and of its GroupId, always stays: with

@@ -144,16 +144,15 @@ class Forward:
             raise failed(CMQC.MQRC_Q_FULL, f"{depth} messages")
         if self.size() + len(data) > most:
             raise failed(CMQC.MQRC_STORAGE_MEDIUM_FULL, f"{self.size()} bytes")
-        now = _now()
         if not md.PutDate.strip():
-            md.set(UserIdentifier=putting.user(), **putting.origin(now))
+            md.set(UserIdentifier=putting.user(), **putting.origin(self.file.wall()))
         if md.MsgId == CMQC.MQMI_NONE:
             md.MsgId = self.new_id()
         if md.Persistence == CMQC.MQPER_PERSISTENCE_AS_Q_DEF:
             md.Persistence = CMQC.MQPER_PERSISTENT
         if md.Priority == CMQC.MQPRI_PRIORITY_AS_Q_DEF:
             md.Priority = 0
-        messages.insert(db, queue, md, data, fifo=True, put_by=0, now=now)
+        messages.insert(db, queue, md, data, fifo=True, put_by=0, now=self.file.now())
 
     def new_id(self) -> bytes:
         """Within a transaction: 24 bytes for a MsgId or GroupId that nobody else has."""
@@ -184,12 +183,12 @@ class Forward:
         )
         damaged = []
         with self.file.reading() as db:
-            for number, length in db.execute(query, (self._id, 0, _now(), count)).fetchall():
+            for number, length in db.execute(query, (self._id, 0, self.file.now(), count)).fetchall():
                 size -= length
                 if found and size < 0:
                     break
                 try:
-                    md, body = messages.read(db, number, _now())
+                    md, body = messages.read(db, number, self.file.now())
                 except messages.DamagedError:
                     damaged.append(number)
                     continue
@@ -213,7 +212,7 @@ class Forward:
 
     def settle(self, sent: Sequence[int], dead: Sequence[tuple[int, int]], number: int | None) -> None:
         """These are committed, and these, with their reason codes, go to the dead-letter queue."""
-        now = _now()
+        now = self.file.now()
         with self.transaction() as db:
             messages.take(db, sent, 0)
             for token, reason in dead:
@@ -261,10 +260,6 @@ class Forward:
     def _number(self, db: Any, number: int) -> None:
         db.execute("UPDATE uplink SET number = ? WHERE queue = ?", (number, self._id))
         db.execute("DELETE FROM uplink_pending WHERE queue = ?", (self._id,))
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def is_full(error: MQMIError) -> bool:
