@@ -81,7 +81,8 @@ class Client(Driver):
     def subscribe(self, topic_filter: "Bytes", qos: int = 0) -> int:
         """Ask for the messages of a filter: the request's packet id, or an error of ``ClientSession.subscribe``.
 
-        The answer comes to ``session.on_answer``.
+        The answer comes to ``session.on_answer``. Without that handler ``poll`` and ``wait`` raise HeadwaterError,
+        E_REFUSED, for a filter that the server refuses; the connection goes on.
         """
         return send_request(self, self.session.subscribe(topic_filter, qos))
 

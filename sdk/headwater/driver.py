@@ -25,7 +25,8 @@ _ERROR = const(4)
 
 
 class Driver:
-    """One connection, and the session that outlives it. Only ``connect`` and ``flush`` raise."""
+    """One connection, and the session that outlives it. Only ``connect`` and ``flush`` raise, and ``poll`` and ``wait``
+    what a handler raises, or E_REFUSED for a subscription that the server refuses and no handler is told of."""
 
     def __init__(self, dialer: "Dialer", session: "Session"):
         self.dialer = dialer

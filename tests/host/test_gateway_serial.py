@@ -5,6 +5,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.errors import E_REFUSED, HeadwaterError
 from headwater_host.capture import CaptureReader, verify
 from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.gateway.board import Board
@@ -103,7 +105,7 @@ def test_what_a_board_subscribes_to_is_refused(tmp_path: Path, line: PtyLine) ->
     board = PtyBoard(line)
     answers: list[tuple[int, int]] = []
     board.client.session.on_answer = lambda packet_id, code: answers.append((packet_id, code))
-    with running(*gateway(tmp_path, line.path), directory=tmp_path):
+    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
         board.connect()
         first = board.client.subscribe(b"commands", 1)
         serve(board, lambda: answers, "SUBACK")
@@ -111,6 +113,35 @@ def test_what_a_board_subscribes_to_is_refused(tmp_path: Path, line: PtyLine) ->
         serve(board, lambda: len(answers) == 2, "UNSUBACK")
         assert answers == [(first, 0x80), (second, 0)]
         assert board.client.connected
+        # Without a handler the board's program is told as well, each time, and the gateway's log has it once.
+        board.client.session.on_answer = None
+        for _ in range(2):
+            board.client.subscribe(b"commands", 1)
+            with pytest.raises(HeadwaterError) as caught:
+                board.client.wait(60_000)
+            assert caught.value.code == E_REFUSED
+            assert board.client.connected
+        board.client.subscribe(b"others", 0)
+        with pytest.raises(HeadwaterError):
+            board.client.wait(60_000)
+        command.wait_for("the subscription to others is refused")
+        assert command.errors.count("the subscription to commands is refused") == 1
+        board.publish(b"still there", 1)
+        serve(board, lambda: board.acknowledged, "it is acknowledged")
+
+
+def test_statistics_go_on_when_the_disk_takes_them_again(tmp_path: Path) -> None:
+    stats = tmp_path / "folder" / "stats.json"
+    command_line = ["gateway", "--capture", tmp_path / "log", "--serial", tmp_path / "none", "--stats", stats]
+    with running(*command_line, directory=tmp_path) as command:
+        for n in (1, 2):
+            command.wait_for_count("cannot write the statistics", n)
+            stats.parent.mkdir()
+            command.wait_for_count("the statistics are written to", n)
+            assert json.loads(stats.read_text())["records"] == 0
+            # Once for each change, however often it is tried.
+            assert command.errors.count("cannot write the statistics") == n
+            shutil.rmtree(stats.parent)
 
 
 def test_a_client_id_cannot_forge_a_line_of_the_log(tmp_path: Path, line: PtyLine) -> None:

@@ -267,6 +267,20 @@ def test_subscribing() -> None:
     assert p.client.subscribe(b"a", 0) == p.client.unsubscribe(b"a") == errors.E_OFFLINE
 
 
+def test_a_refused_subscription_raises_where_no_handler_is_told() -> None:
+    p = Pair()
+    p.client.connect()
+    p.server.on_subscribe = lambda packet, qos: 0x80
+    p.client.subscribe(b"a", 1)
+    assert raised(p.settle) == errors.E_REFUSED
+    assert p.client.connected
+    codes: list[int] = []
+    p.client.session.on_answer = lambda packet_id, code: codes.append(code)
+    p.client.subscribe(b"a", 1)
+    p.settle()
+    assert codes == [0x80]
+
+
 def test_bad_arguments_have_no_effect() -> None:
     p = Pair()
     p.client.connect()

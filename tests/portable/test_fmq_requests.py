@@ -1,9 +1,19 @@
 # heap: 1M
 """Requests of FMQ's session to a scripted hub: topics, subscriptions, consumers, calls."""
 
+from client_pair import raised
 from fmq_hub import consumed, pair
 
-from headwater.errors import E_AGAIN, E_ARGUMENT, E_FILTER, E_OFFLINE, E_TOO_LARGE, E_TOPIC, E_UNKNOWN_ID
+from headwater.errors import (
+    E_AGAIN,
+    E_ARGUMENT,
+    E_FILTER,
+    E_OFFLINE,
+    E_REFUSED,
+    E_TOO_LARGE,
+    E_TOPIC,
+    E_UNKNOWN_ID,
+)
 from headwater.fmq import spec
 
 TYPE_CHECKING = False
@@ -74,6 +84,14 @@ def test_a_subscription_is_taken_back_while_it_is_asked_for_again() -> None:
     assert not p.hub.subscriptions and p.hub.topics == {b"x": 1}
     assert client.unsubscribe(again) == E_UNKNOWN_ID
     p.quiet()
+
+
+def test_a_refused_subscription_raises_where_no_handler_is_told() -> None:
+    p = pair()
+    p.hub.refuse = (spec.SUBSCRIBE, 0x87, b"not for you")
+    p.client.on_answer = None
+    p.client.subscribe(b"secret")
+    assert raised(p.run) == E_REFUSED
 
 
 def test_requests_are_checked() -> None:

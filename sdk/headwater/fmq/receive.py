@@ -474,6 +474,8 @@ def _request_answered(s: "ClientSession", f: "Frame") -> int:
         asked.state[i] = 0
     if s.on_answer is not None:
         s.on_answer(n, f.code)
+    elif state == _SUBSCRIBE and f.code:
+        raise errors.HeadwaterError(errors.E_REFUSED)
     return 0
 
 

@@ -39,7 +39,8 @@ class ClientSession(Endpoint):
     many QoS 2 messages the server may have open.
 
     ``on_online(session_present)`` is called when the server has accepted; ``on_answer(packet_id, code)`` for
-    SUBACK (code 0, 1, 2 or 0x80, refused) and UNSUBACK (code 0). The will is set by ``set_will``.
+    SUBACK (code 0, 1, 2 or 0x80, refused) and UNSUBACK (code 0); without it a refusal raises HeadwaterError, E_REFUSED,
+    from ``feed``, as a handler may. The will is set by ``set_will``.
     """
 
     # What CONNECT says of the version: name and level, and 5.0's blocks of properties.
@@ -270,6 +271,8 @@ class ClientSession(Endpoint):
                 self._request_ids[k] = 0
                 if self.on_answer is not None:
                     self.on_answer(packet_id, code)
+                elif code >= spec.SUBSCRIBE_FAILED:
+                    raise errors.HeadwaterError(errors.E_REFUSED)
                 return 0
         self.strays += 1
         return 0

@@ -1,7 +1,7 @@
 """A board on a serial line that speaks MQTT: the server's end of it, publications into the log.
 
-The board publishes; what it subscribes to is refused, since nothing is routed here yet. Its session is kept as long as
-the gateway runs, so QoS 2 goes into the log once, however often the line breaks.
+The board publishes; what it subscribes to is refused and logged, since nothing is routed here yet. Its session is kept
+as long as the gateway runs, so QoS 2 goes into the log once, however often the line breaks.
 """
 
 import logging
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # What a board may still send when the gate is closed, so that its pings are heard. At QoS 1 and 2 its window ends it.
 _ALLOWANCE = 1 << 16
+# How many filters of a board are logged as refused.
+_REFUSED = 100
 
 
 class Board(Line):
@@ -35,9 +37,12 @@ class Board(Line):
         self._session = session = HostServerSession(max_packet=MAX_FRAME)
         session.auto_ack = False
         session.on_connect = self._on_connect
-        session.on_subscribe = lambda packet, qos: spec.SUBSCRIBE_FAILED
+        session.on_subscribe = self._on_subscribe
         session.on_message = self._on_message
         self._client_id: bytes | None = None
+        # Which board has connected, and which of its filters were refused, and logged.
+        self._board = b""
+        self._refused: set[bytes] = set()
         self._acknowledgements = Acknowledgements(landing, session, self.work, self.work)
         landing.on_gate(self._on_gate)
         self._is_open = True
@@ -126,10 +131,24 @@ class Board(Line):
         client_id = bytes(p.buf[connect.client_id_at : connect.client_id_end])
         # One port, one board: another one that is plugged in has a session of its own.
         kept = not connect.clean() and client_id == self._client_id
+        if client_id != self._board:
+            self._board = client_id
+            self._refused.clear()
         self._client_id = None if connect.clean() else client_id
         name = client_id.decode() or "a board without a client id"
         self.say("connected", f"{name} connected{', its session was kept' if kept else ''}")
         return SESSION_PRESENT if kept else 0
+
+    def _on_subscribe(self, p: "Packet", qos: int) -> int:
+        topic_filter = p.topic_bytes()
+        if topic_filter not in self._refused and len(self._refused) < _REFUSED:
+            self._refused.add(topic_filter)
+            name = topic_filter.decode(errors="replace")
+            text = (
+                f"the subscription to {name} is refused: the gateway sends boards on MQTT lines no messages"
+            )
+            self.say(self.state, text, logging.WARNING)
+        return spec.SUBSCRIBE_FAILED
 
     def _on_message(self, p: "Packet") -> None:
         number = self.land(p)

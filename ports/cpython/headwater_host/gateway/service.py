@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from headwater_host.gateway.config import FMQ, GatewayConfig
 from headwater_host.gateway.hub import HubSource
 from headwater_host.gateway.hub_client import HubClient
 from headwater_host.gateway.landing import Landing
-from headwater_host.gateway.line import Line
+from headwater_host.gateway.line import Line, text_of
 from headwater_host.hub.errors import StorageError
 
 if TYPE_CHECKING:
@@ -47,6 +46,8 @@ class Gateway:
         self._hub: HubSource | None = None
         self._mq: MqService | None = None
         self._landing: Landing | None = None
+        # Why the statistics could not be written last.
+        self._stats_failure = ""
         self._line_at = 0.0
         self._line_records = 0
 
@@ -234,11 +235,16 @@ class Gateway:
         path = self._config.stats
         if path is None:
             return
+        failure = ""
         try:
             _replace(path, json.dumps(self.status(landing)).encode() + b"\n")
         except OSError as error:
-            _logger.warning("cannot write %s: %s", path, error.strerror)
-            self._config = replace(self._config, stats=None)
+            failure = text_of(error)
+        if failure and failure != self._stats_failure:
+            _logger.warning("cannot write the statistics to %s: %s; trying again", path, failure)
+        elif self._stats_failure and not failure:
+            _logger.info("the statistics are written to %s again", path)
+        self._stats_failure = failure
 
 
 def _replace(path: Path, data: bytes) -> None:
