@@ -118,7 +118,7 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ('protocol = "fmq"', 'protocol = "amqp"', 11, "'protocol' in [[serial]] is \"mqtt\" or \"fmq\", not 'amqp'"),
         ('protocol = "fmq"', "protocol = 5", 11, "is \"mqtt\" or \"fmq\", not 5"),
         ("[hub]", "[hubs]", 11, "a board that speaks FMQ needs a hub: [hub]"),
-        ("[hub]", "[hubs]", 27, "there is no key 'hubs'; there are capture, stats, stats_seconds, serial,"),
+        ("[hub]", "[hubs]", 27, "there is no key 'hubs'; there are capture, stats, stats_seconds, syncs_per"),
         ("[hub]", "[[hub]]", 27, "'hub' is a table: [hub]"),
         ("port = 7000", "port = 0", 30, "'port' in [hub] is a whole number from 1 to 65535, not 0"),
         ("port = 7000", "host = '::'", 30, "there is no key 'host' in [hub]; there are config, storage, port"),
@@ -168,9 +168,47 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         load(path)
     said = str(caught.value).splitlines()
     assert [line.partition(": ")[0].rpartition(" ")[2] for line in said] == ["1", "2", "3", "4", "5"]
-    assert said[0].endswith(
-        "there is no key 'captrue'; there are capture, stats, stats_seconds, serial, broker, fmq, hub, mq"
+    keys = "capture, stats, stats_seconds, syncs_per_second, sync_credit, serial, broker, fmq, hub, mq"
+    assert said[0].endswith(f"there is no key 'captrue'; there are {keys}")
+
+
+def test_the_budget_of_syncs(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.toml"
+    for given, rate, credit in [
+        ("", 0, 2000),
+        ("syncs_per_second = 5", 5, 2000),
+        ("syncs_per_second = 5\nsync_credit = 10", 5, 10),
+    ]:
+        path.write_text(f'capture = "/proc"\n{given}\n[[serial]]\nport = "x"\n')
+        budget = check(load(path)).budget()
+        assert (budget.rate, budget.left) == (rate, credit)
+    for wrong, what in [
+        ("syncs_per_second = -1", "'syncs_per_second' is a whole number, 0 for no limit, not -1"),
+        ("sync_credit = 0", "'sync_credit' is a whole number, at least 1, not 0"),
+    ]:
+        path.write_text(f'capture = "log"\n{wrong}\n')
+        with pytest.raises(ConfigError, match=f"line 2: {what}"):
+            load(path)
+
+
+def test_an_sd_card_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater_host.gateway.config.default_rate", lambda directory: 20.0)
+    assert GatewayConfig(Path("log")).budget().rate == 20
+    assert GatewayConfig(Path("log"), syncs_per_second=0).budget().rate == 0
+
+
+def test_the_budget_on_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(
+        f'capture = "{tmp_path}/log"\nsyncs_per_second = 7\n[[serial]]\nport = "{tmp_path}/none"\n'
     )
+    with running("gateway", "--config", file, "--sync-credit", 9, directory=tmp_path) as command:
+        command.wait_for("log, 7 syncs/s, 9 at once")
+        assert command.end() == 0
+    options = ("--syncs-per-second", 0)
+    with running("gateway", "--config", file, *options, directory=tmp_path) as command:
+        command.wait_for("log, syncs without a limit")
+        assert command.end() == 0
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:

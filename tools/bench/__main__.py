@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from tools.bench import board, host, hub, report
+from tools.bench import board, gateway, host, hub, report
 from tools.bench.clients import CLIENTS
 from tools.bench.hubs import servers
 from tools.bench.report import Table
@@ -60,9 +60,20 @@ def _module(name: str) -> tuple[object, list[Table]]:
 #: Benchmarks with clients, which take options: their modules and rows.
 WITH_CLIENTS: dict[str, tuple[Any, Iterable[str]]] = {
     "board": (board, CLIENTS),
+    "gateway": (gateway, gateway.ROWS),
     "host": (host, host.CLIENTS),
     "hub": (hub, servers.ROWS),
 }
+
+
+FAILURES = (
+    FileNotFoundError,
+    BrokerError,
+    board.DeviceError,
+    gateway.GatewayError,
+    host.ClientError,
+    hub.HubError,
+)
 
 
 def _rounds(text: str) -> int:
@@ -93,8 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--client",
         action="append",
         dest="clients",
-        choices=list(dict.fromkeys([*CLIENTS, *host.CLIENTS, *servers.ROWS])),
-        help="of the clients, or of the rows of hub, only this one; may be given again",
+        choices=list(dict.fromkeys([*CLIENTS, *host.CLIENTS, *servers.ROWS, *gateway.ROWS])),
+        help="of the clients, or of the rows of hub and gateway, only this one; may be given again",
     )
     options = parser.parse_args(arguments)
     for name in options.names:
@@ -106,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             known = WITH_CLIENTS.get(name)
             figures, tables = _measured(*known, options) if known else _module(name)
-        except (FileNotFoundError, BrokerError, board.DeviceError, host.ClientError, hub.HubError) as error:
+        except FAILURES as error:
             _say(f"{name}: {error}")
             return 1
         results[name] = figures

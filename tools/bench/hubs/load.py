@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import math
 import select
 import time
 from collections.abc import Iterator
@@ -203,6 +204,25 @@ def _answered(load: _Load, end: float) -> None:
         load.turn(0.1)
     while any(sender.done < sender.sent for sender in load.senders):
         load.turn(1.0)
+
+
+def burst(wire: Wire, count: int) -> None:
+    """Publish so many messages as fast as the server answers, from one connection; whoever subscribes is not ours."""
+    with contextlib.closing(wire.publisher(0)) as publisher:
+        load = _Load(wire, [_Sender(publisher, count)], [])
+        (_unanswered if wire.qos == 0 else _answered)(load, math.inf)
+
+
+def steady(wire: Wire, rate: float, count: int) -> None:
+    """Publish so many messages, so many a second, at QoS 1 or 2; whoever subscribes is not ours."""
+    with contextlib.closing(wire.publisher(0)) as publisher:
+        sender = _Sender(publisher, count)
+        load = _Load(wire, [sender], [])
+        began = time.perf_counter()
+        while sender.done < count:
+            due = int((time.perf_counter() - began) * rate)
+            sender.fill(min(due, sender.done + load.window))
+            load.turn(1 / rate)
 
 
 def through(wire: Wire, seconds: float) -> Outcome:

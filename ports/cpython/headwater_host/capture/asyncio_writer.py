@@ -16,6 +16,7 @@ from types import TracebackType
 
 from headwater_host.capture import blocklog
 from headwater_host.capture.blocklog import BlockLog, CaptureWriteError
+from headwater_host.capture.budget import SyncBudget
 from headwater_host.capture.builder import BlockBuilder, BlockFull, ClosedBuilder
 from headwater_host.capture.recovery import Recovery
 from headwater_host.capture.writer import BLOCK_BYTES
@@ -48,7 +49,8 @@ class AsyncCapture:
 
     Every method is for the loop's thread. Blocks are written by a thread of its own, with one fdatasync for each. While
     the disk is idle, the records of one turn of the loop are a block, written at once. What arrives during a sync is
-    the next block, or several of ``block_bytes`` (1 MiB).
+    the next block, or several of ``block_bytes`` (1 MiB). ``budget`` may make a block wait that is not full, and that
+    nobody flushes.
 
     When the disk refuses (full, I/O error), nothing is lost and nothing is called durable: the records stay in memory,
     ``error`` and ``on_error`` say why, and the write is tried again after 0.1 s, and then ever less often, every 10 s
@@ -76,6 +78,7 @@ class AsyncCapture:
         segment_age: float = blocklog.SEGMENT_AGE_NS / 1e9,
         on_error: Callable[[CaptureWriteError], object] | None = None,
         clock: Callable[[], int] = MACHINE.boottime,
+        budget: SyncBudget | None = None,
         datasync: Callable[[int], None] = blocklog.datasync,
     ) -> None:
         BlockBuilder(block_bytes)  # refuses what is not possible
@@ -93,12 +96,14 @@ class AsyncCapture:
         self._block_bytes = block_bytes
         self._limit_bytes = limit_bytes
         self._on_error = on_error
+        self._budget = budget or SyncBudget()
         self._thread = ThreadPoolExecutor(1, "capture")
         self._current = _Batch(ClosedBuilder("the capture log is not open yet"))
         self._queue: deque[_Batch] = deque()
         self._queued_bytes = 0
         self._appended = 0
         self._durable = 0
+        self._syncs = 0
         self._alarm: asyncio.Future[bool] | None = None  # what the writing task sleeps on
         self._room: list[asyncio.Future[None]] = []
         self._error: CaptureWriteError | None = None
@@ -113,6 +118,11 @@ class AsyncCapture:
     def durable_sequence(self) -> int:
         """The blocks with lower numbers than this are on disk. For any thread."""
         return self._log.next_sequence
+
+    @property
+    def syncs(self) -> int:
+        """How many blocks were written, each with a sync."""
+        return self._syncs
 
     @property
     def pending_bytes(self) -> int:
@@ -280,11 +290,12 @@ class AsyncCapture:
         delay, longest = RETRY_DELAYS
         try:
             while self._queue or not self._stop.is_set():
-                if not self._queue:
-                    self._close_batch()
-                if not self._queue and await self._sleep(_SEAL_CHECK):
-                    continue
-                batch = self._queue[0] if self._queue else None
+                batch = self._next()
+                if batch is None:
+                    saves = self._current.builder.count > 0
+                    woken = await self._sleep(self._budget.wait() if saves else _SEAL_CHECK)
+                    if woken or saves:
+                        continue
                 try:
                     await self._loop.run_in_executor(self._thread, self._step, batch)
                 except CaptureWriteError as error:
@@ -302,6 +313,15 @@ class AsyncCapture:
                 await self._close()
             raise
         await self._close()
+
+    def _next(self) -> _Batch | None:
+        """The batch to write now; None when there is none, or the budget has no sync for it."""
+        if not self._queue and not self._budget.wait():
+            self._close_batch()
+        if not self._queue:
+            return None
+        self._budget.spend()
+        return self._queue[0]
 
     async def _close(self) -> None:
         # In the thread, so behind a write that still goes on when this task was cancelled.
@@ -329,6 +349,7 @@ class AsyncCapture:
         if batch is None:
             return
         self._queue.popleft()
+        self._syncs += 1
         self._queued_bytes -= batch.builder.size
         self._durable += batch.builder.count
         for future in (*batch.waiters, *self._room):

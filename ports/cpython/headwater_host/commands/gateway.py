@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from headwater_host.capture.budget import CREDIT
 from headwater_host.commands import options
 from headwater_host.exits import USAGE, CommandError
 from headwater_host.gateway import config as gateway_config
@@ -71,6 +72,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="between lines of statistics; default: 60",
     )
+    parser.add_argument(
+        "--syncs-per-second",
+        type=options.whole(*gateway_config.SYNC_RATES),
+        metavar="N",
+        help="limit of disk syncs; 0: none; default: 20 on SD cards and eMMC, none elsewhere",
+    )
+    parser.add_argument(
+        "--sync-credit",
+        type=options.whole(*gateway_config.SYNC_CREDITS),
+        metavar="N",
+        help=f"syncs saved up for bursts; default: {CREDIT}",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -113,6 +126,8 @@ def _config(args: argparse.Namespace) -> GatewayConfig:
         serials=(*config.serials, *serials),
         stats=args.stats or config.stats,
         stats_seconds=args.stats_seconds or config.stats_seconds,
+        syncs_per_second=config.syncs_per_second if args.syncs_per_second is None else args.syncs_per_second,
+        sync_credit=args.sync_credit or config.sync_credit,
     )
     if args.broker is None:
         given = [name for name in ("topic", "client_id", "username", "password_file") if getattr(args, name)]

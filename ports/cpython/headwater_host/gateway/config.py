@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headwater_host import settings
+from headwater_host.capture.budget import CREDIT, SyncBudget, default_rate
 from headwater_host.capture.format import MAX_FRAME
 from headwater_host.errors import MqttArgumentError
 from headwater_host.gateway import mq_config
@@ -24,6 +25,9 @@ DEFAULT_QOS = 1
 MQTT, FMQ = "mqtt", "fmq"
 #: The longest body of a frame of FMQ that a record of the log can hold, with what may stand around it.
 LARGEST_BODY = MAX_FRAME - (64 << 10)
+#: Bounds of ``syncs_per_second`` and ``sync_credit``.
+SYNC_RATES = (0, 1_000_000)
+SYNC_CREDITS = (1, 1_000_000)
 # From here on a number behind the last colon of a port is a speed; device paths have smaller ones.
 _SLOWEST = 300
 
@@ -95,6 +99,14 @@ class GatewayConfig:
     hubs: tuple[FmqConfig, ...] = ()
     #: What goes to IBM MQ.
     mq: MqConfig | None = None
+    #: How often the log is synced: 0 without a limit, None as it suits the device; and how many syncs are saved up.
+    syncs_per_second: int | None = None
+    sync_credit: int = CREDIT
+
+    def budget(self) -> SyncBudget:
+        """The syncs that the log may use."""
+        given = self.syncs_per_second
+        return SyncBudget(default_rate(self.capture) if given is None else given, self.sync_credit)
 
 
 def parse_topic(text: str) -> tuple[str, int]:
@@ -198,6 +210,8 @@ _TOP = {
     "capture": Key("a directory", settings.path),
     "stats": Key("a file", settings.path),
     "stats_seconds": Key("a number of seconds above 0", settings.seconds),
+    "syncs_per_second": Key("a whole number, 0 for no limit", settings.whole(*SYNC_RATES)),
+    "sync_credit": Key("a whole number, at least 1", settings.whole(*SYNC_CREDITS)),
 }
 
 
@@ -319,4 +333,6 @@ def load(path: Path, capture: Path | None = None, hub: dict[str, Any] | None = N
         found,
         tuple(_server(file, "fmq", *one, FmqConfig) for one in enumerate(hubs)),
         mq,
+        top.get("syncs_per_second"),
+        top.get("sync_credit", CREDIT),
     )

@@ -63,8 +63,12 @@ class Gateway:
 
     async def run(self) -> int:
         """Until ``stop``: the exit code. Raises CommandError when the log cannot be opened."""
+        budget = self._config.budget()
         capture = AsyncCapture(
-            self._config.capture, limit_bytes=self._limit, on_error=lambda error: self._failed(error)
+            self._config.capture,
+            limit_bytes=self._limit,
+            on_error=lambda error: self._failed(error),
+            budget=budget,
         )
         try:
             await capture.__aenter__()
@@ -77,7 +81,7 @@ class Gateway:
             raise CommandError(f"cannot open the capture log {self._config.capture}: {text}") from error
         for line in str(capture.recovery).splitlines():
             _logger.warning("capture log: %s", line)
-        _logger.info("landing in %s", self._config.capture)
+        _logger.info("landing in %s, %s", self._config.capture, budget)
         try:
             landing = self._landing = Landing(capture, self._limit, self._fatal)
         except (OSError, ValueError) as error:
@@ -226,6 +230,7 @@ class Gateway:
             "bytes": landing.bytes,
             "durable": landing.durable,
             "waiting": landing.waiting,
+            "syncs": landing.capture.syncs,
             "error": str(landing.error) if landing.error else None,
             "sources": [source.status() for source in self._all()],
             "mq": self._mq.status() if self._mq is not None else None,

@@ -1,0 +1,82 @@
+"""How often a disk is asked to sync: a token bucket, and its default by the device under a directory.
+
+Flash cards wear out by syncs: each one writes a page or more, however little is new.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+#: For SD cards and eMMC: syncs per second in the long run, and how many may be saved up.
+CARD_RATE = 20.0
+CREDIT = 2000
+
+_SYS_BLOCK = Path("/sys/dev/block")
+_CARD = "mmcblk"
+
+
+class SyncBudget:
+    """``rate`` syncs per second in the long run, and ``credit`` of them at once after a rest; ``rate`` 0: no limit.
+
+    ``clock``: seconds that never go back.
+    """
+
+    def __init__(
+        self, rate: float = 0.0, credit: int = CREDIT, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        if rate < 0 or credit < 1:
+            raise ValueError("a rate of syncs is not negative, and the credit is at least 1")
+        self.rate = rate
+        self._most = float(credit)
+        self._clock = clock
+        self._left = self._most
+        self._at = clock()
+
+    def __str__(self) -> str:
+        return f"{self.rate:g} syncs/s, {self._most:g} at once" if self.rate else "syncs without a limit"
+
+    @property
+    def left(self) -> int:
+        """Syncs that are possible at once."""
+        return int(self._refill())
+
+    def wait(self) -> float:
+        """Seconds until there is a sync; 0: now."""
+        return max(0.0, (1 - self._refill()) / self.rate) if self.rate else 0.0
+
+    def spend(self) -> None:
+        """Take one. A sync that cannot wait takes the rest, and no later one has to make up for it."""
+        self._left = max(0.0, self._refill() - 1)
+
+    def _refill(self) -> float:
+        now = self._clock()
+        if self.rate:
+            self._left = min(self._most, self._left + (now - self._at) * self.rate)
+        else:
+            self._left = self._most
+        self._at = now
+        return self._left
+
+
+def default_rate(directory: Path, sys_block: Path = _SYS_BLOCK) -> float:
+    """The rate for a log in ``directory``, which need not exist yet: 20 on an SD card or eMMC, otherwise 0."""
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    try:
+        device = directory.stat().st_dev
+        names = set(_names(sys_block / f"{os.major(device)}:{os.minor(device)}"))
+    except OSError:
+        return 0.0
+    return CARD_RATE if any(name.startswith(_CARD) for name in names) else 0.0
+
+
+def _names(device: Path) -> Iterator[str]:
+    """Names of a block device, the disk that it is a partition of, and the devices below it (LVM, dm-crypt, RAID)."""
+    real = device.resolve(strict=True)
+    yield from real.parts
+    slaves = real / "slaves"
+    for below in slaves.iterdir() if slaves.is_dir() else ():
+        yield from _names(below)
