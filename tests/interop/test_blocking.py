@@ -18,6 +18,7 @@ from headwater.mqtt import spec5
 from headwater_host.aio import (
     MqttArgumentError,
     MqttConnectionError,
+    MqttError,
     MqttReentrantError,
     MqttTimeoutError,
     Will,
@@ -367,6 +368,81 @@ def test_a_will_is_published_without_it(broker: Mosquitto) -> None:
         )
         assert done.stdout == "done\n"
         assert other.get(15).payload == b"will"
+
+
+ENDING = """
+import sys, threading, time
+from headwater_host.aio import Will
+from headwater_host.blocking import Client
+
+def end(*args):
+    if armed.is_set():
+        {raises}
+
+armed = threading.Event()
+client = Client("127.0.0.1", int(sys.argv[1]), will=Will("gone", b"will"), reconnect=True, {handler}=end)
+with client:
+    client.subscribe("end")
+    armed.set()
+    {causes}
+    {waits}
+print("not reached")
+"""
+
+
+@pytest.mark.parametrize(
+    "waits",
+    ["time.sleep(600)", "threading.Event().wait()", "while True: client.publish('x', b'', 1, timeout=600)"],
+)
+@pytest.mark.parametrize(
+    "handler, causes",
+    [
+        ("on_message", "client.publish('end', b'', 1)"),
+        ("on_connection", "client._loop.call_soon_threadsafe(client._client.connection.drop, -62)"),
+    ],
+)
+def test_a_handler_can_end_the_program(broker: Mosquitto, handler: str, causes: str, waits: str) -> None:
+    program = ENDING.format(handler=handler, causes=causes, waits=waits, raises="sys.exit(3)")
+    with client_of(broker) as other:
+        other.subscribe("gone")
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(broker.port)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.stdout == ""
+        assert done.returncode == 3, done.stderr
+        assert f"{handler}" in done.stderr
+        assert "the program ends" in done.stderr
+        if handler == "on_message":
+            # It has said DISCONNECT: its will is not published.
+            other.publish("gone", b"end", 1)
+            assert other.get(15).payload == b"end"
+
+
+def test_handlers_may_call_the_client(broker: Mosquitto) -> None:
+    """As programs do that subscribe when they are connected."""
+    came: list[bytes] = []
+    both = threading.Event()
+
+    def on_connection(error: MqttError | None) -> None:
+        if error is None:
+            client.subscribe("re/enter", 1)
+            client.publish("re/enter", b"first", 1)
+
+    def on_message(_: Client, message: Message) -> None:
+        came.append(message.payload)
+        if message.payload == b"first":
+            client.publish("re/enter", b"second", 1)
+        else:
+            both.set()
+
+    client = client_of(broker, on_connection=on_connection, on_message=on_message)
+    with client:
+        assert both.wait(60)
+    assert came == [b"first", b"second"]
 
 
 def test_options_are_those_of_the_asyncio_client() -> None:

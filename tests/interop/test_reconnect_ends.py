@@ -1,6 +1,7 @@
 """Which server a client that keeps its connection goes to, and when it gives up."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -211,45 +212,67 @@ def test_a_server_that_does_not_answer_counts_as_lost() -> None:
     asyncio.run(scenario())
 
 
-def test_a_handler_that_raises_ends_it_and_says_so(
-    mosquitto: StartBroker, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("raised", [KeyError("mine"), MqttReentrantError("mine")], ids=repr)
+def test_a_handler_that_raises_is_logged_and_the_connection_made_again(
+    raised: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker = mosquitto()
-
     async def scenario() -> None:
-        async with Client(HOST, broker.port, reconnect=QUICK) as client:
+        said: list[MqttError | None] = []
 
-            def raising(error: MqttError | None) -> None:
-                raise KeyError("mine")
+        def raising(error: MqttError | None) -> None:
+            said.append(error)
+            raise raised
 
+        async def waiting() -> None:
+            raise raised
+
+        async with serve() as server:
+            client = Client(HOST, server.port, reconnect=QUICK)
             client.on_connection = raising
-            broker.stop()
-            with pytest.raises(MqttConnectionError, match="not kept any more: KeyError"):
-                await asyncio.wait_for(client.messages.__anext__(), WAIT_S)
+            client.before_attempts = waiting
+            async with client:
+                for lost in range(1, 4):
+                    await server.connections[-1].close(1)
+                    await asyncio.wait_for(until(lambda n=lost: said.count(None) == n + 1), WAIT_S)  # type: ignore[misc]
+                await client.publish("t", b"", 1)
 
     asyncio.run(scenario())
-    assert "KeyError: 'mine'" in caplog.text
+    assert caplog.text.count("on_connection failed") == 7
+    assert "before_attempts failed" in caplog.text
 
 
-def test_a_handler_that_raises_an_error_of_ours_leaves_no_connection_behind(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("reconnect", [None, QUICK], ids=["once", "kept"])
+def test_the_first_connection_is_told_and_its_loss_with_or_without_reconnect(
+    reconnect: Reconnect | None,
 ) -> None:
+    async def scenario() -> None:
+        async with serve() as server:
+            client = Client(HOST, server.port, reconnect=reconnect, subscriptions=[("a", 0)])
+            said: list[tuple[MqttError | None, bool, dict[str, int]]] = []
+            client.on_connection = lambda error: said.append((error, client.connected, client.granted))
+            for _ in range(2):
+                said.clear()
+                async with client:
+                    assert said == [(None, True, {"a": 0})]
+                    await server.connections[-1].close(1)
+                    await asyncio.wait_for(until(lambda: len(said) > 1), WAIT_S)
+                    error, connected, _ = said[1]
+                    assert isinstance(error, MqttConnectionError)
+                    assert not connected
+
+    asyncio.run(scenario())
+
+
+def test_a_handler_that_ends_the_program_ends_it() -> None:
     async def scenario() -> None:
         async with serve() as server, Client(HOST, server.port, reconnect=QUICK) as client:
+            client.on_connection = lambda error: sys.exit(3)
+            await server.connections[-1].close(1)
+            await client.messages.__anext__()
 
-            def raising(error: MqttError | None) -> None:
-                if error is None:
-                    # As of a call that a handler of a blocking client may not make.
-                    raise MqttReentrantError("mine")
-
-            client.on_connection = raising
-            await server.connections[0].close(1)
-            with pytest.raises(MqttConnectionError, match="not kept any more: MqttReentrantError"):
-                await asyncio.wait_for(client.messages.__anext__(), WAIT_S)
-            await asyncio.wait_for(until(lambda: len(server.lost) == len(server.sessions) == 2), WAIT_S)
-
-    asyncio.run(scenario())
-    assert "mine" in caplog.text
+    with pytest.raises(SystemExit) as ended:
+        asyncio.run(scenario())
+    assert ended.value.code == 3
 
 
 @pytest.mark.parametrize(

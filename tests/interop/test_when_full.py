@@ -29,6 +29,7 @@ from headwater_host.aio import (
 from headwater_host.session import HostServerSession
 from headwater_host.store import SqliteOutbox
 from tests.host.mqtt_server import serve
+from tests.interop.kept_clients import Told
 from tools.broker import HOST, Mosquitto, free_port
 
 pytestmark = pytest.mark.needs_mosquitto
@@ -224,10 +225,12 @@ def test_a_process_that_is_killed_while_the_broker_is_down(
         async with Client(
             HOST, broker.port, identifier="l", clean_session=False, reconnect=QUICK, protocol=protocol
         ) as listener:
+            told = Told(listener)
             await listener.subscribe("t", 2)
             broker.stop()
             broker.start()
             await asyncio.to_thread(live, 0)
+            await told.lost()
             with SqliteOutbox(store, "p", protocol=protocol) as box:
                 assert [m.payload for m in box.backlog.queue] == numbers(*range(15, 20))
                 assert box.count <= 3
@@ -235,6 +238,8 @@ def test_a_process_that_is_killed_while_the_broker_is_down(
                 with pytest.raises(MqttStoreError, match=r"messages as packets of MQTT 5\.0"):
                     SqliteOutbox(store, "p")
             broker.start()
+            # The broker has lost the session of a listener that is killed with it.
+            await told.until(lambda said: said[-1] is None)
             # Under another policy they are handed in first, and nothing else is dropped.
             async with drops(
                 broker, store=store, when_full="block", protocol=protocol, max_queued_outgoing_messages=4

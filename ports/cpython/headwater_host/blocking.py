@@ -10,10 +10,13 @@ Every method may be called from every thread, several at a time. A thread that h
 ``messages`` may publish meanwhile, and so may ``on_message``: it is called in a thread that nothing else waits for.
 """
 
+import _thread
 import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import queue
+import signal
 import threading
 import time
 from collections import deque
@@ -32,6 +35,8 @@ __all__ = ["Client", "Message"]
 _T = TypeVar("_T")
 # How many messages are taken out of the loop's thread at a time: going there costs more than a message does.
 _BATCH = 256
+# Nothing more is to be told.
+_OVER = object()
 
 
 class Client:
@@ -42,12 +47,14 @@ class Client:
     are in ``publish``, ``get`` or ``messages`` wait through it. A client that is still connected when the interpreter
     exits says DISCONNECT then.
 
-    ``on_message(client, message)`` is called for each message, one at a time, in a thread of its own; what it raises is
-    logged. With it, ``get`` and ``messages`` have nothing to give.
+    ``on_message(client, message)`` is called for each message, one at a time, in a thread of its own. With it, ``get``
+    and ``messages`` have nothing to give. ``on_connection(error)`` is called when there is a connection (None), the
+    first one included, and when it is lost (why), in another thread. Both may call the client. An exception that they
+    raise is logged. What ends a program, such as SystemExit of ``sys.exit()``, disconnects the client and ends the
+    program: the calls that wait raise it; otherwise the main thread gets SIGINT, and ``with`` raises it in the place of
+    KeyboardInterrupt.
 
-    ``on_connection(error)`` is called when the connection is lost (why) and when it is there again (None), on the
-    loop's thread. There, where handlers of ``logger`` run as well, a call would wait for itself: it raises
-    MqttReentrantError.
+    Handlers of ``logger`` run on the loop's thread, where a call would wait for itself: it raises MqttReentrantError.
     """
 
     def __init__(
@@ -60,8 +67,13 @@ class Client:
         **options: Any,
     ):
         self._client = aio.Client(hostname, port, **options)
-        self._client.on_connection = on_connection
         self._on_message = on_message
+        self._on_connection = on_connection
+        # What ``on_connection`` is to be told; _OVER when nothing more comes.
+        self._told: queue.SimpleQueue[object] = queue.SimpleQueue()
+        # What a handler has raised to end the program; the threads that wait in a call.
+        self._exit: BaseException | None = None
+        self._callers: set[int] = set()
         self._delivering = threading.Lock()
         self._connecting = threading.Lock()
         # Guards the two below. What is handed to a loop under it is begun before the loop ends.
@@ -78,6 +90,7 @@ class Client:
     def connect(self) -> None:
         """Connect. Raises what ``aio.Client.__aenter__`` raises."""
         with self._connecting:
+            self._exit = None
             started = self._start()
             try:
                 if not (started or self.connected):
@@ -96,7 +109,7 @@ class Client:
         """Say DISCONNECT and close. Who waits in a call hears of it (MqttConnectionError); twice is harmless."""
         try:
             with contextlib.suppress(MqttConnectionError):
-                self._run(self._client.__aexit__(None, None, None))
+                self._do(self._client.__aexit__(None, None, None))
         finally:
             self._stop()
 
@@ -108,8 +121,9 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """``disconnect``."""
-        self.disconnect()
+        """``disconnect``. Raises what a handler has raised to end the program."""
+        with self._ending_program():
+            self.disconnect()
 
     @property
     def connected(self) -> bool:
@@ -266,14 +280,55 @@ class Client:
         while len(inbox) and len(self._taken) < _BATCH:
             self._taken.append(await inbox.__anext__())
 
+    # -- handlers --------------------------------------------------------------------------------------------------
+
     def _deliver(self, on_message: "Callable[[Client, Message], object]") -> None:
         # That of the connection before may still be at its last message.
-        with self._delivering, contextlib.suppress(MqttConnectionError):
-            for message in self.messages():
-                try:
-                    on_message(self, message)
-                except Exception:
-                    self._client.logger.exception("on_message failed for a message on %s", message.topic)
+        with self._delivering:
+            try:
+                for message in self.messages():
+                    if not self._call(
+                        "on_message", f" for a message on {message.topic}", on_message, self, message
+                    ):
+                        return
+            except MqttConnectionError:
+                pass
+            except BaseException as error:
+                if error is not self._exit:
+                    raise
+
+    def _tell(
+        self, on_connection: "Callable[[MqttError | None], object]", told: "queue.SimpleQueue[Any]"
+    ) -> None:
+        while (error := told.get()) is not _OVER:
+            if not self._call("on_connection", "", on_connection, error):
+                return
+
+    def _call(self, name: str, why: str, handler: Callable[..., object], *args: object) -> bool:
+        """Call a handler of the program: whether more is to follow."""
+        try:
+            handler(*args)
+        except Exception:
+            self._client.logger.exception("%s failed%s", name, why)
+        except BaseException as error:
+            self._end_program(name, error)
+            return False
+        return True
+
+    def _end_program(self, name: str, error: BaseException) -> None:
+        """A handler ends the program: in its own thread nobody would notice."""
+        self._client.logger.critical(
+            "%s raised %r: the client disconnects, and the program ends", name, error
+        )
+        main = threading.main_thread().ident
+        with self._lock:
+            self._exit = error
+            waits = main in self._callers
+        try:
+            self.disconnect()
+        finally:
+            if not waits and main is not None:
+                _interrupt(main)
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
@@ -290,6 +345,12 @@ class Client:
             )
             self._thread.start()
             ready.wait()
+            if self._on_connection is not None:
+                self._told = queue.SimpleQueue()
+                self._client.on_connection = self._told.put
+                name = f"headwater-connection-{self.identifier}"
+                args = (self._on_connection, self._told)
+                threading.Thread(target=self._tell, args=args, name=name, daemon=True).start()
         _running.add(self)
         return True
 
@@ -309,9 +370,32 @@ class Client:
         _running.discard(self)
         if thread is not None:
             thread.join()
+            self._told.put(_OVER)
 
     def _run(self, call: Coroutine[Any, Any, _T]) -> _T:
-        """Let the loop's thread do it, and wait for the outcome."""
+        """Let the loop's thread do it, and wait for the outcome.
+
+        Raises what a handler has raised to end the program.
+        """
+        with self._ending_program():
+            return self._do(call)
+
+    @contextlib.contextmanager
+    def _ending_program(self) -> Iterator[None]:
+        """Where a thread waits: whatever comes of its call, it raises what a handler has raised to end the program."""
+        caller = threading.get_ident()
+        with self._lock:
+            self._callers.add(caller)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callers.discard(caller)
+                error = self._exit
+            if error is not None:
+                raise error from None
+
+    def _do(self, call: Coroutine[Any, Any, _T]) -> _T:
         if threading.current_thread() is self._thread:
             call.close()
             raise MqttReentrantError(
@@ -330,6 +414,14 @@ class Client:
             # KeyboardInterrupt: nobody waits any more. Otherwise it is over already.
             outcome.cancel()
             raise
+
+
+def _interrupt(thread: int) -> None:
+    """Let the main thread, whatever it waits for, find that it was interrupted."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(thread, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
 
 
 _running: set[Client] = set()

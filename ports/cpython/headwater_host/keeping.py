@@ -78,8 +78,8 @@ class Keeping(abc.ABC):
         self.logger = logger
         #: The connection while there is one, for programs that go below this face.
         self.connection: Connection | None = None
-        #: Called when there is a connection, and every subscription is there (None), and with what ended it, or was in
-        #: the way of the next one; with ``reconnect``.
+        #: Called when there is a connection with every subscription (None), the first one included, and with what
+        #: ended it; with ``reconnect`` also with why a round of attempts failed. What it raises is logged.
         self.on_connection: Callable[[MqttError | None], object] | None = None
         #: Awaited before each round of attempts.
         self.before_attempts: Callable[[], Awaitable[object]] | None = None
@@ -146,6 +146,7 @@ class Keeping(abc.ABC):
             if self._policy is None or not self._policy.at_start:
                 await self._round()
                 self._kept = self._policy is not None
+                self._tell(None)
             else:
                 self._kept = True
                 await self._reach(None)
@@ -215,7 +216,10 @@ class Keeping(abc.ABC):
         Raises what was in the way; a refusal only when every server has refused.
         """
         if self.before_attempts is not None:
-            await self.before_attempts()
+            try:
+                await self.before_attempts()
+            except Exception:
+                self.logger.exception("before_attempts failed")
         failed: list[MqttError] = []
         while True:
             try:
@@ -298,6 +302,8 @@ class Keeping(abc.ABC):
         self.logger.warning("%s: %s", self._routes[self._at], error)
         if not self._kept:
             self._end(error)
+            # Not from within the session.
+            asyncio.get_running_loop().call_soon(self._tell, error)
             return
         self.connection = None
         self._error = error
@@ -362,7 +368,7 @@ class Keeping(abc.ABC):
         except Exception as error:
             over = error if isinstance(error, MqttError) and self.connection is None else None
             if over is None:
-                # What the program was to be told with has failed: better no connection than one that nobody keeps.
+                # A fault of ours: better no connection than one that nobody keeps.
                 self.logger.exception("the connection is not kept any more")
                 over = MqttConnectionError(f"the connection is not kept any more: {error!r}")
             self._kept = False
@@ -387,8 +393,15 @@ class Keeping(abc.ABC):
     def _say(self, error: MqttError | None) -> None:
         if error is not None:
             self.logger.info("trying again: %s", error)
-        if self.on_connection is not None:
+        self._tell(error)
+
+    def _tell(self, error: MqttError | None) -> None:
+        if self.on_connection is None:
+            return
+        try:
             self.on_connection(error)
+        except Exception:
+            self.logger.exception("on_connection failed")
 
     async def _idle(self, seconds: float) -> None:
         await self._ticking(asyncio.sleep(seconds))

@@ -1,7 +1,6 @@
 """FMQ's client as the command line describes it, and what ``pub`` and ``sub`` have for FMQ alone."""
 
 import argparse
-import functools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +80,7 @@ def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> "
         reconnect=reach.reconnect(args, reconnects),
         **options,
     )
-    client.on_connection = functools.partial(reach.say, args, client)
+    reach.watch(args, client)
     reach.log.debug("%r: FMQ, as %r", where, client.client_id)
     return client
 

@@ -1,7 +1,6 @@
 """MQTT's client as the command line describes it."""
 
 import argparse
-import functools
 from typing import Any
 
 from headwater_host.aio import Client
@@ -35,7 +34,7 @@ def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> C
         reconnect=reach.reconnect(args, reconnects),
         **options,
     )
-    client.on_connection = functools.partial(reach.say, args, client)
+    reach.watch(args, client)
     client.disconnect_properties = of(args, "disconnect")
     reach.log.debug("%r: MQTT %s, as %r", where, client.protocol, client.identifier)
     return client

@@ -377,11 +377,20 @@ def reconnect(args: argparse.Namespace, reconnects: bool) -> Reconnect | None:
     return Reconnect(refused=None, attempts=args.reconnect, answer=args.timeout)
 
 
-def say(args: argparse.Namespace, client: "Keeping", error: MqttError | None) -> None:
-    """Tell that the connection is lost, or there again."""
-    if not args.quiet:
-        said = f"{error}; trying again" if error is not None else f"connected again to {client.server}"
-        print(f"headwater: {said}", file=sys.stderr, flush=True)
+def watch(args: argparse.Namespace, client: "Keeping") -> None:
+    """Tell when the connection of a client that reconnects is lost, and when it is there again."""
+    if args.quiet or not client.reconnects:
+        return
+    lost = False
+
+    def say(error: MqttError | None) -> None:
+        nonlocal lost
+        if error is not None or lost:
+            said = f"{error}; trying again" if error is not None else f"connected again to {client.server}"
+            print(f"headwater: {said}", file=sys.stderr, flush=True)
+        lost = error is not None
+
+    client.on_connection = say
 
 
 def patience(client: "Keeping") -> float | None:
