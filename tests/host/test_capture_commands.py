@@ -290,6 +290,17 @@ def command(*words: object) -> "subprocess.Popen[bytes]":
     )
 
 
+def test_a_reader_that_has_seen_enough_ends_following(tmp_path: Path) -> None:
+    write_log(tmp_path, [1])
+    with command("cat", tmp_path, "--follow") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == b""
+
+
 @pytest.mark.parametrize("raw", [[], ["--raw"]])
 def test_a_pipe_that_is_closed_early_is_no_error(tmp_path: Path, raw: list[str]) -> None:
     write_log(tmp_path, [5000])

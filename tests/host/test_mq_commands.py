@@ -232,6 +232,20 @@ def test_what_a_reader_has_not_seen_stays(mq: Run) -> None:
     assert mq.ok("get", "--all", "-F", "%.1p %l") == f"b {size}\n".encode()
 
 
+def test_a_reader_that_has_seen_enough_ends_waiting(mq: Run) -> None:
+    mq.ok("put", "-m", "one")
+    words = [*HEADWATER, "mq", "get", "--store", str(mq.store), "--queue", "Q", "--all", "--wait", "3600"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as getting:
+        assert getting.stdout
+        assert getting.stderr
+        assert getting.stdout.readline() == b"one\n"
+        getting.stdout.close()
+        assert getting.wait(60) == 0
+        assert getting.stderr.read() == b""
+
+
 def test_a_file_is_kept_until_there_is_a_message(mq: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     mq.ok("put", "-m", "the first")

@@ -19,6 +19,7 @@ from headwater_host.capture.packets import decoded
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.reader import CaptureReader, Report, SegmentTotals, verify
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
+from headwater_host.output import check_reader
 
 _FOLLOW_S = 0.2
 _COLUMNS = ("segment", "state", "blocks", "records", "bytes", "first", "last")
@@ -181,6 +182,7 @@ def _cat(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()
         if not arguments.follow:
             break
+        check_reader()
         time.sleep(_FOLLOW_S)
     if reader.torn is not None:
         print(f"headwater: {reader.torn}", file=sys.stderr)

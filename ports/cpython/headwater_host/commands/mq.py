@@ -21,6 +21,7 @@ from headwater_host.ibmmq.queue.attributes import check_name
 from headwater_host.ibmmq.queue.descriptors import GMO, MD, PMO
 from headwater_host.ibmmq.queue.manager import QueueManager
 from headwater_host.ibmmq.queue.queue import Queue
+from headwater_host.output import LOOK_AGAIN_S, check_reader
 
 T = TypeVar("T")
 _HIGHEST = 999_999_999
@@ -408,20 +409,25 @@ def _output(path: Path | None) -> Iterator[BinaryIO | None]:
 
 
 def _next(queue: Queue, args: argparse.Namespace, is_first: bool, deadline: float) -> Got | None:
-    """The next message; None when there is none, or none came in time."""
-    md = MD(Version=args.md_version)
-    gmo = GMO(Version=CMQC.MQGMO_VERSION_2)
-    try:
-        data = queue.get(None, md, _asked(args, md, gmo, is_first, deadline))
-    except MQMIError as error:
-        if error.reason == CMQC.MQRC_NO_MSG_AVAILABLE:
-            return None
-        if error.message is None:
-            raise
-        # It was done, with a remark.
-        print(f"headwater: {error}", file=sys.stderr)
-        data = error.message
-    return Got(args.queue, md, data)
+    """The next message; None when there is none, or none came in time. BrokenPipeError: nobody reads the output."""
+    while True:
+        md = MD(Version=args.md_version)
+        gmo = GMO(Version=CMQC.MQGMO_VERSION_2)
+        try:
+            data = queue.get(None, md, _asked(args, md, gmo, is_first, deadline))
+        except MQMIError as error:
+            if error.reason == CMQC.MQRC_NO_MSG_AVAILABLE:
+                if time.monotonic() >= deadline:
+                    return None
+                if args.output is None or args.json or args.verbose or args.format is not None:
+                    check_reader()
+                continue
+            if error.message is None:
+                raise
+            # It was done, with a remark.
+            print(f"headwater: {error}", file=sys.stderr)
+            data = error.message
+        return Got(args.queue, md, data)
 
 
 def _asked(args: argparse.Namespace, md: MD, gmo: GMO, is_first: bool, deadline: float) -> GMO:
@@ -439,7 +445,7 @@ def _asked(args: argparse.Namespace, md: MD, gmo: GMO, is_first: bool, deadline:
     left = deadline - time.monotonic()
     if left > 0:
         asked |= CMQC.MQGMO_WAIT
-        gmo.WaitInterval = min(int(left * 1000) + 1, (1 << 31) - 1)
+        gmo.WaitInterval = int(min(left, LOOK_AGAIN_S) * 1000) + 1
     match = 0
     for name, field, option in _MATCHED:
         value = getattr(args, name)

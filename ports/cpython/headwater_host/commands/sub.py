@@ -15,6 +15,7 @@ from headwater_host.commands.format import Part, Received, parse, render
 from headwater_host.commands.properties import of
 from headwater_host.exits import OK, SIGNALLED, TIMED_OUT, USAGE, CommandError
 from headwater_host.messages import Message
+from headwater_host.output import while_read
 from headwater_host.properties import plain
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ async def _print(client: AnyClient, ask: Callable[[], Awaitable[object]], args: 
         await ask()
         try:
             if not args.subscribed:
-                await _take(client, args)
+                await while_read(_take(client, args))
         except BrokenPipeError as error:
             # Nothing has failed: the command ends well, and so does its consumer.
             closed = error
