@@ -168,7 +168,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         load(path)
     said = str(caught.value).splitlines()
     assert [line.partition(": ")[0].rpartition(" ")[2] for line in said] == ["1", "2", "3", "4", "5"]
-    keys = "capture, stats, stats_seconds, syncs_per_second, sync_credit, serial, broker, fmq, hub, mq"
+    keys = "capture, stats, stats_seconds, syncs_per_second, sync_credit, group_readable, serial, broker, fmq, hub, mq"
     assert said[0].endswith(f"there is no key 'captrue'; there are {keys}")
 
 

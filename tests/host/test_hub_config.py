@@ -268,7 +268,7 @@ def shown(name: str, value: Any) -> str:
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "": {"auto_register": HubConfig().auto_register},
-    "[storage]": {"path": HubConfig().storage},
+    "[storage]": {"path": HubConfig().storage, "group_readable": HubConfig().group_readable},
     "[limits]": {item.name: item.default for item in fields(Limits)},
     "[clients]": {item.name: item.default for item in fields(ClientLimits)},
     "[metrics]": {"host": "127.0.0.1", "port": "needed"},

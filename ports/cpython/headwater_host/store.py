@@ -22,6 +22,7 @@ from headwater.mqtt import spec
 from headwater.transitions import AT1, AT2, DONE, FREE, REL
 from headwater_host.backlog import Backlog, Waiting
 from headwater_host.errors import MqttStoreError
+from headwater_host.private import prepare
 from headwater_host.properties import encode, unblock
 from headwater_host.session import OUTBOX_LIMIT, GrowingOutbox
 from headwater_host.versions import SESSIONS
@@ -456,6 +457,7 @@ def _open(path: str) -> sqlite3.Connection:
     """Open the file, for us alone until it is closed."""
     db = None
     try:
+        prepare(path)
         # The client stays with one thread at a time; it need not be the one that opened the file.
         db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA locking_mode = EXCLUSIVE")

@@ -57,7 +57,7 @@ class AsyncCapture:
     at last. While ``limit_bytes`` (16 MiB) wait, ``append`` refuses and ``room`` waits.
 
     ``segment_bytes``, ``segment_age``: when a segment is sealed (64 MiB, 3600 s). ``on_error``: called in the loop with
-    each CaptureWriteError; without it they are logged. ``clock``: as of ``BlockLog``.
+    each CaptureWriteError; without it they are logged. ``clock``, ``group_readable``: as of ``BlockLog``.
     ``datasync``: makes a file's data durable.
 
     Entering raises what ``BlockLog`` does. Leaving raises CaptureWriteError when records could not be written.
@@ -80,11 +80,13 @@ class AsyncCapture:
         clock: Callable[[], int] = MACHINE.boottime,
         budget: SyncBudget | None = None,
         datasync: Callable[[int], None] = blocklog.datasync,
+        group_readable: bool = False,
     ) -> None:
         BlockBuilder(block_bytes)  # refuses what is not possible
         if limit_bytes < block_bytes:
             raise ValueError("limit_bytes is at least block_bytes")
         self.directory = Path(directory)
+        self.group_readable = group_readable
         self._open = partial(
             BlockLog,
             directory,
@@ -92,6 +94,7 @@ class AsyncCapture:
             segment_age_ns=int(segment_age * 1e9),
             datasync=datasync,
             clock=clock,
+            group_readable=group_readable,
         )
         self._block_bytes = block_bytes
         self._limit_bytes = limit_bytes

@@ -18,6 +18,7 @@ from headwater_host.capture.format import parse_header, segment_name
 from headwater_host.capture.manifest import LOCK, Entry, ManifestFile, list_log, sync_directory, write_all
 from headwater_host.capture.recovery import recover
 from headwater_host.lifetime import MACHINE
+from headwater_host.private import opened, restrict
 
 SEGMENT_BYTES = 64 << 20
 SEGMENT_AGE_NS = 3600 * 10**9
@@ -39,7 +40,7 @@ class BlockLog:
 
     ``segment_bytes``, ``segment_age_ns``: when a segment is sealed. ``recovery``: what opening found and did.
     ``datasync``: makes a file's data durable; it is called once per block. ``clock``: nanoseconds, by which a segment
-    gets old; one that nobody can set.
+    gets old; one that nobody can set. ``group_readable``: see ``private``.
 
     Raises CaptureLockedError, or OSError when the directory cannot be made or read.
     """
@@ -52,6 +53,7 @@ class BlockLog:
         segment_age_ns: int = SEGMENT_AGE_NS,
         datasync: Callable[[int], None] = datasync,
         clock: Callable[[], int] = MACHINE.boottime,
+        group_readable: bool = False,
     ) -> None:
         if segment_bytes < 1 or segment_age_ns < 1:
             raise ValueError("segment_bytes and segment_age_ns are at least 1")
@@ -60,16 +62,19 @@ class BlockLog:
         self._segment_age_ns = segment_age_ns
         self._datasync = datasync
         self._clock = clock
+        self._group_readable = group_readable
         self._fd = -1
         self._path = self.directory
         self._salt = 0
         self._dirty = False  # bytes behind _end are to be cut
         self._spent = False  # nothing may be appended to this segment any more
         _make_directory(self.directory)
-        self._lock = _lock(self.directory / LOCK)
+        self._lock = _lock(self.directory / LOCK, group_readable)
         try:
             listing = list_log(self.directory)
-            self._manifest = ManifestFile(self.directory, listing.manifest.end)
+            for segment in listing.segments:
+                restrict(segment.path, group_readable=group_readable)
+            self._manifest = ManifestFile(self.directory, listing.manifest.end, group_readable=group_readable)
             try:
                 self._next, self.recovery = recover(self.directory, listing, self._manifest)
             except BaseException:
@@ -172,7 +177,8 @@ class BlockLog:
             raise OSError(errno.EBADF, "the log is closed", str(self.directory))
         self._salt = secrets.randbits(64)
         self._path = self.directory / segment_name(self._next, self._salt)
-        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        fd = opened(self._path, flags, group_readable=self._group_readable)
         try:
             sync_directory(self.directory)
         except OSError:
@@ -222,8 +228,8 @@ def _make_directory(directory: Path) -> None:
     sync_directory(directory.parent)
 
 
-def _lock(path: Path) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+def _lock(path: Path, group_readable: bool) -> int:
+    fd = opened(path, os.O_RDWR | os.O_CREAT, group_readable=group_readable)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from headwater_host.capture.manifest import read_manifest, sync_directory
 from headwater_host.lifetime import MACHINE
+from headwater_host.private import opened
 
 NAME = "connections"
 #: Bits of the counter.
@@ -21,9 +22,16 @@ class ConnectionIds:
     """The ids for the log in ``directory``, which is open for this process. Raises OSError when the file cannot be read
     or written, ValueError when it is not what was written."""
 
-    def __init__(self, directory: "str | os.PathLike[str]", clock: Callable[[], int] = MACHINE.wall):
+    def __init__(
+        self,
+        directory: "str | os.PathLike[str]",
+        clock: Callable[[], int] = MACHINE.wall,
+        *,
+        group_readable: bool = False,
+    ):
         self._directory = Path(directory)
         self._clock = clock
+        self._group_readable = group_readable
         self._next = self._end = 0
         self._reserve(self._last())
 
@@ -49,7 +57,8 @@ class ConnectionIds:
         path = self._directory / NAME
         fresh = path.with_suffix(".new")
         try:
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            fd = opened(fresh, flags, group_readable=self._group_readable)
             try:
                 os.write(fd, b"%d\n" % begin)
                 os.fsync(fd)

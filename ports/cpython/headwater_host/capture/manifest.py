@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from headwater_host.capture.format import parse_segment_name
 from headwater_host.capture.problem import MANIFEST, MISSING, TORN, Problem
+from headwater_host.private import opened
 
 NAME = "manifest.jsonl"
 LOCK = "writer.lock"
@@ -155,10 +156,10 @@ def sync_directory(directory: Path) -> None:
 class ManifestFile:
     """The manifest, open for the one writer. What an append that failed left behind is cut before the next."""
 
-    def __init__(self, directory: Path, end: int) -> None:
+    def __init__(self, directory: Path, end: int, *, group_readable: bool = False) -> None:
         path = directory / NAME
         is_new = not path.exists()
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        self._fd = opened(path, os.O_WRONLY | os.O_CREAT, group_readable=group_readable)
         self._end = end
         try:
             if is_new:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from headwater_host.capture.format import HEADER_BYTES, FormatError, parse_heade
 from headwater_host.capture.manifest import Entry, Listing, ManifestFile, Segment, sync_directory, write_all
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.scan import Scan
+from headwater_host.private import opened
 
 _PIECE = 1 << 20
 
@@ -131,7 +133,9 @@ def _is_unfinished(fd: int, torn: Problem) -> bool:
 
 
 def _copy(fd: int, torn: Problem, copy: Path) -> None:
-    out = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    # The segment's own group may read it.
+    shared = bool(os.fstat(fd).st_mode & stat.S_IRGRP)
+    out = opened(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, group_readable=shared)
     try:
         for at in range(0, torn.length, _PIECE):
             write_all(out, os.pread(fd, min(_PIECE, torn.length - at), torn.offset + at), at)

@@ -23,7 +23,8 @@ class CaptureWriter:
     ``append`` numbers the records from 1; record n is on disk when ``durable >= n``. A block is written, with one
     fdatasync, when the next record would make it longer than ``block_bytes`` (1 MiB), when ``poll`` finds its first
     record older than ``block_age_ns`` (50 ms), and by ``flush``. ``segment_bytes`` and ``segment_age_ns``: when a
-    segment is sealed (64 MiB, 1 h). ``datasync`` makes a file's data durable. ``clock``: as of ``BlockLog``.
+    segment is sealed (64 MiB, 1 h). ``datasync`` makes a file's data durable. ``clock``,
+    ``group_readable``: as of ``BlockLog``.
 
     Raises CaptureLockedError when another writer has the log open, OSError when it cannot be made or read, ValueError
     for sizes that are not possible.
@@ -39,6 +40,7 @@ class CaptureWriter:
         segment_age_ns: int = blocklog.SEGMENT_AGE_NS,
         datasync: Callable[[int], None] = blocklog.datasync,
         clock: Callable[[], int] = MACHINE.boottime,
+        group_readable: bool = False,
     ) -> None:
         self._builder = BlockBuilder(block_bytes)
         self._block_bytes = block_bytes
@@ -50,6 +52,7 @@ class CaptureWriter:
             segment_age_ns=segment_age_ns,
             datasync=datasync,
             clock=clock,
+            group_readable=group_readable,
         )
 
     @property

@@ -99,6 +99,8 @@ class GatewayConfig:
     hubs: tuple[FmqConfig, ...] = ()
     #: What goes to IBM MQ.
     mq: MqConfig | None = None
+    #: Whether the group of its directory may read each file that holds messages.
+    group_readable: bool = False
     #: How often the log is synced: 0 without a limit, None as it suits the device; and how many syncs are saved up.
     syncs_per_second: int | None = None
     sync_credit: int = CREDIT
@@ -212,6 +214,7 @@ _TOP = {
     "stats_seconds": Key("a number of seconds above 0", settings.seconds),
     "syncs_per_second": Key("a whole number, 0 for no limit", settings.whole(*SYNC_RATES)),
     "sync_credit": Key("a whole number, at least 1", settings.whole(*SYNC_CREDITS)),
+    "group_readable": Key("true or false", settings.truth),
 }
 
 
@@ -324,6 +327,9 @@ def load(path: Path, capture: Path | None = None, hub: dict[str, Any] | None = N
     where = capture or top.get("capture")
     if where is None:
         raise file.fail("'capture' is missing: a directory")
+    group_readable: bool = top.get("group_readable", False)
+    if group_readable:
+        found = replace(found, group_readable=True) if found else None
     return GatewayConfig(
         where,
         tuple(SerialConfig(**serial) for serial in serials),
@@ -333,6 +339,7 @@ def load(path: Path, capture: Path | None = None, hub: dict[str, Any] | None = N
         found,
         tuple(_server(file, "fmq", *one, FmqConfig) for one in enumerate(hubs)),
         mq,
+        group_readable,
         top.get("syncs_per_second"),
         top.get("sync_credit", CREDIT),
     )

@@ -50,7 +50,7 @@ class Landing:
         self._overflow: deque[Record] = deque()
         self._later: deque[tuple[int, Callable[[], object]]] = deque()
         self._gates: deque[Callable[[bool], object]] = deque()
-        self._connections = ConnectionIds(capture.directory)
+        self._connections = ConnectionIds(capture.directory, group_readable=capture.group_readable)
 
     def new_connection(self) -> int:
         """An id for a connection: no two ever share one (docs/capture-log.md)."""

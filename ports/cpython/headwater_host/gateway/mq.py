@@ -100,12 +100,19 @@ class Follower:
     Raises MQMIError when the file cannot be used. ``run`` is its life, in a thread of its own; ``stop`` ends it.
     """
 
-    def __init__(self, config: MqConfig, directory: Path, durable: Callable[[], int]):
+    def __init__(
+        self,
+        config: MqConfig,
+        directory: Path,
+        durable: Callable[[], int],
+        *,
+        group_readable: bool = False,
+    ):
         self._config = config
         self._directory = directory
         self._durable = durable
         self._stop = threading.Event()
-        self._forward = Forward(config.file, local_queue(config))
+        self._forward = Forward(config.file, local_queue(config), group_readable=group_readable)
         try:
             self._saved = self._place = self._begin()
         except BaseException:

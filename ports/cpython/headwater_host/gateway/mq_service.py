@@ -88,11 +88,18 @@ class _Lock:
 class MqService:
     """Raises CommandError as ``UplinkThread`` does."""
 
-    def __init__(self, config: MqConfig, directory: Path, durable: Callable[[], int]):
+    def __init__(
+        self,
+        config: MqConfig,
+        directory: Path,
+        durable: Callable[[], int],
+        *,
+        group_readable: bool = False,
+    ):
         # The place in the log stands in the file once.
         self._lock = _Lock(config.file, "gateway", "another gateway fills the queue in")
         try:
-            self._follower = Follower(config, directory, durable)
+            self._follower = Follower(config, directory, durable, group_readable=group_readable)
         except MQMIError as error:
             self._lock.close()
             raise CommandError(f"the local queue: {error.detail or error}") from error

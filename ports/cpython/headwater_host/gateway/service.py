@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from headwater_host.gateway.hub_client import HubClient
 from headwater_host.gateway.landing import Landing
 from headwater_host.gateway.line import Line, text_of
 from headwater_host.hub.errors import StorageError
+from headwater_host.private import opened
 
 if TYPE_CHECKING:
     from headwater_host.gateway.mq_service import MqService
@@ -69,6 +71,7 @@ class Gateway:
             limit_bytes=self._limit,
             on_error=lambda error: self._failed(error),
             budget=budget,
+            group_readable=self._config.group_readable,
         )
         try:
             await capture.__aenter__()
@@ -91,7 +94,12 @@ class Gateway:
             if self._config.mq is not None:
                 from headwater_host.gateway.mq_service import MqService
 
-                self._mq = MqService(self._config.mq, self._config.capture, lambda: capture.durable_sequence)
+                self._mq = MqService(
+                    self._config.mq,
+                    self._config.capture,
+                    lambda: capture.durable_sequence,
+                    group_readable=self._config.group_readable,
+                )
             await self._start_hub(landing)
         except CommandError:
             if self._mq is not None:
@@ -242,7 +250,8 @@ class Gateway:
             return
         failure = ""
         try:
-            _replace(path, json.dumps(self.status(landing)).encode() + b"\n")
+            text = json.dumps(self.status(landing)) + "\n"
+            _replace(path, text, group_readable=self._config.group_readable)
         except OSError as error:
             failure = text_of(error)
         if failure and failure != self._stats_failure:
@@ -252,10 +261,11 @@ class Gateway:
         self._stats_failure = failure
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _replace(path: Path, text: str, *, group_readable: bool) -> None:
     """Write a file so that a reader sees the old one or the new one."""
     part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
+    with open(part, "w", opener=partial(opened, group_readable=group_readable)) as out:
+        out.write(text)
     part.replace(path)
 
 

@@ -97,6 +97,8 @@ class HubConfig:
     clients: ClientLimits = field(default_factory=ClientLimits)
     users: dict[str, Hash] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
+    #: Whether the group of the storage's directory may read it.
+    group_readable: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -185,7 +187,7 @@ _SECONDS = "a number of seconds above 0"
 _many, _port = whole(1, 1 << 40), whole(1, 65535)
 
 TOP = {"auto_register": Key("true or false", truth)}
-STORAGE = {"path": Key("a file", path)}
+STORAGE = {"path": Key("a file", path), "group_readable": Key("true or false", truth)}
 METRICS = {
     "host": Key("an address", text),
     "port": Key("a whole number from 1 to 65535", _port, required=True),
@@ -278,6 +280,7 @@ def load(path: Path) -> HubConfig:
         whole,
         known,
         rules,
+        storage.get("group_readable", False),
     )
 
 

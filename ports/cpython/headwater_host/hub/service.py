@@ -37,7 +37,8 @@ class Hub:
     async def start(self) -> None:
         """Open the storage and listen. Raises StorageError, and OSError for a listener."""
         loop = asyncio.get_running_loop()
-        store = Store.open(self.config.storage, self.config.limits)
+        config = self.config
+        store = Store.open(config.storage, config.limits, group_readable=config.group_readable)
         try:
             self.broker = broker = Broker(store, self.config, self._observer)
         except BaseException:

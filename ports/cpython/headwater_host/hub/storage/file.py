@@ -9,6 +9,7 @@ import sqlite3
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage.records import SCHEMA
 from headwater_host.hub.storage.upgrade import EARLIER, upgrade
+from headwater_host.private import prepare
 
 #: PRAGMA application_id of our files ("HWhu"), and the version of what is in them.
 APPLICATION_ID = 0x48576875
@@ -18,11 +19,13 @@ _CHECKPOINT = 8000
 
 
 class File:
-    """``path``, open: ``writer`` for one thread, ``reader`` for another. Raises StorageError."""
+    """``path``, open: ``writer`` for one thread, ``reader`` for another. ``group_readable``: see ``private``. Raises
+    StorageError."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, *, group_readable: bool = False):
         self.path = path
         self._lock = _lock(path)
+        prepare(path, group_readable=group_readable)
         self.writer = self.reader = None  # type: sqlite3.Connection | None
         try:
             self.writer = _connect(path)

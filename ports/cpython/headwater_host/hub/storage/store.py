@@ -103,10 +103,15 @@ class Store:
 
     @classmethod
     def open(
-        cls, path: "str | PathLike[str]", limits: Limits | None = None, clocks: Clocks | None = None
+        cls,
+        path: "str | PathLike[str]",
+        limits: Limits | None = None,
+        clocks: Clocks | None = None,
+        *,
+        group_readable: bool = False,
     ) -> "Store":
         """The storage in a file, with what that holds; made when it is not there. Raises StorageError."""
-        file = File(fspath(path))
+        file = File(fspath(path), group_readable=group_readable)
         try:
             return cls(file, limits or Limits(), clocks)
         except sqlite3.Error as error:

@@ -60,8 +60,8 @@ class QueueManager:
 
     One connection: one unit of work. Several threads may share it, and then share that. ``keeps_over``: "power", what a
     call has returned is on the disk; or "process", which is much faster and outlives the end of the process, but not
-    the machine's. ``clocks``: the machine's, or a test's. MQRC_Q_MGR_NAME_ERROR: the file is another's; without a name
-    it is whichever it is.
+    the machine's. ``clocks``: the machine's, or a test's. ``group_readable``: whether the group of the file's directory
+    may read it. MQRC_Q_MGR_NAME_ERROR: the file is another's; without a name it is whichever it is.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class QueueManager:
         create: bool = True,
         keeps_over: str = "power",
         clocks: Clocks | None = None,
+        group_readable: bool = False,
         **attributes: Any,
     ):
         if name:
@@ -91,7 +92,14 @@ class QueueManager:
         self._places: dict[tuple[Queue, bool], Place | None] = {}
         if keeps_over not in ("power", "process"):
             raise ValueError(f"keeps_over is power or process, not {keeps_over!r}")
-        self.file = QueueFile(path, wanted, create=create, power=keeps_over == "power", clocks=clocks)
+        self.file = QueueFile(
+            path,
+            wanted,
+            create=create,
+            power=keeps_over == "power",
+            clocks=clocks,
+            group_readable=group_readable,
+        )
         #: As the file has them.
         self.attributes = self.file.attributes
         if name and name.rstrip() != self.attributes.QMgrName:

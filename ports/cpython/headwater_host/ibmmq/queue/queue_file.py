@@ -22,6 +22,7 @@ from headwater_host.ibmmq.errors import MQMIError, failed
 from headwater_host.ibmmq.queue import messages
 from headwater_host.ibmmq.queue.attributes import QueueManagerAttributes, dump, load
 from headwater_host.lifetime import MACHINE, AgeClock, Clocks
+from headwater_host.private import prepare
 
 #: PRAGMA application_id of our files ("HWmq"), and the version of what is in them.
 APPLICATION_ID = 0x48576D71
@@ -67,8 +68,8 @@ class QueueFile:
     """``path``, opened as one connection of the queue manager; made, with ``wanted``, when it is not there.
 
     ``power``: whether what is durable must outlive the machine's power, and not only the process. The connections of a
-    file may differ in that. ``clocks``: the machine's, or a test's. MQRC_Q_MGR_NOT_AVAILABLE: it cannot be opened, is
-    damaged or something else altogether.
+    file may differ in that. ``clocks``: the machine's, or a test's. ``group_readable``: see ``private``.
+    MQRC_Q_MGR_NOT_AVAILABLE: it cannot be opened, is damaged or something else altogether.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class QueueFile:
         create: bool = True,
         power: bool = True,
         clocks: Clocks | None = None,
+        group_readable: bool = False,
     ):
         self.path = os.fspath(path)
         # Whoever opens the file by another name, or goes to another folder, must find the same locks, as with SQLite's.
@@ -95,6 +97,7 @@ class QueueFile:
             raise failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"there is no file {self.path}")
         db: sqlite3.Connection | None = None
         try:
+            prepare(self.path, group_readable=group_readable)
             db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
             self.db = db
             _prepare(db, self.path, wanted if create else None, "FULL" if power else "NORMAL")

@@ -43,11 +43,13 @@ class LocalQueue:
 
 
 class Forward:
-    """``path``, opened for one thread and made when it is not there. MQMIError: it cannot be used, or is full."""
+    """``path``, opened for one thread and made when it is not there. ``group_readable``: see ``private``. MQMIError: it
+    cannot be used, or is full."""
 
-    def __init__(self, path: "str | os.PathLike[str]", queue: LocalQueue):
+    def __init__(self, path: "str | os.PathLike[str]", queue: LocalQueue, *, group_readable: bool = False):
         self._queue = queue
-        self.file = QueueFile(path, QueueManagerAttributes(MaxMsgLength=LARGEST), create=True)
+        attributes = QueueManagerAttributes(MaxMsgLength=LARGEST)
+        self.file = QueueFile(path, attributes, create=True, group_readable=group_readable)
         try:
             with self.file.transaction(durable=True) as db:
                 for statement in _TABLES.split(";"):
