@@ -19,6 +19,7 @@ from headwater_host.fmq.client import (
     MqttProtocolError,
     MqttReentrantError,
     MqttRefusedError,
+    MqttSubscribeError,
     MqttTimeoutError,
     MqttTlsError,
     Reconnect,
@@ -514,5 +515,49 @@ def test_arguments_that_lead_nowhere(tmp_path: Path) -> None:
             with pytest.raises(MqttFullError):
                 await flood()
             await c.drain()
+
+    run(main())
+
+
+def test_a_subscription_that_is_refused_later_leaves_the_rest_online(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused = "b"
+
+    async def answer(line: Line, code: int) -> None:
+        await line.accept()
+        for number, name in enumerate("abc", 1):
+            head, ident = await line.frame()
+            assert head >> 4 == spec.SUBSCRIBE
+            if code and name == refused:
+                line.say(spec.ACK << 4, ident, code, b"not any more")
+            else:
+                line.say(spec.ACK << 4, ident, 0, PROCESS << 32 | number)
+
+    lose = asyncio.Event()
+
+    async def first(line: Line) -> None:
+        await answer(line, 0)
+        await lose.wait()
+
+    async def later(line: Line) -> None:
+        await answer(line, 0x87)
+        await line.ended()
+
+    async def main() -> None:
+        async with scripted(first, later) as where:
+            policy = Reconnect(first=0.01, longest=0.02)
+            async with client(where, reconnect=policy) as c:
+                for name in "abc":
+                    await c.subscribe(name)
+                reported: list[MqttSubscribeError] = []
+                online = asyncio.Event()
+                c.on_subscription_refused = reported.append
+                c.on_connection = lambda error: None if error else online.set()
+                lose.set()
+                await asyncio.wait_for(online.wait(), SECONDS)
+                assert c.connected
+                assert [error.topic for error in reported] == [refused]
+                assert "refused the subscription to 'b'" in caplog.text
 
     run(main())

@@ -13,7 +13,6 @@ from headwater_host.aio import (
     MqttError,
     MqttReentrantError,
     MqttRefusedError,
-    MqttSubscribeError,
     Reconnect,
 )
 from tests.host.mqtt_server import serve
@@ -176,21 +175,6 @@ def test_a_refusal_ends_it_unless_it_may_pass(mosquitto: StartBroker) -> None:
         assert all(isinstance(error, MqttRefusedError) for error in told.said)
         entering.cancel()
         await asyncio.gather(entering, return_exceptions=True)
-
-    asyncio.run(scenario())
-
-
-def test_a_subscription_that_is_refused_later_ends_it() -> None:
-    async def scenario() -> None:
-        async with serve() as server:
-            policy = Reconnect(first=0.01, longest=0.02, refused=None)
-            async with Client(HOST, server.port, reconnect=policy) as client:
-                assert await client.subscribe("mine") == (0,)
-                server.prepare = lambda session: setattr(session, "on_subscribe", lambda p, qos: 0x80)
-                await server.connections[0].close(1)
-                with pytest.raises(MqttSubscribeError, match="mine"):
-                    await asyncio.wait_for(client.messages.__anext__(), WAIT_S)
-                assert not client.connected
 
     asyncio.run(scenario())
 

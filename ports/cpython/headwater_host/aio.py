@@ -22,14 +22,11 @@ import secrets
 import ssl
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headwater import errors, reasons
-from headwater.mqtt import spec
+from headwater import errors
 from headwater_host.backlog import Backlog
 from headwater_host.calls import Inbox
-from headwater_host.connection import TICK
 from headwater_host.errors import (
     MqttArgumentError,
     MqttConnectionError,
@@ -44,16 +41,17 @@ from headwater_host.errors import (
     MqttSubscribeError,
     MqttTimeoutError,
     MqttTlsError,
+    MqttUnsubscribeError,
 )
 from headwater_host.incoming import RECEIVE_MAXIMUM, Incoming
-from headwater_host.keeping import Keeping
 from headwater_host.messages import Message, Payload, TooLarge, Will
 from headwater_host.outgoing import Outgoing, check_limits
 from headwater_host.properties import Properties
 from headwater_host.reconnect import Reconnect
 from headwater_host.route import Route, Tls
 from headwater_host.session import HostClient, HostClientSession5
-from headwater_host.topics import Topic, Wildcard, filter_bytes, topic_of
+from headwater_host.subscribing import Subscribing
+from headwater_host.topics import Topic, Wildcard, topic_of
 from headwater_host.versions import make_session, open_store
 
 if TYPE_CHECKING:
@@ -78,6 +76,7 @@ __all__ = [
     "MqttSubscribeError",
     "MqttTimeoutError",
     "MqttTlsError",
+    "MqttUnsubscribeError",
     "Reconnect",
     "Tls",
     "Topic",
@@ -85,20 +84,8 @@ __all__ = [
     "Will",
 ]
 
-# Requests that the session lets wait for their answers at a time.
-_REQUESTS = 8
 
-
-@dataclass
-class _Subscription:
-    """What was asked for, and what the server granted."""
-
-    options: int
-    properties: Properties | None = None
-    granted: int | None = None
-
-
-class Client(Keeping):
+class Client(Subscribing):
     """A connection to a server, from ``async with`` to its end, and the session that outlives it.
 
     - ``port``: 1883, with TLS 8883, with WebSocket 80 or 443.
@@ -140,7 +127,8 @@ class Client(Keeping):
     - ``reconnect``: True, or a ``Reconnect`` (``headwater_host.reconnect``): a lost connection is made again, what had
       been subscribed to is asked for again when the server has lost the session, and ``messages`` goes on. Calls wait
       for the connection up to their ``timeout``; at QoS 1 and 2 a message is handed in without one.
-      ``on_connection(error)`` is told. When it is given up, everybody hears why, as without it.
+      ``on_connection(error)`` is told, and ``on_subscription_refused(error)`` of a filter that the server refuses then:
+      the rest goes on without it. When it is given up, everybody hears why, as without it.
     - ``more_servers``: hosts and ports that are tried in turn when there is no connection to the first.
     - ``subscriptions``: filters with a QoS each, which entering asks for.
 
@@ -219,6 +207,7 @@ class Client(Keeping):
             outbox=box,
         )
         super().__init__(
+            subscriptions,
             session,
             routes,
             Reconnect() if reconnect is True else reconnect or None,
@@ -245,18 +234,12 @@ class Client(Keeping):
         if isinstance(session, HostClientSession5):
             session.on_refused = self._on_refused
             session.on_message = self._on_message5
-        session.on_answer = self._on_answer
         session.sink = TooLarge(self.logger)
-        self._answers = self._outgoing.answers
-        self._requests = asyncio.Semaphore(_REQUESTS)
-        self._subscriptions = {name: _Subscription(_level(level)) for name, level in subscriptions}
-        for name in self._subscriptions:
-            filter_bytes(name)
         self._unacknowledged: deque[Message] = deque()
         self._incoming: Incoming[Message] = Incoming(
             max_queued_incoming_messages,
             lambda: self.connection,
-            lambda: self._outgoing.is_awaited,
+            lambda: self._outgoing.is_awaited or bool(self._answers),
             self._withhold,
             self._answer_message,
             self.logger,
@@ -285,16 +268,20 @@ class Client(Keeping):
         self.session.leave(self.disconnect_properties)
 
     def _on_interrupted(self, error: MqttError) -> None:
+        self._lose_answers()
+        self._answers.fail(error)
         self._outgoing.interrupt(error)
 
     def _on_over(self, error: MqttError) -> None:
+        self._lose_answers()
+        self._answers.fail(error)
         self._outgoing.end(error)
         self.messages.end()
-        # The next loop's.
-        self._requests = asyncio.Semaphore(_REQUESTS)
+        self._begin_requests()
 
     def _on_tick(self, now: float) -> None:
         self._answers.expire(now)
+        self._outgoing.answers.expire(now)
         self._incoming.look()
 
     def _acknowledged(self) -> int:
@@ -370,126 +357,6 @@ class Client(Keeping):
         self.logger.warning("the server refused a message: %s", MqttPublishError(code))
         self._outgoing.delivered(packet_id, code)
 
-    def _on_answer(self, packet_id: int, code: int) -> None:
-        self._answers.settle(packet_id, code)
-
-    async def _answer(self, packet_id: int, deadline: float) -> int:
-        self._incoming.read_on()
-        return await self._answers.wait(packet_id, deadline)
-
-    async def subscribe(
-        self,
-        topic: str | Sequence[tuple[str, int]],
-        qos: int = 0,
-        *,
-        timeout: float | None = None,
-        options: int = 0,
-        properties: Properties | None = None,
-    ) -> tuple[int, ...]:
-        """Subscribe to a filter, or to several with a QoS each: the QoS that the server granted, for each.
-
-        With MQTT 5.0, ``options`` are ``headwater.mqtt.spec5``'s (NO_LOCAL and so on; 3.8.3.1), for each of them, and
-        ``properties`` may have a ``subscription_identifier``.
-
-        Raises MqttSubscribeError when it refuses one, MqttArgumentError, MqttTimeoutError, MqttConnectionError.
-        """
-        wanted = [(topic, qos)] if isinstance(topic, str) else list(topic)
-        patterns = [(filter_bytes(name), _level(level)) for name, level in wanted]
-        if options and self.protocol != "5.0":
-            raise MqttArgumentError("options of a subscription need MQTT 5.0")
-        deadline = self._deadline(timeout)
-        asked = [_Subscription(level | options, properties) for _, level in patterns]
-        codes = await asyncio.gather(
-            *(
-                self._request(pattern, one.options, deadline, one.properties)
-                for (pattern, _), one in zip(patterns, asked, strict=True)
-            )
-        )
-        for (name, _), one, code in zip(wanted, asked, codes, strict=True):
-            if code >= spec.SUBSCRIBE_FAILED:
-                raise MqttSubscribeError(name, code)
-            if self._policy is not None:
-                one.granted = code
-                self._subscriptions[name] = one
-        return tuple(codes)
-
-    async def _subscribe_again(self, session_present: bool) -> None:
-        asked = [
-            (name, one)
-            for name, one in self._subscriptions.items()
-            if not session_present or one.granted is None
-        ]
-        deadline = self._deadline(None)
-        codes = await asyncio.gather(
-            *(
-                self._request(filter_bytes(name), one.options, deadline, one.properties, once=True)
-                for name, one in asked
-            )
-        )
-        for (name, one), code in zip(asked, codes, strict=True):
-            if code >= spec.SUBSCRIBE_FAILED:
-                raise MqttSubscribeError(name, code)
-            one.granted = code
-
-    @property
-    def granted(self) -> dict[str, int]:
-        """By filter, the QoS that the server has granted: of what the client asks for again by itself."""
-        return {name: one.granted for name, one in self._subscriptions.items() if one.granted is not None}
-
-    async def unsubscribe(
-        self,
-        topic: str | Sequence[str],
-        *,
-        timeout: float | None = None,
-        properties: Properties | None = None,
-    ) -> None:
-        """Take one subscription back, or several. Raises MqttArgumentError, MqttTimeoutError, MqttConnectionError."""
-        names = [topic] if isinstance(topic, str) else list(topic)
-        patterns = [filter_bytes(name) for name in names]
-        deadline = self._deadline(timeout)
-        await asyncio.gather(*(self._request(pattern, -1, deadline, properties) for pattern in patterns))
-        for name in names:
-            self._subscriptions.pop(name, None)
-
-    def _deadline(self, timeout: float | None) -> float:
-        return asyncio.get_running_loop().time() + (self.timeout if timeout is None else timeout)
-
-    async def _request(
-        self,
-        pattern: bytes,
-        options: int,
-        deadline: float,
-        properties: Properties | None,
-        once: bool = False,
-    ) -> int:
-        """Ask, and ask again when the answer got lost with its connection, unless ``once``: who connects does not."""
-        while True:
-            if not once:
-                # Not with a place taken that who connects may need.
-                await self._reached(deadline)
-            async with self._requests:
-                connection = self._current()
-                if connection is None and once:
-                    raise self._error.with_traceback(None)
-                if connection is None or (self._opening is not None and not once):
-                    continue
-                connection.flush()
-                status = self.session.ask(pattern, options, properties)
-                if status == errors.E_AGAIN:
-                    # The answers to those who have given up waiting have to come first.
-                    if asyncio.get_running_loop().time() >= deadline:
-                        raise MqttTimeoutError("the server did not answer in time; it was not sent", status)
-                    await asyncio.sleep(TICK)
-                    continue
-                if status < 0:
-                    raise MqttError(f"not sent: {reasons.describe(status)}", status)
-                connection.push()
-                try:
-                    return await self._answer(status, deadline)
-                except MqttConnectionError:
-                    if once or not self._kept:
-                        raise
-
     # -- receiving -------------------------------------------------------------------------------------------------
 
     def _on_message(self, p: "Packet") -> Message:
@@ -550,9 +417,3 @@ class Client(Keeping):
             # It is acknowledged when it is in the store, together with what else this turn brings.
             await asyncio.sleep(0)
             self.session.sync()
-
-
-def _level(qos: int) -> int:
-    if qos not in (0, 1, 2):
-        raise MqttArgumentError(f"QoS is 0, 1 or 2, not {qos!r}", errors.E_QOS)
-    return qos

@@ -26,7 +26,13 @@ from typing import Any, TypeVar
 
 from headwater import errors
 from headwater_host import aio
-from headwater_host.errors import MqttConnectionError, MqttError, MqttReentrantError, MqttTimeoutError
+from headwater_host.errors import (
+    MqttConnectionError,
+    MqttError,
+    MqttReentrantError,
+    MqttSubscribeError,
+    MqttTimeoutError,
+)
 from headwater_host.messages import Message, Payload
 from headwater_host.properties import Properties
 
@@ -54,6 +60,8 @@ class Client:
     program: the calls that wait raise it; otherwise the main thread gets SIGINT, and ``with`` raises it in the place of
     KeyboardInterrupt.
 
+    ``on_subscription_refused(error)`` is as of ``aio.Client``, and called as ``on_connection`` is.
+
     Handlers of ``logger`` run on the loop's thread, where a call would wait for itself: it raises MqttReentrantError.
     """
 
@@ -64,12 +72,18 @@ class Client:
         *,
         on_message: "Callable[[Client, Message], object] | None" = None,
         on_connection: "Callable[[MqttError | None], object] | None" = None,
+        on_subscription_refused: "Callable[[MqttSubscribeError], object] | None" = None,
         **options: Any,
     ):
         self._client = aio.Client(hostname, port, **options)
         self._on_message = on_message
-        self._on_connection = on_connection
-        # What ``on_connection`` is to be told; _OVER when nothing more comes.
+        # The client's handlers that are called in a thread of their own, by name.
+        self._handlers: dict[str, Callable[[Any], object]] = {}
+        if on_connection is not None:
+            self._handlers["on_connection"] = on_connection
+        if on_subscription_refused is not None:
+            self._handlers["on_subscription_refused"] = on_subscription_refused
+        # What they are to be told, each behind its name; _OVER when nothing more comes.
         self._told: queue.SimpleQueue[object] = queue.SimpleQueue()
         # What a handler has raised to end the program; the threads that wait in a call.
         self._exit: BaseException | None = None
@@ -226,9 +240,9 @@ class Client:
         *,
         timeout: float | None = None,
         properties: Properties | None = None,
-    ) -> None:
-        """As of ``aio.Client``."""
-        self._run(self._client.unsubscribe(topic, timeout=timeout, properties=properties))
+    ) -> tuple[int, ...]:
+        """As of ``aio.Client``: the server's reason code for each filter."""
+        return self._run(self._client.unsubscribe(topic, timeout=timeout, properties=properties))
 
     # -- receiving -------------------------------------------------------------------------------------------------
 
@@ -297,11 +311,10 @@ class Client:
                 if error is not self._exit:
                     raise
 
-    def _tell(
-        self, on_connection: "Callable[[MqttError | None], object]", told: "queue.SimpleQueue[Any]"
-    ) -> None:
-        while (error := told.get()) is not _OVER:
-            if not self._call("on_connection", "", on_connection, error):
+    def _tell(self, told: "queue.SimpleQueue[Any]") -> None:
+        while (item := told.get()) is not _OVER:
+            name, error = item
+            if not self._call(name, "", self._handlers[name], error):
                 return
 
     def _call(self, name: str, why: str, handler: Callable[..., object], *args: object) -> bool:
@@ -345,12 +358,12 @@ class Client:
             )
             self._thread.start()
             ready.wait()
-            if self._on_connection is not None:
-                self._told = queue.SimpleQueue()
-                self._client.on_connection = self._told.put
+            if self._handlers:
+                told = self._told = queue.SimpleQueue()
+                for name in self._handlers:
+                    setattr(self._client, name, lambda error, name=name: told.put((name, error)))
                 name = f"headwater-connection-{self.identifier}"
-                args = (self._on_connection, self._told)
-                threading.Thread(target=self._tell, args=args, name=name, daemon=True).start()
+                threading.Thread(target=self._tell, args=(told,), name=name, daemon=True).start()
         _running.add(self)
         return True
 

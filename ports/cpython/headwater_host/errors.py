@@ -108,17 +108,36 @@ class MqttStoreError(MqttConnectionError):
         super().__init__(detail, code)
 
 
-class MqttSubscribeError(MqttError):
-    """The server refused a subscription; ``topic`` is its filter (MQTT 3.1.1, 3.9.3). ``reason_code`` is 0x80, or what
-    MQTT 5.0 has for it (3.9.3)."""
+class _FilterError(MqttError):
+    """The server refused a request for a filter, the first of those that it refused."""
 
-    def __init__(self, topic: str, reason_code: int = 0x80, detail: str = ""):
+    _WHAT: str
+
+    def __init__(self, topic: str, reason_code: int = 0x80, detail: str = "", codes: tuple[int, ...] = ()):
         why = "" if reason_code == 0x80 else f": {_reason(reason_code)}"
-        super().__init__(
-            f"the server refused the subscription to {topic!r}{why}{_behind(detail)}", errors.E_REFUSED
-        )
+        super().__init__(f"the server refused {self._WHAT} {topic!r}{why}{_behind(detail)}", errors.E_REFUSED)
         self.topic = topic
         self.reason_code = reason_code
+        self.codes = codes or (reason_code,)
+        #: What the server says of it (MQTT 5.0).
+        self.reason_string = detail
+
+
+class MqttSubscribeError(_FilterError):
+    """The server refused a subscription (MQTT 3.1.1 and 5.0, 3.9.3).
+
+    ``topic`` is its filter; ``reason_code`` is 0x80, or what MQTT 5.0 has for it. ``codes`` are the answers to all
+    filters that were asked for, in their order.
+    """
+
+    _WHAT = "the subscription to"
+
+
+class MqttUnsubscribeError(_FilterError):
+    """The server refused to end a subscription (MQTT 5.0, 3.11.3). ``topic``, ``reason_code`` and ``codes`` are as of
+    MqttSubscribeError."""
+
+    _WHAT = "to unsubscribe from"
 
 
 class FmqRequestError(MqttError):

@@ -81,6 +81,9 @@ class Keeping(abc.ABC):
         #: Called when there is a connection with every subscription (None), the first one included, and with what
         #: ended it; with ``reconnect`` also with why a round of attempts failed. What it raises is logged.
         self.on_connection: Callable[[MqttError | None], object] | None = None
+        #: Called with why the server, or the hub, has refused a subscription that was asked for again: the others and
+        #: the connection go on without it.
+        self.on_subscription_refused: Callable[[MqttSubscribeError], object] | None = None
         #: Awaited before each round of attempts.
         self.before_attempts: Callable[[], Awaitable[object]] | None = None
         self._routes = routes
@@ -402,6 +405,14 @@ class Keeping(abc.ABC):
             self.on_connection(error)
         except Exception:
             self.logger.exception("on_connection failed")
+
+    def _report_refusal(self, error: MqttSubscribeError) -> None:
+        self.logger.warning("%s: %s", self.server, error)
+        if self.on_subscription_refused is not None:
+            try:
+                self.on_subscription_refused(error)
+            except Exception:
+                self.logger.exception("on_subscription_refused failed")
 
     async def _idle(self, seconds: float) -> None:
         await self._ticking(asyncio.sleep(seconds))

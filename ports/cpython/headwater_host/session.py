@@ -5,9 +5,10 @@ QoS 2 messages may be open as there are packet ids.
 """
 
 from array import array
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headwater.errors import E_ARGUMENT, E_LIMIT, E_TOO_LARGE, E_WINDOW
+from headwater.errors import E_ARGUMENT, E_FILTER, E_LIMIT, E_TOO_LARGE, E_WINDOW
 from headwater.mqtt import spec, spec5
 from headwater.mqtt.decode import Packet
 from headwater.mqtt.server import ServerSession
@@ -18,6 +19,7 @@ from headwater.mqtt.transitions import DELIVERY
 from headwater.reasons import REASONS
 from headwater.store import RamOutbox
 from headwater.transitions import AT2, DONE
+from headwater.wire import put_varint, varint_size
 from headwater_host.aliases import HostAliases, Numbers
 from headwater_host.errors import MqttArgumentError
 from headwater_host.fast import FastEndpoint
@@ -37,6 +39,7 @@ _ALL_IDS = 65535
 _PINGREQ = bytes((spec.PINGREQ << 4, 0))
 _RX = 1 << 16
 _TX = 1 << 16
+_LONGEST_HEADER = 5
 # What a packet id adds to a PUBLISH.
 _ID = 2
 #: Bytes that unacknowledged messages of ours may take together.
@@ -172,6 +175,9 @@ class HostClient(FastEndpoint, _ClientBase):
         extra: int = 0,
         **more: Any,
     ):
+        #: Instead of ``on_answer``: called with a request's packet id, the codes of its filters (none with UNSUBACK
+        #: before 5.0), and the server's reason string.
+        self.on_answers: Callable[[int, bytes, str], object] | None = None
         if announce:
             more["max_packet"] = announce
         super().__init__(
@@ -244,10 +250,60 @@ class HostClient(FastEndpoint, _ClientBase):
     #: The same for one that goes out over the connection that there is now.
     frame_now = frame_of
 
-    def ask(self, pattern: bytes, options: int, properties: Properties | None = None) -> int:
-        """SUBSCRIBE with these options, UNSUBSCRIBE when they are negative: as of ``subscribe``."""
+    def block_of(self, properties: Properties | None, packet_type: int) -> bytes:
+        """The properties of a packet as ``ask`` takes them. Raises MqttArgumentError."""
         _need_5(properties)
-        return self.unsubscribe(pattern) if options < 0 else self.subscribe(pattern, options)
+        return b""
+
+    def ask(self, filters: Sequence[tuple[bytes, int]], block: bytes) -> tuple[int, int]:
+        """SUBSCRIBE to filters with an option each, from the first on as many as the server takes in one packet;
+        UNSUBSCRIBE where the options are negative.
+
+        A packet id, E_OFFLINE or E_AGAIN; and how many filters were sent: as many codes ``on_answers`` will get. Raises
+        MqttArgumentError when the first of them cannot be sent; a server's limit is named.
+        """
+        packet_id = self._request_id()
+        if packet_id < 0:
+            return packet_id, 0
+        subscribes = filters[0][1] >= 0
+        parts = [packet_id.to_bytes(2, "big"), block]
+        size = 2 + len(block)
+        count = 0
+        for pattern, options in filters:
+            size += 2 + len(pattern) + subscribes
+            try:
+                self._check_request(pattern, options, block)
+                self._check_size("not sent", 1 + varint_size(size) + size)
+            except MqttArgumentError:
+                if not count:
+                    raise
+                break
+            parts += (len(pattern).to_bytes(2, "big"), pattern, bytes((options,)) if subscribes else b"")
+            count += 1
+        frame = _frame((spec.SUBSCRIBE if subscribes else spec.UNSUBSCRIBE) << 4 | 2, b"".join(parts))
+        assert self.frames is not None
+        self.frames.append(frame)
+        return self._requested(packet_id, spec.SUBACK if subscribes else spec.UNSUBACK, count), count
+
+    def _largest_packet(self) -> int:
+        """How large a packet the server takes."""
+        return MAX_PACKET
+
+    def _check_size(self, what: str, size: int) -> None:
+        if size > self._largest_packet():
+            raise MqttArgumentError(
+                f"{what}: the packet has {size} bytes, and the server takes no more than {self._largest_packet()}",
+                E_TOO_LARGE,
+            )
+
+    def _check_request(self, pattern: bytes, options: int, block: bytes) -> None:
+        """Raises MqttArgumentError."""
+
+    def _tell_answer(self, p: Packet, count: int) -> None:
+        if self.on_answers is None:
+            super()._tell_answer(p, count)
+        else:
+            self.on_answers(p.packet_id, bytes(p.buf[p.payload_at : p.payload_at + count]), self.why())
 
     def copied(self, properties: Properties | None) -> Properties | None:
         """Properties that nobody else can change, in the form that a store gives back."""
@@ -315,7 +371,8 @@ class HostClientSession5(HostClient, ClientSession5):
         block = encode(properties, 1 << spec.PUBLISH)
         status = self.publish(topic, payload, qos, retain, block)
         if status == E_TOO_LARGE:
-            self._check_size(len(publish_frame(topic, payload, retain, block)) + (_ID if qos else 0))
+            size = len(publish_frame(topic, payload, retain, block)) + (_ID if qos else 0)
+            self._check_size("not published", size)
         return status
 
     def frame_of(
@@ -360,18 +417,32 @@ class HostClientSession5(HostClient, ClientSession5):
         frame = publish_frame(topic, payload, retain, block)
         if retain > self.limits[spec5.RETAIN_AVAILABLE]:
             raise MqttArgumentError("not published: the server does not retain", E_LIMIT)
-        self._check_size(len(frame))
+        self._check_size("not published", len(frame))
         return frame
 
-    def _check_size(self, size: int) -> None:
-        if size > self.limits[spec5.MAXIMUM_PACKET_SIZE]:
-            raise MqttArgumentError("not published: the server takes no packet of this size", E_TOO_LARGE)
+    def block_of(self, properties: Properties | None, packet_type: int) -> bytes:
+        """As of ``HostClient``."""
+        return encode(properties, 1 << packet_type)
 
-    def ask(self, pattern: bytes, options: int, properties: Properties | None = None) -> int:
-        """As of ``HostClient``, with properties."""
-        if options < 0:
-            return self.unsubscribe(pattern, encode(properties, 1 << spec.UNSUBSCRIBE))
-        return self.subscribe(pattern, options, encode(properties, 1 << spec.SUBSCRIBE))
+    def _largest_packet(self) -> int:
+        return min(MAX_PACKET, self.limits[spec5.MAXIMUM_PACKET_SIZE])
+
+    def _check_request(self, pattern: bytes, options: int, block: bytes) -> None:
+        if self._check_filter(pattern, 0, len(pattern)):
+            raise MqttArgumentError(f"not sent: {pattern.decode()!r} is no filter", E_FILTER)
+        bad = self._check_subscription(pattern, options, block) if options >= 0 else 0
+        if bad == E_LIMIT:
+            raise MqttArgumentError(f"not sent: {self._missing(pattern, block)}", bad)
+        if bad:
+            raise MqttArgumentError("not sent: these options are not for this subscription", bad)
+
+    def _missing(self, pattern: bytes, block: bytes) -> str:
+        """What the server does not have that this subscription needs."""
+        if pattern.startswith(b"$share/") and not self.limits[spec5.SHARED_SUBSCRIPTION_AVAILABLE]:
+            return "the server has no shared subscriptions"
+        if len(block) > 1 and not self.limits[spec5.SUBSCRIPTION_IDENTIFIER_AVAILABLE]:
+            return "the server has no subscription identifiers"
+        return "the server has no wildcard subscriptions"
 
     def leave(self, properties: Properties | None = None) -> int:
         """As of ``HostClient``."""
@@ -386,6 +457,12 @@ class HostClientSession5(HostClient, ClientSession5):
         """As of ``HostClient``."""
         p = self.packet
         return decode(p.buf, p.props_at, p.props_end)
+
+
+def _frame(head: int, body: bytes) -> bytes:
+    front = bytearray(_LONGEST_HEADER)
+    front[0] = head
+    return bytes(front[: put_varint(front, 1, len(body))]) + body
 
 
 def _need_5(properties: Properties | None) -> None:

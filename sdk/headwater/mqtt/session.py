@@ -90,10 +90,11 @@ class ClientSession(Endpoint):
         self.session_present = False
         self.on_online: Callable[[bool], object] | None = None
         self.on_answer: Callable[[int, int], object] | None = None
-        # SUBSCRIBE and UNSUBSCRIBE that wait for their answer: packet id (0 = free place) and the answer's
-        # type.
+        # SUBSCRIBE and UNSUBSCRIBE that wait for their answer: packet id (0 = free place), the answer's type, and how
+        # many filters there are.
         self._request_ids = array("H", bytes(2 * _REQUESTS))
         self._request_answers = bytearray(_REQUESTS)
+        self._request_counts = bytearray(_REQUESTS)
         self._generation = 0
         self._takes = CLIENT_TAKES
         refuse = self._refuse
@@ -191,6 +192,16 @@ class ClientSession(Endpoint):
                 return errors.E_FILTER
         except NOT_BYTES:
             return errors.E_ARGUMENT
+        packet_id = self._request_id()
+        if packet_id < 0:
+            return packet_id
+        bad = self._put(
+            encode.subscribe(self.tx, self.tx_end, self.tx_size, packet_id, topic_filter, qos, properties)
+        )
+        return bad or self._requested(packet_id, answer, 1)
+
+    def _request_id(self) -> int:
+        """The packet id that the next request is to have: or E_OFFLINE, E_AGAIN."""
         if self.state != ONLINE:
             return errors.E_OFFLINE
         k = 0
@@ -198,16 +209,16 @@ class ClientSession(Endpoint):
             k += 1
             if k == _REQUESTS:
                 return errors.E_AGAIN
-        packet_id = FIRST_REQUEST_ID + k + _REQUESTS * self._generation
-        bad = self._put(
-            encode.subscribe(self.tx, self.tx_end, self.tx_size, packet_id, topic_filter, qos, properties)
-        )
-        if bad:
-            return bad
+        return FIRST_REQUEST_ID + k + _REQUESTS * self._generation
+
+    def _requested(self, packet_id: int, answer: int, count: int) -> int:
+        """A request with this id, for so many filters, waits for its answer: the id."""
+        k = (packet_id - FIRST_REQUEST_ID) % _REQUESTS
         # An id is not taken again soon, so that a late answer is not mistaken for another's.
         self._generation = (self._generation + 1) % _GENERATIONS
         self._request_ids[k] = packet_id
         self._request_answers[k] = answer
+        self._request_counts[k] = count
         return packet_id
 
     def disconnect(self) -> int:
@@ -251,31 +262,34 @@ class ClientSession(Endpoint):
         return 0
 
     def _on_suback(self, p: "Packet") -> int:
-        bad = decode.suback(p)
-        if bad:
-            return bad
-        if p.end - p.payload_at != 1:
-            # One filter was asked for (3.8.4).
-            return errors.E_SIZE
-        return self._answered(p.packet_id, spec.SUBACK, p.buf[p.payload_at])
+        return decode.suback(p) or self._answered(p, spec.SUBACK, p.end - p.payload_at)
 
     def _on_unsuback(self, p: "Packet") -> int:
-        bad = decode.packet_id(p)
-        return bad or self._answered(p.packet_id, spec.UNSUBACK, 0)
+        return decode.packet_id(p) or self._answered(p, spec.UNSUBACK, 0)
 
-    def _answered(self, packet_id: int, answer: int, code: int) -> int:
+    def _answered(self, p: "Packet", answer: int, count: int) -> int:
+        """An answer has come, with ``count`` codes at ``payload_at``: one for each filter; 3.1.1's UNSUBACK has 0."""
         for k in range(_REQUESTS):
-            if self._request_ids[k] == packet_id:
+            if self._request_ids[k] == p.packet_id:
                 if self._request_answers[k] != answer:
                     return errors.E_ACK_KIND
+                if count and count != self._request_counts[k]:
+                    # (3.8.4-5)
+                    return errors.E_SIZE
                 self._request_ids[k] = 0
-                if self.on_answer is not None:
-                    self.on_answer(packet_id, code)
-                elif code >= spec.SUBSCRIBE_FAILED:
-                    raise errors.HeadwaterError(errors.E_REFUSED)
+                self._tell_answer(p, count)
                 return 0
+        if count > 1:
+            return errors.E_SIZE
         self.strays += 1
         return 0
+
+    def _tell_answer(self, p: "Packet", count: int) -> None:
+        code = p.buf[p.payload_at] if count else 0
+        if self.on_answer is not None:
+            self.on_answer(p.packet_id, code)
+        elif code >= spec.SUBSCRIBE_FAILED:
+            raise errors.HeadwaterError(errors.E_REFUSED)
 
     def _on_pingresp(self, p: "Packet") -> int:
         self.pinged = False

@@ -144,6 +144,10 @@ class ClientSession5(Endpoint5, ClientSession):
         As of ``ClientSession``; also E_LIMIT: the server has no wildcards, shared subscriptions or subscription
         identifiers, and the filter, or the block, has.
         """
+        bad = self._check_subscription(topic_filter, qos, properties)
+        return bad or self._ask(topic_filter, qos, _SUBACK, properties)
+
+    def _check_subscription(self, topic_filter: "Bytes", qos: int, properties: "Bytes") -> int:
         try:
             if qos & _QOS == _QOS:
                 return errors.E_QOS
@@ -156,7 +160,7 @@ class ClientSession5(Endpoint5, ClientSession):
                 return errors.E_LIMIT
         except NOT_BYTES:
             return errors.E_ARGUMENT
-        return self._ask(topic_filter, qos, _SUBACK, properties)
+        return 0
 
     def unsubscribe(self, topic_filter: "Bytes", properties: "Bytes" = spec5.NO_PROPERTIES) -> int:
         """UNSUBSCRIBE from one filter; as ``subscribe``."""
@@ -244,20 +248,10 @@ class ClientSession5(Endpoint5, ClientSession):
         return self._accepted(p)
 
     def _on_suback(self, p: "Packet") -> int:
-        return self._on_codes(_SUBACK)
+        return decode5.suback(self.packet) or self._answered(p, _SUBACK, p.end - p.payload_at)
 
     def _on_unsuback(self, p: "Packet") -> int:
-        return self._on_codes(_UNSUBACK)
-
-    def _on_codes(self, answer: int) -> int:
-        p = self.packet
-        bad = decode5.suback(p)
-        if bad:
-            return bad
-        if p.end - p.payload_at != 1:
-            # One filter was asked for (3.9.3).
-            return errors.E_SIZE
-        return self._answered(p.packet_id, answer, p.buf[p.payload_at])
+        return decode5.suback(self.packet) or self._answered(p, _UNSUBACK, p.end - p.payload_at)
 
     def _on_disconnect(self, p: "Packet") -> int:
         bad = decode5.reason(self.packet)

@@ -196,6 +196,8 @@ async def _print(client: AnyClient, ask: Callable[[], Awaitable[object]], args: 
     async with client:
         reach.show_connection(client)
         await ask()
+        # One that is refused later ends the command, at its place among the messages.
+        client.on_subscription_refused = client.messages.put_error
         try:
             if not args.subscribed:
                 await while_read(_take(client, args))

@@ -358,7 +358,14 @@ class Client(Receiving):
         # Some may be taken back meanwhile.
         for key, subscription in list(self._subscriptions.items()):
             if key in self._subscriptions and not self.session.has(subscription.number):
-                await self._subscribe(subscription, deadline, once=True)
+                try:
+                    await self._subscribe(subscription, deadline, once=True)
+                except MqttSubscribeError as error:
+                    if not self._kept:
+                        raise
+                    # It is asked for again on the next connection.
+                    self._report_refusal(error)
+                    continue
             if subscription.consumed:
                 self._begin_to_consume(subscription)
 

@@ -44,6 +44,7 @@ class BrokerSource(ClientSource):
         )
         self._client.before_attempts = self._before_attempts
         self._client.on_connection = self._on_connection
+        self._client.on_subscription_refused = lambda error: self.say("refused", str(error), logging.WARNING)
         session = self._client.session
         session.on_message = self._on_message
         session.sink = Skip(self)

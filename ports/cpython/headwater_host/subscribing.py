@@ -1,0 +1,281 @@
+"""What an MQTT client subscribes to: asked for in few packets, and again when the server has forgotten it.
+
+Filters with the same properties share a packet, up to ``MOST`` of them and as far as the server's maximum packet size
+goes. The server's answer to each is recorded when it comes, whether anybody still waits for it or not.
+
+Some servers end the connection where they mean to refuse a filter. So what was unanswered when a connection ended is
+asked for again in packets of its own, each after the answer to the one before, and last the filter that ended a
+connection so. One that has ended ``ENOUGH`` connections in a row counts as refused on the next.
+"""
+
+import abc
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headwater import errors, reasons
+from headwater.mqtt import spec
+from headwater_host.calls import Answers
+from headwater_host.connection import TICK
+from headwater_host.errors import (
+    MqttArgumentError,
+    MqttConnectionError,
+    MqttError,
+    MqttSubscribeError,
+    MqttTimeoutError,
+    MqttUnsubscribeError,
+)
+from headwater_host.keeping import Keeping
+from headwater_host.properties import Properties
+from headwater_host.session import HostClient, HostClientSession5
+from headwater_host.topics import filter_bytes
+
+#: Filters in a packet: AWS IoT Core takes no more.
+MOST = 8
+#: After so many connections that a filter has ended it is left out of the next one.
+ENOUGH = 3
+# Requests that the session lets wait for their answers at a time.
+_REQUESTS = 8
+_REFUSED = spec.SUBSCRIBE_FAILED
+_UNSUBSCRIBE = -1
+
+
+@dataclass(eq=False)
+class _Filter:
+    """A filter that is asked for, and what the server answers."""
+
+    name: str
+    pattern: bytes
+    #: QoS and options, or -1 to unsubscribe; and the properties of its packet.
+    options: int
+    block: bytes
+    #: Whether it is asked for again when the server has forgotten it.
+    again: bool = False
+    #: The server's answer, and its reason string; None until it is there.
+    code: int | None = None
+    why: str = ""
+    #: Why it was not sent.
+    error: MqttArgumentError | None = None
+    #: Whether a connection has ended before the answer; how many in a row since then.
+    alone: bool = False
+    ended: int = 0
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether the server has said yes."""
+        return self.code is not None and self.code < _REFUSED
+
+    def refuse(self, why: str, error: MqttArgumentError | None = None) -> None:
+        """Count as refused, without the server's answer."""
+        self.code = _REFUSED
+        self.why = why
+        self.error = error
+        self.ended = 0
+
+
+class Subscribing(Keeping):
+    """The part of ``aio.Client`` that subscribes."""
+
+    session: HostClient
+
+    def __init__(self, subscriptions: Iterable[tuple[str, int]], session: HostClient, *rest: Any):
+        super().__init__(session, *rest)
+        session.on_answers = self._on_answers
+        self._answers: Answers[None] = Answers()
+        # By packet id: what is unanswered.
+        self._asked: dict[int, Sequence[_Filter]] = {}
+        self._begin_requests()
+        # What was granted, or is to be asked for at the next connection.
+        self._subscriptions = {
+            name: _Filter(
+                name, filter_bytes(name), _level(level), session.block_of(None, spec.SUBSCRIBE), True
+            )
+            for name, level in subscriptions
+        }
+
+    @abc.abstractmethod
+    def _read_on(self) -> None:
+        """A call begins to wait: its answer lies behind the messages that are not being read."""
+
+    async def subscribe(
+        self,
+        topic: str | Sequence[tuple[str, int]],
+        qos: int = 0,
+        *,
+        timeout: float | None = None,
+        options: int = 0,
+        properties: Properties | None = None,
+    ) -> tuple[int, ...]:
+        """Subscribe to a filter, or to several with a QoS each: the QoS that the server granted, for each.
+
+        With MQTT 5.0, ``options`` are ``headwater.mqtt.spec5``'s (NO_LOCAL and so on; 3.8.3.1), for each of them, and
+        ``properties`` may have a ``subscription_identifier``.
+
+        Raises MqttSubscribeError when it refuses one: ``codes`` of the error are the answers to all, and ``granted``
+        has what it did not refuse. MqttArgumentError: also for what is beyond the server's limits, which its text
+        names. MqttTimeoutError, MqttConnectionError.
+        """
+        wanted = [(topic, qos)] if isinstance(topic, str) else list(topic)
+        if options and not isinstance(self.session, HostClientSession5):
+            raise MqttArgumentError("options of a subscription need MQTT 5.0")
+        block = self.session.block_of(properties, spec.SUBSCRIBE)
+        again = self._policy is not None
+        asked = [
+            _Filter(name, filter_bytes(name), _level(level) | options, block, again) for name, level in wanted
+        ]
+        return await self._ask_for(asked, self._deadline(timeout), MqttSubscribeError)
+
+    async def unsubscribe(
+        self,
+        topic: str | Sequence[str],
+        *,
+        timeout: float | None = None,
+        properties: Properties | None = None,
+    ) -> tuple[int, ...]:
+        """Take one subscription back, or several: the server's reason code for each, which before MQTT 5.0 is 0.
+
+        Raises MqttUnsubscribeError when it refuses one; otherwise as ``subscribe``.
+        """
+        names = [topic] if isinstance(topic, str) else list(topic)
+        block = self.session.block_of(properties, spec.UNSUBSCRIBE)
+        asked = [_Filter(name, filter_bytes(name), _UNSUBSCRIBE, block) for name in names]
+        return await self._ask_for(asked, self._deadline(timeout), MqttUnsubscribeError)
+
+    @property
+    def granted(self) -> dict[str, int]:
+        """By filter, the QoS that the server has granted."""
+        return {name: one.code or 0 for name, one in self._subscriptions.items() if one.is_granted}
+
+    async def _subscribe_again(self, session_present: bool) -> None:
+        asked = []
+        for name, one in list(self._subscriptions.items()):
+            if not session_present and not one.again:
+                del self._subscriptions[name]
+            elif not session_present or not one.is_granted:
+                one.code = one.error = None
+                asked.append(one)
+        try:
+            await self._send_all(asked, self._deadline(None), once=True)
+        except MqttError:
+            self._lose_answers()
+            raise
+        refused = [one for one in asked if not one.is_granted]
+        for one in refused:
+            error = MqttSubscribeError(one.name, one.code or 0, one.why)
+            if not self._kept:
+                raise error
+            self._report_refusal(error)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    async def _ask_for(
+        self,
+        asked: list[_Filter],
+        deadline: float,
+        refusal: type[MqttSubscribeError] | type[MqttUnsubscribeError],
+    ) -> tuple[int, ...]:
+        await self._send_all(asked, deadline)
+        codes = tuple(one.code or 0 for one in asked)
+        for one, code in zip(asked, codes, strict=True):
+            if one.error is not None:
+                raise one.error
+            if code >= _REFUSED:
+                raise refusal(one.name, code, one.why, codes)
+        return codes
+
+    async def _send_all(self, asked: list[_Filter], deadline: float, once: bool = False) -> None:
+        """Ask until everything is answered. ``once``: who connects does not try again on another connection."""
+        packets: dict[bytes, list[list[_Filter]]] = {}
+        for one in asked:
+            if not one.alone:
+                of_block = packets.setdefault(one.block, [[]])
+                if len(of_block[-1]) == MOST:
+                    of_block.append([])
+                of_block[-1].append(one)
+        together = (
+            self._send(packet, deadline, once) for of_block in packets.values() for packet in of_block
+        )
+        # All of them come to their end, whatever becomes of one.
+        for outcome in await asyncio.gather(*together, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        await self._send([one for one in asked if one.alone], deadline, once)
+
+    async def _send(self, filters: list[_Filter], deadline: float, once: bool) -> None:
+        while rest := [one for one in filters if one.code is None]:
+            rest.sort(key=lambda one: (one.alone, one.ended))
+            first = rest[0]
+            if first.ended >= ENOUGH:
+                first.refuse("the connection ended each time it was asked for")
+                continue
+            if not once:
+                # Not with a place taken that who connects may need.
+                await self._reached(deadline)
+            places = self._singly if first.alone and not once else self._places
+            packet = [first] if first.alone else [one for one in rest if not one.alone]
+            async with places:
+                try:
+                    await self._send_packet(packet, deadline, once)
+                except MqttArgumentError as error:
+                    first.refuse(str(error), error)
+
+    async def _send_packet(self, filters: list[_Filter], deadline: float, once: bool) -> None:
+        connection = self._current()
+        if connection is None and once:
+            raise self._error.with_traceback(None)
+        if connection is None or (self._opening is not None and not once):
+            return
+        connection.flush()
+        status, count = self.session.ask([(one.pattern, one.options) for one in filters], filters[0].block)
+        if status == errors.E_AGAIN:
+            # The answers to those who have given up waiting have to come first.
+            if asyncio.get_running_loop().time() >= deadline:
+                raise MqttTimeoutError("the server did not answer in time; it was not sent", status)
+            await asyncio.sleep(TICK)
+            return
+        if status < 0:
+            raise MqttError(f"not sent: {reasons.describe(status)}", status)
+        self._asked[status] = filters[:count]
+        connection.push()
+        self._read_on()
+        try:
+            await self._answers.wait(status, deadline)
+        except MqttConnectionError:
+            if once or not self._kept:
+                raise
+
+    def _on_answers(self, packet_id: int, codes: bytes, why: str) -> None:
+        asked = self._asked.pop(packet_id, ())
+        for one, code in zip(asked, codes or bytes(len(asked)), strict=True):
+            one.code = code
+            one.why = why
+            one.alone = False
+            one.ended = 0
+            if one.is_granted and one.options == _UNSUBSCRIBE:
+                self._subscriptions.pop(one.name, None)
+            elif one.is_granted:
+                self._subscriptions[one.name] = one
+        self._answers.settle(packet_id, None)
+
+    def _lose_answers(self) -> None:
+        """The connection is over: no answer will come to what was asked over it."""
+        for asked in self._asked.values():
+            for one in asked:
+                one.ended += one.alone
+                one.alone = True
+        self._asked.clear()
+
+    def _begin_requests(self) -> None:
+        """For the next event loop."""
+        self._places = asyncio.Semaphore(_REQUESTS)
+        self._singly = asyncio.Semaphore(1)
+
+    def _deadline(self, timeout: float | None) -> float:
+        return asyncio.get_running_loop().time() + (self.timeout if timeout is None else timeout)
+
+
+def _level(qos: int) -> int:
+    if qos not in (0, 1, 2):
+        raise MqttArgumentError(f"QoS is 0, 1 or 2, not {qos!r}", errors.E_QOS)
+    return qos
