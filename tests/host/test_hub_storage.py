@@ -131,7 +131,7 @@ def test_a_message_is_handed_out_when_it_is_on_the_disk(tmp_path: Path) -> None:
         message = delivery.message
         assert message == (seq, ident(1, 7), "t", 1, ("a", "é"), b"x", 2, True, NOW)
         assert delivery.tries == 0
-        assert store.retained["t"] is message
+        assert store.retained["t"] == message
         await asyncio.sleep(0)
         assert commits == [[message]]
 

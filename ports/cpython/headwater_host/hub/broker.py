@@ -119,7 +119,7 @@ class Broker:
         self.away: dict[str, float] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.consuming = Consuming(self)
-        self.broadcast = Broadcast()
+        self.broadcast = Broadcast(self.loop)
         self.calls = Calls(self)
         self.topics = publishing.Topics(self)
         self.voice = publishing.Voice(self)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 #: The longest body of a frame before AUTH has been accepted.
 STRANGERS_FRAME = 64 << 10
+#: Frames that are taken from a connection before others get their turn, and seconds.
+_FRAMES = 256
+_SECONDS = 0.004
 #: Bytes to send that do not wait for the end of the event loop's turn.
 _ENOUGH = 64 << 10
 
@@ -153,7 +156,14 @@ class Connection(asyncio.Protocol):
         f.buf = f.value.buf = data
         at, end = 0, len(data)
         need = 0
+        left, until = _FRAMES, self._loop.time() + _SECONDS
         while at < end and not self._holds and self.closed is None:
+            if not left or (not left & 15 and self._loop.time() > until):
+                # It is another connection's turn.
+                self.hold()
+                self._loop.call_soon(self.release)
+                break
+            left -= 1
             stop = usual(f, data, at, end)
             if not stop:
                 stop = header(f, at, end)

@@ -7,7 +7,7 @@ is under way is acknowledged, so that nobody else gets what somebody is still wo
 
 import abc
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headwater_host.hub.broker import Broker
     from headwater_host.hub.consumers import Consumer
 
-#: Messages that a member is handed before others get their turn, and how many of a lane at once.
+#: Messages that are handed out in a turn of the event loop, and how many of a lane at once.
 _TURN = 256
 _AT_ONCE = 32
 
@@ -260,6 +260,9 @@ class Consuming:
         #: Lanes on which something is open, by when to look at them.
         self._due: list[tuple[float, int, Lane]] = []
         self._pushed = 0
+        #: Members that may have something to get, the next one first.
+        self._busy: deque[Member] = deque()
+        self._scheduled = False
 
     def group(self, name: str) -> Group:
         """The group of this name."""
@@ -318,13 +321,29 @@ class Consuming:
         """A member may have something to get, or room again: in this turn."""
         if not member.busy:
             member.busy = True
-            self.broker.loop.call_soon(self._pump, member)
+            self._busy.append(member)
+            if not self._scheduled:
+                self._scheduled = True
+                self.broker.loop.call_soon(self._hand_out)
 
-    def _pump(self, member: Member) -> None:
-        """Hand a member what there is, as far as there is room."""
-        member.busy = False
-        store = self.broker.store
+    def _hand_out(self) -> None:
+        """Hand out what there is, to one member after the other, and the rest in the next turn."""
         left = _TURN
+        try:
+            while self._busy and left > 0:
+                member = self._busy.popleft()
+                member.busy = False
+                left = self._pump(member, left) - 1
+                if member.ready and left <= 0:
+                    self.wake(member)
+        finally:
+            self._scheduled = bool(self._busy)
+            if self._scheduled:
+                self.broker.loop.call_soon(self._hand_out)
+
+    def _pump(self, member: Member, left: int) -> int:
+        """Hand a member at most ``left`` messages, as far as there is room: how many may be handed to others."""
+        store = self.broker.store
         while member.ready and (room := min(member.room(), left)) > 0:
             lane = next(iter(member.ready))
             member.ready.move_to_end(lane)
@@ -337,8 +356,7 @@ class Consuming:
                 seq = delivery.message.seq
                 if not member.hand(lane, delivery):
                     store.ack(group.name, lane.topic, lane.queue, seq)
-        if member.ready and left <= 0:
-            self.wake(member)
+        return left
 
     def stored(self, messages: list[Message]) -> None:
         """Messages are on the disk."""

@@ -14,8 +14,8 @@ from headwater_host.private import prepare
 #: PRAGMA application_id of our files ("HWhu"), and the version of what is in them.
 APPLICATION_ID = 0x48576875
 VERSION = 3
-#: Pages of 4 KiB in the log, until it goes into the file.
-_CHECKPOINT = 8000
+#: Pages of 4 KiB in the log, until it goes into the file: a commit waits for that, and the log is as large.
+_CHECKPOINT = 1000
 
 
 class File:
@@ -92,10 +92,9 @@ def _prepare(db: sqlite3.Connection, path: str) -> None:
             raise damaged(path, str(error)) from None
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
-    # Seldom: each time the log goes into the file, commits wait for two syncs more.
     db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
     # What a burst made of the log is given back.
-    db.execute(f"PRAGMA journal_size_limit = {64 << 20}")
+    db.execute(f"PRAGMA journal_size_limit = {16 << 20}")
 
 
 def _create(db: sqlite3.Connection) -> None:

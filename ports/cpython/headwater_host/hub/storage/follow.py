@@ -16,7 +16,9 @@ def changes(db: sqlite3.Connection, names: dict[int, str], after: int, limit: in
     ]
     query = f"SELECT {COLUMNS} FROM messages WHERE seq > ? ORDER BY seq LIMIT ?"
     for row in db.execute(query, wanted):
-        stored = message(row, names.get(row[2], ""))
+        if row[2] not in names:
+            continue  # its topic is gone
+        stored = message(row, names[row[2]])
         if stored is None:
             raise StorageError(f"message {row[0]} of the hub's storage is not what was written")
         found.append(Change(stored.seq, "message", (stored,)))

@@ -65,9 +65,9 @@ class Queue:
             at += 1
         return self._seqs[at - 1] if at > self._head else 0
 
-    def drop_through(self, seq: int) -> list[int]:
-        """Forget the messages up to a sequence number: which they are."""
-        end = bisect_right(self._seqs, seq, self._head)
+    def drop_through(self, seq: int, limit: int) -> list[int]:
+        """Forget the messages up to a sequence number, at most ``limit``: which they are."""
+        end = min(bisect_right(self._seqs, seq, self._head), self._head + limit)
         gone = self._seqs[self._head : end].tolist()
         self.bytes -= sum(self._sizes[self._head : end])
         self._head = end

@@ -29,32 +29,35 @@ CREATE TABLE sessions (client TEXT PRIMARY KEY, body TEXT, crc INTEGER) WITHOUT 
 CREATE TABLE subscriptions (client TEXT, serial INTEGER, body TEXT, crc INTEGER, PRIMARY KEY (client, serial))
     WITHOUT ROWID;
 CREATE TABLE handshakes (client TEXT, side TEXT, id TEXT, crc INTEGER, PRIMARY KEY (client, side, id)) WITHOUT ROWID;
+CREATE TABLE leaving (topic INTEGER PRIMARY KEY);
 CREATE TABLE wills (process INTEGER PRIMARY KEY, body TEXT, crc INTEGER);
 """
 
 #: What each kind of change does to the file. Its values are ?1, ?2 and so on; where a row is written they are its
 #: columns, and the checksum is behind them. (Messages, and the trimming of queues, are in ``writer``.)
 STATEMENTS = {
-    "counter": ("INSERT OR REPLACE INTO counters VALUES (?1, ?2, ?3)",),
-    "register": ("INSERT OR REPLACE INTO topics VALUES (?1, ?2, ?3, ?4)",),
-    "unregister": tuple(
-        f"DELETE FROM {t} WHERE topic = ?1" for t in ("topics", "messages", "positions", "opened", "retained")
+    "counter": ("INSERT OR REPLACE INTO counters VALUES (?, ?, ?)",),
+    "register": ("INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)",),
+    # Its messages go bit by bit.
+    "unregister": (
+        *(f"DELETE FROM {t} WHERE topic = ?1" for t in ("topics", "positions", "opened", "retained")),
+        "INSERT INTO leaving VALUES (?1)",
     ),
-    "position": ("INSERT OR REPLACE INTO positions VALUES (?1, ?2, ?3, ?4, ?5)",),
-    "open": ("INSERT OR REPLACE INTO opened VALUES (?1, ?2, ?3, ?4, ?5, ?6)",),
+    "position": ("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)",),
+    "open": ("INSERT OR REPLACE INTO opened VALUES (?, ?, ?, ?, ?, ?)",),
     "close": (
         "DELETE FROM opened WHERE consumers = ?1 AND topic = ?2 AND queue = ?3"
         " AND seq IN (SELECT value FROM json_each(?4))",
     ),
     "detach": tuple(f"DELETE FROM {t} WHERE consumers = ?1 AND topic = ?2" for t in ("positions", "opened")),
-    "client": ("INSERT OR REPLACE INTO clients VALUES (?1, ?2, ?3)",),
+    "client": ("INSERT OR REPLACE INTO clients VALUES (?, ?, ?)",),
     "forget": ("DELETE FROM clients WHERE client = ?1",),
-    "session": ("INSERT OR REPLACE INTO sessions VALUES (?1, ?2, ?3)",),
+    "session": ("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?)",),
     "end": tuple(f"DELETE FROM {t} WHERE client = ?1" for t in ("sessions", "subscriptions", "handshakes")),
-    "subscribe": ("INSERT OR REPLACE INTO subscriptions VALUES (?1, ?2, ?3, ?4)",),
+    "subscribe": ("INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?)",),
     "unsubscribe": ("DELETE FROM subscriptions WHERE client = ?1 AND serial = ?2",),
-    "hold": ("INSERT OR REPLACE INTO handshakes VALUES (?1, ?2, ?3, ?4)",),
-    "will": ("INSERT OR REPLACE INTO wills VALUES (?1, ?2, ?3)",),
+    "hold": ("INSERT OR REPLACE INTO handshakes VALUES (?, ?, ?, ?)",),
+    "will": ("INSERT OR REPLACE INTO wills VALUES (?, ?, ?)",),
     "unwill": ("DELETE FROM wills WHERE process = ?1",),
     "release": ("DELETE FROM handshakes WHERE client = ?1 AND side = ?2 AND id = ?3",),
 }  # fmt: skip
@@ -147,12 +150,9 @@ def last_seq(db: sqlite3.Connection) -> int:
     )
 
 
-class Seen(NamedTuple):
-    """A message id that is remembered, under the sequence number of its message, and when that came."""
-
-    seq: int
-    id: bytes
-    time_ns: int
+#: A message id that is remembered: the sequence number of its message, the id, and when that came. Because it is
+#: exactly a tuple, the garbage collector does not look at it again and again.
+Seen = tuple[int, bytes, int]
 
 
 def pack_ids(seen: Sequence[Seen]) -> tuple[int, bytes, int]:
@@ -172,4 +172,4 @@ def unpack_ids(body: bytes, crc: int) -> list[Seen]:
     columns = struct.unpack_from(f"<{n}Q{n}q{n}B", body, 4)
     stops = list(accumulate(columns[2 * n :], initial=4 + 17 * n))
     ids = [body[at:stop] for at, stop in pairwise(stops)]
-    return [Seen(*one) for one in zip(columns[:n], ids, columns[n : 2 * n], strict=True)]
+    return list(zip(columns[:n], ids, columns[n : 2 * n], strict=True))

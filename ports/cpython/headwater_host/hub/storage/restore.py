@@ -54,6 +54,11 @@ def index(db: sqlite3.Connection) -> Iterator[tuple[int, int, int, int, int]]:
     yield from db.execute(f"SELECT seq, topic, queue, {size}, time FROM messages ORDER BY seq")
 
 
+def leaving(db: sqlite3.Connection) -> list[int]:
+    """The numbers of topics that are gone, and whose messages are not yet."""
+    return [number for (number,) in db.execute("SELECT topic FROM leaving")]
+
+
 def retained(file: File, names: dict[int, str]) -> Iterator[Message]:
     """The retained messages."""
     assert file.reader is not None

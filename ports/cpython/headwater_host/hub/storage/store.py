@@ -16,6 +16,7 @@ import json
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from os import PathLike, fspath
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ from headwater_host.hub.errors import (
 from headwater_host.hub.storage import follow, restore
 from headwater_host.hub.storage.cache import Cache
 from headwater_host.hub.storage.file import File, damaged, explained
-from headwater_host.hub.storage.queues import Position
+from headwater_host.hub.storage.queues import Position, Queue
 from headwater_host.hub.storage.records import (
     OVERHEAD,
     STATEMENTS,
@@ -51,7 +52,8 @@ from headwater_host.lifetime import AgeClock, Clocks
 _SECOND = 1_000_000_000
 #: Seconds after which the age time is written though nothing else is: at a power cut no more of it is lost.
 _IDLE = 3600.0
-#: Messages that are removed at most in one call of ``trim``.
+#: Messages that are removed at most in one transaction; that one call of ``trim`` finds.
+_SWEPT = 2_000
 _TRIMMED = 20_000
 
 
@@ -99,6 +101,9 @@ class Store:
         self._is_aged = False
         self.age: AgeClock
         self._clocks = clocks
+        #: What is to be removed bit by bit: from queues, up to a sequence number; all queues of topics that are gone.
+        self._done: dict[tuple[Topic, int], int] = {}
+        self._leaving: dict[int, list[Queue]] = {}
         self._load()
 
     @classmethod
@@ -162,7 +167,13 @@ class Store:
             self.topics[name] = Topic(name, number, queues)
             self._queues += queues
         try:
+            self._leaving = {number: [Queue()] for number in restore.leaving(self._reader)}
+            if not self._leaving.keys().isdisjoint(names):
+                raise LookupError("a topic that is gone is there")
             for seq, number, queue, size, time_ns in restore.index(self._reader):
+                if number in self._leaving:
+                    self._leaving[number][0].append(seq, size, time_ns)
+                    continue
                 self.topics[names[number]].append(queue, seq, size, time_ns if seq > last else at)
                 self.bytes += size
             opened: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
@@ -184,9 +195,12 @@ class Store:
         for found in restore.retained(file, names):
             self.retained[found.topic] = found
             self.retained_bytes += found.size
-        known = restore.ids(file, self.limits.ids)
-        self._order.extend(one if one.seq > last else one._replace(time_ns=at) for one in known)
-        self._ids = {one.id for one in self._order}
+        for topic in self.topics.values():
+            for queue in range(len(topic.queues)) if topic.groups else ():
+                self._leave(topic, queue, topic.done_through(queue))
+        for seq, ident, time_ns in restore.ids(file, self.limits.ids):
+            self._order.append((seq, ident, time_ns if seq > last else at))
+            self._ids.add(ident)
 
     def start(self) -> int:
         """A number that no other start of a hub with this file has."""
@@ -238,8 +252,14 @@ class Store:
         """Messages since the start that could not be read as they were written."""
         return self._cache.damaged
 
-    def _settle(self) -> None:
-        """Complete the transaction: where groups are now, and what all of them are done with."""
+    def share(self, sender: object, size: int, go_on: Callable[[], None]) -> bool:
+        """A sender has published so many bytes: whether it has had its share of this turn's transaction. Then it is to
+        publish no more until ``go_on`` is called."""
+        return self._writer.share(sender, size, go_on)
+
+    def _settle(self) -> bool:
+        """Complete the transaction: where groups are now, and what all of them are done with. True: some of that is
+        left for the next one."""
         moved, self._moved = self._moved, {}
         queues: dict[tuple[Topic, int], None] = {}
         for topic, queue, group in moved:
@@ -248,12 +268,39 @@ class Store:
                 self._place(group, topic.number, queue, positions[queue])
                 queues[topic, queue] = None
         for topic, queue in queues:
-            self._drop(topic, queue, topic.done_through(queue))
+            self._leave(topic, queue, topic.done_through(queue))
+        self._sweep()
         if self.age.is_due or not self._is_aged:
             self._keep_age()
         if self._forgotten:
             self._writer.batch.statements.append(("DELETE FROM seen WHERE seq <= ?", (self._forgotten,)))
             self._forgotten = 0
+        return bool(self._done or self._leaving)
+
+    def _leave(self, topic: Topic, queue: int, through: int) -> None:
+        """The messages of a queue up to a sequence number are not wanted any more."""
+        if 0 < topic.queues[queue].first <= through:
+            self._done[topic, queue] = max(through, self._done.get((topic, queue), 0))
+
+    def _sweep(self) -> None:
+        """Remove some of what is not wanted any more."""
+        gone = self._writer.batch.gone
+        for (topic, queue), through in list(islice(self._done.items(), _SWEPT)):
+            if self.topics.get(topic.name) is topic:
+                self._drop(topic, queue, through, max(_SWEPT - len(gone), 0))
+                if 0 < topic.queues[queue].first <= through:
+                    return
+            del self._done[topic, queue]
+        for number, rest in list(islice(self._leaving.items(), _SWEPT)):
+            while rest:
+                seqs = rest[-1].drop_through(rest[-1].last, max(_SWEPT - len(gone), 0))
+                self._cache.drop(seqs)
+                gone += seqs
+                if len(rest[-1]):
+                    return
+                rest.pop()
+            del self._leaving[number]
+            self._writer.batch.statements.append(("DELETE FROM leaving WHERE topic = ?", (number,)))
 
     def _place(self, group: str, topic: int, queue: int, position: Position) -> None:
         moved, opened, closed = position.settle()
@@ -330,8 +377,7 @@ class Store:
         if topic is None:
             return False
         self.names.remove(name)
-        for queue in topic.queues:
-            self._cache.drop(queue.drop_through(queue.last))
+        self._leaving[topic.number] = topic.queues
         self.bytes -= topic.bytes
         self._queues -= len(topic.queues)
         self._places -= len(topic.queues) * len(topic.groups)
@@ -373,7 +419,7 @@ class Store:
         seq = writer.next()
         queue = process % len(found.queues)
         self._put(found, Message(seq, ident, topic, queue, tags, payload, qos, retain, time_ns), size)
-        seen = Seen(seq, ident, time_ns)
+        seen = seq, ident, time_ns
         ids.add(ident)
         self._order.append(seen)
         writer.batch.seen.append(seen)
@@ -389,7 +435,7 @@ class Store:
         writer.fill(size)
         topic.append(fresh.queue, fresh.seq, size, fresh.time_ns)
         self.bytes += size
-        self._cache.put(fresh, size)
+        self._cache.put(fresh)
         if fresh.retain:
             values = row(fresh, topic.number)
             self._unretain(topic.name)
@@ -424,27 +470,34 @@ class Store:
     def _make_room(self, topic: Topic, size: int) -> bool:
         """Remove the oldest messages of a topic, where that is allowed, until one more fits: whether it does."""
         limits = self.limits
+        # What everybody is done with goes first: of this topic, then of others.
+        for queue in range(len(topic.queues)) if self._done else ():
+            through = self._done.get((topic, queue), 0)
+            while 0 < topic.queues[queue].first <= through and self._is_full(topic, size):
+                self._drop(topic, queue, through, 1)
+        if self._is_full(topic, size):
+            self._sweep()
         keep = topic.groups and limits.full == "refuse" and not topic.is_dead
         while self._is_full(topic, size):
             if keep or not topic.count:
                 return False
             queue = topic.oldest()
-            self._drop(topic, queue, topic.queues[queue].first, wanted=True)
+            self._drop(topic, queue, topic.queues[queue].first, 1)
         return True
 
-    def _drop(self, topic: Topic, queue: int, through: int, wanted: bool = False) -> None:
-        """Remove the messages of a queue up to a sequence number; ``wanted``: maybe before everybody had them."""
+    def _drop(self, topic: Topic, queue: int, through: int, limit: int) -> None:
+        """Remove the messages of a queue up to a sequence number, at most ``limit``."""
         before = topic.bytes
         done = topic.done_through(queue)
-        gone = topic.drop_through(queue, through)
+        gone = topic.drop_through(queue, through, limit)
         if not gone:
             return
-        if wanted and topic.groups:
+        if topic.groups:
             self.dropped += sum(seq > done for seq in gone)
         self.bytes -= before - topic.bytes
         self._cache.drop(gone)
         self._writer.batch.gone += gone
-        self._writer.note("trim", topic.number, queue, through)
+        self._writer.note("trim", topic.number, queue, gone[-1])
 
     def read(self, topic: str, queue: int, after: int, limit: int) -> list[Message]:
         """The messages of a queue behind a sequence number, at most ``limit`` of them, for nobody in particular."""
@@ -483,7 +536,8 @@ class Store:
         self._writer.change("detach", group, found.number)
         if found.groups:
             for queue in range(len(found.queues)):
-                self._drop(found, queue, found.done_through(queue))
+                self._leave(found, queue, found.done_through(queue))
+            self._sweep()
         return True
 
     def _position(self, group: str, topic: str, queue: int) -> Position | None:
@@ -563,9 +617,12 @@ class Store:
             oldest = time_ns - int(self.limits.age * _SECOND)
             for topic in self.topics.values():
                 for n, queue in enumerate(topic.queues) if topic.count and room > 0 else ():
-                    before = len(queue)
-                    self._drop(topic, n, queue.older_than(oldest, room), wanted=True)
-                    room -= before - len(queue)
+                    through = queue.older_than(oldest, room)
+                    self._leave(topic, n, through)
+                    room -= len(queue) - queue.behind(through)
+        if self._done or self._leaving:
+            self._writer.wake()
+            self._sweep()
         forgotten = time_ns - int(self.limits.ids_age * _SECOND)
         while self._order and self._order[0][2] < forgotten:
             self._forget_id()

@@ -66,10 +66,10 @@ class Topic:
         self.count += 1
         self.bytes += size
 
-    def drop_through(self, queue: int, seq: int) -> list[int]:
-        """Forget the messages of a queue up to a sequence number: which they are."""
+    def drop_through(self, queue: int, seq: int, limit: int) -> list[int]:
+        """Forget the messages of a queue up to a sequence number, at most ``limit``: which they are."""
         before = self.queues[queue].bytes
-        gone = self.queues[queue].drop_through(seq)
+        gone = self.queues[queue].drop_through(seq, limit)
         self.count -= len(gone)
         self.bytes -= before - self.queues[queue].bytes
         return gone

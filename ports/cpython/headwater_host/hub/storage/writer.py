@@ -6,7 +6,7 @@ clients there are, they share them. When the disk does not take it, nothing is a
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, groupby
@@ -28,13 +28,19 @@ from headwater_host.hub.storage.records import (
 #: Seconds until a transaction that failed is tried again.
 RETRY = 1.0
 
-#: Messages that are inserted by one statement.
-_TOGETHER = 50
+#: Rows that are inserted by one statement: SQLite had at most 999 values in one once.
+_TOGETHER = 256 if sqlite3.sqlite_version_info >= (3, 32) else 64
 _MESSAGE = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_MESSAGES = _MESSAGE + ", (?, ?, ?, ?, ?, ?, ?, ?, ?)" * (_TOGETHER - 1)
+_CHANGE = "INSERT INTO changes VALUES (?, ?, ?)"
+_GONE = "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
 _RETAIN = """INSERT OR REPLACE INTO retained (seq, id, topic, queue, flags, time, tags, payload, crc)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
+
+#: What senders may add to a transaction, so that the next one does not wait long for it: bytes, of which each message
+#: counts so many more, which take about as long to write.
+TURN = 1 << 19
+PER_MESSAGE = 1 << 10
 
 _statement = itemgetter(0)
 
@@ -61,6 +67,9 @@ class Batch:
         self.open = False
         self.last = 0
         self.size = 0
+        #: What it costs: by sender, and in all.
+        self.shares: dict[object, int] = {}
+        self.used = 0
 
     def __bool__(self) -> bool:
         return self.open
@@ -69,7 +78,7 @@ class Batch:
         """All of it, or nothing. Raises sqlite3.Error."""
         db.execute("BEGIN IMMEDIATE")
         try:
-            _insert(db, list(map(row, self.stored, self.numbers)))
+            _insert(db, _MESSAGE, list(map(row, self.stored, self.numbers)))
             if self.seen:
                 db.execute("INSERT INTO seen VALUES (?, ?, ?)", pack_ids(self.seen))
             for topic, retained in self.retained.items():
@@ -78,9 +87,14 @@ class Batch:
                 else:
                     db.execute(_RETAIN, retained)
             for statement, several in groupby(self.statements, _statement):
-                db.executemany(statement, [values for _, values in several])
-            db.executemany("DELETE FROM messages WHERE seq BETWEEN ? AND ?", _runs(self.gone))
-            db.executemany("INSERT INTO changes VALUES (?, ?, ?)", self.changes)
+                rows = [values for _, values in several]
+                if statement.startswith("INSERT"):
+                    _insert(db, statement, rows)
+                else:
+                    db.executemany(statement, rows)
+            if self.gone:
+                db.execute(_GONE, (encoded(self.gone),))
+            _insert(db, _CHANGE, self.changes)
             db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:
@@ -88,35 +102,27 @@ class Batch:
             raise
 
 
-def _runs(numbers: list[int]) -> list[tuple[int, int]]:
-    """First and last of what is without a gap."""
-    runs: list[tuple[int, int]] = []
-    first = last = 0
-    for number in sorted(numbers):
-        if number != last + 1:
-            if first:
-                runs.append((first, last))
-            first = number
-        last = number
-    return [*runs, (first, last)] if first else runs
-
-
-def _insert(db: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
-    """Insert messages. Behind each statement the interpreter has to be waited for, so there are few."""
-    rest = len(rows) % _TOGETHER
-    for at in range(0, len(rows) - rest, _TOGETHER):
-        db.execute(_MESSAGES, list(chain.from_iterable(rows[at : at + _TOGETHER])))
-    db.executemany(_MESSAGE, rows[len(rows) - rest :])
+def _insert(db: sqlite3.Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert rows. After each statement the thread waits for the interpreter, so there are few: with ``_TOGETHER``
+    rows, and for the rest with half as many each time, so that SQLite knows them all."""
+    more = ", " + statement[statement.rindex("(") :]
+    at, size = 0, _TOGETHER
+    while at < len(rows):
+        while size > len(rows) - at:
+            size //= 2
+        db.execute(statement + more * (size - 1), list(chain.from_iterable(rows[at : at + size])))
+        at += size
 
 
 class Writer:
-    """Writes batches, one after the other. ``settle`` completes one before it is written; ``written`` hears of it."""
+    """Writes batches, one after the other. ``settle`` completes one before it is written, and says whether the next one
+    has something to do; ``written`` hears of it."""
 
     def __init__(
         self,
         db: sqlite3.Connection,
         seq: int,
-        settle: Callable[[], None],
+        settle: Callable[[], bool],
         written: Callable[[Batch], None],
     ):
         self._db = db
@@ -136,6 +142,9 @@ class Writer:
         self.error: Exception | None = None
         #: Called with it when it begins, and with None when it is over.
         self.on_error: Callable[[Exception | None], object] = lambda error: None
+        #: What a sender may have in a transaction, so that each has something; those that have had it.
+        self._share = TURN
+        self._crowded: list[Callable[[], None]] = []
         #: Transactions so far.
         self.commits = 0
 
@@ -201,9 +210,30 @@ class Writer:
 
     def _turn(self) -> None:
         """The batch is complete."""
-        self._settle()
+        more = self._settle()
         self.batch.last = self.seq
         self._writing, self.batch = self.batch, Batch()
+        # What is left when the hub ends is done when it starts again.
+        self.batch.open = more and not self._closing
+        self._share = TURN // max(len(self._writing.shares), 1)
+        self._go_on()
+
+    def share(self, sender: object, size: int, go_on: Callable[[], None]) -> bool:
+        """A sender has added a message: whether it has had its share of this transaction. Then ``go_on`` is called when
+        there is another one."""
+        shares = self.batch.shares
+        used = shares[sender] = shares.get(sender, 0) + size + PER_MESSAGE
+        self.batch.used += size + PER_MESSAGE
+        if self.error is not None or (used < self._share and self.batch.used < TURN):
+            return False
+        self._crowded.append(go_on)
+        return True
+
+    def _go_on(self) -> None:
+        crowded, self._crowded = self._crowded, []
+        loop = asyncio.get_running_loop()
+        for go_on in crowded:
+            loop.call_soon(go_on)
 
     def _submit(self) -> None:
         if self._writing is not None and not self._closing:
@@ -222,6 +252,8 @@ class Writer:
             if self.error is None:
                 self.on_error(error)
             self.error = error
+            # What may wait for the disk is bounded otherwise now.
+            self._go_on()
             asyncio.get_running_loop().call_later(RETRY, self._submit)
 
     def _done(self) -> None:

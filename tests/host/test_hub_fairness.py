@@ -1,0 +1,293 @@
+"""A turn of the hub is bounded: whatever one client does, others get theirs in between."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.fmq import encode, spec
+from headwater.fmq.encode import tag_list
+from headwater_host.hub import broadcast, connection
+from headwater_host.hub.connection import Connection
+from headwater_host.hub.pushing import Pusher
+from headwater_host.hub.service import Hub
+from headwater_host.hub.storage import Limits, Message, Store, writer
+from headwater_host.hub.storage import store as storage
+from tests.host.hub_client import Peer, config, new_id, until, with_hub
+from tests.host.hub_storage import ident, put, queue_ids, synced, with_store
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, count: Callable[..., int]) -> list[int]:
+    """What each call of a method comes to, by ``count`` of its arguments behind the call."""
+    counts: list[int] = []
+    real = getattr(owner, name)
+
+    def call(*args: Any) -> Any:
+        try:
+            return real(*args)
+        finally:
+            counts.append(count(*args))
+
+    monkeypatch.setattr(owner, name, call)
+    return counts
+
+
+def since(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, counter: list[int]) -> list[int]:
+    """By how much each call of a method raises a counter."""
+    before = [0]
+
+    def more(*_: object) -> int:
+        raised, before[0] = counter[0] - before[0], counter[0]
+        return raised
+
+    return counted(monkeypatch, owner, name, more)
+
+
+def burst(topic: str, count: int, process: int, size: int = 4, qos: int = 1) -> bytes:
+    """Messages, one behind the other."""
+    buf = bytearray(256 + size)
+    out = []
+    for n in range(count):
+        values = topic.encode(), tag_list([]), b"%08d" % n + bytes(size)
+        end = encode.frame(
+            buf, 0, len(buf), spec.PUBLISH << 4 | qos << 1, new_id(spec.PUBLISH, process), values
+        )
+        out.append(bytes(buf[:end]))
+    return b"".join(out)
+
+
+def test_a_burst_is_taken_in_turns_and_in_small_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = counted(monkeypatch, writer.Batch, "write", lambda batch, _: len(batch.stored))
+    taken = [0]
+    real = Connection._dispatch
+
+    def dispatch(self: Connection, f: Any) -> None:
+        taken[0] += 1
+        real(self, f)
+
+    monkeypatch.setattr(Connection, "_dispatch", dispatch)
+    turns = since(monkeypatch, Connection, "_parse", taken)
+
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        sender, other = await Peer.login(hub), await Peer.login(hub)
+        begun: list[int] = []
+        waits: list[int] = []
+        store = hub.broker.store
+        (theirs,) = [one for one in hub.broker.connections if one.auth_id == other.auth_id]
+        frame, send = hub.broker.frame, theirs.send
+
+        def came(connection: Connection, f: Any, ident: bytes) -> None:
+            if connection is theirs:
+                begun.append(store.commits)
+            frame(connection, f, ident)
+
+        def answered(data: bytes) -> None:
+            waits.append(store.commits - begun[-1])
+            send(data)
+
+        monkeypatch.setattr(hub.broker, "frame", came)
+        monkeypatch.setattr(theirs, "send", answered)
+        sender.raw(burst("t", 20_000, sender.process))
+        count = sent = 0
+        while count < 20_000:
+            # One message after the other, while the burst is on its way.
+            if sent == len(waits):
+                other.publish("other", b"", 1)
+                sent += 1
+            assert (await sender.next()).code == 0
+            count += 1
+        await until(lambda: sent == len(waits))
+        # The answer waits for the transaction that is being written, and for its own.
+        assert max(waits) <= 2
+        assert len(waits) > 5
+        assert max(written) <= writer.TURN // writer.PER_MESSAGE + 10
+        assert max(turns) <= connection._FRAMES
+
+
+def test_a_connection_that_only_asks_takes_turns_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[Connection] = []
+    real = Connection._dispatch
+
+    def dispatch(self: Connection, f: Any) -> None:
+        order.append(self)
+        real(self, f)
+
+    monkeypatch.setattr(Connection, "_dispatch", dispatch)
+
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        peers = [await Peer.login(hub), await Peer.login(hub)]
+        ping = [bytes((spec.PINGREQ << 4,)) + new_id(spec.PINGREQ, peer.process) for peer in peers]
+        order.clear()
+        for one, peer in zip(ping, peers, strict=True):
+            peer.raw(one * 3000)
+        await until(lambda: len(order) == 6000)
+        first = order[0]
+        mixed = order[: order.index(next(each for each in order if each is not first))]
+        assert len(mixed) <= connection._FRAMES
+        for peer in peers:
+            await peer.ping()
+
+
+def test_large_messages_share_a_transaction_by_their_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = counted(
+        monkeypatch, writer.Batch, "write", lambda batch, _: sum(len(one.payload) for one in batch.stored)
+    )
+
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        sender = await Peer.login(hub)
+        sender.raw(burst("t", 60, sender.process, 100_000))
+        for _ in range(60):
+            assert (await sender.next()).code == 0
+        assert max(written) <= writer.TURN + 110_000
+
+
+def test_messages_are_removed_bit_by_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By UNREGISTER, by the acknowledgement that all others waited for, and by age."""
+    monkeypatch.setattr(storage, "_SWEPT", 50)
+    gone = counted(monkeypatch, writer.Batch, "write", lambda batch, _: len(batch.gone))
+
+    async def run(store: Store) -> None:
+        store.register("t")
+        store.attach("g", "t")
+        for what in ("unregister", "acknowledge", "detach", "age"):
+            seqs = [
+                put(store, "t", n, what.encode()) for n in range(len(gone) * 1000, len(gone) * 1000 + 220)
+            ]
+            store.attach("h", "t")
+            await synced(store)
+            store.take("g", "t", 0, 1000)
+            for seq in seqs[1:]:
+                store.ack("g", "t", 0, seq)
+            await synced(store)
+            assert sum(gone) == 0
+            if what == "unregister":
+                store.unregister("t")
+                store.register("t")
+                store.attach("g", "t")
+                assert not queue_ids(store)
+                await synced(store)
+                assert 0 < sum(gone) <= 50
+                # The new topic is not touched.
+                put(store, "t", 999_999)
+            elif what == "detach":
+                store.ack("g", "t", 0, seqs[0])
+                store.detach("h", "t")
+            elif what == "age":
+                store.trim(10**19)
+            else:
+                store.detach("h", "t")
+                store.ack("g", "t", 0, seqs[0])
+            left = 1 if what == "unregister" else 0
+            await until(lambda left=left: rows(store) == left)  # type: ignore[misc]
+            assert max(gone) <= 50
+            if left:
+                assert queue_ids(store) == [ident(999_999)]
+                (seq,) = [one.message.seq for one in store.take("g", "t", 0, 9)]
+                store.ack("g", "t", 0, seq)
+                await until(lambda: rows(store) == 0)
+            gone.clear()
+
+    with_store(tmp_path / "hub.db")(run)
+
+
+def rows(store: Store) -> int:
+    return int(store._reader.execute("SELECT count(*) FROM messages").fetchone()[0])
+
+
+def test_what_was_still_to_be_removed_is_removed_by_the_next_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "_SWEPT", 50)
+
+    async def first(store: Store) -> None:
+        store.register("t", 2)
+        store.register("u")
+        store.attach("g", "u")
+        for n in range(300):
+            put(store, "t", n, process=n)
+            put(store, "u", 1000 + n)
+        await synced(store)
+        for one in store.take("g", "u", 0, 1000):
+            store.ack("g", "u", 0, one.message.seq)
+        store.unregister("t")
+        await synced(store)
+        assert rows(store) >= 300
+
+    async def second(store: Store) -> None:
+        assert list(store.topics) == ["u"]
+        assert rows(store) >= 300
+        # A replica is not shown messages of a topic that is gone.
+        kinds = [change.kind for change in store.changes(0, 10_000)]
+        assert len(kinds) == store.seq
+        assert kinds.count("message") == store.topics["u"].count
+        store.trim(1)
+        await until(lambda: rows(store) == 0)
+        assert store._reader.execute("SELECT count(*) FROM leaving").fetchone() == (0,)
+        assert not store.topics["u"].count
+
+    with_store(tmp_path / "hub.db")(first)
+    with_store(tmp_path / "hub.db")(second)
+
+
+def test_a_full_topic_makes_room_by_what_everybody_is_done_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "_SWEPT", 5)
+
+    async def run(store: Store) -> None:
+        store.register("t")
+        store.attach("g", "t")
+        for n in range(100):
+            put(store, "t", n)
+        await synced(store)
+        for one in store.take("g", "t", 0, 1000):
+            store.ack("g", "t", 0, one.message.seq)
+        await synced(store)
+        assert store.topics["t"].count > 50
+        for n in range(100, 200):
+            put(store, "t", n)
+        assert not store.dropped
+
+    with_store(tmp_path / "hub.db", Limits(topic_messages=100))(run)
+
+
+def test_a_message_for_many_clients_is_handed_out_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broadcast, "_TURN", 8)
+    monkeypatch.setattr(broadcast, "_MOST", 3)
+    put = [0]
+    real = Pusher.put
+
+    def putting(self: Pusher, message: Message, *, retain: bool = False) -> None:
+        put[0] += 1
+        real(self, message, retain=retain)
+
+    monkeypatch.setattr(Pusher, "put", putting)
+    turns = since(monkeypatch, broadcast.Broadcast, "_go_on", put)
+
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        peers = [await Peer.login(hub) for _ in range(12)]
+        for peer in peers:
+            await peer.subscribe("t")
+        talker = await Peer.login(hub)
+        for n in range(40):
+            talker.publish("t", b"%d" % n, 1)
+        for peer in peers:
+            got: list[int] = []
+            while len(got) < 40:
+                one = await peer.next()
+                got.append(int(one.payload))
+                peer.ack(one.id)
+            assert got == list(range(40))
+        assert max(turns) <= 8
+        assert sum(turns) == 12 * 40
