@@ -23,7 +23,7 @@ from headwater_host.aio import (
     MqttTimeoutError,
     Will,
 )
-from headwater_host.blocking import Client, Message
+from headwater_host.blocking import Client, Delivery, Message
 from tools.broker import HOST, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto
@@ -420,6 +420,42 @@ def test_a_handler_can_end_the_program(broker: Mosquitto, handler: str, causes: 
             # It has said DISCONNECT: its will is not published.
             other.publish("gone", b"end", 1)
             assert other.get(15).payload == b"end"
+
+
+def test_a_posted_message_has_a_state(broker: Mosquitto) -> None:
+    called = threading.Event()
+
+    def callback(delivery: Delivery) -> None:
+        # A callback may call the client.
+        assert delivery.done()
+        client.publish("callback", b"", 1)
+        called.set()
+
+    client = client_of(broker, identifier="states", clean_session=False)
+    with client:
+        assert client.post("t", b"x").wait() == 0
+        delivery = client.post_nowait("t", b"x", 2)
+        assert delivery.packet_id > 0
+        delivery.add_done_callback(callback)
+        assert delivery.wait(60) == delivery.reason_code == 0
+        assert delivery.error is None
+        assert called.wait(60)
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            late = client.post("t", b"x", 1)
+            with pytest.raises(MqttTimeoutError):
+                late.wait(0.05)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        client.drain(60)
+        assert late.done()
+        kept = client.post("t", b"x", 1)
+    # Whether its acknowledgement came before the end or comes after the next beginning.
+    if not kept.done():
+        with pytest.raises(MqttConnectionError):
+            kept.wait()
+    with client:
+        assert kept.wait(60) == 0
 
 
 def test_handlers_may_call_the_client(broker: Mosquitto) -> None:

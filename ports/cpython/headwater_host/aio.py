@@ -25,8 +25,10 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING
 
 from headwater import errors
+from headwater.mqtt import spec
 from headwater_host.backlog import Backlog
 from headwater_host.calls import Inbox
+from headwater_host.delivery import Delivery
 from headwater_host.errors import (
     MqttArgumentError,
     MqttConnectionError,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Client",
+    "Delivery",
     "Message",
     "MqttArgumentError",
     "MqttConnectionError",
@@ -322,14 +325,32 @@ class Client(Subscribing):
         *,
         timeout: float | None = None,
         properties: Properties | None = None,
-    ) -> Coroutine[None, None, None]:
-        """As ``publish``, but returns when the message is handed in, at every QoS: so that many are under way.
+    ) -> Coroutine[None, None, Delivery]:
+        """As ``publish``, but returns when the message is enqueued, at every QoS, so that many are under way.
 
-        ``drain`` waits for their acknowledgements.
+        The ``Delivery`` (``headwater_host.delivery``) that it returns has the message's state: it can be awaited, calls
+        back, and has the packet id and the reason code. ``drain`` waits for all of them.
         """
         return self._outgoing.post(
             topic, payload, qos, retain, self.timeout if timeout is None else timeout, properties
         )
+
+    def post_nowait(
+        self,
+        topic: str,
+        payload: Payload = None,
+        qos: int = 0,
+        retain: bool = False,
+        *,
+        properties: Properties | None = None,
+    ) -> Delivery:
+        """As ``post``, without waiting: for handlers. Raises MqttFullError when there is no room for the message, and
+        MqttConnectionError at QoS 0 without a connection, unless ``when_full`` drops the oldest message for it.
+
+        Acknowledgements are read in later turns of the event loop, so a program that posts many messages has to await
+        something meanwhile.
+        """
+        return self._outgoing.post_nowait(topic, payload, qos, retain, properties)
 
     async def drain(self, timeout: float | None = None) -> None:
         """Wait until no message of ours is unacknowledged.
@@ -354,8 +375,11 @@ class Client(Subscribing):
         return self.session.skipped
 
     def _on_refused(self, packet_id: int, code: int) -> None:
-        self.logger.warning("the server refused a message: %s", MqttPublishError(code))
-        self._outgoing.delivered(packet_id, code)
+        # Refused without a word of the server: by limits that it has announced in CONNACK.
+        why = "" if self.session.packet.head >> 4 == spec.CONNACK else self.session.why()
+        error = MqttPublishError(code, why)
+        self.logger.warning("%s", error)
+        self._outgoing.delivered(packet_id, error=error)
 
     # -- receiving -------------------------------------------------------------------------------------------------
 

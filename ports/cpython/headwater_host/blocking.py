@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -36,13 +37,64 @@ from headwater_host.errors import (
 from headwater_host.messages import Message, Payload
 from headwater_host.properties import Properties
 
-__all__ = ["Client", "Message"]
+__all__ = ["Client", "Delivery", "Message"]
 
 _T = TypeVar("_T")
 # How many messages are taken out of the loop's thread at a time: going there costs more than a message does.
 _BATCH = 256
-# Nothing more is to be told.
-_OVER = object()
+
+
+class Delivery:
+    """``headwater_host.delivery.Delivery`` for threads: the state of a message that was posted."""
+
+    __slots__ = ("_client", "_delivery")
+
+    def __init__(self, client: "Client", delivery: aio.Delivery):
+        self._client = client
+        self._delivery = delivery
+
+    @property
+    def packet_id(self) -> int:
+        """0 at QoS 0, and as long as the message waits in the backlog of ``when_full="drop_oldest"``."""
+        return self._delivery.packet_id
+
+    @property
+    def qos(self) -> int:
+        """The message's QoS."""
+        return self._delivery.qos
+
+    @property
+    def reason_code(self) -> int | None:
+        """What the server answered: 0, or a code of MQTT 5.0. None: nothing yet."""
+        return self._delivery.reason_code
+
+    @property
+    def error(self) -> MqttError | None:
+        """Why it is done without being delivered: MqttPublishError or MqttFullError."""
+        return self._delivery.error
+
+    def done(self) -> bool:
+        """Whether it is over: handed to the connection (QoS 0), acknowledged (1, 2), refused or dropped."""
+        return self._delivery.done()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it is done: ``reason_code``.
+
+        Raises ``error``; MqttTimeoutError after ``timeout`` seconds, and MqttConnectionError: then it is still sent,
+        over the next connection.
+        """
+        if not self._delivery.done():
+            return self._client._run(self._delivery.wait(timeout))
+        if self._delivery.error is not None:
+            raise self._delivery.error.with_traceback(None)
+        return self._delivery.reason_code or 0
+
+    def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:
+        """Call ``callback(delivery)`` when it is done, in the client's thread of handlers: it may call the client."""
+        self._client._follow(self._delivery, partial(callback, self))
+
+    def __repr__(self) -> str:
+        return repr(self._delivery)
 
 
 class Client:
@@ -77,14 +129,13 @@ class Client:
     ):
         self._client = aio.Client(hostname, port, **options)
         self._on_message = on_message
-        # The client's handlers that are called in a thread of their own, by name.
-        self._handlers: dict[str, Callable[[Any], object]] = {}
+        # Handlers to be called in a thread of their own, with what they are told; None when there is no such thread.
+        self._handlers: queue.SimpleQueue[Any] | None = None
         if on_connection is not None:
-            self._handlers["on_connection"] = on_connection
+            self._client.on_connection = partial(self._later, "on_connection", on_connection)
         if on_subscription_refused is not None:
-            self._handlers["on_subscription_refused"] = on_subscription_refused
-        # What they are to be told, each behind its name; _OVER when nothing more comes.
-        self._told: queue.SimpleQueue[object] = queue.SimpleQueue()
+            name = "on_subscription_refused"
+            self._client.on_subscription_refused = partial(self._later, name, on_subscription_refused)
         # What a handler has raised to end the program; the threads that wait in a call.
         self._exit: BaseException | None = None
         self._callers: set[int] = set()
@@ -212,9 +263,26 @@ class Client:
         *,
         timeout: float | None = None,
         properties: Properties | None = None,
-    ) -> None:
-        """As of ``aio.Client``: returns when the message is handed in."""
-        self._run(self._client.post(topic, payload, qos, retain, timeout=timeout, properties=properties))
+    ) -> Delivery:
+        """As of ``aio.Client``: returns when the message is enqueued."""
+        call = self._client.post(topic, payload, qos, retain, timeout=timeout, properties=properties)
+        return Delivery(self, self._run(call))
+
+    def post_nowait(
+        self,
+        topic: str,
+        payload: Payload = None,
+        qos: int = 0,
+        retain: bool = False,
+        *,
+        properties: Properties | None = None,
+    ) -> Delivery:
+        """As of ``aio.Client``: raises when there is no room for the message."""
+
+        async def post() -> aio.Delivery:
+            return self._client.post_nowait(topic, payload, qos, retain, properties=properties)
+
+        return Delivery(self, self._run(post()))
 
     def drain(self, timeout: float | None = None) -> None:
         """As of ``aio.Client``: waits until everything is acknowledged, whichever thread handed it in."""
@@ -311,10 +379,34 @@ class Client:
                 if error is not self._exit:
                     raise
 
-    def _tell(self, told: "queue.SimpleQueue[Any]") -> None:
-        while (item := told.get()) is not _OVER:
-            name, error = item
-            if not self._call(name, "", self._handlers[name], error):
+    def _later(self, name: str, handler: Callable[..., object], *args: object) -> None:
+        """Call a handler in the thread of handlers, in the order of these calls."""
+        with self._lock:
+            if self._handlers is None:
+                self._handlers = queue.SimpleQueue()
+                handlers = (self._handlers,)
+                thread = f"headwater-handlers-{self.identifier}"
+                threading.Thread(target=self._handle, args=handlers, name=thread, daemon=True).start()
+            self._handlers.put((name, "", handler, *args))
+
+    def _follow(self, delivery: aio.Delivery, callback: Callable[[], object]) -> None:
+        """Call back when a delivery is done."""
+
+        def done(_: aio.Delivery) -> None:
+            self._later("a callback of a delivery", callback)
+
+        with self._lock:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(delivery.add_done_callback, done)
+                return
+        if delivery.done():
+            done(delivery)
+        else:
+            delivery.add_done_callback(done)
+
+    def _handle(self, handlers: "queue.SimpleQueue[Any]") -> None:
+        while (call := handlers.get()) is not None:
+            if not self._call(*call):
                 return
 
     def _call(self, name: str, why: str, handler: Callable[..., object], *args: object) -> bool:
@@ -358,12 +450,6 @@ class Client:
             )
             self._thread.start()
             ready.wait()
-            if self._handlers:
-                told = self._told = queue.SimpleQueue()
-                for name in self._handlers:
-                    setattr(self._client, name, lambda error, name=name: told.put((name, error)))
-                name = f"headwater-connection-{self.identifier}"
-                threading.Thread(target=self._tell, args=(told,), name=name, daemon=True).start()
         _running.add(self)
         return True
 
@@ -383,7 +469,10 @@ class Client:
         _running.discard(self)
         if thread is not None:
             thread.join()
-            self._told.put(_OVER)
+        with self._lock:
+            handlers, self._handlers = self._handlers, None
+        if handlers is not None:
+            handlers.put(None)
 
     def _run(self, call: Coroutine[Any, Any, _T]) -> _T:
         """Let the loop's thread do it, and wait for the outcome.

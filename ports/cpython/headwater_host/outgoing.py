@@ -18,12 +18,12 @@ from headwater.store import FIRST_REQUEST_ID
 from headwater_host.backlog import Backlog
 from headwater_host.calls import Answers, Line
 from headwater_host.connection import Connection
+from headwater_host.delivery import Delivery
 from headwater_host.errors import (
     MqttArgumentError,
     MqttConnectionError,
     MqttError,
     MqttFullError,
-    MqttPublishError,
     MqttStoreError,
     MqttTimeoutError,
 )
@@ -112,6 +112,8 @@ class Outgoing(Generic[_More]):
         logger: logging.Logger,
     ):
         self.answers: Answers[int] = Answers()
+        # Of messages that were posted, by packet id, or by their negative number in the backlog.
+        self._deliveries: dict[int, Delivery] = {}
         #: How many messages have been acknowledged to their end.
         self.acknowledged = 0
         #: How many messages were dropped.
@@ -157,9 +159,7 @@ class Outgoing(Generic[_More]):
             elif status == errors.E_AGAIN:
                 status = await self._send_in_turn(deadline, topic, payload, qos, retain, more)
             if status:
-                code = await self.answers.wait(status, deadline)
-                if code:
-                    raise MqttPublishError(code)
+                await self.answers.wait(status, deadline)
 
     async def post(
         self,
@@ -169,18 +169,38 @@ class Outgoing(Generic[_More]):
         retain: bool,
         timeout: float,
         more: _More,
-    ) -> None:
+    ) -> Delivery:
         """``Client.post``."""
-        if self._send_now(topic, payload, qos, retain, more) != errors.E_AGAIN:
-            return
-        if self._drops:
-            self._put_off(topic, payload, qos, retain, more)
+        status = self._send_now(topic, payload, qos, retain, more)
+        if status == errors.E_AGAIN and self._drops:
+            status = self._put_off(topic, payload, qos, retain, more)
+            delivery = self._follow(status, qos)
             if self._current() is not None:
                 # Who never waits would keep the answers from being read.
                 await asyncio.sleep(0)
-        else:
+            return delivery
+        if status == errors.E_AGAIN:
             deadline = asyncio.get_running_loop().time() + timeout
-            await self._send_in_turn(deadline, topic, payload, qos, retain, more)
+            status = await self._send_in_turn(deadline, topic, payload, qos, retain, more)
+        return self._follow(status, qos)
+
+    def post_nowait(self, topic: str, payload: Payload, qos: int, retain: bool, more: _More) -> Delivery:
+        """``Client.post_nowait``."""
+        status = self._send_now(topic, payload, qos, retain, more)
+        if status == errors.E_AGAIN:
+            if not self._drops:
+                raise self._no_room(qos)
+            status = self._put_off(topic, payload, qos, retain, more)
+        return self._follow(status, qos)
+
+    def _follow(self, status: int, qos: int) -> Delivery:
+        """The delivery of a message that was just handed in: its number, or 0."""
+        delivery = Delivery(max(status, 0), qos, self._current)
+        if status:
+            self._deliveries[status] = delivery
+        else:
+            delivery.settle(0)
+        return delivery
 
     async def drain(self, timeout: float) -> None:
         """``Client.drain``."""
@@ -210,10 +230,13 @@ class Outgoing(Generic[_More]):
             if status != errors.E_AGAIN:
                 return status
         if self._refuses:
-            if connection is None and qos == 0:
-                raise MqttConnectionError("there is no connection; it was not sent", errors.E_OFFLINE)
-            raise MqttFullError("there is no room for the message; it was not sent")
+            raise self._no_room(qos)
         return errors.E_AGAIN
+
+    def _no_room(self, qos: int) -> MqttError:
+        if self._current() is None and qos == 0:
+            return MqttConnectionError("there is no connection; it was not sent", errors.E_OFFLINE)
+        return MqttFullError("there is no room for the message; it was not sent")
 
     def _send(
         self,
@@ -289,7 +312,7 @@ class Outgoing(Generic[_More]):
             )
         self.dropped += 1
         error = MqttFullError("newer messages took its place among those that wait; it was not sent")
-        self.answers.refuse(-self.backlog.pop().seq, error)
+        self._settle(-self.backlog.pop().seq, 0, error)
 
     def begin(self) -> None:
         """There is a connection, or there is room in it again: what waits can leave."""
@@ -337,7 +360,7 @@ class Outgoing(Generic[_More]):
                 frame = session.frame_now(topic, payload, retain, more)
                 self.backlog.pop()
                 connection.write(frame)
-                self.answers.settle(-seq, 0)
+                self._settle(-seq, 0)
                 return True
             if (self._drops and self._is_under_way()) or not self.backlog.is_ready():
                 return False
@@ -350,10 +373,14 @@ class Outgoing(Generic[_More]):
             # This server does not take it: it must not hold up the rest.
             self._logger.warning("dropped a message that waited: %s", error)
             self.backlog.pop()
-            self.answers.refuse(-seq, error)
+            self._settle(-seq, 0, error)
             return True
         self.backlog.pop()
         self.answers.rename(-seq, status)
+        delivery = self._deliveries.pop(-seq, None)
+        if delivery is not None:
+            delivery.packet_id = status
+            self._deliveries[status] = delivery
         return True
 
     # -- in turn ---------------------------------------------------------------------------------------------------
@@ -395,10 +422,10 @@ class Outgoing(Generic[_More]):
         finally:
             self._line.leave()
 
-    def delivered(self, packet_id: int, code: int = 0) -> None:
-        """A message is acknowledged to its end, or refused with a code."""
+    def delivered(self, packet_id: int, code: int = 0, error: MqttError | None = None) -> None:
+        """A message is acknowledged to its end, with a code that is no error; or the server has refused it."""
         self.acknowledged += 1
-        self.answers.settle(packet_id, code)
+        self._settle(packet_id, code, error)
         if self.backlog:
             if not self._feeding:
                 # Not from within the session.
@@ -408,6 +435,17 @@ class Outgoing(Generic[_More]):
             self._more_room()
         if self._drained is not None and not self._session.outbox.count:
             self._all_done()
+
+    def _settle(self, number: int, code: int, error: MqttError | None = None) -> None:
+        """What became of a message: let those who wait for it know."""
+        if error is None:
+            self.answers.settle(number, code)
+        else:
+            self.answers.refuse(number, error)
+        if self._deliveries:
+            delivery = self._deliveries.pop(number, None)
+            if delivery is not None:
+                delivery.settle(code, error)
 
     def _more_room(self) -> None:
         room, self._room = self._room, None
@@ -426,5 +464,7 @@ class Outgoing(Generic[_More]):
     def end(self, error: MqttError) -> None:
         """The connection is over: whoever waits hears why."""
         self.answers.fail(error)
+        for delivery in self._deliveries.values():
+            delivery.interrupt(error)
         self._more_room()
         self._all_done()

@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headwater_host.backlog import Backlog
+from headwater_host.delivery import Delivery
 from headwater_host.errors import (
     FmqConsumerError,
     FmqRequestError,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Call",
     "Client",
+    "Delivery",
     "FmqConsumerError",
     "FmqRequestError",
     "Message",
@@ -271,14 +273,26 @@ class Client(Receiving):
         *,
         tags: Sequence[str] = (),
         timeout: float | None = None,
-    ) -> Coroutine[None, None, None]:
-        """As ``publish``, but returns when the message is handed in, at every QoS: so that many are under way.
+    ) -> Coroutine[None, None, Delivery]:
+        """As ``publish``, but returns when the message is enqueued, at every QoS: its state, as of MQTT's client.
 
-        ``drain`` waits for their acknowledgements. What the hub refuses is logged.
+        What the hub refuses is logged as well.
         """
         return self._outgoing.post(
             topic, payload, qos, retain, self.timeout if timeout is None else timeout, encoded_tags(tags)
         )
+
+    def post_nowait(
+        self,
+        topic: str,
+        payload: Payload = None,
+        qos: int = 0,
+        retain: bool = False,
+        *,
+        tags: Sequence[str] = (),
+    ) -> Delivery:
+        """As of ``headwater_host.aio.Client.post_nowait``."""
+        return self._outgoing.post_nowait(topic, payload, qos, retain, encoded_tags(tags))
 
     async def drain(self, timeout: float | None = None) -> None:
         """Wait until no message of ours is unacknowledged.
@@ -302,8 +316,7 @@ class Client(Receiving):
         error = MqttPublishError(code, self.session.why())
         self.logger.warning("%s", error)
         if number:
-            self._outgoing.answers.refuse(number, error)
-            self._outgoing.delivered(number)
+            self._outgoing.delivered(number, error=error)
 
     # -- topics and subscriptions ----------------------------------------------------------------------------------
 

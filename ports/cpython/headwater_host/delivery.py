@@ -1,0 +1,93 @@
+"""A message of ours on its way to the server: what ``post`` returns."""
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import Any
+
+from headwater_host.errors import MqttError, MqttPublishError, MqttTimeoutError
+
+
+class Delivery:
+    """The state of a message that was enqueued, over all connections of its client.
+
+    ``await delivery`` waits until it is done and returns ``reason_code``, or raises ``error``. It raises
+    MqttConnectionError, without being done, when the connection is over and will not be made again: the message stays
+    in the session, and the delivery goes on when the client is entered again.
+    """
+
+    __slots__ = ("_callbacks", "_check", "_is_done", "_waiting", "error", "packet_id", "qos", "reason_code")
+
+    def __init__(self, packet_id: int, qos: int, check: Callable[[], object]):
+        #: 0 at QoS 0, and as long as the message waits in the backlog of ``when_full="drop_oldest"``.
+        self.packet_id = packet_id
+        self.qos = qos
+        #: What the server answered: 0, or a code of MQTT 5.0 or FMQ. None: nothing yet.
+        self.reason_code: int | None = None
+        #: Why it is done without being delivered: MqttPublishError (the server refused it), MqttFullError (dropped).
+        self.error: MqttError | None = None
+        # Raises when the connection is over.
+        self._check = check
+        self._is_done = False
+        self._callbacks: list[Callable[[Delivery], object]] | None = None
+        self._waiting: list[asyncio.Future[None]] | None = None
+
+    def done(self) -> bool:
+        """Whether it is over: handed to the connection (QoS 0), acknowledged (1, 2), refused or dropped."""
+        return self._is_done
+
+    def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:
+        """Call ``callback(delivery)`` when it is done, in another turn of the event loop; at once if it is."""
+        if self._is_done:
+            asyncio.get_running_loop().call_soon(callback, self)
+        elif self._callbacks is None:
+            self._callbacks = [callback]
+        else:
+            self._callbacks.append(callback)
+
+    async def wait(self, timeout: float | None = None) -> int:
+        """As ``await delivery``; MqttTimeoutError after ``timeout`` seconds, and the message is still sent."""
+        if not self._is_done:
+            self._check()
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            if self._waiting is None:
+                self._waiting = []
+            self._waiting.append(waiter)
+            try:
+                await asyncio.wait({waiter}, timeout=timeout)
+            finally:
+                waiter.cancel()
+            if waiter.cancelled():
+                self._waiting.remove(waiter)
+                raise MqttTimeoutError("the server did not answer in time")
+            waiter.result()
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+        return self.reason_code or 0
+
+    def __await__(self) -> Generator[Any, None, int]:
+        return self.wait().__await__()
+
+    def settle(self, reason_code: int, error: MqttError | None = None) -> None:
+        """The client's: it is done."""
+        self.reason_code = error.reason_code if isinstance(error, MqttPublishError) else reason_code
+        self.error = error
+        self._is_done = True
+        for waiter in self._waiting or ():
+            if not waiter.done():
+                waiter.set_result(None)
+        if self._callbacks:
+            loop = asyncio.get_running_loop()
+            for callback in self._callbacks:
+                loop.call_soon(callback, self)
+        self._waiting = self._callbacks = None
+
+    def interrupt(self, error: MqttError) -> None:
+        """The client's: whoever waits hears that the connection is over."""
+        for waiter in self._waiting or ():
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._waiting = None
+
+    def __repr__(self) -> str:
+        state = "pending" if not self._is_done else "done" if self.error is None else f"failed: {self.error}"
+        return f"Delivery(packet_id={self.packet_id}, qos={self.qos}, {state})"
