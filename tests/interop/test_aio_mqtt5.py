@@ -379,3 +379,44 @@ def test_a_broker_that_exceeds_the_receive_maximum_can_be_borne(mosquitto: Start
 
     with mosquitto() as broker:
         asyncio.run(main(broker))
+
+
+def test_a_goodbye_that_is_too_large_is_said_without_its_texts(mosquitto: StartBroker) -> None:
+    """So the will is not published; nor is it when the properties of the goodbye are none."""
+    with mosquitto(settings={"max_packet_size": 200}) as broker:
+
+        async def main() -> None:
+            async with client5(broker, identifier="watcher") as watcher:
+                await watcher.subscribe("wills", 1)
+                will = Will("wills", b"gone", 1)
+                options = {
+                    "identifier": "leaver",
+                    "clean_session": False,
+                    "session_expiry": 100,
+                    "will": will,
+                }
+                client = client5(broker, **options)
+                for properties in (
+                    {"reason_string": "r" * 500, "session_expiry_interval": 200},
+                    {"user_property": [("k", "v" * 100)] * 3},
+                ):
+                    client.disconnect_properties = properties
+                    async with client:
+                        pass
+                for protocol, wrong in (
+                    ("5.0", {"content_type": "x"}),
+                    ("3.1.1", {"user_property": [("a", "b")]}),
+                ):
+                    other = Client(HOST, broker.port, protocol=protocol, identifier="other", will=will)
+                    other.disconnect_properties = wrong
+                    with pytest.raises(MqttArgumentError):
+                        async with other:
+                            pass
+                async with client5(broker, identifier="leaver", clean_session=False) as again:
+                    assert again.session_present
+                    # A will would have come before.
+                    await again.publish("wills", b"alive", 1)
+                (message,) = await take(watcher)
+                assert message.payload == b"alive"
+
+        asyncio.run(main())

@@ -383,21 +383,42 @@ def test_no_auth_without_a_method_in_connect() -> None:
 
 
 def test_properties_that_make_a_packet_too_large_are_not_sent() -> None:
-    """[3.14.2-3, 3.14.2-4, 3.15.2-2, 3.15.2-3]: DISCONNECT and AUTH with them are the caller's error."""
+    """[3.14.2-3, 3.14.2-4, 3.15.2-2, 3.15.2-3]: reason string and user properties are left out, the rest is sent."""
     connack = bytes([0x20, 7 + len(METHOD), 0, 0, len(METHOD) + 4]) + METHOD[1:] + b"\x27\x00\x00\x00\x14"
+    expiry = (spec5.SESSION_EXPIRY_INTERVAL, 7)
+    bare = b"\xe0\x00"
     for ident in (spec5.REASON_STRING, spec5.USER_PROPERTY):
         # What stands around the text, without the method: 4 bytes in a packet, 3 or 5 in its property.
         most = 20 - 4 - (3 if ident == spec5.REASON_STRING else 5)
         for n in range(most - 5, most + 3):
             c = begun()
             assert feed(c, connack) == 0
-            assert c.disconnect(0, made((ident, b"x" * n))) == (0 if n <= most else errors.E_TOO_LARGE), n
-            assert len(drain(c)) <= 20
+            block = made((ident, b"x" * n))
+            assert c.disconnect(0, block) == 0
+            said = bytes([0xE0, 1 + len(block), 0]) + block
+            assert drain(c) == (said if n <= most else bare), n
+            c = begun(session_expiry=9)
+            assert feed(c, connack) == 0
+            texts = [(ident, b"x" * n)]
+            if ident == spec5.USER_PROPERTY:
+                texts = [(ident, b""), (spec5.REASON_STRING, b"y"), *texts]
+            block = made(texts[0], expiry, *texts[1:])
+            if 3 + len(block) > 20:
+                block = made(expiry)
+            assert c.disconnect(4, made(texts[0], expiry, *texts[1:])) == 0
+            assert drain(c) == bytes([0xE0, 1 + len(block), 4]) + block, n
             c = begun()
             assert feed(c, connack) == 0
             block = made((spec5.AUTHENTICATION_METHOD, b"M"), (ident, b"x" * n))
-            assert c.authenticate(block) == (0 if n + 4 <= most else errors.E_TOO_LARGE), n
-            assert len(drain(c)) <= 20
+            assert c.authenticate(block) == 0
+            if n + 4 > most:
+                block = METHOD
+            assert drain(c) == bytes([0xF0, 1 + len(block), spec5.RE_AUTHENTICATE]) + block, n
+    # What must be said and is too large is the caller's error.
+    c = begun()
+    assert feed(c, connack) == 0
+    block = made((spec5.AUTHENTICATION_METHOD, b"M"), (spec5.AUTHENTICATION_DATA, b"x" * 20))
+    assert c.authenticate(block) == errors.E_TOO_LARGE and drain(c) == b""
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

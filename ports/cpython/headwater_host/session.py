@@ -310,9 +310,10 @@ class HostClient(FastEndpoint, _ClientBase):
         return unblock(encode(properties, 1 << spec.PUBLISH)) if properties else None
 
     def leave(self, properties: Properties | None = None) -> int:
-        """As of ``disconnect``, with properties. Raises MqttArgumentError, without a DISCONNECT."""
+        """As of ``disconnect``, with properties. Raises MqttArgumentError, and says DISCONNECT without them."""
+        status = self.disconnect()
         _need_5(properties)
-        return self.disconnect()
+        return status
 
     def sync(self) -> int:
         """Let a store keep what has changed: 0, or E_STORE."""
@@ -446,12 +447,16 @@ class HostClientSession5(HostClient, ClientSession5):
 
     def leave(self, properties: Properties | None = None) -> int:
         """As of ``HostClient``."""
-        status = self.disconnect(0, encode(properties, 1 << spec.DISCONNECT))
-        if status == E_ARGUMENT:
-            raise MqttArgumentError(
-                "a session that ends with its connection cannot be given an expiry interval"
-            )
-        return status
+        try:
+            status = self.disconnect(0, encode(properties, 1 << spec.DISCONNECT))
+            if status == E_ARGUMENT:
+                raise MqttArgumentError(
+                    "a session that ends with its connection cannot be given an expiry interval"
+                )
+        except MqttArgumentError:
+            self.disconnect()
+            raise
+        return self.disconnect() if status == E_TOO_LARGE else status
 
     def said(self) -> dict[str, Any]:
         """As of ``HostClient``."""

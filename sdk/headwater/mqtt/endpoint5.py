@@ -14,7 +14,7 @@ from headwater.mqtt.properties import Properties, find, has, number, skip
 from headwater.mqtt.sender import NO_TOPIC, Sender, was_sent
 from headwater.rxbuf import RxBuf
 from headwater.transitions import AT1, AT2, CLOSING, DONE, FINISH, ONLINE
-from headwater.wire import NOT_BYTES, const, get_u16
+from headwater.wire import NOT_BYTES, const, get_u16, put_varint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -183,7 +183,8 @@ class Endpoint5(_Base):
     def disconnect(self, code: int = 0, properties: "Bytes" = spec5.NO_PROPERTIES) -> int:
         """Queue DISCONNECT (3.14), with a reason code. Close the transport once ``out`` is 0.
 
-        E_AGAIN when the transmit buffer is full for now, E_TOO_LARGE, E_ARGUMENT: also a code that is none of its.
+        A reason string and user properties that make it too large are left out. E_AGAIN when the transmit buffer is
+        full for now, E_TOO_LARGE, E_ARGUMENT: also a code that is none of its.
         """
         if self.state == CLOSING:
             return 0
@@ -192,6 +193,9 @@ class Endpoint5(_Base):
                 return errors.E_ARGUMENT
             try:
                 bad = self._put(encode5.disconnect(self.tx, self.tx_end, self.tx_size, code, properties))
+                if bad == errors.E_TOO_LARGE:
+                    properties = without_texts(properties)
+                    bad = self._put(encode5.disconnect(self.tx, self.tx_end, self.tx_size, code, properties))
             except NOT_BYTES:
                 bad = errors.E_ARGUMENT
             if bad:
@@ -466,6 +470,19 @@ def block_at(block: "Bytes", ident: int) -> int:
 def block_has(block: "Bytes", ident: int) -> bool:
     """Whether a block, with its length in front, has a property."""
     return block_at(block, ident) >= 0
+
+
+def without_texts(block: "Bytes") -> bytes:
+    """A block without its reason string and user properties, which must not make a packet too large (3.14.2-3, -4)."""
+    kept = b""
+    i = block_start(block)
+    while i < len(block):
+        at = i
+        i = skip(block, i)
+        if block[at] != spec5.REASON_STRING and block[at] != spec5.USER_PROPERTY:
+            kept += bytes(block[at:i])
+    head = bytearray(4)
+    return bytes(head[: put_varint(head, 0, len(kept))]) + kept
 
 
 def same_text(buf: "Bytes", at: int, other: "Bytes", to: int) -> bool:
