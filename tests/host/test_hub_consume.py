@@ -8,6 +8,7 @@ import pytest
 from headwater.fmq import spec
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.fmq.values import encode
+from headwater_host.hub import consuming
 from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Limits
 from tests.host.hub_client import ClientLimits, Got, Peer, config, hub_of, new_id, until, with_hub
@@ -143,7 +144,9 @@ def test_each_queue_has_one_consumer_and_its_order(tmp_path: Path) -> None:
         assert seen == {queue: list(range(queue, 100, 4)) for queue in range(4)}
 
 
-def test_a_queue_moves_when_nothing_on_it_is_open(tmp_path: Path) -> None:
+def test_a_queue_moves_when_nothing_on_it_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consuming, "PATIENCE", 1e9)
+
     @with_hub(config(tmp_path))
     async def test(hub: Hub) -> None:
         one, two = await Peer.login(hub), await Peer.login(hub)
@@ -160,6 +163,42 @@ def test_a_queue_moves_when_nothing_on_it_is_open(tmp_path: Path) -> None:
             one.ack(got.id)
         mine, others = payloads(await responses(one, 2)), payloads(await responses(two, 2))
         assert sorted([mine, others]) == [[4, 6], [5, 7]]
+
+
+def test_a_queue_on_which_something_stays_open_is_not_held_up_by_another_consumer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consuming, "PATIENCE", 0.05)
+
+    @with_hub(config(tmp_path, clients=ClientLimits(redelivery=1e6)))
+    async def test(hub: Hub) -> None:
+        one, two = await Peer.login(hub), await Peer.login(hub)
+        await one.ask(spec.REGISTER, (b"t", 2))
+        await fill(one, "t", 2, 2)
+        one.consume(await one.subscribe("t", group="g"), 100)
+        first = await responses(one, 2, ack=False)
+        two.consume(await two.subscribe("t", group="g"), 100)
+        lanes = hub.broker.consuming.groups["g"].lanes.values()
+        await until(lambda: any(lane.heir is not lane.owner for lane in lanes))
+        for n in range(2, 22, 4):
+            await fill(one, "t", 4, 2, first=n)
+            # All of them come, and nobody else has what is of the same queue.
+            assert sorted(payloads(await responses(one, 4, ack=n != 2))) == [*range(n, n + 4)]
+        assert not two.got
+        (moving,) = [lane for lane in lanes if lane.heir is not lane.owner]
+        await until(lambda: len(moving.open) == 3)
+        # It is waited for longer the next time.
+        assert moving.patience == 0.1
+        # When what was open then is acknowledged, and all that came after that, the queue moves.
+        for got in first:
+            one.ack(got.id)
+        for opening in list(moving.open.values()):
+            one.ack(opening.ident)
+        await until(lambda: moving.owner is moving.heir)
+        assert (moving.patience, moving.stuck) == (0.05, set())
+        await fill(one, "t", 2, 2, first=22)
+        assert len(await responses(one, 1)) == len(await responses(two, 1)) == 1
+        assert not hub.broker.consuming.draining
 
 
 def test_what_a_consumer_had_goes_to_another_when_it_dies(tmp_path: Path) -> None:
@@ -309,7 +348,11 @@ def test_once(tmp_path: Path) -> None:
         await until(lambda: not hub.broker.consuming.groups)
 
 
-def test_a_queue_that_was_about_to_move_and_stays_goes_on(tmp_path: Path) -> None:
+def test_a_queue_that_was_about_to_move_and_stays_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consuming, "PATIENCE", 1e9)
+
     @with_hub(config(tmp_path))
     async def test(hub: Hub) -> None:
         one, two = await Peer.login(hub), await Peer.login(hub)

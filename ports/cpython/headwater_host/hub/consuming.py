@@ -1,8 +1,9 @@
 """Consumer groups: who has which queue, what is handed out, and what comes back (docs/protocols/fmq.md, section 4).
 
 A queue of a topic is a ``Lane`` of each group that consumes it. It belongs to one member, who gets its messages in
-their order. When members come and go the lanes are spread anew; one that moves stays with whom it has until all that
-is under way is acknowledged, so that nobody else gets what somebody is still working on.
+their order. When members come and go the lanes are spread anew. A lane that is to move gets no more messages until all
+that is open is acknowledged, so that no two members work on it. When its owner acknowledges nothing for a while, it
+goes on with its owner, and moves after what was open then.
 """
 
 import abc
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from headwater_host.hub.broker import Broker
     from headwater_host.hub.consumers import Consumer
 
+#: Seconds that a queue that is to move waits for an acknowledgement, at first, before its owner gets more of it.
+PATIENCE = 1.0
 #: Messages that are handed out in a turn of the event loop, and how many of a lane at once.
 _TURN = 256
 _AT_ONCE = 32
@@ -40,7 +43,7 @@ class Opening(NamedTuple):
 class Lane:
     """A queue of a topic, as one group consumes it. ``heir`` is who is to have it once nothing is ``open``."""
 
-    __slots__ = ("group", "heir", "open", "owner", "queue", "topic", "watched")
+    __slots__ = ("group", "heir", "open", "owner", "patience", "queue", "stays", "stuck", "topic", "watched")
 
     def __init__(self, group: "Group", topic: str, queue: int):
         self.group = group
@@ -52,6 +55,12 @@ class Lane:
         self.watched = False
         #: By sequence number, in the order in which they were handed out.
         self.open: OrderedDict[int, Opening] = OrderedDict()
+        #: Whether the owner may have it as long as it has not moved.
+        self.stays = True
+        #: Of what is open, what held up the move: while there is any, the owner gets more.
+        self.stuck: set[int] = set()
+        #: Seconds without an acknowledgement until that is so.
+        self.patience = PATIENCE
 
 
 class Member(abc.ABC):
@@ -141,11 +150,15 @@ class Group:
             for n in range(len(self._store.topics[topic].queues)):
                 queues[topic, n] = members
         self._given = assign(queues, self._given)
+        entitled = {topic: set(members) for topic, members in topics.items()}
         for key in self._given:
             if key not in self.lanes:
                 self.lanes[key] = Lane(self, *key)
         for key, lane in list(self.lanes.items()):
             lane.heir = self._given.get(key)
+            lane.stays = lane.owner in entitled.get(lane.topic, ())
+            if not lane.stays:
+                lane.stuck.clear()
             self._settle(lane)
         self._consuming.index(self, {pattern for member in self.members for pattern in member.patterns()})
 
@@ -177,19 +190,36 @@ class Group:
         heir, owner = lane.heir, lane.owner
         if owner is heir:
             # It may have been about to move, and missed what came meanwhile.
+            self._rest(lane)
             self.wake(lane)
-        elif owner is not None:
+        elif owner is not None and not lane.stuck:
             owner.ready.pop(lane, None)
+            if lane.open and lane.stays:
+                self._consuming.drain(lane)
         if lane.open:
             return
         if owner is not heir:
             self._take_away(lane)
+            self._rest(lane)
             lane.owner = heir
             if heir is not None:
                 heir.lanes[lane] = None
                 self.wake(lane)
         if heir is None:
             self.lanes.pop((lane.topic, lane.queue), None)
+
+    def _rest(self, lane: Lane) -> None:
+        """A lane is not about to move."""
+        lane.stuck.clear()
+        lane.patience = PATIENCE
+        self._consuming.draining.pop(lane, None)
+
+    def stall(self, lane: Lane) -> None:
+        """Nothing was acknowledged for too long on a lane that is to move: its owner goes on with it until all that is
+        open now is acknowledged. It waits longer each time, so that it moves in the end."""
+        lane.stuck.update(lane.open)
+        lane.patience *= 2
+        self.wake(lane)
 
     def _take_away(self, lane: Lane) -> None:
         if lane.owner is not None:
@@ -199,12 +229,13 @@ class Group:
     def wake(self, lane: Lane) -> None:
         """There may be something on a lane."""
         owner = lane.owner
-        if owner is not None and lane.heir is owner:
+        if owner is not None and (lane.heir is owner or lane.stuck):
             owner.ready[lane] = None
             self._consuming.wake(owner)
 
     def _close(self, lane: Lane, seq: int) -> None:
         opening = lane.open.pop(seq)
+        lane.stuck.discard(seq)
         if lane.owner is not None:
             lane.owner.closed(lane, seq, opening.ident)
 
@@ -215,6 +246,7 @@ class Group:
             self._close(lane, seq)
             self._store.ack(self.name, lane.topic, lane.queue, seq)
             if lane.heir is not owner:
+                self._consuming.draining.pop(lane, None)
                 self._settle(lane)
             if owner is not None:
                 self._consuming.wake(owner)
@@ -238,6 +270,7 @@ class Group:
             for seq in list(lane.open):
                 self._close(lane, seq)
             self._take_away(lane)
+            self._rest(lane)
             self._given.pop(key, None)
 
     def topics(self) -> set[str]:
@@ -257,6 +290,8 @@ class Consuming:
         self._index: Subscriptions[Group] = Subscriptions()
         #: Who waits for one message, in the order of their deadlines.
         self.waiting: OrderedDict[Consumer, None] = OrderedDict()
+        #: Lanes that are to move, and until when an acknowledgement is waited for.
+        self.draining: dict[Lane, float] = {}
         #: Lanes on which something is open, by when to look at them.
         self._due: list[tuple[float, int, Lane]] = []
         self._pushed = 0
@@ -391,8 +426,15 @@ class Consuming:
             self._pushed += 1
             heappush(self._due, (deadline, self._pushed, lane))
 
+    def drain(self, lane: Lane) -> None:
+        """A lane gets nothing more until it has moved, as long as its owner acknowledges what it has."""
+        self.draining.setdefault(lane, self.broker.loop.time() + lane.patience)
+
     def overdue(self, now: float) -> None:
         """What was not acknowledged in time goes out again."""
+        for lane in [lane for lane, until in self.draining.items() if until <= now]:
+            del self.draining[lane]
+            lane.group.stall(lane)
         while self._due and self._due[0][0] <= now:
             _, _, lane = heappop(self._due)
             lane.watched = False
