@@ -137,3 +137,25 @@ def test_a_server_that_ignores_what_is_unacknowledged_is_left_with_a_reason() ->
             assert len(client.messages) <= LIMIT + 65536
 
     asyncio.run(scenario())
+
+
+def test_a_subscription_is_answered_behind_more_messages_than_the_limit() -> None:
+    count = 30_000
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly((await reader.readexactly(2))[1])
+        writer.write(CONNACK)
+        # SUBSCRIBE to "a", eight bytes.
+        packet = await reader.readexactly(8)
+        writer.write(b"".join(message(0, 1) for _ in range(count)) + b"\x90\x03" + packet[2:4] + b"\0")
+        await reader.read()
+
+    async def scenario() -> None:
+        async with (
+            speak(talk) as port,
+            Client(HOST, port, max_queued_incoming_messages=LIMIT, timeout=60) as client,
+        ):
+            assert await client.subscribe("a") == (0,)
+            assert client.dropped_incoming + len(client.messages) == count
+
+    asyncio.run(scenario())
