@@ -28,6 +28,9 @@ class Driver:
     """One connection, and the session that outlives it. Only ``connect`` and ``flush`` raise, and ``poll`` and ``wait``
     what a handler raises, or E_REFUSED for a subscription that the server refuses and no handler is told of."""
 
+    #: Whether the last poll left off receiving before it had everything.
+    behind = False
+
     def __init__(self, dialer: "Dialer", session: "Session"):
         self.dialer = dialer
         self.session = session
@@ -45,8 +48,9 @@ class Driver:
         self.status = 0
         #: The error number of the dialer, where that is E_UNREACHABLE.
         self.errno = 0
-        #: With False nothing is read, and the server has to wait: for a program that has enough to do. The silence
-        #: is then no sign of a dead line. What is in the receive buffer is delivered all the same.
+        #: With False messages wait in the transport, and so does the server: for a program that has enough to do. The
+        #: silence is then no sign of a dead line. What is in the receive buffer is delivered all the same. While an
+        #: acknowledgement or an answer is due, what lies before it is received and delivered as well, one read a poll.
         self.reading = True
 
     @property
@@ -67,7 +71,7 @@ class Driver:
         if bad == 0:
             bad = self.poll()
         while bad == 0 and session.state != _ONLINE:
-            self.dialer.wait(_TURN_MS)
+            idle(self, _TURN_MS)
             bad = self.poll()
         if bad < 0:
             self.close()
@@ -137,31 +141,33 @@ class Driver:
         return self.session.ping() or send_out(self)
 
     def poll(self) -> int:
-        """Send what waits, take what has arrived, keep the connection alive; never blocks.
+        """Receive what has arrived, check the timeouts, send what waits; never blocks.
 
         0, or the negative status with which the connection ended; E_OFFLINE when there is none. Called by a handler,
-        it takes nothing: what has arrived waits for the handler to return.
+        it receives nothing: what has arrived waits for the handler to return.
         """
-        if self._transport is None:
+        transport = self._transport
+        if transport is None:
             return _dial(self) if self._dialing else self.status or E_OFFLINE
-        bad = send_out(self)
-        if bad:
-            return bad
-        bad = self.session.poll(self._ticks())
-        if bad:
-            return _drop(self, bad)
-        if self.session.feeding:
-            return send_out(self)
-        if not self.reading:
-            self.session.rx_time = self.session.now
-            return send_out(self)
-        for _ in range(_READS):
-            bad = _read(self, self._transport)
-            if bad:
-                return bad if bad < 0 else 0
-            if not self.reading:
-                break
-        return 0
+        session = self.session
+        session.now = self._ticks()
+        n = 0
+        if session.feeding or not (self.reading or session.awaits()):
+            # What has arrived waits as well: silence is no sign of a dead connection.
+            session.rx_time = session.now
+            n = send_out(self)
+        else:
+            for _ in range(_READS):
+                n = _read(self, transport)
+                if n or not self.reading:
+                    break
+            self.behind = n == 0
+        if n < 0 or self._transport is not transport:
+            return n if n < 0 else 0
+        # The answer that a timeout waits for may have been in the transport, and the transport may have taken what was
+        # stuck: only now is silence silence.
+        n = session.poll(session.now)
+        return _drop(self, n) if n else send_out(self)
 
     def wait(self, ms: int) -> int:
         """Poll for ``ms`` milliseconds, idle in between: 0, or the status with which the connection ended."""
@@ -171,7 +177,7 @@ class Driver:
             left = ms - ((self._ticks() - begin) & TICKS_MASK)
             if status or left <= 0:
                 return status
-            self.dialer.wait(min(left, _TURN_MS))
+            idle(self, min(left, _TURN_MS))
 
     def flush(self, timeout_ms: int) -> None:
         """Poll until everything published at QoS 1 and 2 is acknowledged and everything else is sent.
@@ -192,7 +198,7 @@ class Driver:
                     status = E_TIMEOUT
             if status:
                 raise HeadwaterError(status)
-            self.dialer.wait(_TURN_MS)
+            idle(self, _TURN_MS)
 
     def disconnect(self) -> None:
         """Say goodbye, as far as the transport takes it at once, and close."""
@@ -245,6 +251,18 @@ def _begin(client: Driver, transport: "Transport") -> int:
     client.status = 0
     bad = client.session.connect(client._ticks())
     return _drop(client, bad) if bad else 0
+
+
+def idle(client: Driver, ms: int) -> None:
+    """Wait for bytes for at most ``ms`` milliseconds. Where they would not be received, let the time pass: the dialer's
+    ``wait`` would return at once as long as they are there."""
+    session = client.session
+    if (session.stalled or session.feeding or not (client.reading or session.awaits())) and hasattr(
+        client.dialer, "sleep"
+    ):
+        client.dialer.sleep(ms)
+    else:
+        client.dialer.wait(ms)
 
 
 def send_ready(client: Driver, n: "int | None") -> int:

@@ -9,6 +9,7 @@ Nothing here allocates, retrying included; what a dialer allocates to open a tra
 
 from array import array
 
+from headwater.driver import idle
 from headwater.errors import (
     CALLER,
     E_AGAIN,
@@ -208,7 +209,7 @@ class BaseKeeper:
             left = ms - ((self._ticks() - begin) & TICKS_MASK)
             if status or left <= 0:
                 return status
-            self.client.dialer.wait(min(left, _TURN_MS))
+            idle(self.client, min(left, _TURN_MS))
 
     def flush(self, timeout_ms: int) -> int:
         """Wait until everything published is acknowledged, or sent at QoS 0, over as many connections as it takes.
@@ -224,7 +225,7 @@ class BaseKeeper:
                 return status
             if (self._ticks() - begin) & TICKS_MASK >= timeout_ms:
                 return E_TIMEOUT
-            self.client.dialer.wait(_TURN_MS)
+            idle(self.client, _TURN_MS)
 
     def waiting(self) -> int:
         """How many messages are unacknowledged or unsent; what is left of QoS 0 counts as one."""
@@ -321,7 +322,7 @@ def _put_off(k: BaseKeeper, topic: "Bytes", payload: "Bytes", qos: int, retain: 
             return status
         if bad or (k._ticks() - begin) & TICKS_MASK >= k.block_ms:
             return status
-        k.client.dialer.wait(_TURN_MS)
+        idle(k.client, _TURN_MS)
 
 
 def _pause(k: BaseKeeper, limit: int) -> None:
@@ -411,7 +412,7 @@ def _tend(k: BaseKeeper) -> None:
         _ask(k)
     if k.backlog is not None and k.backlog.count:
         k.backlog.drain(client)
-    if k.answer_ms:
+    if k.answer_ms and not client.behind:
         _watch(k, k._ticks())
 
 

@@ -156,6 +156,10 @@ class Outgoing:
         """Write PINGREQ behind what is to be sent: where it ends, or E_TOO_LARGE."""
         raise NotImplementedError
 
+    def awaits(self) -> bool:
+        """Whether something is due from the other end: an acknowledgement, or an answer."""
+        return self.outbox.count > 0 or self.state == _CONNECTING
+
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def out(self) -> int:

@@ -70,7 +70,7 @@ class Dialer(Protocol):
 
 
 class PollDialer(Dialer, Protocol):
-    """A dialer that need not wait for a connection to open. ``Client`` asks each dialer whether it is one."""
+    """A dialer that need not wait for a connection to open. Each of these methods is optional."""
 
     def ready(self) -> bool:
         """Whether ``open`` will not wait: begins to connect when nothing is under way. Raises OSError.
@@ -81,6 +81,10 @@ class PollDialer(Dialer, Protocol):
 
     def hang_up(self) -> None:
         """Forget what was opened last, or is being opened: it will be closed, or never used."""
+        ...
+
+    def sleep(self, ms: int, /) -> None:
+        """Sleep ``ms`` milliseconds, also when something arrives. A dialer without it is asked to ``wait``."""
         ...
 
 
@@ -123,6 +127,10 @@ class Session(Protocol):
 
     def ping(self) -> int:
         """Queue a ping: 0 or E_AGAIN."""
+        ...
+
+    def awaits(self) -> bool:
+        """Whether an acknowledgement or an answer is due."""
         ...
 
     def out(self) -> int:

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from tools.virtual_board import VirtualBoard
 Start = Callable[..., Mosquitto]
 #: Bytes of each operation on 64 bits; a board's are half. Idle, and publishing by the keeper, take nothing: what is
 #: seen is the measuring.
-HEAP = {"idle": 8, "poll": 8, "publish_0": 208, "publish_1": 576, "iterate": 832, "handle": 112}
+HEAP = {"idle": 8, "poll": 8, "publish_0": 208, "publish_1": 608, "iterate": 928, "handle": 112}
 
 pytestmark = [pytest.mark.needs_micropython, pytest.mark.needs_mosquitto]
 
@@ -78,13 +79,63 @@ def test_a_slow_consumer_makes_the_server_wait(mosquitto: Start) -> None:
     broker = mosquitto()
     with board("aio_client", broker.port, SCENARIO="slow") as b:
         b.wait_for("ready", WAIT_S)
-        flood = Client(SocketDialer(broker.port), b"flood", slots=200, window=200, outbox_size=20000)
-        flood.connect()
-        for n in range(200):
-            assert flood.publish(b"flood", b"%04d" % n + bytes(46), 1) > 0
-        flood.flush(10000)
-        flood.disconnect()
+        flood(broker.port, 200, 1)
         assert line(b, "slow") == "200 True 1 0"
+
+
+def flood(port: int, count: int, qos: int, topic: bytes = b"flood") -> None:
+    """Publish messages of 50 bytes, whose payloads begin with their number."""
+    client = Client(SocketDialer(port), b"flood", slots=200, window=200, outbox_size=20000, tx_size=4096)
+    client.connect()
+    for n in range(count):
+        while client.publish(topic, b"%04d" % n + bytes(40), qos) < 0:
+            assert client.wait(10) == 0
+    client.flush(10000)
+    client.disconnect()
+
+
+def test_a_program_that_publishes_for_each_message(mosquitto: Start) -> None:
+    """Acknowledgements, and CONNACK, arrive behind more messages than the queue holds."""
+    broker = mosquitto(persistence=True)
+    listener = Listener(broker.port, b"numbers")
+    with board("aio_full", broker.port, SCENARIO="echo") as b:
+        b.wait_for("ready", WAIT_S)
+        flood(broker.port, 60, 1, b"commands")
+        connections, _, got = line(b, "echoed").partition(" ")
+    payloads = [b"%04d" % n + bytes(40) for n in range(60)]
+    assert connections == "2"
+    assert ast.literal_eval(got) == payloads
+    listener.collect(lambda got: len({m for _, m in got}) == 60)
+
+
+def test_what_does_not_fit_at_qos_0_is_dropped(mosquitto: Start) -> None:
+    broker = mosquitto()
+    with board("aio_full", broker.port, SCENARIO="dropping") as b:
+        b.wait_for("ready", WAIT_S)
+        flood(broker.port, 400, 0)
+        assert line(b, "dropped") == "True 1"
+
+
+def test_a_broker_that_sends_more_than_is_held(mosquitto: Start) -> None:
+    broker = mosquitto(settings={"max_inflight_messages": 0})
+    with board("aio_full", broker.port, SCENARIO="beyond") as b:
+        b.wait_for("ready", WAIT_S)
+        flood(broker.port, 50, 1)
+        send(broker.port, b"", b"flooded")
+        assert line(b, "beyond") == f"{{{errors.E_RX_WINDOW}}} True True"
+
+
+def test_a_message_that_the_broker_refuses(mosquitto: Start, tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.write_text("topic readwrite numbers\ntopic readwrite allowed/#\n")
+    broker = mosquitto(settings={"acl_file": rules})
+    with board("aio_refused", broker.port) as b:
+        codes, seen, left = ast.literal_eval(line(b, "codes"))
+    refused = (errors.E_REFUSED, "reason code 0x87")
+    assert codes[:5] == [refused, 1, refused, refused, 1]
+    assert codes[5:] == [[errors.E_REFUSED, 1], [1, errors.E_REFUSED]]
+    assert seen == [0x87] * 5
+    assert left == {}
 
 
 def test_a_program_that_acknowledges_by_itself(mosquitto: Start) -> None:

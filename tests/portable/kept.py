@@ -9,6 +9,8 @@ from headwater.wire import TICKS_MASK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from headwater.mqtt.decode import Packet
 
 
@@ -33,12 +35,14 @@ class Site:
         self.away: OSError | MemoryError | None = None
         self.deaf = False
         self.up = (0, 0, 0)
+        #: What the server is made with.
+        self.options: dict[str, Any] = {}
         self.server = ServerSession()
         self.forget()
 
     def forget(self) -> None:
         """A new server, which knows nothing."""
-        self.server = ServerSession()
+        self.server = ServerSession(**self.options)
         self.server.on_message = lambda m: self.got.append(m.payload_bytes())
         self.server.on_connect = self.connecting
         self.server.on_subscribe = self.subscribed

@@ -331,3 +331,83 @@ def test_the_other_handlers_may_poll() -> None:
     p.dialer.serve()
     p.settle()
     assert p.at_client == [b"\x00", b"\x01", b"\x02"] and p.server.outbox.count == 0
+
+
+# -- a program that is busy elsewhere ----------------------------------------------------------------------------------
+
+
+def test_what_has_arrived_counts_before_the_silence() -> None:
+    """The program polls once in 100 s, and what it waits for lies in the transport: the connection is alive."""
+    for start in (0, TICKS_MASK - 150000):
+        p = Pair(start, keep_alive=120)
+        p.client.connect()
+        for _ in range(5):
+            p.dialer.now = (p.dialer.now + 100000) & TICKS_MASK
+            assert p.client.poll() == 0 and p.client.pinged
+            p.dialer.serve()
+        assert [head for head, _, _ in packets(p.dialer.line().up.log)].count(0xC0) == 5
+        # Without the answer it is dead.
+        p.dialer.deaf = True
+        p.dialer.now = (p.dialer.now + 100000) & TICKS_MASK
+        assert p.client.poll() == 0
+        p.dialer.now = (p.dialer.now + 10000) & TICKS_MASK
+        assert p.client.poll() == errors.E_TIMEOUT
+
+
+def test_an_accepted_connection_is_not_late() -> None:
+    """CONNACK lies in the transport when the program comes back."""
+    p = Pair()
+    assert p.client.begin_connect() == 0 and p.client.poll() == 0
+    p.dialer.serve()
+    p.dialer.now += 60000
+    assert p.client.poll() == 0 and p.client.connected
+
+
+def test_what_was_stuck_is_offered_before_it_is_late() -> None:
+    """The transport took nothing, and would take it again when the program comes back."""
+    p = Pair(tx_size=64)
+    p.client.connect()
+    line = p.dialer.line()
+    line.up.room = 1
+    line.up.arrived = len(line.up.log)
+    assert p.client.publish(b"t", b"1", 0) == 0 and p.client.publish(b"t", b"2", 0) == 0
+    assert p.client.poll() == 0
+    line.up.room = 0
+    p.dialer.now += 60000
+    assert p.client.poll() == 0 and p.client.session.out() == 0
+
+
+def test_a_handler_that_takes_long_is_no_silence() -> None:
+    """While it polls nothing is received; pings leave all the same."""
+    p = Pair(keep_alive=4)
+    p.client.connect()
+    waited: list[int] = []
+
+    def take(m: "Packet") -> None:
+        waited.append(p.client.wait(60000))
+
+    p.client.on_message = take
+    p.server.publish(b"t", b"", 1)
+    p.dialer.serve()
+    assert p.client.poll() == 0 and waited == [0]
+    assert [head for head, _, _ in packets(p.dialer.line().up.log)].count(0xC0) > 10
+    p.settle()
+
+
+def test_waiting_in_a_handler_does_not_spin() -> None:
+    """Bytes that cannot be received yet end no wait: the time is slept, where the dialer can."""
+    p = Pair()
+    p.client.connect()
+    slept: list[int] = []
+
+    def sleep(ms: int) -> None:
+        slept.append(ms)
+        p.dialer.now += ms
+
+    p.dialer.sleep = sleep  # type: ignore[attr-defined]
+    p.client.on_message = lambda m: p.client.wait(1000)
+    p.server.publish(b"t", b"", 0)
+    p.dialer.serve()
+    waits = p.dialer.waits
+    assert p.client.poll() == 0
+    assert sum(slept) == 1000 and len(slept) == 50 and p.dialer.waits == waits

@@ -348,6 +348,21 @@ def test_a_server_that_does_not_acknowledge() -> None:
     assert k.keeper.state == ONLINE
 
 
+def test_an_acknowledgement_behind_much_else_is_not_late() -> None:
+    """The program comes back after a while, and there is more to receive than one poll takes."""
+    k = Kept(answer_ms=1000, keep_alive=600).online()
+    got: list[int] = []
+    k.client.on_message = lambda m: got.append(1)
+    assert k.keeper.publish(b"t", b"x", 1) > 0
+    for _ in range(600):
+        k.site.line().down.log += b"\x30\x22\x00\x01t" + bytes(31)
+    k.site.serve()
+    k.clock.now += 60000
+    while k.client.session.outbox.count:
+        assert k.keeper.poll() == 0 and k.keeper.state == ONLINE
+    assert len(got) == 600 and k.keeper.connections == 1
+
+
 def test_a_slow_server_is_not_a_dead_one() -> None:
     """Something is always under way, and the oldest is always another one."""
     for slots in (1, 2, 16):

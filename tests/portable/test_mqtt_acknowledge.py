@@ -3,6 +3,7 @@
 from pipe import Ends, small_ends
 
 from headwater.errors import E_AGAIN, E_OFFLINE, E_QOS, E_STATE, E_UNKNOWN_ID
+from headwater.mqtt.endpoint import KEEP
 from headwater.transitions import ERROR
 
 TYPE_CHECKING = False
@@ -140,3 +141,28 @@ def test_a_handler_that_raises_behind_its_acknowledgement() -> None:
         assert got == [b"once"] and e.from_server.delivered == [b"once"]
         assert e.client.strays == 0
         e.quiet()
+
+
+def test_a_handler_keeps_some_messages() -> None:
+    """What it keeps is acknowledged later, the rest when it returns."""
+    e = small_ends()
+    got: list[tuple[bytes, int, int]] = []
+
+    def take(p: "Packet") -> object:
+        got.append((p.payload_bytes(), p.packet_id, p.qos()))
+        return KEEP if p.payload_bytes() in b"kq" else None
+
+    e.client.on_message = take
+    for qos in (1, 2):
+        for payload in (b"a", b"k", b"b", b"q"):
+            e.from_server.publish(b"t", payload, qos)
+        e.run()
+        assert e.from_server.delivered == [b"a", b"b"] and e.client.unanswered == (2 if qos == 1 else 0)
+        for payload, packet_id, _ in got:
+            if payload in b"kq":
+                assert e.client.acknowledge(packet_id, qos, e.client.epoch) == 0
+        e.run()
+        assert e.from_server.delivered == [b"a", b"b", b"k", b"q"] and e.client.unanswered == 0
+        e.quiet()
+        got.clear()
+        e.from_server.delivered.clear()

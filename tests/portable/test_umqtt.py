@@ -4,6 +4,7 @@
 from kept import Clock, Site
 
 from headwater.compat.umqtt import MQTTClient, MQTTException, RobustMQTTClient
+from headwater.wire import TICKS_MASK
 
 
 class Pair:
@@ -26,6 +27,14 @@ class Pair:
     def send(self, payload: bytes, qos: int = 0) -> None:
         assert self.site.server.publish(b"t", payload, qos) >= 0
         self.site.serve()
+
+
+def busy() -> Pair:
+    """A server that has many messages in flight."""
+    p = Pair()
+    p.site.options = {"outbox_size": 20000, "slots": 100, "window": 100}
+    p.site.forget()
+    return p
 
 
 def raised(call: object, *arguments: object) -> "tuple[str, int]":
@@ -114,6 +123,52 @@ def test_publishing_from_within_the_callback() -> None:
     assert p.site.got == [bytes([n]) for n in range(10)] == [msg for _, msg in p.got]
 
 
+def test_a_callback_that_waits_behind_a_burst() -> None:
+    """What is published in it is acknowledged, whatever lies in front of the acknowledgement; the inbox is bounded."""
+    for qos in (0, 1):
+        p = busy()
+        p.client.queue = 5
+        p.client.connect()
+        most = [0]
+
+        def echo(topic: bytes, msg: bytes, p: Pair = p, most: "list[int]" = most) -> None:
+            p.got.append((topic, msg))
+            if msg == b"first":
+                p.client.publish(b"echo", msg, False, 1)
+                most[0] = len(p.client._inbox)
+
+        p.client.set_callback(echo)
+        p.send(b"first", qos)
+        for n in range(60):
+            p.send(b"%04d" % n + bytes(100), qos)
+        while p.client.check_msg() is not None or p.site.server.outbox.count:
+            p.site.wait(1)
+        assert p.site.got == [b"first"]
+        assert len(p.got) == 61 - p.client.dropped and most[0] <= (5 if qos == 0 else 60)
+        if qos:
+            assert [msg[:4] for _, msg in p.got[1:]] == [b"%04d" % n for n in range(60)]
+        else:
+            assert p.client.dropped > 0
+
+
+def test_a_callback_that_never_returns_ends_the_connection() -> None:
+    """At QoS 1 nothing is dropped; a server that has more in flight than the client holds is left."""
+    p = busy()
+    p.client.queue = p.client.unacknowledged = 2
+    p.client.connect(False)
+    p.client.set_callback(lambda topic, msg: p.client.subscribe(b"other"))
+    for n in range(12):
+        p.send(bytes([n]) + bytes(100), 1)
+    assert raised(p.client.wait_msg) == ("OSError", 105)
+    assert p.client.connect(False) == 1
+    p.client.set_callback(lambda topic, msg: p.got.append((topic, msg)))
+    p.site.serve()
+    while p.client.check_msg() is not None or p.site.server.outbox.count:
+        p.site.serve()
+    # The first was called back, and its callback raised.
+    assert [msg[0] for _, msg in p.got] == list(range(12))
+
+
 def test_a_large_message_and_one_that_is_too_large() -> None:
     p = Pair()
     p.client.connect()
@@ -159,6 +214,25 @@ def test_a_ping_is_answered_or_not() -> None:
     p.site.deaf = True
     p.client.ping()
     assert raised(p.client.wait_msg) == ("OSError", 110)
+
+
+def test_a_ping_when_the_clock_wraps() -> None:
+    """The ping left before, and what came after it came behind the wrap."""
+    p = Pair(keepalive=60)
+    p.client.connect(True, 2)
+    p.site.clock.now = TICKS_MASK - 500
+    p.client.check_msg()
+    p.site.deaf = True
+    p.client.ping()
+    for _ in range(6):
+        # Something else comes every second, so that the connection lives.
+        p.site.wait(1000)
+        p.site.line().down.log += b"\x30\x03\x00\x01t"
+        assert p.client.check_msg() == 0x30
+    p.site.wait(1999)
+    assert p.client.check_msg() is None
+    p.site.wait(1)
+    assert raised(p.client.check_msg) == ("OSError", 110)
 
 
 def test_refused() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater import errors
 from headwater.mqtt import decode, encode, spec
-from headwater.mqtt.endpoint import Endpoint
+from headwater.mqtt.endpoint import KEEP, Endpoint
 from headwater.mqtt.sender import acknowledged
 from headwater.transitions import ONLINE
 from headwater.wire import put_varint
@@ -212,7 +212,8 @@ class FastEndpoint(Endpoint):
                         if self.on_message is not None:
                             self.tx_size -= _ACK_SIZE
                             try:
-                                self.on_message(p)
+                                if self.on_message(p) == KEEP:
+                                    auto_ack = False
                             finally:
                                 if self.turn == turn:
                                     self.tx_size += _ACK_SIZE

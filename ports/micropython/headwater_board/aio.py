@@ -14,8 +14,10 @@ calls may be cancelled. What allocates, and how much: ``docs/connection.md``.
 
 import asyncio
 
-from headwater.errors import E_AGAIN, E_OFFLINE, E_REFUSED, E_WINDOW, HeadwaterError
+from headwater.driver import send_out
+from headwater.errors import E_AGAIN, E_OFFLINE, E_REFUSED, E_RX_WINDOW, E_WINDOW, HeadwaterError
 from headwater.keeper import GIVEN_UP, OFF, ONLINE, Keeper
+from headwater.mqtt.endpoint import KEEP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,25 +56,46 @@ class Message:
 class Client:
     """``keeper`` is started and stopped by ``async with``; ``keeper.client`` is the client that it keeps.
 
-    ``queue``: how many messages may wait for the iteration. When they do, nothing more is read, and the server has to
-    wait: there are never more than these and what was in the receive buffer. ``turn_ms`` is how often the keeper is
-    polled besides when something arrives. On leaving, up to ``close_ms`` go to what is unsent or unacknowledged; none
-    after an exception.
+    ``queue``: how many messages may wait for the iteration. When they do, nothing more is received and the broker has
+    to wait, unless an acknowledgement or an answer is due: it is received with all that lies before it. Then messages
+    at QoS 1 and 2 beyond ``queue`` wait unacknowledged, and those at QoS 0 are dropped (``dropped`` counts them). More
+    than ``unacknowledged`` beyond ``queue`` at QoS 1, or more than the session's ``receive_window`` at QoS 2 or 5.0,
+    end the connection with E_RX_WINDOW. What comes with one read may exceed these limits.
+
+    ``turn_ms`` is how often the keeper is polled besides when something arrives. On leaving, up to ``close_ms`` go to
+    what is unsent or unacknowledged; none after an exception.
 
     Handlers of the keeper may be set, but for ``on_answer``; ``keeper.client.on_message`` may be set as well: messages
     then go to that handler, without being copied, and none to the iteration. What a handler raises goes to the loop's
     exception handler.
     """
 
-    def __init__(self, keeper: Keeper, queue: int = 8, turn_ms: int = 50, close_ms: int = 5000):
+    def __init__(
+        self,
+        keeper: Keeper,
+        queue: int = 8,
+        turn_ms: int = 50,
+        close_ms: int = 5000,
+        unacknowledged: int = 64,
+    ):
         self.keeper = keeper
         self.queue = queue
+        self.unacknowledged = unacknowledged
         self.turn_ms = turn_ms
         self.close_ms = close_ms
         self._changed = asyncio.Event()
+        #: Messages at QoS 0 that were dropped.
+        self.dropped = 0
         self._inbox: list[Message] = []
-        # Who waits for an acknowledgement, by packet id; and for an answer: [filter, code].
-        self._undelivered: dict[int, object] = {}
+        # Those that are unacknowledged for want of room, and the connection that they came on.
+        self._kept: list[Message] = []
+        self._epoch = 0
+        # How many wait for a message, and whether the queue was full, and nobody did, when the turn began: who iterates
+        # has a turn as well before anything is dropped.
+        self._takers = 0
+        self._full = False
+        # Who waits for an acknowledgement, by packet id: [], or what it said; and for an answer: [filter, code].
+        self._undelivered: dict[int, list[int]] = {}
         self._asking: list[list[Any]] = []
         # Whether somebody waits for room, which nothing announces.
         self._crowded = False
@@ -81,6 +104,12 @@ class Client:
         self._source: Any = None
         self._inner = keeper.on_delivered
         keeper.on_delivered = self._delivered
+        # Of 5.0 only.
+        session: Any = keeper.client.session
+        self._inner_refused: Any = None
+        if hasattr(session, "on_refused"):
+            self._inner_refused = session.on_refused
+            session.on_refused = self._refused
         keeper.on_answer = self._answered
         if keeper.client.on_message is None:
             keeper.client.on_message = self._arrived
@@ -112,8 +141,9 @@ class Client:
 
         Waits for room, at QoS 0 for a connection, and at QoS 1 and 2 until the message is acknowledged, unless ``wait``
         is False. Cancelled after it was handed in, it is delivered all the same. Raises HeadwaterError: E_TOPIC,
-        E_QOS, E_ARGUMENT, E_TOO_LARGE; E_REFUSED and others when the keeper has given up, E_OFFLINE when it was
-        stopped. ``keeper.publish`` is the one that waits for nothing, and allocates nothing.
+        E_QOS, E_ARGUMENT, E_TOO_LARGE; E_REFUSED when the broker of 5.0 refuses the message (``detail`` has the reason
+        code); E_REFUSED and others when the keeper has given up, E_OFFLINE when it was stopped. ``keeper.publish`` is
+        the one that waits for nothing, and allocates nothing.
         """
         status = self.keeper.publish(topic, payload, qos, retain)
         while status in _LATER:
@@ -123,13 +153,17 @@ class Client:
         if status < 0:
             raise HeadwaterError(status)
         if status and wait:
-            mine = self._undelivered[status] = object()
+            mine: list[int] = []
+            self._undelivered[status] = mine
+            self._listen()
             try:
-                while self._undelivered.get(status) is mine:
+                while not mine:
                     await self._change()
             finally:
                 if self._undelivered.get(status) is mine:
                     del self._undelivered[status]
+            if mine[0]:
+                raise _refusal(mine[0])
         return status
 
     async def flush(self, timeout_ms: int) -> None:
@@ -170,14 +204,22 @@ class Client:
         return self
 
     async def __anext__(self) -> Message:
-        while not self._inbox:
-            if self.keeper.state == OFF:
-                raise StopAsyncIteration
-            await self._change()
+        self._takers += 1
+        try:
+            while not self._inbox:
+                if self.keeper.state == OFF:
+                    raise StopAsyncIteration
+                await self._change()
+        finally:
+            self._takers -= 1
         message = self._inbox.pop(0)
-        if not self.keeper.client.reading and len(self._inbox) < self.queue:
-            self.keeper.client.reading = True
-            self._turn()
+        client = self.keeper.client
+        if self._kept:
+            self._admit()
+            send_out(client)
+        if not client.reading and len(self._inbox) < self.queue:
+            client.reading = True
+            self._listen()
         return message
 
     # -- the connection ------------------------------------------------------------------------------------------------
@@ -190,11 +232,13 @@ class Client:
     def _turn(self) -> None:
         keeper = self.keeper
         state = keeper.state
+        self._full = len(self._inbox) >= self.queue and not self._takers
+        self._admit()
         try:
             keeper.poll()
         except Exception as e:
             asyncio.get_event_loop().call_exception_handler(
-                {"message": "a handler failed", "exception": e, "future": None}
+                {"message": "a handler failed", "exception": e, "future": asyncio.current_task()}
             )
         self._listen()
         if self._crowded or keeper.state != state:
@@ -205,7 +249,11 @@ class Client:
         """Have a task that listens to the socket in use, if any; and none that listens to another."""
         client = self.keeper.client
         source = None
-        if client.transport is not None and client.reading and hasattr(client.dialer, "source"):
+        if (
+            client.transport is not None
+            and (client.reading or client.session.awaits())
+            and hasattr(client.dialer, "source")
+        ):
             source = client.dialer.source()
         if source is not self._source:
             self._source = source
@@ -224,18 +272,68 @@ class Client:
             if self._source is source:
                 self._turn()
 
-    def _arrived(self, packet: "Packet") -> None:
-        client = self.keeper.client
-        self._inbox.append(Message(packet, client.session.epoch))
-        if len(self._inbox) >= self.queue:
-            client.reading = False
+    def _arrived(self, packet: "Packet") -> object:
+        session = self.keeper.client.session
+        self._forget()
+        over = len(self._inbox) - self.queue
+        qos = packet.qos()
+        if self._full and over >= 0:
+            if qos == 0:
+                self.dropped += 1
+                return None
+            if qos == 1 and over >= self.unacknowledged:
+                session.fail(E_RX_WINDOW)
+                return None
+        message = Message(packet, session.epoch)
+        self._inbox.append(message)
+        if over >= -1:
+            self.keeper.client.reading = False
         self._notify()
+        if qos and session.auto_ack and (over >= 0 or self._kept):
+            self._kept.append(message)
+            return KEEP
+        return None
+
+    def _admit(self) -> None:
+        """Acknowledge what was kept, as far as there is room for it now."""
+        client = self.keeper.client
+        if self._kept and client.connected:
+            self._forget()
+            while self._kept and len(self._inbox) - len(self._kept) < self.queue:
+                message = self._kept[0]
+                if client.session.acknowledge(message.packet_id, message.qos, message.epoch) == E_AGAIN:
+                    break
+                self._kept.pop(0)
+
+    def _forget(self) -> None:
+        """On a new connection forget what is unacknowledged at QoS 1, if the broker has kept the session and thus sends
+        it again."""
+        session = self.keeper.client.session
+        if self._epoch != session.epoch:
+            self._epoch = session.epoch
+            if session.session_present:
+                again = [m for m in (self._kept if session.auto_ack else self._inbox) if m.qos == 1]
+                self._inbox = [m for m in self._inbox if m not in again]
+                self._kept = [m for m in self._kept if m not in again]
+                if len(self._inbox) < self.queue:
+                    self.keeper.client.reading = True
 
     def _delivered(self, packet_id: int) -> None:
-        if self._undelivered.pop(packet_id, None) is not None:
-            self._notify()
+        self._acknowledged(packet_id, 0)
         if self._inner is not None:
             self._inner(packet_id)
+
+    def _refused(self, packet_id: int, code: int) -> None:
+        self._acknowledged(packet_id, code)
+        if self._inner_refused is not None:
+            self._inner_refused(packet_id, code)
+
+    def _acknowledged(self, packet_id: int, code: int) -> None:
+        """A message of ours is over: its packet id may be another's at once."""
+        waiter = self._undelivered.pop(packet_id, None)
+        if waiter is not None:
+            waiter.append(code)
+            self._notify()
 
     def _answered(self, topic_filter: "Bytes", code: int) -> None:
         for one in self._asking:
@@ -255,8 +353,10 @@ class Client:
         finally:
             self._asking.remove(mine)
         code: Any = mine[1]
-        if code < 0 or code & 0x80:
-            raise HeadwaterError(code if code < 0 else E_REFUSED)
+        if code < 0:
+            raise HeadwaterError(code)
+        if code & 0x80:
+            raise _refusal(code)
         return int(code)
 
     async def _flush(self, timeout_ms: int) -> int:
@@ -279,3 +379,7 @@ class Client:
         """Wake everybody who waits: each knows what for."""
         self._changed.set()
         self._changed.clear()
+
+
+def _refusal(code: int) -> HeadwaterError:
+    return HeadwaterError(E_REFUSED, "reason code 0x%02x" % code)

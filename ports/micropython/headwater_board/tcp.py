@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     def ticks_ms() -> int:
         """``time.ticks_ms``, as the integer that it is."""
         ...
+
+    def sleep_ms(ms: int) -> None:
+        """``time.sleep_ms``."""
+        ...
 else:
-    from time import ticks_ms
+    from time import sleep_ms, ticks_ms
 
 _IPPROTO_TCP = 6
 _TCP_NODELAY = 1
@@ -32,6 +36,7 @@ class Tcp:
         self.port = port
         self.timeout_ms = timeout_ms
         self.ticks_ms = ticks_ms
+        self.sleep = sleep_ms
         self._poll = select.poll()
         # The socket that ``wait`` looks at: the transport, or the one that is being connected.
         self._socket: socket.socket | None = None

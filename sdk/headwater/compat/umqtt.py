@@ -25,12 +25,14 @@ The callback gets bytes of its own, so messages allocate, as they did before. ``
 """
 
 from headwater.client import Client
+from headwater.driver import idle
 from headwater.errors import (
     CALLER,
     E_AGAIN,
     E_CLOSED,
     E_OFFLINE,
     E_REFUSED,
+    E_RX_WINDOW,
     E_TIMEOUT,
     E_WINDOW,
     ROOM,
@@ -49,8 +51,8 @@ if TYPE_CHECKING:
 
 _TURN_MS = const(50)
 _QOS_1 = const(1)
-#: errno, where MicroPython's ports and Linux agree: ENOTCONN, ETIMEDOUT, ECONNRESET; EPROTO for any other.
-_ERRNO = {E_OFFLINE: 107, E_TIMEOUT: 110, E_CLOSED: 104}
+#: errno, where MicroPython's ports and Linux agree: ENOTCONN, ETIMEDOUT, ECONNRESET, ENOBUFS; EPROTO for any other.
+_ERRNO = {E_OFFLINE: 107, E_TIMEOUT: 110, E_CLOSED: 104, E_RX_WINDOW: 105}
 _EPROTO = const(71)
 
 
@@ -66,6 +68,10 @@ class MQTTClient:
     outbox_size = 2048
     #: How long the server may take to answer.
     response_ms = 10000
+    #: How many messages may wait for a callback to return. Beyond that messages at QoS 0 are dropped, and
+    #: ``unacknowledged`` more at QoS 1 end the connection.
+    queue = 16
+    unacknowledged = 64
 
     def __init__(
         self,
@@ -103,6 +109,8 @@ class MQTTClient:
         session.on_delivered = self._delivered
         session.on_answer = self._answered
         session.sink = self
+        #: Messages at QoS 0 that were dropped.
+        self.dropped = 0
         # What has arrived: (topic, payload, QoS, packet id, epoch).
         self._inbox: list[tuple[bytes, bytes, int, int, int]] = []
         self._undelivered: set[int] = set()
@@ -199,7 +207,7 @@ class MQTTClient:
             if self._pinged_at is not None and not self._client.pinged:
                 self._pinged_at = None
                 return None
-            self._client.dialer.wait(_TURN_MS)
+            idle(self._client, _TURN_MS)
         return self._call_back()
 
     def check_msg(self) -> "int | None":
@@ -217,13 +225,15 @@ class MQTTClient:
         """Poll until something has arrived; raises OSError when the connection is over."""
         client = self._client
         session = self._session
-        # ``_arrived`` stops the reading, so that the inbox holds no more than the receive buffer did.
+        # ``_take`` stops the reading: outside of a callback the inbox holds no more than the receive buffer did.
         client.reading = True
         status = client.poll()
         client.reading = True
         if status == 0 and self._pinged_at is not None and client.pinged:
-            since = max(self._pinged_at, session.rx_time)
-            if (session.now - since) & TICKS_MASK >= session.response_ms:
+            now = session.now
+            if session.response_ms <= min(
+                (now - self._pinged_at) & TICKS_MASK, (now - session.rx_time) & TICKS_MASK
+            ):
                 client.close()
                 status = E_TIMEOUT
         if status:
@@ -241,7 +251,7 @@ class MQTTClient:
                 return
             if (self._client.dialer.ticks_ms() - begin) & TICKS_MASK >= self._session.response_ms:
                 raise _error(E_TIMEOUT, 0)
-            self._client.dialer.wait(_TURN_MS)
+            idle(self._client, _TURN_MS)
 
     def _has_been_delivered(self, packet_id: int) -> bool:
         return packet_id not in self._undelivered
@@ -299,8 +309,19 @@ class MQTTClient:
         return 0x30 | qos << 1
 
     def _arrived(self, m: "Packet") -> None:
-        self._inbox.append((m.topic_bytes(), m.payload_bytes(), m.qos(), m.packet_id, self._session.epoch))
+        self._take(m.topic_bytes(), m.payload_bytes(), m.qos(), m.packet_id, self._session.epoch)
+
+    def _take(self, topic: bytes, msg: bytes, qos: int, packet_id: int, epoch: int) -> None:
         self._client.reading = False
+        if self._calling and len(self._inbox) >= self.queue:
+            # Nothing is taken from the inbox before the callback returns, which may wait for an answer behind this.
+            if qos == 0:
+                self.dropped += 1
+                return
+            if qos == 1 and len(self._inbox) >= self.queue + self.unacknowledged:
+                self._session.fail(E_RX_WINDOW)
+                return
+        self._inbox.append((topic, msg, qos, packet_id, epoch))
 
     def _delivered(self, packet_id: int) -> None:
         self._undelivered.discard(packet_id)
@@ -331,8 +352,7 @@ class MQTTClient:
         self._large = None
         if complete and large is not None:
             topic, msg, qos, packet_id, epoch = large
-            self._inbox.append((topic, bytes(msg), qos, packet_id, epoch))
-            self._client.reading = False
+            self._take(topic, bytes(msg), qos, packet_id, epoch)
 
 
 class RobustMQTTClient(MQTTClient):
@@ -414,6 +434,6 @@ def _error(status: int, return_code: int) -> Exception:
     """What umqtt's users catch: OSError when connecting again may help, MQTTException when it does not."""
     if status == E_REFUSED:
         return MQTTException(return_code)
-    if status != E_OFFLINE and blame(status) in (CALLER, ROOM):
+    if status not in _ERRNO and blame(status) in (CALLER, ROOM):
         return MQTTException(status)
     return OSError(_ERRNO.get(status, _EPROTO))

@@ -247,6 +247,13 @@ class ClientSession(Sender):
             last_word(self, _REASONS.get(code, 0x81))
         return code
 
+    def awaits(self) -> bool:
+        """As of ``Sender``. CONSUME is answered when it ends."""
+        for state in self.requests.state:
+            if state == CALL or (0 < state < LIVE and state != CONSUME):
+                return True
+        return super().awaits()
+
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def register(self, topic: "Bytes", queues: int = 1) -> int:

@@ -48,6 +48,8 @@ _REPEATED = const(3)
 _REPETITION = const(-1)
 #: What a handler answers when its packet is to be taken again later.
 LATER = const(1)
+#: What ``on_message`` returns for a message at QoS 1 or 2 that ``acknowledge`` will acknowledge, not its return.
+KEEP = "keep"
 
 
 class Endpoint(Sender):
@@ -55,8 +57,8 @@ class Endpoint(Sender):
 
     ``on_message(packet)`` is called for each message, with the reusable cursor: copy what must outlive the
     call. At QoS 1 and 2 the acknowledgement goes out when the call returns; with ``auto_ack`` off, when
-    ``acknowledge`` is called. A message whose handler raises is not acknowledged: the exception passes
-    through ``feed``, and the next ``feed(0)`` goes on behind the message.
+    ``acknowledge`` is called, and so for each message of which it returns ``KEEP``. A message whose handler raises is
+    not acknowledged: the exception passes through ``feed``, and the next ``feed(0)`` goes on behind the message.
 
     ``sink`` takes the messages that are larger than the receive buffer, in pieces (``headwater.types.Sink``).
     Without a sink they are skipped: acknowledged, counted in ``skipped``, not delivered.
@@ -88,7 +90,7 @@ class Endpoint(Sender):
         #: Counts connections, so that an acknowledgement can be told from one of the connection before.
         self.epoch = 0
         self.auto_ack = True
-        #: With ``auto_ack`` off: messages at QoS 1 of this connection that the application has not acknowledged.
+        #: Messages at QoS 1 of this connection that the application has to acknowledge.
         self.unanswered = 0
         self.on_message: Callable[[Packet], object] | None = None
         #: Where messages larger than the receive buffer go; None skips them.
@@ -278,7 +280,8 @@ class Endpoint(Sender):
         if handler is not None:
             self.tx_size -= _ACK_SIZE
             try:
-                handler(message)
+                if handler(message) == KEEP:
+                    answer = False
             except BaseException:
                 # Unless it was acknowledged first.
                 if (
@@ -461,7 +464,8 @@ def _deliver_1(s: Endpoint, p: Packet) -> None:
     if s.on_message is not None:
         s.tx_size -= _ACK_SIZE
         try:
-            s.on_message(p)
+            if s.on_message(p) == KEEP:
+                auto_ack = False
         finally:
             if s.turn == turn:
                 s.tx_size += _ACK_SIZE

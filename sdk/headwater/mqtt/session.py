@@ -236,6 +236,10 @@ class ClientSession(Endpoint):
         self.event(FINISH)
         return 0
 
+    def awaits(self) -> bool:
+        """As of ``Outgoing``."""
+        return any(self._request_ids) or super().awaits()
+
     def _put_ping(self) -> int:
         return encode.bare(self.tx, self.tx_end, self.tx_size, spec.PINGREQ)
 

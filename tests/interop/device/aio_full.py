@@ -1,0 +1,109 @@
+"""The asyncio face on a board, with more messages than its queue holds; ``settings.SCENARIO`` says how."""
+
+import asyncio
+
+import settings
+
+from headwater.client import Client
+from headwater.keeper import Keeper
+from headwater_board import aio
+from headwater_board.tcp import Tcp
+
+
+def made(**options: object) -> Keeper:
+    client = Client(
+        Tcp("127.0.0.1", settings.PORT),
+        b"board",
+        keep_alive=1,
+        response_ms=1000,
+        clean=False,
+        slots=4,
+        **options,
+    )
+    return Keeper(client, first_ms=50, longest_ms=200)
+
+
+async def until(true: object) -> None:
+    while not true():
+        await asyncio.sleep_ms(5)
+
+
+async def echo() -> None:
+    """Publish for each message that arrives while the queue is full, also behind a reconnect."""
+    keeper = made()
+    got = []
+    async with aio.Client(keeper) as client:
+        assert await client.subscribe(b"commands", 2) == 2
+        print("ready")
+        async for message in client:
+            if message.payload in got:
+                continue
+            got.append(message.payload)
+            if len(got) in (1, 10):
+                await until(lambda: len(client._inbox) >= client.queue)
+            if len(got) == 10:
+                keeper.client.close()
+            await client.publish(b"numbers", message.payload, 1)
+            if len(got) == 60:
+                break
+    print("echoed", keeper.connections, got)
+
+
+async def dropping() -> None:
+    """Nobody iterates: at QoS 0 what does not fit is dropped, and answers arrive behind it."""
+    keeper = made(rx_size=256)
+    async with aio.Client(keeper, queue=4) as client:
+        await client.subscribe(b"flood", 0)
+        print("ready")
+        await until(lambda: len(client._inbox) >= 4)
+        # Until something is due the broker waits.
+        assert client.dropped == 0
+        for n in range(20):
+            await client.publish(b"numbers", b"%d" % n, 1)
+            assert 4 <= len(client._inbox) <= 4 + 256 // 50
+        assert await client.subscribe(b"other", 1) == 1
+        dropped = client.dropped
+        taken = 0
+        while taken + client.dropped < 400:
+            await client.__anext__()
+            taken += 1
+        assert client.dropped == dropped
+    print("dropped", dropped > 0, keeper.connections)
+
+
+async def beyond() -> None:
+    """Nobody iterates, and the broker has no window: the connection ends, and says why."""
+    keeper = made()
+    lost = []
+    got = []
+    keeper.on_offline = lost.append
+    async with aio.Client(keeper, queue=2, unacknowledged=5) as client:
+        await client.subscribe(b"flood", 1)
+        other = Client(Tcp("127.0.0.1", settings.PORT), b"other", outbox_size=64, slots=1)
+        told = []
+        other.on_message = lambda message: told.append(1)
+        other.connect()
+        other.subscribe(b"flooded")
+        while other.session.awaits():
+            other.wait(20)
+        print("ready")
+        await until(lambda: other.poll() or told)
+        publishing = asyncio.create_task(client.publish(b"numbers", b"", 1))
+        await until(lambda: lost)
+        most = len(client._inbox)
+        async for message in client:
+            if message.payload not in got:
+                got.append(message.payload)
+            if len(got) == 50:
+                break
+        await publishing
+    # As many as may wait, and what one read brings.
+    print(
+        "beyond",
+        set(lost),
+        7 <= most <= 7 + 512 // 50,
+        [int(payload[:4]) for payload in got] == list(range(50)),
+    )
+
+
+asyncio.run(globals()[settings.SCENARIO]())
