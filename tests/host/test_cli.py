@@ -18,6 +18,11 @@ from tests.host.command import HEADWATER, PACKAGES, environment, headwater
 from tools.toolchain import ROOT
 
 
+def test_alone_it_prints_its_help() -> None:
+    shown = headwater()
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, headwater("--help").stdout, b"")
+
+
 def test_help_lists_every_command() -> None:
     shown = headwater("--help")
     assert shown.returncode == 0
@@ -44,8 +49,12 @@ _PUB5 = ["pub", "-t", "a", "-n", "-V", "mqttv5", "-D"]
 @pytest.mark.parametrize(
     "arguments, says",
     [
-        ([], b"the following arguments are required: COMMAND"),
-        (["sbu"], b"invalid choice: 'sbu'"),
+        (["sbu"], b"there is no command 'sbu'; did you mean 'sub'?"),
+        (["pubb", "-t", "a"], b"there is no command 'pubb'; did you mean 'pub'?"),
+        (["zzz"], b"there is no command 'zzz'; there are pub, sub, "),
+        (["mq", "gett"], b"headwater mq: there is no command 'gett'; did you mean 'get'?"),
+        (["sub", "--topicc", "a"], b"unrecognized arguments: --topicc a; did you mean '--topic'?"),
+        (["pub", "--protocol", "fmqq", "-t", "a"], b"did you mean 'fmq'?"),
         (["--verison"], b"the following arguments are required: COMMAND"),
         (["pub", "-n"], b"name a topic: -t"),
         (["pub", "-t", "a"], b"one of the arguments -m/--message -f/--file"),

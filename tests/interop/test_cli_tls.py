@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import os
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from headwater_host.capture import CaptureReader
 from tests.certificates import Pki
-from tests.host.command import headwater, running
+from tests.host.command import headwater, hub_at, running
 from tests.interop.test_cli_pub_sub import subscribed
 from tools.broker import HOST, Mosquitto, free_port
 
@@ -78,6 +80,52 @@ def test_websocket(mosquitto: StartBroker, pki: Pki, tmp_path: Path, secure: boo
             assert (sent.returncode, sent.stderr) == (0, b"")
             assert sub.wait() == 0
             assert sub.output == b"over the web\n"
+
+
+NO_TLS = b"the server may not speak TLS on this port"
+WANTS_TLS = b"it may want TLS on this port"
+
+
+@pytest.mark.parametrize("command", [["pub", "-n"], ["sub"]])
+@pytest.mark.parametrize("version", ["3.1.1", "5"])
+def test_tls_where_there_is_none_and_none_where_there_is(
+    broker: Mosquitto, plain: Mosquitto, pki: Pki, command: list[str], version: str
+) -> None:
+    where = [*command, "-t", "a", "-V", version, "-h", HOST, "-p"]
+    for port, more, says in ((plain.port, ["--cafile", pki.ca.cert], NO_TLS), (broker.port, [], WANTS_TLS)):
+        shown = headwater(*where, port, *more)
+        assert (shown.returncode, says in shown.stderr) == (3, True), shown.stderr
+
+
+def test_tls_and_a_hub_without_it_and_the_other_way_round(
+    broker: Mosquitto, pki: Pki, tmp_path: Path
+) -> None:
+    where = ["pub", "--protocol", "fmq", "-n", "-t", "a", "-h", HOST, "-p"]
+    with hub_at(tmp_path, "--port", 0) as port:
+        shown = headwater(*where, port, "--cafile", pki.ca.cert)
+    assert (shown.returncode, NO_TLS in shown.stderr) == (3, True), shown.stderr
+    # A server that speaks TLS, whatever comes in it.
+    shown = headwater(*where, broker.port)
+    assert (shown.returncode, WANTS_TLS in shown.stderr) == (3, True), shown.stderr
+
+
+def test_a_server_that_refuses_what_is_no_tls_with_an_alert() -> None:
+    """As OpenSSL does, when the client reads before it is reset."""
+    with socket.create_server((HOST, 0)) as server:
+
+        def refuse() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(bytes((0x15, 3, 1, 0, 2, 2, 70)))
+                connection.recv(1000)
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        shown = headwater("pub", "-n", "-t", "a", "-h", HOST, "-p", server.getsockname()[1])
+        thread.join()
+    assert shown.stderr == b"headwater: the connection was lost: the server speaks TLS on this port\n"
+    assert shown.returncode == 3
 
 
 def test_user_and_password_in_a_url(mosquitto: StartBroker, tmp_path: Path) -> None:

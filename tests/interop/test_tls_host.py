@@ -172,7 +172,23 @@ def test_a_server_that_stops_in_the_middle_of_the_handshake(
 
 
 def test_a_server_that_does_not_speak_tls(web: Web, plain: Mosquitto) -> None:
-    with pytest.raises(MqttConnectionError, match=f"no connection to {HOST}"):
+    with pytest.raises(MqttTlsError, match=f"no connection to {HOST}:.* may not speak TLS on this port"):
         connect(plain.port, tls=True)
-    with pytest.raises(MqttTlsError, match="wrong version number"):
+    with pytest.raises(
+        MqttTlsError, match=r"wrong version number\); the server may not speak TLS on this port"
+    ):
         connect(web.port, tls=True)
+
+
+def test_a_url_where_a_host_belongs_is_refused_in_a_sentence() -> None:
+    for url, says in (
+        ("mqtt://broker.local", "Client('broker.local')"),
+        ("mqtts://me:hunter2@broker.local:8884/a", "Client('broker.local', 8884, tls=True)"),
+        ("wss://broker.local/mqtt", "Client('broker.local', tls=True, websocket=\"/...\")"),
+    ):
+        with pytest.raises(MqttArgumentError) as refused:
+            Client(url)
+        assert says in str(refused.value)
+        assert "hunter2" not in str(refused.value)
+        with pytest.raises(MqttArgumentError):
+            Client(HOST, more_servers=[(url, 1883)])

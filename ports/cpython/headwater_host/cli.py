@@ -1,15 +1,17 @@
 """The command ``headwater``. Each subcommand is a module, imported when it is asked for and not before."""
 
 import argparse
+import difflib
 import importlib
 import io
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from headwater_host.errors import MqttError
-from headwater_host.exits import FAILED, SIGNALLED, USAGE, CommandError, code_of
+from headwater_host.exits import FAILED, OK, SIGNALLED, USAGE, CommandError, code_of
 
 
 class _Parser(argparse.ArgumentParser):
@@ -23,7 +25,24 @@ class _Parser(argparse.ArgumentParser):
         return known, unknown
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        said = _plainly(message, self._option_string_actions)
+        self.exit(USAGE, f"{self.prog}: {said} (see {self.prog} --help)\n")
+
+
+def _plainly(message: str, options: Iterable[str]) -> str:
+    """What argparse says, with the command, value or option that is most like the one that there is not."""
+    if found := re.search(r"invalid choice: '([^']+)' \(choose from (.+)\)$", message):
+        given, known = found[1], re.findall(r"[\w.-]+", found[2])
+    elif found := re.match(r"unrecognized arguments: (--[^ =]+)", message):
+        given, known = found[1], list(options)
+    else:
+        return message
+    like = difflib.get_close_matches(given, known, 1)
+    if message.startswith("argument COMMAND:"):
+        message = f"there is no command {given!r}"
+        if not like:
+            return f"{message}; there are {', '.join(known)}"
+    return f"{message}; did you mean {like[0]!r}?" if like else message
 
 
 class Command(Protocol):
@@ -121,6 +140,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"headwater: {error}", file=sys.stderr)
 
     try:
+        if not arguments:
+            _parser(arguments).print_help()
+            return OK
         _parser(arguments).parse_args(arguments, args)
         code: int = args.run(args)
         sys.stdout.flush()

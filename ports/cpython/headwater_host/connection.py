@@ -69,6 +69,10 @@ class Driven(Protocol):
         ...
 
 
+#: How a server that expects TLS refuses what is none: a record that is an alert, of TLS 1.x.
+_ALERT = b"\x15\x03"
+
+
 class Connection(asyncio.BufferedProtocol):
     """One connection of ``session``; make one for each.
 
@@ -97,6 +101,9 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._over = False
+        # Whether the peer has sent nothing yet, and whether TLS would say why.
+        self._silent = True
+        self._secure = False
         self._on_lost = on_lost
         self._on_tick = on_tick
         self._probe = probe
@@ -122,6 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         """The transport is there; whoever made it begins the session."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        self._secure = transport.get_extra_info("sslcontext") is not None
         if self._over:
             transport.abort()
             return
@@ -139,6 +147,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         session = self.session
         session.now = self.now_ms()
+        if self._silent:
+            self._silent = False
+            if not self._secure and bytes(session.rx.view[: min(nbytes, 2)]) == _ALERT:
+                self._finish("the server speaks TLS on this port")
+                self._close_transport()
+                return
         status = session.feed(nbytes)
         while status == 0 and session.stalled:
             self._send()
@@ -171,7 +185,11 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The transport is gone."""
         self.transport = None
-        self._finish(str(exc) if exc else "")
+        why = str(exc) if exc else ""
+        if self._silent and not self._secure:
+            said = f" ({why})" if why else ""
+            why = f"the server gave no answer{said}; it may want TLS on this port, or speak another protocol"
+        self._finish(why)
         if not self._closed.done():
             self._closed.set_result(None)
 

@@ -14,6 +14,15 @@ from headwater_host.errors import MqttArgumentError, MqttConnectionError, MqttTi
 DEFAULT_PORTS = {(False, False): 1883, (True, False): 8883, (False, True): 80, (True, True): 443}
 #: Where brokers serve WebSocket unless told.
 DEFAULT_PATH = "/mqtt"
+# What OpenSSL calls bytes that are no record of TLS, and what to say of them.
+_NOT_TLS = (
+    "WRONG_VERSION_NUMBER",
+    "RECORD_LAYER_FAILURE",
+    "UNKNOWN_PROTOCOL",
+    "HTTP_REQUEST",
+    "PACKET_LENGTH_TOO_LONG",
+)
+_NO_TLS = "the handshake failed ({}); the server may not speak TLS on this port"
 # An abandoned handshake is given up so long after nobody waits for it any more.
 _LINGER_S = 1.0
 
@@ -92,6 +101,21 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
+def _speaks_no_tls(error: ssl.SSLError) -> bool:
+    """Whether what came is no TLS at all, or nothing did."""
+    return isinstance(error, ssl.SSLEOFError) or error.reason in _NOT_TLS
+
+
+def _no_host(url: str) -> str:
+    """What to pass for a URL, without what may be a password in it."""
+    scheme, _, rest = url.partition("://")
+    host, colon, port = rest.partition("/")[0].rpartition("@")[2].partition(":")
+    options = f", {port}" if colon and port.isdecimal() else ""
+    options += ", tls=True" if scheme in ("mqtts", "wss", "ssl") else ""
+    options += ', websocket="/..."' if scheme in ("ws", "wss") else ""
+    return f"the host is a URL; pass the name and the options apart: Client({host!r}{options})"
+
+
 class Route:
     """The way to one server. Raises MqttArgumentError for settings that lead nowhere."""
 
@@ -106,6 +130,8 @@ class Route:
             tls = Tls(context=tls)
         elif tls is True:
             tls = Tls()
+        if "://" in host:
+            raise MqttArgumentError(_no_host(host))
         self.host = host
         self.port = port or DEFAULT_PORTS[bool(tls), websocket is not None]
         self._context = tls.make_context() if tls else None
@@ -147,7 +173,14 @@ class Route:
         except asyncio.TimeoutError:
             raise MqttTimeoutError(f"no connection to {self} within {timeout:g} s") from None
         except ssl.SSLError as error:
-            raise MqttTlsError(f"no connection to {self}: TLS: {_reason(error)}") from error
+            why = _NO_TLS.format(_reason(error)) if _speaks_no_tls(error) else _reason(error)
+            raise MqttTlsError(f"no connection to {self}: TLS: {why}") from error
+        except (ConnectionResetError, ConnectionAbortedError) as error:
+            if self._context is None:
+                raise MqttConnectionError(f"no connection to {self}: {_reason(error)}") from error
+            # There was a connection, and it ended in the handshake.
+            why = _NO_TLS.format(_reason(error) or "it closed the connection")
+            raise MqttTlsError(f"no connection to {self}: TLS: {why}") from error
         except (OSError, UnicodeError) as error:
             # The latter: what was given is no host name at all.
             raise MqttConnectionError(f"no connection to {self}: {_reason(error)}") from error
