@@ -19,6 +19,7 @@ from headwater_host.hub.consuming import Consuming
 from headwater_host.hub.errors import (
     KEEP_ALIVE_TIMEOUT,
     PROTOCOL_ERROR,
+    QUOTA_EXCEEDED,
     SHUTTING_DOWN,
     RefusedError,
 )
@@ -37,6 +38,8 @@ TOLD = 100
 LINGER = 2.0
 #: Seconds between looks at the clock.
 TICK = 0.1
+#: Seconds that clients wait for a storage that cannot be written, until they are told.
+PATIENCE = 10.0
 #: Seconds between removals of what is too old.
 _TRIM = 10.0
 
@@ -86,6 +89,10 @@ HANDLERS: dict[int, Handler] = {
 }
 
 
+#: Of these, what is to be on the disk before they are answered.
+_STORED = {spec.REGISTER, spec.UNREGISTER, spec.PUBLISH, spec.SUBSCRIBE, spec.UNSUBSCRIBE}
+
+
 class Broker:
     """The hub without its sockets. Everything happens in the event loop's thread."""
 
@@ -94,6 +101,9 @@ class Broker:
         self.store = store
         self.config = config
         self.observer = observer
+        #: Why nobody is let in: the storage could not be written for some time. And since when, by the loop's clock.
+        self.unable = ""
+        self._failing = 0.0
         #: Whether nothing is taken from anybody: see ``pause``.
         self.paused = False
         self.users = Users(config.users)
@@ -185,6 +195,8 @@ class Broker:
         if handler is None:
             raise RefusedError(PROTOCOL_ERROR, f"this hub does not take {TYPES[kind]}")
         handler(self, connection, f, ident)
+        if kind in _STORED:
+            connection.asked = self.store.seq
 
     def after(self, done: Callable[[], None]) -> None:
         """Call this when everything so far is on the disk, and with the observer: then a message is answered."""
@@ -285,6 +297,7 @@ class Broker:
         now = self.loop.time()
         for connection in list(self.connections):
             self._look(connection, now)
+        self._look_at_storage(now)
         self.consuming.overdue(now)
         consumers.overdue(self, now)
         self.calls.overdue(now)
@@ -292,6 +305,28 @@ class Broker:
             self.end(self.clients[next(iter(self.away))])
         if now - self._trimmed >= _TRIM and not self.store.trim(self.now_ns()):
             self._trimmed = now
+
+    def _look_at_storage(self, now: float) -> None:
+        """When it cannot be written for some time, end the connections of those who wait for it, with the reason. They
+        keep what is not acknowledged, and come back with it."""
+        error = self.store.error
+        if error is None:
+            self._failing, self.unable = 0.0, ""
+            return
+        self._failing = self._failing or now
+        if now - self._failing < PATIENCE:
+            return
+        if not self.unable:
+            _logger.error("clients are turned away until the hub's storage can be written")
+        self.unable = f"the hub cannot store anything: {error}"
+        for connection in list(self.connections):
+            client = connection.client
+            if client is not None and not connection.ready:
+                # Who was never let in leaves no will.
+                self.keep_will(client, None)
+                connection.close(QUOTA_EXCEEDED, self.unable)
+            elif connection.asked > self.store.durable:
+                connection.close(QUOTA_EXCEEDED, self.unable)
 
     def begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Work that is given up when the hub ends."""

@@ -70,6 +70,8 @@ class Connection(asyncio.Protocol):
         self.topics: dict[bytes, str] = {}
         #: What looks at its AUTH.
         self.login: asyncio.Task[None] | None = None
+        #: The last change that is to be on the disk before it gets all its answers.
+        self.asked = 0
         #: Whether its AUTH has been answered.
         self.ready = False
         self.peer: access.Address = ip_address("127.0.0.1")

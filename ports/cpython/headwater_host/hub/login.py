@@ -50,9 +50,9 @@ def on_auth(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) 
     if connection.auth_id:
         raise RefusedError(PROTOCOL_ERROR, "there is one AUTH on a connection")
     connection.auth_id = ident
-    if connection.unwelcome:
+    if connection.unwelcome or broker.unable:
         broker.refused.add(1, "AUTH")
-        connection.close(QUOTA_EXCEEDED, "there are too many connections")
+        connection.close(QUOTA_EXCEEDED, broker.unable or "there are too many connections")
         return
     buf = bytes(f.buf)
     fields: list[Any] = [decode_at(buf, f.at[n], f.end)[0] for n in range(min(f.count, _WILL))]
