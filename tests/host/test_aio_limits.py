@@ -274,3 +274,35 @@ def test_aliases_are_taken_up_to_what_was_announced(options: Options) -> None:
         assert server.said == last(spec5.TOPIC_ALIAS_INVALID)
 
     asyncio.run(scenario())
+
+
+# -- the assigned client identifier ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["", "mine", None])
+def test_an_assigned_client_identifier_is_used_when_none_was_given(
+    given: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Over the connections that follow as well; one that nobody asked for is ignored, and logged."""
+    ids: list[str] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readexactly(2)
+        body = await reader.readexactly(head[1])
+        at = 11 + body[10]
+        ids.append(body[at + 2 : at + 2 + body[at + 1]].decode())
+        writer.write(b"\x20\x0b\x00\x00\x08\x12\x00\x05yours")
+        await reader.read()
+
+    async def scenario() -> None:
+        async with speak(talk) as port:
+            client = Client(HOST, port, protocol="5.0", identifier=given)
+            before = client.identifier
+            for _ in range(2):
+                async with client:
+                    assert client.server_properties["assigned_client_identifier"] == "yours"
+                    assert client.identifier == ("yours" if given == "" else before)
+            assert ids == (["", "yours"] if given == "" else [before, before])
+            assert ("'yours'" in caplog.text) == (given != "")
+
+    asyncio.run(scenario())

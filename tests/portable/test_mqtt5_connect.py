@@ -208,7 +208,7 @@ def test_maximum_packet_size() -> None:
     assert c.subscribe(b"t" * 23) == errors.E_TOO_LARGE
     assert c.unsubscribe(b"t" * 23) > 0
     assert c.unsubscribe(b"t" * 24) == errors.E_TOO_LARGE
-    assert c.disconnect(0, made((spec5.REASON_STRING, b"x" * 26))) == errors.E_TOO_LARGE
+    assert c.disconnect(0, made((spec5.REASON_STRING, b"x" * 26))) == 0
     for head, at, end in packets(drain(c)):
         assert end - at <= 30, head
     # Also what is sent again with another payload in the same place.
@@ -326,6 +326,18 @@ def test_on_refused_may_publish_and_may_end_the_connection() -> None:
         else:
             assert c.state == ONLINE and c.outbox.count == 3
             assert [head for head, _, _ in packets(drain(c))] == [0x32] * 3
+
+
+def test_an_assigned_client_id_is_for_who_has_none() -> None:
+    assigned = connack5((spec5.ASSIGNED_CLIENT_IDENTIFIER, b"yours"))
+    for given, used in ((b"", b"yours"), (b"mine", b"mine")):
+        c = ClientSession5(given)
+        for _ in range(2):
+            assert c.connect(0) == 0
+            drain(c)
+            assert feed(c, assigned) == 0
+            assert c.client_id == used
+            c.lost()
 
 
 def test_a_refused_connection_says_why() -> None:

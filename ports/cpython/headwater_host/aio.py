@@ -97,7 +97,8 @@ class Client(Subscribing):
       ``ssl.SSLContext``. Certificate and name are checked unless one of these says otherwise.
     - ``websocket``: the path, such as ``"/mqtt"``, where the server speaks MQTT over WebSocket.
     - ``identifier``: the client id; without one, a random one is made. A kept session (``clean_session=False``)
-      needs one.
+      needs one. With ``""`` a server of MQTT 5.0 assigns one, which the attribute ``identifier`` shows and reconnects
+      use; one that it assigns although an id was given is ignored, and logged as a warning.
     - ``session_expiry``: how many seconds a server of MQTT 5.0 keeps the session when the connection is over; without
       it, for ever, or with ``clean_session`` not at all. ``properties`` (``headwater_host.properties``) are CONNECT's.
     - ``receive_maximum``: how many QoS 1 and 2 messages a server of MQTT 5.0 may send before the first of them is
@@ -256,6 +257,7 @@ class Client(Subscribing):
 
     def _on_begin(self, session_present: bool) -> None:
         self.server_properties = self.session.said()
+        self._take_identifier(self.server_properties.get("assigned_client_identifier"))
         if session_present:
             # At QoS 1 the server sends it again.
             epoch = self.session.epoch
@@ -266,6 +268,14 @@ class Client(Subscribing):
         if self.connection is not None:
             self.connection.on_writable = self._outgoing.begin
         self._outgoing.begin()
+
+    def _take_identifier(self, assigned: str | None) -> None:
+        if not self.identifier:
+            self.identifier = self.session.client_id.decode()
+        elif assigned is not None and assigned != self.identifier:
+            self.logger.warning(
+                "the server assigned the client identifier %r; the client keeps %r", assigned, self.identifier
+            )
 
     def _farewell(self) -> None:
         self.session.leave(self.disconnect_properties)

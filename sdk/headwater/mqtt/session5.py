@@ -47,7 +47,8 @@ class ClientSession5(Endpoint5, ClientSession):
 
     ``return_code`` is the reason code of the server's last CONNACK or DISCONNECT, with E_REFUSED or E_DISCONNECTED, and
     ``packet`` then still shows its properties. ``on_answer(packet_id, code)`` gets the reason codes of SUBACK and
-    UNSUBACK. What the server answers holds for its connection: keep alive and window are ours again behind it.
+    UNSUBACK. What the server answers holds for its connection: keep alive and window are ours again behind it. An
+    Assigned Client Identifier is ``client_id`` from then on, if that was empty; otherwise it is ignored.
 
     ``on_auth(packet)`` is called for each AUTH (4.12) and answers with the block of properties to go on with, or None
     to give up (E_AUTH); for a success what it answers counts for nothing. CONNECT asks for it, by
@@ -248,7 +249,8 @@ class ClientSession5(Endpoint5, ClientSession):
                 self._own_keep_alive = self.keep_alive
                 self.keep_alive = keep_alive
             at = find(p.buf, self.packet.props_at, self.packet.props_end, spec5.ASSIGNED_CLIENT_IDENTIFIER)
-            if at >= 0:
+            if at >= 0 and not len(self.client_id):
+                # It is ours from now on. Who has given an id keeps it.
                 self.client_id = bytes(p.buf[at + 2 : at + 2 + get_u16(p.buf, at)])
         return self._accepted(p)
 
