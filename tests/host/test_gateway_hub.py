@@ -267,7 +267,7 @@ def test_nothing_is_taken_while_too_much_waits_for_the_log(tmp_path: Path) -> No
     @with_source(tmp_path, limit_bytes=20_000, block_bytes=4000, datasync=sync)
     async def test(source: HubSource, landing: Landing) -> None:
         broker = source.hub.broker
-        peer = await Peer.login(source.hub, keep_alive=1)
+        peer = await Peer.login(source.hub, keep_alive=60)
         (connection,) = broker.connections
         sent = [peer.publish("t", bytes(1000), 1) for _ in range(200)]
         await until(lambda: broker.paused)
