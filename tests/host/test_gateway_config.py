@@ -172,6 +172,24 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     assert said[0].endswith(f"there is no key 'captrue'; there are {keys}")
 
 
+def test_the_version_of_mqtt(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.toml"
+    begin = 'capture = "log"\n[[broker]]\nhost = "h"\ntopics = ["#"]\n'
+    path.write_text(begin)
+    (broker,) = load(path).brokers
+    assert (broker.protocol, broker.receive_maximum) == ("", 4096)
+    path.write_text(begin + 'protocol = "3.1.1"\nreceive_maximum = 100\n')
+    (broker,) = load(path).brokers
+    assert (broker.protocol, broker.receive_maximum) == ("3.1.1", 100)
+    for wrong, what in [
+        ('protocol = "5"', "'protocol' in [[broker]] is \"5.0\" or \"3.1.1\", not '5'"),
+        ("receive_maximum = 0", "'receive_maximum' in [[broker]] is a whole number from 1 to 65535, not 0"),
+    ]:
+        path.write_text(begin + wrong)
+        with pytest.raises(ConfigError, match=re.escape(f"line 5: {what}")):
+            load(path)
+
+
 def test_the_budget_of_syncs(tmp_path: Path) -> None:
     path = tmp_path / "gateway.toml"
     for given, rate, credit in [

@@ -278,8 +278,9 @@ def test_the_largest_record_is_landed_and_what_is_larger_is_skipped(
     mosquitto: StartBroker, tmp_path: Path
 ) -> None:
     broker = mosquitto()
-    # The packet is longer than its payload: first byte, four of length, the topic and its length, the packet id.
-    largest = os.urandom(MAX_FRAME - 11)
+    # The packet is longer than its payload: first byte, four of length, the topic and its length, the packet id, the
+    # length of properties.
+    largest = os.urandom(MAX_FRAME - 12)
 
     async def scenario() -> None:
         async with Client(HOST, broker.port, timeout=30) as client:

@@ -9,12 +9,15 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from headwater import errors
 from headwater.errors import HeadwaterError
 from headwater_host.aio import Client, Message, MqttConnectionError, MqttProtocolError, Will
+from tests.host.command import running
+from tests.host.gateway_peers import landed
 from tests.interop.test_mqtt_client import Gather, Peer
 from tools.broker import HOST
 from tools.rabbitmq import RabbitMq
@@ -397,3 +400,28 @@ def test_a_broker_that_restarts(rabbitmq: RabbitMq) -> None:
         one.client.session.clean = True
         one.client.connect()
         one.client.disconnect()
+
+
+def test_the_gateway_speaks_3_1_1_to_it(rabbitmq: RabbitMq, tmp_path: Path) -> None:
+    """RabbitMQ 3.10 does not know MQTT 5.0."""
+
+    async def publish() -> None:
+        async with Client(HOST, rabbitmq.port, timeout=WAIT_S) as client:
+            for number in range(100):
+                await client.publish("gateway/x", number, 1)
+
+    arguments = ("gateway", "--capture", tmp_path / "log", "--broker", f"{HOST}:{rabbitmq.port}")
+    with running(*arguments, "--topic", "gateway/#:1", directory=tmp_path) as command:
+        command.wait_for("session, MQTT 3.1.1")
+        command.wait_for("subscribed")
+        asyncio.run(publish())
+        deadline = time.monotonic() + WAIT_S
+        while (
+            not (log := list((tmp_path / "log").glob("segment-*")))
+            or len(list(landed(tmp_path / "log"))) < 100
+        ):
+            assert time.monotonic() < deadline, log
+            time.sleep(0.05)
+        assert command.end() == 0
+        assert command.errors.count("trying 3.1.1") == 1
+    assert [int(message.payload) for message in landed(tmp_path / "log")] == list(range(100))

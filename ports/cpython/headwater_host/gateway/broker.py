@@ -1,31 +1,65 @@
 """A broker as a source: topics into the log, acknowledged when on disk, over as many connections as it takes."""
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwater import errors
-from headwater_host.aio import Client, MqttError
+from headwater.mqtt import spec5
+from headwater_host.aio import Client, MqttError, MqttRefusedError
 from headwater_host.capture.format import MAX_FRAME
 from headwater_host.gateway.client import QUIET, RECONNECT, ClientSource, Skip
 from headwater_host.gateway.config import BrokerConfig
 from headwater_host.gateway.landing import Acknowledgements, Landing
+from headwater_host.reconnect import Pauses
 
 if TYPE_CHECKING:
     from headwater.mqtt.decode import Packet
 
+#: The version that is tried first, and the one for brokers that refuse it.
+FIRST, FALLBACK = "5.0", "3.1.1"
+# A broker that closes so many connections in a row without an answer to CONNECT may not know the version.
+_UNANSWERED = 2
+# 65,535 is announced by leaving it out, and mosquitto then has 20 messages in flight.
+_ANNOUNCED = 65534
+# Mosquitto 2.0.11 exceeds the receive maximum. What that costs is bounded by the gate.
+_RECEIVE_LIMIT = 65535
+
 
 class BrokerSource(ClientSource):
-    """Subscribes to the topics of ``config`` in a session that the broker keeps, and reconnects for ever."""
+    """Subscribes to the topics of ``config`` in a session that the broker keeps, and reconnects for ever.
+
+    It speaks MQTT 5.0, where the Receive Maximum says how many messages may be in flight, or 3.1.1, where that is the
+    broker's setting; which one, ``config`` says, or the broker.
+    """
 
     _client: Client
 
     def __init__(self, landing: Landing, config: BrokerConfig):
-        route = config.route
-        super().__init__(landing, f"mqtt:{route}")
-        self._topics = config.topics
+        super().__init__(landing, f"mqtt:{config.route}")
+        self._config = config
+        self._change = asyncio.Event()
+        self._pauses = Pauses(RECONNECT)
+        self._told = False
+        self._use(config.protocol or FIRST)
+
+    def _use(self, protocol: str) -> None:
+        """Begin with a version of MQTT."""
+        config = self._config
+        more: dict[str, Any] = {}
+        if protocol == FIRST:
+            more = {
+                "receive_maximum": min(config.receive_maximum, _ANNOUNCED),
+                "receive_limit": _RECEIVE_LIMIT,
+            }
+        self.protocol = protocol
+        # Of this version: how many CONNECTs have got no answer, one behind the other, and whether one was accepted.
+        self._unanswered = 0
+        self._accepted = False
         self._client = Client(
             config.host,
             config.port,
+            protocol=protocol,
             tls=config.tls,
             websocket=config.websocket,
             identifier=config.client_id,
@@ -36,19 +70,22 @@ class BrokerSource(ClientSource):
             timeout=config.timeout,
             max_queued_incoming_messages=None,
             max_queued_outgoing_messages=1,
-            max_packet_size=MAX_FRAME,
             auto_ack=False,
             reconnect=RECONNECT,
-            subscriptions=self._topics,
+            subscriptions=config.topics,
             logger=QUIET,
+            **more,
         )
         self._client.before_attempts = self._before_attempts
         self._client.on_connection = self._on_connection
         self._client.on_subscription_refused = lambda error: self.say("refused", str(error), logging.WARNING)
         session = self._client.session
+        # Not announced: a broker that knows of it would leave larger messages out, and nobody would count them.
+        session.rx.capacity = MAX_FRAME
         session.on_message = self._on_message
         session.sink = Skip(self)
-        self._acknowledgements = Acknowledgements(landing, session, self._push, self._flush)
+        self._epoch = session.epoch
+        self._acknowledgements = Acknowledgements(self.landing, session, self._push, self._flush)
 
     def _on_message(self, p: "Packet") -> None:
         number = self.land(p)
@@ -57,9 +94,30 @@ class BrokerSource(ClientSource):
 
     async def run(self) -> None:
         """Until cancelled: it then says DISCONNECT."""
+        while True:
+            serving = asyncio.ensure_future(self._serve())
+            changing = asyncio.ensure_future(self._change.wait())
+            try:
+                await asyncio.wait({serving, changing}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changing.cancel()
+                serving.cancel()
+                await asyncio.gather(serving, changing, return_exceptions=True)
+            if not self._change.is_set():
+                serving.result()
+            self._change.clear()
+            # A server that closes whatever it is told must not be asked without a pause.
+            await asyncio.sleep(self._pauses.in_vain(MqttError()))
+            self._use(FALLBACK if self.protocol == FIRST else FIRST)
+
+    async def _serve(self) -> None:
         async with self._client as client:
             # No message ever comes this way.
             await client.messages.__anext__()
+
+    async def _before_attempts(self) -> None:
+        await super()._before_attempts()
+        self._epoch = self._client.session.epoch
 
     def _on_connection(self, error: MqttError | None) -> None:
         client = self._client
@@ -67,8 +125,43 @@ class BrokerSource(ClientSource):
             if errors.blame(error.code) == errors.PEER:
                 self.land_malformed(client.session)
             self.say("disconnected", str(error), logging.WARNING)
+            self._judge(error)
             return
+        self._accepted = True
+        self._pauses = Pauses(RECONNECT)
         kept = "it kept our session" if client.session_present else "a new session"
-        self._connected(f"connected, {kept}")
+        self._connected(f"connected, {kept}, MQTT {self.protocol}")
         names = ", ".join(f"{topic} (QoS {qos})" for topic, qos in client.granted.items())
         self.say("subscribed", f"subscribed to {names}")
+
+    def _judge(self, error: MqttError) -> None:
+        """Try the other version when the broker refuses this one, or closes connections without a word."""
+        if self._config.protocol:
+            return
+        if isinstance(error, MqttRefusedError):
+            if error.return_code == spec5.UNSUPPORTED_PROTOCOL_VERSION and self.protocol == FIRST:
+                self._tell("refuses")
+                self._change.set()
+            return
+        # Otherwise there was no connection at all.
+        greeted = self._client.session.epoch != self._epoch
+        if self._accepted or not greeted or error.code != errors.E_CLOSED:
+            self._unanswered = 0
+            return
+        self._unanswered += 1
+        if self._unanswered == _UNANSWERED:
+            self._tell("does not answer")
+            self._change.set()
+
+    def _tell(self, what: str) -> None:
+        if not self._told:
+            self._told = True
+            self.say(
+                self.state,
+                f"the broker {what} MQTT {FIRST}: trying {FALLBACK}, where its own settings limit what is in flight",
+                logging.WARNING,
+            )
+
+    def status(self) -> dict[str, Any]:
+        """As of a source, with the version of MQTT."""
+        return super().status() | {"protocol": self.protocol}

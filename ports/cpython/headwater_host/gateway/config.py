@@ -56,6 +56,10 @@ class BrokerConfig:
     timeout: float = 10.0
     tls: Tls | None = None
     websocket: str | None = None
+    #: The version of MQTT; empty: 5.0, or what the broker speaks.
+    protocol: str = ""
+    #: How many messages the broker may have in flight, with MQTT 5.0.
+    receive_maximum: int = 4096
 
     @property
     def route(self) -> Route:
@@ -224,6 +228,12 @@ def _protocol(value: object) -> str:
     return str(value)
 
 
+def _mqtt_version(value: object) -> str:
+    if value not in ("5.0", "3.1.1"):
+        raise ValueError
+    return str(value)
+
+
 _SERIAL = {
     "port": Key("a serial port", settings.text, required=True),
     "protocol": Key('"mqtt" or "fmq"', _protocol),
@@ -254,6 +264,8 @@ _BROKER = _SERVER | {
         'a list of topic filters, each with ":0", ":1" or ":2" behind it or not', _topics, required=True
     ),
     "websocket": Key('a path, such as "/mqtt"', settings.text),
+    "protocol": Key('"5.0" or "3.1.1"', _mqtt_version),
+    "receive_maximum": Key("a whole number from 1 to 65535", settings.whole(1, 65535)),
 }
 _FMQ = _SERVER | {
     "topics": Key("a list of topic filters", settings.filters, required=True),

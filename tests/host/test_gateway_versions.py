@@ -1,0 +1,176 @@
+"""The gateway speaks MQTT 5.0 to a broker, and 3.1.1 to one that refuses that or does not answer it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater_host.capture import CaptureReader
+from headwater_host.capture.asyncio_writer import LIMIT_BYTES, AsyncCapture
+from headwater_host.gateway.broker import BrokerSource
+from headwater_host.gateway.config import BrokerConfig
+from headwater_host.gateway.landing import Landing
+from tests.host.mqtt_server import HOST, speak
+
+SECONDS = 60
+FIVE, FOUR = 5, 4
+CONNACK = {FOUR: "20 02 00 00", FIVE: "20 03 00 00 00"}
+SUBACK = {FOUR: "90 03 %s 01", FIVE: "90 04 %s 00 01"}
+PUBLISH = {FOUR: "32 06 0001 74 0007 78", FIVE: "32 07 0001 74 0007 00 78"}
+
+
+class Broker:
+    """Answers each CONNECT with what ``answers`` has for its level, None to close; then sends one message."""
+
+    def __init__(self, answers: Callable[[int, int], str | None]):
+        self._answers = answers
+        self.connects: list[bytes] = []
+        self.acknowledged = asyncio.Event()
+
+    @property
+    def levels(self) -> list[int]:
+        return [connect[8] for connect in self.connects]
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connect = await self._packet(reader)
+        level = connect[8]
+        self.connects.append(connect)
+        answer = self._answers(level, len(self.connects))
+        writer.write(bytes.fromhex(answer or ""))
+        if answer != CONNACK[level]:
+            return
+        subscribe = await self._packet(reader)
+        assert subscribe[0] == 0x82
+        writer.write(bytes.fromhex(SUBACK[level] % subscribe[2:4].hex() + PUBLISH[level]))
+        assert (await self._packet(reader))[:4] == bytes.fromhex("40 02 0007")
+        self.acknowledged.set()
+        while await self._packet(reader) != b"":
+            pass
+
+    async def _packet(self, reader: asyncio.StreamReader) -> bytes:
+        head = await reader.read(2)
+        return head + await reader.readexactly(head[1]) if head else b""
+
+
+Scenario = Callable[[Broker, BrokerSource], Coroutine[Any, Any, None]]
+
+
+def run(
+    directory: Path, answers: Callable[[int, int], str | None], scenario: Scenario, **settings: Any
+) -> None:
+    async def main() -> None:
+        broker = Broker(answers)
+        async with AsyncCapture(directory) as capture, speak(broker.talk) as port:
+            landing = Landing(capture, LIMIT_BYTES, lambda error: None)
+            config = BrokerConfig(HOST, port, (("t", 1),), "landing", timeout=SECONDS, **settings)
+            source = BrokerSource(landing, config)
+            task = asyncio.create_task(source.run())
+            try:
+                await asyncio.wait_for(scenario(broker, source), SECONDS)
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            assert task.cancelled()
+
+    asyncio.run(main())
+
+
+def recorded(directory: Path) -> list[tuple[int, str]]:
+    return [(record.version, record.frame.hex(" ")) for record in CaptureReader(directory).records()]
+
+
+def only(level: int) -> list[tuple[int, str]]:
+    return [(level, bytes.fromhex(PUBLISH[level]).hex(" "))]
+
+
+def test_it_begins_with_5_0_and_says_what_it_takes(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, source: BrokerSource) -> None:
+        await broker.acknowledged.wait()
+        (connect,) = broker.connects
+        # Not a clean start; the session for ever; so many messages in flight, and no largest packet.
+        assert connect[9] == 0
+        size = connect[12]
+        assert {connect[13 : 13 + size]} <= {
+            bytes.fromhex("11 ffffffff 21 1000"),
+            bytes.fromhex("21 1000 11 ffffffff"),
+        }
+        assert source.status()["protocol"] == "5.0"
+
+    run(tmp_path, lambda level, _: CONNACK[level], scenario)
+    assert recorded(tmp_path) == only(FIVE)
+
+
+def test_the_receive_maximum_is_a_setting(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, source: BrokerSource) -> None:
+        await broker.acknowledged.wait()
+        assert b"\x21\x00\x0a" in broker.connects[0]
+
+    run(tmp_path, lambda level, _: CONNACK[level], scenario, receive_maximum=10)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param("20 02 00 01", id="as 3.1.1 does"),
+        pytest.param("20 03 00 84 00", id="as 5.0 does"),
+        pytest.param(None, id="without a word"),
+    ],
+)
+def test_a_broker_of_3_1_1_is_spoken_to_in_3_1_1(
+    tmp_path: Path, answer: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: Broker, source: BrokerSource) -> None:
+        await broker.acknowledged.wait()
+        refused = 1 if answer else 2
+        assert broker.levels == [FIVE] * refused + [FOUR]
+        assert source.status()["protocol"] == "3.1.1"
+        while source.state != "subscribed":
+            await asyncio.sleep(0.01)
+
+    with caplog.at_level(logging.INFO, "headwater.gateway"):
+        run(tmp_path, lambda level, _: CONNACK[FOUR] if level == FOUR else answer, scenario)
+    assert recorded(tmp_path) == only(FOUR)
+    assert caplog.text.count("MQTT 5.0: trying 3.1.1") == 1
+    assert "a new session, MQTT 3.1.1" in caplog.text
+
+
+def test_a_server_that_closes_everything_for_a_while_is_tried_in_both_versions(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A proxy without its broker, for example: which version it will take, nobody knows."""
+
+    async def scenario(broker: Broker, source: BrokerSource) -> None:
+        await broker.acknowledged.wait()
+        assert broker.levels == [FIVE, FIVE, FOUR, FOUR, FIVE]
+
+    with caplog.at_level(logging.INFO, "headwater.gateway"):
+        run(tmp_path, lambda level, count: CONNACK[level] if count == 5 else None, scenario)
+    assert recorded(tmp_path) == only(FIVE)
+    assert caplog.text.count("trying 3.1.1") == 1
+
+
+def test_a_connection_that_is_lost_later_does_not_count(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, source: BrokerSource) -> None:
+        await broker.acknowledged.wait()
+        while len(broker.connects) < 5:
+            broker.acknowledged.clear()
+            assert source._client.connection is not None
+            source._client.connection.drop(-1)
+            await broker.acknowledged.wait()
+        assert set(broker.levels) == {FIVE}
+
+    # Accepted at first, later closed without an answer now and then.
+    run(tmp_path, lambda level, count: None if count in {2, 3, 4} else CONNACK[level], scenario)
+
+
+@pytest.mark.parametrize("protocol, level", [("5.0", FIVE), ("3.1.1", FOUR)])
+def test_a_version_that_is_set_is_kept(tmp_path: Path, protocol: str, level: int) -> None:
+    async def scenario(broker: Broker, source: BrokerSource) -> None:
+        await broker.acknowledged.wait()
+        assert broker.levels == [level] * 4
+
+    run(tmp_path, lambda _, count: CONNACK[level] if count == 4 else None, scenario, protocol=protocol)
+    assert recorded(tmp_path) == only(level)
