@@ -290,6 +290,9 @@ def send_out(client: Driver) -> int:
         except OSError:
             return _drop(client, E_CLOSED)
         if not n:
+            if n == 0:
+                # A handshake under way, which has a timeout of its own.
+                client._sent(0)
             return 0
         n = client._sent(n)
     return _drop(client, n) if n else 0

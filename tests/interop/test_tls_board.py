@@ -207,6 +207,15 @@ def test_a_server_that_stops_in_the_middle_of_the_handshake(
         assert run("fail", port, ca=pki.ca.cert_der, timeout_ms=300) == "OSError (110,)"
 
 
+def test_a_handshake_may_take_longer_than_an_answer(pki: Pki) -> None:
+    """The timeout of the handshake is the dialer's, whatever the session's is."""
+    with socket.create_server((HOST, 0)) as listener:
+        port = listener.getsockname()[1]
+        # Nobody answers; were the answer's time-out to hold, it would be the first.
+        said = run("begin", port, ca=pki.ca.cert_der, timeout_ms=1500, response_ms=100)
+        assert said == f"{errors.E_CLOSED} [Errno 110] ETIMEDOUT"
+
+
 @pytest.mark.parametrize("stop_after", [0, 1, 5, 60, 400])
 def test_a_server_that_hangs_up_in_the_middle_of_the_handshake(
     broker: Mosquitto, pki: Pki, stop_after: int

@@ -2,7 +2,7 @@
 """The end of a client's connection: said, or found out; and what its handlers may do to it."""
 
 from client_pair import Pair, raised
-from pipe import packets, send
+from pipe import Line, packets, send
 
 from headwater import errors
 from headwater.transitions import IDLE
@@ -411,3 +411,27 @@ def test_waiting_in_a_handler_does_not_spin() -> None:
     waits = p.dialer.waits
     assert p.client.poll() == 0
     assert sum(slept) == 1000 and len(slept) == 50 and p.dialer.waits == waits
+
+
+def test_a_handshake_of_the_transport_has_a_timeout_of_its_own() -> None:
+    """Until it is done, or has failed, no answer is late; the time for CONNACK begins behind it."""
+    p = Pair(response_ms=5000)
+    before = p.dialer.open
+    under_way = [True]
+
+    def open_slowly() -> Line:
+        line = before()
+        write = line.write
+        line.write = lambda buf, off, n: 0 if under_way[0] else write(buf, off, n)  # type: ignore[method-assign]
+        return line
+
+    p.dialer.open = open_slowly  # type: ignore[method-assign]
+    p.dialer.deaf = True
+    assert p.client.begin_connect() == 0
+    assert p.client.wait(30000) == 0
+    # Also when the program polls rarely.
+    p.dialer.now += 30000
+    assert p.client.poll() == 0
+    under_way[0] = False
+    assert p.client.wait(4999) == 0
+    assert p.client.wait(100) == errors.E_TIMEOUT

@@ -144,7 +144,7 @@ class _Stream:
         return got
 
     def write(self, buf: "bytes | bytearray | memoryview", off: int, n: int) -> int | None:
-        """As of a transport; takes nothing until the handshake is done. Raises OSError when it fails."""
+        """As of a transport; takes nothing (0) until the handshake is done. Raises OSError when it fails."""
         if n > _RECORD:
             n = _RECORD
         if self._began is not None:
@@ -181,8 +181,9 @@ class _Stream:
             # What is wrong with the server's certificate, in words.
             dialer.error = OSError(errno.EACCES, "; ".join([line for line in str(e).split("\n") if line]))
             raise dialer.error
-        if k is not None:
-            self._began = None
+        if k is None:
+            return 0
+        self._began = None
         return k
 
     def close(self) -> None:

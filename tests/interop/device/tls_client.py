@@ -20,6 +20,7 @@ module = gc.mem_alloc() - before
 arguments = dict([json.loads(word) for word in sys.argv[1:]])
 scenario = arguments.pop("scenario")
 signal = arguments.pop("signal", 0)
+response_ms = arguments.pop("response_ms", 10000)
 for name in arguments.pop("as_bytes", ()):
     with open(arguments[name], "rb") as file:
         arguments[name] = file.read()
@@ -71,7 +72,7 @@ def fail() -> None:
 
 def begin() -> None:
     """Connect without ever waiting inside: what ``poll`` says at the end, and why."""
-    client = Client(Tls(**arguments), b"board", clean=True)
+    client = Client(Tls(**arguments), b"board", clean=True, response_ms=response_ms)
     status = client.begin_connect()
     while status == 0 and not client.connected:
         client.dialer.wait(20)
@@ -111,7 +112,7 @@ def flood() -> None:
     while left:
         turn += 1
         n = transport.write(pattern, sent % 251, turn * 37 % 1500 + 1)
-        if n is None:
+        if not n:
             if sent and not refused:
                 s = socket.socket()
                 s.connect(socket.getaddrinfo("127.0.0.1", signal)[0][-1])
