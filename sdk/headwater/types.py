@@ -44,8 +44,8 @@ class Transport(Protocol):
     def write(self, buf: bytes | bytearray | memoryview, off: int, n: int, /) -> int | None:
         """Take up to ``n`` bytes of ``buf`` from ``off``.
 
-        Their number (it may be less than ``n``), None if none now; 0 while a handshake of the stream's own is under way,
-        whose timeout is its own.
+        Their number (it may be less than ``n``), None if none now; 0 while a handshake of the stream's own is under
+        way, whose timeout is its own.
         """
         ...
 

@@ -268,16 +268,24 @@ def test_server_keep_alive_replaces_ours() -> None:
             c.rx_time = c.tx_time = 0
 
 
-def test_a_limit_is_the_last_server_s() -> None:
-    """It holds while there is no connection, and until another server says something else."""
-    c = client5(connack5((spec5.MAXIMUM_QOS, 1), (spec5.MAXIMUM_PACKET_SIZE, 20)))
-    c.lost()
+def test_a_limit_ends_with_its_connection() -> None:
+    """What is published without one is judged by the next server, which may be another: its limits are not known."""
+    c = client5(
+        connack5((spec5.MAXIMUM_QOS, 1), (spec5.MAXIMUM_PACKET_SIZE, 20), (spec5.RETAIN_AVAILABLE, 0)),
+        clean=False,
+    )
+    refused: list[tuple[int, int]] = []
+    c.on_refused = lambda packet_id, code: refused.append((packet_id, code))
     assert c.publish(b"t", b"", 2) == errors.E_LIMIT
     assert c.publish(b"t", bytes(20), 1) == errors.E_TOO_LARGE
+    c.lost()
+    for qos, size, retain in ((2, 0, False), (1, 20, False), (1, 0, True), (1, 1, False)):
+        assert c.publish(b"t", bytes(size), qos, retain) > 0
     c.connect(0)
     drain(c)
-    assert feed(c, CONNACK5) == 0
-    assert c.publish(b"t", bytes(20), 2) > 0
+    assert feed(c, connack5((spec5.MAXIMUM_PACKET_SIZE, 20))) == 0
+    assert refused == [(2, spec5.PACKET_TOO_LARGE)]
+    assert [head for head, _, _ in packets(drain(c))] == [0x34, 0x33, 0x32]
 
 
 def test_what_was_handed_in_before_the_limits_were_known() -> None:

@@ -75,11 +75,11 @@ REASONS = (
 class Endpoint5(_Base):
     """One end of an MQTT 5.0 connection.
 
-    ``limits`` is what the other end has said of itself, by property (``spec5``); it is kept until it says something
-    else. ``on_refused(packet_id, code)`` is called instead of ``on_delivered`` when the other end has refused a message
-    (PUBACK or PUBREC with a code from 0x80 on), and when a message that was handed in before its limits were known
-    does not keep to them. In ``on_message`` the packet's properties are ``buf[props_at:props_end]``
-    (``headwater.mqtt.properties.find``).
+    ``limits`` is what the other end has said of itself on this connection, by property (``spec5``); without a
+    connection no limit is known. ``on_refused(packet_id, code)`` is called instead of ``on_delivered`` when the other
+    end has refused a message (PUBACK or PUBREC with a code from 0x80 on), and when a message that was handed in before
+    its limits were known does not keep to them. In ``on_message`` the packet's properties are
+    ``buf[props_at:props_end]`` (``headwater.mqtt.properties.find``).
 
     When the other end breaks the protocol, DISCONNECT says so: ``out`` offers it once before it answers the status.
     """
@@ -141,13 +141,8 @@ class Endpoint5(_Base):
 
     def _take_limits(self, buf: "Bytes", at: int, end: int) -> None:
         """Begin with what the other end says of itself in the properties ``buf[at:end]``."""
+        self._set_limits(buf, at, end)
         limits = self.limits
-        read_limits(limits, buf, at, end)
-        self._most = limits[spec5.MAXIMUM_PACKET_SIZE]
-        self._takes_flags = _ALL_FLAGS >> 2 * (2 - limits[spec5.MAXIMUM_QOS])
-        if not limits[spec5.RETAIN_AVAILABLE]:
-            self._takes_flags &= _NOT_RETAINED
-        self._plain()
         if limits[spec5.RECEIVE_MAXIMUM] < self.window:
             self._own_window = self.window
             self.window = limits[spec5.RECEIVE_MAXIMUM]
@@ -156,10 +151,22 @@ class Endpoint5(_Base):
         if self.aliases_out is not None:
             self.aliases_out.reset(limits[spec5.TOPIC_ALIAS_MAXIMUM])
 
+    def _set_limits(self, buf: "Bytes", at: int, end: int) -> None:
+        """Judge what is handed in by the properties ``buf[at:end]``; without any, nothing is known of a limit."""
+        limits = self.limits
+        read_limits(limits, buf, at, end)
+        self._most = limits[spec5.MAXIMUM_PACKET_SIZE]
+        self._takes_flags = _ALL_FLAGS >> 2 * (2 - limits[spec5.MAXIMUM_QOS])
+        if not limits[spec5.RETAIN_AVAILABLE]:
+            self._takes_flags &= _NOT_RETAINED
+        self._plain()
+
     def _stop(self) -> None:
         if self._own_window:
             self.window = self._own_window
             self._own_window = 0
+        # The next server may be another one.
+        self._set_limits(b"", 0, 0)
         Endpoint._stop(self)
 
     def fail(self, code: int) -> int:
