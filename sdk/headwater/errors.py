@@ -74,10 +74,19 @@ def blame(code: int) -> int:
     return PEER if code > -60 else CONNECTION
 
 
+def name_of(code: int) -> str:
+    """The constant here that has this status, ``E_TIMEOUT`` for instance; a number where there is none. Allocates."""
+    for name, value in globals().items():
+        if name[:2] == "E_" and value == code:
+            return name
+    return f"status {code}"
+
+
 class HeadwaterError(Exception):
     """Raised by the conveniences that raise; ``code`` is the status, as the core returned it."""
 
     def __init__(self, code: int, detail: str = ""):
-        super().__init__(f"status {code}: {detail}" if detail else f"status {code}")
+        name = name_of(code)
+        super().__init__(f"{name}: {detail}" if detail else name)
         self.code = code
         self.detail = detail

@@ -65,8 +65,6 @@ REASONS = {
     e.E_AUTH: ("not_authenticated", "the application did not go on with the authentication"),
 }
 
-_BLAMES = {0: "none", e.CALLER: "caller", e.ROOM: "room", e.PEER: "peer", e.CONNECTION: "connection"}
-
 
 def reason(code: int, table: "dict[int, tuple[str, str]]" = REASONS) -> str:
     """The short name of a status code; ``"ok"`` for 0 and more, ``"unknown"`` for a code that is not in the table.
@@ -77,6 +75,6 @@ def reason(code: int, table: "dict[int, tuple[str, str]]" = REASONS) -> str:
 
 
 def describe(code: int, table: "dict[int, tuple[str, str]]" = REASONS) -> str:
-    """A sentence about a status code, with its name and whose fault it is."""
-    name, text = table.get(code, ("unknown", "unknown status"))
-    return "ok" if code >= 0 else f"{name} ({code}, {_BLAMES[e.blame(code)]}): {text}"
+    """A sentence about a status code, with its name; only a code that is in no table is shown as a number."""
+    name, text = table.get(code, (str(code), "an unknown status"))
+    return "ok" if code >= 0 else f"{text} ({name})"

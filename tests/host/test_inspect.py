@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vectors import load, unhex
 
+from headwater import errors
+from headwater.errors import HeadwaterError
 from headwater.reasons import REASONS
 from headwater_host import cli
+from headwater_host.errors import MqttTimeoutError
 from headwater_host.inspect import MalformedError, mqtt_frames
 from tests.host.command import environment, headwater
 
@@ -153,7 +156,22 @@ def test_for_people() -> None:
     first, second = shown.stdout.decode().splitlines()
     assert first.split()[:4] == ["0", "7", "bytes", "PUBLISH"]
     assert 'topic="a"' in first
-    assert second.split()[:3] == ["10", "malformed:", "truncated"]
+    assert second == "      10  malformed: the input ends inside a packet (truncated)"
+
+
+def test_people_are_shown_names_and_no_bare_numbers() -> None:
+    said = headwater("inspect", "--hex", "20020005 9003000180").stdout.decode()
+    assert "return_code=5 (not authorized)" in said
+    assert "return_codes=[128 (failure)]" in said
+    said = headwater(
+        "inspect", "--protocol", "fmq", "--hex", "e0310103b015cd4e2b845bd718023187"
+    ).stdout.decode()
+    assert "reason=135 (not_authorized)" in said
+    assert repr(MalformedError(errors.E_TRUNCATED, 3)) == "MalformedError('truncated', offset=3)"
+    timeout = HeadwaterError(errors.E_TIMEOUT)
+    assert (str(timeout), repr(timeout)) == ("E_TIMEOUT", "HeadwaterError('E_TIMEOUT')")
+    assert repr(MqttTimeoutError("too late")) == "MqttTimeoutError('E_TIMEOUT: too late')"
+    assert str(HeadwaterError(-7, "of IBM MQ's")) == "status -7: of IBM MQ's"
 
 
 @pytest.mark.parametrize(

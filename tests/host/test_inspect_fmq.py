@@ -180,7 +180,8 @@ def test_for_people() -> None:
     assert shown.returncode == 1
     first, second = shown.stdout.decode().splitlines()
     assert first.split()[:4] == ["0", "6", "bytes", "PUBREC"]
-    assert second.split()[:3] == ["6", "malformed:", "reserved_frame_type"]
+    assert second.split()[:2] == ["6", "malformed:"]
+    assert second.endswith("(reserved_frame_type)")
 
 
 def test_only_mqtt_has_versions() -> None:

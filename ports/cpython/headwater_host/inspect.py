@@ -12,6 +12,8 @@ from headwater.mqtt import decode, decode_server, decode_server5, spec, spec31
 from headwater.mqtt.decode import Packet
 from headwater.mqtt.decode5 import Packet5
 from headwater.mqtt.decode_server import Connect, connect, next_filter
+from headwater.names5 import code_name
+from headwater_host.errors import REFUSALS
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_host.inspect5 import FIELDS as FIELDS_5
 from headwater_host.malformed import MalformedError as MalformedError
@@ -319,7 +321,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _line(at: int, size: int, fields: Fields) -> str:
-    rest = "  ".join(
-        f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in fields.items() if name != "type"
-    )
+    rest = "  ".join(f"{name}={_shown(name, value)}" for name, value in fields.items() if name != "type")
     return f"{at:>8}  {size:>6} bytes  {fields['type']:<11}  {rest}".rstrip()
+
+
+def _shown(name: str, value: object) -> str:
+    """A field's value for people: codes with their names."""
+    if name == "return_codes" and isinstance(value, list):
+        return f"[{', '.join('128 (failure)' if code == spec.SUBSCRIBE_FAILED else str(code) for code in value)}]"
+    if name == "return_code" and value in REFUSALS:
+        return f"{value} ({REFUSALS[value]})"
+    if name == "reason" and isinstance(value, int) and value:
+        return f"{value} ({code_name(value, 0)})"
+    return json.dumps(value, ensure_ascii=False)

@@ -16,6 +16,9 @@ class MalformedError(Exception):
         self.code = code
         self.offset = offset
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.reason!r}, offset={self.offset})"
+
     def __str__(self) -> str:
         return f"at {self.offset}: {self.description}"
 

@@ -18,6 +18,7 @@ from headwater.errors import E_ARGUMENT, E_TOO_LARGE
 from headwater.ibmmq.group_ids import GroupIds
 from headwater.ibmmq.segments import E_EARLY, E_LATE, LATER, MORE, Segmenter
 from headwater.ibmmq.spec import MQMDE_LENGTH_2
+from headwater.reasons import describe
 
 _WHY = {
     E_EARLY: "it ends before its length",
@@ -31,7 +32,7 @@ class PayloadError(ValueError):
     """A payload that cannot be sent, or not to its end: ``status`` is what the core says."""
 
     def __init__(self, number: int, status: int):
-        super().__init__(f"payload {number} cannot be sent: {_WHY.get(status, f'status {status}')}")
+        super().__init__(f"payload {number} cannot be sent: {_WHY.get(status) or describe(status)}")
         self.status = status
 
 
