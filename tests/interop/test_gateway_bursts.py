@@ -1,6 +1,8 @@
 """Bursts from a mosquitto with its default settings: the gateway records all of it, as any subscriber would get it."""
 
+import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -92,3 +94,31 @@ def test_a_burst_behind_default_settings_is_recorded_whole(
         if not dropped:
             break
     assert [int(payload) for payload in came] == list(range(count))
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_broker_that_waits_for_acknowledgements_is_told_once(
+    mosquitto: StartBroker, tmp_path: Path, qos: int
+) -> None:
+    """At 3.1.1 and on a slow disk mosquitto still drops: the gateway says what to change, and counts."""
+    config = tmp_path / "gateway.toml"
+    lines = b"".join(b"%d\n" % number for number in range(2000))
+    sign = "the broker sends nothing until messages are acknowledged"
+    with mosquitto(settings=DEFAULTS) as broker:
+        config.write_text(
+            f'capture = "{tmp_path}/log"\nstats = "{tmp_path}/stats.json"\n[[broker]]\nhost = "{HOST}"\n'
+            f'port = {broker.port}\ntopics = ["boards/#:{qos}"]\nprotocol = "3.1.1"\n'
+        )
+        with running("gateway", "--config", config, directory=tmp_path, command=ON_SLOW_DISK) as gateway:
+            gateway.wait_for("subscribed")
+            deadline = time.monotonic() + 100
+            while sign not in gateway.errors:
+                assert time.monotonic() < deadline, gateway.errors
+                headwater("pub", "-h", HOST, "-p", broker.port, "-t", "boards/x", "-q", qos, "-l", data=lines)
+            headwater("pub", "-h", HOST, "-p", broker.port, "-t", "boards/x", "-q", qos, "-l", data=lines)
+            assert gateway.end() == 0
+            assert gateway.errors.count(sign) == 1
+            assert "max_inflight_messages, max_queued_messages" in gateway.errors
+    (source,) = json.loads((tmp_path / "stats.json").read_text())["sources"]
+    assert source["plateaus"] >= 3
+    assert source["protocol"] == "3.1.1"

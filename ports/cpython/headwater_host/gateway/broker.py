@@ -11,6 +11,7 @@ from headwater_host.capture.format import MAX_FRAME
 from headwater_host.gateway.client import QUIET, RECONNECT, ClientSource, Skip
 from headwater_host.gateway.config import BrokerConfig
 from headwater_host.gateway.landing import Acknowledgements, Landing
+from headwater_host.gateway.plateau import Plateau
 from headwater_host.reconnect import Pauses
 
 if TYPE_CHECKING:
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 #: The version that is tried first, and the one for brokers that refuse it.
 FIRST, FALLBACK = "5.0", "3.1.1"
+# What to change when a broker waits for acknowledgements.
+_WINDOWS = {
+    FIRST: "raise receive_maximum",
+    FALLBACK: "raise its limits (mosquitto: max_inflight_messages, max_queued_messages), or use MQTT 5.0",
+}
 # A broker that closes so many connections in a row without an answer to CONNECT may not know the version.
 _UNANSWERED = 2
 # 65,535 is announced by leaving it out, and mosquitto then has 20 messages in flight.
@@ -41,6 +47,8 @@ class BrokerSource(ClientSource):
         self._change = asyncio.Event()
         self._pauses = Pauses(RECONNECT)
         self._told = False
+        self._plateau = Plateau()
+        self._told_plateau = False
         self._use(config.protocol or FIRST)
 
     def _use(self, protocol: str) -> None:
@@ -90,7 +98,24 @@ class BrokerSource(ClientSource):
     def _on_message(self, p: "Packet") -> None:
         number = self.land(p)
         if p.packet_id:
+            self._plateau.arrived()
             self._acknowledgements.add(number, p.packet_id, p.qos())
+
+    def _push(self) -> None:
+        super()._push()
+        if self._plateau.acknowledged() and not self._told_plateau:
+            self._told_plateau = True
+            self.say(
+                self.state,
+                f"the broker sends nothing until messages are acknowledged, which takes the disk "
+                f"{self._plateau.seconds * 1000:.0f} ms for {self._plateau.messages} messages; "
+                f"it may drop messages meanwhile: {_WINDOWS[self.protocol]}",
+                logging.WARNING,
+            )
+
+    def _on_gate(self, is_open: bool) -> None:
+        self._plateau.reset()
+        super()._on_gate(is_open)
 
     async def run(self) -> None:
         """Until cancelled: it then says DISCONNECT."""
@@ -125,6 +150,7 @@ class BrokerSource(ClientSource):
             if errors.blame(error.code) == errors.PEER:
                 self.land_malformed(client.session)
             self.say("disconnected", str(error), logging.WARNING)
+            self._plateau.reset()
             self._judge(error)
             return
         self._accepted = True
@@ -163,5 +189,5 @@ class BrokerSource(ClientSource):
             )
 
     def status(self) -> dict[str, Any]:
-        """As of a source, with the version of MQTT."""
-        return super().status() | {"protocol": self.protocol}
+        """As of a source, with the version of MQTT, and how often the broker waited for acknowledgements."""
+        return super().status() | {"protocol": self.protocol, "plateaus": self._plateau.cycles}

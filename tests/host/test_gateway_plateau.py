@@ -1,0 +1,67 @@
+"""A broker that waits for acknowledgements is told apart from one that has nothing to send."""
+
+import pytest
+
+from headwater_host.gateway.plateau import Plateau
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def cycle(
+    plateau: Plateau,
+    clock: Clock,
+    count: int = 20,
+    seconds: float = 0.05,
+    first: float = 0.02,
+    last: float = 0.1,
+) -> bool:
+    """``count`` messages arrive between the parts ``first`` and ``last`` of the cycle, which then ends."""
+    began = clock.now
+    for number in range(count):
+        part = first + (last - first) * number / max(1, count - 1)
+        clock.now = began + part * seconds
+        plateau.arrived()
+    clock.now = began + seconds
+    return plateau.acknowledged()
+
+
+def test_three_cycles_of_waiting_are_a_plateau_and_are_told_once() -> None:
+    clock = Clock()
+    plateau = Plateau(clock)
+    assert [cycle(plateau, clock) for _ in range(6)] == [False, False, True, False, False, False]
+    assert (plateau.cycles, plateau.messages) == (6, 20)
+    assert plateau.seconds == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"count": 9}, id="few messages"),
+        pytest.param({"count": 0}, id="none"),
+        pytest.param({"seconds": 0.005}, id="a fast disk"),
+        pytest.param({"last": 0.9}, id="they come all the time"),
+        pytest.param({"first": 0.3, "last": 0.4}, id="they come when they come"),
+    ],
+)
+def test_other_cycles_are_none_and_begin_the_count_anew(other: dict[str, float]) -> None:
+    clock = Clock()
+    plateau = Plateau(clock)
+    for _ in range(10):
+        assert not cycle(plateau, clock)
+        assert not cycle(plateau, clock)
+        assert not cycle(plateau, clock, **other)  # type: ignore[arg-type]
+    assert plateau.cycles == 20
+
+
+def test_an_interruption_begins_the_count_anew() -> None:
+    clock = Clock()
+    plateau = Plateau(clock)
+    for _ in range(10):
+        assert not cycle(plateau, clock)
+        assert not cycle(plateau, clock)
+        plateau.reset()
