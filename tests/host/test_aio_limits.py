@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from headwater.mqtt import spec5
-from headwater_host.aio import Client, Message, MqttArgumentError, MqttProtocolError
+from headwater_host.aio import (
+    Client,
+    Message,
+    MqttArgumentError,
+    MqttDisconnectedError,
+    MqttProtocolError,
+    MqttPublishError,
+    MqttRefusedError,
+    Reconnect,
+)
 from headwater_host.session import HostClientSession5
 from tests.host.mqtt_server import HOST, serve, speak
 
@@ -304,5 +313,95 @@ def test_an_assigned_client_identifier_is_used_when_none_was_given(
                     assert client.identifier == ("yours" if given == "" else before)
             assert ids == (["", "yours"] if given == "" else [before, before])
             assert ("'yours'" in caplog.text) == (given != "")
+
+    asyncio.run(scenario())
+
+
+# -- what the server says of it ----------------------------------------------------------------------------------------
+
+OTHER = b"\x1c\x00\x0aother:1883\x1f\x00\x05moved"
+
+
+@pytest.mark.parametrize("kind", ["refused", "ended"])
+def test_where_a_server_sends_us_is_in_the_error(kind: str) -> None:
+    code = spec5.SERVER_MOVED
+    refusal = b"\x20" + bytes((3 + len(OTHER), 0, code, len(OTHER))) + OTHER
+    ending = b"\xe0" + bytes((2 + len(OTHER), code, len(OTHER))) + OTHER
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(200)
+        writer.write(refusal if kind == "refused" else CONNACK5 + ending)
+        await reader.read()
+
+    async def scenario() -> None:
+        async with speak(talk) as port:
+            with pytest.raises(
+                (MqttRefusedError, MqttDisconnectedError), match=r"moved.*other:1883"
+            ) as caught:
+                async with Client(HOST, port, protocol="5.0") as client:
+                    await client.messages.__anext__()
+            error = caught.value
+            assert isinstance(error, MqttRefusedError if kind == "refused" else MqttDisconnectedError)
+            assert (error.reason_string, error.server_reference) == ("moved", "other:1883")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_the_reason_for_refusing_a_message_is_in_the_error(qos: int) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(200)
+        writer.write(CONNACK5)
+        message = await reader.read(200)
+        at = 4 + message[3]
+        head = 0x40 if qos == 1 else 0x50
+        writer.write(bytes((head, 12)) + message[at : at + 2] + b"\x97\x08\x1f\x00\x05later")
+        await reader.read()
+
+    async def scenario() -> None:
+        async with speak(talk) as port, Client(HOST, port, protocol="5.0") as client:
+            with pytest.raises(MqttPublishError, match=r"quota exceeded.*later") as caught:
+                await client.publish("t", b"", qos)
+            assert (caught.value.reason_code, caught.value.reason_string) == (0x97, "later")
+
+    asyncio.run(scenario())
+
+
+def test_the_reason_of_pubrec_is_known_at_the_end() -> None:
+    """Over a reconnect as well, and of no other message."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = not writers
+        writers.append(writer)
+        await reader.read(200)
+        writer.write(b"\x20\x03\x01\x00\x00")
+        if first:
+            await reader.readexactly(8)
+            writer.write(b"\x50\x03\x00\x01\x10")
+            await reader.readexactly(4)
+            writer.close()
+            return
+        assert await reader.readexactly(4) == b"\x62\x02\x00\x01"
+        writer.write(b"\x70\x02\x00\x01")
+        for packet_id in (2, 3):
+            await reader.readexactly(8)
+            writer.write(b"\x50\x02\x00" + bytes((packet_id,)))
+            await reader.readexactly(4)
+            writer.write(b"\x70\x02\x00" + bytes((packet_id,)))
+        await reader.read()
+
+    writers: list[asyncio.StreamWriter] = []
+
+    async def scenario() -> None:
+        policy = Reconnect(first=0.01, longest=0.02)
+        options: Options = {"identifier": "c", "clean_session": False, "reconnect": policy, "timeout": WAIT_S}
+        async with speak(talk) as port:
+            client = Client(HOST, port, protocol="5.0", **options)
+            # What an earlier life may have left open is not asked for.
+            client.session.outbox.fresh = False
+            async with client:
+                assert await client.publish("t", b"", 2) == spec5.NO_MATCHING_SUBSCRIBERS
+                assert await client.publish("t", b"", 2) == 0
+                assert await client.publish("t", b"", 2) == 0
 
     asyncio.run(scenario())

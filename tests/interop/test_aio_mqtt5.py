@@ -420,3 +420,23 @@ def test_a_goodbye_that_is_too_large_is_said_without_its_texts(mosquitto: StartB
                 assert message.payload == b"alive"
 
         asyncio.run(main())
+
+
+def test_a_message_that_nobody_has_subscribed_to_says_so(broker: Broker) -> None:
+    """At QoS 1; this broker does not at QoS 2."""
+    none, qos = spec5.NO_MATCHING_SUBSCRIBERS, 1
+
+    async def main() -> None:
+        async with client5(broker) as client:
+            await client.subscribe("heard", qos)
+            assert await client.publish("unheard", b"1", qos) == none
+            assert await client.publish("heard", b"2", qos) == 0
+            assert await client.publish("unheard", b"3", 0) == 0
+            posted = [await client.post(topic, b"4", qos) for topic in ("unheard", "heard") * 20]
+            await client.drain()
+            assert [delivery.reason_code for delivery in posted] == [none, 0] * 20
+            assert all(delivery.error is None for delivery in posted)
+        async with Client(HOST, broker.port) as other:
+            assert await other.publish("unheard", b"5", qos) == 0
+
+    asyncio.run(main())

@@ -182,6 +182,34 @@ def test_a_board_that_was_reset_releases_its_ids() -> None:
     reborn.quiet()
 
 
+def test_a_reason_that_is_no_refusal_is_told() -> None:
+    """Of what is under way only; and the message counts as delivered."""
+    c = client5()
+    told: list[tuple[int, ...]] = []
+    c.on_reason = lambda packet_id, code: told.append((packet_id, code))
+    c.on_delivered = lambda packet_id: told.append((packet_id,))
+    c.on_refused = lambda packet_id, code: told.append((packet_id, -code))
+    for qos in (1, 2, 1, 1):
+        assert c.publish(b"t", b"", qos) > 0
+    drain(c)
+    for packet in (
+        b"\x40\x03\x00\x01\x10",
+        b"\x50\x03\x00\x02\x10\x70\x02\x00\x02",
+        b"\x40\x03\x00\x03\x87",
+        b"\x40\x03\x00\x09\x10",
+        b"\x40\x02\x00\x04",
+    ):
+        assert feed(c, packet) == 0
+    assert told == [(1, 0x10), (1,), (2, 0x10), (2,), (3, -0x87), (4,)]
+    assert c.in_flight == c.outbox.count == 0
+    # It may end the connection, over which nothing counts any more.
+    assert c.publish(b"t", b"", 1) > 0
+    drain(c)
+    c.on_reason = lambda packet_id, code: c.lost()
+    assert feed(c, b"\x40\x03\x00\x05\x10") == 0
+    assert c.outbox.count == 1
+
+
 # -- receive maximum ---------------------------------------------------------------------------------------------------
 
 

@@ -237,6 +237,7 @@ class Client(Subscribing):
         session.on_delivered = self._outgoing.delivered
         if isinstance(session, HostClientSession5):
             session.on_refused = self._on_refused
+            session.on_reason = self._outgoing.reason
             session.on_message = self._on_message5
         session.sink = TooLarge(self.logger)
         self._unacknowledged: deque[Message] = deque()
@@ -271,7 +272,7 @@ class Client(Subscribing):
 
     def _take_identifier(self, assigned: str | None) -> None:
         if not self.identifier:
-            self.identifier = self.session.client_id.decode()
+            self.identifier = bytes(self.session.client_id).decode()
         elif assigned is not None and assigned != self.identifier:
             self.logger.warning(
                 "the server assigned the client identifier %r; the client keeps %r", assigned, self.identifier
@@ -311,8 +312,10 @@ class Client(Subscribing):
         *,
         timeout: float | None = None,
         properties: Properties | None = None,
-    ) -> Coroutine[None, None, None]:
+    ) -> Coroutine[None, None, int]:
         """Publish; returns when the message is handed to the connection (QoS 0), or acknowledged to its end (1, 2).
+
+        The result is the reason code of the server's answer: 0, or with MQTT 5.0 0x10 when there are no subscribers.
 
         Several calls may run at a time (``asyncio.gather``); messages leave in the order of the calls. Waits while the
         connection takes no more, and while too many messages are unacknowledged.

@@ -250,9 +250,11 @@ class Client:
         *,
         timeout: float | None = None,
         properties: Properties | None = None,
-    ) -> None:
+    ) -> int:
         """As of ``aio.Client``: returns when the message is acknowledged to its end (QoS 1, 2)."""
-        self._run(self._client.publish(topic, payload, qos, retain, timeout=timeout, properties=properties))
+        return self._run(
+            self._client.publish(topic, payload, qos, retain, timeout=timeout, properties=properties)
+        )
 
     def post(
         self,

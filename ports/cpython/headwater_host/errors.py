@@ -58,32 +58,47 @@ class MqttProtocolError(MqttConnectionError):
 
 
 class MqttRefusedError(MqttConnectionError):
-    """The server answered CONNECT with ``return_code`` (MQTT 3.1.1, 3.2.2.3; MQTT 5.0, 3.2.2.2)."""
+    """The server answered CONNECT with ``return_code`` (MQTT 3.1.1, 3.2.2.3; MQTT 5.0, 3.2.2.2).
 
-    def __init__(self, return_code: int, detail: str = ""):
+    ``reason_string`` is what it says of it, ``server_reference`` the server that it names instead; "" without.
+    """
+
+    def __init__(self, return_code: int, detail: str = "", server_reference: str = ""):
         text = REFUSALS.get(return_code) or _reason(return_code)
-        super().__init__(f"the server refused the connection: {text}{_behind(detail)}", errors.E_REFUSED)
+        super().__init__(
+            f"the server refused the connection: {text}{_behind(detail)}{_instead(server_reference)}",
+            errors.E_REFUSED,
+        )
         self.return_code = return_code
+        self.reason_string = detail
+        self.server_reference = server_reference
 
 
 class MqttDisconnectedError(MqttConnectionError):
-    """The server ended the connection with ``reason_code`` (MQTT 5.0, 3.14.2.1)."""
+    """The server ended the connection with ``reason_code`` (MQTT 5.0, 3.14.2.1); for the rest as MqttRefusedError."""
 
-    def __init__(self, reason_code: int, detail: str = ""):
+    def __init__(self, reason_code: int, detail: str = "", server_reference: str = ""):
         super().__init__(
-            f"the server ended the connection: {_reason(reason_code)}{_behind(detail)}", errors.E_DISCONNECTED
+            f"the server ended the connection: {_reason(reason_code)}{_behind(detail)}{_instead(server_reference)}",
+            errors.E_DISCONNECTED,
         )
         self.reason_code = reason_code
+        self.reason_string = detail
+        self.server_reference = server_reference
 
 
 class MqttPublishError(MqttError):
-    """The server refused a message with ``reason_code`` (MQTT 5.0, 3.4.2.1, 3.5.2.1); it will not be sent again."""
+    """The server refused a message with ``reason_code`` (MQTT 5.0, 3.4.2.1, 3.5.2.1); it will not be sent again.
+
+    ``reason_string`` is what it says of it.
+    """
 
     def __init__(self, reason_code: int, detail: str = ""):
         super().__init__(
             f"the server refused the message: {_reason(reason_code)}{_behind(detail)}", errors.E_REFUSED
         )
         self.reason_code = reason_code
+        self.reason_string = detail
 
 
 class MqttTimeoutError(MqttError, TimeoutError):
@@ -161,6 +176,10 @@ class FmqConsumerError(FmqRequestError):
 
 def _reason(code: int) -> str:
     return f"{code_name(code, 0).replace('_', ' ')} (0x{code:02x})"
+
+
+def _instead(server_reference: str) -> str:
+    return f" (it names {server_reference})" if server_reference else ""
 
 
 def _behind(detail: str) -> str:

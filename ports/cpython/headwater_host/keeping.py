@@ -56,6 +56,10 @@ class KeptSession(Driven, Protocol):
         """What the server says of ``return_code``."""
         ...
 
+    def elsewhere(self) -> str:
+        """The server that the server names instead of itself; "" when it names none."""
+        ...
+
 
 class Keeping(abc.ABC):
     """What ``async with client`` does. What a client does with its messages meanwhile, the methods ``_on_...`` say.
@@ -316,9 +320,11 @@ class Keeping(abc.ABC):
 
     def _ending(self, status: int, detail: str) -> MqttConnectionError:
         if status == errors.E_REFUSED:
-            return MqttRefusedError(self.session.return_code, self.session.why())
+            return MqttRefusedError(self.session.return_code, self.session.why(), self.session.elsewhere())
         if status == errors.E_DISCONNECTED:
-            return MqttDisconnectedError(self.session.return_code, self.session.why())
+            return MqttDisconnectedError(
+                self.session.return_code, self.session.why(), self.session.elsewhere()
+            )
         return connection_error(status, detail, self.session.REASONS)
 
     def _end(self, error: MqttError) -> None:

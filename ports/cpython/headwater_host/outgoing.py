@@ -114,6 +114,8 @@ class Outgoing(Generic[_More]):
         self.answers: Answers[int] = Answers()
         # Of messages that were posted, by packet id, or by their negative number in the backlog.
         self._deliveries: dict[int, Delivery] = {}
+        # What the server has said of messages that are not acknowledged to their end, by packet id.
+        self._reasons: dict[int, int] = {}
         #: How many messages have been acknowledged to their end.
         self.acknowledged = 0
         #: How many messages were dropped.
@@ -149,7 +151,7 @@ class Outgoing(Generic[_More]):
         retain: bool,
         timeout: float,
         more: _More,
-    ) -> None:
+    ) -> int:
         """``Client.publish``."""
         status = self._send_now(topic, payload, qos, retain, more)
         if status:
@@ -159,7 +161,8 @@ class Outgoing(Generic[_More]):
             elif status == errors.E_AGAIN:
                 status = await self._send_in_turn(deadline, topic, payload, qos, retain, more)
             if status:
-                await self.answers.wait(status, deadline)
+                return await self.answers.wait(status, deadline)
+        return 0
 
     async def post(
         self,
@@ -422,10 +425,14 @@ class Outgoing(Generic[_More]):
         finally:
             self._line.leave()
 
-    def delivered(self, packet_id: int, code: int = 0, error: MqttError | None = None) -> None:
-        """A message is acknowledged to its end, with a code that is no error; or the server has refused it."""
+    def reason(self, packet_id: int, code: int) -> None:
+        """The server has said something of a message that is no refusal."""
+        self._reasons[packet_id] = code
+
+    def delivered(self, packet_id: int, error: MqttError | None = None) -> None:
+        """A message is acknowledged to its end, or the server has refused it."""
         self.acknowledged += 1
-        self._settle(packet_id, code, error)
+        self._settle(packet_id, self._reasons.pop(packet_id, 0) if self._reasons else 0, error)
         if self.backlog:
             if not self._feeding:
                 # Not from within the session.

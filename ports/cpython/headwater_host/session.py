@@ -327,6 +327,10 @@ class HostClient(FastEndpoint, _ClientBase):
         """What the server says of ``return_code`` (MQTT 5.0)."""
         return str(self.said().get("reason_string", ""))
 
+    def elsewhere(self) -> str:
+        """The server that the server names instead of itself (MQTT 5.0)."""
+        return str(self.said().get("server_reference", ""))
+
     def probe(self) -> bytes:
         """PINGREQ."""
         return _PINGREQ

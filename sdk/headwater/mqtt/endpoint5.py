@@ -78,8 +78,9 @@ class Endpoint5(_Base):
     ``limits`` is what the other end has said of itself on this connection, by property (``spec5``); without a
     connection no limit is known. ``on_refused(packet_id, code)`` is called instead of ``on_delivered`` when the other
     end has refused a message (PUBACK or PUBREC with a code from 0x80 on), and when a message that was handed in before
-    its limits were known does not keep to them. In ``on_message`` the packet's properties are
-    ``buf[props_at:props_end]`` (``headwater.mqtt.properties.find``).
+    its limits were known does not keep to them. ``on_reason(packet_id, code)`` is called before ``on_delivered`` when
+    PUBACK or PUBREC has a reason code that is neither 0 nor a refusal: ``spec5.NO_MATCHING_SUBSCRIBERS``. In
+    ``on_message`` the packet's properties are ``buf[props_at:props_end]`` (``headwater.mqtt.properties.find``).
 
     When the other end breaks the protocol, DISCONNECT says so: ``out`` offers it once before it answers the status.
     """
@@ -105,6 +106,7 @@ class Endpoint5(_Base):
         #: The reason code of the last CONNACK, DISCONNECT.
         self.return_code = 0
         self.on_refused: Callable[[int, int], object] | None = None
+        self.on_reason: Callable[[int, int], object] | None = None
         # What goes into the PUBLISH that is being handed in: its properties, and whether it has an alias.
         self._block: Bytes = spec5.NO_PROPERTIES
         self._aliased = False
@@ -345,8 +347,15 @@ class Endpoint5(_Base):
         bad = decode5.packet_id(self.packet)
         if bad:
             return bad
-        if p.code >= _ERROR and p.head >> 4 <= _PUBREC:
-            return self._on_refusal(p)
+        if p.code and p.head >> 4 <= _PUBREC:
+            if p.code >= _ERROR:
+                return self._on_refusal(p)
+            i = self.outbox.find(p.packet_id)
+            if self.on_reason is not None and i >= 0 and was_sent(self, i):
+                i = self.turn
+                self.on_reason(p.packet_id, p.code)
+                if self.turn != i:
+                    return 0
         # PUBCOMP may say that the id was not known: it is free then as well (4.3.3).
         return Sender._on_ack(self, p)
 

@@ -254,7 +254,7 @@ class Client(Receiving):
         *,
         tags: Sequence[str] = (),
         timeout: float | None = None,
-    ) -> Coroutine[None, None, None]:
+    ) -> Coroutine[None, None, object]:
         """Publish; returns when the message is handed to the connection (QoS 0), or stored by the hub (1, 2).
 
         As ``headwater_host.aio.Client.publish``. ``tags`` are what subscriptions can ask for. Raises MqttPublishError

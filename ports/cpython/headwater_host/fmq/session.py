@@ -179,6 +179,10 @@ class HostSession(FastSession):
         """What the hub says of what it has refused."""
         return self.reason().decode(errors="replace")
 
+    def elsewhere(self) -> str:
+        """ "": a hub that names another one does so in ``why``."""
+        return ""
+
 
 def _size(value: "Field") -> int:
     """Bytes that a field takes at most."""
