@@ -276,7 +276,11 @@ def test_nothing_is_taken_while_too_much_waits_for_the_log(tmp_path: Path) -> No
             assert taken < 20
             # Nobody is let in, and nobody who cannot be heard is held for silent.
             stranger = await Peer.open(source.hub)
-            assert await stranger.ended() == []
+            refusal = await stranger.auth()
+            assert refusal.code == 0x97
+            assert "too much waits for the disk" in refusal.values[1]
+            await stranger.ended()
+            late = await Peer.open(source.hub)
             connection.heard -= 1000
             broker._look(connection, broker.loop.time())
             assert connection.closed is None
@@ -284,7 +288,8 @@ def test_nothing_is_taken_while_too_much_waits_for_the_log(tmp_path: Path) -> No
         finally:
             disk.set()
         assert [(await peer.next()).id for _ in sent] == sent
-        assert not broker.paused
+        await until(lambda: not broker.paused)
+        assert (await late.auth()).code == 0
         assert connection.heard > broker.loop.time() - 900
 
     assert len(messages(tmp_path)) == 200

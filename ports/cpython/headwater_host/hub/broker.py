@@ -106,6 +106,7 @@ class Broker:
         self._failing = 0.0
         #: Whether nothing is taken from anybody: see ``pause``.
         self.paused = False
+        self._held: list[Connection] = []
         self.users = Users(config.users)
         self.access = Access(config.rules, open_=config.is_open)
         self.metrics = Metrics()
@@ -156,7 +157,7 @@ class Broker:
         count = self._by_address[connection.peer] = self._by_address.get(connection.peer, 0) + 1
         beyond = max(len(self.connections) - limits.connections, count - limits.connections_per_address)
         connection.unwelcome = beyond > 0
-        if beyond > TOLD or self.paused:
+        if beyond > TOLD:
             connection.abort()
 
     def closed(self, connection: "Connection") -> None:
@@ -213,10 +214,21 @@ class Broker:
 
     def pause(self, paused: bool) -> None:
         """Take nothing from anybody and let nobody in, or go on: for an observer that cannot keep up."""
-        if paused != self.paused:
-            self.paused = paused
-            for connection in list(self.connections):
-                (connection.hold if paused else connection.release)()
+        if paused == self.paused:
+            return
+        self.paused = paused
+        # What one of them sends when it is released may be why there is another pause.
+        held, self._held = self._held, list(self.connections) if paused else []
+        for connection in self._held if paused else held:
+            (connection.hold if paused else connection.release)()
+
+    def refusal(self, connection: "Connection") -> str:
+        """Why a connection's AUTH is not even looked at, "" when it is."""
+        if connection.unwelcome:
+            return "there are too many connections"
+        if self.paused:
+            return "nothing is taken from anybody just now: too much waits for the disk"
+        return self.unable
 
     # -- clients -----------------------------------------------------------------------------------------------------
 

@@ -50,9 +50,10 @@ def on_auth(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) 
     if connection.auth_id:
         raise RefusedError(PROTOCOL_ERROR, "there is one AUTH on a connection")
     connection.auth_id = ident
-    if connection.unwelcome or broker.unable:
+    refusal = broker.refusal(connection)
+    if refusal:
         broker.refused.add(1, "AUTH")
-        connection.close(QUOTA_EXCEEDED, broker.unable or "there are too many connections")
+        connection.close(QUOTA_EXCEEDED, refusal)
         return
     buf = bytes(f.buf)
     fields: list[Any] = [decode_at(buf, f.at[n], f.end)[0] for n in range(min(f.count, _WILL))]
