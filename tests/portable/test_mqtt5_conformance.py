@@ -401,7 +401,7 @@ def test_properties_that_make_a_packet_too_large_are_not_sent() -> None:
             assert feed(c, connack) == 0
             texts = [(ident, b"x" * n)]
             if ident == spec5.USER_PROPERTY:
-                texts = [(ident, b""), (spec5.REASON_STRING, b"y"), *texts]
+                texts = [(ident, b""), (spec5.REASON_STRING, b"y"), (ident, b"x" * n)]
             block = made(texts[0], expiry, *texts[1:])
             if 3 + len(block) > 20:
                 block = made(expiry)
