@@ -1,7 +1,8 @@
-"""What a journal costs a board's flash: littlefs on flash in memory, which counts. Prints a line for each case:
+"""Measures what a journal costs a board's flash: littlefs on flash in memory, which counts.
 
-program size, block size, options, payload; then erased blocks, programs and bytes per 1000 messages, and ``clean`` or
-``allocates``: whether publishing, between two new files, ran with the heap locked.
+Prints a line for each case: program size, QoS, payload, ``limit``, ``sync_every``; then rewritten files, erased blocks
+and programmed bytes per 1000 messages; and ``clean`` or ``allocates``: whether publishing, between two new files, ran
+with the heap locked. ``python -m tools.flash_wear`` makes a table of it.
 """
 
 import gc
@@ -10,9 +11,22 @@ import micropython
 import vfs
 
 from headwater.transitions import AT1, AT2, DONE, REL
-from headwater_board.flash import flash_outbox
+from headwater_board.flash import FlashFile, flash_outbox
 
 MESSAGES = 400
+LIMITS = (480, 1024, 2048, 4096, 16384)
+
+rewritten = [0]
+_replace = FlashFile.replace
+
+
+def replace(file):
+    """As of ``FlashFile``, and counts."""
+    rewritten[0] += 1
+    _replace(file)
+
+
+FlashFile.replace = replace
 
 
 class Flash:
@@ -22,7 +36,7 @@ class Flash:
         self.block = block
         self.blocks = [bytearray(b"\xff" * block) for _ in range(blocks)]
         self.empty = b"\xff" * block
-        self.erases = self.programs = self.bytes = 0
+        self.erases = self.bytes = 0
 
     def readblocks(self, number: int, buf: bytearray, offset: int = 0) -> None:
         data = self.blocks[number]
@@ -30,7 +44,6 @@ class Flash:
             buf[i] = data[offset + i]
 
     def writeblocks(self, number: int, buf: bytearray, offset: int = 0) -> None:
-        self.programs += 1
         self.bytes += len(buf)
         data = self.blocks[number]
         for i in range(len(buf)):
@@ -80,10 +93,10 @@ def measure(prog, qos, payload, limit, sync_every):
     vfs.VfsLfs2.mkfs(flash, progsize=prog)
     vfs.mount(vfs.VfsLfs2(flash, progsize=prog), "/flash")
     box = flash_outbox("/flash/outbox.hwj", 2048, 16, limit=limit, sync_every=sync_every)
-    before = flash.erases, flash.programs, flash.bytes
+    before = rewritten[0], flash.erases, flash.bytes
     for _ in range(MESSAGES):
         publish(box, qos, payload)
-    found = [(a - b) * 1000 // MESSAGES for a, b in zip((flash.erases, flash.programs, flash.bytes), before)]
+    found = [(a - b) * 1000 // MESSAGES for a, b in zip((rewritten[0], flash.erases, flash.bytes), before)]
     clean = locked(box, qos, payload)
     box.close()
     vfs.umount("/flash")
@@ -91,15 +104,8 @@ def measure(prog, qos, payload, limit, sync_every):
 
 
 for prog in (256, 32):
-    for qos, payload, limit, sync_every in (
-        (1, 40, 480, 1),
-        (1, 40, 4096, 1),
-        (1, 40, 16384, 1),
-        (1, 40, 480, 5),
-        (1, 40, 4096, 10),
-        (1, 400, 480, 1),
-        (1, 400, 4096, 1),
-        (2, 40, 480, 1),
-        (2, 40, 4096, 1),
-    ):
-        measure(prog, qos, payload, limit, sync_every)
+    for qos, payload in ((1, 40), (1, 100), (1, 400), (2, 100)):
+        for limit in LIMITS:
+            measure(prog, qos, payload, limit, 1)
+    for limit, sync_every in ((480, 5), (4096, 10)):
+        measure(prog, 1, 40, limit, sync_every)
