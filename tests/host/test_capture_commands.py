@@ -125,7 +125,10 @@ def test_cat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "protocol": "fmq",
         "version": 4,
         "frame": written[1].frame.hex(),
+        "mark": "original",
     }
+    assert [line.get("mark") for line in lines[:4]] == [None, "original", "duplicate", "uncertain"]
+    assert [line.get("first_ns") for line in lines[:4]] == [None, None, written[2].first_ns, None]
     assert [bytes.fromhex(line["frame"]) for line in lines] == [one.frame for one in written]
 
 

@@ -284,7 +284,7 @@ def test_a_block_of_a_later_version_is_reported_and_never_cut(tmp_path: Path) ->
     path = reopen_last(tmp_path)
     last = list_blocks(tmp_path)[-1]
     data = path.read_bytes()
-    for changes in ({"version": 2}, {"flags": 1}):
+    for changes in ({"version": 3}, {"flags": 1}):
         newer = data[: last.offset] + with_header(data[last.offset :], **changes)
         path.write_bytes(newer)
         reader = CaptureReader(tmp_path)

@@ -1,18 +1,22 @@
 """The capture log's bytes: one block put together by hand, every round trip, and every way a block can be wrong."""
 
 import struct
+from pathlib import Path
 from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater_host.capture import CaptureWriter, list_blocks, verify
 from headwater_host.capture.builder import MAX_BLOCK_BYTES, BlockBuilder, BlockFull, encode_records
 from headwater_host.capture.format import (
+    DUPLICATE,
     HEADER_BYTES,
     MAX_BODY,
     MAX_FRAME,
     MAX_PEERS,
+    UNMARKED,
     Block,
     FormatError,
     Record,
@@ -21,11 +25,19 @@ from headwater_host.capture.format import (
     parse_segment_name,
     segment_name,
 )
-from tests.host.capture_logs import records, with_body, with_header
+from tests.host.capture_logs import (
+    V1_NAME,
+    V1_RECORDS,
+    V1_SEGMENT,
+    read_log,
+    records,
+    with_body,
+    with_header,
+)
 
 SALT = 0x0123456789ABCDEF
 
-# docs/capture-log.md, by hand: two records of 3 and 2 bytes, two peers.
+# docs/capture-log.md, by hand: two records of 3 and 2 bytes, two peers; the second is a duplicate.
 BY_HAND_BODY = bytes.fromhex(
     "0a00000000000000 0900000000000000"  # time_ns 10, 9
     "0700000000000000 ffffffffffffffff"  # connection 7, 2**64 - 1
@@ -34,21 +46,24 @@ BY_HAND_BODY = bytes.fromhex(
     "00 01"  # direction
     "01 02"  # protocol
     "04 00"  # version
-    "000000000000"  # padding of the columns: 50 bytes
+    "00 02"  # mark
+    "00000000"  # padding of the columns: 52 bytes
     "0200 0100 61 0200 c3a9 000000000000 00"  # "a", "é": 9 bytes and padding
+    "0800000000000000"  # first_ns of the duplicate
     "100200 e000 000000"  # frames and padding
 )
 BY_HAND_HEADER = struct.pack(
-    "<4sHHIIQqqIIIQ", b"HWB1", 1, 64, len(BY_HAND_BODY), 2, 5, 9, 10, 16, 0, crc32(BY_HAND_BODY), SALT
+    "<4sHHIIQqqIIIQ", b"HWB1", 2, 64, len(BY_HAND_BODY), 2, 5, 9, 10, 16, 0, crc32(BY_HAND_BODY), SALT
 )
 BY_HAND = BY_HAND_HEADER + struct.pack("<I", crc32(BY_HAND_HEADER)) + BY_HAND_BODY
 BY_HAND_RECORDS = [
     Record(10, 7, "a", 0, 1, 4, b"\x10\x02\x00"),
-    Record(9, 2**64 - 1, "é", 1, 2, 0, b"\xe0\x00"),
+    Record(9, 2**64 - 1, "é", 1, 2, 0, b"\xe0\x00", DUPLICATE, 8),
 ]
 
 a_record = st.builds(
-    Record,
+    lambda first_ns, *fields: Record._make([*fields, first_ns if fields[-1] == DUPLICATE else 0]),
+    st.integers(-(1 << 63), (1 << 63) - 1),
     st.integers(-(1 << 63), (1 << 63) - 1),
     st.integers(0, (1 << 64) - 1),
     st.sampled_from(["", "a", "serial:/dev/ttyÜ", "mqtt:[::1]:1883"]) | st.text(max_size=5),
@@ -56,6 +71,7 @@ a_record = st.builds(
     st.integers(0, 255),
     st.integers(0, 255),
     st.binary(max_size=20),
+    st.sampled_from([0, 1, DUPLICATE, DUPLICATE, 3, 255]),
 )
 
 
@@ -72,6 +88,27 @@ def test_a_block_put_together_by_hand_is_what_is_written_and_read() -> None:
     assert block.header.block_length == len(BY_HAND)
     assert block.peers == ["a", "é"]
     assert (block.time_ns.format, block.connection.tolist()) == ("q", [7, 2**64 - 1])
+
+
+def test_a_block_of_version_1_is_read() -> None:
+    behind = parse_header(V1_SEGMENT).block_length
+    first, second = block_of(V1_SEGMENT[:behind]), block_of(V1_SEGMENT[behind:])
+    assert [first.header.version, second.header.version] == [1, 1]
+    assert [*first.records(), *second.records()] == V1_RECORDS
+    assert (first.mark.tolist(), first.first_ns.tolist()) == ([UNMARKED] * 3, [])
+
+
+def test_a_log_that_was_begun_at_version_1_goes_on(tmp_path: Path) -> None:
+    (tmp_path / V1_NAME).write_bytes(V1_SEGMENT)
+    more = records(4)
+    with CaptureWriter(tmp_path) as writer:
+        assert writer.recovery.cut == []
+        for one in more:
+            writer.append(*one)
+    assert read_log(tmp_path) == [*V1_RECORDS, *more]
+    report = verify(tmp_path)
+    assert (report.damaged, [info.header.version for info in list_blocks(tmp_path)]) == (False, [1, 1, 2])
+    assert (tmp_path / V1_NAME).read_bytes() == V1_SEGMENT
 
 
 @given(st.lists(a_record, min_size=1, max_size=30), st.integers(0, (1 << 64) - 1))
@@ -118,8 +155,12 @@ def test_a_short_header_is_not_right(length: int) -> None:
 @pytest.mark.parametrize(
     "block, reason",
     [
-        (with_header(BY_HAND, version=2), "version 2 with flags 0x0 is unknown"),
-        (with_header(BY_HAND, flags=1), "version 1 with flags 0x1 is unknown"),
+        (with_header(BY_HAND, version=3), "version 3 with flags 0x0 is unknown"),
+        (with_header(BY_HAND, version=0), "version 0 with flags 0x0 is unknown"),
+        (with_header(BY_HAND, flags=1), "version 2 with flags 0x1 is unknown"),
+        (with_header(BY_HAND, version=1), "its parts have"),
+        (with_body(BY_HAND, 50, b"\x02"), "its parts have"),
+        (with_body(BY_HAND, 51, b"\x00"), "its parts have"),
         (with_header(BY_HAND, crc=1), "body CRC"),
         (with_header(BY_HAND, records=4), "too short"),
         (with_header(BY_HAND, records=0xFFFFFFFF), "too short"),
@@ -178,6 +219,9 @@ def test_segment_names() -> None:
         ({"peer": "\ud800"}, "cannot be stored as UTF-8"),
         ({"peer": "é" * 0x8000}, "peer of 65536 bytes: at most 65535"),
         ({"peer": b"a"}, "peer is text, not bytes"),
+        ({"mark": 256}, "mark 256: possible are 0 to 255"),
+        ({"mark": DUPLICATE, "first_ns": 1 << 63}, "first_ns 9223372036854775808: possible are"),
+        ({"mark": DUPLICATE, "first_ns": None}, "first_ns is an integer, not NoneType"),
         ({"frame": "text"}, "bytes-like"),
         ({"frame": 5}, "bytes-like"),
         ({"frame": bytes(MAX_FRAME + 1)}, f"frame of {MAX_FRAME + 1} bytes: at most {MAX_FRAME}"),

@@ -8,16 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from headwater_host.aio import Client
 from headwater_host.capture import CaptureReader, verify
-from headwater_host.capture.format import MAX_FRAME
+from headwater_host.capture.format import DUPLICATE, MAX_FRAME, ORIGINAL
+from headwater_spark.pipeline import run_on
+from headwater_spark.tables import MESSAGES
 from tests.host.command import Running, environment, headwater, running
 from tests.host.gateway_peers import Landed, landed
+from tests.spark.logs import InProcess, rows
 from tools import deploy
 from tools.broker import HOST, Mosquitto, free_port
 from tools.toolchain import ROOT
@@ -51,8 +54,8 @@ def messages(directory: Path) -> list[Landed]:
     return list(landed(directory / "log"))
 
 
-def publish(broker: Mosquitto, numbers: Iterator[int] | range, topic: str = "t", qos: int = 1) -> None:
-    """Publish the numbers in their order; the broker has acknowledged them when this returns."""
+def publish(broker: Mosquitto, numbers: Iterable[float], topic: str = "t", qos: int = 1) -> None:
+    """Publish numbers in their order; the broker has acknowledged them when this returns."""
 
     async def scenario() -> None:
         async with Client(HOST, broker.port, timeout=30) as client:
@@ -205,6 +208,39 @@ def test_a_full_disk_stops_acknowledgements_and_loses_nothing(mosquitto: StartBr
         wait_until(lambda: records(tmp_path) == 6000, "the rest is on disk")
         assert command.end() == 0
     assert [int(m.payload) for m in messages(tmp_path)] == list(range(6000))
+
+
+def test_what_a_broker_sends_again_is_marked_and_is_one_row(mosquitto: StartBroker, tmp_path: Path) -> None:
+    """The same reading again and again, on a full disk, from a broker that restarts."""
+    broker = mosquitto(persistence=True)
+
+    def sent() -> int:
+        return broker.log_text().count("Sending PUBLISH to headwater-")
+
+    def taken() -> int:
+        return broker.log_text().count("Received PUBACK from headwater-")
+
+    with running(*gateway(tmp_path, broker, "t:1"), directory=tmp_path) as command:
+        command.wait_for("subscribed")
+        # So many that the limit leaves room for what the gateway says.
+        publish(broker, [20.5] * 300)
+        wait_until(lambda: taken() == 300, "the broker has read that the first are on disk")
+        (segment,) = (tmp_path / "log").glob("segment-*.hwc")
+        limit(command, segment.stat().st_size)
+        publish(broker, [20.5] * 10)
+        command.wait_for("nothing is acknowledged")
+        wait_until(lambda: sent() == 310, "the gateway has all")
+        broker.restart()
+        command.wait_for("it kept our session")
+        wait_until(lambda: sent() == 320, "what was not acknowledged has come again")
+        limit(command, resource.RLIM_INFINITY)
+        wait_until(lambda: records(tmp_path) == 320, "all is on disk")
+        assert command.end() == 0
+    marks = [record.mark for block in CaptureReader(tmp_path / "log").blocks() for record in block.records()]
+    assert marks == [ORIGINAL] * 310 + [DUPLICATE] * 10
+    run_on(InProcess(), tmp_path / "log", tmp_path / "out")
+    found = rows(tmp_path / "out", MESSAGES, "copies", "possible_duplicate")
+    assert found == [(1, False)] * 300 + [(2, False)] * 10
 
 
 def test_a_full_disk_holds_the_broker_and_the_connection_lives(

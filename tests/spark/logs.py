@@ -21,7 +21,8 @@ RECEIVED, SENT = 0, 1
 
 
 class Rec(NamedTuple):
-    """A record of a log; what a test does not say is as usual. ``at`` is in ms."""
+    """A record of a log; what a test does not say is as usual. ``at`` is in ms; ``first`` as well: the receipt that a
+    DUPLICATE repeats."""
 
     frame: bytes
     at: int = 0
@@ -30,6 +31,8 @@ class Rec(NamedTuple):
     direction: int = RECEIVED
     protocol: int = 1
     version: int = 4
+    mark: int = 0
+    first: int = 0
 
 
 def varint(n: int) -> bytes:
@@ -80,9 +83,8 @@ def write_log(directory: Path, blocks: Iterable[Sequence[Rec]], *, segment_block
         for number, block in enumerate(blocks, 1):
             for rec in block:
                 time_ns = BEGIN_NS + rec.at * 10**6
-                writer.append(
-                    time_ns, rec.connection, rec.peer, rec.direction, rec.protocol, rec.version, rec.frame
-                )
+                first_ns = BEGIN_NS + rec.first * 10**6
+                writer.append(time_ns, *rec[2:7], rec.frame, rec.mark, first_ns)
             writer.flush()
             if number % segment_blocks == 0:
                 writer.close()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headwater_host.capture.format import DUPLICATE
 from headwater_host.cli import main
 from headwater_spark import assembly, pipeline, report
 from headwater_spark.logical import logical_messages
@@ -32,7 +33,8 @@ def records() -> list[Rec]:
                 )
             )
     again = publish("again", mqmde(b"again", LS), qos=1)
-    found += [Rec(again, at=1), Rec(publish("again", mqmde(b"again", LS), qos=1, dup=True), at=900)]
+    dup = publish("again", mqmde(b"again", LS), qos=1, dup=True)
+    found += [Rec(again, at=1), Rec(dup, at=900, mark=DUPLICATE, first=1)]
     found.append(Rec(publish("t/0", mqmde(b"not received", LS)), at=2, direction=SENT))
     return sorted(found, key=lambda rec: rec.at)
 
@@ -140,11 +142,13 @@ def test_topics_that_count_and_rows_that_may_be_large(log: Path, tmp_path: Path)
 
 
 def test_parts_that_run_again_lay_theirs_aside_again(tmp_path: Path) -> None:
-    """A repetition in another part, and one that has nothing else."""
+    """A duplicate in another part, and one that has nothing else."""
     pieces = segmented(b"0123456789", 3)
     frames = [publish("t", piece, qos=1, packet_id=k + 1) for k, piece in enumerate(pieces)]
     again = [publish("t", piece, qos=1, packet_id=k + 1, dup=True) for k, piece in enumerate(pieces)]
-    records = [Rec(frame, at=k) for k, frame in enumerate([*frames, *again])]
+    n = len(frames)
+    records = [Rec(frame, at=k) for k, frame in enumerate(frames)]
+    records += [Rec(frame, at=n + k, mark=DUPLICATE, first=k) for k, frame in enumerate(again)]
     log = write_log(tmp_path / "log", [[rec] for rec in records])
     result = run_on(InProcess(), log, tmp_path / "out", partition_bytes=1)
     assert result.again > 1

@@ -1,5 +1,6 @@
 """Which frames are one message: each rule by itself, and the same answer however the log is cut into parts."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwater_host.capture.format import DUPLICATE, ORIGINAL, UNCERTAIN
 from headwater_spark import pipeline, runs
 from headwater_spark.pipeline import run_on
-from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY
-from tests.spark.logs import SENT, SERIAL, InProcess, Rec, ack, publish, reading, rows, write_log
+from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TELEMETRY
+from tests.host.capture_logs import V1_NAME, V1_RECORDS, V1_SEGMENT
+from tests.spark.logs import BEGIN_NS, SENT, SERIAL, InProcess, Rec, publish, reading, rows, write_log
 
-PUBACK, PUBREC, PUBREL, PUBCOMP = 4, 5, 6, 7
 #: One part, and one part per block: the rules must not see where the log was cut.
 CUTS = {"together": 1 << 30, "apart": 1}
 
@@ -40,7 +42,8 @@ class Outcome:
 
 @pytest.fixture(params=CUTS)
 def outcome(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return lambda *records: Outcome(tmp_path, records, request.param)
+    count = itertools.count()
+    return lambda *records: Outcome(tmp_path / str(next(count)), records, request.param)
 
 
 def identified(seq: int, *, board: str = "b1", boot: int = 1, topic: str = "t", **more: Any) -> bytes:
@@ -112,159 +115,151 @@ def test_qos_0_without_identity_is_never_a_duplicate(outcome: Any) -> None:
     assert found.payloads() == [(b"same", 1)] * 3
 
 
-def test_dup_on_the_same_connection_repeats_the_message_before(outcome: Any) -> None:
-    found = outcome(Rec(publish("t", "x", qos=1)), Rec(publish("t", "x", qos=1, dup=True), at=1))
+X, X_DUP = publish("t", "x", qos=1), publish("t", "x", qos=1, dup=True)
+
+
+def test_a_marked_duplicate_is_the_message_that_its_mark_names(outcome: Any) -> None:
+    found = outcome(
+        Rec(X, mark=ORIGINAL),
+        Rec(X, mark=ORIGINAL, at=1),
+        Rec(X_DUP, at=2, connection=2, mark=DUPLICATE, first=1),
+        Rec(X_DUP, at=3, connection=3, mark=DUPLICATE, first=1),
+    )
+    assert found.messages("time_ns", "copies", "possible_duplicate") == [
+        (BEGIN_NS, 1, False),
+        (BEGIN_NS + 10**6, 3, False),
+    ]
+    assert (found.result.duplicates, found.result.possible_duplicates) == (2, 0)
+
+
+def test_what_a_duplicate_repeats_may_be_received_before_by_the_log_and_not_by_the_clock(
+    outcome: Any,
+) -> None:
+    found = outcome(Rec(X, at=9, mark=ORIGINAL), Rec(X_DUP, at=5, mark=DUPLICATE, first=9))
+    assert found.messages("time_ns", "copies") == [(BEGIN_NS + 9 * 10**6, 2)]
+
+
+def test_a_duplicate_of_a_message_at_5_0_may_have_other_properties(outcome: Any) -> None:
+    block, later = b"\x05\x02\x00\x00\x00\x3c", b"\x05\x02\x00\x00\x00\x3b"
+    found = outcome(
+        Rec(publish("t", "x", qos=1, block=block), mark=ORIGINAL, version=5),
+        Rec(publish("t", "x", qos=1, dup=True, block=later), at=1, mark=DUPLICATE, version=5),
+    )
     assert found.payloads() == [(b"x", 2)]
-
-
-def test_dup_after_dup_repeats_the_first(outcome: Any) -> None:
-    found = outcome(
-        Rec(publish("t", "x", qos=1)),
-        Rec(publish("t", "x", qos=1, dup=True), at=1),
-        Rec(publish("t", "x", qos=1, dup=True), at=2, connection=2),
-    )
-    assert found.payloads() == [(b"x", 3)]
-
-
-def test_dup_after_a_reconnect_of_the_same_peer_is_the_same_message(outcome: Any) -> None:
-    found = outcome(
-        Rec(publish("t", "x", qos=2)), Rec(publish("t", "x", qos=2, dup=True), at=1, connection=2)
-    )
-    assert found.payloads() == [(b"x", 2)]
-
-
-def test_dup_from_another_peer_is_another_message(outcome: Any) -> None:
-    found = outcome(
-        Rec(publish("t", "x", qos=1)),
-        Rec(publish("t", "x", qos=1, dup=True), at=1, connection=2, peer=SERIAL),
-    )
-    assert found.payloads() == [(b"x", 1), (b"x", 1)]
-
-
-def test_without_dup_the_same_packet_id_is_another_message(outcome: Any) -> None:
-    found = outcome(Rec(publish("t", "x", qos=1)), Rec(publish("t", "x", qos=1), at=1))
-    assert found.payloads() == [(b"x", 1), (b"x", 1)]
 
 
 @pytest.mark.parametrize(
-    "other",
+    "first",
     [
-        publish("t", "x", qos=1, dup=True, packet_id=2),
-        publish("t", "y", qos=1, dup=True),
-        publish("u", "x", qos=1, dup=True),
-        publish("t", "x", qos=2, dup=True),
+        Rec(publish("t", "x", qos=1, packet_id=2)),
+        Rec(publish("t", "y", qos=1)),
+        Rec(publish("u", "x", qos=1)),
+        Rec(publish("t", "x", qos=2)),
+        Rec(publish("t", "x")),
+        Rec(X, at=1),
+        Rec(X, peer=SERIAL),
+        Rec(X, direction=SENT),
+        Rec(X, protocol=3, version=0),
+        Rec(X[:-1]),
+        Rec(X_DUP, mark=DUPLICATE, first=0),
     ],
-    ids=["packet id", "payload", "topic", "QoS"],
+    ids=[
+        "packet id",
+        "payload",
+        "topic",
+        "QoS",
+        "QoS 0",
+        "time",
+        "peer",
+        "sent",
+        "protocol",
+        "malformed",
+        "duplicate",
+    ],
 )
-def test_dup_with_something_else_is_another_message(outcome: Any, other: bytes) -> None:
-    found = outcome(Rec(publish("t", "x", qos=1)), Rec(other, at=1))
-    assert [copies for _, copies in found.payloads()] == [1, 1]
+def test_a_duplicate_of_what_the_log_has_not_stays(outcome: Any, first: Rec) -> None:
+    found = outcome(first, Rec(X_DUP, at=3, mark=DUPLICATE, first=0))
+    rows = found.messages("time_ns", "copies", "possible_duplicate")
+    assert rows[-1] == (BEGIN_NS + 3 * 10**6, 1, True)
+    assert [copies for _, copies, _ in rows] == [1] * len(rows)
 
 
-def test_dup_whose_first_was_never_seen_is_a_message(outcome: Any) -> None:
-    found = outcome(Rec(publish("t", "x", qos=1, dup=True)))
-    assert found.payloads() == [(b"x", 1)]
+def test_a_damaged_block_does_not_give_its_duplicates_to_an_older_message(tmp_path: Path) -> None:
+    """The messages are alike, and have the same packet id, as a sensor's are."""
+    blocks = [
+        [Rec(X, mark=ORIGINAL)],
+        [Rec(X, at=1, mark=ORIGINAL)],
+        [Rec(X_DUP, at=2, mark=DUPLICATE, first=1)],
+    ]
+    capture = write_log(tmp_path / "log", blocks)
+    (path,) = capture.glob("segment-*.hwc")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"HWB1", 4) + 64] ^= 1
+    path.write_bytes(data)
+    run_on(InProcess(), capture, tmp_path / "out")
+    assert rows(tmp_path / "out", MESSAGES, "time_ns", "possible_duplicate") == [
+        (BEGIN_NS, False),
+        (BEGIN_NS + 2 * 10**6, True),
+    ]
 
 
-def test_a_packet_id_that_was_used_again_ends_the_message_before(outcome: Any) -> None:
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("mark, doubtful", [(0, True), (ORIGINAL, False), (UNCERTAIN, True), (77, True)])
+def test_dup_alone_proves_nothing(outcome: Any, qos: int, mark: int, doubtful: bool) -> None:
     found = outcome(
-        Rec(publish("t", "x", qos=1)),
-        Rec(publish("t", "y", qos=1), at=1),
-        Rec(publish("t", "x", qos=1, dup=True), at=2),
+        Rec(publish("t", "x", qos=qos), mark=ORIGINAL),
+        Rec(publish("t", "x", qos=qos, dup=True), at=1, mark=mark),
+        Rec(publish("t", "x", qos=qos, dup=True), at=2, connection=2, mark=mark),
     )
-    assert found.payloads() == [(b"x", 1), (b"y", 1), (b"x", 1)]
+    assert found.messages("copies", "possible_duplicate") == [(1, False), (1, doubtful), (1, doubtful)]
+    assert found.result.possible_duplicates == 2 * doubtful
 
 
-def test_a_packet_id_that_a_message_with_identity_used_ends_the_message_before(outcome: Any) -> None:
+def test_an_identity_settles_what_marks_do_not(outcome: Any) -> None:
     found = outcome(
-        Rec(publish("t", "x", qos=1)),
-        Rec(identified(1, qos=1), at=1),
-        Rec(identified(1, qos=1), at=2, connection=2),
-        Rec(publish("t", "x", qos=1, dup=True), at=3),
+        Rec(identified(1, qos=1), mark=ORIGINAL),
+        Rec(identified(1, qos=1, dup=True), at=1, mark=UNCERTAIN),
+        Rec(identified(2, qos=1, dup=True), at=2, mark=UNCERTAIN),
+        Rec(identified(2, qos=1, dup=True), at=3, mark=DUPLICATE, first=2),
     )
-    assert [payload for payload, _ in found.payloads()].count(b"x") == 2
+    assert found.messages("seq", "copies", "possible_duplicate") == [(1, 2, False), (2, 2, False)]
 
 
-def test_a_packet_id_that_a_bad_message_used_ends_the_message_before(outcome: Any) -> None:
-    found = outcome(
-        Rec(publish("t", "x", qos=1)),
-        Rec(publish("t", reading("b1", 1, "one"), qos=1), at=1),  # type: ignore[arg-type]
-        Rec(publish("t", "x", qos=1, dup=True), at=2),
+def test_a_bad_identity_and_its_duplicate_are_refused(outcome: Any) -> None:
+    bad = publish("t", reading("b1", 1, "one"), qos=1)  # type: ignore[arg-type]
+    found = outcome(Rec(bad, mark=ORIGINAL), Rec(bad, at=1, mark=DUPLICATE, first=0))
+    assert found.messages() == []
+    assert found.quarantined() == ["bad_identity"] * 2
+
+
+def test_seventeen_messages_are_seventeen_rows(outcome: Any) -> None:
+    """A board with sixteen packet ids sends the same reading again and again; the seventeenth was cut off with its
+    connection, and comes over the next one with DUP."""
+    records = [
+        Rec(publish("t", "20.5", qos=1, packet_id=k + 1), at=k * 1000, mark=ORIGINAL) for k in range(16)
+    ]
+    dup = publish("t", "20.5", qos=1, packet_id=1, dup=True)
+    for mark, doubtful in ((UNCERTAIN, True), (0, True), (ORIGINAL, False)):
+        found = outcome(*records, Rec(dup, at=8 * 3600 * 1000, connection=2, mark=mark))
+        assert (
+            found.messages("copies", "possible_duplicate")
+            == [(1, False)] * (17 - doubtful) + [(1, True)] * doubtful
+        )
+
+
+def test_records_of_version_1_have_no_mark_and_stay(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / V1_NAME).write_bytes(V1_SEGMENT)
+    result = run_on(InProcess(), tmp_path / "log", tmp_path / "out")
+    assert result.problems == []
+    assert rows(tmp_path / "out", FRAMES, "frame", "mark", "first_ns") == sorted(
+        ((record.frame, 0, None) for record in V1_RECORDS), key=repr
     )
-    assert found.payloads() == [(b"x", 1), (b"x", 1)]
-    assert found.quarantined() == ["bad_identity"]
-
-
-def test_an_acknowledged_qos_1_message_is_over_on_its_connection(outcome: Any) -> None:
-    """4.3.2: after PUBACK the same packet id is a new publication, whatever DUP says."""
-    found = outcome(
-        Rec(publish("t", "x", qos=1)),
-        Rec(ack(PUBACK, 1), at=1, direction=SENT),
-        Rec(publish("t", "x", qos=1, dup=True), at=2),
-    )
-    assert found.payloads() == [(b"x", 1), (b"x", 1)]
-
-
-def test_an_acknowledgement_may_have_been_lost_with_its_connection(outcome: Any) -> None:
-    found = outcome(
-        Rec(publish("t", "x", qos=1)),
-        Rec(ack(PUBACK, 1), at=1, direction=SENT),
-        Rec(publish("t", "x", qos=1, dup=True), at=2, connection=2),
-    )
-    assert found.payloads() == [(b"x", 2)]
-
-
-def test_the_puback_of_the_other_direction_says_nothing(outcome: Any) -> None:
-    found = outcome(
-        Rec(publish("t", "x", qos=1)),
-        Rec(ack(PUBACK, 1), at=1),
-        Rec(publish("t", "x", qos=1, dup=True), at=2),
-    )
-    assert found.payloads() == [(b"x", 2)]
-
-
-def test_the_puback_of_another_connection_says_nothing(outcome: Any) -> None:
-    found = outcome(
-        Rec(publish("t", "x", qos=1)),
-        Rec(ack(PUBACK, 1), at=1, direction=SENT, connection=2),
-        Rec(publish("t", "x", qos=1, dup=True), at=2),
-    )
-    assert found.payloads() == [(b"x", 2)]
-
-
-def test_the_puback_of_another_packet_id_says_nothing(outcome: Any) -> None:
-    found = outcome(
-        Rec(publish("t", "x", qos=1)),
-        Rec(ack(PUBACK, 2), at=1, direction=SENT),
-        Rec(publish("t", "x", qos=1, dup=True), at=2),
-    )
-    assert found.payloads() == [(b"x", 2)]
-
-
-def test_pubrec_does_not_end_a_qos_2_message(outcome: Any) -> None:
-    """4.3.3: until PUBREL the receiver must not deliver it again."""
-    found = outcome(
-        Rec(publish("t", "x", qos=2)),
-        Rec(ack(PUBREC, 1), at=1, direction=SENT),
-        Rec(publish("t", "x", qos=2, dup=True), at=2),
-    )
-    assert found.payloads() == [(b"x", 2)]
-
-
-LONG_PUBREL = b"\x62\x82\x00\x00\x01"  # its remaining length in two bytes
-
-
-@pytest.mark.parametrize(
-    "end", [Rec(ack(PUBREL, 1), at=1), Rec(LONG_PUBREL, at=1), Rec(ack(PUBCOMP, 1), at=1, direction=SENT)]
-)
-@pytest.mark.parametrize("connection", [1, 2])
-def test_a_released_qos_2_message_is_over(outcome: Any, end: Rec, connection: int) -> None:
-    found = outcome(
-        Rec(publish("t", "x", qos=2)),
-        end,
-        Rec(publish("t", "x", qos=2, dup=True), at=2, connection=connection),
-    )
-    assert found.payloads() == [(b"x", 1), (b"x", 1)]
+    assert rows(tmp_path / "out", MESSAGES, "payload", "seq", "copies", "possible_duplicate") == [
+        (b"x", None, 1, False),
+        (b"x", None, 1, True),
+        (V1_RECORDS[3].frame[5:], 2, 1, False),
+    ]
 
 
 def test_what_the_gateway_sent_is_no_received_message(outcome: Any) -> None:
@@ -295,17 +290,18 @@ known = st.builds(
     st.integers(1, 2),
     st.booleans(),
 )
-acks = st.builds(ack, st.sampled_from([PUBACK, PUBREC, PUBREL, PUBCOMP]), st.integers(1, 2))
 anything = st.sampled_from([b"", b"\x36\x00", b"\x30\x05\x00", publish("t", reading("b1", 1, -1), qos=1)])
 records = st.builds(
     Rec,
-    frame=st.one_of(plain, plain, known, known, acks, anything),
+    frame=st.one_of(plain, plain, plain, known, known, anything),
     at=st.integers(0, 5),
     connection=st.integers(1, 2),
     peer=st.sampled_from(["p", "q"]),
     direction=st.sampled_from([0, 0, 0, 1]),
     protocol=st.sampled_from([1, 1, 1, 2]),
     version=st.sampled_from([4, 4, 4, 3, 5, 9]),
+    mark=st.sampled_from([0, ORIGINAL, DUPLICATE, DUPLICATE, UNCERTAIN]),
+    first=st.integers(0, 5),
 )
 
 

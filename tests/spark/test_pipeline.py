@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headwater_host.capture.format import DUPLICATE
 from headwater_host.cli import main
 from headwater_spark import pipeline, report
 from headwater_spark.pipeline import Result, run_on
@@ -52,10 +53,11 @@ def records() -> list[Rec]:
                         peer=peer,
                     )
                 )
-        found.append(Rec(publish("plain", f"{seq}", qos=1, packet_id=200 + seq), at=seq * 10 + 6, peer="q"))
+        at = seq * 10 + 6
+        found.append(Rec(publish("plain", f"{seq}", qos=1, packet_id=200 + seq), at=at, peer="q"))
         if seq % 40 == 7:
             dup = publish("plain", f"{seq}", qos=1, packet_id=200 + seq, dup=True)
-            found.append(Rec(dup, at=seq * 10 + 400, connection=2, peer="q"))
+            found.append(Rec(dup, at=at + 394, connection=2, peer="q", mark=DUPLICATE, first=at))
     found += [
         Rec(b"\x36\x05\x00\x01a\x00\x01", at=1),
         Rec(b"\x30\x07\x00\x05a", at=2),

@@ -19,7 +19,15 @@ SIZES = (1, 100, 300, 700, 1000, 5000, 1 << 30)
 
 def records(count: int, start: int = 0) -> list[Rec]:
     return [
-        Rec(publish("t", f"{k}", qos=k % 2), at=k, connection=k % 3, peer=f"peer{k % 4}", version=3 + k % 3)
+        Rec(
+            publish("t", f"{k}", qos=k % 2),
+            at=k,
+            connection=k % 3,
+            peer=f"peer{k % 4}",
+            version=3 + k % 3,
+            mark=k % 5 % 4,
+            first=k // 2,
+        )
         for k in range(start, start + count)
     ]
 
@@ -60,6 +68,8 @@ def rows_of(batch: Batch) -> list[tuple[object, ...]]:
             int(batch.protocol[i]),
             int(batch.version[i]),
             frames[i],
+            int(batch.mark[i]),
+            int(batch.first_ns[i]),
             batch.files[batch.file[i]],
             int(batch.position[i]),
         )

@@ -57,6 +57,7 @@ def test_numbers_per_board(tmp_path: Path) -> None:
     assert a == a | {"board": "a", "gaps": 0, "p50_ms": None, "p99_ms": None}
     assert none == none | {"board": "(no identity)", "starts": 0, "received": 1, "stored": 1, "gaps": None}
     assert numbers["duplicates_removed"] == result.duplicates == 1
+    assert numbers["possible_duplicates"] == 0
     assert numbers["tables"]["messages"] == 6
     assert numbers["frames_per_second"] > 0
 

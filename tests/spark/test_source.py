@@ -41,6 +41,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
             direction=k % 2,
             protocol=3 if k % 50 == 3 else 1,
             version=9 if k % 50 == 7 else 4,
+            mark=k % 7 % 4,
+            first=k // 2,
         )
         for k in range(600)
     ]
@@ -63,6 +65,8 @@ def test_schema_and_rows(spark: "SparkSession", log: Path) -> None:
         "direction smallint",
         "protocol smallint",
         "version smallint",
+        "mark smallint",
+        "first_ns bigint",
         "frame binary",
         "file string",
         "offset bigint",
@@ -74,6 +78,7 @@ def test_schema_and_rows(spark: "SparkSession", log: Path) -> None:
         assert row.time.timestamp() == pytest.approx(record.time_ns / 1e9, abs=1e-6)
         assert bytes(row.frame) == record.frame
         assert (row.time_ns, row.connection, row.peer, row.direction, row.protocol, row.version) == record[:6]
+        assert (row.mark, row.first_ns) == (record.mark, record.first_ns or None)
     assert rows[0].time_ns == BEGIN_NS
     reader = CaptureReader(log)
     places = [(info.file, info.offset, k) for info in reader.infos() for k in range(info.header.records)]

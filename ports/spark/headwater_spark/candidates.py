@@ -9,32 +9,35 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.mqtt.spec import PUBLISH
-from headwater_spark.arrow import Bools, codes, numbers, one, take
-from headwater_spark.messages import ACKS, COLUMNS, Groups, Key, Name, PacketIds, in_order, settle
+from headwater_spark.arrow import Bools, one, take
+from headwater_spark.messages import (
+    COLUMNS,
+    VERDICTS,
+    Groups,
+    Key,
+    Name,
+    in_order,
+    named,
+    receipts,
+    settle,
+)
 from headwater_spark.part import Job, Output, Part
 from headwater_spark.payload import Parser
 from headwater_spark.runs import Runs, rows_in
 from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Column, Table
-
-_TO_SETTLE = 0
 
 #: Candidates wait in Parquet for their like.
 CANDIDATES = Table(
     "candidates",
     "rows that may have a copy in another part",
     (
-        *(column for column in MESSAGES.columns if column.name != "copies"),
+        *(column for column in MESSAGES.columns if column.name not in VERDICTS),
         Column("position", "long", "place in the log"),
-        Column("dup", "boolean", "DUP"),
+        Column("doubtful", "boolean", "what the mark leaves open"),
         Column("packet_id", "int", "packet id"),
+        Column("first_ns", "long", "receive time of what a duplicate repeats"),
         Column("origin", "string", "who made the FMQ message id", repeats=True),
         Column("made_ns", "long", "when"),
-        Column(
-            "kind",
-            "short",
-            "0: to settle; else the type of a packet that only shows how a packet id was used",
-        ),
         Column("meet", "binary", "equal in rows that have to meet"),
     ),
 )
@@ -42,8 +45,8 @@ CANDIDATES = Table(
 
 @dataclass(frozen=True)
 class Aside:
-    """What a second pass knows: what to set aside, which is identities that are shared, and packet ids of repetitions
-    without a beginning; and the names of topics that are given by their hash."""
+    """What a second pass knows: what to set aside, which is identities that are shared, and receipts that duplicates in
+    another part repeat; and the names of topics that are given by their hash."""
 
     ranges: dict[Name, Runs] = field(default_factory=dict)
     keys: frozenset[Key] = frozenset()
@@ -60,7 +63,7 @@ class Candidates:
         self._aside = aside
         self._output = output
 
-    def write(self, table: Any, groups: Groups, acks: Any, elsewhere: Bools) -> Bools:
+    def write(self, table: Any, groups: Groups, elsewhere: Bools) -> Bools:
         """Write the candidates among the rows; returns where they are."""
         columns = {name: one(table[name]) for name in COLUMNS.names}
         aside = np.zeros(table.num_rows, np.bool_)
@@ -72,25 +75,20 @@ class Candidates:
             meet = pc.if_else(
                 by_id, _join(rows, "origin", "made_ns"), _join(rows, "topic", "board", "boot", "seq")
             )
-            self._write(rows, np.zeros(len(shared), np.int16), meet)
-        if self._aside.keys:
-            used = PacketIds(table).among(self._aside.keys) & (numbers(columns["qos"]) > 0)
-            plain = (codes(columns["board"]) < 0) & (codes(columns["origin"]) < 0) & ~elsewhere
-            aside |= used & plain
-            at = np.flatnonzero(used)
-            rows = take(columns, at)
-            kind = np.where(plain[at], _TO_SETTLE, PUBLISH).astype(np.int16)
-            self._write(rows, kind, _join(rows, "peer", "packet_id"))
-            at = np.flatnonzero(PacketIds(acks).among(self._aside.keys))
-            rows = take({name: one(acks[name]) for name in ACKS.names}, at)
-            kind = numbers(rows.pop("kind"))
-            for name in COLUMNS.names:
-                rows.setdefault(name, pa.nulls(len(at), COLUMNS.field(name).type))
-            self._write(rows, kind, _join(rows, "peer", "packet_id"))
+            self._write(rows, meet)
+        keys = self._aside.keys
+        if keys:
+            first, duplicate = receipts(table, elsewhere)
+            times = {key.time_ns for key in keys}
+            for where, column in ((first, "time_ns"), (duplicate, "first_ns")):
+                found = [row for row, key in named(table, where, column, times) if key in keys]
+                aside[found] = True
+                rows = take(columns, np.array(found, np.int64))
+                self._write(rows, _join(rows, "peer", "packet_id", column))
         return aside
 
-    def _write(self, rows: dict[str, Any], kind: Any, meet: Any) -> None:
-        self._output.write(CANDIDATES, rows | {"kind": pa.array(kind), "meet": meet})
+    def _write(self, rows: dict[str, Any], meet: Any) -> None:
+        self._output.write(CANDIDATES, rows | {"meet": meet})
 
 
 def _join(rows: dict[str, Any], *names: str) -> Any:
@@ -104,25 +102,21 @@ def settle_candidates(job: Job, number: int, batches: list[Any]) -> Part:
     part = Part(number)
     # Spark names the time zone of a timestamp as it likes.
     rows = pa.Table.from_batches(batches).cast(CANDIDATES.plain).sort_by("position")
-    kind = numbers(rows["kind"])
-    is_publish = (kind == _TO_SETTLE) | (kind == PUBLISH)
-    table = _select(rows, is_publish, COLUMNS)
-    acks = _select(rows, ~is_publish, ACKS)
-    elsewhere = kind[is_publish] == PUBLISH
-    settled = settle(table, Groups(table, elsewhere), acks, elsewhere)
+    table = _as_columns(rows)
+    none = np.zeros(table.num_rows, np.bool_)
+    settled = settle(table, Groups(table, none), none)
     parsed = Parser().parse(one(table["payload"]))
     with Output(job, part, f"c{number:05d}", (MESSAGES, TELEMETRY, QUARANTINE)) as output:
         output.settled(table, parsed.metrics, settled)
     return part
 
 
-def _select(rows: Any, where: Bools, schema: Any) -> Any:
-    """Some rows, with the dictionaries of a schema."""
-    chosen = rows.filter(pa.array(where)).select(schema.names)
+def _as_columns(rows: Any) -> Any:
+    """The rows with the dictionaries of COLUMNS."""
     columns = [
         column.combine_chunks().dictionary_encode()
         if pa.types.is_dictionary(f.type)
         else column.combine_chunks()
-        for column, f in zip(chosen.columns, schema, strict=True)
+        for column, f in zip(rows.select(COLUMNS.names).columns, COLUMNS, strict=True)
     ]
-    return in_order([pa.record_batch(columns, schema=schema)], schema)
+    return in_order([pa.record_batch(columns, schema=COLUMNS)], COLUMNS)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater_host.capture.format import HEADER_BYTES, Block
+from headwater_host.capture.format import DUPLICATE, HEADER_BYTES, Block
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.scan import BlockInfo, Scan
 from headwater_spark.plan import OFFSET_BITS, Range
@@ -26,8 +26,8 @@ BATCH_BYTES = 16 << 20
 class Batch:
     """n records. ``data[starts[i] : starts[i + 1]]`` is the frame of record i.
 
-    ``position`` grows in the order of the log; ``peer`` and ``file`` are indexes into ``peers`` and
-    ``files``; ``offset`` is that of the record's block, and ``record`` the record's number in it.
+    ``first_ns`` is 0 but for duplicates. ``position`` grows in the order of the log; ``peer`` and ``file`` are indexes
+    into ``peers`` and ``files``; ``offset`` is that of the record's block, and ``record`` the record's number in it.
     """
 
     time_ns: Ints
@@ -35,6 +35,8 @@ class Batch:
     direction: npt.NDArray[np.uint8]
     protocol: npt.NDArray[np.uint8]
     version: npt.NDArray[np.uint8]
+    mark: npt.NDArray[np.uint8]
+    first_ns: Ints
     peer: npt.NDArray[np.int32]
     peers: list[str]
     file: npt.NDArray[np.int32]
@@ -57,6 +59,8 @@ class Batch:
             self.direction[part],
             self.protocol[part],
             self.version[part],
+            self.mark[part],
+            self.first_ns[part],
             self.peer[part],
             self.peers,
             self.file[part],
@@ -78,6 +82,8 @@ class Batch:
             self.direction[rows],
             self.protocol[rows],
             self.version[rows],
+            self.mark[rows],
+            self.first_ns[rows],
             self.peer[rows],
             self.peers,
             self.file[rows],
@@ -109,6 +115,10 @@ def _from_block(info: BlockInfo, block: Block, number: int) -> Batch:
     starts = np.empty(n + 1, np.int32)
     starts[0] = 0
     np.cumsum(_array(block.length, "u4"), out=starts[1:])
+    mark = _array(block.mark, "u1")
+    first_ns = np.zeros(n, np.int64)
+    if block.first_ns:
+        first_ns[mark == DUPLICATE] = _array(block.first_ns, "i8")
     first = (number << OFFSET_BITS) + info.offset + HEADER_BYTES
     return Batch(
         time_ns=_array(block.time_ns, "i8"),
@@ -117,6 +127,8 @@ def _from_block(info: BlockInfo, block: Block, number: int) -> Batch:
         direction=_array(block.direction, "u1"),
         protocol=_array(block.protocol, "u1"),
         version=_array(block.version, "u1"),
+        mark=mark,
+        first_ns=first_ns,
         peer=_array(block.peer, "u2").astype(np.int32),
         peers=block.peers,
         file=np.zeros(n, np.int32),
@@ -158,6 +170,8 @@ def _join(parts: Sequence[Batch]) -> Batch:
         direction=np.concatenate([part.direction for part in parts]),
         protocol=np.concatenate([part.protocol for part in parts]),
         version=np.concatenate([part.version for part in parts]),
+        mark=np.concatenate([part.mark for part in parts]),
+        first_ns=np.concatenate([part.first_ns for part in parts]),
         peer=peer,
         peers=peers,
         file=file,

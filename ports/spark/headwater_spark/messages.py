@@ -6,16 +6,15 @@
   ``origin`` and ``made_ns``. The first received stays. One with another payload is a conflict, not a copy.
 - **By identity**, for MQTT. Rows whose payload has a board, boot and seq are one message when topic, board, boot and
   seq are equal. First and conflict as above.
-- **By packet id**, for MQTT's rows without an identity. A PUBLISH with DUP repeats the PUBLISH before it with the
-  same packet id from the same peer, when QoS, topic and payload are equal, and nothing says that the first
-  one was finished: over the same connection a PUBACK (QoS 1) between them does; PUBREL or PUBCOMP (QoS 2)
-  do over any. (MQTT 3.1.1, 4.3 and 4.4: over a new connection the PUBACK may have been lost, so DUP is
-  believed.) QoS 0 without an identity is never a copy.
+- **By mark**, for MQTT's rows without an identity. A row that the receiver marked as a duplicate repeats the row that
+  the same peer sent under the same packet id at the time that the mark names, when the log has that row, with the same
+  QoS, topic and payload. Nothing else proves that two such rows are one message: all others stay. ``doubtful`` are
+  those of which the receiver did not know, those with DUP without a mark, and duplicates of what the log has not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -25,18 +24,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.mqtt.spec import PUBACK, PUBCOMP, PUBREL
-from headwater_spark.arrow import Bools, Rows, codes, flags, null_codes, numbers, one, values
+from headwater_spark.arrow import Bools, Rows, codes, flags, null_codes, numbers, one, valid, values
 from headwater_spark.tables import MESSAGES
 
-#: The columns of rows that are not settled yet: all of the table but ``copies``, and what only the rules
-#: need.
+#: The columns of the table that the rules make.
+VERDICTS = ("copies", "possible_duplicate")
+#: The columns of rows that are not settled yet: the others of the table, and what only the rules need.
 COLUMNS: Any = pa.schema(
-    [f for f in MESSAGES.arrow if f.name != "copies"]
+    [f for f in MESSAGES.arrow if f.name not in VERDICTS]
     + [
         pa.field("position", pa.int64()),
-        pa.field("dup", pa.bool_()),
+        pa.field("doubtful", pa.bool_()),
         pa.field("packet_id", pa.int32()),
+        pa.field("first_ns", pa.int64()),
         pa.field("origin", pa.dictionary(pa.int32(), pa.string())),
         pa.field("made_ns", pa.int64()),
     ]
@@ -47,23 +47,11 @@ Name = tuple[str, str, int]
 
 
 class Key(NamedTuple):
-    """What a packet id is unique for, in one direction."""
+    """What a mark names: the first receipt of a message."""
 
     peer: str
     packet_id: int
-
-
-#: Acknowledgements that may end the exchange of a received message: PUBACK and PUBCOMP that were sent,
-#: PUBREL that was received.
-ACKS: Any = pa.schema(
-    [
-        COLUMNS.field("position"),
-        pa.field("kind", pa.int16()),
-        COLUMNS.field("peer"),
-        COLUMNS.field("packet_id"),
-        COLUMNS.field("connection"),
-    ]
-)
+    time_ns: int
 
 
 @dataclass
@@ -77,8 +65,12 @@ class Settled:
     copies: npt.NDArray[np.int32]
     conflict: Bools
     elsewhere: Bools
-    #: Packet ids of repetitions whose first PUBLISH is not in these rows.
+    #: Kept rows that may be another row's message.
+    doubtful: Bools
+    #: What duplicates repeat that is not in these rows.
     unresolved: set[Key] = field(default_factory=set)
+    #: Least and greatest receive time of the rows that a mark may name; None without any.
+    span: tuple[int, int] | None = None
 
 
 class Groups:
@@ -166,16 +158,14 @@ def _nulls(n: int, type_: Any) -> Any:
     return null_codes(n) if pa.types.is_dictionary(type_) else pa.nulls(n, type_)
 
 
-def settle(table: Any, groups: Groups, acks: Any, elsewhere: Bools) -> Settled:
-    """Apply the rules to rows of COLUMNS, in the order of the log.
-
-    ``groups`` are theirs and ``acks`` (ACKS) those between them. Rows ``elsewhere`` are not to be settled
-    here: they only show how packet ids were used.
-    """
+def settle(table: Any, groups: Groups, elsewhere: Bools) -> Settled:
+    """Apply the rules to rows of COLUMNS; ``groups`` are theirs. Rows ``elsewhere`` are not to be settled here."""
     n = table.num_rows
-    settled = Settled(~elsewhere, np.ones(n, np.int32), np.zeros(n, np.bool_), elsewhere)
+    settled = Settled(
+        ~elsewhere, np.ones(n, np.int32), np.zeros(n, np.bool_), elsewhere, np.zeros(n, np.bool_)
+    )
     _by_identity(table, groups, settled)
-    _by_packet_id(table, acks, settled)
+    _by_mark(table, settled)
     return settled
 
 
@@ -200,88 +190,43 @@ def _by_identity(table: Any, groups: Groups, settled: Settled) -> None:
     np.add.at(settled.copies, first[~is_first & equal], 1)
 
 
-class PacketIds:
-    """The (peer, packet id) of each row, as one number."""
-
-    def __init__(self, table: Any):
-        self.peers = values(table["peer"])
-        self.number: Rows = codes(table["peer"]).astype(np.int64) << 16 | numbers(table["packet_id"])
-
-    def key(self, number: int) -> Key:
-        """What a number stands for."""
-        return Key(self.peers[number >> 16], number & 0xFFFF)
-
-    def among(self, keys: Iterable[Key]) -> Bools:
-        """The rows with one of the keys."""
-        place = {peer: i for i, peer in enumerate(self.peers)}
-        wanted = [place[key.peer] << 16 | key.packet_id for key in keys if key.peer in place]
-        return np.isin(self.number, wanted)
+def receipts(table: Any, elsewhere: Bools) -> tuple[Bools, Bools]:
+    """Where rows are that only a mark can tell apart, MQTT's at QoS 1 and 2 without an identity: first receipts, and
+    duplicates, which have a ``first_ns``."""
+    plain = (codes(table["board"]) < 0) & (codes(table["origin"]) < 0) & (numbers(table["qos"]) > 0)
+    plain &= ~elsewhere
+    duplicate = plain & valid(table["first_ns"])
+    return plain & ~duplicate, duplicate
 
 
-@dataclass
-class _Open:
-    """The last PUBLISH with some packet id; ``first`` is the row that it repeats, or its own."""
-
-    row: int
-    first: int
-    connection: int
-    qos: int
-    acknowledged: bool = False
-    released: bool = False
-
-    def open_to(self, qos: int, connection: int) -> bool:
-        """Whether a repetition at this QoS, over this connection, can be of this message."""
-        done = self.released or (self.acknowledged and self.connection == connection)
-        return self.qos == qos and not done
+def named(table: Any, where: Bools, column: str, times: Collection[int]) -> Iterator[tuple[int, Key]]:
+    """The rows that have one of some times, and what they are to a mark. ``column`` is ``time_ns``, or ``first_ns`` of
+    duplicates."""
+    peers, peer = values(table["peer"]), codes(table["peer"])
+    packet_id, time_ns = numbers(table["packet_id"]), numbers(table[column])
+    for row in np.flatnonzero(where & np.isin(time_ns, list(times))).tolist():
+        yield row, Key(peers[peer[row]], int(packet_id[row]), int(time_ns[row]))
 
 
-def _by_packet_id(table: Any, acks: Any, settled: Settled) -> None:
-    qos, plain = numbers(table["qos"]), (codes(table["board"]) < 0) & (codes(table["origin"]) < 0)
-    repeats = flags(table["dup"]) & plain & (qos > 0) & ~settled.elsewhere
-    if not repeats.any():
+def _by_mark(table: Any, settled: Settled) -> None:
+    first, duplicate = receipts(table, settled.elsewhere)
+    if not first.any() and not duplicate.any():
         return
-    ids, ack_ids = PacketIds(table), PacketIds(acks)
-    numbers_ = ids.number
-    rows = np.flatnonzero((qos > 0) & np.isin(numbers_, np.unique(numbers_[repeats])))
-    keys = {number: ids.key(number) for number in np.unique(numbers_[rows]).tolist()}
-    position, connection = numbers(table["position"]), numbers(table["connection"])
-    topic, payload = codes(table["topic"]), one(table["payload"])
-    ends = np.flatnonzero(ack_ids.among(keys.values()))
-    ack_position, ack_kind, ack_connection = (
-        numbers(acks[name]) for name in ("position", "kind", "connection")
-    )
-    events = [(int(position[row]), True, row) for row in rows.tolist()]
-    events += ((int(ack_position[row]), False, row) for row in ends.tolist())
-    last: dict[Key, _Open] = {}
-    for _, is_publish, row in sorted(events):
-        if not is_publish:
-            _end(
-                last.get(ack_ids.key(int(ack_ids.number[row]))), int(ack_kind[row]), int(ack_connection[row])
-            )
-            continue
-        key = keys[int(numbers_[row])]
-        before = last.get(key)
-        if before is None and repeats[row]:
+    settled.doubtful |= first & flags(table["doubtful"])
+    time_ns = numbers(table["time_ns"])
+    if first.any():
+        settled.span = int(time_ns[first].min()), int(time_ns[first].max())
+    if not duplicate.any():
+        return
+    times = set(numbers(table["first_ns"])[duplicate].tolist())
+    firsts = {key: row for row, key in named(table, first, "time_ns", times)}
+    qos, topic, payload = numbers(table["qos"]), codes(table["topic"]), one(table["payload"])
+    for row, key in named(table, duplicate, "first_ns", times):
+        of = firsts.get(key)
+        if of is None:
             settled.unresolved.add(key)
-        if (
-            before is not None
-            and repeats[row]
-            and before.open_to(int(qos[row]), int(connection[row]))
-            and topic[before.row] == topic[row]
-            and payload[before.row] == payload[row]
-        ):
-            settled.keep[row] = False
-            settled.copies[before.first] += 1
-            last[key] = _Open(row, before.first, int(connection[row]), before.qos)
+        if of is None or qos[of] != qos[row] or topic[of] != topic[row] or payload[of] != payload[row]:
+            settled.doubtful[row] = True
         else:
-            # One with an identity ends what was before it as well; its payload is never that of one without.
-            last[key] = _Open(row, row, int(connection[row]), int(qos[row]))
-
-
-def _end(before: _Open | None, kind: int, connection: int) -> None:
-    if before is None:
-        return
-    if kind == PUBACK:
-        before.acknowledged |= before.qos == 1 and connection == before.connection
-    elif kind in (PUBREL, PUBCOMP):
-        before.released |= before.qos == 2
+            settled.keep[row] = False
+            settled.copies[of] += 1

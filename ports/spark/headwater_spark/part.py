@@ -78,6 +78,9 @@ class Part:
     stats: Stats = field(default_factory=dict)
     runs: PartRuns = field(default_factory=dict)
     unresolved: set[Key] = field(default_factory=set)
+    span: tuple[int, int] | None = None
+    #: Messages that stay and may be duplicates.
+    doubtful: int = 0
     #: Topics of FMQ that are given by their hash; names of some, as far as they were found.
     hashes: set[str] = field(default_factory=set)
     topics: dict[str, str] = field(default_factory=dict)
@@ -117,6 +120,8 @@ class Output:
             self.refuse_messages(IDENTITY_CONFLICT, take(columns, conflicts))
         self._telemetry(columns, metrics, settled)
         columns["copies"] = pa.array(settled.copies)
+        columns["possible_duplicate"] = pa.array(settled.doubtful)
+        self.part.doubtful = int(np.count_nonzero(settled.doubtful))
         kept = columns if settled.keep.all() else take(columns, np.flatnonzero(settled.keep))
         self.write(MESSAGES, kept)
         self._segments(kept)

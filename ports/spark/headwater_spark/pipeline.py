@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -69,6 +70,8 @@ class Result:
     #: Parts that ran a second time, and rows that had to meet.
     again: int = 0
     candidates: int = 0
+    #: Messages that may be duplicates, and stay because nothing proves it.
+    possible_duplicates: int = 0
     seconds: float = 0.0
 
     @property
@@ -155,8 +158,14 @@ def _aside(parts: Iterable[Part], topics: dict[str, str]) -> tuple[Aside, list[i
     parts = list(parts)
     shared = runs.shared((part.number, part.runs) for part in parts)
     keys = frozenset(key for part in parts for key in part.unresolved)
-    # Which parts use a packet id is not known.
-    again = {part.number for part in parts} if keys else shared.parts
+    times = sorted({key.time_ns for key in keys})
+    again = set(shared.parts)
+    for part in parts:
+        low, high = part.span or (0, -1)
+        # Where the least time from ``low`` on lies in the part, so may what it names.
+        at = bisect_left(times, low)
+        if part.unresolved or (at < len(times) and times[at] <= high):
+            again.add(part.number)
     again |= {part.number for part in parts if not topics.keys().isdisjoint(part.hashes)}
     return Aside(shared.ranges, keys, topics), sorted(again)
 
@@ -187,6 +196,7 @@ def _collect(result: Result, parts: Sequence[Part]) -> None:
         result.undecoded.update(part.undecoded)
         result.quarantined.update(part.quarantined)
         result.problems += part.problems
+        result.possible_duplicates += part.doubtful
     result.candidates = result.rows.pop(CANDIDATES.name, 0)
     result.stats = add(part.stats for part in parts)
 

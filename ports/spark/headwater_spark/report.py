@@ -129,6 +129,7 @@ def summary(result: Result) -> dict[str, Any]:
         ],
         "logical_messages": {kind: result.logical[kind] for kind in KINDS if result.logical[kind]},
         "duplicates_removed": result.duplicates,
+        "possible_duplicates": result.possible_duplicates,
         "quarantined": dict(result.quarantined),
         "undecoded": [
             {"protocol": protocol, "version": version, "frames": n}
@@ -260,8 +261,11 @@ def headline(numbers: dict[str, Any]) -> str:
         f"{n} {'logical messages ' if k == 0 else ''}{kind}"
         for k, (kind, n) in enumerate(numbers["logical_messages"].items())
     )
+    doubtful = numbers["possible_duplicates"]
+    kept = f" ({doubtful} may be duplicates)" if doubtful else ""
     return (
-        f"{tables.get('frames', 0)} frames in {numbers['blocks']} blocks became {tables.get('messages', 0)} messages; "
+        f"{tables.get('frames', 0)} frames in {numbers['blocks']} blocks became "
+        f"{tables.get('messages', 0)} messages{kept}; "
         f"{numbers['duplicates_removed']} duplicates removed, {tables.get('quarantine', 0)} rows in quarantine, "
         f"{tables.get('telemetry', 0)} values; {logical}{'; ' if logical else ''}{numbers['seconds']:.1f} s."
     )

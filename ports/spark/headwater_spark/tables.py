@@ -82,6 +82,13 @@ _RECEIVED = (
     Column("direction", "short", "0 = received by the gateway, 1 = sent by it", repeats=True),
     Column("protocol", "short", "1 = MQTT, 2 = FMQ, 3 = IBM MQ", repeats=True),
     Column("version", "short", "MQTT: the protocol level, 3, 4 or 5", repeats=True),
+    Column(
+        "mark",
+        "short",
+        "by the receiver: 1 = a message of its own, 2 = a duplicate, 3 = perhaps one; 0 = it does not say",
+        repeats=True,
+    ),
+    Column("first_ns", "long", "receive time of what a duplicate repeats; null for the others"),
 )
 
 # FMQ's identity. Numbers that are larger than any of ours are null; the id itself has them.
@@ -151,6 +158,7 @@ MESSAGES = Table(
         Column("seq", "long", "identity in the payload: number of the message since that start"),
         Column("sent_ns", "long", "when the board sent it, ns since 1970; null when it does not say"),
         Column("copies", "int", "how many frames it came in", repeats=True),
+        Column("possible_duplicate", "boolean", "another row may be the same message; nothing proves it"),
         Column("connection", "long", "connection of the first receipt", repeats=True),
         Column("peer", "string", "who the first receipt came from", repeats=True),
         *_WHERE,

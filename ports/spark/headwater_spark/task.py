@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.fmq.names import REASONS as FMQ_REASONS
-from headwater.mqtt.spec import PUBACK, PUBCOMP, PUBREL
 from headwater.reasons import REASONS as MQTT_REASONS
-from headwater_host.capture.format import RECEIVED, SENT
+from headwater_host.capture.format import DUPLICATE, ORIGINAL, RECEIVED, UNCERTAIN
 from headwater_host.capture.problem import GAP, Problem
 from headwater_spark import fmq, mqtt, segments
 from headwater_spark.arrow import Bools, Rows, strings, take
 from headwater_spark.assembly import assemble
 from headwater_spark.candidates import CANDIDATES, Aside, Candidates
 from headwater_spark.columns import Batch, read
-from headwater_spark.messages import ACKS, COLUMNS, Groups, in_order, settle
+from headwater_spark.messages import COLUMNS, Groups, in_order, settle
 from headwater_spark.part import BAD_IDENTITY, BLOCK_BYTES, Job, Output, Part, Texts, tally
 from headwater_spark.payload import Metric, Parser
 from headwater_spark.runs import runs_of
@@ -36,8 +36,6 @@ MQTT, FMQ = 1, 2
 VERSIONS = {MQTT: mqtt.LEVELS, FMQ: (0,)}
 # FMQ's makers of ids that do not know the time count from 1972 on, and never come so far as 2010.
 _CLOCK_NS = 1_262_304_000 * 10**9
-# Which acknowledgements end the exchange of a received message, by direction.
-_ENDS = ((PUBACK, SENT), (PUBREL, RECEIVED), (PUBCOMP, SENT))
 
 _FIRST_PASS = (FRAMES, MESSAGES, TELEMETRY, QUARANTINE)
 _SECOND_PASS = (MESSAGES, TELEMETRY, QUARANTINE, CANDIDATES)
@@ -67,7 +65,6 @@ class _Work:
         self.parser = Parser()
         self.topics: dict[str, str] = {}
         self.batches: list[Any] = []
-        self.acks: list[Any] = []
         self.metrics: list[Metric] = []
         self.bad: list[Bools] = [np.zeros(0, np.bool_)]
         self.rows = 0
@@ -81,14 +78,14 @@ class _Work:
             else:
                 self._batch(found)
         table = in_order(self.batches, COLUMNS)
-        acks = in_order(self.acks, ACKS)
         elsewhere = np.concatenate(self.bad)
         groups = Groups(table, elsewhere)
         if aside is not None:
-            elsewhere = elsewhere | Candidates(aside, self.output).write(table, groups, acks, elsewhere)
+            elsewhere = elsewhere | Candidates(aside, self.output).write(table, groups, elsewhere)
             groups = Groups(table, elsewhere)
-        settled = settle(table, groups, acks, elsewhere)
+        settled = settle(table, groups, elsewhere)
         self.part.runs = runs_of(groups)
+        self.part.span = settled.span
         # In front of the first part there is nothing.
         self.part.unresolved = settled.unresolved if self.part.number else set()
         self.output.settled(table, self.metrics, settled)
@@ -129,11 +126,10 @@ class _Work:
                 {
                     "qos": pa.array(packets.qos[rows].astype(np.int16)),
                     "retain": pa.array(packets.retain[rows]),
-                    "dup": pa.array(packets.dup[rows]),
+                    "doubtful": pa.array(_doubtful(packets.dup[rows], batch.mark[rows])),
                     "packet_id": pa.array(packets.packet_id[rows]),
                 },
             )
-        self._acknowledgements(frames, batch, packets)
 
     def _fmq(self, frames: dict[str, Any], batch: Batch) -> None:
         packets = fmq.decode(batch.data, batch.starts)
@@ -151,8 +147,8 @@ class _Work:
                 {
                     "qos": pa.array(packets.qos[rows].astype(np.int16), mask=answer),
                     "retain": pa.array(packets.retain[rows], mask=answer),
-                    # What only the rule for packet ids needs.
-                    "dup": pa.array(np.zeros(len(rows), np.bool_)),
+                    # What only the rule for marks needs.
+                    "doubtful": pa.array(np.zeros(len(rows), np.bool_)),
                     "packet_id": pa.array(np.zeros(len(rows), np.int32)),
                     **take(
                         {
@@ -186,6 +182,8 @@ class _Work:
     ) -> None:
         """Take messages; ``own``: the columns that are the protocol's. ``made_ns``: their time if they have one."""
         columns = {name: frames[name] for name in frames if name in COLUMNS.names}
+        if columns["first_ns"].null_count == len(batch):
+            del columns["first_ns"]  # what all lack is made once
         columns |= {"topic": packets.topic, "payload": packets.payload}
         if len(rows) < len(batch):
             columns = take(columns, rows)
@@ -210,22 +208,16 @@ class _Work:
         self.metrics += (Metric(m.name, m.rows + self.rows, m.numbers, m.strings) for m in parsed.metrics)
         self.rows += len(rows)
 
-    def _acknowledgements(self, frames: dict[str, Any], batch: Batch, packets: mqtt.Packets) -> None:
-        found = np.zeros(len(batch), np.bool_)
-        for kind, direction in _ENDS:
-            found |= (packets.kind == kind) & (batch.direction == direction)
-        # At 5.0 only the fixed header says that there is an id.
-        rows = np.flatnonzero(found & (packets.error == 0) & (batch.starts[1:] - packets.body > 1))
-        if not len(rows):
-            return
-        at = packets.body[rows]
-        columns = {
-            **take({name: frames[name] for name in ("peer", "connection")}, rows),
-            "position": pa.array(batch.position[rows]),
-            "kind": pa.array(packets.kind[rows].astype(np.int16)),
-            "packet_id": pa.array(batch.data[at].astype(np.int32) << 8 | batch.data[at + 1]),
-        }
-        self.acks.append(pa.record_batch([columns[name] for name in ACKS.names], schema=ACKS))
+
+def _first_ns(batch: Batch) -> Any:
+    duplicate = batch.mark == DUPLICATE
+    return pa.array(batch.first_ns, mask=~duplicate) if duplicate.any() else pa.nulls(len(batch), pa.int64())
+
+
+def _doubtful(dup: Bools, mark: npt.NDArray[np.uint8]) -> Bools:
+    """Where the receiver did not know whether a message is a duplicate, or does not say and there is DUP."""
+    doubtful: Bools = (mark == UNCERTAIN) | (dup & (mark != ORIGINAL) & (mark != DUPLICATE))
+    return doubtful
 
 
 def find_names(job: Job, hashes: frozenset[str], number: int) -> Part:
@@ -293,6 +285,8 @@ _FRAME_COLUMNS: dict[str, Callable[[Batch], Any]] = {
     "direction": lambda batch: pa.array(batch.direction.astype(np.int16)),
     "protocol": lambda batch: pa.array(batch.protocol.astype(np.int16)),
     "version": lambda batch: pa.array(batch.version.astype(np.int16)),
+    "mark": lambda batch: pa.array(batch.mark.astype(np.int16)),
+    "first_ns": _first_ns,
     "frame": lambda batch: batch.frames(),
     "file": lambda batch: strings(batch.file, batch.files),
     "offset": lambda batch: pa.array(batch.offset),

@@ -18,6 +18,7 @@ from headwater_host.capture import blocklog
 from headwater_host.capture.blocklog import BlockLog, CaptureWriteError
 from headwater_host.capture.budget import SyncBudget
 from headwater_host.capture.builder import BlockBuilder, BlockFull, ClosedBuilder
+from headwater_host.capture.format import UNMARKED
 from headwater_host.capture.recovery import Recovery
 from headwater_host.capture.writer import BLOCK_BYTES
 from headwater_host.lifetime import MACHINE
@@ -156,6 +157,8 @@ class AsyncCapture:
         protocol: int,
         version: int,
         frame: bytes | bytearray | memoryview,
+        mark: int = UNMARKED,
+        first_ns: int = 0,
     ) -> int:
         """Take one record and return its number, from 1.
 
@@ -168,11 +171,11 @@ class AsyncCapture:
                 f"{self.pending_bytes} bytes wait for the disk ({self._error or 'it is slow'})"
             )
         try:
-            builder.append(time_ns, connection, peer, direction, protocol, version, frame)
+            builder.append(time_ns, connection, peer, direction, protocol, version, frame, mark, first_ns)
         except BlockFull:
             self._close_batch()
             builder = self._current.builder
-            builder.append(time_ns, connection, peer, direction, protocol, version, frame)
+            builder.append(time_ns, connection, peer, direction, protocol, version, frame, mark, first_ns)
         if builder.count == 1:
             self._wake()
         self._appended += 1

@@ -7,11 +7,14 @@ from collections.abc import Iterable
 
 from headwater_host.capture.format import (
     COLUMNS,
+    DUPLICATE,
+    FIRST_NS,
     MAX_BODY,
     MAX_FRAME,
     MAX_PEER,
     MAX_PEERS,
     ROW,
+    UNMARKED,
     Record,
     encode_block,
 )
@@ -19,6 +22,7 @@ from headwater_host.capture.format import (
 MAX_BLOCK_BYTES = 32 << 20
 
 _pack = ROW.pack
+_pack_first = FIRST_NS.pack
 # What a record costs beside its frame, and a block beside its records: the count of strings, and three paddings.
 _PER_RECORD = ROW.size
 _PER_BLOCK = 2 + 3 * 7
@@ -35,7 +39,7 @@ class BlockBuilder:
     ``count`` records are in it, which are about ``size`` bytes of body; ``opened_ns`` is the time of the first.
     """
 
-    __slots__ = ("_frames", "_limit", "_peers", "_rows", "_strings", "count", "opened_ns", "size")
+    __slots__ = ("_firsts", "_frames", "_limit", "_peers", "_rows", "_strings", "count", "opened_ns", "size")
 
     def __init__(self, limit: int) -> None:
         if not _PER_BLOCK < limit <= MAX_BLOCK_BYTES:
@@ -45,6 +49,7 @@ class BlockBuilder:
         self._frames: list[bytes] = []
         self._peers: dict[str, int] = {}
         self._strings: list[bytes] = []
+        self._firsts = bytearray()
         self.count = 0
         self.size = _PER_BLOCK
         self.opened_ns = 0
@@ -58,8 +63,10 @@ class BlockBuilder:
         protocol: int,
         version: int,
         frame: bytes | bytearray | memoryview,
+        mark: int = UNMARKED,
+        first_ns: int = 0,
     ) -> None:
-        """Take one record. A frame that is not bytes is copied.
+        """Take one record. A frame that is not bytes is copied; ``first_ns`` counts with a DUPLICATE only.
 
         Raises ValueError or TypeError, with the name of the field and its limit, when the caller's record cannot be
         stored; BlockFull when this block has no room for it. In both cases nothing was taken.
@@ -67,6 +74,8 @@ class BlockBuilder:
         if type(frame) is not bytes:
             frame = bytes(memoryview(frame))
         size = self.size + len(frame) + _PER_RECORD
+        if mark == DUPLICATE:
+            size += FIRST_NS.size
         if size > self._limit:
             if len(frame) > MAX_FRAME:
                 raise ValueError(f"frame of {len(frame)} bytes: at most {MAX_FRAME} fit into a block")
@@ -78,9 +87,11 @@ class BlockBuilder:
             string = self._new_peer(peer, size)
             index = len(self._strings)
         try:
-            self._rows += _pack(time_ns, connection, len(frame), index, direction, protocol, version)
+            first = _pack_first(first_ns) if mark == DUPLICATE else b""
+            self._rows += _pack(time_ns, connection, len(frame), index, direction, protocol, version, mark)
         except struct.error:
-            raise _blame(time_ns, connection, direction, protocol, version) from None
+            raise _blame(time_ns, connection, direction, protocol, version, mark, first_ns) from None
+        self._firsts += first
         if string is not None:
             self._peers[peer] = index
             self._strings.append(string)
@@ -107,7 +118,7 @@ class BlockBuilder:
 
     def encode(self, sequence: int, salt: int) -> tuple[bytes, bytes]:
         """Header and body of the block. At least one record must be in it."""
-        return encode_block(self._rows, self._strings, self._frames, sequence, salt)
+        return encode_block(self._rows, self._strings, self._firsts, self._frames, sequence, salt)
 
 
 class ClosedBuilder(BlockBuilder):
@@ -125,9 +136,9 @@ class ClosedBuilder(BlockBuilder):
 
 
 def _blame(*values: object) -> Exception:
-    """Which of the five numbers of a record is the one that cannot be packed, and why."""
-    numbers = (column for column in COLUMNS if column[0] not in {"length", "peer"})
-    for (name, code, _), value in zip(numbers, values, strict=True):
+    """Which of the seven numbers of a record is the one that cannot be packed, and why."""
+    numbers = [(name, code) for name, code, _ in COLUMNS if name not in {"length", "peer"}]
+    for (name, code), value in zip([*numbers, ("first_ns", "q")], values, strict=True):
         if not isinstance(value, int):
             return TypeError(f"{name} is an integer, not {type(value).__name__}")
         low, high = _LIMITS[code]

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from headwater_host.capture.format import DIRECTIONS, PROTOCOLS, Block, Record
+from headwater_host.capture.format import DIRECTIONS, DUPLICATE, MARKS, PROTOCOLS, UNMARKED, Block, Record
 from headwater_host.capture.packets import decoded
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.reader import CaptureReader, Report, SegmentTotals, verify
@@ -212,6 +212,10 @@ def _write(record: Record, raw: bool, decode: bool) -> None:
         "version": record.version,
         "frame": record.frame.hex(),
     }
+    if record.mark != UNMARKED:
+        fields["mark"] = MARKS.get(record.mark, record.mark)
+    if record.mark == DUPLICATE:
+        fields["first_ns"] = record.first_ns
     if decode:
         fields["packet"] = decoded(record)
     print(json.dumps(fields))

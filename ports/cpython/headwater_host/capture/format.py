@@ -10,12 +10,14 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 from typing import NamedTuple
 from zlib import crc32
 
 MAGIC = b"HWB1"
-VERSION = 1
+#: The version that is written, and those that are read.
+VERSION = 2
+VERSIONS = (1, 2)
 HEADER_BYTES = 64
 MAX_BODY = 64 << 20
 MAX_PEER = 0xFFFF  # bytes of UTF-8
@@ -27,6 +29,11 @@ RECEIVED, SENT = 0, 1
 DIRECTIONS = {RECEIVED: "received", SENT: "sent"}
 PROTOCOLS = {1: "mqtt", 2: "fmq", 3: "ibmmq"}
 
+#: Marks: what the receiver knew of a message when it arrived. Nothing, or the record is no message that could be one
+#: before; a message of its own; a duplicate of the record that the same peer sent at ``first_ns``; perhaps a duplicate.
+UNMARKED, ORIGINAL, DUPLICATE, UNCERTAIN = 0, 1, 2, 3
+MARKS = {ORIGINAL: "original", DUPLICATE: "duplicate", UNCERTAIN: "uncertain"}
+
 # name, array and memoryview type code, bytes per record
 COLUMNS = (
     ("time_ns", "q", 8),
@@ -36,7 +43,10 @@ COLUMNS = (
     ("direction", "B", 1),
     ("protocol", "B", 1),
     ("version", "B", 1),
+    ("mark", "B", 1),
 )
+# The columns of each version.
+_COLUMNS = {1: COLUMNS[:-1], 2: COLUMNS}
 # One record's columns, side by side: what a builder keeps until the block is encoded.
 ROW = struct.Struct("<" + "".join(code for _, code, _ in COLUMNS))
 
@@ -45,6 +55,8 @@ ROW = struct.Struct("<" + "".join(code for _, code, _ in COLUMNS))
 _HEADER = struct.Struct("<4sHHIIQqqIIIQ")
 _CRC = struct.Struct("<I")
 _LENGTH = struct.Struct("<H")
+#: The time of the first receipt of a duplicate.
+FIRST_NS = struct.Struct("<q")
 _NAME = re.compile(r"segment-([0-9]{20})-([0-9a-f]{16})\.hwc")
 _SEQUENCES = 1 << 64
 
@@ -54,7 +66,10 @@ class FormatError(ValueError):
 
 
 class Record(NamedTuple):
-    """One frame as it was on the wire, with when (ns since 1970), over which connection, and from whom."""
+    """One frame as it was on the wire, with when (ns since 1970), over which connection, and from whom.
+
+    ``mark`` is what the receiver knew of it; ``first_ns`` the receive time of what a DUPLICATE repeats, otherwise 0.
+    """
 
     time_ns: int
     connection: int
@@ -63,6 +78,8 @@ class Record(NamedTuple):
     protocol: int
     version: int
     frame: bytes
+    mark: int = UNMARKED
+    first_ns: int = 0
 
 
 class Header(NamedTuple):
@@ -78,6 +95,11 @@ class Header(NamedTuple):
     flags: int
     body_crc: int
     salt: int
+
+    @property
+    def known(self) -> bool:
+        """Whether this reader can read the block."""
+        return self.version in VERSIONS and not self.flags
 
     @property
     def block_length(self) -> int:
@@ -122,7 +144,7 @@ def parse_header(data: bytes, salt: int | None = None) -> Header:
         raise FormatError("header is of another segment: its salt is wrong")
     if header_length != HEADER_BYTES or body_length % 8 or body_length > MAX_BODY:
         raise FormatError(f"header with lengths {header_length} and {body_length}")
-    if version == VERSION and not records:
+    if version in VERSIONS and not records:
         raise FormatError("header of a block without records")
     return header
 
@@ -163,9 +185,11 @@ class Block:
         "body",
         "connection",
         "direction",
+        "first_ns",
         "frames_at",
         "header",
         "length",
+        "mark",
         "peer",
         "peers",
         "protocol",
@@ -182,35 +206,45 @@ class Block:
     direction: memoryview
     protocol: memoryview
     version: memoryview
+    mark: memoryview
+    first_ns: memoryview  # of the duplicates only, in their order
     peers: list[str]
     frames_at: int  # offset in body of the first frame
 
     def __init__(self, header: Header, body: bytes) -> None:
-        if header.version != VERSION or header.flags:
+        if not header.known:
             raise FormatError(
                 f"version {header.version} with flags {header.flags:#x} is unknown to this reader"
             )
         if crc32(body) != header.body_crc:
             raise FormatError("body CRC is wrong")
         # From here on only a faulty writer is to blame, but its blocks must not crash a reader either.
-        strings_at = ROW.size * header.records
+        columns = _COLUMNS[header.version]
+        strings_at = sum(width for _, _, width in columns) * header.records
         strings_at += padding(strings_at)
-        frames_at = strings_at + header.strings_length
-        if len(body) != header.body_length or frames_at > len(body):
+        strings_end = strings_at + header.strings_length
+        if len(body) != header.body_length or strings_end > len(body):
             raise FormatError(f"body of {len(body)} bytes is too short for its columns and strings")
         self.header = header
         self.body = body
-        self.frames_at = frames_at
         view = memoryview(body)
+        self.mark = view[:0]
         at = 0
-        for name, code, width in COLUMNS:
+        for name, code, width in columns:
             end = at + width * header.records
             setattr(self, name, column(view[at:end], code))
             at = end
+        frames_at = strings_end + FIRST_NS.size * bytes(self.mark).count(DUPLICATE)
+        if frames_at > len(body):
+            raise FormatError(f"body of {len(body)} bytes is too short for its duplicates")
+        self.first_ns = column(view[strings_end:frames_at], "q")
+        self.frames_at = frames_at
+        if not self.mark:
+            self.mark = memoryview(bytes(header.records))
         frames = sum(self.length)
         if frames_at + frames + padding(frames) != len(body):
             raise FormatError(f"body of {len(body)} bytes, but its parts have {frames_at + frames}")
-        self.peers = _parse_strings(body[strings_at:frames_at])
+        self.peers = _parse_strings(body[strings_at:strings_end])
         if max(self.peer) >= len(self.peers):
             raise FormatError(f"peer {max(self.peer)} of {len(self.peers)}")
 
@@ -230,7 +264,15 @@ class Block:
             self.protocol,
             self.version,
             self.frames(),
+            self.mark,
+            self._first_times(),
         )
+
+    def _first_times(self) -> Iterator[int]:
+        if not self.first_ns:
+            return repeat(0)
+        times = iter(self.first_ns)
+        return (next(times) if mark == DUPLICATE else 0 for mark in self.mark)
 
 
 def _parse_strings(data: bytes) -> list[str]:
@@ -276,15 +318,21 @@ def encode_columns(rows: bytes | bytearray) -> bytearray:
 
 
 def encode_block(
-    rows: bytes | bytearray, strings: Iterable[bytes], frames: Iterable[bytes], sequence: int, salt: int
+    rows: bytes | bytearray,
+    strings: Iterable[bytes],
+    firsts: bytes | bytearray,
+    frames: Iterable[bytes],
+    sequence: int,
+    salt: int,
 ) -> tuple[bytes, bytes]:
     """Header and body of a block.
 
-    ``rows``: at least one record as ``ROW`` packs it; ``frames``: as many, of the lengths that the rows say.
+    ``rows``: at least one record as ``ROW`` packs it; ``firsts``: a time as ``FIRST_NS`` packs it for each duplicate
+    among them; ``frames``: as many as rows, of the lengths that these say.
     """
     columns = encode_columns(rows)
     table = encode_strings(strings)
-    body = b"".join((columns, table, *frames))
+    body = b"".join((columns, table, firsts, *frames))
     body += bytes(padding(len(body)))
     count = len(rows) // ROW.size
     times = column(memoryview(columns)[: 8 * count], "q")

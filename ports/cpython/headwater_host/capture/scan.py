@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from headwater_host.capture.format import (
     HEADER_BYTES,
-    VERSION,
     Block,
     FormatError,
     Header,
@@ -134,7 +133,7 @@ class Scan:
                 at = info.end
                 continue
             at += found_block.length
-            if header.version != VERSION or header.flags:
+            if not header.known:
                 yield found_block  # whole, perhaps, and not ours to judge: never a torn tail
             else:
                 resume = header.sequence
@@ -154,7 +153,7 @@ class Scan:
                 raise FormatError(
                     f"{info.length} bytes long, but the file ends after {self.size - info.offset}"
                 )
-            if not self._bodies and header.version == VERSION and not header.flags:
+            if not self._bodies and header.known:
                 return None
             return Block(header, self._window.read(info.offset + HEADER_BYTES, header.body_length))
         except FormatError as error:

@@ -10,6 +10,7 @@ from types import TracebackType
 from headwater_host.capture import blocklog
 from headwater_host.capture.blocklog import BlockLog, CaptureWriteError
 from headwater_host.capture.builder import BlockBuilder, BlockFull, ClosedBuilder
+from headwater_host.capture.format import UNMARKED
 from headwater_host.capture.recovery import Recovery
 from headwater_host.lifetime import MACHINE
 
@@ -79,6 +80,8 @@ class CaptureWriter:
         protocol: int,
         version: int,
         frame: bytes | bytearray | memoryview,
+        mark: int = UNMARKED,
+        first_ns: int = 0,
     ) -> int:
         """Take one record; returns its number. Writes the block first when there is no room in it.
 
@@ -88,11 +91,11 @@ class CaptureWriter:
         """
         builder = self._builder
         try:
-            builder.append(time_ns, connection, peer, direction, protocol, version, frame)
+            builder.append(time_ns, connection, peer, direction, protocol, version, frame, mark, first_ns)
         except BlockFull:
             self.flush()
             builder = self._builder
-            builder.append(time_ns, connection, peer, direction, protocol, version, frame)
+            builder.append(time_ns, connection, peer, direction, protocol, version, frame, mark, first_ns)
         return self._durable + builder.count
 
     def flush(self) -> int:

@@ -43,7 +43,7 @@ class Board(Line):
         # Which board has connected, and which of its filters were refused, and logged.
         self._board = b""
         self._refused: set[bytes] = set()
-        self._acknowledgements = Acknowledgements(landing, session, self.work, self.work)
+        self._acknowledgements = Acknowledgements(landing, session, self.work, self.work, self.receipts)
         landing.on_gate(self._on_gate)
         self._is_open = True
         self._taken = 0
@@ -135,6 +135,7 @@ class Board(Line):
             self._board = client_id
             self._refused.clear()
         self._client_id = None if connect.clean() else client_id
+        self.receipts.began(kept)
         name = client_id.decode() or "a board without a client id"
         self.say("connected", f"{name} connected{', its session was kept' if kept else ''}")
         return SESSION_PRESENT if kept else 0

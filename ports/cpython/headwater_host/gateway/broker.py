@@ -12,6 +12,7 @@ from headwater_host.gateway.client import QUIET, RECONNECT, ClientSource, Skip
 from headwater_host.gateway.config import BrokerConfig
 from headwater_host.gateway.landing import Acknowledgements, Landing
 from headwater_host.gateway.plateau import Plateau
+from headwater_host.gateway.receipts import Receipts
 from headwater_host.reconnect import Pauses
 
 if TYPE_CHECKING:
@@ -93,7 +94,18 @@ class BrokerSource(ClientSource):
         session.on_message = self._on_message
         session.sink = Skip(self)
         self._epoch = session.epoch
-        self._acknowledgements = Acknowledgements(self.landing, session, self._push, self._flush)
+        # Another session object knows nothing of what the one before has received.
+        self.receipts = receipts = Receipts()
+        connected = session.on_online
+
+        def on_online(session_present: bool) -> None:
+            # Ahead of the first message of the connection.
+            receipts.began(session_present)
+            if connected is not None:
+                connected(session_present)
+
+        session.on_online = on_online
+        self._acknowledgements = Acknowledgements(self.landing, session, self._push, self._flush, receipts)
 
     def _on_message(self, p: "Packet") -> None:
         number = self.land(p)

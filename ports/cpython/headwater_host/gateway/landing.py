@@ -15,6 +15,8 @@ from headwater import errors
 from headwater_host.capture import RECEIVED, CaptureWriteError
 from headwater_host.capture.asyncio_writer import AsyncCapture, CaptureFullError
 from headwater_host.capture.connections import ConnectionIds
+from headwater_host.capture.format import UNMARKED
+from headwater_host.gateway.receipts import Receipts
 
 MQTT, FMQ = 1, 2
 MQTT_3_1_1, MQTT_5 = 4, 5
@@ -23,7 +25,7 @@ _AGAIN_S = 0.05
 
 _logger = logging.getLogger("headwater.gateway")
 
-Record = tuple[int, int, str, int, int, int, bytes]
+Record = tuple[int, int, str, int, int, int, bytes, int, int]
 
 
 class Landing:
@@ -78,9 +80,14 @@ class Landing:
         version: int = MQTT_3_1_1,
         protocol: int = MQTT,
         direction: int = RECEIVED,
+        mark: int = UNMARKED,
+        first_ns: int = 0,
+        time_ns: int | None = None,
     ) -> int:
-        """Take a frame that was received just now, or sent: its number."""
-        record = (time.time_ns(), connection, peer, direction, protocol, version, frame)
+        """Take a frame that was received just now, at ``time_ns`` if given, or sent: its number."""
+        if time_ns is None:
+            time_ns = time.time_ns()
+        record = (time_ns, connection, peer, direction, protocol, version, frame, mark, first_ns)
         self.records += 1
         self.bytes += len(frame)
         if self._overflow or not self._append(record):
@@ -176,6 +183,7 @@ class Acknowledgements:
     """Messages of one session that are acknowledged when they are on disk, in the order in which they came.
 
     ``push`` is called when something is to be sent, ``flush`` when the session has no room for another answer.
+    ``receipts`` learn what became of messages at QoS 1.
     """
 
     def __init__(
@@ -184,11 +192,13 @@ class Acknowledgements:
         session: Acknowledging,
         push: Callable[[], object],
         flush: Callable[[], object],
+        receipts: Receipts | None = None,
     ):
         self._landing = landing
         self._session = session
         self._push = push
         self._flush = flush
+        self._receipts = receipts
         self._waiting: deque[tuple[int, int, int, int]] = deque()
         self._watching = False
 
@@ -208,14 +218,21 @@ class Acknowledgements:
         durable = self._landing.durable
         while waiting and waiting[0][0] <= durable:
             _, packet_id, qos, epoch = waiting[0]
-            if session.acknowledge(packet_id, qos, epoch) == errors.E_AGAIN:
+            status = session.acknowledge(packet_id, qos, epoch)
+            if status == errors.E_AGAIN:
                 self._flush()
-                if session.acknowledge(packet_id, qos, epoch) == errors.E_AGAIN:
+                status = session.acknowledge(packet_id, qos, epoch)
+                if status == errors.E_AGAIN:
                     # A line that takes nothing now; nobody says when it does.
                     asyncio.get_running_loop().call_later(_AGAIN_S, self._on_disk)
                     return
             # Of an earlier connection: at QoS 1 it comes again; at QoS 2 it is noted, or the session is gone.
             waiting.popleft()
+            if self._receipts is not None and qos == 1:
+                if status == 0:
+                    self._receipts.answered(packet_id)
+                else:
+                    self._receipts.unanswered(packet_id)
         self._push()
         self._watching = bool(waiting)
         if waiting:

@@ -1,6 +1,7 @@
 """What a broker, a hub and a serial board have in common: frames that are landed, and what is known of the source."""
 
 import logging
+import time
 from typing import Any
 
 from headwater import errors
@@ -9,6 +10,7 @@ from headwater.mqtt.decode import Packet
 from headwater.mqtt.decode5 import Packet5
 from headwater.mqtt.endpoint import Endpoint
 from headwater_host.gateway.landing import MQTT_3_1_1, MQTT_5, Landing
+from headwater_host.gateway.receipts import Receipts
 from headwater_host.session import frame_start
 
 #: How much of what is no packet is kept.
@@ -36,6 +38,8 @@ class Source:
         self.landing = landing
         self.peer = peer
         self.state = "starting"
+        #: Of the session, where it is MQTT's.
+        self.receipts = Receipts()
         self.connection = 0
         self.connections = 0
         self.records = [0, 0, 0]
@@ -65,7 +69,17 @@ class Source:
         """Take a PUBLISH: its number."""
         frame = bytes(memoryview(p.buf)[frame_start(p) : p.end])
         self.count(p.head >> 1 & 3, len(frame))
-        return self.landing.take(self.connection, self.peer, frame, _level(p))
+        now_ns = time.time_ns()
+        mark, first_ns = self.receipts.mark(p, frame, now_ns)
+        return self.landing.take(
+            self.connection,
+            self.peer,
+            frame,
+            _level(p),
+            mark=mark,
+            first_ns=first_ns,
+            time_ns=now_ns,
+        )
 
     def count(self, qos: int, size: int) -> None:
         """A message of ``size`` bytes is landed."""
