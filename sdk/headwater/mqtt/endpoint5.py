@@ -201,10 +201,7 @@ class Endpoint5(_Base):
             if not code_of(_DISCONNECT, code):
                 return errors.E_ARGUMENT
             try:
-                bad = self._put(encode5.disconnect(self.tx, self.tx_end, self.tx_size, code, properties))
-                if bad == errors.E_TOO_LARGE:
-                    properties = without_texts(properties)
-                    bad = self._put(encode5.disconnect(self.tx, self.tx_end, self.tx_size, code, properties))
+                bad = self._put_reason(encode5.disconnect, code, properties)
             except NOT_BYTES:
                 bad = errors.E_ARGUMENT
             if bad:
@@ -250,6 +247,16 @@ class Endpoint5(_Base):
         if end - self.tx_end > self._most:
             return errors.E_TOO_LARGE
         return Sender._put(self, end)
+
+    def _put_reason(self, put: "Callable[..., int]", code: int, properties: "Bytes") -> int:
+        """Queue DISCONNECT or AUTH: 0, E_AGAIN or E_TOO_LARGE.
+
+        A reason string and user properties must not make it too large (3.14.2-3 and -4, 3.15.2-2 and -3).
+        """
+        bad = self._put(put(self.tx, self.tx_end, self.tx_size, code, properties))
+        if bad == errors.E_TOO_LARGE:
+            bad = self._put(put(self.tx, self.tx_end, self.tx_size, code, _without_texts(properties)))
+        return bad
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
@@ -488,8 +495,7 @@ def block_has(block: "Bytes", ident: int) -> bool:
     return block_at(block, ident) >= 0
 
 
-def without_texts(block: "Bytes") -> bytes:
-    """A block without its reason string and user properties, which must not make a packet too large (3.14.2-3, -4)."""
+def _without_texts(block: "Bytes") -> bytes:
     kept = b""
     i = block_start(block)
     while i < len(block):

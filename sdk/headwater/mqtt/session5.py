@@ -4,7 +4,7 @@ from headwater import errors
 from headwater.mqtt import decode5, encode5, spec5
 from headwater.mqtt.decode5 import message5
 from headwater.mqtt.endpoint import LATER
-from headwater.mqtt.endpoint5 import Endpoint5, block_at, block_has, new_rx, same_text, without_texts
+from headwater.mqtt.endpoint5 import Endpoint5, block_at, block_has, new_rx, same_text
 from headwater.mqtt.properties import Properties, find, has
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.topics import check_name
@@ -223,12 +223,7 @@ class ClientSession5(Endpoint5, ClientSession):
         at = block_at(properties, spec5.AUTHENTICATION_METHOD)
         if at < 0 or not self._is_our_method(properties, at):
             return errors.E_ARGUMENT
-        bad = self._put(encode5.auth(self.tx, self.tx_end, self.tx_size, code, properties))
-        if bad == errors.E_TOO_LARGE:
-            # (3.15.2-2, -3)
-            properties = without_texts(properties)
-            bad = self._put(encode5.auth(self.tx, self.tx_end, self.tx_size, code, properties))
-        return bad
+        return self._put_reason(encode5.auth, code, properties)
 
     def _stop(self) -> None:
         if self._own_keep_alive >= 0:
