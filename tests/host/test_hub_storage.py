@@ -7,6 +7,7 @@ import pytest
 
 from headwater_host.hub.errors import RefusedError, StorageError
 from headwater_host.hub.storage import Limits, Message, Store, Subscription, backlog, statistics
+from headwater_host.hub.storage.records import HELD
 from tests.host.hub_storage import NOW, SECOND, ident, put, queue_ids, synced, taken, with_store
 
 # -- topics ------------------------------------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ def test_the_window_of_ids(tmp_path: Path) -> None:
 
 
 def test_retained_messages(tmp_path: Path) -> None:
-    limits = Limits(retained=240)
+    limits = Limits(retained=2 * HELD + 115)
 
     async def first(store: Store) -> None:
         for name in ("a", "b", "c"):

@@ -177,7 +177,7 @@ class Calls:
         if not able:
             raise RefusedError(NO_MATCH, f"nobody serves {message.topic.removeprefix(SERVED)!r}")
         found = min(able, key=Responder.burden)
-        full = found.waiting and found.waiting_bytes + message.size > _UNREAD * limits.unread
+        full = found.waiting and found.waiting_bytes + message.held > _UNREAD * limits.unread
         if found.count >= limits.calls or full:
             raise RefusedError(QUOTA_EXCEEDED, "whoever serves this has as many calls as may wait")
         return found
@@ -188,7 +188,7 @@ class Calls:
         call.responder.turn = self._turn
         reads = call.responder.reads
         call.responder.waiting[call.ident] = call
-        call.responder.waiting_bytes += message.size
+        call.responder.waiting_bytes += message.held
         if reads:
             self.go_on(call.responder.client)
 
@@ -209,7 +209,7 @@ class Calls:
     @staticmethod
     def _unqueue(call: Call) -> None:
         if call.message is not None and call.responder.waiting.pop(call.ident, None) is not None:
-            call.responder.waiting_bytes -= call.message.size
+            call.responder.waiting_bytes -= call.message.held
 
     # -- answers -----------------------------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ class Pusher(Member):
                 continue
             self._repeated.add(ident)
             self._waiting.append((message, True))
-            self.waiting_bytes += message.size
+            self.waiting_bytes += message.held
 
     def restore(self, subscribed: Subscribed) -> None:
         """A subscription is valid."""
@@ -161,7 +161,7 @@ class Pusher(Member):
     def put(self, message: Message, *, retain: bool = False) -> None:
         """A message for the client, out of memory."""
         self._waiting.append((message, retain))
-        self.waiting_bytes += message.size
+        self.waiting_bytes += message.held
         # What is retained is held in any case, and may all be for it.
         store, unread = self._broker.store, self._broker.config.clients.unread
         most = MOST_WAITING + len(store.retained)
@@ -186,7 +186,7 @@ class Pusher(Member):
             ):
                 return
             waiting.popleft()
-            self.waiting_bytes -= message.size
+            self.waiting_bytes -= message.held
             if self._is_permitted(message):
                 self._send(_Flying(message, None, retain))
             elif self.group is not None:
@@ -245,7 +245,7 @@ class Pusher(Member):
         self._flying.clear()
         for flying in reversed(again):
             self._waiting.appendleft((flying.message, flying.retain))
-            self.waiting_bytes += flying.message.size
+            self.waiting_bytes += flying.message.held
         for lane in self.lanes:
             lane.group.give_up(lane, failed=False)
             lane.group.wake(lane)

@@ -5,21 +5,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from headwater_host.hub.storage.file import explained
-from headwater_host.hub.storage.records import COLUMNS, Message, message
+from headwater_host.hub.storage.records import COLUMNS, Message, held, message
 
-#: Bytes of memory that a message takes beside its payload, its id and its tags, and a tag beside its text: for objects,
-#: and for its place among the others. Measured; a test compares it with the process's memory.
-HELD = 340
-_TAG = 64
 #: Messages that are read from the file in one query.
 _AT_ONCE = 500
-
-
-def held(stored: tuple[Any, ...]) -> int:
-    """Bytes of memory that a message takes."""
-    tags = stored[4]
-    size = len(stored[1]) + len(stored[5]) + HELD
-    return size + sum(len(tag) + _TAG for tag in tags) if tags else size
 
 
 class Cache:

@@ -107,18 +107,19 @@ class Position:
         self.pending: OrderedDict[int, bool] = OrderedDict()
         self._returned: list[int] = []
         self._cursor = through
-        #: What was handed out behind ``through``, acknowledged or not.
-        self._ahead: deque[int] = deque()
+        #: What was handed out behind ``through``, acknowledged or not. Most places are idle, and have none of it.
+        self._ahead: deque[int] | None = None
         #: ``through`` as it is in the file, the messages that have a row there, and those whose row may have changed.
         self._written = -1
-        self._rows: set[int] = set()
+        self._rows: set[int] | None = None
         self._changed: dict[int, None] = {}
 
     def restore(self, rows: Iterable[tuple[int, int]]) -> None:
         """Take in the rows of the file: sequence number and tries of each message."""
         self._written = self.through
-        for seq, tries in sorted(rows):
-            self._rows.add(seq)
+        found = sorted(rows)
+        self._rows = {seq for seq, _ in found} or None
+        for seq, tries in found:
             if tries:
                 self.tries[seq] = tries
             if seq <= self.through:
@@ -150,6 +151,8 @@ class Position:
                 break
             self._cursor = seq
             self.pending[seq] = False
+            if self._ahead is None:
+                self._ahead = deque()
             self._ahead.append(seq)
             found.append(seq)
         return found
@@ -163,10 +166,13 @@ class Position:
         self._changed[seq] = None
         if seq > self.through:
             self.through = seq
-            while self._ahead and self._ahead[0] <= seq:
-                passed = self._ahead.popleft()
+            ahead = self._ahead
+            while ahead and ahead[0] <= seq:
+                passed = ahead.popleft()
                 if passed in self.pending:
                     self._changed[passed] = None
+            if not ahead:
+                self._ahead = None
         return True
 
     def give_back(self, seq: int) -> int:
@@ -189,8 +195,10 @@ class Position:
         """What is to be written: whether ``through`` is; rows (sequence number, tries); rows that are to be removed."""
         moved, self._written = self._written != self.through, self.through
         changed, self._changed = self._changed, {}
+        rows = self._rows or set()
         opened = [(seq, self.tries.get(seq, 0)) for seq in changed if seq in self.pending]
-        closed = [seq for seq in changed if seq not in self.pending and seq in self._rows]
-        self._rows.update(seq for seq, _ in opened)
-        self._rows.difference_update(closed)
+        closed = [seq for seq in changed if seq not in self.pending and seq in rows]
+        rows.update(seq for seq, _ in opened)
+        rows.difference_update(closed)
+        self._rows = rows or None
         return moved, opened, closed

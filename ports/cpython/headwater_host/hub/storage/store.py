@@ -32,6 +32,7 @@ from headwater_host.hub.storage.cache import Cache
 from headwater_host.hub.storage.file import File, damaged, explained
 from headwater_host.hub.storage.queues import Position, Queue
 from headwater_host.hub.storage.records import (
+    HELD,
     OVERHEAD,
     STATEMENTS,
     Change,
@@ -194,7 +195,7 @@ class Store:
             raise damaged(file.path, f"its tables do not fit together: {error!r}") from error
         for found in restore.retained(file, names):
             self.retained[found.topic] = found
-            self.retained_bytes += found.size
+            self.retained_bytes += found.held
         for topic in self.topics.values():
             for queue in range(len(topic.queues)) if topic.groups else ():
                 self._leave(topic, queue, topic.done_through(queue))
@@ -432,7 +433,7 @@ class Store:
         batch = writer.batch
         batch.stored.append(fresh)
         batch.numbers.append(topic.number)
-        writer.fill(size)
+        writer.fill(fresh.held)
         topic.append(fresh.queue, fresh.seq, size, fresh.time_ns)
         self.bytes += size
         self._cache.put(fresh)
@@ -442,19 +443,20 @@ class Store:
             batch.retained[topic.number] = values if fresh.payload else None
             if fresh.payload:
                 self.retained[topic.name] = fresh
-                self.retained_bytes += size
+                self.retained_bytes += fresh.held
 
     def _unretain(self, name: str) -> None:
         before = self.retained.pop(name, None)
         if before is not None:
-            self.retained_bytes -= before.size
+            self.retained_bytes -= before.held
 
     def _check_room(self, topic: Topic, size: int, retained: bool) -> None:
         """Raises RefusedError when there is no room; what may be, is removed."""
         if self._writer.waiting >= self.limits.waiting:
             raise RefusedError(QUOTA_EXCEEDED, "too much waits for the disk")
         before = self.retained.get(topic.name)
-        if retained and self.retained_bytes + size - (before.size if before else 0) > self.limits.retained:
+        held = self.retained_bytes + size - OVERHEAD + HELD - (before.held if before else 0)
+        if retained and held > self.limits.retained:
             raise RefusedError(QUOTA_EXCEEDED, "there is no room for more retained messages")
         if self._is_full(topic, size) and not self._make_room(topic, size):
             raise RefusedError(QUOTA_EXCEEDED, f"there is no room in {topic.name!r}")

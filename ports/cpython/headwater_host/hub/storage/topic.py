@@ -10,7 +10,8 @@ DEAD = "$dead/"
 
 @dataclass(frozen=True)
 class Limits:
-    """What is kept, and for how long. Bytes are those of payloads, ids, and 64 for each message."""
+    """What is kept, and for how long. Bytes are those of payloads, ids and tags, and for each message 64 on disk, or
+    ``records.HELD`` in memory."""
 
     topics: int = 100_000
     #: Of one topic, and of all of them.

@@ -30,6 +30,8 @@ RETRY = 1.0
 
 #: Rows that are inserted by one statement: SQLite had at most 999 values in one once.
 _TOGETHER = 256 if sqlite3.sqlite_version_info >= (3, 32) else 64
+#: Payloads from which on messages are inserted one by one: a statement keeps a copy of what it inserted last.
+_LARGE = 64 << 10
 _MESSAGE = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _CHANGE = "INSERT INTO changes VALUES (?, ?, ?)"
 _GONE = "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
@@ -43,6 +45,10 @@ TURN = 1 << 19
 PER_MESSAGE = 1 << 10
 
 _statement = itemgetter(0)
+
+
+def _is_large(message: tuple[Any, ...]) -> bool:
+    return len(message[7]) > _LARGE
 
 
 class Batch:
@@ -78,7 +84,11 @@ class Batch:
         """All of it, or nothing. Raises sqlite3.Error."""
         db.execute("BEGIN IMMEDIATE")
         try:
-            _insert(db, _MESSAGE, list(map(row, self.stored, self.numbers)))
+            for large, some in groupby(map(row, self.stored, self.numbers), _is_large):
+                if large:
+                    db.executemany(_MESSAGE, some)
+                else:
+                    _insert(db, _MESSAGE, list(some))
             if self.seen:
                 db.execute("INSERT INTO seen VALUES (?, ?, ?)", pack_ids(self.seen))
             for topic, retained in self.retained.items():
