@@ -223,7 +223,7 @@ def test_a_program_that_publishes_for_each_message_gets_all_of_them(broker: Mosq
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_waits_beyond_the_limit_comes_once_over_lost_connections(broker: Mosquitto, qos: int) -> None:
+def test_what_waits_beyond_the_limit_comes_over_lost_connections(broker: Mosquitto, qos: int) -> None:
     async def scenario() -> None:
         count = 100
         options: dict[str, Any] = {
@@ -237,14 +237,16 @@ def test_what_waits_beyond_the_limit_comes_once_over_lost_connections(broker: Mo
             await asyncio.gather(*(writer.publish("again", i, qos) for i in range(count)))
             came: list[int] = []
             withheld = 0
-            while len(came) < count:
+            while len(set(came)) < count:
                 if len(came) % 10 == 0:
                     await until(lambda: len(client.messages), "messages wait")
                     withheld += len(client._incoming.withheld)
                     current(client).drop(errors.E_CLOSED)
                     await until(lambda: client.connected, "there is a connection again")
                 came += [int(one.payload) for one in await take(client, 1)]
-            assert came == list(range(count))
+            # At QoS 1 what was acknowledged when the connection ended may come again.
+            assert list(dict.fromkeys(came)) == list(range(count))
+            assert qos == 1 or len(came) == count
             assert withheld > 0
 
     asyncio.run(scenario())

@@ -226,7 +226,8 @@ def test_a_process_that_is_killed_while_the_broker_is_down(
             HOST, broker.port, identifier="l", clean_session=False, reconnect=QUICK, protocol=protocol
         ) as listener:
             told = Told(listener)
-            await listener.subscribe("t", 2)
+            # Not at QoS 2: a broker that is killed uses ids anew that it had used, and they would count as known.
+            await listener.subscribe("t", 1)
             broker.stop()
             broker.start()
             await asyncio.to_thread(live, 0)

@@ -16,7 +16,6 @@ that by itself (``headwater_host.reconnect``):
             ...
 """
 
-import asyncio
 import logging
 import secrets
 import ssl
@@ -339,7 +338,7 @@ class Client(Subscribing):
         timeout: float | None = None,
         properties: Properties | None = None,
     ) -> Coroutine[None, None, Delivery]:
-        """As ``publish``, but returns when the message is enqueued, at every QoS, so that many are under way.
+        """As ``publish``, but returns when the message is enqueued (with a store: on disk), so that many are under way.
 
         The ``Delivery`` (``headwater_host.delivery``) that it returns has the message's state: it can be awaited, calls
         back, and has the packet id and the reason code. ``drain`` waits for all of them.
@@ -450,7 +449,5 @@ class Client(Subscribing):
             self._answer_message(queue.popleft())
         if connection is not None and connection.paused:
             await connection.writable(self.timeout)
-        if getattr(self.session.outbox, "unsynced", False):
-            # It is acknowledged when it is in the store, together with what else this turn brings.
-            await asyncio.sleep(0)
-            self.session.sync()
+        # It is acknowledged when it is in the store.
+        await self._outgoing.stored()

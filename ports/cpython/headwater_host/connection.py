@@ -8,7 +8,7 @@ packet of a turn does not wait for the others.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.errors import E_CLOSED, E_STORE
 from headwater.transitions import CLOSING, ONLINE
@@ -32,6 +32,22 @@ HOLD_GATE = 4
 
 #: What waits to be handed to the transport.
 Chunks = list[bytes | bytearray | memoryview]
+
+
+class Store(Protocol):
+    """An outbox that outlives the process, as of ``headwater_host.store.SqliteOutbox``."""
+
+    position: int
+    durable: int
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether something is not in the file yet."""
+        ...
+
+    def begin_commit(self, done: Callable[[int], object], /) -> None:
+        """Commit everything so far, and say so on the event loop: 0 or E_STORE."""
+        ...
 
 
 class Driven(Protocol):
@@ -109,8 +125,15 @@ class Connection(asyncio.BufferedProtocol):
         self._probe = probe
         self._probe_ms = probe_ms
         self._writable: deque[asyncio.Future[None]] = deque()
-        # What is sent must not be ahead of a store (``headwater_host.store``).
-        self._sync: Callable[[], int] | None = getattr(session.outbox, "sync", None)
+        # What is sent must not be ahead of a store (``headwater_host.store``): what waits for it, with the position of
+        # the store that it needs, and how many bytes that is; the last position that was asked for.
+        box: Any = session.outbox
+        self._store: Store | None = box if hasattr(box, "begin_commit") else None
+        self._held: deque[tuple[int, bytes]] = deque()
+        self._held_bytes = 0
+        self._asked = 0
+        self._all_sent: asyncio.Future[None] | None = None
+        self._transport_paused = False
         self._chunks: Chunks = []
         self._burst = 0
         session.frames = self._chunks
@@ -161,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
         self._send()
         if status:
             self.drop(status)
-        elif session.state == CLOSING:
+        elif session.state == CLOSING and not self._held:
             self._finish()
             self._close_transport()
         elif self.paused and self.transport and self.transport.get_write_buffer_size() > _BACKLOG:
@@ -172,10 +195,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The transport has enough to send."""
-        self.paused = True
+        self.paused = self._transport_paused = True
 
     def resume_writing(self) -> None:
-        """The transport has room again."""
+        """The transport has room again, and the store is not behind."""
+        self._transport_paused = False
+        if self._held_bytes > _BACKLOG:
+            return
         self.paused = False
         self.release(HOLD_BACKLOG)
         self._wake()
@@ -201,6 +227,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._chunks.clear()
+        self._held.clear()
+        self._held_bytes = 0
+        if self._all_sent is not None and not self._all_sent.done():
+            self._all_sent.set_result(None)
         self.paused = False
         status = self.session.status
         self.session.lost()
@@ -232,29 +262,61 @@ class Connection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Hand everything that can be sent to the transport, in one write; a store keeps what has to wait as well."""
         self._send()
-        if self._sync is not None:
-            self._keep()
+        if self._store is not None and self._store.unsynced:
+            self._commit(self._store)
 
     def _send(self) -> None:
         if self._over:
             return
-        session = self.session
         chunks = self._chunks
-        session.take(chunks)
-        if chunks and (self._sync is None or self._keep()):
-            session.tx_time = session.now
-            transport = self.transport
-            if transport is not None and not transport.is_closing():
-                transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
-            chunks.clear()
-            self._burst = 0
+        self.session.take(chunks)
+        if not chunks:
+            return
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
+        self._burst = 0
+        store = self._store
+        if store is None or not (self._held or store.unsynced):
+            self._write(data)
+            return
+        self._held.append((store.position, bytes(data)))
+        self._held_bytes += len(data)
+        if self._held_bytes > _BACKLOG:
+            self.paused = True
+        self._commit(store)
 
-    def _keep(self) -> bool:
-        """Let the store keep what has changed; whether it could."""
-        if self._sync is not None and not self._over and self._sync():
+    def _write(self, data: bytes | bytearray | memoryview) -> None:
+        self.session.tx_time = self.session.now
+        transport = self.transport
+        if transport is not None and not transport.is_closing():
+            transport.write(data)
+
+    def _commit(self, store: Store) -> None:
+        """Let the store keep what has changed, once for each change."""
+        if not self._over and store.position > self._asked:
+            self._asked = store.position
+            store.begin_commit(self._committed)
+
+    def _committed(self, status: int) -> None:
+        """The store has kept what was asked for: send what waits for it. Or it could not."""
+        if self._over or self._store is None:
+            return
+        if status:
+            self._asked = 0
             self.drop(E_STORE)
-            return False
-        return True
+            return
+        ready: list[bytes] = []
+        while self._held and self._held[0][0] <= self._store.durable:
+            ready.append(self._held.popleft()[1])
+        if ready:
+            data = b"".join(ready)
+            was_paused = self._held_bytes > _BACKLOG
+            self._held_bytes -= len(data)
+            self._write(data)
+            if was_paused and self._held_bytes <= _BACKLOG and not self._transport_paused:
+                self.resume_writing()
+        if not self._held and self._all_sent is not None and not self._all_sent.done():
+            self._all_sent.set_result(None)
 
     async def writable(self, timeout: float) -> bool:
         """Wait until the transport has room or the connection is over; False after ``timeout`` seconds."""
@@ -341,9 +403,16 @@ class Connection(asyncio.BufferedProtocol):
     async def close(self, timeout: float) -> None:
         """Send what waits and close: the transport is gone when this returns, after ``timeout`` seconds by force.
 
-        The session is free for another connection at once.
+        The session is free for another connection when this returns; without a store, at once.
         """
         self.flush()
+        if self._held and not self._over:
+            self._all_sent = self._loop.create_future()
+            try:
+                await asyncio.wait({self._all_sent}, timeout=timeout)
+            except BaseException:
+                self.drop(E_CLOSED)
+                raise
         self._finish()
         self._close_transport()
         if self.transport is not None:

@@ -122,6 +122,12 @@ class Keeping(abc.ABC):
     def _on_over(self, error: MqttError) -> None:
         """The connection is over for the program: whoever waits hears why."""
 
+    async def _on_left(self) -> None:
+        """The client was left: what is not kept yet is."""
+        stored = getattr(self.session.outbox, "stored", None)
+        if stored is not None and await stored():
+            self.logger.error("the store is not up to date: %s", self.session.outbox.error)  # type: ignore[attr-defined]
+
     @abc.abstractmethod
     def _on_tick(self, now: float) -> None:
         """About every ``TICK`` seconds, connected or not."""
@@ -181,7 +187,10 @@ class Keeping(abc.ABC):
                 keeper.cancel()
                 await asyncio.wait({keeper})
         finally:
-            await self._leave()
+            try:
+                await self._leave()
+            finally:
+                await self._on_left()
 
     async def _leave(self) -> None:
         connection = self.connection

@@ -11,7 +11,7 @@ What happens to a message that cannot be handed in now is the policy, ``when_ful
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from headwater import errors, reasons
 from headwater.store import FIRST_REQUEST_ID
@@ -33,6 +33,7 @@ from headwater_host.topics import topic_bytes
 
 if TYPE_CHECKING:
     from headwater.types import Outbox
+    from headwater_host.store import SqliteOutbox
 
 _QOS = (1, 2)
 # The outbox is full; or without a first connection there are no ids for messages.
@@ -52,6 +53,10 @@ def check_limits(timeout: float, queued: int, in_flight: int, when_full: str) ->
 
 
 _More = TypeVar("_More")
+
+
+def _ignore(status: int) -> None:
+    """Of a commit that nobody waits for: when it has failed, the next one that somebody waits for fails as well."""
 
 
 class Publisher(Protocol[_More]):
@@ -85,10 +90,6 @@ class Publisher(Protocol[_More]):
 
     def copied(self, more: _More, /) -> _More:
         """The same, such that nobody else can change it, in the form that a store gives back."""
-        ...
-
-    def sync(self) -> int:
-        """Let a store keep what has changed: 0, or E_STORE."""
         ...
 
 
@@ -129,6 +130,8 @@ class Outgoing(Generic[_More]):
         self._dropped_before = 0
         self._feeding = False
         self._session = session
+        box: Any = session.outbox
+        self._store: SqliteOutbox | None = box if hasattr(box, "begin_commit") else None
         self._current = current
         self._reached = reached
         self._read_on = read_on
@@ -160,6 +163,11 @@ class Outgoing(Generic[_More]):
                 status = self._put_off(topic, payload, qos, retain, more)
             elif status == errors.E_AGAIN:
                 status = await self._send_in_turn(deadline, topic, payload, qos, retain, more)
+            if status and self._store is not None and self._current() is None:
+                # Nobody else hears of it when the message cannot be kept.
+                delivery = self._follow(status, qos)
+                await self.stored()
+                return await delivery.wait(max(0.0, deadline - asyncio.get_running_loop().time()))
             if status:
                 return await self.answers.wait(status, deadline)
         return 0
@@ -178,6 +186,7 @@ class Outgoing(Generic[_More]):
         if status == errors.E_AGAIN and self._drops:
             status = self._put_off(topic, payload, qos, retain, more)
             delivery = self._follow(status, qos)
+            await self.stored()
             if self._current() is not None:
                 # Who never waits would keep the answers from being read.
                 await asyncio.sleep(0)
@@ -185,7 +194,18 @@ class Outgoing(Generic[_More]):
         if status == errors.E_AGAIN:
             deadline = asyncio.get_running_loop().time() + timeout
             status = await self._send_in_turn(deadline, topic, payload, qos, retain, more)
-        return self._follow(status, qos)
+        delivery = self._follow(status, qos)
+        if status:
+            await self.stored()
+        return delivery
+
+    async def stored(self) -> None:
+        """Wait until the store has everything so far. Raises MqttStoreError."""
+        store = self._store
+        if store is not None and store.unsynced and await store.stored():
+            raise MqttStoreError(
+                f"the store cannot be written: {store.error}; what it does not have yet stays in memory"
+            )
 
     def post_nowait(self, topic: str, payload: Payload, qos: int, retain: bool, more: _More) -> Delivery:
         """``Client.post_nowait``."""
@@ -268,8 +288,8 @@ class Outgoing(Generic[_More]):
                 if connection.held:
                     self._read_on()
                 connection.push()
-            elif self._session.sync():
-                status = errors.E_STORE
+            elif self._store is not None:
+                self._store.begin_commit(_ignore)
         if status > 0:
             return status
         if status in _LATER:
@@ -303,8 +323,8 @@ class Outgoing(Generic[_More]):
         connection = self._current()
         if connection is not None:
             connection.push()
-        elif self._session.sync():
-            raise self._not_published(errors.E_STORE)
+        elif self._store is not None:
+            self._store.begin_commit(_ignore)
         return -message.seq
 
     def _drop(self) -> None:

@@ -86,10 +86,6 @@ class GrowingOutbox(RamOutbox):
         self._free = self.reserved = at
         return at
 
-    def sync(self) -> int:
-        """Let a store keep what has changed: 0, or E_STORE. This one is in memory."""
-        return 0
-
     def _use(self, buf: bytearray) -> None:
         self.buf = buf
         # As the base does: whatever a slice is given, the buffer keeps its length.
@@ -314,10 +310,6 @@ class HostClient(FastEndpoint, _ClientBase):
         status = self.disconnect()
         _need_5(properties)
         return status
-
-    def sync(self) -> int:
-        """Let a store keep what has changed: 0, or E_STORE."""
-        return self.outbox.sync() if isinstance(self.outbox, GrowingOutbox) else 0
 
     def said(self) -> dict[str, Any]:
         """The properties of the packet that arrived last."""

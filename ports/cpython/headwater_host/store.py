@@ -3,16 +3,19 @@
     async with Client("broker.local", identifier="meter", clean_session=False, store="meter.db") as client:
         ...
 
-The ring in memory is in front (``GrowingOutbox``), every change goes to the file within a transaction, and the
-transaction is committed before the connection sends anything (``sync``): what one turn of the event loop hands in is
-one commit. The file belongs to one process at a time and to one client identifier. ``docs/stores.md`` says more.
+The ring in memory is in front (``GrowingOutbox``), and every change goes to the file within a transaction. A client
+commits it in a thread (``begin_commit``), and sends nothing before it is committed: the event loop never waits for the
+disk, and what has changed during one commit goes with the next. The file belongs to one process at a time and to one
+client identifier. ``docs/stores.md`` says more.
 """
 
+import asyncio
 import contextlib
 import sqlite3
 import zlib
 from array import array
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from os import PathLike
 from types import TracebackType
 from typing import Any, TypeVar
@@ -40,6 +43,7 @@ _BACKLOG = """
 CREATE TABLE IF NOT EXISTS backlog
 (seq INTEGER PRIMARY KEY, flags INTEGER, topic BLOB, properties BLOB, payload BLOB, crc INTEGER)
 """
+_ABOUT = "INSERT OR REPLACE INTO about VALUES (?, ?)"
 _SIZE = 1 << 16
 _PUBREL = b"\x62\x02"
 # How many bytes that and a packet id are.
@@ -99,6 +103,15 @@ class SqliteOutbox(GrowingOutbox):
         self._seq = 0
         self._rows: dict[int, int] = {}
         self._stale = False
+        #: How many changes there were, and how many of them are committed.
+        self.position = self.durable = 0
+        # The commit that runs in the thread and what it covers; changes meanwhile; who waits for which position.
+        self._thread: ThreadPoolExecutor | None = None
+        self._running: Future[object] | None = None
+        self._covers = 0
+        self._later: list[tuple[str, tuple[object, ...]]] = []
+        self._waiting: list[tuple[int, Callable[[int], object]]] = []
+        self._scheduled = False
         self._db = _open(self.path)
         try:
             self._prepare(_SYNCHRONOUS[keeps_over])
@@ -128,6 +141,9 @@ class SqliteOutbox(GrowingOutbox):
         if self._db is None:
             return
         status = self.sync()
+        self._waiting.clear()
+        if self._thread is not None:
+            self._thread.shutdown()
         self._db.close()
         self._db = None  # type: ignore[assignment]
         if status:
@@ -159,6 +175,9 @@ class SqliteOutbox(GrowingOutbox):
         db.execute(f"PRAGMA synchronous = {synchronous}")
 
     def _about(self) -> None:
+        self._db.executemany(_ABOUT, self._about_rows())
+
+    def _about_rows(self) -> list[tuple[str, object]]:
         about: list[tuple[str, object]] = [
             ("identifier", self.identifier),
             ("slots", self.slots),
@@ -166,7 +185,7 @@ class SqliteOutbox(GrowingOutbox):
             ("protocol", self.protocol),
         ]
         about.append(("crc", zlib.crc32(repr(about).encode())))
-        self._db.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", about)
+        return about
 
     def _load(self) -> None:
         db = self._db
@@ -217,6 +236,7 @@ class SqliteOutbox(GrowingOutbox):
         if slots != self.slots or about.get("protocol") != self.protocol:
             db.execute("BEGIN")
             self._about()
+            self.position += 1
 
     def pack(self, more: Any) -> bytes:
         """What else there is of a message that waits (``Waiting.more``), as bytes."""
@@ -296,16 +316,10 @@ class SqliteOutbox(GrowingOutbox):
     def settle(self) -> int:
         """The other end holds nothing of an earlier life any more: 0, or E_STORE."""
         self.fresh = False
-        try:
-            if not self._stale:
-                self._begin()
-                self._about()
-                return 0
-        except sqlite3.Error as error:
-            self._failed(error)
-        if self._write_all():
-            self.fresh = True
-            return E_STORE
+        for row in self._about_rows():
+            if self._execute(_ABOUT, row):
+                self.fresh = True
+                return E_STORE
         return 0
 
     def clear(self) -> None:
@@ -340,21 +354,119 @@ class SqliteOutbox(GrowingOutbox):
     @property
     def unsynced(self) -> bool:
         """Whether something is not in the file yet."""
-        return self._stale or self._db.in_transaction
+        return self._stale or self.position != self.durable
+
+    def begin_commit(self, done: Callable[[int], object]) -> None:
+        """Commit everything so far in a thread; then ``done(0)``, or ``done(E_STORE)``, is called on the event loop.
+
+        The commit begins behind this turn of the loop, so that it takes with it what else the turn changes.
+        """
+        if not self.unsynced:
+            done(0)
+            return
+        self._waiting.append((self.position, done))
+        self._schedule()
+
+    async def stored(self) -> int:
+        """Wait until everything so far is committed: 0, or E_STORE."""
+        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def done(status: int) -> None:
+            if not waiter.done():
+                waiter.set_result(status)
+
+        self.begin_commit(done)
+        return await waiter
 
     def sync(self) -> int:
-        """Commit everything so far, as it must be before anything of it is sent: 0, or E_STORE."""
+        """Commit everything so far, and wait for the disk: 0, or E_STORE."""
+        if self._running is not None:
+            wait([self._running])
+            self._finished()
+        status = 0
         if self._stale:
-            return self._write_all()
-        if self._db.in_transaction:
+            status = self._write_all()
+        elif self.unsynced:
             try:
                 self._db.execute("COMMIT")
+                self.durable = self.position
             except sqlite3.Error as error:
-                return self._failed(error)
-        return 0
+                status = self._failed(error)
+        self._notify(status)
+        return status
+
+    def _schedule(self) -> None:
+        if self._waiting and self._running is None and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._start)
+
+    def _start(self) -> None:
+        self._scheduled = False
+        if self._running is not None or not self._waiting:
+            return
+        if self._stale or not self.unsynced:
+            # All of it, once: as the disk has failed, nobody knows for how long.
+            self.sync()
+            return
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "store")
+        self._covers = self.position
+        loop = asyncio.get_running_loop()
+        self._running = self._thread.submit(self._db.execute, "COMMIT")
+
+        def over(_: object) -> None:
+            # If the loop has ended, whoever uses the store next finds it.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._finished)
+
+        self._running.add_done_callback(over)
+
+    def _finished(self) -> None:
+        """The commit in the thread is over."""
+        running = self._running
+        if running is None or not running.done():
+            return
+        self._running = None
+        later, self._later = self._later, []
+        error = running.exception()
+        if isinstance(error, sqlite3.Error):
+            self._notify(self._failed(error))
+            return
+        if error is not None:
+            raise error
+        self.durable = self._covers
+        try:
+            for statement, values in later:
+                self._begin()
+                self._db.execute(statement, values)
+        except sqlite3.Error as failure:
+            self._failed(failure)
+        self._notify(0)
+        if self._waiting:
+            self._schedule()
+
+    def _notify(self, status: int) -> None:
+        """Tell those for whom something is committed; all of them when it has failed."""
+        waiting, self._waiting = self._waiting, []
+        for position, done in waiting:
+            if status or position <= self.durable:
+                # The loop of one that waited may have ended.
+                with contextlib.suppress(RuntimeError):
+                    done(status)
+            else:
+                self._waiting.append((position, done))
 
     def _execute(self, statement: str, values: tuple[object, ...]) -> int:
-        """Do this within the transaction. When the file is behind the memory already, all of it is written instead."""
+        """Do this within the transaction, or in the next one while a commit is running.
+
+        When the file is behind the memory already, all of it is written instead.
+        """
+        if self._running is not None:
+            self._finished()
+        self.position += 1
+        if self._running is not None:
+            self._later.append((statement, values))
+            return 0
         if self._stale:
             return self._write_all()
         try:
@@ -388,6 +500,7 @@ class SqliteOutbox(GrowingOutbox):
         except sqlite3.Error as error:
             return self._failed(error)
         self._stale = False
+        self.durable = self.position
         return 0
 
     def _failed(self, error: sqlite3.Error) -> int:

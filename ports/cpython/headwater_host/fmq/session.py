@@ -171,10 +171,6 @@ class HostSession(FastSession):
         """PINGREQ."""
         return bytes((PINGREQ << 4,)) + bytes(self.ids.next(PINGREQ, self.now))
 
-    def sync(self) -> int:
-        """Let a store keep what has changed: 0, or E_STORE."""
-        return self.outbox.sync() if isinstance(self.outbox, GrowingOutbox) else 0
-
     def why(self) -> str:
         """What the hub says of what it has refused."""
         return self.reason().decode(errors="replace")
