@@ -11,6 +11,7 @@ import pytest
 from headwater.fmq import spec
 from headwater_host.fmq.client import (
     Client,
+    FmqConsumerError,
     MqttArgumentError,
     MqttConnectionError,
     MqttDisconnectedError,
@@ -528,6 +529,8 @@ def test_a_subscription_that_is_refused_later_leaves_the_rest_online(
         await line.accept()
         for number, name in enumerate("abc", 1):
             head, ident = await line.frame()
+            while head >> 4 == spec.CONSUME:
+                head, ident = await line.frame()
             assert head >> 4 == spec.SUBSCRIBE
             if code and name == refused:
                 line.say(spec.ACK << 4, ident, code, b"not any more")
@@ -548,8 +551,9 @@ def test_a_subscription_that_is_refused_later_leaves_the_rest_online(
         async with scripted(first, later) as where:
             policy = Reconnect(first=0.01, longest=0.02)
             async with client(where, reconnect=policy) as c:
-                for name in "abc":
-                    await c.subscribe(name)
+                await c.subscribe("a")
+                await c.consume(await c.subscribe("b", group="g"))
+                await c.subscribe("c")
                 reported: list[MqttSubscribeError] = []
                 online = asyncio.Event()
                 c.on_subscription_refused = reported.append
@@ -559,5 +563,9 @@ def test_a_subscription_that_is_refused_later_leaves_the_rest_online(
                 assert c.connected
                 assert [error.topic for error in reported] == [refused]
                 assert "refused the subscription to 'b'" in caplog.text
+                # Its consumer has ended, where its messages would be.
+                with pytest.raises(FmqConsumerError, match="not any more") as ended:
+                    await asyncio.wait_for(c.messages.__anext__(), SECONDS)
+                assert (ended.value.topic, ended.value.reason_code) == (refused, 0x87)
 
     run(main())

@@ -378,6 +378,11 @@ class Client(Receiving):
                         raise
                     # It is asked for again on the next connection.
                     self._report_refusal(error)
+                    if subscription.consumed:
+                        subscription.consumed = None
+                        self.messages.put_error(
+                            FmqConsumerError(error.topic, error.reason_code, error.reason_string)
+                        )
                     continue
             if subscription.consumed:
                 self._begin_to_consume(subscription)

@@ -76,7 +76,8 @@ class HostSession(FastSession):
             requests=1,
             response_ms=response_ms,
             max_body=_LARGEST,
-            rx=GrowingRxBuf(_RX, max_body + HEADER_SIZE),
+            # What is no message may be as large as the buffer is at first, whatever messages may.
+            rx=GrowingRxBuf(_RX, max(_RX, max_body + HEADER_SIZE)),
             outbox=box,
         )
         self.ids = ClockIdMaker(kept.process, kept.ceiling, kept.keep_ids) if kept else ClockIdMaker()
