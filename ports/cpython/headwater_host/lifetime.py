@@ -84,6 +84,7 @@ class AgeClock:
     def __init__(self, kept: str = "", clocks: Clocks | None = None):
         self._clocks = clocks or MACHINE
         self._boot = self._clocks.boot()
+        self._boottime = self._clocks.boottime
         #: Age time at a moment of this boot.
         self._since = self._written = self._clocks.boottime()
         self._age = self._clocks.wall()
@@ -104,8 +105,9 @@ class AgeClock:
 
     def now(self) -> int:
         """Nanoseconds of age time."""
+        passed = self._boottime() - self._since
         # A machine that was restored from a snapshot may have gone back.
-        return self._age + max(0, self._clocks.boottime() - self._since)
+        return self._age + passed if passed > 0 else self._age
 
     def seconds(self) -> float:
         """The same in seconds."""
