@@ -6,6 +6,7 @@ packet of a turn does not wait for the others.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from headwater.rxbuf import RxBuf
     from headwater.types import Outbox
 
-#: How often, in seconds, a connection looks at the clock.
+#: How often, in seconds, a connection looks at the clock at least.
 TICK = 0.5
 # From how many unsent bytes on nothing more is read, because reading makes answers.
 _BACKLOG = 1 << 20
@@ -55,6 +56,9 @@ class Driven(Protocol):
 
     state: int
     status: int
+    #: Seconds, 0 for none; whether a ping is unanswered.
+    keep_alive: int
+    pinged: bool
     now: int
     rx_time: int
     tx_time: int
@@ -96,8 +100,8 @@ class Connection(asyncio.BufferedProtocol):
     E_CLOSED when the peer or we closed, and with what the transport said. ``on_tick(now)`` is called about every
     ``TICK`` seconds, with the loop's time.
 
-    What ``probe`` gives is sent every ``probe_ms`` while reading is held, to keep the connection alive: nobody waits
-    for its answer.
+    A client gives a ``probe``, a packet that is sent while reading is held, to keep the connection alive: nobody waits
+    for its answer. The clock is then also looked at when the keep-alive asks for a packet.
     """
 
     def __init__(
@@ -106,7 +110,6 @@ class Connection(asyncio.BufferedProtocol):
         on_lost: Callable[[int, str], object],
         on_tick: Callable[[float], object] | None = None,
         probe: Callable[[], bytes] | None = None,
-        probe_ms: int = 0,
     ):
         self.session = session
         self.transport: asyncio.Transport | None = None
@@ -123,7 +126,6 @@ class Connection(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._on_tick = on_tick
         self._probe = probe
-        self._probe_ms = probe_ms
         self._writable: deque[asyncio.Future[None]] = deque()
         # What is sent must not be ahead of a store (``headwater_host.store``): what waits for it, with the position of
         # the store that it needs, and how many bytes that is; the last position that was asked for.
@@ -375,17 +377,34 @@ class Connection(asyncio.BufferedProtocol):
         if self._holds:
             # Who does not listen cannot say that the peer is silent.
             session.rx_time = now
-            due = self._probe_ms and session.state == ONLINE and now - session.tx_time >= self._probe_ms
-            if due and self._probe is not None:
+            if self._probe is not None and self._left(now) <= 0:
                 self.write(self._probe())
         status = session.poll(now)
         self.flush()
         if status:
             self.drop(status)
             return
-        self._timer = self._loop.call_later(TICK, self._tick)
+        delay = TICK
+        if self._probe is not None and (left := self._left(now)) > 0:
+            # A millisecond more, because ``now`` is rounded down.
+            delay = min(delay, left / 1000 + 0.001)
+        self._timer = self._loop.call_later(delay, self._tick)
         if self._on_tick is not None:
             self._on_tick(now / 1000)
+
+    def _left(self, now: int) -> float:
+        """Milliseconds until a client has to send a packet that keeps the connection alive.
+
+        That is half of the keep-alive while reading is held, and otherwise when the session asks for it, at three
+        quarters (``headwater.outgoing``).
+        """
+        session = self.session
+        if not session.keep_alive or session.state != ONLINE:
+            return math.inf
+        if self._holds:
+            return session.tx_time + session.keep_alive * 500 - now
+        since = session.tx_time if session.pinged else min(session.tx_time, session.rx_time)
+        return since + session.keep_alive * 750 - now
 
     def drop(self, status: int) -> None:
         """End the connection at once, for a reason."""

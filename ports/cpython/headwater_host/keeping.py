@@ -252,9 +252,7 @@ class Keeping(abc.ABC):
             self.logger.warning("%s", failed[-1])
 
     async def _attempt(self, route: Route) -> None:
-        connection = self._opening = Connection(
-            self.session, self._on_lost, self._tick, self.session.probe, self.session.keep_alive * 500
-        )
+        connection = self._opening = Connection(self.session, self._on_lost, self._tick, self.session.probe)
         try:
             await self._connect(connection, route)
             await self._subscribe_again(self.session.session_present)
