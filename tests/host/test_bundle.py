@@ -5,6 +5,7 @@ That the whole core does so, the portable tests prove (``test_portable.py``), an
 
 import ast
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -350,6 +351,108 @@ def test_only_used_keeps_what_the_program_and_its_port_name(tmp_path: Path) -> N
     assert "def unsubscribe(" not in text
     assert any(name.endswith("Client.unsubscribe") for name in bundle.dropped)
     assert "def unsubscribe(" in build([str(program)]).sources["__init__"]
+
+
+HANDLERS = "from headwater.client import Client\nclient = Client(x)\nclient.connect()\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'setattr(client, "on_" + kind, print)',
+        'setattr(client, f"on_{kind}", print)',
+        'setattr(client, "on_%s" % kind, print)',
+        'setattr(client, "on_{}".format(kind), print)',
+        'setattr(client, "on_message" if kind else "sink", print)',
+        'for kind in ("message", "delivered"):\n    setattr(client, "on_" + kind, print)',
+        'for name in ("on_message", "on_delivered"):\n    setattr(client, name, print)',
+        'for name, f in (("on_message", print), ("sink", x)):\n    setattr(client, name, f)',
+        'for name, f in {"on_message": print, "sink": x}.items():\n    setattr(client, name, f)',
+        'name = "on_message"\nsetattr(client, name, print)',
+        'import builtins\nbuiltins.setattr(client, "on_" + kind, print)',
+        "[setattr(client, 'on_' + kind, print) for kind in x]",
+    ],
+)
+def test_a_handler_whose_name_is_put_together_is_kept(text: str, tmp_path: Path) -> None:
+    """All that a part of the name may mean stays, by its name."""
+    program = tmp_path / "main.py"
+    program.write_text(HANDLERS)
+    assert "on_message" in build([str(program)], Options(only_used=True)).settled
+    program.write_text(f"{HANDLERS}{text}\n")
+    bundle = build([str(program)], Options(only_used=True))
+    assert "on_message" not in bundle.settled
+    assert ".on_message" in bundle.sources["__init__"]
+    # What else there is goes as before.
+    assert "auto_ack" in bundle.settled
+
+
+@pytest.mark.parametrize(
+    "text, what",
+    [
+        ("setattr(client, name, print)", "setattr(client, name, print)"),
+        ("def f(name):\n    setattr(client, name, print)", "setattr(client, name, print)"),
+        ("for name in x:\n    setattr(client, name, print)", "setattr(client, name, print)"),
+        ('name = "on_message"\nname += x\nsetattr(client, name, print)', "setattr(client, name, print)"),
+        ("setattr(client, *x)", "setattr(client, *x)"),
+        ("getattr(client, x())(1)", "getattr(client, x())"),
+        ("getattr(client, kind + x)", "getattr(client, kind + x)"),
+        ("put = setattr", "setattr"),
+        ("map(getattr, x, y)", "getattr"),
+        ("client.__dict__[kind] = print", "client.__dict__"),
+        ("object.__setattr__(client, kind, print)", "object.__setattr__"),
+        ("vars(client)[kind] = print", "vars(client)"),
+        ("exec('client.on_message = print')", "exec('client.on_message = print')"),
+        ("eval(x)", "eval(x)"),
+        ("__import__('headwater.client')", "__import__('headwater.client')"),
+        ("__import__(x)", "__import__(x)"),
+        ("import operator\noperator.attrgetter(x)(client)", "operator.attrgetter(x)"),
+        ("type('Mine', (Client,), x)", "type('Mine', (Client,), x)"),
+    ],
+)
+def test_a_name_that_cannot_be_seen_is_refused_with_its_place(text: str, what: str, tmp_path: Path) -> None:
+    program = tmp_path / "main.py"
+    program.write_text(f"{HANDLERS}{text}\n")
+    line = 3 + len(text.splitlines())
+    with pytest.raises(BundleError, match=re.escape(f"{program}:{line}: {what}: ")):
+        build([str(program)], Options(only_used=True))
+    # With all that is public there is nothing to be seen.
+    build([str(program)])
+
+
+def test_what_hides_no_name_is_not_refused(tmp_path: Path) -> None:
+    program = tmp_path / "main.py"
+    program.write_text(
+        f"{HANDLERS}globals()[kind]()\nprint(dir(client), type(client), getattr(client, 'status', 0))\n"
+        "termios = __import__('termios')\ngetattr(termios, 'B%d' % 9600)\nre.compile('x')\n"
+    )
+    build([str(program)], Options(only_used=True))
+
+
+@pytest.mark.needs_micropython
+def test_handlers_that_are_set_by_computed_names_are_called_on_a_board(tmp_path: Path) -> None:
+    script = tmp_path / "program" / "main.py"
+    script.parent.mkdir()
+    script.write_text(
+        "from headwater.client import Client\n"
+        "class Line:\n"
+        "    data = b'\\x20\\x02\\x00\\x00\\x30\\x04\\x00\\x01th'\n"
+        "    def open(self): return self\n"
+        "    def ticks_ms(self): return 0\n"
+        "    def wait(self, ms): pass\n"
+        "    def readinto(self, buf, n):\n"
+        "        data, self.data = self.data, b''\n"
+        "        buf[:len(data)] = data\n"
+        "        return len(data) or None\n"
+        "    def write(self, buf, at, n): return n\n"
+        "    def close(self): pass\n"
+        "client = Client(Line(), b'board')\n"
+        "for kind in ('message', 'delivered'):\n"
+        "    setattr(client, 'on_' + kind, lambda m, kind=kind: print(kind))\n"
+        "client.connect()\nclient.poll()\n"
+    )
+    options = Options(only_used=True, texts=False)
+    write(build([str(script)], options), tmp_path / "lib", options)
+    assert run(script, tmp_path / "lib") == "message\n"
 
 
 def test_what_a_program_makes_no_use_of_goes(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,9 +19,10 @@ from pathlib import Path
 
 from tools import mpy
 from tools.bundle.classes import merge_classes
+from tools.bundle.computed import Computed, computed
 from tools.bundle.names import shorten
 from tools.bundle.program import PACKAGE, BundleError, Program, find, load, on_a_board, stored, unique
-from tools.bundle.reach import contracts, drop_unused, handed_in, hidden_names, used_in
+from tools.bundle.reach import attribute_names, contracts, drop_unused, handed_in, hidden_names, used_in
 from tools.bundle.settled import Outside, settle
 from tools.bundle.tree import walk
 
@@ -45,14 +47,15 @@ class Options:
 class Asked:
     """What modules and programs ask for: ``faces``, by module of the core, its names, or None for all that it offers;
     the modules of the board's port; the ``attributes`` that programs and those name; the ``keywords`` of their calls
-    (None: any), of which none has more than so many ``positional`` arguments; and the ``modules`` that were named
-    themselves."""
+    (None: any), of which none has more than so many ``positional`` arguments; what they say of attributes without
+    writing their names; and the ``modules`` that were named themselves."""
 
     faces: dict[str, set[str] | None] = field(default_factory=dict)
     ports: dict[str, Path] = field(default_factory=dict)
     attributes: set[str] = field(default_factory=set)
     keywords: set[str] | None = field(default_factory=set)
     positional: int = 0
+    computed: Computed = field(default_factory=Computed)
     modules: list[str] = field(default_factory=list)
 
 
@@ -108,6 +111,9 @@ def _ask_program(asked: Asked, root: Path, name: str, path: Path) -> None:
     except (OSError, SyntaxError, ValueError) as error:
         raise BundleError(f"{name}: {error}") from error
     asked.attributes |= used_in(body)[1]
+    more = computed(name, body)
+    asked.computed.patterns |= more.patterns
+    asked.computed.hidden += more.hidden
     for statement in body:
         for part in walk(statement):
             if isinstance(part, ast.keyword) and asked.keywords is not None:
@@ -153,7 +159,12 @@ def build(what: Sequence[str], options: Options | None = None, root: Path = mpy.
     asked = ask(what, root)
     if options.only_used and asked.modules:
         raise BundleError(f"nobody knows what is used of {asked.modules[0]}: name programs instead")
+    if options.only_used and asked.computed.hidden:
+        raise BundleError(f"{asked.computed.hidden[0]}; or bundle without --only-used")
     program = load(root, asked.faces)
+    if asked.computed.patterns:
+        meant = re.compile("|".join(sorted(asked.computed.patterns)))
+        asked.attributes |= {one for one in attribute_names(program) if meant.fullmatch(one)}
     offered = {module: _offered(program, module, names) for module, names in asked.faces.items()}
     places = {unique(*place): place for names in offered.values() for place in names.values()}
     objects = {name: place for name, place in places.items() if name not in program.constants}

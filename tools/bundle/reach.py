@@ -31,6 +31,18 @@ def used_in(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
     return names, attributes
 
 
+def attribute_names(program: Program) -> set[str]:
+    """All attributes that the core has or names."""
+    members = {
+        name
+        for node in program.body
+        if isinstance(node, ast.ClassDef)
+        for member in node.body
+        for name in _owned(member)
+    }
+    return members | used_in(program.body)[1]
+
+
 #: What objects of Python's own have: attributes that are called so may be theirs.
 _BUILT_IN = (array, bytearray, bytes, dict, int, list, memoryview, set, str, tuple, OSError)
 
