@@ -1,7 +1,6 @@
 """Those who wait: for an answer of the server, for their turn to send, for a message."""
 
 import asyncio
-import contextlib
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -181,6 +180,6 @@ class Inbox(Generic[_T]):
 
     def forget(self, which: Callable[[_T], bool]) -> None:
         """Throw away what ``which`` takes: it comes again."""
-        for message in [m for m in self._queue if not isinstance(m, MqttError) and which(m)]:
-            with contextlib.suppress(ValueError):
-                self._queue.remove(message)
+        kept = [m for m in self._queue if isinstance(m, MqttError) or not which(m)]
+        self._queue.clear()
+        self._queue.extend(kept)
