@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools.bench.board import machine
-from tools.bench.hubs import load
+from tools.bench.hubs import alone, load
 from tools.bench.hubs.servers import ROWS, SERVERS, processor_seconds, syncs_per_second
-from tools.bench.hubs.wires import Wire, WireError
+from tools.bench.hubs.wires import Fmq, Wire, WireError
 from tools.bench.report import Table
 from tools.broker import Broker, BrokerError
 from tools.toolchain import CACHE
@@ -37,15 +37,22 @@ PACE = 200.0
 @dataclass(frozen=True)
 class Effort:
     """Rounds; seconds to publish for; messages of which the time is taken; whether each measurement has a server that
-    nobody has spoken to yet."""
+    nobody has spoken to yet. Of the hub alone: messages of a burst, messages that are stored, large messages at once
+    and their size."""
 
     rounds: int = 5
     seconds: float = 1.0
     paced: int = 1000
     fresh: bool = True
+    burst: int = 400_000
+    stored: int = 900_000
+    large: int = 50
+    large_size: int = 16 << 20
 
 
-QUICK = Effort(rounds=1, seconds=0.1, paced=40, fresh=False)
+QUICK = Effort(
+    rounds=1, seconds=0.1, paced=40, fresh=False, burst=2000, stored=2000, large=2, large_size=1 << 20
+)
 
 #: Of one cell: a figure for each round.
 Rounds = list[float]
@@ -63,6 +70,11 @@ class Figures:
     cpu: dict[str, dict[str, Rounds]] = field(default_factory=dict)
     middle: dict[str, dict[str, Rounds]] = field(default_factory=dict)
     slow: dict[str, dict[str, Rounds]] = field(default_factory=dict)
+    #: Of the hub alone. By what another client does: milliseconds of the median answer, of the 99th of a hundred and of
+    #: the last; messages/s of the burst; by what the hub has in memory: MiB, and what its page says.
+    fairness: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
+    burst: Rounds = field(default_factory=list)
+    memory: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     #: Why a measurement failed, and was done again.
@@ -151,6 +163,25 @@ def _measure(servers: _Servers, figures: Figures, name: str, task: str, qos: int
             cells.setdefault(key, {}).setdefault(name, []).append(value)
 
 
+def _alone(servers: _Servers, figures: Figures, effort: Effort) -> None:
+    """What only the hub is asked, each time of one that nobody has spoken to yet."""
+    with servers.running("headwater") as broker:
+        found, rate = alone.burst(Fmq(broker.port, 1, f"{time.monotonic_ns():x}"), effort.burst)
+    figures.burst.append(rate)
+    for what, waits in found.items():
+        waits.sort()
+        times = tuple(waits[min(len(waits) * part // 100, len(waits) - 1)] * 1000 for part in (50, 99, 100))
+        figures.fairness.setdefault(what, []).append((times[0], times[1], times[2]))
+    memory: dict[str, tuple[float, float]] = {}
+    with servers.running("headwater") as broker:
+        wire = Fmq(broker.port, 1, f"{time.monotonic_ns():x}")
+        memory[f"{effort.stored:,} messages stored"] = alone.stored(broker.pid, wire, effort.stored)
+    with servers.running("headwater") as broker:
+        memory |= alone.large(broker.pid, broker.port, effort.large, effort.large_size)
+    for what, (took, says) in memory.items():
+        figures.memory.setdefault(what, []).append((took / alone.MIB, says / alone.MIB))
+
+
 def measure(
     effort: Effort, wanted: Iterable[str] = tuple(ROWS), say: Callable[[str], object] = print
 ) -> Figures:
@@ -188,6 +219,8 @@ def measure(
                     random.Random(i).shuffle(names)
                     for name in names:
                         _measure(servers, figures, name, task, qos, effort)
+            if "headwater" in figures.labels:
+                _alone(servers, figures, effort)
             say(f"round {i + 1} of {effort.rounds}")
         return figures
     finally:
@@ -259,4 +292,23 @@ def tables(figures: Figures) -> list[Table]:
         lambda key, name: _cpu(figures, key, name),
     )
     rates.notes = notes
-    return [rates, times, used]
+    return [rates, times, used, *_of_the_hub(figures)]
+
+
+def _of_the_hub(figures: Figures) -> list[Table]:
+    """Fairness and memory, where the hub was measured."""
+    if not figures.fairness:
+        return []
+    fairness = Table(
+        "The hub: milliseconds until an answer at QoS 1, while another client …",
+        ["", "median", "99 %", "most"],
+    )
+    for what, rounds in figures.fairness.items():
+        fairness.rows.append(
+            [what, *(f"{statistics.median(part):.1f}" for part in zip(*rounds, strict=True))]
+        )
+    fairness.notes = [f"The burst is taken at {_short(statistics.median(figures.burst))} messages/s."]
+    memory = Table("The hub: MiB by which its memory grows", ["", "measured", "by docs/hub.md"])
+    for what, sizes in figures.memory.items():
+        memory.rows.append([what, *(f"{statistics.median(part):.0f}" for part in zip(*sizes, strict=True))])
+    return [fairness, memory]

@@ -68,10 +68,13 @@ class _End(abc.ABC):
         """Read, and answer."""
 
 
-class _Sender(_End):
+class Sender(_End):
+    """Publishes ``count`` messages at most, those that ``fill`` asks for."""
+
     def __init__(self, link: Publisher, count: int):
         super().__init__(link)
         self._link = link
+        self.process = link.process
         self._block = link.messages(count)
         self.count = count
         self.sent = self.done = 0
@@ -123,7 +126,7 @@ class _Receiver(_End):
 class _Load:
     """All ends. Raises WireError when nothing comes for too long."""
 
-    def __init__(self, wire: Wire, senders: list[_Sender], receivers: list[_Receiver]):
+    def __init__(self, wire: Wire, senders: list[Sender], receivers: list[_Receiver]):
         self.window = WINDOWS[wire.qos]
         self.qos = wire.qos
         self.senders = senders
@@ -169,7 +172,7 @@ def _load(wire: Wire, count: int, *, away: bool = False) -> Iterator[_Load]:
         publishers = [wire.publisher(n) for n in range(PUBLISHERS)]
         for publisher in publishers:
             stack.callback(publisher.close)
-        senders = [_Sender(one, count) for one in publishers]
+        senders = [Sender(one, count) for one in publishers]
         yield _Load(wire, senders, [] if away else [_Receiver(one) for one in subscribers])
 
 
@@ -209,14 +212,14 @@ def _answered(load: _Load, end: float) -> None:
 def burst(wire: Wire, count: int) -> None:
     """Publish so many messages as fast as the server answers, from one connection; whoever subscribes is not ours."""
     with contextlib.closing(wire.publisher(0)) as publisher:
-        load = _Load(wire, [_Sender(publisher, count)], [])
+        load = _Load(wire, [Sender(publisher, count)], [])
         (_unanswered if wire.qos == 0 else _answered)(load, math.inf)
 
 
 def steady(wire: Wire, rate: float, count: int) -> None:
     """Publish so many messages, so many a second, at QoS 1 or 2; whoever subscribes is not ours."""
     with contextlib.closing(wire.publisher(0)) as publisher:
-        sender = _Sender(publisher, count)
+        sender = Sender(publisher, count)
         load = _Load(wire, [sender], [])
         began = time.perf_counter()
         while sender.done < count:

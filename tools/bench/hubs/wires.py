@@ -45,10 +45,12 @@ class Link(abc.ABC):
 
 
 class Publisher(Link):
-    """One who publishes at a QoS. ``mark`` is a message whose answer says that all before it were read."""
+    """One who publishes at a QoS. ``mark`` is a message whose answer says that all before it were read; ``process`` is
+    FMQ's process number."""
 
     mark = b""
     size = 0
+    process = 0
 
     @abc.abstractmethod
     def messages(self, count: int) -> bytes:
@@ -174,12 +176,12 @@ class Mqtt(Wire):
 # -- FMQ ---------------------------------------------------------------------------------------------------------------
 
 
-def _ident(kind: int, process: int, time_ns: int) -> bytes:
+def ident_of(kind: int, process: int, time_ns: int) -> bytes:
     """A message id. Process numbers have one byte here, as long as few clients have been there."""
     return bytes((kind << 4 | 1, process, 0)) + encode(DateTime(time_ns))
 
 
-class _FmqLink:
+class FmqLink:
     """A connection to a hub that has accepted it."""
 
     def __init__(self, port: int, name: str, clean: bool = True):
@@ -204,17 +206,17 @@ class _FmqLink:
         return answer
 
     def tell(self, kind: int, *values: object, flags: int = 0) -> None:
-        ident = _ident(kind, self.process, time.time_ns())
+        ident = ident_of(kind, self.process, time.time_ns())
         body = b"".join(encode(value) for value in values)
         self.socket.sendall(frames.framed(kind << 4 | flags, ident, body))
 
 
 class _FmqPublisher(Publisher):
     def __init__(self, wire: Wire, n: int):
-        link = _FmqLink(wire.port, wire.client("p", n))
+        link = FmqLink(wire.port, wire.client("p", n))
         self.socket = link.socket
         self._qos = wire.qos
-        self._process = link.process
+        self.process = link.process
         self._template = _publish(link.process, wire.topic(n), wire.qos)
         self.size = len(self._template)
         self.mark = _publish(link.process, "bench/mark", 1)
@@ -224,7 +226,7 @@ class _FmqPublisher(Publisher):
         return _rows(self._template, count, [(5, "<u8", time.time_ns())])
 
     def take(self, data: bytes) -> tuple[int, bytes, bytes]:
-        ident = len(_ident(0, self._process, 1 << 60))
+        ident = len(ident_of(0, self.process, 1 << 60))
         found, rest = _split(data, {spec.ACK: ident + 2, spec.PUBREC: ident + 1, spec.PUBCOMP: ident + 1})
         release = b"".join([frames.bare(spec.PUBREL, packet[1:]) for packet in found[spec.PUBREC]])
         return len(found[spec.PUBCOMP if self._qos == 2 else spec.ACK]), release, rest
@@ -232,18 +234,18 @@ class _FmqPublisher(Publisher):
 
 def _publish(process: int, topic: str, qos: int) -> bytes:
     body = frames.message(topic, (), _PAYLOAD)
-    return frames.publish(_ident(spec.PUBLISH, process, time.time_ns()), body, qos)
+    return frames.publish(ident_of(spec.PUBLISH, process, time.time_ns()), body, qos)
 
 
 class _FmqSubscriber(Subscriber):
     """A session that is kept."""
 
     def __init__(self, wire: Wire, n: int):
-        link = _FmqLink(wire.port, wire.client("s", n), clean=False)
+        link = FmqLink(wire.port, wire.client("s", n), clean=False)
         self.socket = link.socket
         link.ask(spec.SUBSCRIBE, wire.topic(n))
         size = len(_publish(1, wire.topic(n), wire.qos))
-        self._ident = slice(1, 1 + len(_ident(0, 1, 1 << 60)))
+        self._ident = slice(1, 1 + len(ident_of(0, 1, 1 << 60)))
         self._sizes = {spec.PUBLISH: size, spec.PUBREL: self._ident.stop}
         self._answer = (None, frames.ack, lambda ident: frames.bare(spec.PUBREC, ident))[wire.qos]
 
@@ -259,11 +261,11 @@ class _FmqConsumer(Subscriber):
     """A member of a consumer group."""
 
     def __init__(self, wire: Wire, n: int):
-        link = _FmqLink(wire.port, wire.client("s", n))
+        link = FmqLink(wire.port, wire.client("s", n))
         self.socket = link.socket
         number = link.ask(spec.SUBSCRIBE, wire.topic(n), [], "", "bench")[1]
         link.tell(spec.CONSUME, number, RECEIVE_WINDOW, flags=spec.NEEDACK)
-        ident = _ident(spec.PUBLISH, 1, 1 << 60)
+        ident = ident_of(spec.PUBLISH, 1, 1 << 60)
         body = frames.message(None, (), _PAYLOAD)
         self._ident = slice(1, 1 + len(ident))
         self._sizes = {spec.CONSUMERESP: len(frames.response(ident, encode(number), body))}
