@@ -23,6 +23,8 @@ _NOT_TLS = (
     "PACKET_LENGTH_TOO_LONG",
 )
 _NO_TLS = "the handshake failed ({}); the server may not speak TLS on this port"
+# So long after one address of a host the next one is tried beside it (RFC 8305, "Happy Eyeballs").
+_NEXT_ADDRESS_S = 0.25
 # An abandoned handshake is given up so long after nobody waits for it any more.
 _LINGER_S = 1.0
 
@@ -197,6 +199,7 @@ class Route:
                 ssl=self._context,
                 server_hostname=self._server_name,
                 ssl_handshake_timeout=tls_timeout,
+                happy_eyeballs_delay=_NEXT_ADDRESS_S,
             )
 
         if not self._uri:
