@@ -257,26 +257,40 @@ def test_a_wrong_file_of_options(tmp_path: Path, text: str, says: str) -> None:
 
 @pytest.mark.parametrize(
     "arguments, extra",
-    [(["pipeline"], "spark"), (["gateway", "--capture", "log", "--serial", "/dev/null"], "gateway")],
+    [
+        (["pipeline", "run", "--capture", ".", "--out", "out"], "spark"),
+        (["gateway", "--capture", "log", "--serial", "/dev/null"], "gateway"),
+    ],
 )
 def test_a_missing_extra_is_named(arguments: list[str], extra: str, tmp_path: Path) -> None:
-    """As on a machine where only the distribution itself is installed."""
+    shown = bare(tmp_path, *arguments)
+    assert f"pip install 'headwater[{extra}]'" in shown.stderr
+    assert shown.returncode == 2
+    assert "Traceback" not in shown.stderr
+
+
+@pytest.mark.parametrize("arguments", [[name] for name in COMMANDS] + [["pipeline", "run"]], ids=" ".join)
+def test_help_needs_no_extra(arguments: list[str], tmp_path: Path) -> None:
+    shown = bare(tmp_path, *arguments, "--help")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith(f"usage: headwater {' '.join(arguments)}")
+
+
+def bare(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command as on a machine where only the distribution itself is installed."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nfor name in ('pyspark', 'numpy', 'pyarrow', 'serial'):\n    sys.modules[name] = None\n"
+        "import sys\nfor name in ('pyspark', 'py4j', 'numpy', 'pyarrow', 'serial'):\n    sys.modules[name] = None\n"
     )
     folders = [str(tmp_path), *PACKAGES]
-    shown = subprocess.run(
+    return subprocess.run(
         [*HEADWATER, *arguments],
         capture_output=True,
         text=True,
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
         check=False,
-        timeout=30,
+        timeout=60,
     )
-    assert f"pip install 'headwater[{extra}]'" in shown.stderr
-    assert shown.returncode == 2
-    assert "Traceback" not in shown.stderr
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

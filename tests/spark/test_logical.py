@@ -20,6 +20,7 @@ from headwater_host.ibmmq.reassembly.verdicts import judge
 from headwater_spark import assembly, held
 from headwater_spark.assembly import assemble
 from headwater_spark.logical import logical_messages
+from headwater_spark.sizes import MAX_MESSAGE
 from headwater_spark.tables import LOGICAL_MESSAGES
 from tests.spark.mq_bytes import (
     GROUP,
@@ -61,7 +62,7 @@ def together(come: list[Come], size: int = 5, **options: Any) -> list[dict[str, 
 
 def check(come: list[Come], **options: Any) -> list[dict[str, Any]]:
     found = together(come, **options)
-    assert found == plain(come, options.get("max_message", assembly.MAX_MESSAGE))
+    assert found == plain(come, options.get("max_message", MAX_MESSAGE))
     return found
 
 
@@ -440,7 +441,7 @@ def test_any_frame(partitions: int | None, batch: int, spark: "SparkSession") ->
             found.schema.simpleString()
             == f"struct<{LOGICAL_MESSAGES.ddl.replace(' ', ':').replace(',:', ',').replace('long', 'bigint')}>"
         )
-        wanted = plain(come, assembly.MAX_MESSAGE)
+        wanted = plain(come, MAX_MESSAGE)
         got = [row.asDict() for row in found.collect()]
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")

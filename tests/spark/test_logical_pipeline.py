@@ -8,9 +8,10 @@ import pytest
 
 from headwater_host.capture.format import DUPLICATE
 from headwater_host.cli import main
-from headwater_spark import assembly, pipeline, report
+from headwater_spark import pipeline, report
 from headwater_spark.logical import logical_messages
 from headwater_spark.pipeline import Result, run_on
+from headwater_spark.sizes import MAX_MESSAGE
 from headwater_spark.tables import LOGICAL_MESSAGES, MESSAGES, QUARANTINE
 from tests.spark.fmq_bytes import fmq_publish, message_id
 from tests.spark.logs import BEGIN_NS, SENT, InProcess, Rec, publish, rows, write_log
@@ -48,7 +49,7 @@ def by_rules(out: Path, chosen: str = "") -> list[dict[str, Any]]:
     """What the plain rules make of the table ``messages``."""
     found = rows(out, MESSAGES, "topic", "payload", "time_ns", "file", "offset", "record")
     order = sorted(found, key=lambda row: row[2:])
-    return plain([Come(*row[:3]) for row in order if row[0].startswith(chosen)], assembly.MAX_MESSAGE)
+    return plain([Come(*row[:3]) for row in order if row[0].startswith(chosen)], MAX_MESSAGE)
 
 
 @pytest.fixture(scope="module")

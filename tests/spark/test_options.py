@@ -2,7 +2,8 @@
 
 import pytest
 
-from headwater_spark.options import OPTIONS, OptionError, ReadOptions, parse, parse_size
+from headwater_spark.options import OPTIONS, OptionError, ReadOptions, parse
+from headwater_spark.sizes import parse_size
 
 
 def test_defaults() -> None:

@@ -416,6 +416,7 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     "options, message",
     [
         (["--capture", "/no/such/place"], "is not a directory"),
+        (["--capture", "empty"], "no capture log in"),
         (["--capture", ".", "--sent", "/no/such/file"], "is not a file"),
         (["--capture", ".", "--partition-bytes", "2g"], "not between 1 and 1g"),
         (["--capture", ".", "--partition-bytes", "x"], "x: not a size such as"),
@@ -428,15 +429,51 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_command_line_says_what_is_wrong(
-    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
     try:
         code = main(["pipeline", "run", "--out", str(tmp_path / "out"), *options])
     except SystemExit as error:
         code = int(error.code or 0)
     assert code == 2
-    assert message in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert message in err
+    assert "starting Spark" not in err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "home, path, message",
+    [
+        ("/no/such/place", None, "JAVA_HOME=/no/such/place: there is no program /no/such/place/bin/java"),
+        ("", "", "JAVA_HOME is empty, and PATH has no java"),
+        (None, "", "Spark needs Java 17 or newer: PATH has no java"),
+    ],
+)
+def test_a_java_that_is_not_there_is_named(
+    home: str | None,
+    path: str | None,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (("JAVA_HOME", home), ("PATH", path)):
+        if value is not None:
+            monkeypatch.setenv(name, value)
+        elif name == "JAVA_HOME":
+            monkeypatch.delenv(name, raising=False)
+    log = write_log(tmp_path / "log", [[Rec(publish("t", "x"))]])
+    assert main(["pipeline", "run", "--capture", str(log), "--out", str(tmp_path / "out")]) == 1
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
 
 
 def test_a_spark_that_does_not_start_is_no_traceback(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from headwater_host.capture import CaptureReader
 from headwater_spark.tables import BADBLOCKS, DECODED, FRAMES
@@ -228,6 +229,14 @@ def test_decoded_frames_of_two_protocols_stay_in_order(spark: "SparkSession", tm
     assert [row.record for row in rows] == list(range(7))
     (first, *_) = load(spark, tmp_path, "tags array<string>, record int", view="decoded").collect()
     assert (first.tags, first.record) == (["raw"], 0)
+
+
+def test_a_stream_is_refused_with_a_sentence(spark: "SparkSession", log: Path, tmp_path: Path) -> None:
+    frames = spark.readStream.format("headwater").load(str(log))
+    writer = frames.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(PySparkException, match="has no stream reader: read the log") as raised:
+        writer.start().awaitTermination(300)
+    assert "UnboundLocalError" not in str(raised.value)
 
 
 @pytest.fixture

@@ -1,13 +1,14 @@
 """The command ``headwater``. Each subcommand is a module, imported when it is asked for and not before."""
 
 import argparse
+import contextlib
 import difflib
 import importlib
 import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from headwater_host.errors import MqttError
@@ -82,17 +83,24 @@ COMMANDS = {
 
 
 def _load(name: str) -> Command:
-    entry = COMMANDS[name]
+    with _extra(name):
+        module: Command = importlib.import_module(COMMANDS[name].module)
+    return module
+
+
+@contextlib.contextmanager
+def _extra(name: str) -> Iterator[None]:
+    """Name the extra that the command needs where a module of it is missing."""
+    extra = COMMANDS[name].extra
     try:
-        module: Command = importlib.import_module(entry.module)
+        yield
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if not entry.extra or missing.startswith("headwater"):
+        if not extra or missing.startswith("headwater"):
             raise
         raise CommandError(
-            f"`headwater {name}` needs {missing}: pip install 'headwater[{entry.extra}]'", USAGE
+            f"`headwater {name}` needs {missing}: pip install 'headwater[{extra}]'", USAGE
         ) from error
-    return module
 
 
 class _Version(argparse.Action):
@@ -144,7 +152,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _parser(arguments).print_help()
             return OK
         _parser(arguments).parse_args(arguments, args)
-        code: int = args.run(args)
+        with _extra(args.command):
+            code: int = args.run(args)
         sys.stdout.flush()
     except CommandError as error:
         complain(error)

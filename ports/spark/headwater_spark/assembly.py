@@ -23,10 +23,9 @@ from headwater_host.ibmmq.reassembly.logical import IN_GROUP, SEGMENT
 from headwater_host.ibmmq.reassembly.verdicts import Segment, Verdict, judge
 from headwater_spark.arrow import Bools, Rows
 from headwater_spark.held import Hashes, Ints, Segments, collect
+from headwater_spark.sizes import MAX_MESSAGE
 from headwater_spark.tables import LOGICAL_MESSAGES
 
-#: What a row of ``logical_messages`` may have at most, unless it is said: what a queue of IBM MQ may be told to take.
-MAX_MESSAGE = 100 << 20
 #: Payloads in memory at most, per task.
 MEMORY = 256 << 20
 #: What a row says that is larger than it may be.

@@ -1,4 +1,7 @@
-"""``headwater pipeline``: capture logs into tables."""
+"""``headwater pipeline``: capture logs into tables.
+
+What the extra ``spark`` brings is imported when the command runs: its help needs nothing of it.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,23 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
-
-import pyspark  # noqa: F401
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from headwater.mqtt.topics import check_filter
+from headwater_host.capture.manifest import list_log
 from headwater_host.commands.options import directory, whole
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
-from headwater_spark import pipeline, report
-from headwater_spark.assembly import MAX_MESSAGE
-from headwater_spark.options import MAX_BATCH_ROWS, MAX_PARTITION_BYTES, parse_size
-from headwater_spark.publish import BusyError
-from headwater_spark.session import local_session
+from headwater_spark.sizes import (
+    BATCH_ROWS,
+    MAX_BATCH_ROWS,
+    MAX_MESSAGE,
+    MAX_PARTITION_BYTES,
+    PARTITION_BYTES,
+    parse_size,
+)
+
+if TYPE_CHECKING:
+    from headwater_spark.pipeline import Result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,14 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--partition-bytes",
         metavar="SIZE",
         type=_size,
-        default=pipeline.PARTITION_BYTES,
+        default=PARTITION_BYTES,
         help="bytes of the log per task at most, such as 32m (the default)",
     )
     run_.add_argument(
         "--batch-rows",
         metavar="N",
         type=whole(1, MAX_BATCH_ROWS),
-        default=pipeline.BATCH_ROWS,
+        default=BATCH_ROWS,
         help="frames that are decoded at once (default: %(default)s)",
     )
     run_.add_argument(
@@ -110,16 +115,17 @@ def _setting(text: str) -> tuple[str, str]:
 
 def run(args: argparse.Namespace) -> int:
     """Run the pipeline; 1 when a board's record says that something acknowledged is lost, or doubled."""
-    if not args.capture.is_dir():
-        raise CommandError(f"--capture: {args.capture} is not a directory", USAGE)
-    if args.out.resolve() == args.capture.resolve():
-        raise CommandError(f"--out: {args.out} is the capture log itself", USAGE)
-    for path in args.sent:
-        if not path.is_file():
-            raise CommandError(f"--sent: {path} is not a file", USAGE)
-    java = Path(os.environ["JAVA_HOME"], "bin/java") if "JAVA_HOME" in os.environ else shutil.which("java")
-    if java is None or not Path(java).exists():
-        raise CommandError("Spark needs Java 17 or newer: apt-get install default-jre-headless", FAILED)
+    # Ahead of what the extra has, whose absence the command names, and of Spark's start, which takes half a minute.
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    from headwater_spark import pipeline, report
+    from headwater_spark.publish import BusyError
+    from headwater_spark.session import local_session
+
+    _check_places(args)
+    _check_java()
     running = SparkSession.getActiveSession()
     if running is None:
         say("starting Spark")
@@ -131,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
         ) from error
     numbers: dict[str, Any] = {}
 
-    def write(result: pipeline.Result, folder: Path) -> None:
+    def write(result: Result, folder: Path) -> None:
         numbers.update(report.write(result, folder, args.sent))
 
     try:
@@ -156,6 +162,39 @@ def run(args: argparse.Namespace) -> int:
     return show(numbers, args.out)
 
 
+def _check_places(args: argparse.Namespace) -> None:
+    """Raise CommandError when a log, a board's record or the place of the tables cannot be right."""
+    if not args.capture.is_dir():
+        raise CommandError(f"--capture: {args.capture} is not a directory", USAGE)
+    if args.out.resolve() == args.capture.resolve():
+        raise CommandError(f"--out: {args.out} is the capture log itself", USAGE)
+    for path in args.sent:
+        if not path.is_file():
+            raise CommandError(f"--sent: {path} is not a file", USAGE)
+    try:
+        list_log(args.capture)
+    except OSError as error:
+        raise CommandError(f"--capture: {error}", USAGE) from error
+
+
+def _check_java() -> None:
+    """Raise CommandError when the ``java`` that Spark's scripts would start is not there."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = Path(home, "bin/java")
+        if shutil.which(java) is None:
+            raise CommandError(
+                f"JAVA_HOME={home}: there is no program {java}; name the folder of Java 17 or newer, "
+                "or unset JAVA_HOME to take the java on PATH",
+                FAILED,
+            )
+    elif shutil.which("java") is None:
+        why = "PATH has no java" if home is None else "JAVA_HOME is empty, and PATH has no java"
+        raise CommandError(
+            f"Spark needs Java 17 or newer: {why}: apt-get install default-jre-headless", FAILED
+        )
+
+
 def say(text: str) -> None:
     """A line about how far it is."""
     print("pipeline:", text, file=sys.stderr, flush=True)
@@ -170,6 +209,8 @@ def _cause(text: str) -> str:
 
 def show(numbers: dict[str, Any], out: Path) -> int:
     """Print a run's report; the exit code."""
+    from headwater_spark import report
+
     print(report.headline(numbers))
     print()
     print(report.text_table(numbers["boards"]))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headwater_spark.assembly import MAX_MESSAGE, MEMORY, assemble
+from headwater_spark.assembly import MEMORY, assemble
 from headwater_spark.mqmde import SIGNATURES
+from headwater_spark.sizes import MAX_MESSAGE
 from headwater_spark.tables import LOGICAL_MESSAGES
 
 if TYPE_CHECKING:

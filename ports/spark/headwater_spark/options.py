@@ -7,25 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from headwater_spark.sizes import (
+    BATCH_ROWS,
+    MAX_BATCH_ROWS,
+    MAX_PARTITION_BYTES,
+    PARTITION_BYTES,
+    parse_size,
+)
 from headwater_spark.tables import VIEWS
-
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_SIZE = re.compile(r"([0-9]{1,18})\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
-#: Frames of one batch stand in one Arrow array, which has 32-bit offsets.
-MAX_PARTITION_BYTES = 1 << 30
-MAX_BATCH_ROWS = 1 << 20
 
 
 class OptionError(ValueError):
     """An option is missing, unknown or has a value that it cannot have."""
-
-
-def parse_size(text: str) -> int:
-    """Bytes: a number, with k, m or g behind it for KiB, MiB, GiB. Raises ValueError."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise ValueError("not a size such as 33554432 or 32m")
-    return int(found[1]) * _UNITS[found[2].lower()]
 
 
 def _count(text: str) -> int:
@@ -78,11 +71,11 @@ OPTIONS = (
     Option(
         "partitionBytes",
         _between(parse_size, 1, MAX_PARTITION_BYTES),
-        32 << 20,
+        PARTITION_BYTES,
         "bytes of the log per partition at most; blocks stay whole",
     ),
     Option("minPartitions", _between(_count, 1, 1 << 20), 1, "the number of partitions is a multiple of it"),
-    Option("batchRows", _between(_count, 1, MAX_BATCH_ROWS), 1 << 15, "rows per Arrow batch at most"),
+    Option("batchRows", _between(_count, 1, MAX_BATCH_ROWS), BATCH_ROWS, "rows per Arrow batch at most"),
 )
 
 

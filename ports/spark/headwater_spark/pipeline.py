@@ -23,12 +23,12 @@ import pyarrow.parquet as pq
 
 from headwater_host.capture.problem import Problem
 from headwater_spark import runs, segments
-from headwater_spark.assembly import MAX_MESSAGE
 from headwater_spark.candidates import CANDIDATES, Aside, settle_candidates
 from headwater_spark.engine import Engine, SparkEngine
 from headwater_spark.part import Job, Part
 from headwater_spark.plan import Plan, plan
 from headwater_spark.publish import new_run
+from headwater_spark.sizes import BATCH_ROWS, MAX_MESSAGE, PARTITION_BYTES
 from headwater_spark.stats import Slots, Stats, add
 from headwater_spark.tables import FRAMES, TABLES, Table
 from headwater_spark.task import find_names, put_together
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 #: What a run leaves in its folder beside the tables.
 REPORT_FILES = ("report.json", "report.html", "chart.png")
-PARTITION_BYTES = 32 << 20
-BATCH_ROWS = 1 << 15
 # A part of less is not worth a task.
 _LEAST_BYTES = 1 << 20
 # Candidates that one task settles, about.

@@ -20,9 +20,10 @@ from headwater.mqtt.topics import matches
 from headwater_host.ibmmq import CMQC
 from headwater_host.ibmmq.reassembly.logical import IN_GROUP, SEGMENT
 from headwater_spark.arrow import Bools, Rows, values
-from headwater_spark.assembly import MAX_MESSAGE, TOO_LARGE
+from headwater_spark.assembly import TOO_LARGE
 from headwater_spark.held import hashes
 from headwater_spark.mqmde import Mqmdes
+from headwater_spark.sizes import MAX_MESSAGE
 
 #: Where they wait, in the folder of the run.
 FOLDER = "segments"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from headwater_host.capture.problem import Problem
@@ -56,6 +56,14 @@ class HeadwaterSource(DataSource):
         options = parse(self.options)
         return LogReader(options, _columns(VIEWS[options.view], schema))
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """What refuses to be a stream.
+
+        Spark tells a Python data source that it is a stream when a query starts, not at ``load``, and hides what is
+        raised here behind an error of its own.
+        """
+        return NoStream()
+
 
 def _columns(view: Table, schema: StructType) -> list[str]:
     """The columns a schema asks for. Raises OptionError for one that is missing or of another type."""
@@ -70,6 +78,30 @@ def _columns(view: Table, schema: StructType) -> list[str]:
                 f"column {field.name} of the view {view.name} is {types[field.name]}, not {given}"
             )
     return [field.name for field in schema.fields]
+
+
+class NoStream(DataSourceStreamReader):
+    """Refuses whatever a query asks first."""
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Raises OptionError, as the others do."""
+        raise OptionError(
+            'format("headwater") has no stream reader: read the log with spark.read, or run the pipeline again'
+        )
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
+        """See ``initialOffset``."""
+        return self.initialOffset()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """See ``initialOffset``."""
+        self.initialOffset()
+        return []
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """See ``initialOffset``."""
+        self.initialOffset()
+        return iter(())
 
 
 class LogReader(DataSourceReader):
