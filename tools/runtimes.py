@@ -29,7 +29,7 @@ def run_unix(
     path: Sequence[Path] = (),
     see: Sequence[Path] = (),
     heap: int = 2 << 20,
-    timeout: float = 100,
+    timeout: float = 500,
 ) -> Result:
     """Run ``script`` on the unix build, with ``path`` as module path; it sees all of this machine, not only ``see``.
 
@@ -52,7 +52,7 @@ def run_wasm(
     path: Sequence[Path] = (),
     see: Sequence[Path] = (),
     heap: int = 2 << 20,
-    timeout: float = 100,
+    timeout: float = 500,
 ) -> Result:
     """Run ``script`` on 32-bit MicroPython; it sees copies of its own folder, of ``path`` and of ``see``.
 

@@ -212,7 +212,7 @@ class VirtualBoard:
         self._call(press)
         self._until(lambda: not self._starting, _START_S, "the board does not start")
 
-    def wait_for(self, text: str, timeout: float = 30.0, *, after: int = 0) -> int:
+    def wait_for(self, text: str, timeout: float = 200.0, *, after: int = 0) -> int:
         """Wait until ``text`` stands in the log behind the position ``after``; the position behind it."""
         wanted = text.encode()
         seen = b""
@@ -227,7 +227,7 @@ class VirtualBoard:
             self._until(look, timeout, f"the board did not print {text!r}")
             return log.tell() - len(seen) + seen.index(wanted) + len(wanted)
 
-    def wait_off(self, timeout: float = 30.0) -> None:
+    def wait_off(self, timeout: float = 200.0) -> None:
         """Wait until the power is gone (see ``power_on``)."""
         self._until(lambda: not self.running, timeout, "the board is still on")
 

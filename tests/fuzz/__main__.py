@@ -19,7 +19,7 @@ from typing import Any
 from tools import toolchain
 
 #: Seconds after which an input counts as one that hangs; memory that no target comes near.
-TIMEOUT_S = 20
+TIMEOUT_S = 100
 MEMORY_MB = 2048
 PACKAGES = ["headwater", "headwater_host", "headwater_board"]
 

@@ -87,15 +87,32 @@ def fuzz(*arguments: str | Path, code: str = "") -> subprocess.CompletedProcess[
         text=True,
         errors="replace",
         check=False,
-        timeout=100,
+        timeout=500,
     )
 
 
 @with_atheris
-def test_a_short_run_of_every_target(tmp_path: Path) -> None:
-    done = fuzz("all", "--runs", "400", "--corpus", tmp_path)
+@each_target
+def test_a_short_run(target: Target, tmp_path: Path) -> None:
+    done = fuzz(target.name, "--runs", "400", "--corpus", tmp_path)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stderr.count("stat::number_of_executed_units") == len(TARGETS)
+    assert done.stderr.count("stat::number_of_executed_units") == 1
+
+
+TWO = """
+import sys
+from tests.fuzz import __main__, targets
+
+targets.TARGETS = {name: targets.Target(name, lambda data: None) for name in ("one", "two")}
+sys.exit(__main__.main())
+"""
+
+
+@with_atheris
+def test_all_is_every_target(tmp_path: Path) -> None:
+    done = fuzz("all", "--runs", "10", "--corpus", tmp_path, code=TWO)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stderr.count("stat::number_of_executed_units") == 2
 
 
 BROKEN = """

@@ -104,7 +104,7 @@ def test_power_cuts_at_flash_operations(virtual: VirtualBoard, mosquitto: Callab
         if cut:
             virtual.wait_off(30)
         else:
-            virtual.wait_for(f"done {life}", 60)
+            virtual.wait_for(f"done {life}", 200)
             virtual.power_cut()
 
     async def run() -> None:

@@ -6,7 +6,7 @@ from tests.host.command import running
 from tests.host.test_gateway_hub import messages
 from tools.board import Board
 
-SECONDS = 60.0
+SECONDS = 200.0
 COUNT = 30
 PROGRAM = f"""
 from headwater.errors import HeadwaterError

@@ -14,6 +14,8 @@ from typing import Any
 
 from tools.toolchain import ROOT
 
+#: How long what must come may take on a machine with much else to do; only a test that fails waits so long.
+PATIENCE_S = 300
 HEADWATER = [sys.executable, "-m", "headwater_host"]
 PACKAGES = [str(ROOT / folder) for folder in ("sdk", "ports/cpython", "ports/spark")]
 
@@ -32,7 +34,7 @@ def headwater(*arguments: object, data: bytes = b"", **more: str) -> subprocess.
         capture_output=True,
         env=environment(**more),
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 
@@ -40,7 +42,7 @@ def quick_bench(name: str, clients: Iterable[str]) -> dict[str, Any]:
     """What ``./run bench`` finds out in one short round."""
     command = [sys.executable, "-m", "tools.bench", name, "--quick", "--json"]
     command += [word for client in clients for word in ("--client", client)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     figures: dict[str, Any] = json.loads(done.stdout)[name]
     return figures
@@ -67,11 +69,11 @@ class Running:
     def output(self) -> bytes:
         return self._out.read_bytes()
 
-    def wait_for(self, text: str, seconds: float = 60) -> None:
+    def wait_for(self, text: str, seconds: float = PATIENCE_S) -> None:
         """Wait until standard error has ``text``."""
         self.wait_for_count(text, 1, seconds)
 
-    def wait_for_count(self, text: str, count: int, seconds: float = 60) -> None:
+    def wait_for_count(self, text: str, count: int, seconds: float = PATIENCE_S) -> None:
         """Wait until standard error has ``text`` so many times."""
         deadline = time.monotonic() + seconds
         while self.errors.count(text) < count:
@@ -79,7 +81,7 @@ class Running:
             assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.errors}"
             time.sleep(0.01)
 
-    def wait(self, seconds: float = 60) -> int:
+    def wait(self, seconds: float = PATIENCE_S) -> int:
         """The exit code."""
         return self.process.wait(seconds)
 

@@ -107,7 +107,7 @@ class _Board(Generic[C]):
     def _delivered(self, packet_id: int) -> None:
         self.acknowledged.append(self.under_way.pop(packet_id))
 
-    def connect(self, seconds: float = 20) -> None:
+    def connect(self, seconds: float = 200) -> None:
         """Connect, however often it takes."""
         begin = ticks_ms()
         while True:

@@ -22,7 +22,7 @@ from headwater_host.hub.config import ClientLimits, HubConfig, Listener
 from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Limits
 
-SECONDS = 60
+SECONDS = 200
 _times = itertools.count(1_800_000_000_000_000_000)
 
 

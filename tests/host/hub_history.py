@@ -45,7 +45,7 @@ PUBLISHERS, CONSUMERS = 4, 3
 #: A message is published, acknowledged, and got by the group, a session, a listener and the audit.
 _PER_MESSAGE = 6
 #: Seconds in which something happens, or nothing does any more.
-PATIENCE = 60
+PATIENCE = 200
 _CONFIG = "[limits]\ntries = 1000000\n[clients]\nredelivery = 3600\n"
 #: Events in which nobody does anything.
 _INFERRED = {"done", "cut", "killed", "end"}

@@ -17,7 +17,7 @@ async def synced(store: Store) -> None:
     """Every change so far is on the disk."""
     done = asyncio.Event()
     store.after(done.set)
-    await asyncio.wait_for(done.wait(), 60)
+    await asyncio.wait_for(done.wait(), 200)
 
 
 async def until(true: Callable[[], object]) -> None:

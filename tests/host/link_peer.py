@@ -20,7 +20,7 @@ from line import content
 if TYPE_CHECKING:
     from headwater.types import Transport
 
-DEADLINE_S = 60.0
+DEADLINE_S = 200.0
 
 
 class HostEnd:

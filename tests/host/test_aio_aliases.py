@@ -15,7 +15,7 @@ from headwater_host.rxbuf import GrowingRxBuf
 from tests.host.command import Running
 from tests.host.mqtt_server import HOST, serve, speak
 
-WAIT_S = 30
+WAIT_S = 200
 TOPICS = [b"short", b"x" * 300, b"/".join([b"long"] * 4000), "ä€𝄞".encode()]
 CONNACK = b"\x20\x03\x00\x00\x00"
 

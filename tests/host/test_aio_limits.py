@@ -21,7 +21,7 @@ from headwater_host.aio import (
 from headwater_host.session import HostClientSession5
 from tests.host.mqtt_server import HOST, serve, speak
 
-WAIT_S = 30
+WAIT_S = 200
 CONNACK5 = b"\x20\x03\x00\x00\x00"
 Options = dict[str, Any]
 FIVE: Options = {"protocol": "5.0"}

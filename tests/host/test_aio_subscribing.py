@@ -24,7 +24,7 @@ from headwater_host.aio import (
 from tests.host.command import Running
 from tests.host.mqtt_server import HOST, speak
 
-WAIT_S = 30
+WAIT_S = 200
 QUICK = Reconnect(first=0.01, longest=0.02, refused=0.02)
 HANG_UP = -1
 SILENCE = -2

@@ -307,7 +307,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     process.stdout.close()
     process.stdin.write(b"c000" * 100_000)
     process.stdin.close()
-    assert process.wait(30) == 0
+    assert process.wait(200) == 0
     assert process.stderr.read() == b""
     process.stderr.close()
 

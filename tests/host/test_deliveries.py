@@ -37,7 +37,7 @@ async def until(condition: Any) -> None:
         while not condition():
             await asyncio.sleep(0)
 
-    await asyncio.wait_for(wait(), 60)
+    await asyncio.wait_for(wait(), 200)
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

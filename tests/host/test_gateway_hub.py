@@ -225,7 +225,7 @@ def test_no_answer_before_the_log_has_it(tmp_path: Path) -> None:
         await until(lambda: landing.records == 10)
         stored = asyncio.Event()
         store.after(stored.set)
-        await asyncio.wait_for(stored.wait(), 60)
+        await asyncio.wait_for(stored.wait(), 200)
         await peer.ping()
         try:
             assert [got.name for got in peer.got] == []

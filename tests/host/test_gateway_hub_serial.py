@@ -207,10 +207,10 @@ def test_a_real_micropython_on_the_line_of_a_gateway_that_is_killed(tmp_path: Pa
     with VirtualBoard(main=PROGRAM, files=deploy.package_files("mpy"), name="uart", uarts=1) as board:
         for number in (25, 50, 75):
             with running(*gateway(tmp_path, board.uart_ports[0]), directory=tmp_path) as command:
-                board.wait_for(f"halt {number}", 60)
+                board.wait_for(f"halt {number}", 200)
                 command.process.kill()
         with running(*gateway(tmp_path, board.uart_ports[0]), directory=tmp_path) as command:
-            board.wait_for("all delivered", 60)
+            board.wait_for("all delivered", 200)
             command.wait_for("uart-board connected")
             assert command.end() == 0
     assert sorted(numbers_of_hub(tmp_path)) == list(range(100))

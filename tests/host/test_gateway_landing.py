@@ -34,7 +34,7 @@ class Disk:
         self._once.release()
 
     def __call__(self, fd: int) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 200
         while not self.go.is_set() and not self._once.acquire(timeout=0.005):
             assert time.monotonic() < deadline
         os.fdatasync(fd)
@@ -48,7 +48,7 @@ def run(directory: Path, scenario: Callable[[Landing, Disk], Coroutine[Any, Any,
         async with capture:
             landing = Landing(capture, LIMIT, fatal.append)
             try:
-                await asyncio.wait_for(scenario(landing, disk), 20)
+                await asyncio.wait_for(scenario(landing, disk), 200)
             finally:
                 disk.go.set()
         assert fatal == []

@@ -393,7 +393,7 @@ def test_a_thread_that_follows(log: Log) -> None:
     try:
         for n in range(5):
             log.block(b"%d" % n)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 200
         while follower.counts["put"] < 5:
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -38,7 +38,7 @@ def gateway(directory: Path, *ports: Path) -> list[object]:
 
 
 def serve(
-    board: PtyBoard | FmqPtyBoard, condition: Callable[[], object], what: str, seconds: float = 60
+    board: PtyBoard | FmqPtyBoard, condition: Callable[[], object], what: str, seconds: float = 200
 ) -> None:
     """Poll the board, reconnecting it, until the condition holds."""
     deadline = time.monotonic() + seconds
@@ -52,7 +52,7 @@ def serve(
 def end(command: Running, *boards: PtyBoard | FmqPtyBoard, how: signal.Signals = signal.SIGTERM) -> int:
     """End the gateway while the boards go on with their side of the line: the exit code."""
     command.process.send_signal(how)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 200
     while (code := command.process.poll()) is None:
         assert time.monotonic() < deadline, command.errors
         for board in boards:
@@ -224,7 +224,7 @@ def test_a_board_that_lost_its_session_loses_no_message_of_the_next(tmp_path: Pa
         first = before.publish(b"before", 2)
         # Landed, so the gateway holds the id open; the power goes before the board has heard of it.
         before.client.poll()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 200
         while not log_has(tmp_path, 1):
             assert time.monotonic() < deadline
         after = PtyBoard(line)
@@ -307,7 +307,7 @@ def test_what_breaks_the_protocol_is_kept_for_the_quarantine(
         assert transport is not None
         data = bytes.fromhex(bad)
         assert transport.write(data, 0, len(data)) == len(data)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 200
         while board.client.poll() == 0:
             assert time.monotonic() < deadline
             board.dialer.wait(10)

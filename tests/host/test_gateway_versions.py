@@ -15,7 +15,7 @@ from headwater_host.gateway.config import BrokerConfig
 from headwater_host.gateway.landing import Landing
 from tests.host.mqtt_server import HOST, speak
 
-SECONDS = 60
+SECONDS = 200
 FIVE, FOUR = 5, 4
 CONNACK = {FOUR: "20 02 00 00", FIVE: "20 03 00 00 00"}
 SUBACK = {FOUR: "90 03 %s 01", FIVE: "90 04 %s 00 01"}

@@ -227,7 +227,7 @@ def test_what_a_reader_has_not_seen_stays(mq: Run) -> None:
         assert getting.stderr
         assert getting.stdout.read(size + 1) == b"a" * size + b"\n"
         getting.stdout.close()
-        assert getting.wait(30) == 0
+        assert getting.wait(200) == 0
         assert getting.stderr.read() == b""
     assert mq.ok("get", "--all", "-F", "%.1p %l") == f"b {size}\n".encode()
 

@@ -124,7 +124,7 @@ def test_a_failure_of_ours_ends_the_uplink_and_is_said(
     with Recorder({}):
         uplink = UplinkThread(replace(MqConfig(tmp_path / "mq.db", ("#",)), uplink=UPLINK))
         uplink.thread.start()
-        uplink.thread.join(30)
+        uplink.thread.join(200)
     assert isinstance(uplink.failure, ZeroDivisionError)
     assert uplink.uplink.state == "failed"
     assert "the uplink has failed" in caplog.text

@@ -43,10 +43,10 @@ async def take(client: Client, count: int) -> list[Message]:
             taken.append(await client.messages.__anext__())
         return taken
 
-    return await asyncio.wait_for(collect(), 30)
+    return await asyncio.wait_for(collect(), 200)
 
 
-async def until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+async def until(condition: Callable[[], object], what: str, seconds: float = 200) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"

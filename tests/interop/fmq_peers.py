@@ -12,7 +12,7 @@ from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import encode as value
 from headwater_host.hub.service import Hub
 
-SECONDS = 60.0
+SECONDS = 200.0
 PROCESS = 7
 NOW = value(DateTime(1_800_000_000_000_000_000))
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from headwater_host.aio import Client, Message, MqttError, Reconnect
 from tools.broker import HOST, Mosquitto
 
-WAIT_S = 60
+WAIT_S = 200
 QUICK = Reconnect(first=0.02, longest=0.3)
 
 

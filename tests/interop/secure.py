@@ -28,7 +28,7 @@ def serve_websocket(start: StartBroker, **settings: object) -> Web:
     """mosquitto 2.0.11 wants another listener beside that one."""
     port = free_port()
     broker = start(settings={"listener ": f"{port} {HOST}", "protocol": "websockets", **settings})
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 200
     while True:
         try:
             socket.create_connection((HOST, port)).close()
@@ -42,7 +42,7 @@ def serve_websocket(start: StartBroker, **settings: object) -> Web:
 async def take(client: Client, count: int) -> list[Message]:
     taken: list[Message] = []
     while len(taken) < count:
-        taken.append(await asyncio.wait_for(client.messages.__anext__(), 30))
+        taken.append(await asyncio.wait_for(client.messages.__anext__(), 200))
     return taken
 
 

@@ -42,7 +42,7 @@ async def take(client: Client, count: int = 1) -> list[Message]:
     async def collect() -> list[Message]:
         return [await client.messages.__anext__() for _ in range(count)]
 
-    return await asyncio.wait_for(collect(), 30)
+    return await asyncio.wait_for(collect(), 200)
 
 
 @pytest.mark.parametrize("protocol", SESSIONS)

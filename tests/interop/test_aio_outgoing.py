@@ -23,7 +23,7 @@ async def take(client: Client, count: int) -> list[int]:
     async def collect() -> list[int]:
         return [int((await client.messages.__anext__()).payload) for _ in range(count)]
 
-    return await asyncio.wait_for(collect(), 30)
+    return await asyncio.wait_for(collect(), 200)
 
 
 @pytest.mark.parametrize("slots", [1, 7, 1024])

@@ -40,7 +40,7 @@ def broker(mosquitto: StartBroker) -> Mosquitto:
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     yield
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 200
     while names := [thread.name for thread in threading.enumerate() if thread.name.startswith("headwater-")]:
         assert time.monotonic() < deadline, names
         time.sleep(0.01)
@@ -117,7 +117,7 @@ def test_messages_come_in_their_order_to_one_thread(broker: Mosquitto) -> None:
         for i in range(1000):
             client.post("one/a", i, 1)
         client.drain()
-        assert [int(message.payload) for message in client.messages(timeout=1)] == list(range(1000))
+        assert [int(client.get(200).payload) for _ in range(1000)] == list(range(1000))
         client.unsubscribe(["one/a", "one/b"])
         client.publish("one/a", qos=1)
         with pytest.raises(MqttTimeoutError, match="no message came in time"):
@@ -157,7 +157,7 @@ def test_the_callback_may_publish_and_wait_for_it(broker: Mosquitto) -> None:
         client.subscribe([("ask", 1), ("answer", 1)])
         for i in range(EACH):
             other.publish("ask", i, 1)
-        assert done.wait(30)
+        assert done.wait(200)
     for topic in ("ask", "answer"):
         assert [payload for name, payload in seen if name == topic] == [b"%d" % i for i in range(EACH)]
 
@@ -176,7 +176,7 @@ def test_a_callback_that_fails_is_logged_and_the_next_message_comes(
         client.subscribe("fails", 1)
         client.publish("fails", b"bad", 1)
         client.publish("fails", b"good", 1)
-        assert done.wait(15)
+        assert done.wait(200)
     assert "on_message failed for a message on fails" in caplog.text
     assert "a bug of the program's" in caplog.text
 
@@ -192,7 +192,7 @@ def test_the_callback_may_disconnect(broker: Mosquitto) -> None:
     client.connect()
     client.subscribe("bye", 1)
     client.post("bye", b"", 1)
-    assert done.wait(15)
+    assert done.wait(200)
     assert not client.connected
 
 
@@ -213,7 +213,7 @@ def test_a_call_on_the_clients_own_thread_is_an_error_and_no_deadlock(mosquitto:
     logger.addHandler(Publishes())
     with client_of(broker, logger=logger) as client:
         broker.kill()
-        assert logged.wait(15)
+        assert logged.wait(200)
     assert [type(error) for error in raised] == [MqttReentrantError]
     assert "would wait for itself" in str(raised[0])
 

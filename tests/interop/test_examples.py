@@ -53,15 +53,15 @@ client.disconnect()
         own = deploy.bundle_files([str(EXAMPLES / "uptime.py")], options, tmp_path / "bundle")
     with VirtualBoard(main=program, files=own, name="uptime") as board:
         with VirtualBoard(main=listener, files=files, name="listener") as other:
-            other.wait_for("published True", 30)
+            other.wait_for("published True", 200)
             assert "board-1/uptime b'" in other.log[other.log.index("listening") :]
-        board.wait_for("board-1/commands b'blink'", 30)
+        board.wait_for("board-1/commands b'blink'", 200)
         broker.stop()
-        board.wait_for("again in a second:", 30)
+        board.wait_for("again in a second:", 200)
         broker.start()
         mark = board.mark
         with VirtualBoard(main=listener, files=files, name="listener2") as other:
-            other.wait_for("published True", 30)
+            other.wait_for("published True", 200)
         board.wait_for("board-1/commands b'blink'", 30, after=mark)
 
 
@@ -77,7 +77,7 @@ def test_keeper_goes_on_over_a_broker_that_restarts(mosquitto: Callable[..., Mos
     broker = mosquitto(persistence=True)
     program = example("keeper.py", broker.port)
     with VirtualBoard(main=program, files=deploy.package_files("mpy"), name="keeper") as board:
-        at = board.wait_for("online", 30)
+        at = board.wait_for("online", 200)
         broker.stop()
         at = board.wait_for("offline: -62", 30, after=at)
         broker.start()
@@ -111,10 +111,10 @@ def test_asyncio_client_takes_commands_while_it_publishes(mosquitto: Callable[..
             for command in (b"blink", b"stop"):
                 client.publish(b"board-1/commands", command, 1)
             client.flush(3000)
-            board.wait_for("board-1/commands b'stop'", 30)
+            board.wait_for("board-1/commands b'stop'", 200)
             assert "board-1/commands b'blink'" in board.log
             # The prompt: the program has ended, and in good order.
-            board.wait_for(">>> ", 30)
+            board.wait_for(">>> ", 200)
             assert "Traceback" not in board.log
 
 

@@ -24,7 +24,7 @@ from headwater_host.hub.storage import Limits
 from tests.host.hub_client import config, hub_of, until
 from tests.interop.fmq_peers import PROCESS, Line, scripted
 
-SECONDS = 60.0
+SECONDS = 200.0
 
 
 def client(hub: Hub, name: str = "c", **more: Any) -> Client:

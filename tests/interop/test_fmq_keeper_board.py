@@ -18,7 +18,7 @@ from tools.broker import HOST
 from tools.virtual_board import VirtualBoard
 
 PROGRAM = Path(__file__).parent / "device" / "fmq_keeper.py"
-WAIT_S = 60.0
+WAIT_S = 200.0
 JOBS = 40
 #: How many bytes of the board's each connection takes; then it is cut, most of them within a frame.
 CUTS = (40, 61, 100, 170, 255, 300, 420, 611)

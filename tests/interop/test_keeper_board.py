@@ -21,7 +21,7 @@ from tools.virtual_board import VirtualBoard
 
 Start = Callable[..., Mosquitto]
 DEVICE = Path(__file__).parent / "device"
-WAIT_S = 30.0
+WAIT_S = 200.0
 NOTHING: Mapping[str, Path] = {}
 
 pytestmark = [pytest.mark.needs_micropython, pytest.mark.needs_mosquitto]

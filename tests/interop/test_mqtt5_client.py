@@ -20,7 +20,7 @@ from tests.interop.dialer import SocketDialer
 from tools.broker import Broker, Mosquitto
 
 Start = Callable[..., Mosquitto]
-WAIT_S = 30.0
+WAIT_S = 200.0
 
 pytestmark = pytest.mark.needs_mosquitto
 

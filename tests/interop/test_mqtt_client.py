@@ -22,7 +22,7 @@ from tools.broker import Broker, Mosquitto
 
 Start = Callable[..., Mosquitto]
 Message = tuple[str, bytes, int, bool, bool]
-WAIT_S = 30.0
+WAIT_S = 200.0
 SESSIONS: dict[str, type[ClientSession]] = {
     "3.1": ClientSession31,
     "3.1.1": ClientSession,

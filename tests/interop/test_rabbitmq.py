@@ -23,7 +23,7 @@ from tools.broker import HOST
 from tools.rabbitmq import RabbitMq
 
 pytestmark = pytest.mark.needs_rabbitmq
-WAIT_S = 30.0
+WAIT_S = 200.0
 RECONNECT_S = 60.0
 
 

@@ -227,4 +227,4 @@ def test_the_store_of_a_client(mosquitto: Callable[..., Mosquitto], tmp_path: Pa
             with pytest.raises(MqttArgumentError, match=r"the store is for MQTT 3\.1\.1, not 5\.0"):
                 Client("127.0.0.1", broker.port, identifier="a", protocol="5.0", store=own)
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(asyncio.wait_for(run(), 200))

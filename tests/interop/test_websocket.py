@@ -245,7 +245,7 @@ def test_frames_and_packets_need_not_agree(then: Callable[[ServerProtocol], None
         answer: Callable[[ServerProtocol, Any], Any] = lambda frames, request: frames.accept(request)  # noqa: E731
         async with (
             speak(serving(answer, then)) as port,
-            Client(HOST, port, websocket="/mqtt", timeout=2) as client,
+            Client(HOST, port, websocket="/mqtt") as client,
         ):
             assert [m.payload for m in await take(client, 2)] == [b"12", b"34"]
 

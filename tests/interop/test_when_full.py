@@ -34,7 +34,7 @@ from tools.broker import HOST, Mosquitto, free_port
 
 pytestmark = pytest.mark.needs_mosquitto
 StartBroker = Callable[..., Mosquitto]
-WAIT_S = 60
+WAIT_S = 200
 QUICK = Reconnect(first=0.02, longest=0.3)
 BOUND = 5
 
