@@ -186,6 +186,26 @@ def test_a_broker_that_restarts_and_one_that_is_not_there(mosquitto: StartBroker
     assert len({m.connection for m in messages(tmp_path)}) == 2
 
 
+def test_a_kept_session_survives_a_change_of_the_version(mosquitto: StartBroker, tmp_path: Path) -> None:
+    """Gateways that spoke 3.1.1 so far speak 5.0 after an update: what the broker keeps for them must come."""
+    broker = mosquitto()
+    config = tmp_path / "gateway.toml"
+    for number, protocol in enumerate(("3.1.1", "5.0", "3.1.1")):
+        config.write_text(
+            f'capture = "{tmp_path}/log"\n[[broker]]\nhost = "{HOST}"\nport = {broker.port}\n'
+            f'topics = ["t:2"]\nprotocol = "{protocol}"\n'
+        )
+        with running("gateway", "--config", config, directory=tmp_path) as command:
+            command.wait_for("it kept our session" if number else "a new session")
+            command.wait_for("subscribed")
+            expected = 150 * number
+            wait_until(lambda count=expected: records(tmp_path) == count, "what was kept is recorded")  # type: ignore[misc]
+            assert command.end() == 0
+        for qos in (1, 2):
+            publish(broker, range(150 * number + 75 * (qos - 1), 150 * number + 75 * qos), qos=qos)
+    assert sorted(int(m.payload) for m in messages(tmp_path)) == list(range(300))
+
+
 def test_a_full_disk_stops_acknowledgements_and_loses_nothing(mosquitto: StartBroker, tmp_path: Path) -> None:
     broker = mosquitto(settings={"max_inflight_messages": 50})
 

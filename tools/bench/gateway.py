@@ -31,8 +31,8 @@ from tools.toolchain import CACHE, ROOT
 DEFAULTS = {"max_queued_messages": 1000, "set_tcp_nodelay": "false", "log_type": "notice"}
 _BUSY_LOAD = 0.5
 _QOS = (0, 1, 2)
-#: So many that mosquitto drops none for a subscriber, however fast they are published.
-BURST = 400
+#: Messages in a burst: so many that mosquitto drops none for a subscriber, however fast they are published.
+BURSTS = {"3.1.1": 400, "5.0": 2000}
 #: How long a burst, and the end of a process, may take.
 _LONG_S = 60.0
 #: Messages a second, and budgets of syncs a second, of the second table; 0: no limit.
@@ -46,7 +46,7 @@ class Effort:
     """Rounds; bursts of each of them; seconds at a steady rate, for each budget."""
 
     rounds: int = 5
-    bursts: int = 50
+    bursts: int = 10
     seconds: float = 8.0
 
 
@@ -141,10 +141,12 @@ class _Gateway:
 
     def __init__(self, port: int, topic: str, qos: int, folder: Path, version: str, *options: object):
         self.log = folder / "log"
-        self.process = _Process(
-            *("headwater_host", "gateway", "--capture", self.log, "--broker", f"{HOST}:{port}"),
-            *("--topic", f"{topic}:{qos}", *options),
+        config = folder / "gateway.toml"
+        config.write_text(
+            f'capture = "{self.log}"\n[[broker]]\nhost = "{HOST}"\nport = {port}\n'
+            f'topics = ["{topic}:{qos}"]\nprotocol = "{version}"\nreceive_maximum = {RECEIVE_MAXIMUM}\n'
         )
+        self.process = _Process("headwater_host", "gateway", "--config", config, *options)
         self._wait("subscribed")
 
     def _wait(self, text: str) -> None:
@@ -169,11 +171,17 @@ class _Gateway:
 
 #: Label, what it is, and the version of MQTT.
 ROWS: dict[str, tuple[str, type[_Recorder | _Gateway], str]] = {
-    "subscriber": ("writes and syncs only, 3.1.1", _Recorder, "3.1.1"),
-    "gateway": ("headwater gateway, 3.1.1", _Gateway, "3.1.1"),
+    "subscriber-3.1.1": ("writes and syncs only, 3.1.1", _Recorder, "3.1.1"),
+    "gateway-3.1.1": ("headwater gateway, 3.1.1", _Gateway, "3.1.1"),
+    "subscriber-5.0": ("writes and syncs only, 5.0", _Recorder, "5.0"),
+    "gateway-5.0": ("headwater gateway, 5.0", _Gateway, "5.0"),
 }
+#: With MQTT 5.0; the gateway's default.
 RECEIVE_MAXIMUM = 4096
-_FLOORS = {"gateway": "subscriber"}
+#: What each row is held against.
+_FLOORS = {"gateway-3.1.1": "subscriber-3.1.1", "gateway-5.0": "subscriber-5.0"}
+#: The row whose budgets are measured.
+_BUDGETED = "gateway-5.0"
 
 
 def _until_recorded(receiver: _Recorder | _Gateway, count: int, broker: Mosquitto) -> None:
@@ -213,25 +221,32 @@ def _receiving(
         yield broker, receiver, tap
 
 
-def _bursts(figures: Figures, row: str, qos: int, bursts: int, tapped: bool) -> None:
-    """Rates without the tap, or latencies with it."""
-    with _receiving(row, qos, tapped=tapped) as (broker, receiver, tap):
+def _bursts(figures: Figures, row: str, qos: int, bursts: int) -> None:
+    """At QoS 0 until all has come; otherwise through a tap, until all is acknowledged."""
+    size = BURSTS[ROWS[row][2] if qos else "5.0"]
+    with _receiving(row, qos, tapped=qos > 0) as (broker, receiver, tap):
         wire = Mqtt(broker.port, qos, "x")
         for number in range(1, bursts + 1):
-            load.burst(wire, BURST)
-            _until_recorded(receiver, number * BURST, broker)
-        times = receiver.times()
-        if tap is None:
-            took = sum(times[at + BURST - 1] - times[at] for at in range(0, len(times), BURST))
-            _note(figures.rates, row, qos, (BURST - 1) * bursts / took * 1e9)
-        else:
-            middle, slow = _percentiles(tap)
+            load.burst(wire, size)
+            _until_recorded(receiver, number * size, broker)
+        came = [(time / 1e9, time / 1e9) for time in receiver.times()]
+        if tap is not None:
+            came = _tapped(tap)
+            middle, slow = _percentiles(came)
             _note(figures.middle, row, qos, middle)
             _note(figures.slow, row, qos, slow)
+    took = sum(came[at + size - 1][1] - came[at][0] for at in range(0, len(came), size))
+    _note(figures.rates, row, qos, size * bursts / took)
 
 
-def _percentiles(tap: _Process) -> tuple[float, float]:
-    times = sorted(map(float, tap.end().split()))
+def _tapped(tap: _Process) -> list[tuple[float, float]]:
+    lines = (line.split() for line in tap.end().splitlines())
+    return [(float(passed), float(acknowledged)) for passed, acknowledged in lines]
+
+
+def _percentiles(came: list[tuple[float, float]]) -> tuple[float, float]:
+    """Milliseconds to the acknowledgement: median and 99 %."""
+    times = sorted((acknowledged - passed) * 1000 for passed, acknowledged in came)
     return times[len(times) // 2], times[len(times) * 99 // 100]
 
 
@@ -252,7 +267,7 @@ def _bytes_written(folder: Path) -> int:
 def _budget(figures: Figures, rate: int, seconds: float) -> None:
     options = ("--syncs-per-second", rate, "--sync-credit", 1)
     count = int(PACE * seconds)
-    with _receiving("gateway", 1, *options, tapped=True) as (broker, gateway, tap):
+    with _receiving(_BUDGETED, 1, *options, tapped=True) as (broker, gateway, tap):
         assert isinstance(gateway, _Gateway)
         os.sync()
         wire = Mqtt(broker.port, 1, "x")
@@ -267,7 +282,7 @@ def _budget(figures: Figures, rate: int, seconds: float) -> None:
         gateway.process.end()
         blocks = list_blocks(gateway.log)
         assert tap is not None
-        middle, slow = _percentiles(tap)
+        middle, slow = _percentiles(_tapped(tap))
     found = figures.budgets.setdefault(str(rate), Budget())
     found.syncs.append(len(blocks) / took)
     found.written.append(written / took)
@@ -292,10 +307,8 @@ def measure(
     for number in range(effort.rounds):
         for qos in _QOS:
             for row in rows:
-                _bursts(figures, row, qos, effort.bursts, False)
-                if qos:
-                    _bursts(figures, row, qos, effort.bursts, True)
-        for rate in BUDGETS if "gateway" in rows else ():
+                _bursts(figures, row, qos, effort.bursts)
+        for rate in BUDGETS if _BUDGETED in rows else ():
             _budget(figures, rate, effort.seconds)
         say(f"round {number + 1} of {effort.rounds}")
     return figures
@@ -324,7 +337,7 @@ def tables(figures: Figures) -> list[Table]:
     if figures.load > _BUSY_LOAD:
         notes.append(f"This machine was busy (load {figures.load:.1f}): the rates are worth little.")
     bursts = Table(
-        f"Bursts of {BURST} from mosquitto: messages recorded per second, ratio to the subscriber (spread); "
+        "Bursts from mosquitto: messages recorded per second, ratio to the subscriber (spread); "
         "milliseconds to the acknowledgement, median and 99 %",
         ["", "QoS 0", "QoS 1", "QoS 2", "ms, QoS 1", "ms, QoS 2"],
         [

@@ -1,7 +1,8 @@
 """Between a broker and one subscriber: how long each message at QoS 1 and 2 waits for its PUBACK or PUBREC.
 
-``python -m tools.bench.gateways.tap PORT``: the broker's. It prints the port on which it listens, and on SIGTERM the
-times in milliseconds. What passes is kept with its time and only looked at then.
+``python -m tools.bench.gateways.tap PORT``: the broker's. It prints the port on which it listens, and on SIGTERM, for
+each message in the order of the acknowledgements, when it passed and when its acknowledgement did, in seconds. What
+passes is kept with its time and only looked at then.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Tap:
             writer.write(data)
         writer.close()
 
-    def times(self) -> list[float]:
-        """Of each acknowledged message, in milliseconds."""
+    def times(self) -> list[tuple[float, float]]:
+        """When each acknowledged message passed, and its acknowledgement."""
         sent = self._events("down", {PUBLISH})
         answered = self._events("up", {PUBACK, PUBREC})
         waiting: dict[int, float] = {}
@@ -46,7 +47,7 @@ class Tap:
             if kind == PUBLISH:
                 waiting[packet_id] = when
             elif packet_id in waiting:
-                times.append((when - waiting.pop(packet_id)) * 1000)
+                times.append((waiting.pop(packet_id), when))
         return times
 
     def _events(self, way: str, kinds: set[int]) -> list[tuple[float, int, int]]:
@@ -72,7 +73,8 @@ async def main(port: int) -> None:
     server = await asyncio.start_server(tap.accept, HOST, 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await ended.wait()
-    print(*(f"{time:.4f}" for time in tap.times()))
+    for passed, acknowledged in tap.times():
+        print(f"{passed:.6f} {acknowledged:.6f}")
 
 
 if __name__ == "__main__":
