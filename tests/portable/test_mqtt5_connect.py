@@ -336,6 +336,20 @@ def test_on_refused_may_publish_and_may_end_the_connection() -> None:
             assert [head for head, _, _ in packets(drain(c))] == [0x32] * 3
 
 
+def test_what_would_be_announced_and_not_kept_is_refused() -> None:
+    """Each limit is an argument of the session."""
+    for ident in (spec5.MAXIMUM_PACKET_SIZE, spec5.TOPIC_ALIAS_MAXIMUM):
+        c = ClientSession5(b"c")
+        assert c.connect_properties.add(ident, 600) == 0
+        assert c.connect(0) == errors.E_ARGUMENT and c.state == IDLE
+    c = ClientSession5(b"c", receive_maximum=3, max_packet=600, aliases_in=IncomingAliases(2, 9))
+    for ident in (spec5.RECEIVE_MAXIMUM, spec5.MAXIMUM_PACKET_SIZE, spec5.TOPIC_ALIAS_MAXIMUM):
+        # Said twice.
+        assert c.connect_properties.add(ident, 600) < 0
+    assert c.connect(0) == 0
+    drain(c)
+
+
 def test_an_assigned_client_id_is_for_who_has_none() -> None:
     assigned = connack5((spec5.ASSIGNED_CLIENT_IDENTIFIER, b"yours"))
     for given, used in ((b"", b"yours"), (b"mine", b"mine")):

@@ -132,8 +132,13 @@ class ClientSession5(Endpoint5, ClientSession):
         return bad
 
     def connect(self, now_ms: int) -> int:
-        """As of ``ClientSession``."""
+        """As of ``ClientSession``; E_ARGUMENT also when ``connect_properties`` announce a limit that is no argument of
+        this session, which would not keep to it."""
         self._properties = self.connect_properties.block
+        if (self._max_packet == 0 and block_has(self._properties, spec5.MAXIMUM_PACKET_SIZE)) or (
+            self.aliases_in is None and block_has(self._properties, spec5.TOPIC_ALIAS_MAXIMUM)
+        ):
+            return errors.E_ARGUMENT
         self._authenticating = False
         return ClientSession.connect(self, now_ms)
 
