@@ -94,11 +94,12 @@ def flood(port: int, count: int, qos: int, topic: bytes = b"flood") -> None:
     client.disconnect()
 
 
-def test_a_program_that_publishes_for_each_message(mosquitto: Start) -> None:
+@pytest.mark.parametrize("v5", [False, True])
+def test_a_program_that_publishes_for_each_message(mosquitto: Start, v5: bool) -> None:
     """Acknowledgements, and CONNACK, arrive behind more messages than the queue holds."""
     broker = mosquitto(persistence=True)
     listener = Listener(broker.port, b"numbers")
-    with board("aio_full", broker.port, SCENARIO="echo") as b:
+    with board("aio_full", broker.port, SCENARIO="echo", V5=v5) as b:
         b.wait_for("ready", WAIT_S)
         flood(broker.port, 60, 1, b"commands")
         connections, _, got = line(b, "echoed").partition(" ")
@@ -110,7 +111,7 @@ def test_a_program_that_publishes_for_each_message(mosquitto: Start) -> None:
 
 def test_what_does_not_fit_at_qos_0_is_dropped(mosquitto: Start) -> None:
     broker = mosquitto()
-    with board("aio_full", broker.port, SCENARIO="dropping") as b:
+    with board("aio_full", broker.port, SCENARIO="dropping", V5=False) as b:
         b.wait_for("ready", WAIT_S)
         flood(broker.port, 400, 0)
         assert line(b, "dropped") == "True 1"
@@ -118,7 +119,7 @@ def test_what_does_not_fit_at_qos_0_is_dropped(mosquitto: Start) -> None:
 
 def test_a_broker_that_sends_more_than_is_held(mosquitto: Start) -> None:
     broker = mosquitto(settings={"max_inflight_messages": 0})
-    with board("aio_full", broker.port, SCENARIO="beyond") as b:
+    with board("aio_full", broker.port, SCENARIO="beyond", V5=False) as b:
         b.wait_for("ready", WAIT_S)
         flood(broker.port, 50, 1)
         send(broker.port, b"", b"flooded")

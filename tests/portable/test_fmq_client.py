@@ -131,6 +131,50 @@ def test_a_lost_connection_is_told_and_messages_go_out_again() -> None:
     assert [m[1] for m in on.hub.stored] == [b"kept"]
 
 
+def test_a_program_that_has_enough_still_gets_its_answers() -> None:
+    """With ``reading`` off messages wait in the transport, unless something is due behind them."""
+    for ask in ("publish 1", "publish 2", "register", "subscribe", "call", "flush"):
+        on = online()
+        client = on.client
+        number = client.subscribe(b"jobs", group=b"g")
+        on.settle()
+        # A consumer has no answer before it ends.
+        assert client.consume(number) > 0
+        on.settle()
+        client.reading = False
+        for n in range(20):
+            on.hub.publish(b"t", bytes([n]) * 40, 0)
+        on.settle()
+        before = len(on.at.got)
+        assert before == 0 and not client.session.awaits()
+        if ask == "flush":
+            assert client.publish(b"t", b"", 1) > 0
+            client.flush(10000)
+            assert len(on.hub.stored) == 1
+        else:
+            if ask[:-1] == "publish ":
+                assert client.publish(b"t", b"", int(ask[-1])) > 0
+            elif ask == "register":
+                assert client.register(b"other") > 0
+            elif ask == "subscribe":
+                assert client.subscribe(b"other") > 0
+            else:
+                assert client.call(b"sum", b"1") > 0
+                on.dialer.serve()
+                on.hub.result(on.hub.calls[-1][0], b"1")
+            assert client.session.awaits()
+            on.settle()
+        # What lay before the answer has come as well; and nothing more is received.
+        assert not client.session.awaits() and len(on.at.got) >= 20
+        got = len(on.at.got)
+        on.hub.publish(b"t", b"later", 0)
+        on.settle()
+        assert len(on.at.got) == got
+        client.reading = True
+        on.settle()
+        assert len(on.at.got) == got + 1
+
+
 def test_requests() -> None:
     on = online()
     client = on.client

@@ -73,6 +73,34 @@ def test_a_client_that_does_not_read_for_a_while() -> None:
     assert k.keeper.connections == 1
 
 
+def test_a_client_that_does_not_read_gets_what_is_due() -> None:
+    """CONNACK, acknowledgements and answers, with the messages that lie before them."""
+    for ask in ("publish 1", "publish 2", "subscribe", "connect"):
+        k = Kept().online()
+        got: list[bytes] = []
+        k.client.on_message = lambda m, got=got: got.append(m.payload_bytes())
+        k.client.reading = False
+        for n in range(16):
+            k.site.server.publish(b"t", bytes([n]) * 100, 1)
+        assert k.client.wait(1000) == 0 and not got
+        if ask == "subscribe":
+            assert k.keeper.subscribe(b"other", 1) == 0
+            k.keeper.wait(1000)
+            assert k.answers == [(b"other", 1)]
+        elif ask == "connect":
+            k.client.close()
+            k.until(PAUSE)
+            k.until(ONLINE)
+            assert k.keeper.connections == 2
+            continue
+        else:
+            assert k.keeper.publish(b"t", b"", int(ask[-1])) > 0
+            assert k.keeper.flush(10000) == 0
+        assert len(got) == 16 and not k.client.session.awaits()
+        k.site.server.publish(b"t", b"later", 1)
+        assert k.client.wait(1000) == 0 and len(got) == 16
+
+
 def test_a_handler_that_has_enough_for_now() -> None:
     """What is in the receive buffer comes; nothing more is read."""
     k = Kept().online()

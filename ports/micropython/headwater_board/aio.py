@@ -58,9 +58,10 @@ class Client:
 
     ``queue``: how many messages may wait for the iteration. When they do, nothing more is received and the broker has
     to wait, unless an acknowledgement or an answer is due: it is received with all that lies before it. Then messages
-    at QoS 1 and 2 beyond ``queue`` wait unacknowledged, and those at QoS 0 are dropped (``dropped`` counts them). More
-    than ``unacknowledged`` beyond ``queue`` at QoS 1, or more than the session's ``receive_window`` at QoS 2 or 5.0,
-    end the connection with E_RX_WINDOW. What comes with one read may exceed these limits.
+    at QoS 1 and 2 beyond ``queue`` wait unacknowledged, and those at QoS 0 are dropped (``dropped`` counts them). Of
+    QoS 1 at most ``unacknowledged`` wait beyond ``queue``: the others are not taken, and once there is room the
+    connection ends with E_RX_WINDOW, so that the broker retransmits them on the next. So does it at once when more
+    than the session's ``receive_window`` come at QoS 2. What comes with one read may exceed these limits.
 
     ``turn_ms`` is how often the keeper is polled besides when something arrives. On leaving, up to ``close_ms`` go to
     what is unsent or unacknowledged; none after an exception.
@@ -94,6 +95,8 @@ class Client:
         # has a turn as well before anything is dropped.
         self._takers = 0
         self._full = False
+        # Whether a message at QoS 1 was not queued: it comes again on the next connection.
+        self._missed = False
         # Who waits for an acknowledgement, by packet id: [], or what it said; and for an answer: [filter, code].
         self._undelivered: dict[int, list[int]] = {}
         self._asking: list[list[Any]] = []
@@ -110,6 +113,8 @@ class Client:
         if hasattr(session, "on_refused"):
             self._inner_refused = session.on_refused
             session.on_refused = self._refused
+            # Some brokers exceed the receive maximum, mosquitto 2.0.11 for one: the limit is ``unacknowledged``.
+            session.receive_limit = 65535
         keeper.on_answer = self._answered
         if keeper.client.on_message is None:
             keeper.client.on_message = self._arrived
@@ -233,6 +238,8 @@ class Client:
         keeper = self.keeper
         state = keeper.state
         self._full = len(self._inbox) >= self.queue and not self._takers
+        if self._missed and len(self._inbox) < self.queue and keeper.client.connected:
+            keeper.client.session.fail(E_RX_WINDOW)
         self._admit()
         try:
             keeper.poll()
@@ -281,9 +288,10 @@ class Client:
             if qos == 0:
                 self.dropped += 1
                 return None
-            if qos == 1 and over >= self.unacknowledged:
-                session.fail(E_RX_WINDOW)
-                return None
+            if over >= self.unacknowledged:
+                self._missed = True
+        if qos == 1 and self._missed:
+            return KEEP
         message = Message(packet, session.epoch)
         self._inbox.append(message)
         if over >= -1:
@@ -311,6 +319,7 @@ class Client:
         session = self.keeper.client.session
         if self._epoch != session.epoch:
             self._epoch = session.epoch
+            self._missed = False
             if session.session_present:
                 again = [m for m in (self._kept if session.auto_ack else self._inbox) if m.qos == 1]
                 self._inbox = [m for m in self._inbox if m not in again]

@@ -68,8 +68,9 @@ class MQTTClient:
     outbox_size = 2048
     #: How long the server may take to answer.
     response_ms = 10000
-    #: How many messages may wait for a callback to return. Beyond that messages at QoS 0 are dropped, and
-    #: ``unacknowledged`` more at QoS 1 end the connection.
+    #: How many messages may wait for a callback to return. Beyond that messages at QoS 0 are dropped. At QoS 1
+    #: ``unacknowledged`` more wait; the others are not taken, and the connection ends behind the callback, so that the
+    #: server sends them again on the next.
     queue = 16
     unacknowledged = 64
 
@@ -109,8 +110,9 @@ class MQTTClient:
         session.on_delivered = self._delivered
         session.on_answer = self._answered
         session.sink = self
-        #: Messages at QoS 0 that were dropped.
+        #: Messages at QoS 0 that were dropped; and whether one at QoS 1 was not taken.
         self.dropped = 0
+        self._missed = False
         # What has arrived: (topic, payload, QoS, packet id, epoch).
         self._inbox: list[tuple[bytes, bytes, int, int, int]] = []
         self._undelivered: set[int] = set()
@@ -152,6 +154,7 @@ class MQTTClient:
         session.keep_alive = self.keepalive
         # At QoS 1 they come again.
         self._inbox = [one for one in self._inbox if one[2] != _QOS_1]
+        self._missed = False
         self._pinged_at = None
         self.sock = None
         try:
@@ -229,6 +232,9 @@ class MQTTClient:
         client.reading = True
         status = client.poll()
         client.reading = True
+        if status == 0 and self._missed and not (self._calling or self._inbox):
+            client.close()
+            status = E_RX_WINDOW
         if status == 0 and self._pinged_at is not None and client.pinged:
             now = session.now
             if session.response_ms <= min(
@@ -318,9 +324,10 @@ class MQTTClient:
             if qos == 0:
                 self.dropped += 1
                 return
-            if qos == 1 and len(self._inbox) >= self.queue + self.unacknowledged:
-                self._session.fail(E_RX_WINDOW)
-                return
+            if len(self._inbox) >= self.queue + self.unacknowledged:
+                self._missed = True
+        if qos == 1 and self._missed:
+            return
         self._inbox.append((topic, msg, qos, packet_id, epoch))
 
     def _delivered(self, packet_id: int) -> None:
