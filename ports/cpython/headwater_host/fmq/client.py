@@ -106,7 +106,8 @@ class Client(Receiving):
     - ``timeout``: seconds that connecting, and each call, may take. ``keep_alive``: seconds, 0 for none.
     - ``store``: the path of a file that keeps what is unacknowledged, and what ids are made of, over the end of the
       process and of the machine's power; or an ``FmqOutbox`` (``headwater_host.fmq.store``).
-    - ``max_packet_size``: longer messages are skipped: acknowledged, and logged as a warning.
+    - ``max_packet_size``: longer messages are skipped: acknowledged, and logged as a warning. Less than 64 KiB is
+      64 KiB.
     - ``max_inflight_messages``: how many messages at QoS 1 and 2 may be under way.
     - ``auto_ack=False``: QoS 1 and 2 messages that come by themselves are acknowledged by ``message.ack()`` only, as
       those of consumers with ``need_ack`` always are.
