@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from headwater import errors
 from headwater.mqtt import spec
+from headwater_host.arguments import check_whole, servers_of
 from headwater_host.backlog import Backlog
 from headwater_host.calls import Inbox
 from headwater_host.delivery import Delivery
@@ -48,12 +49,12 @@ from headwater_host.incoming import RECEIVE_MAXIMUM, Incoming
 from headwater_host.messages import Message, Payload, TooLarge, Will
 from headwater_host.outgoing import Outgoing, check_limits
 from headwater_host.properties import Properties
-from headwater_host.reconnect import Reconnect
+from headwater_host.reconnect import Reconnect, policy_of
 from headwater_host.route import Route, Tls
 from headwater_host.session import HostClient, HostClientSession5
-from headwater_host.subscribing import Subscribing
+from headwater_host.subscribing import Filters, Subscribing
 from headwater_host.topics import Topic, Wildcard, topic_of
-from headwater_host.versions import make_session, open_store
+from headwater_host.versions import make_session, open_store, version_of
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -91,7 +92,7 @@ class Client(Subscribing):
     """A connection to a server, from ``async with`` to its end, and the session that outlives it.
 
     - ``port``: 1883, with TLS 8883, with WebSocket 80 or 443.
-    - ``protocol``: "3.1", "3.1.1" or "5.0".
+    - ``protocol``: "3.1", "3.1.1" or "5.0"; or the protocol level, 3, 4 or 5.
     - ``tls``: True for the operating system's authorities, or a ``Tls`` (``headwater_host.route``), or an
       ``ssl.SSLContext``. Certificate and name are checked unless one of these says otherwise.
     - ``websocket``: the path, such as ``"/mqtt"``, where the server speaks MQTT over WebSocket.
@@ -133,7 +134,7 @@ class Client(Subscribing):
       ``on_connection(error)`` is told, and ``on_subscription_refused(error)`` of a filter that the server refuses then:
       the rest goes on without it. When it is given up, everybody hears why, as without it.
     - ``more_servers``: hosts and ports that are tried in turn when there is no connection to the first.
-    - ``subscriptions``: filters with a QoS each, which entering asks for.
+    - ``subscriptions``: filters, each with its QoS or at QoS 0, which entering asks for.
 
     Errors are ``MqttError`` and its subclasses (``headwater_host.errors``). Not for use from several threads.
     """
@@ -145,7 +146,7 @@ class Client(Subscribing):
         hostname: str,
         port: int | None = None,
         *,
-        protocol: str = "3.1.1",
+        protocol: str | float = "3.1.1",
         tls: Tls | ssl.SSLContext | bool | None = None,
         websocket: str | None = None,
         identifier: str | None = None,
@@ -170,16 +171,20 @@ class Client(Subscribing):
         store: "SqliteOutbox | str | PathLike[str] | None" = None,
         puback_ends_qos_2: bool = False,
         reconnect: Reconnect | bool | None = None,
-        more_servers: Sequence[tuple[str, int | None]] = (),
-        subscriptions: Sequence[tuple[str, int]] = (),
+        more_servers: Sequence[tuple[str, int | None] | str] = (),
+        subscriptions: "Filters" = (),
         logger: logging.Logger | None = None,
     ):
         if not clean_session and not identifier:
             raise MqttArgumentError("a session that the server is to keep needs an identifier")
-        if not 0 <= keepalive <= 65535:
-            raise MqttArgumentError("keepalive is 0 to 65535 seconds")
+        check_whole("keepalive", keepalive, 0, 65535)
+        protocol = version_of(protocol)
+        policy = policy_of(reconnect)
+        if max_queued_incoming_messages is not None:
+            check_whole("max_queued_incoming_messages", max_queued_incoming_messages, 0, 1 << 62)
         check_limits(timeout, max_queued_outgoing_messages, max_inflight_messages, when_full)
-        routes = [Route(host, number, tls, websocket) for host, number in [(hostname, port), *more_servers]]
+        servers = servers_of(hostname, port, more_servers)
+        routes = [Route(host, number, tls, websocket) for host, number in servers]
         self.hostname = hostname
         self.port = routes[0].port
         self.identifier = "headwater-" + secrets.token_hex(6) if identifier is None else identifier
@@ -213,7 +218,7 @@ class Client(Subscribing):
             subscriptions,
             session,
             routes,
-            Reconnect() if reconnect is True else reconnect or None,
+            policy,
             timeout,
             logger or logging.getLogger("headwater.client"),
         )

@@ -36,6 +36,7 @@ from headwater_host.errors import (
 )
 from headwater_host.messages import Message, Payload
 from headwater_host.properties import Properties
+from headwater_host.subscribing import Filters
 
 __all__ = ["Client", "Delivery", "Message"]
 
@@ -292,7 +293,7 @@ class Client:
 
     def subscribe(
         self,
-        topic: str | Sequence[tuple[str, int]],
+        topic: Filters,
         qos: int = 0,
         *,
         timeout: float | None = None,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from headwater import errors, reasons
 from headwater.store import FIRST_REQUEST_ID
+from headwater_host.arguments import check_seconds, check_whole
 from headwater_host.backlog import Backlog
 from headwater_host.calls import Answers, Line
 from headwater_host.connection import Connection
@@ -44,10 +45,9 @@ POLICIES = ("block", "refuse", "drop_oldest")
 
 def check_limits(timeout: float, queued: int, in_flight: int, when_full: str) -> None:
     """What clients of either protocol are given about time and room. Raises MqttArgumentError."""
-    if timeout <= 0:
-        raise MqttArgumentError("timeout is a number of seconds above 0")
-    if not 0 < queued <= 65280 or in_flight < 1:
-        raise MqttArgumentError("1 to 65280 messages can wait to go out, and at least one can be in flight")
+    check_seconds("timeout", timeout)
+    check_whole("max_queued_outgoing_messages", queued, 1, 65280)
+    check_whole("max_inflight_messages", in_flight, 1, 1 << 30)
     if when_full not in POLICIES:
         raise MqttArgumentError(f"when_full is one of {', '.join(POLICIES)}, not {when_full!r}")
 

@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 
 from headwater.keeper import PASSING
+from headwater_host.arguments import check_seconds, check_whole
 from headwater_host.errors import MqttArgumentError, MqttError, MqttRefusedError, MqttSubscribeError
 
 
@@ -30,10 +31,25 @@ class Reconnect:
     answer: float = 30.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.first <= self.longest < 1e9 or not self.answer > 0:
-            raise MqttArgumentError("0 < first <= longest, and answer is a number of seconds above 0")
-        if (self.refused is not None and not 0 <= self.refused < 1e9) or (self.attempts or 0) < 0:
-            raise MqttArgumentError("refused and attempts are not negative")
+        for name in ("first", "longest", "answer"):
+            check_seconds(name, getattr(self, name))
+        if self.first > self.longest:
+            raise MqttArgumentError(f"first={self.first!r}: at most longest, {self.longest!r}")
+        if self.refused:
+            check_seconds("refused", self.refused)
+        if self.attempts is not None:
+            check_whole("attempts", self.attempts, 0, 1 << 62)
+
+
+def policy_of(reconnect: object) -> Reconnect | None:
+    """The policy that a client is given by its argument. Raises MqttArgumentError."""
+    if reconnect is None or isinstance(reconnect, bool):
+        return Reconnect() if reconnect else None
+    if not isinstance(reconnect, Reconnect):
+        raise MqttArgumentError(
+            f"reconnect={reconnect!r}: True, or a Reconnect such as Reconnect(attempts=5)"
+        )
+    return reconnect
 
 
 class Pauses:

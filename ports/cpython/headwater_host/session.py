@@ -365,7 +365,7 @@ class HostClientSession5(HostClient, ClientSession5):
         retain: bool,
         properties: Properties | None,
     ) -> int:
-        block = encode(properties, 1 << spec.PUBLISH)
+        block = self._publish_block(properties)
         status = self.publish(topic, payload, qos, retain, block)
         if status == E_TOO_LARGE:
             size = len(publish_frame(topic, payload, retain, block)) + (_ID if qos else 0)
@@ -405,6 +405,9 @@ class HostClientSession5(HostClient, ClientSession5):
     def _publish_block(self, properties: Properties | None) -> bytes:
         block = encode(properties, 1 << spec.PUBLISH)
         if properties and not self._may_publish(block):
+            for name, why in _NOT_OURS.items():
+                if name in properties:
+                    raise MqttArgumentError(f"not published: {why}")
             raise MqttArgumentError("not published: these properties are not for a client to send")
         return block
 
@@ -464,6 +467,13 @@ def _frame(head: int, body: bytes) -> bytes:
     front = bytearray(_LONGEST_HEADER)
     front[0] = head
     return bytes(front[: put_varint(front, 1, len(body))]) + body
+
+
+# Properties of PUBLISH that a program cannot give, and why not.
+_NOT_OURS = {
+    "topic_alias": "a topic_alias holds for one connection, so the client chooses it: Client(outgoing_topic_aliases=N)",
+    "subscription_identifier": "a client sends no subscription_identifier, it only receives them (MQTT 5.0, 3.3.4-6)",
+}
 
 
 def _need_5(properties: Properties | None) -> None:

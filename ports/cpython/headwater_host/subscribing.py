@@ -10,7 +10,7 @@ connection so. One that has ended ``ENOUGH`` connections in a row counts as refu
 
 import abc
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,9 @@ from headwater_host.keeping import Keeping
 from headwater_host.properties import Properties
 from headwater_host.session import HostClient, HostClientSession5
 from headwater_host.topics import filter_bytes
+
+#: What may be subscribed to: see ``filters_of``.
+Filters = str | tuple[str, int] | Sequence[str | tuple[str, int]] | Mapping[str, int]
 
 #: Filters in a packet: AWS IoT Core takes no more.
 MOST = 8
@@ -79,7 +82,7 @@ class Subscribing(Keeping):
 
     session: HostClient
 
-    def __init__(self, subscriptions: Iterable[tuple[str, int]], session: HostClient, *rest: Any):
+    def __init__(self, subscriptions: Filters, session: HostClient, *rest: Any):
         super().__init__(session, *rest)
         session.on_answers = self._on_answers
         self._answers: Answers[None] = Answers()
@@ -91,7 +94,7 @@ class Subscribing(Keeping):
             name: _Filter(
                 name, filter_bytes(name), _level(level), session.block_of(None, spec.SUBSCRIBE), True
             )
-            for name, level in subscriptions
+            for name, level in filters_of(subscriptions)
         }
 
     @abc.abstractmethod
@@ -100,14 +103,14 @@ class Subscribing(Keeping):
 
     async def subscribe(
         self,
-        topic: str | Sequence[tuple[str, int]],
+        topic: Filters,
         qos: int = 0,
         *,
         timeout: float | None = None,
         options: int = 0,
         properties: Properties | None = None,
     ) -> tuple[int, ...]:
-        """Subscribe to a filter, or to several with a QoS each: the QoS that the server granted, for each.
+        """Subscribe to a filter, or to several, each at ``qos`` or its own QoS: what the server granted for each.
 
         With MQTT 5.0, ``options`` are ``headwater.mqtt.spec5``'s (NO_LOCAL and so on; 3.8.3.1), for each of them, and
         ``properties`` may have a ``subscription_identifier``.
@@ -116,7 +119,7 @@ class Subscribing(Keeping):
         has what it did not refuse. MqttArgumentError: also for what is beyond the server's limits, which its text
         names. MqttTimeoutError, MqttConnectionError.
         """
-        wanted = [(topic, qos)] if isinstance(topic, str) else list(topic)
+        wanted = filters_of(topic, qos)
         if options and not isinstance(self.session, HostClientSession5):
             raise MqttArgumentError("options of a subscription need MQTT 5.0")
         block = self.session.block_of(properties, spec.SUBSCRIBE)
@@ -137,7 +140,7 @@ class Subscribing(Keeping):
 
         Raises MqttUnsubscribeError when it refuses one; otherwise as ``subscribe``.
         """
-        names = [topic] if isinstance(topic, str) else list(topic)
+        names = [name for name, _ in filters_of(topic)]
         block = self.session.block_of(properties, spec.UNSUBSCRIBE)
         asked = [_Filter(name, filter_bytes(name), _UNSUBSCRIBE, block) for name in names]
         return await self._ask_for(asked, self._deadline(timeout), MqttUnsubscribeError)
@@ -273,6 +276,38 @@ class Subscribing(Keeping):
 
     def _deadline(self, timeout: float | None) -> float:
         return asyncio.get_running_loop().time() + (self.timeout if timeout is None else timeout)
+
+
+def filters_of(filters: object, qos: int = 0) -> list[tuple[str, int]]:
+    """One filter or several, each with its QoS: "a", ("a", 1), ["a", ("b", 1)] or {"a": 1}.
+
+    ``qos`` is for those without one. Raises MqttArgumentError.
+    """
+    if isinstance(filters, str) or _is_pair(filters):
+        filters = [filters]
+    elif isinstance(filters, Mapping):
+        filters = filters.items()
+    if not isinstance(filters, Iterable) or isinstance(filters, bytes | bytearray):
+        raise MqttArgumentError(f"{filters!r}: a topic filter, or several")
+    found: list[tuple[str, int]] = []
+    for one in filters:
+        if isinstance(one, str):
+            found.append((one, qos))
+        elif _is_pair(one):
+            found.append((one[0], one[1]))
+        else:
+            raise MqttArgumentError(f"{one!r}: a topic filter, or a pair of a filter and its QoS")
+    return found
+
+
+def _is_pair(value: Any) -> bool:
+    """Whether it is a filter and its QoS, and not two filters."""
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and not isinstance(value[1], str | tuple | list)
+    )
 
 
 def _level(qos: int) -> int:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.mqtt import properties as props
 from headwater.mqtt import spec, spec5
 from headwater.names5 import PROPERTIES
+from headwater_host.arguments import check_whole
 from headwater_host.errors import MqttArgumentError
 from headwater_host.messages import Will, payload_bytes
 from headwater_host.properties import Properties, encode, items
@@ -36,6 +37,21 @@ _ANNOUNCES = {
 }
 
 
+# By what else they are called: the protocol levels, as of paho, and numbers.
+_ALSO: dict[object, str] = {3: "3.1", 4: "3.1.1", 5: "5.0", 3.1: "3.1", "5": "5.0"}
+
+
+def version_of(protocol: object) -> str:
+    """The name of a version. Raises MqttArgumentError."""
+    try:
+        name = _ALSO.get(protocol, protocol)
+    except TypeError:
+        name = None
+    if isinstance(protocol, bool) or not isinstance(name, str) or name not in SESSIONS:
+        raise MqttArgumentError(f"protocol={protocol!r}: one of {', '.join(map(repr, SESSIONS))}")
+    return name
+
+
 def make_session(
     protocol: str,
     identifier: str,
@@ -53,8 +69,8 @@ def make_session(
     ``announced`` are the options of the client that MQTT 5.0 has properties for, None where it was not given;
     ``options`` are those of ``HostClient``. Raises MqttArgumentError.
     """
-    if protocol not in SESSIONS:
-        raise MqttArgumentError(f"protocol is one of {', '.join(SESSIONS)}, not {protocol!r}")
+    if will is not None and not isinstance(will, Will):
+        raise MqttArgumentError(f"will={will!r}: a Will, such as Will(topic, payload)")
     is_5 = protocol == "5.0"
     if not is_5 and (properties or (will and will.properties)):
         raise MqttArgumentError("properties need MQTT 5.0")
@@ -121,7 +137,7 @@ def _announced(
         value = options[name]
         if value is None:
             continue
-        _check_whole(name, value, least, most)
+        check_whole(name, value, least, most)
         # What is larger is left out by the client as well.
         if not is_5 and name != "max_packet_size":
             raise MqttArgumentError(f"{name} needs MQTT 5.0")
@@ -133,12 +149,7 @@ def _check_receive_limit(limit: int | None, maximum: int | None) -> None:
         return
     if maximum is None:
         raise MqttArgumentError("receive_limit needs a receive_maximum")
-    _check_whole("receive_limit", limit, maximum, _ALL_IDS)
-
-
-def _check_whole(name: str, value: object, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise MqttArgumentError(f"{name}={value!r}: a whole number from {least} to {most}")
+    check_whole("receive_limit", limit, maximum, _ALL_IDS)
 
 
 def open_store(
@@ -165,6 +176,9 @@ def field(what: str, value: str | bytes | None) -> bytes | None:
     """A string of CONNECT: at most 65535 bytes (MQTT 3.1.1, 1.5.3)."""
     try:
         data = value.encode() if isinstance(value, str) else value
+        if data is not None and not isinstance(data, bytes):
+            # Not the value, which may be a password.
+            raise MqttArgumentError(f"the {what} is text or bytes, not {type(value).__name__}")
     except UnicodeEncodeError:
         # Python's error quotes what may be a password.
         raise MqttArgumentError(f"the {what} cannot be written in UTF-8") from None

@@ -21,6 +21,7 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headwater_host.arguments import check_whole, servers_of
 from headwater_host.backlog import Backlog
 from headwater_host.delivery import Delivery
 from headwater_host.errors import (
@@ -47,7 +48,7 @@ from headwater_host.fmq.session import MAX_BODY, RECEIVE_WINDOW, HostSession
 from headwater_host.fmq.values import decode, encode
 from headwater_host.messages import Payload, TooLarge, Will, payload_bytes
 from headwater_host.outgoing import Outgoing, check_limits
-from headwater_host.reconnect import Reconnect
+from headwater_host.reconnect import Reconnect, policy_of
 from headwater_host.route import Route, Tls
 from headwater_host.topics import Topic, filter_bytes, topic_bytes
 from headwater_host.versions import field
@@ -142,22 +143,24 @@ class Client(Receiving):
         auto_ack: bool = True,
         store: "FmqOutbox | str | PathLike[str] | None" = None,
         reconnect: Reconnect | bool | None = None,
-        more_servers: Sequence[tuple[str, int | None]] = (),
+        more_servers: Sequence[tuple[str, int | None] | str] = (),
         logger: logging.Logger | None = None,
     ):
-        if "://" in host:
-            secure, host, url_port, url_user, url_password = taken_apart(host)
+        if "://" in str(host):
+            secure, host, url_port, url_user, url_password = taken_apart(str(host))
             tls = (tls or True) if secure else tls
             port = port if port is not None else url_port
             user = url_user if user is None else user
             password = url_password if password is None else password
         if not clean and not client_id:
             raise MqttArgumentError("a session that the hub is to keep needs a client id")
-        if not 0 <= keep_alive <= 65535:
-            raise MqttArgumentError("keep_alive is 0 to 65535 seconds")
+        check_whole("keep_alive", keep_alive, 0, 65535)
+        policy = policy_of(reconnect)
+        if max_queued_incoming_messages is not None:
+            check_whole("max_queued_incoming_messages", max_queued_incoming_messages, 0, 1 << 62)
         check_limits(timeout, max_queued_outgoing_messages, max_inflight_messages, when_full)
         usual = TLS_PORT if tls else PORT
-        routes = [Route(name, number or usual, tls) for name, number in [(host, port), *more_servers]]
+        routes = [Route(name, number or usual, tls) for name, number in servers_of(host, port, more_servers)]
         self.host = host
         self.port = routes[0].port
         self.client_id = "headwater-" + secrets.token_hex(6) if client_id is None else client_id
@@ -182,7 +185,7 @@ class Client(Receiving):
         super().__init__(
             session,
             routes,
-            Reconnect() if reconnect is True else reconnect or None,
+            policy,
             timeout,
             logger or logging.getLogger("headwater.client"),
         )

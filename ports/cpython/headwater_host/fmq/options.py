@@ -59,6 +59,8 @@ def will_size(will: Will | None) -> int:
     """Bytes that a will takes in AUTH. Raises MqttArgumentError."""
     if will is None:
         return 0
+    if not isinstance(will, Will):
+        raise MqttArgumentError(f"will={will!r}: a Will, such as Will(topic, payload)")
     if will.properties:
         raise MqttArgumentError("a will has no properties in FMQ")
     return len(topic_bytes(will.topic)) + len(payload_bytes(will.payload))

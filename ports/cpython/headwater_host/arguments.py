@@ -1,0 +1,37 @@
+"""Arguments of the clients that are checked at once: a wrong one is named, with its value and what it may be."""
+
+from collections.abc import Iterable
+
+from headwater_host.errors import MqttArgumentError
+
+
+def check_whole(name: str, value: object, least: int, most: int) -> None:
+    """Raise MqttArgumentError for anything but a whole number from ``least`` to ``most``."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise MqttArgumentError(f"{name}={value!r}: a whole number from {least} to {most}")
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Raise MqttArgumentError for anything but a number of seconds above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        raise MqttArgumentError(f"{name}={value!r}: a number of seconds above 0")
+
+
+def servers_of(host: object, port: object, more: object) -> list[tuple[str, int | None]]:
+    """Hosts and ports, of which the port may be left out. Raises MqttArgumentError."""
+    if isinstance(more, str) or not isinstance(more, Iterable):
+        raise MqttArgumentError(f"more_servers={more!r}: a list of hosts with their ports")
+    found: list[tuple[str, int | None]] = []
+    for server in [(host, port), *more]:
+        pair = (server, None) if isinstance(server, str) else server
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise MqttArgumentError(f"more_servers: {server!r} is not a host with its port")
+        name, number = pair
+        if not isinstance(name, str) or not name:
+            raise MqttArgumentError(f"host {name!r}: a name or an address")
+        if number is not None and (
+            isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 65535
+        ):
+            raise MqttArgumentError(f"port {number!r}: a whole number from 1 to 65535")
+        found.append((name, number))
+    return found
