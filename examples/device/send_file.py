@@ -3,6 +3,7 @@
 import os
 
 from headwater.client import Client
+from headwater.errors import name_of
 from headwater.ibmmq.segments import Segmenter
 from headwater.keeper import Keeper
 from headwater_board.ids import group_ids
@@ -18,4 +19,4 @@ with open("log.txt", "rb") as file:
 if status == 0:
     # Every segment is handed in; now each is acknowledged.
     status = keeper.stop(60000)
-print("sent" if status == 0 else "failed", segmenter.offset, status)
+print("sent" if status == 0 else name_of(status), segmenter.offset)

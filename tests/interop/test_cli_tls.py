@@ -157,6 +157,7 @@ def test_user_and_password_in_a_url(mosquitto: StartBroker, tmp_path: Path) -> N
         (["-t", "a", "--cafile", "none.pem"], b"cannot use the CA in none.pem"),
         (["-t", "a", "--cafile", "a", "--capath", "b"], b"not both"),
         (["-t", "a", "--cert", "none.pem"], b"cannot use the certificate none.pem"),
+        (["-h", "mqtt://me:hunter2@h", "-t", "a"], b"it is a host's name, not a URL: -L takes URLs"),
         (["-L", "http://me:hunter2@h/a"], b"-L/--url: it is SCHEME://"),
         (["-L", "mqtt://me:hunter2@h:x/a"], b"-L/--url: it is SCHEME://"),
         (["-L", "mqtt://me:hunter2@h:99999/a"], b"-L/--url: it is SCHEME://"),

@@ -79,7 +79,7 @@ def test_keeper_goes_on_over_a_broker_that_restarts(mosquitto: Callable[..., Mos
     with VirtualBoard(main=program, files=deploy.package_files("mpy"), name="keeper") as board:
         at = board.wait_for("online", 200)
         broker.stop()
-        at = board.wait_for("offline: -62", 30, after=at)
+        at = board.wait_for("offline: E_CLOSED", 200, after=at)
         broker.start()
         at = board.wait_for("online", 30, after=at)
         with socket_client(broker.port) as client:

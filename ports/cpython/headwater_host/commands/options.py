@@ -96,6 +96,8 @@ def servers(text: str) -> list[tuple[str, int | None]]:
 
 
 def _server(text: str) -> tuple[str, int | None]:
+    if "://" in text:
+        raise argparse.ArgumentTypeError("it is a host's name, not a URL: -L takes URLs")
     # An IPv6 address without a port need not have brackets.
     found = re.fullmatch(
         r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?|([^:\[\]]*:[^:\[\]]*:[^\[\]]*)", text
