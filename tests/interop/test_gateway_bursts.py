@@ -63,7 +63,7 @@ def burst(
         subprocess.run(
             [*publish, "-q", str(qos), "-l"], input=lines, check=True, env=environment(), timeout=300
         )
-        wait_until(lambda: records(directory) == count or DROPPED in broker.log_text(), "it is recorded")
+        wait_until(lambda: records(directory) == count or DROPPED in broker.log_text(), "it is recorded", 300)
         assert gateway.end() == 0
     return [message.payload for message in landed(directory / "log")]
 
@@ -114,7 +114,7 @@ def test_a_broker_that_waits_for_acknowledgements_is_told_once(
         )
         with running("gateway", "--config", config, directory=tmp_path, command=ON_SLOW_DISK) as gateway:
             gateway.wait_for("subscribed")
-            deadline = time.monotonic() + 100
+            deadline = time.monotonic() + 300
             while sign not in gateway.errors:
                 assert time.monotonic() < deadline, gateway.errors
                 headwater("pub", "-h", HOST, "-p", broker.port, "-t", "boards/x", "-q", qos, "-l", data=lines)
