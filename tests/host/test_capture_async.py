@@ -19,6 +19,8 @@ from tests.host.capture_logs import read_log, record, records, segments
 from tests.host.clocks import loop_clock_stands
 from tests.host.test_capture_failures import file_size_limit
 
+WAIT_S = 30
+
 DEADLINE = 20.0
 
 
@@ -482,6 +484,46 @@ def test_what_opening_found_is_told(tmp_path: Path) -> None:
     async def main() -> None:
         async with AsyncCapture(tmp_path) as capture:
             assert [problem.length for problem in capture.recovery.cut] == [4]
+
+    run(main())
+
+
+def test_calls_come_in_the_order_of_the_numbers_though_a_sync_ends_in_between(tmp_path: Path) -> None:
+    """A call for what is on disk already, while the loop is about to learn of the next sync."""
+    begun, go, told = threading.Event(), threading.Event(), threading.Event()
+
+    def sync(fd: int) -> None:
+        os.fdatasync(fd)
+        begun.set()
+        assert go.wait(WAIT_S)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        threadsafe = loop.call_soon_threadsafe
+
+        def telling(call: Callable[..., object], *args: Any, **more: Any) -> Any:
+            handle = threadsafe(call, *args, **more)
+            if getattr(call, "__name__", "") == "_done":
+                told.set()
+            return handle
+
+        async with AsyncCapture(tmp_path, datasync=sync) as capture:
+            go.set()
+            capture.append(*record(0))
+            await capture.durable(1)
+            loop.call_soon_threadsafe = telling  # type: ignore[method-assign, assignment]
+            go.clear()
+            begun.clear()
+            called: list[int] = []
+            capture.append(*record(1))
+            capture.when_durable(2, partial(called.append, 2))
+            await until(begun.is_set)
+            # The loop stands still until the thread has told it.
+            go.set()
+            assert told.wait(WAIT_S)
+            capture.when_durable(1, partial(called.append, 1))
+            await until(lambda: len(called) == 2)
+            assert called == [1, 2]
 
     run(main())
 

@@ -110,6 +110,7 @@ class AsyncCapture:
         self._syncs = 0
         self._alarm: asyncio.Future[bool] | None = None  # what the writing task sleeps on
         self._room: list[asyncio.Future[None]] = []
+        self._due: list[Callable[[], object]] = []  # what the loop is about to call
         self._error: CaptureWriteError | None = None
         self._failure: Exception | None = None  # nothing will be written any more
 
@@ -197,10 +198,25 @@ class AsyncCapture:
         handler. Raises ValueError for a number that no record has.
         """
         batch = self._batch(number)
-        if batch is None:
-            self._loop.call_soon(call)
-        else:
+        if batch is not None:
             batch.calls.append(call)
+            return
+        if not self._due:
+            self._loop.call_soon(self._call_due)
+        self._due.append(call)
+
+    def _call_due(self) -> None:
+        """Call what waited for records that were on disk already."""
+        due, self._due = self._due, []
+        self._call(due)
+
+    def _call(self, calls: list[Callable[[], object]]) -> None:
+        for call in calls:
+            try:
+                call()
+            except Exception as error:
+                what = "a call for a durable record has failed"
+                self._loop.call_exception_handler({"message": what, "exception": error})
 
     async def flush(self) -> None:
         """Wait until everything that was appended is on disk."""
@@ -362,12 +378,9 @@ class AsyncCapture:
             if not future.done():
                 future.set_result(None)
         self._room.clear()
-        for call in batch.calls:
-            try:
-                call()
-            except Exception as error:
-                what = "a call for a durable record has failed"
-                self._loop.call_exception_handler({"message": what, "exception": error})
+        # A sync that was learned of before the loop came to these must not overtake them.
+        self._call_due()
+        self._call(batch.calls)
 
     def _fail(self, error: BaseException) -> None:
         """Nothing will be written any more: whoever waits must know."""
