@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import random
@@ -255,6 +256,50 @@ def test_no_answer_before_the_hub_has_it(tmp_path: Path, monkeypatch: pytest.Mon
         assert [(await peer.next()).id for _ in sent] == sent
         source.look()
         assert (source.state, source.status()["storage"]["error"]) == ("listening", None)
+
+
+def test_who_waits_for_a_log_that_cannot_be_written_hears_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater_host.hub.broker.PATIENCE", 0.3)
+    full = threading.Event()
+    landings: list[Landing] = []
+
+    def sync(fd: int) -> None:
+        if full.is_set():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fdatasync(fd)
+
+    @with_source(tmp_path, datasync=sync, on_error=lambda error: landings[0].failed(error))
+    async def test(source: HubSource, landing: Landing) -> None:
+        landings.append(landing)
+        reader, peer = await Peer.login(source.hub), await Peer.login(source.hub, "a", clean=False)
+        await reader.subscribe("t")
+        await peer.send_message("t", b"first")
+        full.set()
+        sent = peer.publish("t", b"second", 1)
+        *_, last = await peer.ended()
+        assert (last.id, last.code) == (peer.auth_id, 0x97)
+        assert last.values[1] == "the hub cannot store anything: No space left on device"
+        refusal = await (await Peer.open(source.hub)).auth("b")
+        assert (refusal.code, refusal.values[1]) == (0x97, last.values[1])
+        # Who waits for nothing stays.
+        assert [(await reader.next()).payload for _ in range(2)] == [b"first", b"second"]
+        await reader.ping()
+        full.clear()
+
+        def mended() -> bool:
+            landing.look()
+            return landing.error is None
+
+        await until(mended)
+        await until(lambda: not source.hub.broker.unable)
+        peer = await Peer.login(source.hub, "a", clean=False)
+        await peer.send_message("t", b"second", ident=sent, dup=True)
+        await reader.ping()
+        assert not reader.got
+
+    assert [message.payload for message in messages(tmp_path)] == [b"first", b"second", b"second"]
 
 
 def test_nothing_is_taken_while_too_much_waits_for_the_log(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A hub of FMQ in this process as a source: what its clients publish goes into the log before it is answered."""
 
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -87,6 +88,11 @@ class HubSource(Source):
         source, number, peer = self._tap(connection)
         source.malformed += 1
         self.landing.take(number, peer, data[:GARBAGE], 0, FMQ)
+
+    def failing(self) -> str:
+        """Why the log cannot be written, without its path: strangers are told."""
+        error = self.landing.error
+        return os.strerror(error.errno) if error is not None and error.errno else str(error or "")
 
     def behind(self, done: Callable[[], None]) -> Callable[[], None]:
         """``done``, once everything that was landed is on disk."""

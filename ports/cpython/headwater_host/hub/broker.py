@@ -104,6 +104,8 @@ class Broker:
         #: Why nobody is let in: the storage could not be written for some time. And since when, by the loop's clock.
         self.unable = ""
         self._failing = 0.0
+        #: Up to which change the observer has everything.
+        self._observed = 0
         #: Whether nothing is taken from anybody: see ``pause``.
         self.paused = False
         self._held: list[Connection] = []
@@ -210,7 +212,13 @@ class Broker:
         if self.observer is None:
             self.store.answer(connection.send, data)
         else:
-            self.store.after(self.observer.behind(partial(connection.send, data)))
+            connection.observed = self.store.seq
+            self.store.after(self.observer.behind(partial(self._kept, connection, data, self.store.seq)))
+
+    def _kept(self, connection: "Connection", data: bytes, seq: int) -> None:
+        """The observer, too, has everything up to a change."""
+        self._observed = seq
+        connection.send(data)
 
     def pause(self, paused: bool) -> None:
         """Take nothing from anybody and let nobody in, or go on: for an observer that cannot keep up."""
@@ -319,17 +327,17 @@ class Broker:
             self._trimmed = now
 
     def _look_at_storage(self, now: float) -> None:
-        """When it cannot be written for some time, end the connections of those who wait for it, with the reason. They
-        keep what is not acknowledged, and come back with it."""
-        error = self.store.error
-        if error is None:
+        """When it cannot be written for some time, or the observer can keep nothing, end the connections of those who
+        wait for that, with the reason. They keep what is not acknowledged, and come back with it."""
+        error = self.store.error or (self.observer.failing() if self.observer is not None else "")
+        if not error:
             self._failing, self.unable = 0.0, ""
             return
         self._failing = self._failing or now
         if now - self._failing < PATIENCE:
             return
         if not self.unable:
-            _logger.error("clients are turned away until the hub's storage can be written")
+            _logger.error("clients are turned away until the hub can store something again")
         self.unable = f"the hub cannot store anything: {error}"
         for connection in list(self.connections):
             client = connection.client
@@ -337,7 +345,7 @@ class Broker:
                 # Who was never let in leaves no will.
                 self.keep_will(client, None)
                 connection.close(QUOTA_EXCEEDED, self.unable)
-            elif connection.asked > self.store.durable:
+            elif connection.asked > self.store.durable or connection.observed > self._observed:
                 connection.close(QUOTA_EXCEEDED, self.unable)
 
     def begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:

@@ -72,6 +72,8 @@ class Connection(asyncio.Protocol):
         self.login: asyncio.Task[None] | None = None
         #: The last change that is to be on the disk before it gets all its answers.
         self.asked = 0
+        #: The last one of these that the observer is to have as well.
+        self.observed = 0
         #: Whether its AUTH has been answered.
         self.ready = False
         self.peer: access.Address = ip_address("127.0.0.1")

@@ -19,6 +19,9 @@ class Observer(Protocol):
     def broke(self, connection: "Connection", data: bytes) -> None:
         """A client that was accepted has sent what is no frame; ``data`` begins with that, and is all that is there."""
 
+    def failing(self) -> str:
+        """Why nothing that was seen can be kept just now, "" when it can."""
+
     def behind(self, done: Callable[[], None]) -> Callable[[], None]:
         """What to call in the place of ``done``, which is an answer: that then comes when all that was seen so far is
         kept. In the order of the calls."""
