@@ -203,6 +203,61 @@ def test_a_damaged_file_of_the_version_before_is_not_touched(tmp_path: Path) -> 
         statement("CREATE TABLE opened (x)")(path)
 
 
+def test_opening_a_file_takes_no_call_for_each_message(tmp_path: Path) -> None:
+    path = tmp_path / "hub.db"
+
+    async def fill(store: Store) -> None:
+        assert store._file.writer is not None
+        store._file.writer.execute("PRAGMA synchronous = OFF")
+        for topic in "abc":
+            store.register(topic, 4)
+        for n in range(20_000):
+            put(store, "abc"[n % 3], n, process=n)
+
+    with_store(path)(fill)
+    calls = [0]
+
+    def count(frame: object, event: str, argument: object) -> None:
+        calls[0] += event == "call"
+
+    async def read(store: Store) -> None:
+        assert [store.topics[topic].count for topic in "abc"] == [6667, 6667, 6666]
+        for n in range(3):
+            seqs = store.topics["abc"[n]].queues[1].after(0, 10_000)
+            assert seqs == sorted(seqs)
+            assert len(seqs) in (1666, 1667)
+
+    sys.setprofile(count)
+    try:
+        with_store(path)(read)
+    finally:
+        sys.setprofile(None)
+    assert calls[0] < 5000
+
+
+def test_what_is_consumed_leaves_little_in_the_file(tmp_path: Path) -> None:
+    """Each message is stored, handed out and acknowledged in transactions of its own."""
+    path = tmp_path / "hub.db"
+
+    async def run(store: Store) -> None:
+        assert store._file.writer is not None
+        store._file.writer.execute("PRAGMA synchronous = OFF")
+        store.register("t")
+        store.attach("g", "t")
+        for n in range(1500):
+            put(store, "t", n, b"1234")
+            await synced(store)
+            for seq in taken(store):
+                store.ack("g", "t", 0, seq)
+            await synced(store)
+        size = sum(one.stat().st_size for one in tmp_path.glob("hub.db*"))
+        assert size < 8 << 20
+        await store.close()
+        assert path.stat().st_size < 1500 * 200
+
+    with_store(path)(run)
+
+
 def test_a_path_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be opened: No such file"):
         Store.open(tmp_path / "none" / "hub.db")

@@ -24,6 +24,8 @@ class Broadcast:
         self._index: Subscriptions[tuple[Client, Subscribed]] = Subscriptions()
         self._messages: deque[Message] = deque()
         self._bytes = 0
+        #: Whether more waits to be handed out than should, until nothing does.
+        self.is_behind = False
         self._steps: Iterator[None] | None = None
         self._waiting: list[Callable[[], None]] = []
 
@@ -41,14 +43,10 @@ class Broadcast:
             return
         self._messages += messages
         self._bytes += sum(message.size for message in messages)
+        self.is_behind = len(self._messages) > _MOST or self._bytes > _MOST_BYTES
         if self._steps is None:
             self._steps = self._hand_out()
             self._go_on()
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether more waits to be handed out than should."""
-        return len(self._messages) > _MOST or self._bytes > _MOST_BYTES
 
     def after(self, done: Callable[[], None]) -> None:
         """Call this when nothing waits to be handed out any more."""
@@ -67,6 +65,7 @@ class Broadcast:
             self._loop.call_soon(self._go_on)
             return
         self._steps = None
+        self.is_behind = False
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             call()

@@ -153,8 +153,9 @@ def on_publish(broker: "Broker", connection: "Connection", f: Frame, ident: byte
     if qos:
         # Stored before or just now: the answer waits until it is on the disk.
         broker.answer(connection, frames.ack(ident) if qos == 1 else frames.bare(spec.PUBREC, ident))
-    if store.share(connection, f.end - f.body, connection.release):
+    if store.share(connection, f.end - f.body):
         connection.hold()
+        store.next_turn(connection.release)
     if broker.broadcast.is_behind:
         connection.hold()
         broker.broadcast.after(connection.release)

@@ -30,12 +30,12 @@ class Cache:
         """How many messages are in memory."""
         return len(self._there)
 
-    def put(self, fresh: Message) -> None:
-        """The newest message."""
+    def put(self, fresh: Message, size: int) -> None:
+        """The newest message; ``size`` is what it takes."""
         if not self._there:
             self._oldest = fresh.seq
-        stored = self._there[fresh.seq] = tuple(fresh)
-        self._bytes += held(stored)
+        self._there[fresh.seq] = tuple(fresh)
+        self._bytes += size
 
     def drop(self, seqs: Iterable[int]) -> None:
         """These are not wanted any more, wherever they are."""

@@ -3,7 +3,7 @@
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 _SECOND = 1_000_000_000
@@ -47,6 +47,16 @@ class Queue:
         second = time_ns // _SECOND
         self._times.append(second if 0 <= second <= _LAST else 0 if second < 0 else _LAST)
         self.bytes += size
+
+    def extend(self, seqs: Sequence[int], sizes: Sequence[int], times: Iterable[int]) -> None:
+        """Messages behind all others."""
+        self._seqs.extend(seqs)
+        self._sizes.extend(sizes)
+        seconds = [time_ns // _SECOND for time_ns in times]
+        if min(seconds) < 0 or max(seconds) > _LAST:
+            seconds = [min(max(second, 0), _LAST) for second in seconds]
+        self._times.extend(seconds)
+        self.bytes += sum(sizes)
 
     def after(self, seq: int, limit: int) -> list[int]:
         """The first messages behind a sequence number, at most ``limit``."""

@@ -2,8 +2,10 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from headwater_host.hub.storage.file import File, damaged
 from headwater_host.hub.storage.records import (
@@ -30,6 +32,9 @@ TABLES = {
     "will": ("wills", (1,)),
 }
 
+#: Messages that are read in one piece.
+_AT_ONCE = 1000
+
 
 def rows(file: File, kind: str) -> Iterator[tuple[Any, ...]]:
     """The values of each change of a kind that still holds."""
@@ -48,10 +53,26 @@ def rows(file: File, kind: str) -> Iterator[tuple[Any, ...]]:
         yield tuple(values)
 
 
-def index(db: sqlite3.Connection) -> Iterator[tuple[int, int, int, int, int]]:
-    """Sequence number, topic, queue, size and time of each message, oldest first, without reading the payloads."""
+class Some(NamedTuple):
+    """Some messages of a queue, in order: their sequence numbers, sizes and times."""
+
+    topic: int
+    queue: int
+    seqs: Sequence[int]
+    sizes: Sequence[int]
+    times: Sequence[int]
+
+
+def index(db: sqlite3.Connection) -> Iterator[Some]:
+    """All messages, oldest first in each queue, without reading the payloads; many at once: there may be millions."""
     size = f"length(payload) + length(id) + length(tags) + {OVERHEAD}"
-    yield from db.execute(f"SELECT seq, topic, queue, {size}, time FROM messages ORDER BY seq")
+    found = db.execute(f"SELECT topic, queue, seq, {size}, time FROM messages ORDER BY seq")
+    place = itemgetter(0, 1)
+    while rows := found.fetchmany(_AT_ONCE):
+        rows.sort(key=place)
+        for (topic, queue), some in groupby(rows, place):
+            _, _, seqs, sizes, times = zip(*some, strict=True)
+            yield Some(topic, queue, seqs, sizes, times)
 
 
 def leaving(db: sqlite3.Connection) -> list[int]:

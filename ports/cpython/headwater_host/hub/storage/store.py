@@ -75,6 +75,8 @@ class Store:
         self._reader = file.reader
         self.limits = limits
         self._writer = Writer(file.writer, last_seq(file.reader), self._settle, self._written)
+        #: A sender has published so many bytes: whether it has had its share of this transaction.
+        self.share = self._writer.share
         self.sessions = Sessions(self._writer)
         self.topics: dict[str, Topic] = {}
         #: The topics, to be found by filter.
@@ -168,15 +170,19 @@ class Store:
             self.topics[name] = Topic(name, number, queues)
             self._queues += queues
         try:
-            self._leaving = {number: [Queue()] for number in restore.leaving(self._reader)}
+            self._leaving = {number: [] for number in restore.leaving(self._reader)}
             if not self._leaving.keys().isdisjoint(names):
                 raise LookupError("a topic that is gone is there")
-            for seq, number, queue, size, time_ns in restore.index(self._reader):
+            for number, queue, seqs, sizes, times in restore.index(self._reader):
                 if number in self._leaving:
-                    self._leaving[number][0].append(seq, size, time_ns)
+                    # Each piece as a queue of its own: those of several are not in order.
+                    self._leaving[number].append(Queue())
+                    self._leaving[number][-1].extend(seqs, sizes, times)
                     continue
-                self.topics[names[number]].append(queue, seq, size, time_ns if seq > last else at)
-                self.bytes += size
+                if seqs[0] <= last:
+                    times = [one if seq > last else at for seq, one in zip(seqs, times, strict=True)]
+                self.topics[names[number]].extend(queue, seqs, sizes, times)
+                self.bytes += sum(sizes)
             opened: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
             for group, number, queue, seq, tries in restore.rows(file, "open"):
                 opened.setdefault((group, number, queue), []).append((seq, tries))
@@ -253,10 +259,9 @@ class Store:
         """Messages since the start that could not be read as they were written."""
         return self._cache.damaged
 
-    def share(self, sender: object, size: int, go_on: Callable[[], None]) -> bool:
-        """A sender has published so many bytes: whether it has had its share of this turn's transaction. Then it is to
-        publish no more until ``go_on`` is called."""
-        return self._writer.share(sender, size, go_on)
+    def next_turn(self, done: Callable[[], None]) -> None:
+        """Call this when another transaction begins to collect changes."""
+        self._writer.next_turn(done)
 
     def _settle(self) -> bool:
         """Complete the transaction: where groups are now, and what all of them are done with. True: some of that is
@@ -433,17 +438,18 @@ class Store:
         batch = writer.batch
         batch.stored.append(fresh)
         batch.numbers.append(topic.number)
-        writer.fill(fresh.held)
+        held = fresh.held
+        writer.fill(held)
         topic.append(fresh.queue, fresh.seq, size, fresh.time_ns)
         self.bytes += size
-        self._cache.put(fresh)
+        self._cache.put(fresh, held)
         if fresh.retain:
             values = row(fresh, topic.number)
             self._unretain(topic.name)
             batch.retained[topic.number] = values if fresh.payload else None
             if fresh.payload:
                 self.retained[topic.name] = fresh
-                self.retained_bytes += fresh.held
+                self.retained_bytes += held
 
     def _unretain(self, name: str) -> None:
         before = self.retained.pop(name, None)

@@ -1,5 +1,6 @@
 """A topic in memory: its queues, and where each group is in them; and what is allowed in all."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headwater_host.hub.storage.queues import Position, Queue
@@ -66,6 +67,12 @@ class Topic:
         self.queues[queue].append(seq, size, time_ns)
         self.count += 1
         self.bytes += size
+
+    def extend(self, queue: int, seqs: Sequence[int], sizes: Sequence[int], times: Iterable[int]) -> None:
+        """Messages behind all others of a queue."""
+        self.queues[queue].extend(seqs, sizes, times)
+        self.count += len(seqs)
+        self.bytes += sum(sizes)
 
     def drop_through(self, queue: int, seq: int, limit: int) -> list[int]:
         """Forget the messages of a queue up to a sequence number, at most ``limit``: which they are."""

@@ -228,16 +228,17 @@ class Writer:
         self._share = TURN // max(len(self._writing.shares), 1)
         self._go_on()
 
-    def share(self, sender: object, size: int, go_on: Callable[[], None]) -> bool:
-        """A sender has added a message: whether it has had its share of this transaction. Then ``go_on`` is called when
-        there is another one."""
-        shares = self.batch.shares
-        used = shares[sender] = shares.get(sender, 0) + size + PER_MESSAGE
-        self.batch.used += size + PER_MESSAGE
-        if self.error is not None or (used < self._share and self.batch.used < TURN):
-            return False
-        self._crowded.append(go_on)
-        return True
+    def share(self, sender: object, size: int) -> bool:
+        """A sender has added a message: whether it has had its share of this transaction."""
+        batch = self.batch
+        size += PER_MESSAGE
+        batch.used += size
+        used = batch.shares[sender] = batch.shares.get(sender, 0) + size
+        return (used >= self._share or batch.used >= TURN) and self.error is None
+
+    def next_turn(self, done: Callable[[], None]) -> None:
+        """Call this when there is another transaction to add to, or when this one cannot be written."""
+        self._crowded.append(done)
 
     def _go_on(self) -> None:
         crowded, self._crowded = self._crowded, []
