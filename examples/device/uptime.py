@@ -1,17 +1,23 @@
+import json
+import os
 import time
 
 from headwater.client import Client
 from headwater.errors import HeadwaterError
 from headwater_board.tcp import Tcp
 
+# Change broker.local to the name or the address of your broker.
 client = Client(Tcp("broker.local"), b"board-1", clean=False)
 client.on_message = lambda message: print(message.topic_text(), message.payload_bytes())
+boot, seq = int.from_bytes(os.urandom(6), "big"), 0
 while True:
     try:
         client.connect()
         client.subscribe(b"board-1/commands", 1)
         while client.wait(1000) == 0:
-            client.publish(b"board-1/uptime", str(time.ticks_ms()).encode(), 1)
+            reading = {"board": "board-1", "boot": boot, "seq": seq, "uptime_ms": time.ticks_ms()}
+            client.publish(b"board-1/uptime", json.dumps(reading).encode(), 1)
+            seq += 1
     except (OSError, HeadwaterError) as error:
         print("again in a second:", error)
         time.sleep(1)

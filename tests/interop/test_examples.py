@@ -1,6 +1,7 @@
 """The device examples run as they stand, on MicroPython, against a real broker."""
 
 import re
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from headwater.client import Client
+from headwater_host.capture import CaptureReader
+from headwater_spark.pipeline import run_on
+from headwater_spark.tables import TELEMETRY
+from tests.host.command import running
 from tests.interop.dialer import SocketDialer
-from tools import deploy
+from tests.spark.logs import InProcess, rows
+from tools import deploy, toolchain
 from tools.broker import Mosquitto
 from tools.bundle.build import Options
 from tools.toolchain import ROOT
@@ -63,6 +69,40 @@ client.disconnect()
         with VirtualBoard(main=listener, files=files, name="listener2") as other:
             other.wait_for("published True", 200)
         board.wait_for("board-1/commands b'blink'", 30, after=mark)
+
+
+def test_the_program_of_the_readme_makes_rows(mosquitto: Callable[..., Mosquitto], tmp_path: Path) -> None:
+    """As the README says: MicroPython's unix build, this folder's library, a broker, a gateway, the pipeline."""
+    broker = mosquitto()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (line,) = [line for line in readme.splitlines() if line.startswith("MICROPYPATH=")]
+    path, command, program = line.split()
+    (tmp_path / "uptime.py").write_text(example(Path(program).name, broker.port))
+    options = ("--capture", tmp_path / "log", "--broker", f"127.0.0.1:{broker.port}", "--topic", "#:1")
+    with running("gateway", *options, directory=tmp_path) as gateway:
+        gateway.wait_for("subscribed")
+        name, _, value = path.partition("=")
+        board = subprocess.Popen(
+            [str(toolchain.find("micropython")), tmp_path / "uptime.py"],
+            cwd=ROOT,
+            env={name: value},
+            stdout=subprocess.PIPE,
+        )
+        try:
+            deadline = time.monotonic() + 60
+            while len(list(CaptureReader(tmp_path / "log").records())) < 2:
+                assert board.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        finally:
+            board.kill()
+            board.communicate()
+        assert gateway.end() == 0
+    assert (command, ROOT / program) == ("micropython", EXAMPLES / "uptime.py")
+    run_on(InProcess(), tmp_path / "log", tmp_path / "out")
+    found = rows(tmp_path / "out", TELEMETRY, "board", "seq", "topic", "metric")
+    assert found[:2] == [("board-1", seq, "board-1/uptime", "uptime_ms") for seq in range(2)]
+    assert len(set(rows(tmp_path / "out", TELEMETRY, "boot"))) == 1
 
 
 def example(name: str, port: int) -> str:
