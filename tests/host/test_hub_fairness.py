@@ -1,5 +1,6 @@
 """A turn of the hub is bounded: whatever one client does, others get theirs in between."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,30 @@ def test_messages_are_removed_bit_by_bit(tmp_path: Path, monkeypatch: pytest.Mon
             gone.clear()
 
     with_store(tmp_path / "hub.db")(run)
+
+
+def test_ids_and_changes_are_forgotten_bit_by_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_TRIMMED", 50)
+
+    async def run(store: Store) -> None:
+        store.register("t")
+        for n in range(220):
+            put(store, "t", n)
+            store.sessions.process(f"client {n}")
+        await synced(store)
+        ids, kept, calls = [len(store._order)], [len(store.changes(store._followed, 10_000))], 1
+        while store.trim(10**19):
+            await synced(store)
+            ids.append(len(store._order))
+            kept.append(len(store.changes(store._followed, 10_000)))
+            calls += 1
+        assert max(one - two for one, two in itertools.pairwise(ids)) == 50
+        assert max(one - two for one, two in itertools.pairwise(kept)) <= 50
+        assert not store._order
+        assert kept[-1] < 130
+        assert calls > 5
+
+    with_store(tmp_path / "hub.db", Limits(changes=100, age=0))(run)
 
 
 def rows(store: Store) -> int:

@@ -53,7 +53,7 @@ from headwater_host.lifetime import AgeClock, Clocks
 _SECOND = 1_000_000_000
 #: Seconds after which the age time is written though nothing else is: at a power cut no more of it is lost.
 _IDLE = 3600.0
-#: Messages that are removed at most in one transaction; that one call of ``trim`` finds.
+#: Messages that are removed at most in one transaction; those, ids and changes that one call of ``trim`` finds.
 _SWEPT = 2_000
 _TRIMMED = 20_000
 
@@ -632,14 +632,16 @@ class Store:
             self._writer.wake()
             self._sweep()
         forgotten = time_ns - int(self.limits.ids_age * _SECOND)
-        while self._order and self._order[0][2] < forgotten:
+        ids = _TRIMMED
+        while ids > 0 and self._order and self._order[0][2] < forgotten:
             self._forget_id()
-        followed = self._writer.seq - self.limits.changes
-        if followed > self._followed + self.limits.changes // 10:
-            self._followed = followed
+            ids -= 1
+        too_many = self._writer.seq - self.limits.changes - self._followed
+        if too_many > self.limits.changes // 10:
+            followed = self._followed = self._followed + min(too_many, _TRIMMED)
             self._writer.change("counter", "followed", followed)
             self._writer.batch.statements.append(("DELETE FROM changes WHERE seq <= ?", (followed,)))
-        return room <= 0
+        return room <= 0 or ids <= 0 or too_many > _TRIMMED
 
     def _forget_id(self) -> None:
         seq, ident, _ = self._order.popleft()
