@@ -48,7 +48,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Run:
         (["get", "-C", "1", "--all"], 2, "-C or --all, not both"),
         (["get", "-F", "%z"], 2, "'%z' is no sequence"),
         (["get", "-W", "0"], 2, "'0' is not a number of seconds above 0"),
-        (["peek"], 2, "invalid choice: 'peek'"),
+        (["peek"], 2, "there is no command 'peek'"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_changes_nothing(
