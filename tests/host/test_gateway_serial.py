@@ -17,6 +17,7 @@ import pytest
 from headwater.errors import E_REFUSED, HeadwaterError
 from headwater_host.capture import CaptureReader, verify
 from headwater_host.capture.asyncio_writer import AsyncCapture
+from headwater_host.capture.format import DUPLICATE, ORIGINAL
 from headwater_host.gateway.board import Board
 from headwater_host.gateway.config import SerialConfig
 from headwater_host.gateway.landing import Landing
@@ -383,6 +384,39 @@ def test_a_full_disk_stops_acknowledgements_and_loses_nothing(tmp_path: Path, li
         command.wait_for("can be written again")
         assert end(command, board) == 0
     assert payloads(tmp_path) == [FILLER, *(b"%d" % i for i in range(6))]
+
+
+def test_what_a_board_sends_again_is_marked(tmp_path: Path, line: PtyLine) -> None:
+    """The cable is pulled while the disk is full: nothing was acknowledged, and the session is kept."""
+    board = PtyBoard(line)
+    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        board.connect()
+        board.publish(FILLER, 1)
+        serve(board, lambda: board.acknowledged, "the first is acknowledged")
+        (segment,) = (tmp_path / "log").glob("segment-*.hwc")
+        limit(command, segment.stat().st_size + 20)
+        for _ in range(3):
+            board.publish(b"20.5", 1)
+
+        def taken() -> int:
+            stats = tmp_path / "stats.json"
+            (port,) = json.loads(stats.read_text())["sources"] if stats.exists() else (None,)
+            count: int = port["records"]["qos1"] if port else 0
+            return count
+
+        serve(board, lambda: taken() == 4, "the gateway has all")
+        line.unplug()
+        command.wait_for("the port is gone")
+        line.plug()
+        board.connect()
+        assert board.client.session_present
+        serve(board, lambda: taken() == 7, "what was not acknowledged has come again")
+        limit(command, resource.RLIM_INFINITY)
+        serve(board, lambda: len(board.acknowledged) == 4, "all is acknowledged")
+        assert end(command, board) == 0
+    records = [record for block in CaptureReader(tmp_path / "log").blocks() for record in block.records()]
+    assert [record.mark for record in records] == [ORIGINAL] * 4 + [DUPLICATE] * 3
+    assert [record.first_ns for record in records[4:]] == [record.time_ns for record in records[1:4]]
 
 
 def test_a_gateway_that_must_end_with_a_full_disk_says_what_is_missing(tmp_path: Path, line: PtyLine) -> None:
