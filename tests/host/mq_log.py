@@ -9,6 +9,7 @@ from typing import Any
 from headwater.fmq.spec import DATETIME, PUBLISH
 from headwater.ibmmq.layouts import MQDLH, MQMDE
 from headwater_host.capture import RECEIVED, CaptureWriter
+from headwater_host.capture.format import UNMARKED
 from headwater_host.fmq.values import encode
 from headwater_host.gateway.landing import MQTT
 from headwater_host.gateway.mq import Follower
@@ -81,9 +82,19 @@ class Log:
         self.followers: list[Follower] = []
         self.time_ns = time.time_ns()
 
-    def land(self, frame: bytes, protocol: int = MQTT, direction: int = RECEIVED, version: int = 4) -> None:
+    def land(
+        self,
+        frame: bytes,
+        protocol: int = MQTT,
+        direction: int = RECEIVED,
+        version: int = 4,
+        mark: int = UNMARKED,
+        first_ns: int = 0,
+    ) -> int:
+        """Record a frame; returns its receive time."""
         self.time_ns += 1000
-        self.writer.append(self.time_ns, 1, "test", direction, protocol, version, frame)
+        self.writer.append(self.time_ns, 1, "test", direction, protocol, version, frame, mark, first_ns)
+        return self.time_ns
 
     def block(self, *payloads: bytes, topic: str = "a/b") -> None:
         """These messages, as a block."""

@@ -14,6 +14,7 @@ import pytest
 from headwater.fmq.spec import PUBLISH, REGISTER
 from headwater.ibmmq.layouts import MQMDE
 from headwater_host.capture import SENT
+from headwater_host.capture.format import DUPLICATE, ORIGINAL, UNCERTAIN
 from headwater_host.exits import CommandError
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.gateway.landing import FMQ
@@ -226,6 +227,32 @@ def test_messages_of_mqtt_5_0(log: Log) -> None:
     follower.step()
     assert log.data() == [b"", b"b"]
     assert (follower.status()["unnamed"], follower.status()["malformed"]) == (1, 1)
+
+
+def test_a_proven_duplicate_is_left_out(log: Log) -> None:
+    first = log.land(mqtt("a/b", b"one"), mark=ORIGINAL)
+    log.land(mqtt("a/b", b"one"), mark=DUPLICATE, first_ns=first)
+    log.land(mqtt("a/b", b"one"), mark=UNCERTAIN)
+    log.writer.flush()
+    follower = log.follow()
+    follower.step()
+    log.land(mqtt("a/b", b"one"), mark=DUPLICATE, first_ns=first)
+    log.writer.flush()
+    follower.step()
+    assert log.data() == [b"one", b"one"]
+    assert (follower.status()["messages"], follower.status()["duplicates"]) == (2, 2)
+
+
+def test_a_duplicate_of_what_was_not_read_is_put(log: Log) -> None:
+    """Its first receipt is in a damaged block, or an earlier start has read it: then nothing is proven here."""
+    gone = log.time_ns
+    for _ in range(2):
+        log.land(mqtt("a/b", b"one"), mark=DUPLICATE, first_ns=gone)
+    log.writer.flush()
+    follower = log.follow()
+    follower.step()
+    assert log.data() == [b"one"]
+    assert follower.status()["duplicates"] == 1
 
 
 def test_messages_of_fmq(log: Log) -> None:

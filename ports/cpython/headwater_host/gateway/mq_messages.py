@@ -8,13 +8,15 @@ from headwater.fmq.spec import CONSUMERESP, PUBLISH, REGISTER
 from headwater.mqtt import decode_server, decode_server5, spec, topics
 from headwater.mqtt.decode import Packet
 from headwater.mqtt.decode5 import Packet5
-from headwater_host.capture.format import RECEIVED, Record
+from headwater_host.capture.format import DUPLICATE, RECEIVED, UNMARKED, Record
 from headwater_host.capture.packets import message_at, read_fmq, topic_text
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.gateway.landing import FMQ, MQTT, MQTT_5
 from headwater_host.malformed import MalformedError
 from headwater_host.topics import check_name
 
+#: How many messages a duplicate is compared with, the newest: as many as can be unacknowledged.
+RECENT = 65535
 #: A message id of IBM's has 24 bytes; what is made of an FMQ message's own id begins so.
 _MSG_ID, _MSG_IDS = 24, b"HWFMQ"
 
@@ -58,8 +60,12 @@ def _key(name: str) -> str:
 
 
 class Messages:
-    """Takes the messages of ``filters`` out of records. ``count`` is called with "unnamed" for those of which only a
-    number or a hash stands for the topic, and with "malformed" for frames that are none."""
+    """Extracts the messages of ``filters`` from records.
+
+    ``count`` is called with "unnamed" for a message whose topic is known only as a topic alias or a hash, with
+    "malformed" for a frame that is none, and with "duplicates" for one that is left out because the gateway has proven
+    it a duplicate of a message taken here. If that message was not read (its block is damaged), the duplicate is taken.
+    """
 
     def __init__(self, filters: Sequence[str], names: Names, count: Callable[[str], object]):
         self._filters = [name.encode() for name in filters]
@@ -67,6 +73,8 @@ class Messages:
         self._packet = Packet(b"", check_name)
         self._packet5 = Packet5(b"", check_name)
         self._count = count
+        # Peer and receive time of the newest messages that may have duplicates, oldest first.
+        self._recent: dict[tuple[str, int], None] = {}
 
     def message(self, record: Record) -> Message | None:
         """The message that a record is, when its topic is one of ours."""
@@ -76,10 +84,24 @@ class Messages:
             if record.protocol == FMQ:
                 return self._fmq(record.frame)
             if record.protocol == MQTT and record.frame[0] >> 4 == spec.PUBLISH:
-                return self._mqtt(record.frame, record.version)
+                message = self._mqtt(record.frame, record.version)
+                return None if message is None or self._is_duplicate(record) else message
         except MalformedError:
             self._count("malformed")
         return None
+
+    def _is_duplicate(self, record: Record) -> bool:
+        if record.mark == DUPLICATE and (record.peer, record.first_ns) in self._recent:
+            self._count("duplicates")
+            return True
+        if record.mark != UNMARKED:
+            recent = self._recent
+            # Later duplicates of the same message name its first receipt as well.
+            at = record.first_ns if record.mark == DUPLICATE else record.time_ns
+            recent[record.peer, at] = None
+            if len(recent) > RECENT:
+                del recent[next(iter(recent))]
+        return False
 
     def _matches(self, name: bytes) -> bool:
         return any(topics.matches(one, name, 0, len(name)) for one in self._filters)
