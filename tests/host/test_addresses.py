@@ -78,3 +78,55 @@ def test_the_blocking_client_does_so_as_well() -> None:
     finally:
         over.set()
         thread.join()
+
+
+class _Proxy:
+    """Has the methods of an object, and not its class."""
+
+    def __init__(self, target: Any):
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+
+class _Loop(_Proxy):
+    """An event loop such as uvloop's: no class of asyncio's, its transports neither, and with fewer options."""
+
+    async def create_connection(
+        self,
+        factory: Any,
+        host: str,
+        port: int,
+        *,
+        ssl: Any,
+        server_hostname: Any,
+        ssl_handshake_timeout: Any,
+    ) -> Any:
+        def make() -> Any:
+            protocol = factory()
+            made = protocol.connection_made
+            protocol.connection_made = lambda transport: made(_Proxy(transport))
+            return protocol
+
+        return await self._target.create_connection(
+            make,
+            host,
+            port,
+            ssl=ssl,
+            server_hostname=server_hostname,
+            ssl_handshake_timeout=ssl_handshake_timeout,
+        )
+
+
+def test_a_client_on_an_event_loop_that_is_not_asyncios(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        async with serve() as server:
+            loop = _Loop(asyncio.get_running_loop())
+            monkeypatch.setattr("headwater_host.route.asyncio.get_running_loop", lambda: loop)
+            async with Client("localhost", server.port) as client:
+                await client.publish("t", b"x", 1)
+
+    asyncio.run(scenario())

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from headwater.mqtt.server5 import ServerSession5
 from headwater_host import blocking
 from headwater_host.aio import Client, MqttArgumentError, Reconnect, Will
+from headwater_host.arguments import servers_of
+from headwater_host.fast import FastEndpoint
 from headwater_host.fmq import client as fmq
 from headwater_host.session import HostServerSession
 from headwater_host.subscribing import filters_of
@@ -36,6 +39,8 @@ from tests.host.mqtt_server import HOST, serve, speak
         ({"max_inflight_messages": 0}, "max_inflight_messages=0: "),
         ({"max_queued_incoming_messages": "many"}, "max_queued_incoming_messages='many': "),
         ({"when_full": "wait"}, "when_full"),
+        ({"tls": "ca.pem"}, r"tls='ca.pem': True, a Tls such as Tls\(ca=...\), or an ssl.SSLContext"),
+        ({"tls": 1.5}, "tls=1.5: True"),
     ],
     ids=str,
 )
@@ -43,6 +48,14 @@ from tests.host.mqtt_server import HOST, serve, speak
 def test_what_is_refused_by_each_client(make: Any, options: dict[str, Any], text: str) -> None:
     with pytest.raises(MqttArgumentError, match=text):
         make("nowhere", **options)
+
+
+@pytest.mark.parametrize("make", [Client, blocking.Client, fmq.Client])
+def test_a_port_in_the_host_is_refused_and_brackets_are_no_part_of_it(make: Any) -> None:
+    with pytest.raises(MqttArgumentError, match="host 'nowhere:1883': pass the port apart"):
+        make("nowhere:1883")
+    make("::1")
+    assert servers_of("[::1]", 1, ["[::2]"]) == [("::1", 1), ("::2", None)]
 
 
 @pytest.mark.parametrize("host", [None, "", 5, b"host"], ids=str)
@@ -63,6 +76,11 @@ def test_a_host_is_a_name_or_an_address(make: Any, host: Any) -> None:
         ({"subscriptions": 5}, "5: a topic filter, or several"),
         ({"subscriptions": [5]}, "5: a topic filter, or a pair of a filter and its QoS"),
         ({"subscriptions": [("a", 3)]}, "QoS is 0, 1 or 2, not 3"),
+        ({"websocket": True}, "websocket=True: a path, such as '/mqtt'"),
+        ({"outgoing_topic_aliases": "9", "protocol": "5.0"}, "outgoing_topic_aliases='9': a whole number"),
+        ({"outgoing_topic_aliases": 9}, "outgoing_topic_aliases needs MQTT 5.0"),
+        ({"properties": 5, "protocol": "5.0"}, "properties=5: a dictionary of names and values"),
+        ({"subscriptions": [("a", 1.0)]}, "QoS is 0, 1 or 2, not 1.0"),
         ({"identifier": 5}, "the identifier is text or bytes, not int"),
         ({"username": 5}, "the username is text or bytes, not int"),
         ({"will": Will("t", "x", "1")}, "a will's QoS is 0, 1 or 2"),  # type: ignore[arg-type]
@@ -170,3 +188,43 @@ def test_properties_that_a_program_cannot_give(qos: int, properties: dict[str, A
                 await client.publish("t", b"x", qos, properties=properties)
 
     asyncio.run(scenario())
+
+
+class _Server5(FastEndpoint, ServerSession5): ...
+
+
+def test_arguments_of_calls() -> None:
+    """Refused before anything is sent."""
+    asked: list[bytes] = []
+
+    def prepare(session: Any) -> None:
+        session.on_subscribe = lambda packet, qos: asked.append(packet.topic_bytes())
+        session.on_message = lambda packet: asked.append(packet.topic_bytes())
+
+    async def scenario(protocol: str) -> None:
+        make = HostServerSession if protocol == "3.1.1" else _Server5
+        async with serve(prepare, make) as server, Client(HOST, server.port, protocol=protocol) as client:
+            wrong: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
+                (client.subscribe, ("a", 1.0), {}, "QoS is 0, 1 or 2"),
+                (client.subscribe, ("a",), {"timeout": "1"}, "timeout='1': a number of seconds"),
+                (client.subscribe, ("a",), {"options": -1}, "options=-1: "),
+                (client.subscribe, ("a",), {"options": "4"}, "options='4': "),
+                (client.unsubscribe, ("a",), {"timeout": []}, r"timeout=\[\]: "),
+                (client.publish, ("t", "x", 1.0), {}, "QoS is 0, 1 or 2"),
+                (client.publish, ("t", "x", 1), {"timeout": "1"}, "timeout='1': "),
+                (client.publish, ("t", "x", 0), {"timeout": float("nan")}, "timeout=nan: "),
+                (client.publish, ("t", "x", 1), {"properties": 5}, "properties"),
+                (client.post, ("t", "x", 1), {"timeout": "1"}, "timeout='1': "),
+                (client.drain, ("1",), {}, "timeout='1': "),
+            ]
+            for call, values, options, text in wrong:
+                with pytest.raises(MqttArgumentError, match=text):
+                    await call(*values, **options)
+            assert asked == []
+            await client.publish("t", "x", 0, retain="yes")  # type: ignore[arg-type]
+            await client.publish("t", "x", 1, timeout=5)
+        assert asked == [b"t", b"t"]
+
+    for protocol in ("3.1.1", "5.0"):
+        asked.clear()
+        asyncio.run(scenario(protocol))

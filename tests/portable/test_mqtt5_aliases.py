@@ -134,16 +134,25 @@ def test_the_maximum_packet_size_counts_the_alias() -> None:
 
 
 def test_aliases_that_were_not_agreed_on() -> None:
+    """By either end: an alias that was offered but stands for no topic is a Protocol Error (3.3.2.3.4)."""
     for count, said, reason in (
         (0, b"\x30\x07\x00\x01t\x03\x23\x00\x01", spec5.TOPIC_ALIAS_INVALID),
+        (0, b"\x30\x06\x00\x00\x03\x23\x00\x01", spec5.TOPIC_ALIAS_INVALID),
         (2, b"\x30\x07\x00\x01t\x03\x23\x00\x03", spec5.TOPIC_ALIAS_INVALID),
-        (2, b"\x30\x06\x00\x00\x03\x23\x00\x01", spec5.TOPIC_ALIAS_INVALID),
+        (2, b"\x30\x06\x00\x00\x03\x23\x00\x03", spec5.TOPIC_ALIAS_INVALID),
+        (2, b"\x30\x06\x00\x00\x03\x23\x00\x02", spec5.PROTOCOL_ERROR),
         (2, b"\x30\x07\x00\x01t\x03\x23\x00\x00", spec5.PROTOCOL_ERROR),
     ):
+        e = Ends5(
+            ClientSession5(b"c", 0, False),
+            ServerSession5(aliases_in=IncomingAliases(count, 4) if count else None),
+        )
+        e.connect()
         c = client5(aliases_in=IncomingAliases(count, 4) if count else None)
-        assert feed(c, said) < 0
-        assert drain(c) == bytes([0xE0, 1, reason])
-        assert c.state == ERROR
+        for end in (c, e.server):
+            assert feed(end, said) < 0
+            assert drain(end) == bytes([0xE0, 1, reason])
+            assert end.state == ERROR
 
 
 def test_an_alias_can_be_given_again() -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from headwater import errors
 from headwater.mqtt import spec
-from headwater_host.arguments import check_whole, servers_of
+from headwater_host.arguments import check_whole, seconds_of, servers_of
 from headwater_host.backlog import Backlog
 from headwater_host.calls import Inbox
 from headwater_host.delivery import Delivery
@@ -330,7 +330,7 @@ class Client(Subscribing):
         the server refused it; ``properties`` are of ``headwater_host.properties``.
         """
         return self._outgoing.publish(
-            topic, payload, qos, retain, self.timeout if timeout is None else timeout, properties
+            topic, payload, qos, retain, seconds_of(timeout, self.timeout), properties
         )
 
     def post(
@@ -348,9 +348,7 @@ class Client(Subscribing):
         The ``Delivery`` (``headwater_host.delivery``) that it returns has the message's state: it can be awaited, calls
         back, and has the packet id and the reason code. ``drain`` waits for all of them.
         """
-        return self._outgoing.post(
-            topic, payload, qos, retain, self.timeout if timeout is None else timeout, properties
-        )
+        return self._outgoing.post(topic, payload, qos, retain, seconds_of(timeout, self.timeout), properties)
 
     def post_nowait(
         self,
@@ -374,7 +372,7 @@ class Client(Subscribing):
 
         Raises MqttTimeoutError, and MqttConnectionError: then the messages wait for the next connection.
         """
-        await self._outgoing.drain(self.timeout if timeout is None else timeout)
+        await self._outgoing.drain(seconds_of(timeout, self.timeout))
 
     @property
     def dropped(self) -> int:

@@ -17,6 +17,16 @@ def check_seconds(name: str, value: object) -> None:
         raise MqttArgumentError(f"{name}={value!r}: a number of seconds above 0")
 
 
+def seconds_of(value: object, default: float) -> float:
+    """The time-out of a call: ``default`` for None. Raises MqttArgumentError for anything but a number."""
+    if value is None:
+        return default
+    # Not NaN either, which is not equal to itself.
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise MqttArgumentError(f"timeout={value!r}: a number of seconds")
+    return value
+
+
 def servers_of(host: object, port: object, more: object) -> list[tuple[str, int | None]]:
     """Hosts and ports, of which the port may be left out. Raises MqttArgumentError."""
     if isinstance(more, str) or not isinstance(more, Iterable):
@@ -33,5 +43,5 @@ def servers_of(host: object, port: object, more: object) -> list[tuple[str, int 
             isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 65535
         ):
             raise MqttArgumentError(f"port {number!r}: a whole number from 1 to 65535")
-        found.append((name, number))
+        found.append((name[1:-1] if name[0] + name[-1] == "[]" else name, number))
     return found

@@ -9,7 +9,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from headwater.errors import E_CLOSED, E_STORE
 from headwater.transitions import CLOSING, ONLINE
@@ -152,8 +152,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The transport is there; whoever made it begins the session."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # uvloop's transports have asyncio's methods and are no subclasses.
+        self.transport = cast(asyncio.Transport, transport)
         self._secure = transport.get_extra_info("sslcontext") is not None
         if self._over:
             transport.abort()

@@ -276,6 +276,8 @@ class Outgoing(Generic[_More]):
         if qos == 0 and connection is not None:
             connection.write(self._session.frame_now(topic_bytes(topic), data, retain, more))
             return 0
+        if not isinstance(qos, int):
+            raise self._not_published(errors.E_QOS)
         name = topic_bytes(topic)
         status = 0
         if qos in _QOS and not more:
@@ -308,7 +310,7 @@ class Outgoing(Generic[_More]):
         """Let a message wait in the backlog, where the oldest make room for it: what ``answers`` knows it by."""
         name = topic_bytes(topic)
         data = bytes(payload_bytes(payload))
-        if qos not in (0, *_QOS):
+        if qos not in (0, *_QOS) or not isinstance(qos, int):
             raise self._not_published(errors.E_QOS)
         # What can be wrong with it is said now.
         size = len(self._session.frame_of(name, data, retain, more)) + len(_QOS)

@@ -28,6 +28,8 @@ def items(properties: Properties | None, where: int) -> Iterator[tuple[int, int 
 
     Raises MqttArgumentError for a name that there is not, or not there, and for a value that it cannot have.
     """
+    if properties and not isinstance(properties, Mapping):
+        raise MqttArgumentError(f"properties={properties!r}: a dictionary of names and values")
     for name, value in (properties or {}).items():
         ident = _IDENTS.get(name, 0)
         if not props.allowed(ident) & where:

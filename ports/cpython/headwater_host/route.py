@@ -7,6 +7,7 @@ import socket
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from headwater_host.errors import MqttArgumentError, MqttConnectionError, MqttTimeoutError, MqttTlsError
 
@@ -132,8 +133,14 @@ class Route:
             tls = Tls(context=tls)
         elif tls is True:
             tls = Tls()
+        elif tls and not isinstance(tls, Tls):
+            raise MqttArgumentError(f"tls={tls!r}: True, a Tls such as Tls(ca=...), or an ssl.SSLContext")
+        if websocket is not None and not isinstance(websocket, str):
+            raise MqttArgumentError(f"websocket={websocket!r}: a path, such as {DEFAULT_PATH!r}")
         if "://" in host:
             raise MqttArgumentError(_no_host(host))
+        if host.count(":") == 1:
+            raise MqttArgumentError(f"host {host!r}: pass the port apart from the name")
         self.host = host
         self.port = port or DEFAULT_PORTS[bool(tls), websocket is not None]
         self._context = tls.make_context() if tls else None
@@ -190,6 +197,10 @@ class Route:
     async def _open(self, connection: asyncio.BufferedProtocol, timeout: float) -> None:
         loop = asyncio.get_running_loop()
         tls_timeout = None if self._context is None else timeout + _LINGER_S
+        # uvloop does not know this option, and tries one address after the other.
+        options: dict[str, Any] = {}
+        if isinstance(loop, asyncio.BaseEventLoop):
+            options["happy_eyeballs_delay"] = _NEXT_ADDRESS_S
 
         async def connect(protocol: asyncio.BaseProtocol) -> None:
             await loop.create_connection(
@@ -199,7 +210,7 @@ class Route:
                 ssl=self._context,
                 server_hostname=self._server_name,
                 ssl_handshake_timeout=tls_timeout,
-                happy_eyeballs_delay=_NEXT_ADDRESS_S,
+                **options,
             )
 
         if not self._uri:

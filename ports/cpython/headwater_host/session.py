@@ -281,6 +281,12 @@ class HostClient(FastEndpoint, _ClientBase):
         self.frames.append(frame)
         return self._requested(packet_id, spec.SUBACK if subscribes else spec.UNSUBACK, count), count
 
+    def check_request(self, pattern: bytes, options: int, block: bytes) -> None:
+        """Raise MqttArgumentError for a filter that the server's limits refuse, even in a packet of its own."""
+        self._check_request(pattern, options, block)
+        size = 4 + len(block) + len(pattern) + (options >= 0)
+        self._check_size("not sent", 1 + varint_size(size) + size)
+
     def _largest_packet(self) -> int:
         """How large a packet the server takes."""
         return MAX_PACKET
@@ -415,7 +421,7 @@ class HostClientSession5(HostClient, ClientSession5):
         self, topic: bytes, payload: "bytes | bytearray | memoryview", retain: bool, block: bytes
     ) -> bytes:
         frame = publish_frame(topic, payload, retain, block)
-        if retain > self.limits[spec5.RETAIN_AVAILABLE]:
+        if retain and not self.limits[spec5.RETAIN_AVAILABLE]:
             raise MqttArgumentError("not published: the server does not retain", E_LIMIT)
         self._check_size("not published", len(frame))
         return frame

@@ -16,6 +16,7 @@ from typing import Any
 
 from headwater import errors, reasons
 from headwater.mqtt import spec
+from headwater_host.arguments import check_whole, seconds_of
 from headwater_host.calls import Answers
 from headwater_host.connection import TICK
 from headwater_host.errors import (
@@ -116,10 +117,11 @@ class Subscribing(Keeping):
         ``properties`` may have a ``subscription_identifier``.
 
         Raises MqttSubscribeError when it refuses one: ``codes`` of the error are the answers to all, and ``granted``
-        has what it did not refuse. MqttArgumentError: also for what is beyond the server's limits, which its text
-        names. MqttTimeoutError, MqttConnectionError.
+        has what it did not refuse. MqttArgumentError: nothing was sent; its text names the limit of the server that a
+        filter exceeds. MqttTimeoutError, MqttConnectionError.
         """
         wanted = filters_of(topic, qos)
+        check_whole("options", options, 0, 0xFF)
         if options and not isinstance(self.session, HostClientSession5):
             raise MqttArgumentError("options of a subscription need MQTT 5.0")
         block = self.session.block_of(properties, spec.SUBSCRIBE)
@@ -178,6 +180,9 @@ class Subscribing(Keeping):
         deadline: float,
         refusal: type[MqttSubscribeError] | type[MqttUnsubscribeError],
     ) -> tuple[int, ...]:
+        await self._reached(deadline)
+        for one in asked:
+            self.session.check_request(one.pattern, one.options, one.block)
         await self._send_all(asked, deadline)
         codes = tuple(one.code or 0 for one in asked)
         for one, code in zip(asked, codes, strict=True):
@@ -275,7 +280,7 @@ class Subscribing(Keeping):
         self._singly = asyncio.Semaphore(1)
 
     def _deadline(self, timeout: float | None) -> float:
-        return asyncio.get_running_loop().time() + (self.timeout if timeout is None else timeout)
+        return asyncio.get_running_loop().time() + seconds_of(timeout, self.timeout)
 
 
 def filters_of(filters: object, qos: int = 0) -> list[tuple[str, int]]:
@@ -310,7 +315,7 @@ def _is_pair(value: Any) -> bool:
     )
 
 
-def _level(qos: int) -> int:
-    if qos not in (0, 1, 2):
+def _level(qos: object) -> int:
+    if not isinstance(qos, int) or qos not in (0, 1, 2):
         raise MqttArgumentError(f"QoS is 0, 1 or 2, not {qos!r}", errors.E_QOS)
     return qos

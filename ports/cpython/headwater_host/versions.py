@@ -74,8 +74,9 @@ def make_session(
     is_5 = protocol == "5.0"
     if not is_5 and (properties or (will and will.properties)):
         raise MqttArgumentError("properties need MQTT 5.0")
-    if not 0 <= topic_numbers < 65536 or (topic_numbers and not is_5):
-        raise MqttArgumentError("0 to 65535 topics can have aliases, in MQTT 5.0")
+    check_whole("outgoing_topic_aliases", topic_numbers, 0, 0xFFFF)
+    if topic_numbers and not is_5:
+        raise MqttArgumentError("outgoing_topic_aliases needs MQTT 5.0")
     if not is_5 and password is not None and username is None:
         raise MqttArgumentError("a password needs a user name (MQTT 3.1.1, 3.1.2.9)")
     will_topic = topic_bytes(will.topic) if will else b""

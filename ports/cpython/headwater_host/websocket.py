@@ -7,6 +7,7 @@ it does on a plain socket: no task, no queue of its own.
 import asyncio
 import contextlib
 import logging
+from typing import cast
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidStatus
@@ -49,8 +50,8 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask for WebSocket."""
-        assert isinstance(transport, asyncio.Transport)
-        self._net = transport
+        # uvloop's transports are no subclasses of asyncio's.
+        self._net = cast(asyncio.Transport, transport)
         self._frames.send_request(self._frames.connect())
         self._send()
 

@@ -404,7 +404,12 @@ class Endpoint5(_Base):
     def _read_publish(self, p: Packet5) -> int:  # type: ignore[override]  # there is no other here
         bad = decode5.publish(p)
         if bad == 0 and has(p, spec5.TOPIC_ALIAS):
-            return self.aliases_in.resolve(p) if self.aliases_in is not None else errors.E_ALIAS
+            if self.aliases_in is None:
+                return errors.E_ALIAS
+            bad = self.aliases_in.resolve(p)
+            if bad == errors.E_ALIAS and get_u16(p.buf, p.bad_at) <= self.aliases_in.count:
+                # An alias that was offered but has no topic yet is a Protocol Error (3.3.2.3.4).
+                self._reason = spec5.PROTOCOL_ERROR
         return bad
 
     def _payload_begins(self, i: int, end: int) -> int:

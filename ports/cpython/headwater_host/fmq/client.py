@@ -21,7 +21,7 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headwater_host.arguments import check_whole, servers_of
+from headwater_host.arguments import check_whole, seconds_of, servers_of
 from headwater_host.backlog import Backlog
 from headwater_host.delivery import Delivery
 from headwater_host.errors import (
@@ -265,7 +265,7 @@ class Client(Receiving):
         when the hub refuses the message, at QoS 1 and 2; it is not sent again.
         """
         return self._outgoing.publish(
-            topic, payload, qos, retain, self.timeout if timeout is None else timeout, encoded_tags(tags)
+            topic, payload, qos, retain, seconds_of(timeout, self.timeout), encoded_tags(tags)
         )
 
     def post(
@@ -283,7 +283,7 @@ class Client(Receiving):
         What the hub refuses is logged as well.
         """
         return self._outgoing.post(
-            topic, payload, qos, retain, self.timeout if timeout is None else timeout, encoded_tags(tags)
+            topic, payload, qos, retain, seconds_of(timeout, self.timeout), encoded_tags(tags)
         )
 
     def post_nowait(
@@ -303,7 +303,7 @@ class Client(Receiving):
 
         Raises MqttTimeoutError, and MqttConnectionError: then the messages wait for the next connection.
         """
-        await self._outgoing.drain(self.timeout if timeout is None else timeout)
+        await self._outgoing.drain(seconds_of(timeout, self.timeout))
 
     @property
     def dropped(self) -> int:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from headwater import errors
 from headwater.fmq import spec
 from headwater.reasons import describe
+from headwater_host.arguments import seconds_of
 from headwater_host.calls import Answers
 from headwater_host.connection import TICK
 from headwater_host.errors import (
@@ -101,7 +102,7 @@ class Requests(Keeping):
     # -- requests --------------------------------------------------------------------------------------------------
 
     def _deadline(self, timeout: float | None) -> float:
-        return asyncio.get_running_loop().time() + (self.timeout if timeout is None else timeout)
+        return asyncio.get_running_loop().time() + seconds_of(timeout, self.timeout)
 
     async def _ask(
         self, what: str, send: Callable[[], int], timeout: float | None, again: bool = True
