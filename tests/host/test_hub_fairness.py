@@ -1,5 +1,6 @@
 """A turn of the hub is bounded: whatever one client does, others get theirs in between."""
 
+import asyncio
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -316,3 +317,18 @@ def test_a_message_for_many_clients_is_handed_out_in_turns(
             assert got == list(range(40))
         assert max(turns) <= 8
         assert sum(turns) == 12 * 40
+
+
+def test_messages_that_are_stored_already_are_answered_however_many(tmp_path: Path) -> None:
+    """A publisher that retransmits a burst to a hub with nothing else to write."""
+
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        peer = await Peer.login(hub)
+        again = burst("t", 2000, peer.process)
+        for duplicates in (0, 2000, 4000):
+            peer.raw(again)
+            for _ in range(2000):
+                assert (await asyncio.wait_for(peer.next(), 60)).code == 0
+            assert hub.broker.store.duplicates == duplicates
+        assert hub.broker.store.topics["t"].count == 2000

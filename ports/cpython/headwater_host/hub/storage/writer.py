@@ -229,8 +229,11 @@ class Writer:
         self._go_on()
 
     def share(self, sender: object, size: int) -> bool:
-        """A sender has added a message: whether it has had its share of this transaction."""
+        """A sender has published a message: whether it has had its share of this transaction. A message that was stored
+        before adds nothing, so there may be no transaction whose end the sender could wait for."""
         batch = self.batch
+        if not batch:
+            return False
         size += PER_MESSAGE
         batch.used += size
         used = batch.shares[sender] = batch.shares.get(sender, 0) + size
