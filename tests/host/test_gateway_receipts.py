@@ -257,6 +257,35 @@ def test_what_was_not_acknowledged_comes_again_and_is_one_row(tmp_path: Path) ->
     assert (result.duplicates, result.possible_duplicates) == (16, 0)
 
 
+def test_a_retransmission_does_not_acknowledge_the_next_message_with_its_id(tmp_path: Path) -> None:
+    """A broker of 3.1.1 may retransmit over the same connection, and reuse the packet id after the first PUBACK."""
+
+    async def scenario(other: Broker, disk: Disk, landing: Landing) -> None:
+        disk.go.clear()
+        other.send("x")
+        # Its block is at the disk; the retransmission goes into the next block, the other message into a third.
+        await until(lambda: landing.records == 1 and not landing.capture._current.builder.count)
+        other.send("x", dup=True)
+        await until(lambda: landing.records == 2)
+        disk.once()
+        await until(lambda: landing.durable == 1 and not landing.capture._current.builder.count)
+        other.send("y")
+        await until(lambda: landing.records == 3)
+        disk.once()
+        await until(lambda: landing.durable == 2)
+        # PUBCOMP is sent at once: a PUBACK from before would arrive first.
+        other.write(ack(PUBREL, 9))
+        await other.answer(PUBCOMP, 9)
+        disk.go.set()
+        await other.answer(PUBACK)
+        await until(lambda: not landing.waiting)
+        other.write(ack(PUBREL, 9))
+        await other.answer(PUBCOMP, 9)
+
+    gateway(tmp_path, scenario)
+    assert [record.mark for record in records(tmp_path)] == [ORIGINAL, DUPLICATE, ORIGINAL]
+
+
 def test_after_a_restart_of_the_gateway_nobody_knows(tmp_path: Path) -> None:
     async def first(other: Broker, disk: Disk, landing: Landing) -> None:
         other.send("20.5")

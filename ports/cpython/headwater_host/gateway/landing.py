@@ -180,7 +180,10 @@ class Acknowledging(Protocol):
 
 
 class Acknowledgements:
-    """Messages of one session that are acknowledged when they are on disk, in the order in which they came.
+    """Acknowledges the messages of one session when they are on disk, in the order of their arrival.
+
+    A sender of MQTT 3.1.1 may retransmit a message at QoS 1 over the same connection. The retransmission replaces the
+    message that waits under the same packet id: two PUBACKs would acknowledge the next message with that id as well.
 
     ``push`` is called when something is to be sent, ``flush`` when the session has no room for another answer.
     ``receipts`` learn what became of messages at QoS 1.
@@ -200,6 +203,8 @@ class Acknowledgements:
         self._flush = flush
         self._receipts = receipts
         self._waiting: deque[tuple[int, int, int, int]] = deque()
+        # The last frame of each packet id at QoS 1 that waits.
+        self._last: dict[int, int] = {}
         self._watching = False
 
     def __len__(self) -> int:
@@ -208,6 +213,8 @@ class Acknowledgements:
     def add(self, number: int, packet_id: int, qos: int) -> None:
         """The message ``packet_id`` is frame ``number``."""
         self._waiting.append((number, packet_id, qos, self._session.epoch))
+        if qos == 1:
+            self._last[packet_id] = number
         if not self._watching:
             self._watching = True
             self._landing.when_durable(number, self._on_disk)
@@ -217,7 +224,10 @@ class Acknowledgements:
         waiting = self._waiting
         durable = self._landing.durable
         while waiting and waiting[0][0] <= durable:
-            _, packet_id, qos, epoch = waiting[0]
+            number, packet_id, qos, epoch = waiting[0]
+            if qos == 1 and self._last[packet_id] != number:
+                waiting.popleft()
+                continue
             status = session.acknowledge(packet_id, qos, epoch)
             if status == errors.E_AGAIN:
                 self._flush()
@@ -228,6 +238,8 @@ class Acknowledgements:
                     return
             # Of an earlier connection: at QoS 1 it comes again; at QoS 2 it is noted, or the session is gone.
             waiting.popleft()
+            if qos == 1:
+                del self._last[packet_id]
             if self._receipts is not None and qos == 1:
                 if status == 0:
                     self._receipts.answered(packet_id)
