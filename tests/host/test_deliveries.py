@@ -185,3 +185,22 @@ def test_without_a_connection_it_is_enqueued_and_at_qos_0_refused() -> None:
                 assert not client.post_nowait("t", b"x", 1).done()
 
     asyncio.run(scenario())
+
+
+def test_waits_that_are_given_up_leave_nothing_behind() -> None:
+    async def scenario() -> None:
+        async with serve(silent) as server, Client(HOST, server.port) as client:
+            delivery = client.post_nowait("t", b"x", 1)
+            for _ in range(3):
+                with pytest.raises(MqttTimeoutError):
+                    await delivery.wait(0)
+                waiting = asyncio.ensure_future(delivery.wait())
+                await asyncio.sleep(0)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+            assert not delivery._waiting
+            acknowledge(server, delivery)
+            assert await delivery == 0
+
+    asyncio.run(scenario())

@@ -144,3 +144,62 @@ def test_what_cannot_be_committed_is_not_said_to_be_kept(tmp_path: Path) -> None
             box.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("commit_ends", ["before the next loop", "in the next loop", "in close"])
+def test_an_event_loop_that_ends_during_a_commit(commit_ends: str, tmp_path: Path) -> None:
+    """A program that fails without leaving its client: the store goes on with the next loop, and can be closed."""
+    go_on = threading.Event()
+    box = SqliteOutbox(tmp_path / "ended.db", "c")
+    db = box._db
+
+    class Slow:
+        """The same connection, whose COMMIT waits in the thread."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(db, name)
+
+        def execute(self, statement: str, *values: Any) -> Any:
+            if statement == "COMMIT" and threading.current_thread() is not threading.main_thread():
+                assert go_on.wait(60)
+            return db.execute(statement, *values)
+
+    async def fails() -> None:
+        async with serve() as server:
+            client = Client("127.0.0.1", server.port, identifier="c", clean_session=False, store=box)
+            await client.__aenter__()
+            box._db = Slow()  # type: ignore[assignment]
+            client.post_nowait("t", b"1", 1)
+            while box._running is None:
+                await asyncio.sleep(0)
+            # Waits for the next commit.
+            client.post_nowait("t", b"2", 1)
+            await asyncio.sleep(0)
+
+    async def goes_on() -> None:
+        arrived: list[bytes] = []
+        async with serve(collecting(arrived)) as server:
+            client = Client(
+                "127.0.0.1", server.port, identifier="c", clean_session=False, store=box, timeout=60
+            )
+            entering = asyncio.ensure_future(client.__aenter__())
+            await asyncio.sleep(0)
+            go_on.set()
+            await entering
+            await client.publish("t", b"3", 1)
+            await client.drain()
+            await client.__aexit__(None, None, None)
+        assert arrived == [b"1", b"2", b"3"]
+
+    asyncio.run(fails())
+    assert box.unsynced
+    if commit_ends == "before the next loop":
+        go_on.set()
+        assert box._running is not None
+        box._running.result()
+    if commit_ends != "in close":
+        asyncio.run(goes_on())
+    go_on.set()
+    box.close()
+    with SqliteOutbox(tmp_path / "ended.db", "c") as again:
+        assert again.count == (2 if commit_ends == "in close" else 0)

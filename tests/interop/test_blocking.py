@@ -422,6 +422,29 @@ def test_a_handler_can_end_the_program(broker: Mosquitto, handler: str, causes: 
             assert other.get(15).payload == b"end"
 
 
+def test_a_handler_ends_a_program_that_ignores_sigint(broker: Mosquitto) -> None:
+    """As programs do that a shell script starts in the background."""
+    ignores = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    program = ignores + ENDING.format(
+        handler="on_message",
+        causes="client.publish('end', b'', 1)",
+        waits="threading.Event().wait(600)",
+        raises="sys.exit(3)",
+    )
+    with client_of(broker) as other:
+        other.subscribe("gone")
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(broker.port)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert (done.returncode, done.stdout) == (-signal.SIGTERM, ""), done.stderr
+        other.publish("gone", b"end", 1)
+        assert other.get(15).payload == b"end"
+
+
 def test_a_posted_message_has_a_state(broker: Mosquitto) -> None:
     called = threading.Event()
 

@@ -111,7 +111,7 @@ class Client:
     first one included, and when it is lost (why), in another thread. Both may call the client. An exception that they
     raise is logged. What ends a program, such as SystemExit of ``sys.exit()``, disconnects the client and ends the
     program: the calls that wait raise it; otherwise the main thread gets SIGINT, and ``with`` raises it in the place of
-    KeyboardInterrupt.
+    KeyboardInterrupt. A program that ignores SIGINT, as one that a shell script starts in the background, gets SIGTERM.
 
     ``on_subscription_refused(error)`` is as of ``aio.Client``, and called as ``on_connection`` is.
 
@@ -523,10 +523,13 @@ class Client:
 
 def _interrupt(thread: int) -> None:
     """Let the main thread, whatever it waits for, find that it was interrupted."""
+    # Shells start programs in the background with SIGINT ignored.
+    is_ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    number = signal.SIGTERM if is_ignored else signal.SIGINT
     if hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(thread, signal.SIGINT)
+        signal.pthread_kill(thread, number)
     else:
-        _thread.interrupt_main()
+        _thread.interrupt_main(number)
 
 
 _running: set[Client] = set()

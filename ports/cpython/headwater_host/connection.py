@@ -156,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
         self.transport = cast(asyncio.Transport, transport)
         self._secure = transport.get_extra_info("sslcontext") is not None
         if self._over:
-            transport.abort()
+            self.transport.abort()
             return
         self._timer = self._loop.call_later(TICK, self._tick)
 

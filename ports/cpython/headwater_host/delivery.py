@@ -55,9 +55,9 @@ class Delivery:
             try:
                 await asyncio.wait({waiter}, timeout=timeout)
             finally:
-                waiter.cancel()
+                if waiter.cancel():
+                    self._waiting.remove(waiter)
             if waiter.cancelled():
-                self._waiting.remove(waiter)
                 raise MqttTimeoutError("the server did not answer in time")
             waiter.result()
         if self.error is not None:

@@ -112,6 +112,8 @@ class SqliteOutbox(GrowingOutbox):
         self._later: list[tuple[str, tuple[object, ...]]] = []
         self._waiting: list[tuple[int, Callable[[int], object]]] = []
         self._scheduled = False
+        # The event loop that is called when a commit is over.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._db = _open(self.path)
         try:
             self._prepare(_SYNCHRONOUS[keeps_over])
@@ -361,6 +363,12 @@ class SqliteOutbox(GrowingOutbox):
 
         The commit begins behind this turn of the loop, so that it takes with it what else the turn changes.
         """
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            # A loop that has ended no longer calls what was scheduled on it.
+            self._loop = loop
+            self._scheduled = False
+            self._finished()
         if not self.unsynced:
             done(0)
             return
@@ -411,15 +419,19 @@ class SqliteOutbox(GrowingOutbox):
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "store")
         self._covers = self.position
-        loop = asyncio.get_running_loop()
         self._running = self._thread.submit(self._db.execute, "COMMIT")
+        self._running.add_done_callback(self._over)
 
-        def over(_: object) -> None:
-            # If the loop has ended, whoever uses the store next finds it.
+    def _over(self, _: object) -> None:
+        """In the thread: the commit is over."""
+        # When that loop has ended, the next call finds that the commit is over.
+        if self._loop is not None:
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._finished)
+                self._loop.call_soon_threadsafe(self._go_on)
 
-        self._running.add_done_callback(over)
+    def _go_on(self) -> None:
+        self._finished()
+        self._schedule()
 
     def _finished(self) -> None:
         """The commit in the thread is over."""
@@ -442,8 +454,6 @@ class SqliteOutbox(GrowingOutbox):
         except sqlite3.Error as failure:
             self._failed(failure)
         self._notify(0)
-        if self._waiting:
-            self._schedule()
 
     def _notify(self, status: int) -> None:
         """Tell those for whom something is committed; all of them when it has failed."""
