@@ -166,6 +166,31 @@ def test_a_connection_that_is_lost_later_does_not_count(tmp_path: Path) -> None:
     run(tmp_path, lambda level, count: None if count in {2, 3, 4} else CONNACK[level], scenario)
 
 
+def test_a_broker_that_is_replaced_is_spoken_to_in_its_version(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By one that refuses the version that the broker before has accepted; there and back."""
+    refusals = {FOUR: "20 02 00 01", FIVE: "20 03 00 84 00"}
+    speaks = [FOUR, FIVE, FOUR]
+
+    async def scenario(broker: Broker, source: BrokerSource) -> None:
+        while True:
+            await broker.acknowledged.wait()
+            assert source.status()["protocol"] == ("5.0" if speaks[0] == FIVE else "3.1.1")
+            del speaks[0]
+            if not speaks:
+                return
+            broker.acknowledged.clear()
+            while source._client.connection is None:
+                await asyncio.sleep(0.01)
+            source._client.connection.drop(-1)
+
+    with caplog.at_level(logging.INFO, "headwater.gateway"):
+        run(tmp_path, lambda level, _: CONNACK[level] if level == speaks[0] else refusals[level], scenario)
+    assert recorded(tmp_path) == only(FOUR) + only(FIVE) + only(FOUR)
+    assert caplog.text.count("refuses MQTT 3.1.1: trying 5.0") == 1
+
+
 @pytest.mark.parametrize("protocol, level", [("5.0", FIVE), ("3.1.1", FOUR)])
 def test_a_version_that_is_set_is_kept(tmp_path: Path, protocol: str, level: int) -> None:
     async def scenario(broker: Broker, source: BrokerSource) -> None:

@@ -5,7 +5,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from headwater import errors
-from headwater.mqtt import spec5
+from headwater.mqtt import spec, spec5
 from headwater_host.aio import Client, MqttError, MqttRefusedError
 from headwater_host.capture.format import MAX_FRAME
 from headwater_host.gateway.client import QUIET, RECONNECT, ClientSource, Skip
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 
 #: The version that is tried first, and the one for brokers that refuse it.
 FIRST, FALLBACK = "5.0", "3.1.1"
+# How a broker refuses each version.
+_REFUSALS = {FIRST: spec5.UNSUPPORTED_PROTOCOL_VERSION, FALLBACK: spec.BAD_LEVEL}
+# What each version means for a burst.
+_LIMITS = {
+    FIRST: "where receive_maximum limits what is in flight",
+    FALLBACK: "where its own settings limit what is in flight",
+}
 # What to change when a broker waits for acknowledgements.
 _WINDOWS = {
     FIRST: "raise receive_maximum",
@@ -47,7 +54,8 @@ class BrokerSource(ClientSource):
         self._config = config
         self._change = asyncio.Event()
         self._pauses = Pauses(RECONNECT)
-        self._told = False
+        # Versions for which the log has said that they are tried.
+        self._told: set[str] = set()
         self._plateau = Plateau()
         self._told_plateau = False
         self._use(config.protocol or FIRST)
@@ -145,7 +153,11 @@ class BrokerSource(ClientSource):
             self._change.clear()
             # A server that closes whatever it is told must not be asked without a pause.
             await asyncio.sleep(self._pauses.in_vain(MqttError()))
-            self._use(FALLBACK if self.protocol == FIRST else FIRST)
+            self._use(self._other())
+
+    def _other(self) -> str:
+        """The version that is not spoken now."""
+        return FALLBACK if self.protocol == FIRST else FIRST
 
     async def _serve(self) -> None:
         async with self._client as client:
@@ -177,7 +189,7 @@ class BrokerSource(ClientSource):
         if self._config.protocol:
             return
         if isinstance(error, MqttRefusedError):
-            if error.return_code == spec5.UNSUPPORTED_PROTOCOL_VERSION and self.protocol == FIRST:
+            if error.return_code == _REFUSALS[self.protocol]:
                 self._tell("refuses")
                 self._change.set()
             return
@@ -192,11 +204,12 @@ class BrokerSource(ClientSource):
             self._change.set()
 
     def _tell(self, what: str) -> None:
-        if not self._told:
-            self._told = True
+        other = self._other()
+        if other not in self._told:
+            self._told.add(other)
             self.say(
                 self.state,
-                f"the broker {what} MQTT {FIRST}: trying {FALLBACK}, where its own settings limit what is in flight",
+                f"the broker {what} MQTT {self.protocol}: trying {other}, {_LIMITS[other]}",
                 logging.WARNING,
             )
 
