@@ -191,6 +191,32 @@ def test_a_broker_that_is_replaced_is_spoken_to_in_its_version(
     assert caplog.text.count("refuses MQTT 3.1.1: trying 5.0") == 1
 
 
+@pytest.mark.parametrize(
+    "seconds, warnings", [(0, 1), (3600, 1), (0xFFFFFFFF, 0)], ids=["not kept", "an hour", "for ever"]
+)
+def test_a_broker_that_keeps_the_session_for_a_while_only(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: int,
+    warnings: int,
+) -> None:
+    monkeypatch.setitem(CONNACK, FIVE, f"20 08 00 00 05 11 {seconds:08x}")
+
+    async def scenario(broker: Broker, source: BrokerSource) -> None:
+        for _ in range(2):
+            await broker.acknowledged.wait()
+            broker.acknowledged.clear()
+            while source.state != "subscribed":
+                await asyncio.sleep(0.01)
+            assert source._client.connection is not None
+            source._client.connection.drop(-1)
+
+    with caplog.at_level(logging.INFO, "headwater.gateway"):
+        run(tmp_path, lambda level, _: CONNACK[level], scenario)
+    assert caplog.text.count(f"keeps our session for {seconds} s only") == warnings
+
+
 @pytest.mark.parametrize("protocol, level", [("5.0", FIVE), ("3.1.1", FOUR)])
 def test_a_version_that_is_set_is_kept(tmp_path: Path, protocol: str, level: int) -> None:
     async def scenario(broker: Broker, source: BrokerSource) -> None:

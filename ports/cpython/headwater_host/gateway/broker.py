@@ -14,6 +14,7 @@ from headwater_host.gateway.landing import Acknowledgements, Landing
 from headwater_host.gateway.plateau import Plateau
 from headwater_host.gateway.receipts import Receipts
 from headwater_host.reconnect import Pauses
+from headwater_host.session import HostClientSession5
 
 if TYPE_CHECKING:
     from headwater.mqtt.decode import Packet
@@ -36,6 +37,8 @@ _WINDOWS = {
 _UNANSWERED = 2
 # 65,535 is announced by leaving it out, and mosquitto then has 20 messages in flight.
 _ANNOUNCED = 65534
+# A broker that keeps a session for less does not keep it for ever, as CONNECT asks.
+_YEAR_S = 365 * 86400
 # Mosquitto 2.0.11 exceeds the receive maximum. What that costs is bounded by the gate.
 _RECEIVE_LIMIT = 65535
 
@@ -58,6 +61,8 @@ class BrokerSource(ClientSource):
         self._told: set[str] = set()
         self._plateau = Plateau()
         self._told_plateau = False
+        # For how many seconds the broker keeps the session, if it limits that: what the log has said.
+        self._told_expiry = -1
         self._use(config.protocol or FIRST)
 
     def _use(self, protocol: str) -> None:
@@ -181,6 +186,7 @@ class BrokerSource(ClientSource):
         self._pauses = Pauses(RECONNECT)
         kept = "it kept our session" if client.session_present else "a new session"
         self._connected(f"connected, {kept}, MQTT {self.protocol}")
+        self._tell_expiry()
         names = ", ".join(f"{topic} (QoS {qos})" for topic, qos in client.granted.items())
         self.say("subscribed", f"subscribed to {names}")
 
@@ -212,6 +218,22 @@ class BrokerSource(ClientSource):
                 f"the broker {what} MQTT {self.protocol}: trying {other}, {_LIMITS[other]}",
                 logging.WARNING,
             )
+
+    def _tell_expiry(self) -> None:
+        """Log once for how long the broker keeps the session when it does not accept what CONNECT asked for."""
+        session = self._client.session
+        if not isinstance(session, HostClientSession5):
+            return
+        seconds = session.limits[spec5.SESSION_EXPIRY_INTERVAL]
+        if seconds == self._told_expiry or not 0 <= seconds < _YEAR_S:
+            return
+        self._told_expiry = seconds
+        self.say(
+            self.state,
+            f"the broker keeps our session for {seconds} s only: messages are lost when the gateway is disconnected "
+            "for longer; raise the broker's limit of the session expiry, or set protocol to 3.1.1",
+            logging.WARNING,
+        )
 
     def status(self) -> dict[str, Any]:
         """As of a source, with the version of MQTT, and how often the broker waited for acknowledgements."""
