@@ -255,6 +255,18 @@ def test_a_duplicate_of_what_was_not_read_is_put(log: Log) -> None:
     assert follower.status()["duplicates"] == 1
 
 
+def test_a_duplicate_of_another_packet_id_is_put(log: Log) -> None:
+    """Two messages may have the same receive time; the packet id tells which of them the mark names."""
+    first = log.land(mqtt("a/b", b"one", packet_id=1), mark=ORIGINAL)
+    log.land(mqtt("a/b", b"two", packet_id=2), mark=DUPLICATE, first_ns=first)
+    log.land(mqtt("a/b", b"one", packet_id=1), mark=DUPLICATE, first_ns=first)
+    log.writer.flush()
+    follower = log.follow()
+    follower.step()
+    assert log.data() == [b"one", b"two"]
+    assert follower.status()["duplicates"] == 1
+
+
 def test_messages_of_fmq(log: Log) -> None:
     log.land(fmq(PUBLISH, "a/1", b"by name", 1), FMQ, version=0)
     log.land(fmq(REGISTER, "a/2"), FMQ, version=0)

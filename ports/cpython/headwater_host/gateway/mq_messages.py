@@ -73,8 +73,8 @@ class Messages:
         self._packet = Packet(b"", check_name)
         self._packet5 = Packet5(b"", check_name)
         self._count = count
-        # Peer and receive time of the newest messages that may have duplicates, oldest first.
-        self._recent: dict[tuple[str, int], None] = {}
+        # Peer, packet id and receive time of the newest messages that may have duplicates, oldest first.
+        self._recent: dict[tuple[str, int, int], None] = {}
 
     def message(self, record: Record) -> Message | None:
         """The message that a record is, when its topic is one of ours."""
@@ -84,21 +84,20 @@ class Messages:
             if record.protocol == FMQ:
                 return self._fmq(record.frame)
             if record.protocol == MQTT and record.frame[0] >> 4 == spec.PUBLISH:
-                message = self._mqtt(record.frame, record.version)
-                return None if message is None or self._is_duplicate(record) else message
+                return self._mqtt(record)
         except MalformedError:
             self._count("malformed")
         return None
 
-    def _is_duplicate(self, record: Record) -> bool:
-        if record.mark == DUPLICATE and (record.peer, record.first_ns) in self._recent:
+    def _is_duplicate(self, record: Record, packet_id: int) -> bool:
+        if record.mark == DUPLICATE and (record.peer, packet_id, record.first_ns) in self._recent:
             self._count("duplicates")
             return True
         if record.mark != UNMARKED:
             recent = self._recent
             # Later duplicates of the same message name its first receipt as well.
             at = record.first_ns if record.mark == DUPLICATE else record.time_ns
-            recent[record.peer, at] = None
+            recent[record.peer, packet_id, at] = None
             if len(recent) > RECENT:
                 del recent[next(iter(recent))]
         return False
@@ -106,9 +105,11 @@ class Messages:
     def _matches(self, name: bytes) -> bool:
         return any(topics.matches(one, name, 0, len(name)) for one in self._filters)
 
-    def _mqtt(self, frame: bytes, version: int) -> Message | None:
-        p: Packet = self._packet5 if version == MQTT_5 else self._packet
-        read = decode_server5.packet if version == MQTT_5 else decode_server.packet
+    def _mqtt(self, record: Record) -> Message | None:
+        frame = record.frame
+        is_5 = record.version == MQTT_5
+        p: Packet = self._packet5 if is_5 else self._packet
+        read = decode_server5.packet if is_5 else decode_server.packet
         p.buf = frame
         if read(p, 0, len(frame)) != len(frame):  # type: ignore[arg-type]  # each has its packet
             self._count("malformed")
@@ -118,6 +119,8 @@ class Messages:
             self._count("unnamed")
             return None
         if not self._matches(bytes(frame[p.topic_at : p.topic_end])):
+            return None
+        if self._is_duplicate(record, p.packet_id):
             return None
         return Message(p.topic_text(), memoryview(frame)[p.payload_at : p.end])
 
