@@ -6,9 +6,9 @@
             print(message.topic, message.payload)
             await client.publish("seen", str(message.topic), qos=1)
 
-The session of the core lives in the client object: entering the same client again after a lost connection goes on
-with it, so what was published at QoS 1 or 2 and is not acknowledged goes out again. With ``reconnect`` the client does
-that by itself (``headwater_host.reconnect``):
+The session lives in the client object. Entering the same client again after a lost connection resumes it:
+unacknowledged messages at QoS 1 and 2 are retransmitted. With ``reconnect`` the client reconnects automatically
+(``headwater_host.reconnect``):
 
     async with Client("broker.local", reconnect=True) as client:
         await client.subscribe("boards/#")
@@ -106,35 +106,34 @@ class Client(Subscribing):
       with reason code 0x93. With ``auto_ack`` a QoS 1 message is acknowledged at once, while ``messages`` has room.
     - ``receive_limit``: how many such messages are taken before that happens; by default ``receive_maximum``. A larger
       one is for servers that exceed the receive maximum, as mosquitto 2.0.11 does once it gets an acknowledgement.
-    - ``topic_aliases``: to so many topics a server of MQTT 5.0 may give numbers, which then stand for them in what it
-      sends. It costs the topics' memory. ``outgoing_topic_aliases``: so many topics of ours get a number at QoS 0, as
-      far as the server takes them.
+    - ``topic_aliases``: how many topic aliases a server of MQTT 5.0 may use. The client keeps these topics in memory.
+      ``outgoing_topic_aliases``: how many topic aliases the client uses at QoS 0, within the server's maximum.
     - ``timeout``: seconds that connecting, and each call, may take. ``keepalive``: seconds, 0 for none.
-    - ``max_queued_incoming_messages``: when so many wait in ``messages``, reading pauses until half of them are taken.
-      What one read brought comes on top. Acknowledgements are read all the same: while something of ours is
-      unanswered, reading goes on, further messages at QoS 1 and 2 are queued and acknowledged when they are taken, and
-      those at QoS 0 are dropped; ``dropped_incoming`` counts them. None: no bound.
+    - ``max_queued_incoming_messages``: when ``messages`` holds this many, reading pauses until half of them are taken;
+      what the last read returned is queued as well. While a message or request of the client is unanswered, reading
+      continues: further messages at QoS 1 and 2 are queued and acknowledged when they are taken, and those at QoS 0 are
+      dropped and counted in ``dropped_incoming``. None: no limit.
     - ``max_queued_outgoing_messages``: how many QoS 1 and 2 messages may be unacknowledged or waiting; ``publish``
       then waits. ``max_inflight_messages`` of them are sent without an acknowledgement; mosquitto hangs up on a client
       that has more than its own ``max_inflight_messages``, 20, under way at QoS 2.
-    - ``when_full``: what becomes of a message for which there is no room now, or at QoS 0 no connection. Its call waits
-      ("block"), or raises ("refuse"); or ("drop_oldest") it is taken, at every QoS, and waits. When
-      ``max_queued_outgoing_messages`` wait that were never sent, the oldest of them is dropped; ``dropped`` counts.
-    - ``max_packet_size``: the largest packet that is taken, from 16 bytes on; without it, MQTT's largest. A server of
-      MQTT 5.0 is told and leaves larger messages out; one that does not gets DISCONNECT with reason code 0x95. In
-      earlier versions larger messages are skipped: acknowledged, counted in ``skipped``, and logged as a warning.
+    - ``when_full``: how to publish a message when there is no room for it, or at QoS 0 no connection. "block": the call
+      waits. "refuse": the call raises. "drop_oldest": the message is queued, at every QoS; when
+      ``max_queued_outgoing_messages`` unsent messages are queued, the oldest is dropped and counted in ``dropped``.
+    - ``max_packet_size``: the largest packet to receive, in bytes, at least 16; by default MQTT's largest. At MQTT 5.0
+      it is announced, and a server that sends a larger packet gets DISCONNECT with reason code 0x95. In earlier
+      versions larger messages are skipped: acknowledged, counted in ``skipped``, and logged as a warning.
     - ``store``: the path of a file that keeps the session over the end of the process and of the machine's power, or a
       ``SqliteOutbox`` (``headwater_host.store``). It needs an identifier, and one file for each.
     - ``auto_ack=False``: QoS 1 and 2 messages are acknowledged by ``message.ack()`` only.
     - ``puback_ends_qos_2=True``: for servers that know no QoS 2 and answer its messages with PUBACK, as RabbitMQ does:
-      they arrive at least once. By the standard, and without this, it ends the connection, each time anew.
-    - ``reconnect``: True, or a ``Reconnect`` (``headwater_host.reconnect``): a lost connection is made again, what had
-      been subscribed to is asked for again when the server has lost the session, and ``messages`` goes on. Calls wait
-      for the connection up to their ``timeout``; at QoS 1 and 2 a message is handed in without one.
-      ``on_connection(error)`` is told, and ``on_subscription_refused(error)`` of a filter that the server refuses then:
-      the rest goes on without it. When it is given up, everybody hears why, as without it.
-    - ``more_servers``: hosts and ports that are tried in turn when there is no connection to the first.
-    - ``subscriptions``: filters, each with its QoS or at QoS 0, which entering asks for.
+      they arrive at least once. Otherwise every such PUBACK closes the connection, as MQTT requires.
+    - ``reconnect``: True, or a ``Reconnect`` (``headwater_host.reconnect``). The client reconnects automatically,
+      subscribes again when the server has lost the session, and ``messages`` continues. Calls wait for a connection for
+      up to their ``timeout``; messages at QoS 1 and 2 are enqueued without one. ``on_connection(error)`` is called on
+      each change, and ``on_subscription_refused(error)`` for each filter that the server refuses when the client
+      subscribes again. When the client gives up, every waiting call raises the last error.
+    - ``more_servers``: hosts and ports to try in turn when the first server cannot be reached.
+    - ``subscriptions``: filters, each with its QoS or at QoS 0, to subscribe to when the client is entered.
 
     Errors are ``MqttError`` and its subclasses (``headwater_host.errors``). Not for use from several threads.
     """
@@ -264,10 +263,10 @@ class Client(Subscribing):
         self.server_properties = self.session.said()
         self._take_identifier(self.server_properties.get("assigned_client_identifier"))
         if session_present:
-            # At QoS 1 the server sends it again.
+            # The server retransmits unacknowledged messages at QoS 1.
             epoch = self.session.epoch
             self.messages.forget(lambda m: m.qos == 1 and not m.acknowledged and m.epoch != epoch)
-        # At QoS 1 the server sends again what it keeps; without a session it knows nothing of either.
+        # The server retransmits messages at QoS 1; without a session it has forgotten those at QoS 2 as well.
         self._unacknowledged = deque(m for m in self._unacknowledged if m.qos == 2 and session_present)
         self._incoming.begin()
         if self.connection is not None:
@@ -317,7 +316,7 @@ class Client(Subscribing):
         timeout: float | None = None,
         properties: Properties | None = None,
     ) -> Coroutine[None, None, int]:
-        """Publish; returns when the message is handed to the connection (QoS 0), or acknowledged to its end (1, 2).
+        """Publish, and wait until the message is written to the connection (QoS 0) or completely acknowledged (1, 2).
 
         The result is the reason code of the server's answer: 0, or with MQTT 5.0 0x10 when there are no subscribers.
 
@@ -325,9 +324,9 @@ class Client(Subscribing):
         connection takes no more, and while too many messages are unacknowledged.
 
         Raises MqttArgumentError and MqttFullError (nothing was sent), MqttTimeoutError and MqttConnectionError. After
-        one of the latter two at QoS 1 or 2, and when the call is cancelled, a message that was handed in stays in the
+        one of the latter two at QoS 1 or 2, and when the call is cancelled, a message that was enqueued stays in the
         session: it is still sent, now or over the next connection of this client. With MQTT 5.0 also MqttPublishError:
-        the server refused it; ``properties`` are of ``headwater_host.properties``.
+        the server refused the message. ``properties``: see ``headwater_host.properties``.
         """
         return self._outgoing.publish(
             topic, payload, qos, retain, seconds_of(timeout, self.timeout), properties
@@ -343,10 +342,10 @@ class Client(Subscribing):
         timeout: float | None = None,
         properties: Properties | None = None,
     ) -> Coroutine[None, None, Delivery]:
-        """As ``publish``, but returns when the message is enqueued (with a store: on disk), so that many are under way.
+        """Enqueue a message (with a store: on disk) and return, so that many messages can be in flight.
 
-        The ``Delivery`` (``headwater_host.delivery``) that it returns has the message's state: it can be awaited, calls
-        back, and has the packet id and the reason code. ``drain`` waits for all of them.
+        The result is the message's ``Delivery`` (``headwater_host.delivery``): it can be awaited, calls back when it is
+        done, and has the packet id and the reason code. ``drain`` waits for all deliveries. Errors: see ``publish``.
         """
         return self._outgoing.post(topic, payload, qos, retain, seconds_of(timeout, self.timeout), properties)
 
@@ -359,8 +358,10 @@ class Client(Subscribing):
         *,
         properties: Properties | None = None,
     ) -> Delivery:
-        """As ``post``, without waiting: for handlers. Raises MqttFullError when there is no room for the message, and
-        MqttConnectionError at QoS 0 without a connection, unless ``when_full`` drops the oldest message for it.
+        """Enqueue a message without waiting: for handlers.
+
+        Raises MqttFullError when there is no room for the message, and MqttConnectionError at QoS 0 without a
+        connection, unless ``when_full`` is "drop_oldest".
 
         Acknowledgements are read in later turns of the event loop, so a program that posts many messages has to await
         something meanwhile.
@@ -368,7 +369,7 @@ class Client(Subscribing):
         return self._outgoing.post_nowait(topic, payload, qos, retain, properties)
 
     async def drain(self, timeout: float | None = None) -> None:
-        """Wait until no message of ours is unacknowledged.
+        """Wait until every published message is acknowledged.
 
         Raises MqttTimeoutError, and MqttConnectionError: then the messages wait for the next connection.
         """
@@ -425,7 +426,7 @@ class Client(Subscribing):
         return message
 
     def _on_message5(self, p: "Packet") -> None:
-        # Who is woken for the message looks at it later.
+        # The waiting reader runs after the properties are set.
         self._on_message(p).properties = self.session.said()
 
     def _withhold(self, value: bool) -> None:

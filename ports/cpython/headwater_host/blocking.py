@@ -79,10 +79,10 @@ class Delivery:
         return self._delivery.done()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it is done: ``reason_code``.
+        """Wait until the delivery is done, and return ``reason_code``.
 
-        Raises ``error``; MqttTimeoutError after ``timeout`` seconds, and MqttConnectionError: then it is still sent,
-        over the next connection.
+        Raises ``error``, MqttConnectionError, and after ``timeout`` seconds MqttTimeoutError; the last two do not keep
+        the message from being sent.
         """
         if not self._delivery.done():
             return self._client._run(self._delivery.wait(timeout))
@@ -91,7 +91,7 @@ class Delivery:
         return self._delivery.reason_code or 0
 
     def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:
-        """Call ``callback(delivery)`` when it is done, in the client's thread of handlers: it may call the client."""
+        """Call ``callback(delivery)`` when the delivery is done, in the thread of ``on_connection``."""
         self._client._follow(self._delivery, partial(callback, self))
 
     def __repr__(self) -> str:
@@ -102,20 +102,20 @@ class Client:
     """``headwater_host.aio.Client`` for threads: the same options, methods and errors.
 
     ``with`` connects and disconnects; ``connect`` and ``disconnect`` do the same. After a lost connection ``connect``
-    may be called again: the session goes on. With ``reconnect=True`` the client does so itself, and the threads that
-    are in ``publish``, ``get`` or ``messages`` wait through it. A client that is still connected when the interpreter
-    exits says DISCONNECT then.
+    resumes the session. With ``reconnect=True`` the client reconnects automatically, and threads in ``publish``,
+    ``get`` or ``messages`` wait meanwhile. A client that is still connected when the interpreter exits sends
+    DISCONNECT.
 
-    ``on_message(client, message)`` is called for each message, one at a time, in a thread of its own. With it, ``get``
-    and ``messages`` have nothing to give. ``on_connection(error)`` is called when there is a connection (None), the
-    first one included, and when it is lost (why), in another thread. Both may call the client. An exception that they
-    raise is logged. What ends a program, such as SystemExit of ``sys.exit()``, disconnects the client and ends the
-    program: the calls that wait raise it; otherwise the main thread gets SIGINT, and ``with`` raises it in the place of
-    KeyboardInterrupt. A program that ignores SIGINT, as one that a shell script starts in the background, gets SIGTERM.
+    ``on_message(client, message)`` is called for each message, one at a time, in a thread of its own; ``get`` and
+    ``messages`` then return nothing. ``on_connection(error)`` is called in another thread: with None for each
+    connection, the first one included, and with the error when the connection is lost. The same thread calls
+    ``on_subscription_refused(error)``, see ``aio.Client``. Handlers may call the client. Their exceptions are logged.
 
-    ``on_subscription_refused(error)`` is as of ``aio.Client``, and called as ``on_connection`` is.
+    SystemExit (``sys.exit()``) and KeyboardInterrupt in a handler disconnect the client and end the program. Calls that
+    wait raise the exception. When the main thread waits elsewhere, it gets SIGINT, and ``with`` raises the handler's
+    exception in place of KeyboardInterrupt. A program that ignores SIGINT gets SIGTERM instead.
 
-    Handlers of ``logger`` run on the loop's thread, where a call would wait for itself: it raises MqttReentrantError.
+    Handlers of ``logger`` run on the loop's thread. A call there would wait for itself, and raises MqttReentrantError.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Client:
             threading.Thread(target=self._deliver, args=(self._on_message,), name=name, daemon=True).start()
 
     def disconnect(self) -> None:
-        """Say DISCONNECT and close. Who waits in a call hears of it (MqttConnectionError); twice is harmless."""
+        """Send DISCONNECT and close. Waiting calls raise MqttConnectionError. May be called twice."""
         try:
             with contextlib.suppress(MqttConnectionError):
                 self._do(self._client.__aexit__(None, None, None))
@@ -187,7 +187,7 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """``disconnect``. Raises what a handler has raised to end the program."""
+        """Disconnect. Raises the exception with which a handler ended the program."""
         with self._ending_program():
             self.disconnect()
 
@@ -208,7 +208,7 @@ class Client:
 
     @property
     def granted(self) -> dict[str, int]:
-        """As of ``aio.Client``."""
+        """The QoS that the server granted, by filter."""
         return self._client.granted
 
     @property
@@ -222,17 +222,17 @@ class Client:
 
     @property
     def dropped(self) -> int:
-        """As of ``aio.Client``."""
+        """How many queued messages were dropped unsent, with ``when_full="drop_oldest"``."""
         return self._client.dropped
 
     @property
     def dropped_incoming(self) -> int:
-        """As of ``aio.Client``."""
+        """How many received messages at QoS 0 were dropped because the queue was full."""
         return self._client.dropped_incoming
 
     @property
     def skipped(self) -> int:
-        """As of ``aio.Client``."""
+        """How many messages were skipped because they exceeded ``max_packet_size``."""
         return self._client.skipped
 
     @property
@@ -252,7 +252,7 @@ class Client:
         timeout: float | None = None,
         properties: Properties | None = None,
     ) -> int:
-        """As of ``aio.Client``: returns when the message is acknowledged to its end (QoS 1, 2)."""
+        """Publish, and wait until the message is completely acknowledged (QoS 1, 2); see ``aio.Client.publish``."""
         return self._run(
             self._client.publish(topic, payload, qos, retain, timeout=timeout, properties=properties)
         )
@@ -267,7 +267,7 @@ class Client:
         timeout: float | None = None,
         properties: Properties | None = None,
     ) -> Delivery:
-        """As of ``aio.Client``: returns when the message is enqueued."""
+        """Enqueue a message and return its ``Delivery``; see ``aio.Client.post``."""
         call = self._client.post(topic, payload, qos, retain, timeout=timeout, properties=properties)
         return Delivery(self, self._run(call))
 
@@ -280,7 +280,7 @@ class Client:
         *,
         properties: Properties | None = None,
     ) -> Delivery:
-        """As of ``aio.Client``: raises when there is no room for the message."""
+        """Enqueue a message, or raise when there is no room for it; see ``aio.Client.post_nowait``."""
 
         async def post() -> aio.Delivery:
             return self._client.post_nowait(topic, payload, qos, retain, properties=properties)
@@ -288,7 +288,7 @@ class Client:
         return Delivery(self, self._run(post()))
 
     def drain(self, timeout: float | None = None) -> None:
-        """As of ``aio.Client``: waits until everything is acknowledged, whichever thread handed it in."""
+        """Wait until the messages of all threads are acknowledged; see ``aio.Client.drain``."""
         self._run(self._client.drain(timeout))
 
     def subscribe(
@@ -300,7 +300,7 @@ class Client:
         options: int = 0,
         properties: Properties | None = None,
     ) -> tuple[int, ...]:
-        """As of ``aio.Client``: the QoS that the server granted, for each filter."""
+        """Subscribe, and return the server's code for each filter; see ``aio.Client.subscribe``."""
         return self._run(
             self._client.subscribe(topic, qos, timeout=timeout, options=options, properties=properties)
         )
@@ -312,16 +312,16 @@ class Client:
         timeout: float | None = None,
         properties: Properties | None = None,
     ) -> tuple[int, ...]:
-        """As of ``aio.Client``: the server's reason code for each filter."""
+        """Unsubscribe, and return the server's reason code for each filter; see ``aio.Client.unsubscribe``."""
         return self._run(self._client.unsubscribe(topic, timeout=timeout, properties=properties))
 
     # -- receiving -------------------------------------------------------------------------------------------------
 
     def get(self, timeout: float | None = None) -> Message:
-        """The next message; each goes to one thread.
+        """Return the next message. Each message goes to one thread.
 
-        Raises MqttTimeoutError when none comes within ``timeout`` seconds (None: for ever), and MqttConnectionError
-        when none will come because there is no connection; what had arrived before is given out first.
+        Raises MqttTimeoutError when no message arrives within ``timeout`` seconds (None: no limit), and
+        MqttConnectionError when there is no connection and no message is left.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -337,7 +337,7 @@ class Client:
                 self._taking.release()
 
     def messages(self, timeout: float | None = None) -> Iterator[Message]:
-        """Messages as they come, until none comes for ``timeout`` seconds. Raises MqttConnectionError."""
+        """Iterate over messages until none arrives for ``timeout`` seconds. Raises MqttConnectionError."""
         while True:
             try:
                 message = self.get(timeout)
@@ -346,7 +346,7 @@ class Client:
             yield message
 
     def ack(self, message: Message) -> None:
-        """With ``auto_ack=False``: as ``message.ack()`` of ``aio.Client``."""
+        """Acknowledge a message, with ``auto_ack=False``."""
         self._run(message.ack())
 
     async def _fetch(self, timeout: float | None) -> None:
@@ -424,7 +424,7 @@ class Client:
         return True
 
     def _end_program(self, name: str, error: BaseException) -> None:
-        """A handler ends the program: in its own thread nobody would notice."""
+        """End the program for a handler, whose exception would only end its own thread."""
         self._client.logger.critical(
             "%s raised %r: the client disconnects, and the program ends", name, error
         )

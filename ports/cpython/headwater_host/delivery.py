@@ -1,4 +1,4 @@
-"""A message of ours on its way to the server: what ``post`` returns."""
+"""The state of a message that a client publishes: what ``post`` returns."""
 
 import asyncio
 from collections.abc import Callable, Generator
@@ -8,11 +8,11 @@ from headwater_host.errors import MqttError, MqttPublishError, MqttTimeoutError
 
 
 class Delivery:
-    """The state of a message that was enqueued, over all connections of its client.
+    """The state of an enqueued message, across all connections of its client.
 
-    ``await delivery`` waits until it is done and returns ``reason_code``, or raises ``error``. It raises
-    MqttConnectionError, without being done, when the connection is over and will not be made again: the message stays
-    in the session, and the delivery goes on when the client is entered again.
+    ``await delivery`` waits until the delivery is done and returns ``reason_code``, or raises ``error``. When the
+    client has lost its connection and does not reconnect, it raises MqttConnectionError, and the delivery is not done:
+    the message stays in the session, and is sent when the client is entered again.
     """
 
     __slots__ = ("_callbacks", "_check", "_is_done", "_waiting", "error", "packet_id", "qos", "reason_code")
@@ -21,9 +21,9 @@ class Delivery:
         #: 0 at QoS 0, and as long as the message waits in the backlog of ``when_full="drop_oldest"``.
         self.packet_id = packet_id
         self.qos = qos
-        #: What the server answered: 0, or a code of MQTT 5.0 or FMQ. None: nothing yet.
+        #: The server's reason code: 0, or a code of MQTT 5.0 or FMQ. None until the server has answered.
         self.reason_code: int | None = None
-        #: Why it is done without being delivered: MqttPublishError (the server refused it), MqttFullError (dropped).
+        #: Why the message was not delivered: MqttPublishError (the server refused it) or MqttFullError (dropped).
         self.error: MqttError | None = None
         # Raises when the connection is over.
         self._check = check
@@ -32,11 +32,11 @@ class Delivery:
         self._waiting: list[asyncio.Future[None]] | None = None
 
     def done(self) -> bool:
-        """Whether it is over: handed to the connection (QoS 0), acknowledged (1, 2), refused or dropped."""
+        """Whether the message was written to the connection (QoS 0), acknowledged (1, 2), refused or dropped."""
         return self._is_done
 
     def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:
-        """Call ``callback(delivery)`` when it is done, in another turn of the event loop; at once if it is."""
+        """Call ``callback(delivery)`` when the delivery is done, in a later turn of the event loop."""
         if self._is_done:
             asyncio.get_running_loop().call_soon(callback, self)
         elif self._callbacks is None:
@@ -45,7 +45,11 @@ class Delivery:
             self._callbacks.append(callback)
 
     async def wait(self, timeout: float | None = None) -> int:
-        """As ``await delivery``; MqttTimeoutError after ``timeout`` seconds, and the message is still sent."""
+        """Wait until the delivery is done, and return ``reason_code``.
+
+        Raises ``error``, MqttConnectionError, and after ``timeout`` seconds MqttTimeoutError; the last two do not keep
+        the message from being sent.
+        """
         if not self._is_done:
             self._check()
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -68,7 +72,7 @@ class Delivery:
         return self.wait().__await__()
 
     def settle(self, reason_code: int, error: MqttError | None = None) -> None:
-        """The client's: it is done."""
+        """Complete the delivery; for the client."""
         self.reason_code = error.reason_code if isinstance(error, MqttPublishError) else reason_code
         self.error = error
         self._is_done = True
@@ -82,7 +86,7 @@ class Delivery:
         self._waiting = self._callbacks = None
 
     def interrupt(self, error: MqttError) -> None:
-        """The client's: whoever waits hears that the connection is over."""
+        """Raise ``error`` in every waiting call; for the client."""
         for waiter in self._waiting or ():
             if not waiter.done():
                 waiter.set_exception(error)

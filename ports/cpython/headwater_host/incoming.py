@@ -1,11 +1,11 @@
-"""A client's receive path between its session and the program: how much may wait, and what happens beyond that.
+"""A client's receive path between its session and the program: the limit of the queue, and what happens beyond it.
 
-At the limit of the queue
+At the limit
 
-- reading pauses while nothing of ours is unanswered: then TCP holds the server back, and nothing is lost;
-- otherwise reading goes on, because acknowledgements and answers lie behind messages in one stream. Messages at QoS 1
-  and 2 are then queued and stay unacknowledged until the program takes them: so the server stops after as many as it
-  may send unacknowledged (its Receive Maximum). Messages at QoS 0 are dropped and counted.
+- reading pauses while the server owes no answer: TCP then holds the server back, and nothing is lost;
+- otherwise reading continues, because acknowledgements and answers lie behind messages in one stream. Messages at QoS 1
+  and 2 are queued, and stay unacknowledged until the program takes them. The server therefore stops after as many as it
+  may send unacknowledged (Receive Maximum). Messages at QoS 0 are dropped and counted.
 
 A server that sends more than ``RECEIVE_MAXIMUM`` unacknowledged messages ends the connection.
 """
@@ -31,11 +31,11 @@ _M = TypeVar("_M", bound=_Message)
 
 
 class Incoming(Generic[_M]):
-    """What arrives at a client.
+    """The messages that arrive at a client.
 
-    ``connection`` gives the connection, if there is one; ``is_awaited`` tells whether something of ours is unanswered.
-    ``withhold(True)`` lets the session leave what arrives at QoS 1 and 2 unacknowledged from the next message on, and
-    ``acknowledge`` answers such a message. ``queues`` are the queues whose lengths count.
+    ``connection`` returns the connection or None. ``is_awaited`` returns whether the server owes the client an answer.
+    ``withhold(True)`` makes the session leave messages at QoS 1 and 2 unacknowledged from the next one on;
+    ``acknowledge`` acknowledges such a message. The lengths of ``queues`` count against ``limit``.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class Incoming(Generic[_M]):
         return max(map(len, self.queues)) >= self.limit
 
     def has_room(self, queue: Sized) -> bool:
-        """Whether a message that needs no acknowledgement goes to this queue; otherwise it counts as dropped.
+        """Return whether to queue a message that needs no acknowledgement; otherwise count it as dropped.
 
-        What one read brings is queued beyond the limit when reading pauses behind it.
+        When reading pauses, the messages that are already read are queued beyond the limit.
         """
         if len(queue) < self.limit or not (self._overrun or self._is_awaited()):
             return True
@@ -85,7 +85,7 @@ class Incoming(Generic[_M]):
         return False
 
     def look(self) -> None:
-        """Pause or resume reading, after a queue has reached its limit, or half of it, or a call begins to wait."""
+        """Pause or resume reading: when a queue reaches its limit or half of it, or a call starts to wait."""
         connection = self._connection()
         waiting = max(map(len, self.queues))
         if waiting <= self.limit // 2:
@@ -109,14 +109,14 @@ class Incoming(Generic[_M]):
             connection.hold(HOLD_APPLICATION)
 
     def read_on(self) -> None:
-        """A call begins to wait for an answer, which lies behind messages that are not being read."""
+        """Resume reading for a call that waits for an answer, which lies behind unread messages."""
         connection = self._connection()
         if connection is not None and connection.held:
             self._overrun = True
             connection.release(HOLD_APPLICATION)
 
     def taken(self, message: _M) -> None:
-        """The program takes a message out of a queue."""
+        """Acknowledge a withheld message that the program has taken out of a queue."""
         if self.withheld and self.withheld[0] is message:
             self.withheld.popleft()
             message.acknowledged = True
@@ -125,7 +125,7 @@ class Incoming(Generic[_M]):
             self._set_withholds(False)
 
     def begin(self) -> None:
-        """There is another connection: the server sends again what is unacknowledged at QoS 1."""
+        """Start a new connection, over which the server retransmits unacknowledged messages at QoS 1."""
         self.withheld = deque(message for message in self.withheld if message.qos == 2)
         self._set_withholds(bool(self.withheld) or self.is_full)
 

@@ -1,4 +1,4 @@
-"""The connection of a client: it is made, and, with a policy, made again whenever it is lost."""
+"""The connection of a client: connect, and with a policy reconnect."""
 
 import abc
 import asyncio
@@ -62,10 +62,10 @@ class KeptSession(Driven, Protocol):
 
 
 class Keeping(abc.ABC):
-    """What ``async with client`` does. What a client does with its messages meanwhile, the methods ``_on_...`` say.
+    """Connects and reconnects a client (``async with client``). The methods ``_on_...`` are the client's own part.
 
-    A client is *over* when it is not entered, or its connection is lost and will not come back. While there is no
-    connection, but there may be one again, ``_current`` is None.
+    A client is *over* when it is not entered, or has lost its connection and does not reconnect. While it reconnects,
+    ``_current`` returns None.
     """
 
     def __init__(
@@ -82,11 +82,12 @@ class Keeping(abc.ABC):
         self.logger = logger
         #: The connection while there is one, for programs that go below this face.
         self.connection: Connection | None = None
-        #: Called when there is a connection with every subscription (None), the first one included, and with what
-        #: ended it; with ``reconnect`` also with why a round of attempts failed. What it raises is logged.
+        #: Called with None when the client is connected and has subscribed again, also for the first connection; and
+        #: with the error that ended a connection. With ``reconnect``, also called with the error of each failed round
+        #: of attempts. Its exceptions are logged.
         self.on_connection: Callable[[MqttError | None], object] | None = None
-        #: Called with why the server, or the hub, has refused a subscription that was asked for again: the others and
-        #: the connection go on without it.
+        #: Called with the error when the server, or the hub, refuses a subscription after a reconnect. The connection
+        #: and the other subscriptions continue.
         self.on_subscription_refused: Callable[[MqttSubscribeError], object] | None = None
         #: Awaited before each round of attempts.
         self.before_attempts: Callable[[], Awaitable[object]] | None = None
@@ -120,7 +121,7 @@ class Keeping(abc.ABC):
 
     @abc.abstractmethod
     def _on_over(self, error: MqttError) -> None:
-        """The connection is over for the program: whoever waits hears why."""
+        """Raise ``error`` in every waiting call: the connection is lost, and the client does not reconnect."""
 
     async def _on_left(self) -> None:
         """The client was left: what is not kept yet is."""
@@ -134,7 +135,7 @@ class Keeping(abc.ABC):
 
     @abc.abstractmethod
     def _acknowledged(self) -> int:
-        """How many messages of ours have been acknowledged to their end."""
+        """How many published messages have been completely acknowledged."""
 
     @abc.abstractmethod
     def _farewell(self) -> None:
@@ -142,7 +143,7 @@ class Keeping(abc.ABC):
 
     @abc.abstractmethod
     async def _subscribe_again(self, session_present: bool) -> None:
-        """Ask for what the server has forgotten. Raises MqttError."""
+        """Subscribe to what the server has forgotten. Raises MqttError."""
 
     # -- the connection --------------------------------------------------------------------------------------------
 
@@ -171,7 +172,7 @@ class Keeping(abc.ABC):
             if connection is not None:
                 connection.drop(errors.E_TIMEOUT)
             if self._policy is not None:
-                # Who came with a call while it was tried.
+                # For calls that began to wait during the attempts.
                 self._end(error if isinstance(error, MqttError) else self._error)
             raise
         return self
@@ -179,7 +180,7 @@ class Keeping(abc.ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Say goodbye, so that the will is not published, and close."""
+        """Send DISCONNECT, so that the will is not published, and close."""
         self._entered = False
         keeper, self._keeper = self._keeper, None
         try:
@@ -218,7 +219,7 @@ class Keeping(abc.ABC):
 
     @property
     def reconnects(self) -> bool:
-        """Whether a lost connection is made again."""
+        """Whether the client reconnects automatically."""
         return self._policy is not None
 
     @property

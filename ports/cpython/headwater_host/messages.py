@@ -147,7 +147,7 @@ class TooLarge:
     def open(self, packet: "Packet | Frame", size: int) -> bool:
         """As of ``headwater.types.Sink``: no."""
         self._logger.warning(
-            "skipped a message of %d bytes on %s: larger than may be", size, packet.topic_text()
+            "skipped a message of %d bytes on %s: it exceeds max_packet_size", size, packet.topic_text()
         )
         return False
 

@@ -1,11 +1,11 @@
-"""A client's way out: messages are handed in, in the order of the calls; wait for room; are acknowledged.
+"""A client's send path: messages are enqueued in the order of the calls, wait for room, and are acknowledged.
 
-What happens to a message that cannot be handed in now is the policy, ``when_full``:
+The policy ``when_full`` is for a message that cannot be enqueued now:
 
-- "block": its call waits, in line, up to its timeout.
+- "block": its call waits in line, for up to its timeout.
 - "refuse": its call raises.
-- "drop_oldest": it waits in the backlog, whose oldest message makes room for it when there are ``slots`` of them. The
-  outbox takes no more than can be under way: so what is in the backlog was never sent, and nothing else is dropped.
+- "drop_oldest": the message waits in the backlog. When that holds ``slots`` messages, the oldest is dropped. The
+  outbox takes only as many messages as may be in flight, so only messages that were never sent are dropped.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ _More = TypeVar("_More")
 
 
 def _ignore(status: int) -> None:
-    """Of a commit that nobody waits for: when it has failed, the next one that somebody waits for fails as well."""
+    """Ignore the status of a commit: when it has failed, the next commit that a call waits for fails as well."""
 
 
 class Publisher(Protocol[_More]):
@@ -115,9 +115,9 @@ class Outgoing(Generic[_More]):
         self.answers: Answers[int] = Answers()
         # Of messages that were posted, by packet id, or by their negative number in the backlog.
         self._deliveries: dict[int, Delivery] = {}
-        # What the server has said of messages that are not acknowledged to their end, by packet id.
+        # Reason codes of messages that are not yet completely acknowledged, by packet id.
         self._reasons: dict[int, int] = {}
-        #: How many messages have been acknowledged to their end.
+        #: How many messages have been completely acknowledged.
         self.acknowledged = 0
         #: How many messages were dropped.
         self.dropped = 0
@@ -164,7 +164,7 @@ class Outgoing(Generic[_More]):
             elif status == errors.E_AGAIN:
                 status = await self._send_in_turn(deadline, topic, payload, qos, retain, more)
             if status and self._store is not None and self._current() is None:
-                # Nobody else hears of it when the message cannot be kept.
+                # Only this call can report that the message cannot be stored.
                 delivery = self._follow(status, qos)
                 await self.stored()
                 return await delivery.wait(max(0.0, deadline - asyncio.get_running_loop().time()))
@@ -188,7 +188,7 @@ class Outgoing(Generic[_More]):
             delivery = self._follow(status, qos)
             await self.stored()
             if self._current() is not None:
-                # Who never waits would keep the answers from being read.
+                # Without a turn of the loop, a caller that never waits would keep answers from being read.
                 await asyncio.sleep(0)
             return delivery
         if status == errors.E_AGAIN:
@@ -448,11 +448,11 @@ class Outgoing(Generic[_More]):
             self._line.leave()
 
     def reason(self, packet_id: int, code: int) -> None:
-        """The server has said something of a message that is no refusal."""
+        """Keep a reason code for a message that is not refused."""
         self._reasons[packet_id] = code
 
     def delivered(self, packet_id: int, error: MqttError | None = None) -> None:
-        """A message is acknowledged to its end, or the server has refused it."""
+        """Complete a message: it is completely acknowledged, or ``error`` says why the server refused it."""
         self.acknowledged += 1
         self._settle(packet_id, self._reasons.pop(packet_id, 0) if self._reasons else 0, error)
         if self.backlog:
@@ -466,7 +466,7 @@ class Outgoing(Generic[_More]):
             self._all_done()
 
     def _settle(self, number: int, code: int, error: MqttError | None = None) -> None:
-        """What became of a message: let those who wait for it know."""
+        """Complete the calls and the delivery that wait for a message."""
         if error is None:
             self.answers.settle(number, code)
         else:
@@ -487,11 +487,11 @@ class Outgoing(Generic[_More]):
             drained.set_result(None)
 
     def interrupt(self, error: MqttError) -> None:
-        """The connection is lost, and will come back: messages go out again, requests have to be made again."""
+        """Fail requests, which end with their connection; messages are retransmitted after the reconnect."""
         self.answers.fail(error, lambda i: i >= FIRST_REQUEST_ID)
 
     def end(self, error: MqttError) -> None:
-        """The connection is over: whoever waits hears why."""
+        """Raise ``error`` in every waiting call: the client does not reconnect."""
         self.answers.fail(error)
         for delivery in self._deliveries.values():
             delivery.interrupt(error)

@@ -1,11 +1,11 @@
-"""What an MQTT client subscribes to: asked for in few packets, and again when the server has forgotten it.
+"""The subscriptions of an MQTT client: sent in few packets, and again when the server has lost the session.
 
-Filters with the same properties share a packet, up to ``MOST`` of them and as far as the server's maximum packet size
-goes. The server's answer to each is recorded when it comes, whether anybody still waits for it or not.
+Filters with the same properties share a packet: at most ``MOST`` filters, within the server's maximum packet size. The
+server's answer to each filter is recorded when it arrives, even when no call waits for it any more.
 
-Some servers end the connection where they mean to refuse a filter. So what was unanswered when a connection ended is
-asked for again in packets of its own, each after the answer to the one before, and last the filter that ended a
-connection so. One that has ended ``ENOUGH`` connections in a row counts as refused on the next.
+Some servers close the connection instead of refusing a filter. After a reconnect, the filters that were unanswered are
+therefore sent one at a time, each after the answer to the previous one, and the suspect last. A filter that has ended
+``ENOUGH`` connections in a row counts as refused.
 """
 
 import abc
@@ -47,16 +47,16 @@ _UNSUBSCRIBE = -1
 
 @dataclass(eq=False)
 class _Filter:
-    """A filter that is asked for, and what the server answers."""
+    """A filter of a SUBSCRIBE or UNSUBSCRIBE, and the server's answer."""
 
     name: str
     pattern: bytes
     #: QoS and options, or -1 to unsubscribe; and the properties of its packet.
     options: int
     block: bytes
-    #: Whether it is asked for again when the server has forgotten it.
+    #: Whether to subscribe again when the server has lost the session.
     again: bool = False
-    #: The server's answer, and its reason string; None until it is there.
+    #: The server's reason code, None until it arrives, and its reason string.
     code: int | None = None
     why: str = ""
     #: Why it was not sent.
@@ -100,7 +100,7 @@ class Subscribing(Keeping):
 
     @abc.abstractmethod
     def _read_on(self) -> None:
-        """A call begins to wait: its answer lies behind the messages that are not being read."""
+        """Resume reading for a call that waits: its answer lies behind unread messages."""
 
     async def subscribe(
         self,
@@ -111,14 +111,14 @@ class Subscribing(Keeping):
         options: int = 0,
         properties: Properties | None = None,
     ) -> tuple[int, ...]:
-        """Subscribe to a filter, or to several, each at ``qos`` or its own QoS: what the server granted for each.
+        """Subscribe to one or several filters, each at ``qos`` or its own QoS; return the server's code for each.
 
-        With MQTT 5.0, ``options`` are ``headwater.mqtt.spec5``'s (NO_LOCAL and so on; 3.8.3.1), for each of them, and
+        With MQTT 5.0, ``options`` (``headwater.mqtt.spec5``: NO_LOCAL and so on; 3.8.3.1) hold for each filter, and
         ``properties`` may have a ``subscription_identifier``.
 
-        Raises MqttSubscribeError when it refuses one: ``codes`` of the error are the answers to all, and ``granted``
-        has what it did not refuse. MqttArgumentError: nothing was sent; its text names the limit of the server that a
-        filter exceeds. MqttTimeoutError, MqttConnectionError.
+        Raises MqttSubscribeError when the server refuses a filter: the error's ``codes`` are the answers to all
+        filters, and ``granted`` has those that it did not refuse. MqttArgumentError when a filter is wrong or exceeds a
+        limit of the server: nothing was sent. MqttTimeoutError, MqttConnectionError.
         """
         wanted = filters_of(topic, qos)
         check_whole("options", options, 0, 0xFF)
@@ -138,9 +138,9 @@ class Subscribing(Keeping):
         timeout: float | None = None,
         properties: Properties | None = None,
     ) -> tuple[int, ...]:
-        """Take one subscription back, or several: the server's reason code for each, which before MQTT 5.0 is 0.
+        """Unsubscribe from one or several filters; return the server's reason code for each, before MQTT 5.0 always 0.
 
-        Raises MqttUnsubscribeError when it refuses one; otherwise as ``subscribe``.
+        Raises MqttUnsubscribeError when the server refuses a filter. Other errors: see ``subscribe``.
         """
         names = [name for name, _ in filters_of(topic)]
         block = self.session.block_of(properties, spec.UNSUBSCRIBE)
@@ -193,7 +193,7 @@ class Subscribing(Keeping):
         return codes
 
     async def _send_all(self, asked: list[_Filter], deadline: float, once: bool = False) -> None:
-        """Ask until everything is answered. ``once``: who connects does not try again on another connection."""
+        """Send the filters until each is answered; with ``once``, which connecting sets, over this connection only."""
         packets: dict[bytes, list[list[_Filter]]] = {}
         for one in asked:
             if not one.alone:
@@ -204,7 +204,7 @@ class Subscribing(Keeping):
         together = (
             self._send(packet, deadline, once) for of_block in packets.values() for packet in of_block
         )
-        # All of them come to their end, whatever becomes of one.
+        # Each packet is completed, even when another one fails.
         for outcome in await asyncio.gather(*together, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -218,7 +218,7 @@ class Subscribing(Keeping):
                 first.refuse("the connection ended each time it was asked for")
                 continue
             if not once:
-                # Not with a place taken that who connects may need.
+                # Before taking a place: subscribing again while connecting may need it.
                 await self._reached(deadline)
             places = self._singly if first.alone and not once else self._places
             packet = [first] if first.alone else [one for one in rest if not one.alone]
@@ -237,7 +237,7 @@ class Subscribing(Keeping):
         connection.flush()
         status, count = self.session.ask([(one.pattern, one.options) for one in filters], filters[0].block)
         if status == errors.E_AGAIN:
-            # The answers to those who have given up waiting have to come first.
+            # Requests whose calls have timed out still wait for their answers.
             if asyncio.get_running_loop().time() >= deadline:
                 raise MqttTimeoutError("the server did not answer in time; it was not sent", status)
             await asyncio.sleep(TICK)
@@ -267,7 +267,7 @@ class Subscribing(Keeping):
         self._answers.settle(packet_id, None)
 
     def _lose_answers(self) -> None:
-        """The connection is over: no answer will come to what was asked over it."""
+        """Mark what is unanswered at the end of a connection: no answer will arrive."""
         for asked in self._asked.values():
             for one in asked:
                 one.ended += one.alone
@@ -275,7 +275,7 @@ class Subscribing(Keeping):
         self._asked.clear()
 
     def _begin_requests(self) -> None:
-        """For the next event loop."""
+        """Make the semaphores for the next event loop."""
         self._places = asyncio.Semaphore(_REQUESTS)
         self._singly = asyncio.Semaphore(1)
 
