@@ -1,6 +1,6 @@
-"""Received messages of one part of the log, and which of them are the same message.
+"""Decide which received messages of one part of the log are the same message.
 
-``Messages`` are rows as the table ``messages`` has them, with what deciding needs beside. The rules:
+The rows are those of the table ``messages``, with the columns that the decision needs. The rules:
 
 - **By message id**, for FMQ. Rows are one message when type, process, thread and time of their ids are equal:
   ``origin`` and ``made_ns``. The first received stays. One with another payload is a conflict, not a copy.
@@ -8,8 +8,9 @@
   seq are equal. First and conflict as above.
 - **By mark**, for MQTT's rows without an identity. A row that the receiver marked as a duplicate repeats the row that
   the same peer sent under the same packet id at the time that the mark names, when the log has that row, with the same
-  QoS, topic and payload. Nothing else proves that two such rows are one message: all others stay. ``doubtful`` are
-  those of which the receiver did not know, those with DUP without a mark, and duplicates of what the log has not.
+  QoS, topic and payload. Nothing else proves that two such rows are one message: all others stay. A row is
+  ``doubtful`` when its mark says uncertain, when it has DUP and no mark, or when it is a duplicate of a row that the
+  log does not have.
 """
 
 from __future__ import annotations

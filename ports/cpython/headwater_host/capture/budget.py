@@ -1,6 +1,6 @@
-"""How often a disk is asked to sync: a token bucket, and its default by the device under a directory.
+"""Limit how often the log syncs: a token bucket, and its default rate by the device that holds a directory.
 
-Flash cards wear out by syncs: each one writes a page or more, however little is new.
+Syncs wear out flash cards: each one writes at least a page, however little is new.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CARD = "mmcblk"
 
 
 class SyncBudget:
-    """``rate`` syncs per second in the long run, and ``credit`` of them at once after a rest; ``rate`` 0: no limit.
+    """A budget of ``rate`` syncs per second, of which up to ``credit`` accumulate while unused; ``rate`` 0: no limit.
 
     ``clock``: seconds that never go back.
     """
@@ -44,11 +44,11 @@ class SyncBudget:
         return int(self._refill())
 
     def wait(self) -> float:
-        """Seconds until there is a sync; 0: now."""
+        """Return the seconds until a sync is available; 0: now."""
         return max(0.0, (1 - self._refill()) / self.rate) if self.rate else 0.0
 
     def spend(self) -> None:
-        """Take one. A sync that cannot wait takes the rest, and no later one has to make up for it."""
+        """Spend a sync. A sync that does not wait for the budget takes what is left, and leaves no debt."""
         self._left = max(0.0, self._refill() - 1)
 
     def _refill(self) -> float:

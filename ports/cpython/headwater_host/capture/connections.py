@@ -1,4 +1,4 @@
-"""Ids for connections in a capture log: no two ever share one, whatever becomes of the clock (docs/capture-log.md).
+"""Connection ids in a capture log: unique, even when the clock is set (docs/capture-log.md).
 
 An id is the millisecond since 1970 in which the process began, and a counter, so that two gateways' ids differ as well.
 The last such millisecond is in a file beside the log: the next start takes a later one, though the clock was set back.
@@ -36,7 +36,7 @@ class ConnectionIds:
         self._reserve(self._last())
 
     def next(self) -> int:
-        """Another id."""
+        """Return a new id."""
         if self._next == self._end:
             self._reserve((self._end >> BITS) - 1)
         self._next += 1
@@ -46,7 +46,7 @@ class ConnectionIds:
         try:
             return int((self._directory / NAME).read_bytes())
         except FileNotFoundError:
-            # A log of an earlier program: what it recorded last came behind its start.
+            # An earlier version wrote this log. Its last record is later than its start.
             entries = read_manifest(self._directory).entries.values()
             return max((entry.last_ns for entry in entries), default=0) // 1_000_000
         except ValueError:

@@ -1,4 +1,4 @@
-"""A broker as a source: topics into the log, acknowledged when on disk, over as many connections as it takes."""
+"""Record the topics of a broker; acknowledge messages when they are on disk, and reconnect automatically."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ _WINDOWS = {
     FIRST: "raise receive_maximum",
     FALLBACK: "raise its limits (mosquitto: max_inflight_messages, max_queued_messages), or use MQTT 5.0",
 }
-# A broker that closes so many connections in a row without an answer to CONNECT may not know the version.
+# A broker that closes so many consecutive connections without answering CONNECT may not know the version.
 _UNANSWERED = 2
 # 65,535 is announced by leaving it out, and mosquitto then has 20 messages in flight.
 _ANNOUNCED = 65534
@@ -46,8 +46,8 @@ _RECEIVE_LIMIT = 65535
 class BrokerSource(ClientSource):
     """Subscribes to the topics of ``config`` in a session that the broker keeps, and reconnects for ever.
 
-    It speaks MQTT 5.0, where the Receive Maximum says how many messages may be in flight, or 3.1.1, where that is the
-    broker's setting; which one, ``config`` says, or the broker.
+    ``config`` may set the version of MQTT. Otherwise the source speaks 5.0, where its Receive Maximum limits the
+    messages in flight, or 3.1.1 to a broker that refuses 5.0, where the broker's settings limit them.
     """
 
     _client: Client
@@ -66,7 +66,7 @@ class BrokerSource(ClientSource):
         self._use(config.protocol or FIRST)
 
     def _use(self, protocol: str) -> None:
-        """Begin with a version of MQTT."""
+        """Start with a version of MQTT: a new client, and a new session object."""
         config = self._config
         more: dict[str, Any] = {}
         if protocol == FIRST:
@@ -75,7 +75,7 @@ class BrokerSource(ClientSource):
                 "receive_limit": _RECEIVE_LIMIT,
             }
         self.protocol = protocol
-        # Of this version: how many CONNECTs have got no answer, one behind the other, and whether one was accepted.
+        # For this version: how many consecutive CONNECTs got no answer, and whether the broker has accepted one.
         self._unanswered = 0
         self._accepted = False
         self._client = Client(
@@ -102,17 +102,17 @@ class BrokerSource(ClientSource):
         self._client.on_connection = self._on_connection
         self._client.on_subscription_refused = lambda error: self.say("refused", str(error), logging.WARNING)
         session = self._client.session
-        # Not announced: a broker that knows of it would leave larger messages out, and nobody would count them.
+        # Not announced as the maximum packet size: the broker would drop larger messages, and nothing would count them.
         session.rx.capacity = MAX_FRAME
         session.on_message = self._on_message
         session.sink = Skip(self)
         self._epoch = session.epoch
-        # Another session object knows nothing of what the one before has received.
+        # A new session object does not know what the session before has received.
         self.receipts = receipts = Receipts()
         connected = session.on_online
 
         def on_online(session_present: bool) -> None:
-            # Ahead of the first message of the connection.
+            # Called before the first message of the connection.
             receipts.began(session_present)
             if connected is not None:
                 connected(session_present)
@@ -156,7 +156,7 @@ class BrokerSource(ClientSource):
             if not self._change.is_set():
                 serving.result()
             self._change.clear()
-            # A server that closes whatever it is told must not be asked without a pause.
+            # Do not connect without a pause to a server that closes every connection.
             await asyncio.sleep(self._pauses.in_vain(MqttError()))
             self._use(self._other())
 
@@ -236,5 +236,5 @@ class BrokerSource(ClientSource):
         )
 
     def status(self) -> dict[str, Any]:
-        """As of a source, with the version of MQTT, and how often the broker waited for acknowledgements."""
+        """Return the source's statistics, with the MQTT version and the number of plateaus."""
         return super().status() | {"protocol": self.protocol, "plateaus": self._plateau.cycles}

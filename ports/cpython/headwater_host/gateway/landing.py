@@ -1,7 +1,7 @@
-"""The way into the capture log: frames are taken, and whoever sent one hears when it is on disk.
+"""Append frames to the capture log, and acknowledge messages when they are on disk.
 
-When the disk is slow or full, the gate closes: sources then stop taking, as far as their protocol lets them, and what
-was on its way nevertheless is kept in memory, in its order, until the log takes it.
+When the disk is slow or full, the gate closes. Sources then stop reading, as far as their protocol lets them. Frames
+that arrive nevertheless wait in memory, in order, until the log takes them.
 """
 
 import asyncio

@@ -36,14 +36,14 @@ class Plateau:
         self._row = 0
 
     def arrived(self) -> None:
-        """A message has come that is to be acknowledged."""
+        """Count a message that is to be acknowledged."""
         self._last = self._clock()
         if not self._count:
             self._first = self._last
         self._count += 1
 
     def acknowledged(self) -> bool:
-        """What is on disk was acknowledged: whether this makes a plateau."""
+        """End a cycle: acknowledgements were sent. Returns whether this makes a plateau."""
         now = self._clock()
         took = now - self._began
         waits = (

@@ -1,14 +1,14 @@
-"""Which messages of a session have come before, as far as MQTT's own rules prove it (3.1.1 and 5.0: 4.3, 4.4).
+"""Recognize duplicates among the messages of a session, as far as MQTT's rules prove them (3.1.1 and 5.0: 4.3, 4.4).
 
 At QoS 1 a PUBLISH with DUP is a duplicate when its packet id and content are those of a message whose PUBACK has not
-been sent, in a session that both ends have kept. Once PUBACK was sent, the same id over the same connection is a new
-message, whatever DUP says (4.3.2); over a later connection nobody knows, because the PUBACK may have been lost.
+been sent, in a session that both ends have kept. After the PUBACK, the same id over the same connection is a new
+message, whatever DUP says (4.3.2). Over a later connection the message is uncertain: the PUBACK may have been lost.
 
-At QoS 2 the session passes no duplicate on between PUBREC and PUBREL (4.3.3), so what it passes on under an id that it
-has seen is a new message.
+At QoS 2 the session drops duplicates between PUBREC and PUBREL (4.3.3), so a message with a packet id that it has seen
+is a new message.
 
-Of ids that this session has not seen nothing is known: the process that received them may have ended. Without DUP a
-message is always its own.
+With DUP and a packet id that this session has not seen, a message is uncertain: an earlier process may have received
+it. Without DUP a message is always new.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _Content = tuple[bytes, int, int, int] | bytes
 
 
 class Receipts:
-    """What one session knows of the messages at QoS 1 and 2 that it has received."""
+    """The messages at QoS 1 and 2 that one session has received, by packet id."""
 
     def __init__(self) -> None:
         self._states = bytearray(1 << 16)
-        # What is not answered: receive time and content.
+        # Unacknowledged messages: receive time and content.
         self._open: dict[int, tuple[int, _Content]] = {}
 
     def began(self, session_present: bool) -> None:
-        """A connection begins, with the session of the one before or with a new one."""
+        """Start a connection, with the session of the connection before or with a new session."""
         if session_present:
             self._states = self._states.translate(_NEXT_CONNECTION)
         else:
@@ -50,9 +50,10 @@ class Receipts:
             self._open.clear()
 
     def mark(self, p: Packet, frame: bytes, time_ns: int) -> tuple[int, int]:
-        """Note a message that arrives: its mark, and of a DUPLICATE when the first was received (``capture.format``).
+        """Add a message that has arrived.
 
-        ``frame`` is a copy of the packet that ``p`` shows.
+        ``frame`` is a copy of the packet that ``p`` shows. Returns its mark (``capture.format``) and, for a DUPLICATE,
+        the receive time of the first receipt, otherwise 0.
         """
         packet_id = p.packet_id
         if not packet_id:
@@ -74,12 +75,12 @@ class Receipts:
         return UNCERTAIN if is_dup and state in (_UNSEEN, _ANSWERED_BEFORE) else ORIGINAL, 0
 
     def answered(self, packet_id: int) -> None:
-        """The PUBACK of a message is on its way."""
+        """Note that the PUBACK of a message is sent."""
         self._states[packet_id] = _ANSWERED
         self._open.pop(packet_id, None)
 
     def unanswered(self, packet_id: int) -> None:
-        """The connection of a message is over, and its PUBACK was not sent: from now on only a digest is held."""
+        """Note that the connection ended before the PUBACK was sent. Only a digest of the content is kept."""
         found = self._open.get(packet_id)
         if found is not None:
             self._open[packet_id] = found[0], _digest(found[1])
