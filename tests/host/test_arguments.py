@@ -1,6 +1,8 @@
 """Arguments of the host's clients: what is plainly meant is accepted, the rest is refused at once, with a sentence."""
 
 import asyncio
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,6 +92,21 @@ def test_a_host_is_a_name_or_an_address(make: Any, host: Any) -> None:
 def test_what_is_refused_of_mqtt(options: dict[str, Any], text: str) -> None:
     with pytest.raises(MqttArgumentError, match=text):
         Client("nowhere", **options)
+
+
+@pytest.mark.parametrize("store", [5, b"store.db"], ids=str)
+def test_a_store_is_a_path(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for make in (partial(Client, identifier="c"), partial(fmq.Client, client_id="c")):
+        with pytest.raises(MqttArgumentError, match="the path of a file"):
+            make("nowhere", store=store)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [0, "9", None], ids=str)
+def test_the_largest_packet_of_fmq_is_a_number(size: Any) -> None:
+    with pytest.raises(MqttArgumentError, match="max_packet_size="):
+        fmq.Client("nowhere", max_packet_size=size)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from headwater.errors import E_STORE
 from headwater.mqtt import spec
 from headwater.transitions import AT1, AT2, DONE, FREE, REL
 from headwater_host.backlog import Backlog, Waiting
-from headwater_host.errors import MqttStoreError
+from headwater_host.errors import MqttArgumentError, MqttStoreError
 from headwater_host.private import prepare
 from headwater_host.properties import encode, unblock
 from headwater_host.session import OUTBOX_LIMIT, GrowingOutbox
@@ -88,6 +88,8 @@ class SqliteOutbox(GrowingOutbox):
             raise ValueError(f"keeps_over is one of {', '.join(_SYNCHRONOUS)}, not {keeps_over!r}")
         if protocol not in self.PROTOCOLS:
             raise ValueError(f"protocol is one of {', '.join(self.PROTOCOLS)}, not {protocol!r}")
+        if not isinstance(path, str | PathLike):
+            raise MqttArgumentError(f"store={path!r}: the path of a file")
         super().__init__(size, slots, limit)
         self.path = str(path)
         self.identifier = identifier

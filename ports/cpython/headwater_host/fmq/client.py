@@ -155,6 +155,7 @@ class Client(Receiving):
         if not clean and not client_id:
             raise MqttArgumentError("a session that the hub is to keep needs a client id")
         check_whole("keep_alive", keep_alive, 0, 65535)
+        check_whole("max_packet_size", max_packet_size, 1, 1 << 62)
         policy = policy_of(reconnect)
         if max_queued_incoming_messages is not None:
             check_whole("max_queued_incoming_messages", max_queued_incoming_messages, 0, 1 << 62)
