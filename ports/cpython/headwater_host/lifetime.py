@@ -1,15 +1,14 @@
-"""Age time: a clock for lifetimes, which nobody can set.
+"""Age time: a clock for lifetimes that nobody can set.
 
-A wall clock is set, forward and back, by people and by NTP. What expires by it is lost when it is set forward by more
-than its lifetime. So every file with lifetimes in it keeps a clock of its own, which counts only time that the process
-can vouch for:
+People and NTP set a wall clock forward and back. A step forward that exceeds a lifetime would expire everything at
+once. Each file that holds lifetimes therefore has its own clock, which counts only time that the process can prove:
 
 * within one boot of the machine, CLOCK_BOOTTIME: also while the process is down or the machine suspended;
 * across boots, what the wall clock says, if the kernel's clock was synchronized (NTP) at both ends; else nothing.
 
-Age time begins at the wall clock's time when the file is made, so it looks like one; only differences mean anything.
-It never goes back. ``AgeClock.kept`` is text that the owner of a file writes into it every now and then and hands to
-the next ``AgeClock``; what is lost since the last time it was written, at a power cut, is not counted.
+Age time starts at the wall clock's time when the file is created, but only differences mean anything. It never goes
+back. The owner of a file regularly writes the text of ``AgeClock.kept`` into it and passes it to the next ``AgeClock``.
+After a power cut, the time since the last write is not counted.
 """
 
 import json
@@ -21,40 +20,42 @@ from typing import NamedTuple
 CHECKPOINT = 10.0
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-#: What adjtimex answers for a clock that nothing keeps: TIME_ERROR.
+#: The state that adjtimex reports for an unsynchronized clock: TIME_ERROR.
 _UNSYNCHRONIZED = 5
-#: Bytes of its struct timex, and some.
+#: Bytes reserved for struct timex, which is smaller.
 _TIMEX = 512
 # Elsewhere than on Linux there is no boot id either, so nothing counts while the process is down.
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clocks:
-    """The machine's clocks; tests have others."""
+    """The machine's clocks. Tests replace them."""
 
     def boot(self) -> str:
-        """Which boot of which machine this is, "" where that is not known."""
+        """Return the boot id of the machine, or "" if it is unknown."""
         try:
             return _BOOT_ID.read_text().strip()
         except OSError:
             return ""
 
     def boottime(self) -> int:
-        """Nanoseconds of this boot, suspended ones included."""
+        """Return the nanoseconds since boot, including suspended time."""
         return time.clock_gettime_ns(_BOOTTIME)
 
     def wall(self) -> int:
-        """Nanoseconds since 1970, as the machine has been told."""
+        """Return the wall clock's time in nanoseconds since 1970."""
         return time.time_ns()
 
     def synchronized(self) -> bool:
-        """Whether something keeps the kernel's clock right. Setting it by hand ends that, until NTP says otherwise.
-        False when it is not known: in some containers, and elsewhere than on Linux. (chrony needs ``rtcsync``.)"""
+        """Whether the kernel's clock is synchronized. Setting it by hand ends that until NTP synchronizes it again.
+
+        False if it is unknown: in some containers, and on systems other than Linux. chrony needs ``rtcsync``.
+        """
         return 0 <= _clock_state() < _UNSYNCHRONIZED
 
 
 def _clock_state() -> int:
-    """What adjtimex answers when it is asked to change nothing; -1 where there is none."""
+    """Return the clock state that adjtimex reports, or -1 if it is not available."""
     try:
         import ctypes  # seldom needed, and slow to import
 
@@ -76,9 +77,9 @@ class _Mark(NamedTuple):
 
 
 class AgeClock:
-    """Age time of one file: ``now()`` in nanoseconds. ``kept``: what an earlier one had, "" for a new file.
+    """Age time of one file. ``kept`` is the text that an earlier clock's ``kept()`` returned, "" for a new file.
 
-    Raises ValueError for text that ``kept`` did not make.
+    Raises ValueError if ``kept`` is not such text.
     """
 
     def __init__(self, kept: str = "", clocks: Clocks | None = None):
@@ -110,11 +111,11 @@ class AgeClock:
         return self._age + passed if passed > 0 else self._age
 
     def seconds(self) -> float:
-        """The same in seconds."""
+        """Seconds of age time."""
         return self.now() / 1e9
 
     def look(self) -> None:
-        """Count time that the machine was off, once its clock is synchronized; to be called now and then."""
+        """Count the time that the machine was off once its clock is synchronized. Call this regularly."""
         if not self._clocks.synchronized():
             return
         now, wall, mark = self.now(), self._clocks.wall(), self._mark
@@ -125,23 +126,23 @@ class AgeClock:
         self._mark = _Mark(now, wall, self._boot)
 
     def kept(self) -> str:
-        """What to write into the file."""
+        """Return the text to write into the file."""
         self.look()
         self._written = self._clocks.boottime()
         return json.dumps([self.now(), self._boot, self._written, self._mark])
 
     @property
     def unwritten(self) -> float:
-        """Seconds since ``kept`` was asked for."""
+        """Seconds since the last call of ``kept``."""
         return (self._clocks.boottime() - self._written) / 1e9
 
     @property
     def is_due(self) -> bool:
-        """Whether ``kept`` is to be written again, if the file is written anyway."""
+        """Whether to write ``kept`` with the next write to the file."""
         return self.unwritten >= CHECKPOINT
 
     def join(self, kept: str) -> None:
-        """Go on with what another process has written into the same file, if that is further. Raises ValueError."""
+        """Adopt the age time that another process wrote into the same file, if it is later. Raises ValueError."""
         other = AgeClock(kept, self._clocks)
         if other.now() > self.now():
             self._age, self._since, self._mark = other._age, other._since, other._mark

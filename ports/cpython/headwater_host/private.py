@@ -1,6 +1,6 @@
-"""Files that hold messages: readable by their owner, or, if that is asked for, by the group of their directory as well.
+"""Create files that hold messages: readable by their owner only, or optionally by the directory's group.
 
-A file that is there already keeps what its group may do; others lose what they may.
+An existing file keeps its group's permissions and loses those of others.
 """
 
 import contextlib
@@ -8,14 +8,14 @@ import os
 import stat
 from pathlib import Path
 
-#: What SQLite puts beside a file, with its mode.
+#: Suffixes of the database and of the files that SQLite creates beside it, with the same mode.
 _BESIDE = ("", "-wal", "-shm", "-journal")
-#: What SQLite takes for a file in memory.
+#: Names that SQLite takes for a database in memory.
 _NO_FILE = ("", ":memory:")
 
 
 def opened(path: "str | os.PathLike[str]", flags: int, *, group_readable: bool = False) -> int:
-    """Open a file, as ``os.open``: the descriptor."""
+    """Open a file like ``os.open`` and return the descriptor."""
     fd = os.open(path, flags, 0o600)
     try:
         restrict(path, group_readable=group_readable)
@@ -26,7 +26,7 @@ def opened(path: "str | os.PathLike[str]", flags: int, *, group_readable: bool =
 
 
 def restrict(path: "str | os.PathLike[str]", *, group_readable: bool = False) -> None:
-    """Give a file that is there its mode and group, as far as this process may."""
+    """Set the mode and group of an existing file, as far as this process is permitted to."""
     found = os.stat(path)  # noqa: PTH116 (text or a path)
     mode = stat.S_IMODE(found.st_mode) & ~stat.S_IRWXO
     with contextlib.suppress(PermissionError):
@@ -40,9 +40,10 @@ def restrict(path: "str | os.PathLike[str]", *, group_readable: bool = False) ->
 
 
 def prepare(path: "str | os.PathLike[str]", *, group_readable: bool = False) -> None:
-    """Have a file for SQLite to open, and what is beside it. What is wrong with it SQLite will say.
+    """Create a database file for SQLite if it is missing, and restrict it and the files beside it.
 
-    Nothing is opened that is there: closing it would let go of the locks that this process has on it.
+    Errors are left to SQLite to report. An existing file is not opened: closing it would release the locks that this
+    process holds on it.
     """
     path = os.fspath(path)
     if path in _NO_FILE:
