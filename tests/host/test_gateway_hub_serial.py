@@ -1,15 +1,21 @@
 """Boards on serial lines that speak FMQ: clients of the gateway's hub, over ptys; and real MicroPython on its UART."""
 
+import asyncio
+import errno
 import os
 import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from headwater.fmq.decode import Frame
 from headwater_host.capture import verify
+from headwater_host.gateway.board_fmq import FmqBoard, Stream
+from headwater_host.gateway.config import SerialConfig
 from tests.host.command import running
 from tests.host.gateway_peers import FmqPtyBoard, PtyLine
 from tests.host.test_gateway_hub import frames, messages, numbers_of_hub, numbers_of_log
@@ -52,6 +58,30 @@ def test_what_a_board_publishes_is_landed_at_every_qos(tmp_path: Path, line: Pty
     for qos in range(3):
         assert [int(m.payload) for m in found if m.qos == qos] == list(range(qos, 30, 3))
     assert sorted(numbers_of_hub(tmp_path)) == list(range(30))
+
+
+def test_a_board_that_ends_the_stream_before_its_last_answers_has_left() -> None:
+    """The hub holds the connection until the goodbye is stored; what it has written cannot be delivered any more."""
+
+    def ended(*arguments: object) -> int:
+        raise OSError(errno.ECONNRESET, "the stream has ended")
+
+    async def main() -> FmqBoard:
+        board = FmqBoard(cast(Any, None), SerialConfig("/dev/ttyX"), cast(Any, None))
+        board.channel = cast(Any, SimpleNamespace(write=ended, open=lambda: None))
+        board._client = cast(Any, SimpleNamespace(client=None, connection_lost=lambda error: None))
+        stream = board._stream = Stream(board)
+        stream.pause_reading()
+        stream.write(b"an answer")
+        board.move()
+        assert board._stream is stream
+        stream.close()
+        board.move()
+        assert board._stream is None
+        return board
+
+    board = asyncio.run(main())
+    assert (board.state, board.last_error) == ("open", None)
 
 
 def test_boards_hear_each_other_through_the_hub(tmp_path: Path, line: PtyLine) -> None:

@@ -108,8 +108,7 @@ class FmqBoard(Line):
                 return
             self._client.data_received(bytes(memoryview(self._buf)[:n]))
         self._name()
-        if not self._flush(stream):
-            return
+        self._flush(stream)
         if stream.full and not stream.out:
             stream.full = False
             self._client.resume_writing()
@@ -133,8 +132,8 @@ class FmqBoard(Line):
             self._named = True
             self.say("connected", f"{client.name or 'a board without a client id'} connected")
 
-    def _flush(self, stream: Stream) -> bool:
-        """Hand the link what it takes: whether it is still there."""
+    def _flush(self, stream: Stream) -> None:
+        """Pass to the link what it takes now."""
         out = stream.out
         try:
             while out:
@@ -143,9 +142,8 @@ class FmqBoard(Line):
                     break
                 del out[:k]
         except OSError:
-            self.drop("the link was lost", logging.WARNING)
-            return False
-        return True
+            # The board has ended the stream. Reading reports that, after the hub has handled what came before it.
+            out.clear()
 
     def end_stream(self) -> None:
         """The hub's connection is over."""
