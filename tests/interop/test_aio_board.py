@@ -85,7 +85,7 @@ def test_a_slow_consumer_makes_the_server_wait(mosquitto: Start) -> None:
 
 def flood(port: int, count: int, qos: int, topic: bytes = b"flood") -> None:
     """Publish messages of 50 bytes, whose payloads begin with their number."""
-    client = Client(SocketDialer(port), b"flood", slots=200, window=200, outbox_size=20000, tx_size=4096)
+    client = Client(SocketDialer(port), b"flood", slots=200, window=20, outbox_size=20000, tx_size=4096)
     client.connect()
     for n in range(count):
         while client.publish(topic, b"%04d" % n + bytes(40), qos) < 0:
@@ -94,17 +94,19 @@ def flood(port: int, count: int, qos: int, topic: bytes = b"flood") -> None:
     client.disconnect()
 
 
+@pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("v5", [False, True])
-def test_a_program_that_publishes_for_each_message(mosquitto: Start, v5: bool) -> None:
+def test_a_program_that_publishes_for_each_message(mosquitto: Start, v5: bool, qos: int) -> None:
     """Acknowledgements, and CONNACK, arrive behind more messages than the queue holds."""
     broker = mosquitto(persistence=True)
     listener = Listener(broker.port, b"numbers")
     with board("aio_full", broker.port, SCENARIO="echo", V5=v5) as b:
         b.wait_for("ready", WAIT_S)
-        flood(broker.port, 60, 1, b"commands")
+        flood(broker.port, 60, qos, b"commands")
         connections, _, got = line(b, "echoed").partition(" ")
     payloads = [b"%04d" % n + bytes(40) for n in range(60)]
-    assert connections == "2"
+    # At QoS 2 mosquitto 2.0.11 has more in flight than there are places for: those come on a further connection.
+    assert connections == "2" or qos == 2
     assert ast.literal_eval(got) == payloads
     listener.collect(lambda got: len({m for _, m in got}) == 60)
 
@@ -124,6 +126,14 @@ def test_a_broker_that_sends_more_than_is_held(mosquitto: Start) -> None:
         flood(broker.port, 50, 1)
         send(broker.port, b"", b"flooded")
         assert line(b, "beyond") == f"{{{errors.E_RX_WINDOW}}} True True"
+
+
+def test_the_connection_ends_once_for_what_is_lost_with_a_clean_session(mosquitto: Start) -> None:
+    broker = mosquitto(settings={"max_inflight_messages": 0})
+    with board("aio_full", broker.port, SCENARIO="anew", V5=False) as b:
+        b.wait_for("ready", WAIT_S)
+        flood(broker.port, 50, 1)
+        assert line(b, "anew") == "2"
 
 
 def test_a_message_that_the_broker_refuses(mosquitto: Start, tmp_path: Path) -> None:

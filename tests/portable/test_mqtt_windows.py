@@ -256,6 +256,41 @@ def test_a_server_that_opens_too_many_gets_everything_across() -> None:
     assert e.server.outbox.count == 0
 
 
+def test_what_has_no_place_is_left_to_the_next_connection() -> None:
+    """A client that says so receives what lies behind it, an acknowledgement for instance."""
+    e = Ends(ClientSession(b"c", 0, False, receive_window=3), ServerSession(window=16, outbox_size=8000))
+    e.connect()
+    e.client.auto_ack = False
+    e.client.leave_excess = True
+    for n in range(8):
+        # Also one that is larger than the receive buffer.
+        e.from_server.publish(b"t", bytes([n]) + bytes(1000 if n == 5 else 0), 2)
+    send(e.server, e.link().down)
+    delivered: list[int] = []
+    e.client.on_delivered = delivered.append
+    assert e.client.publish(b"u", b"", 1) == 1
+    e.run()
+    assert delivered == [1]
+    assert e.client.excess == 5
+    assert e.at_client.payloads(2) == [b"\x00", b"\x01", b"\x02"]
+    # A free place is not for one of those behind.
+    assert e.client.acknowledge(1, 2, 1) == 0
+    e.run()
+    e.from_server.publish(b"t", b"\x08", 2)
+    e.run()
+    assert e.client.excess == 6
+    assert e.client.acknowledge(2, 2, 1) == e.client.acknowledge(3, 2, 1) == 0
+    e.client.auto_ack = True
+    e.server.window = 3
+    e.lose()
+    e.open()
+    assert e.client.excess == 0
+    e.run()
+    assert e.at_client.payloads(2) == [bytes([n]) for n in range(9) if n != 5]
+    assert e.client.skipped == 1
+    assert e.server.outbox.count == 0
+
+
 def test_open_qos_2_messages_are_bounded() -> None:
     """A peer with more of them open than there is room for: the connection ends, and nothing is delivered twice."""
     e = Ends(ClientSession(b"c", 0, False, receive_window=3), ServerSession(window=16))

@@ -184,6 +184,32 @@ def test_a_callback_that_waits_behind_more_than_is_held() -> None:
     assert [msg[0] for _, msg in p.got] == list(range(12))
 
 
+def test_a_callback_that_waits_behind_more_at_qos_2_than_there_are_places_for() -> None:
+    p = busy()
+    p.client.connect(False)
+
+    def busy_callback(topic: bytes, msg: bytes) -> None:
+        p.got.append((topic, msg))
+        if len(p.got) == 1:
+            p.client.publish(b"echo", b"", False, 1)
+
+    p.client.set_callback(busy_callback)
+    for n in range(60):
+        p.send(bytes([n]) + bytes(100), 2)
+    assert p.client.wait_msg() == 0x34
+    assert p.site.got == [b""]
+    connections = 1
+    while p.site.server.outbox.count:
+        outcome = raised(p.client.check_msg)
+        if outcome[0] != "nothing":
+            assert outcome == ("OSError", 105)
+            assert p.client.connect(False) == 1
+            connections += 1
+        p.site.serve()
+    assert [msg[0] for _, msg in p.got] == list(range(60))
+    assert 1 < connections <= 60
+
+
 def test_a_large_message_and_one_that_is_too_large() -> None:
     p = Pair()
     p.client.connect()

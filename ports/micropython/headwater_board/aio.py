@@ -59,9 +59,9 @@ class Client:
     ``queue``: how many messages may wait for the iteration. When they do, nothing more is received and the broker has
     to wait, unless an acknowledgement or an answer is due: it is received with all that lies before it. Then messages
     at QoS 1 and 2 beyond ``queue`` wait unacknowledged, and those at QoS 0 are dropped (``dropped`` counts them). Of
-    QoS 1 at most ``unacknowledged`` wait beyond ``queue``: the others are not taken, and once there is room the
-    connection ends with E_RX_WINDOW, so that the broker retransmits them on the next. So does it at once when more
-    than the session's ``receive_window`` come at QoS 2. What comes with one read may exceed these limits.
+    QoS 1 at most ``unacknowledged`` wait beyond ``queue``, of QoS 2 at most the session's ``receive_window``. The
+    others are not taken. Once there is room, the connection ends with E_RX_WINDOW, and the broker retransmits them on
+    the next, if it keeps the session. What comes with one read may exceed the limit of QoS 1.
 
     ``turn_ms`` is how often the keeper is polled besides when something arrives. On leaving, up to ``close_ms`` go to
     what is unsent or unacknowledged; none after an exception.
@@ -109,6 +109,7 @@ class Client:
         keeper.on_delivered = self._delivered
         # Of 5.0 only.
         session: Any = keeper.client.session
+        session.leave_excess = True
         self._inner_refused: Any = None
         if hasattr(session, "on_refused"):
             self._inner_refused = session.on_refused
@@ -238,8 +239,11 @@ class Client:
         keeper = self.keeper
         state = keeper.state
         self._full = len(self._inbox) >= self.queue and not self._takers
-        if self._missed and len(self._inbox) < self.queue and keeper.client.connected:
-            keeper.client.session.fail(E_RX_WINDOW)
+        if keeper.client.connected:
+            self._forget()
+            session = keeper.client.session
+            if (self._missed or session.excess) and len(self._inbox) < self.queue:
+                session.fail(E_RX_WINDOW)
         self._admit()
         try:
             keeper.poll()

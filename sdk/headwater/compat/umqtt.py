@@ -68,9 +68,9 @@ class MQTTClient:
     outbox_size = 2048
     #: How long the server may take to answer.
     response_ms = 10000
-    #: How many messages may wait for a callback to return. Beyond that messages at QoS 0 are dropped. At QoS 1
-    #: ``unacknowledged`` more wait; the others are not taken, and the connection ends behind the callback, so that the
-    #: server sends them again on the next.
+    #: How many messages may wait for a callback to return. Beyond that, messages at QoS 0 are dropped. At QoS 1
+    #: ``unacknowledged`` more wait, at QoS 2 as many as the session's ``receive_window``. The others are not taken, and
+    #: the connection ends when the callback returns; the server retransmits them on the next, if it keeps the session.
     queue = 16
     unacknowledged = 64
 
@@ -106,6 +106,7 @@ class MQTTClient:
         )
         session = self._session = self._client.session
         session.auto_ack = False
+        session.leave_excess = True
         session.on_message = self._arrived
         session.on_delivered = self._delivered
         session.on_answer = self._answered
@@ -232,7 +233,7 @@ class MQTTClient:
         client.reading = True
         status = client.poll()
         client.reading = True
-        if status == 0 and self._missed and not (self._calling or self._inbox):
+        if status == 0 and (self._missed or session.excess) and not (self._calling or self._inbox):
             client.close()
             status = E_RX_WINDOW
         if status == 0 and self._pinged_at is not None and client.pinged:

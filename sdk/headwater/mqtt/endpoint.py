@@ -97,6 +97,10 @@ class Endpoint(Sender):
         self.sink: Sink | None = None
         #: Messages larger than the buffer that were skipped, and repetitions at QoS 2 that were not delivered.
         self.skipped = self.duplicates = 0
+        #: With True a message at QoS 2 for which there is no place does not end the connection: neither it nor any
+        #: message at QoS 2 behind it is taken (``excess`` counts them), until the next connection brings them again.
+        self.leave_excess = False
+        self.excess = 0
         #: Whether what was read waits for room to answer it; ``feed(0)`` goes on once something was sent.
         self.stalled = False
         #: From ``feed`` on until its caller clears it: so that a caller notices when a handler calls it again.
@@ -133,7 +137,7 @@ class Endpoint(Sender):
         self.rx.clear()
         self.status = 0
         self.epoch += 1
-        self.unanswered = self._opened = 0
+        self.unanswered = self._opened = self.excess = 0
         self.now = self.rx_time = self.tx_time = now_ms
         for i in range(len(self._open_state)):
             if self._open_state[i] == _REPEATED:
@@ -219,12 +223,22 @@ class Endpoint(Sender):
         if p.head & 4:
             i = self._open(p.packet_id)
             if i < 0:
-                return 0 if i == _REPETITION else LATER if self.tx_end else i
+                return self._leave(i)
             self._deliver(self.on_message, p, i, p.packet_id, self.auto_ack)
         elif p.head & 2:
             _deliver_1(self, p)
         elif self.on_message is not None:
             self.on_message(p)
+        return 0
+
+    def _leave(self, bad: int) -> int:
+        """A message at QoS 2 has no place: what ``_take`` returns."""
+        if bad != _REPETITION:
+            if self.tx_end:
+                return LATER
+            if not self.leave_excess:
+                return bad
+            self.excess += 1
         return 0
 
     def _find_open(self, packet_id: int) -> int:
@@ -248,7 +262,7 @@ class Endpoint(Sender):
             else:
                 self._open_state[i] = _REPEATED
             return _REPETITION
-        i = self._free_place()
+        i = -1 if self.excess else self._free_place()
         if i < 0:
             return errors.E_RX_WINDOW
         self._open_ids[i] = packet_id

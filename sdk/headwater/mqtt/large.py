@@ -51,8 +51,13 @@ def begin(s: "Endpoint", i: int, end: int) -> int:
     if p.head & 4 and p.packet_id:
         if s._find_open(p.packet_id) >= 0:
             return at
-        if s._free_place() < 0:
-            return s.fail(errors.E_RX_WINDOW)
+        if s.excess or s._free_place() < 0:
+            if not s.leave_excess:
+                return s.fail(errors.E_RX_WINDOW)
+            # It passes, unacknowledged.
+            s.excess += 1
+            s._large_qos = 0
+            return at
     if fits and s.sink is not None:
         turn = s.turn
         sink = s.sink
@@ -121,6 +126,10 @@ def _end(s: "Endpoint") -> int:
     if s._large_qos == 2:
         place = s._open(s._large_id)
         if place < 0:
-            return 0 if place == _REPETITION else place
+            if place == _REPETITION or not s.leave_excess:
+                return 0 if place == _REPETITION else place
+            s.excess += 1
+            s._close_taker(False)
+            return 0
     s._deliver(s._close_taker, True, place, s._large_id, s.auto_ack or s._taker is None)
     return 0

@@ -11,7 +11,7 @@ from headwater_board.tcp import Tcp
 
 
 def made(**options: object) -> Keeper:
-    options.update(keep_alive=1, response_ms=1000, clean=False, slots=4)
+    options.update(keep_alive=1, response_ms=1000, clean=options.get("clean", False), slots=4)
     if settings.V5:
         from headwater.mqtt.session5 import ClientSession5
 
@@ -101,6 +101,25 @@ async def beyond() -> None:
         7 <= most <= 7 + 512 // 50,
         [int(payload[:4]) for payload in got] == list(range(50)),
     )
+
+
+async def anew() -> None:
+    """What was not taken is lost with the session: the connection ends for it once, and the next one stays."""
+    keeper = made(clean=True)
+    async with aio.Client(keeper, queue=2, unacknowledged=5) as client:
+        await client.subscribe(b"flood", 1)
+        print("ready")
+        await until(lambda: len(client._inbox) >= 2)
+        while not client._missed:
+            # The acknowledgement lies behind the messages that have arrived.
+            await client.publish(b"numbers", b"", 1)
+        while client._inbox:
+            await client.__anext__()
+        await until(lambda: keeper.connections > 1 and keeper.client.connected)
+        for _ in range(20):
+            await client.publish(b"numbers", b"", 1)
+            await asyncio.sleep_ms(client.turn_ms)
+    print("anew", keeper.connections)
 
 
 asyncio.run(globals()[settings.SCENARIO]())
