@@ -373,6 +373,10 @@ HANDLERS = "from headwater.client import Client\nclient = Client(x)\nclient.conn
         'name = "on_message"\nsetattr(client, name, print)',
         'import builtins\nbuiltins.setattr(client, "on_" + kind, print)',
         "[setattr(client, 'on_' + kind, print) for kind in x]",
+        'setattr(client, "on_%(kind)s" % x, print)',
+        'name = "message"\nsetattr(client, f"on_{name:.9}", print)',
+        'name = "sink"\nfrom x import name\nsetattr(client, "on_" + name, print)',
+        'from operator import attrgetter\nattrgetter("on_" + kind)(client)',
     ],
 )
 def test_a_handler_whose_name_is_put_together_is_kept(text: str, tmp_path: Path) -> None:
@@ -409,6 +413,24 @@ def test_a_handler_whose_name_is_put_together_is_kept(text: str, tmp_path: Path)
         ("__import__(x)", "__import__(x)"),
         ("import operator\noperator.attrgetter(x)(client)", "operator.attrgetter(x)"),
         ("type('Mine', (Client,), x)", "type('Mine', (Client,), x)"),
+        ("import builtins\nbuiltins.exec(x)", "builtins.exec(x)"),
+        ("import builtins\nput = builtins.setattr", "builtins.setattr"),
+        (
+            "import builtins\ngetattr(builtins, 'setattr')(client, kind, print)",
+            "getattr(builtins, 'setattr')",
+        ),
+        ("from builtins import exec as run", "from builtins import exec as run"),
+        ("from operator import *", "from operator import *"),
+        ("getattr(client, '__dict__')[kind] = print", "getattr(client, '__dict__')"),
+        ("getattr(client, '__di' + kind)[kind] = print", "getattr(client, '__di' + kind)"),
+        (
+            "name = 'on_message'\nfrom x import name\nsetattr(client, name, print)",
+            "setattr(client, name, print)",
+        ),
+        (
+            "name = 'on_message'\nmatch x:\n    case [name]:\n        pass\nsetattr(client, name, print)",
+            "setattr(client, name, print)",
+        ),
     ],
 )
 def test_a_name_that_cannot_be_seen_is_refused_with_its_place(text: str, what: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from tools.bundle.tree import walk
 
@@ -18,6 +19,10 @@ _NAMED = ("getattr", "setattr", "hasattr", "delattr")
 _GETTERS = ("attrgetter", "methodcaller")
 _CODE = ("exec", "eval", "compile", "execfile")
 _SLOTS = ("__dict__", "__getattribute__", "__setattr__", "__delattr__")
+#: Names under which any attribute can be reached; a program has to call them by these names.
+_REACHING = {*_NAMED, *_GETTERS, *_CODE, *_SLOTS, "vars", "__import__"}
+#: Modules that have them.
+_SOURCES = ("builtins", "operator")
 _ANYTHING = ".*"
 
 
@@ -45,7 +50,7 @@ def computed(name: str, body: Sequence[ast.stmt]) -> Computed:
                 names = [part.args[1] if plain and len(part.args) > 1 else None]
             elif function in _GETTERS:
                 names = part.args[:1] if function == "methodcaller" else part.args
-            elif function in _CODE and isinstance(part.func, ast.Name):
+            elif function in _CODE and (isinstance(part.func, ast.Name) or _is_of(part.func, "builtins")):
                 why = "it may name anything"
             elif function in ("__import__", "import_module"):
                 module = part.args[0] if part.args else None
@@ -59,8 +64,14 @@ def computed(name: str, body: Sequence[ast.stmt]) -> Computed:
             why = "call it where it stands, with the name of the attribute"
         elif isinstance(part, ast.Attribute) and part.attr in _SLOTS:
             why = "it may name any attribute"
+        elif _is_of(part, *_SOURCES) and part.attr in _REACHING and id(part) not in called:
+            why = "call it where it stands, with the name of the attribute"
+        elif isinstance(part, ast.ImportFrom) and _renames(part):
+            why = "import it by its own name"
         for one in names:
             patterns = _patterns(one, values)
+            if any(re.fullmatch(pattern, name) for pattern in patterns - {_ANYTHING} for name in _REACHING):
+                why = "write the attribute's name where it is used"
             if _ANYTHING in patterns:
                 why = "nothing is known of the attribute's name"
             found.patterns |= patterns - {_ANYTHING}
@@ -73,6 +84,18 @@ def computed(name: str, body: Sequence[ast.stmt]) -> Computed:
 def _called(function: ast.expr) -> str:
     """The name by which a function is called, also as an attribute of ``builtins`` or ``operator``."""
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+def _is_of(part: ast.AST, *modules: str) -> TypeGuard[ast.Attribute]:
+    """Whether a part is an attribute of a module with one of these names."""
+    return isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id in modules
+
+
+def _renames(statement: ast.ImportFrom) -> bool:
+    """Whether an import may bring such a function under another name."""
+    return statement.module in _SOURCES and any(
+        one.name == "*" or (one.asname is not None and one.name in _REACHING) for one in statement.names
+    )
 
 
 def _is_written_out(members: ast.expr) -> bool:
@@ -102,13 +125,26 @@ def _values(parts: Iterable[ast.AST]) -> dict[str, list[ast.expr | None]]:
         elif isinstance(part, ast.For | ast.comprehension):
             for one in _elements(part.iter):
                 bind(part.target, one)
-        elif isinstance(part, ast.arg):
-            values.setdefault(part.arg, []).append(None)
+        elif name := _bound(part):
+            values.setdefault(name, []).append(None)
     for part in parts:
         # Bound by what is not looked at above: ``with``, ``+=`` and the like.
         if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load) and id(part) not in known:
             values.setdefault(part.id, []).append(None)
     return values
+
+
+def _bound(part: ast.AST) -> str | None:
+    """The name that a part binds to a value of which nothing is known."""
+    if isinstance(part, ast.arg):
+        return part.arg
+    if isinstance(part, ast.alias):
+        return (part.asname or part.name).partition(".")[0]
+    if isinstance(part, ast.MatchMapping):
+        return part.rest
+    if isinstance(part, ast.MatchAs | ast.MatchStar | ast.ExceptHandler):
+        return part.name
+    return None
 
 
 def _elements(node: ast.expr) -> list[ast.expr | None]:
@@ -146,13 +182,16 @@ def _patterns(node: ast.expr | None, values: dict[str, list[ast.expr | None]], d
     if isinstance(node, ast.JoinedStr):
         whole = {""}
         for value in node.values:
-            inner = value.value if isinstance(value, ast.FormattedValue) else value
+            inner: ast.expr | None = value
+            if isinstance(value, ast.FormattedValue):
+                # A format or a conversion makes another text of the value.
+                inner = None if value.format_spec or value.conversion >= 0 else value.value
             ends = _patterns(inner, values, depth + 1)
             whole = {_joined(a + b) for a in whole for b in ends}
         return whole
     text, holes = None, ""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-        text, holes = node.left, r"%[^a-zA-Z%]*[a-zA-Z]"
+        text, holes = node.left, r"%(?:\([^)]*\))?[^a-zA-Z%]*[a-zA-Z]"
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
         text, holes = node.func.value, r"\{[^}]*\}"
     if isinstance(text, ast.Constant) and isinstance(text.value, str):
