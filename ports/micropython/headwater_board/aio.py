@@ -240,8 +240,10 @@ class Client:
         state = keeper.state
         self._full = len(self._inbox) >= self.queue and not self._takers
         if keeper.client.connected:
-            self._forget()
             session = keeper.client.session
+            if self._epoch != session.epoch:
+                # Calling it allocates: its comprehensions share a variable.
+                self._forget()
             if (self._missed or session.excess) and len(self._inbox) < self.queue:
                 session.fail(E_RX_WINDOW)
         self._admit()
