@@ -101,6 +101,7 @@ def test_a_handler_that_acknowledges_itself() -> None:
         e.from_server.publish(b"t", bytes([n]), qos)
     e.run()
     assert len(e.from_server.delivered) == 4
+    assert e.client.unanswered == 0
     e.quiet()
 
 

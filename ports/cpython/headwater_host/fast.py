@@ -209,6 +209,7 @@ class FastEndpoint(Endpoint):
                     else:
                         # As of ``endpoint._deliver_1``.
                         auto_ack = self.auto_ack
+                        self.unanswered += 1
                         if self.on_message is not None:
                             self.tx_size -= _ACK_SIZE
                             try:
@@ -217,12 +218,10 @@ class FastEndpoint(Endpoint):
                             finally:
                                 if self.turn == turn:
                                     self.tx_size += _ACK_SIZE
-                        if self.turn == turn:
-                            if auto_ack:
-                                _put(self.tx, self.tx_end, _PUBACK_HEAD, packet_id)
-                                self.tx_end += _ACK_SIZE
-                            else:
-                                self.unanswered += 1
+                        if self.turn == turn and auto_ack:
+                            self.unanswered -= 1
+                            _put(self.tx, self.tx_end, _PUBACK_HEAD, packet_id)
+                            self.tx_end += _ACK_SIZE
                 elif way == _ACKNOWLEDGED and size == 2:
                     rx.start = stop
                     if not acknowledged(self, data, at):

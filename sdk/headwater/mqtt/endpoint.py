@@ -222,23 +222,18 @@ class Endpoint(Sender):
         """
         if p.head & 4:
             i = self._open(p.packet_id)
+            if i == _REPETITION:
+                return 0
             if i < 0:
-                return self._leave(i)
+                if self.tx_end or not self.leave_excess:
+                    return LATER if self.tx_end else i
+                self.excess += 1
+                return 0
             self._deliver(self.on_message, p, i, p.packet_id, self.auto_ack)
         elif p.head & 2:
             _deliver_1(self, p)
         elif self.on_message is not None:
             self.on_message(p)
-        return 0
-
-    def _leave(self, bad: int) -> int:
-        """A message at QoS 2 has no place: what ``_take`` returns."""
-        if bad != _REPETITION:
-            if self.tx_end:
-                return LATER
-            if not self.leave_excess:
-                return bad
-            self.excess += 1
         return 0
 
     def _find_open(self, packet_id: int) -> int:
@@ -291,6 +286,9 @@ class Endpoint(Sender):
         """
         turn = self.turn
         epoch = self.epoch
+        if i < 0:
+            # Until its PUBACK; the handler may acknowledge it.
+            self.unanswered += 1
         if handler is not None:
             self.tx_size -= _ACK_SIZE
             try:
@@ -310,8 +308,6 @@ class Endpoint(Sender):
                 if self.turn == turn:
                     self.tx_size += _ACK_SIZE
         if not answer:
-            if i < 0 and self.turn == turn:
-                self.unanswered += 1
             return
         if self.turn != turn:
             # Its connection is over. At QoS 1 it comes again; at QoS 2 it is its repetition that is to be answered.
@@ -320,6 +316,7 @@ class Endpoint(Sender):
         elif i >= 0:
             self._answer(i, packet_id)
         else:
+            self.unanswered -= 1
             put_ack(self, _PUBACK, packet_id)
 
     def _answer(self, i: int, packet_id: int) -> None:
@@ -475,6 +472,8 @@ def _deliver_1(s: Endpoint, p: Packet) -> None:
     turn = s.turn
     # As at QoS 2: what a handler changes holds from the next message on.
     auto_ack = s.auto_ack
+    # Until its PUBACK; the handler may acknowledge it.
+    s.unanswered += 1
     if s.on_message is not None:
         s.tx_size -= _ACK_SIZE
         try:
@@ -483,8 +482,6 @@ def _deliver_1(s: Endpoint, p: Packet) -> None:
         finally:
             if s.turn == turn:
                 s.tx_size += _ACK_SIZE
-    if s.turn == turn:
-        if auto_ack:
-            put_ack(s, _PUBACK, packet_id)
-        else:
-            s.unanswered += 1
+    if s.turn == turn and auto_ack:
+        s.unanswered -= 1
+        put_ack(s, _PUBACK, packet_id)
