@@ -4,7 +4,7 @@
 
 The board (MicroPython) makes the bytes as it sends them, as one message in MQMDE segments. They go through mosquitto,
 or a hub, to a client here, which holds each segment against what must be at its Offset, and the order against the rules
-of ``headwater_host.ibmmq.reassembly.logical``. On the board the collector is off: what an allocation takes stays taken.
+of ``headwater_host.mq.reassembly.logical``. On the board the collector is off: what an allocation takes stays taken.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headwater.ibmmq.layouts import MQMDE
-from headwater_host import aio
-from headwater_host.fmq import client as fmq
+from headwater_host.client.fmq import client as fmq
+from headwater_host.client.mqtt import client as aio
 from headwater_host.hub.config import HubConfig, Listener
 from headwater_host.hub.service import Hub
-from headwater_host.ibmmq.reassembly.logical import Message
-from headwater_host.ibmmq.structures import decode
+from headwater_host.mq.reassembly.logical import Message
+from headwater_host.mq.structures import decode
 from tools import deploy
 from tools.broker import HOST, Mosquitto
 from tools.virtual_board import VirtualBoard

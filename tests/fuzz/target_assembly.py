@@ -8,9 +8,9 @@ import sqlite3
 from typing import Any
 
 from headwater.ibmmq.layouts import MQMDE
-from headwater_host.ibmmq.reassembly.assembler import Assembler
-from headwater_host.ibmmq.reassembly.outcomes import Problem, WholeGroup
-from headwater_host.ibmmq.structures import encode
+from headwater_host.mq.reassembly.assembler import Assembler
+from headwater_host.mq.reassembly.outcomes import Problem, WholeGroup
+from headwater_host.mq.structures import encode
 from tests.fuzz.script import Script
 
 #: What the messages are cut from. A byte of it may come with its highest bit set.

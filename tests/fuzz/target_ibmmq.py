@@ -10,7 +10,7 @@ from headwater.errors import E_CODE, E_TOO_LARGE, E_TRUNCATED
 from headwater.ibmmq.chain import Chain
 from headwater.ibmmq.header import BIG, EBCDIC, LITTLE, Header, sniff
 from headwater.ibmmq.text import format_of, put_text, text_of
-from headwater_host.ibmmq import structures
+from headwater_host.mq import structures
 from tests.fuzz import ibmmq_reference as reference
 from tests.fuzz.guarded import Guarded
 

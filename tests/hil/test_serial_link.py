@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from headwater_host.serial_port import SerialPort
+from headwater_host.gateway.serial_port import SerialPort
 from tests.host.link_peer import HostEnd
 from tools.board import Board
 from tools.toolchain import ROOT

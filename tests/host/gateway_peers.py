@@ -16,7 +16,7 @@ from headwater.mqtt import decode_server, decode_server5
 from headwater.mqtt.decode import Packet
 from headwater.mqtt.decode5 import Packet5
 from headwater_host.capture import CaptureReader
-from headwater_host.serial_port import new_session, ticks_ms
+from headwater_host.gateway.serial_port import new_session, ticks_ms
 from tools.lines import open_pty
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from headwater_host.cli import main
+from headwater_host.cli.main import main
 from headwater_host.hub import broadcast, consuming
 from headwater_host.hub.storage import restore, sessions, store, writer
 from headwater_host.hub.storage.queues import Position

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headwater.link.link import Link
 from headwater.link.pump import Pump, Stream
 from headwater.link.transitions import UP
-from headwater_host.serial_port import new_session, ticks_ms
+from headwater_host.gateway.serial_port import new_session, ticks_ms
 from tools.toolchain import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "portable"))

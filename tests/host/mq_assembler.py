@@ -3,8 +3,8 @@
 import random
 from collections.abc import Sequence
 
-from headwater_host.ibmmq.reassembly.assembler import Assembler, Outcome
-from headwater_host.ibmmq.reassembly.outcomes import Problem, Whole
+from headwater_host.mq.reassembly.assembler import Assembler, Outcome
+from headwater_host.mq.reassembly.outcomes import Problem, Whole
 
 ID, OTHER = b"a" * 24, b"b" * 24
 TEXT = random.Random(1).randbytes(1000)

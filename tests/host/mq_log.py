@@ -15,11 +15,11 @@ from headwater_host.gateway.landing import MQTT
 from headwater_host.gateway.mq import Follower
 from headwater_host.gateway.mq_config import MqConfig
 from headwater_host.hub import frames
-from headwater_host.ibmmq import CMQC, structures
-from headwater_host.ibmmq.errors import MQMIError
-from headwater_host.ibmmq.queue.descriptors import GMO, MD
-from headwater_host.ibmmq.queue.manager import QueueManager
-from headwater_host.ibmmq.queue.queue import Queue
+from headwater_host.mq import CMQC, structures
+from headwater_host.mq.errors import MQMIError
+from headwater_host.mq.queue.descriptors import GMO, MD
+from headwater_host.mq.queue.manager import QueueManager
+from headwater_host.mq.queue.queue import Queue
 
 GROUP = bytes(range(24))
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headwater_host import cli
+from headwater_host.cli import main as cli
 
 GROUP = bytes(range(24)).hex()
 OTHER = bytes(range(100, 124)).hex()

@@ -8,9 +8,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-from headwater_host.connection import Connection
-from headwater_host.fast import FastEndpoint
-from headwater_host.session import HostServerSession
+from headwater_host.client.connection import Connection
+from headwater_host.client.mqtt.fast import FastEndpoint
+from headwater_host.client.mqtt.session import HostServerSession
 
 HOST = "127.0.0.1"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headwater_host import blocking
-from headwater_host.aio import Client, MqttTimeoutError
+from headwater_host.client import blocking
+from headwater_host.client.mqtt.client import Client, MqttTimeoutError
 from tests.host.mqtt_server import HOST, serve
 
 NAME = "two.addresses.test"
@@ -125,7 +125,7 @@ def test_a_client_on_an_event_loop_that_is_not_asyncios(
     async def scenario() -> None:
         async with serve() as server:
             loop = _Loop(asyncio.get_running_loop())
-            monkeypatch.setattr("headwater_host.route.asyncio.get_running_loop", lambda: loop)
+            monkeypatch.setattr("headwater_host.client.route.asyncio.get_running_loop", lambda: loop)
             async with Client("localhost", server.port) as client:
                 await client.publish("t", b"x", 1)
 

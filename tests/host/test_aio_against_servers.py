@@ -8,7 +8,8 @@ import pytest
 
 from headwater import errors
 from headwater.mqtt.decode import Packet
-from headwater_host.aio import (
+from headwater_host.client.calls import Inbox, Line
+from headwater_host.client.mqtt.client import (
     Client,
     Message,
     MqttConnectionError,
@@ -19,8 +20,7 @@ from headwater_host.aio import (
     Reconnect,
     Topic,
 )
-from headwater_host.calls import Inbox, Line
-from headwater_host.session import HostServerSession
+from headwater_host.client.mqtt.session import HostServerSession
 from tests.host.mqtt_server import HOST, serve, speak
 
 CONNACK = bytes.fromhex("20020000")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headwater.mqtt import spec5
-from headwater_host.aio import (
+from headwater_host.client.mqtt.client import (
     Client,
     Message,
     MqttArgumentError,
@@ -18,7 +18,7 @@ from headwater_host.aio import (
     MqttRefusedError,
     Reconnect,
 )
-from headwater_host.session import HostClientSession5
+from headwater_host.client.mqtt.session import HostClientSession5
 from tests.host.mqtt_server import HOST, serve, speak
 
 WAIT_S = 200

@@ -10,8 +10,8 @@ import pytest
 
 from headwater.errors import E_LIMIT, E_TOO_LARGE
 from headwater.mqtt import spec, spec5
-from headwater_host import blocking
-from headwater_host.aio import (
+from headwater_host.client import blocking
+from headwater_host.client.mqtt.client import (
     Client,
     MqttArgumentError,
     MqttConnectionError,

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from headwater.mqtt.server5 import ServerSession5
-from headwater_host import blocking
-from headwater_host.aio import Client, MqttArgumentError, Reconnect, Will
 from headwater_host.arguments import servers_of
-from headwater_host.fast import FastEndpoint
-from headwater_host.fmq import client as fmq
-from headwater_host.session import HostServerSession
-from headwater_host.subscribing import filters_of
+from headwater_host.client import blocking
+from headwater_host.client.fmq import client as fmq
+from headwater_host.client.mqtt.client import Client, MqttArgumentError, Reconnect, Will
+from headwater_host.client.mqtt.fast import FastEndpoint
+from headwater_host.client.mqtt.session import HostServerSession
+from headwater_host.client.mqtt.subscribing import filters_of
 from tests.host.mqtt_server import HOST, serve, speak
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headwater_host.capture import CaptureWriter, list_blocks
-from headwater_host.capture.commands import format_time
-from headwater_host.cli import main
+from headwater_host.cli.capture import format_time
+from headwater_host.cli.main import main
 from tests.host.capture_logs import PEERS, record, records, reopen_last, segments, write_log
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

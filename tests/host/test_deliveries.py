@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headwater import errors
-from headwater_host.aio import (
+from headwater_host.client.mqtt.client import (
     Client,
     Delivery,
     MqttConnectionError,
@@ -15,7 +15,7 @@ from headwater_host.aio import (
     MqttTimeoutError,
     Reconnect,
 )
-from headwater_host.session import HostServerSession
+from headwater_host.client.mqtt.session import HostServerSession
 from tests.host.mqtt_server import HOST, Server, serve, speak
 
 QUICK = Reconnect(first=0.001, longest=0.01)

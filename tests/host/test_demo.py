@@ -13,7 +13,7 @@ from headwater_host.capture import RECEIVED
 from headwater_host.capture.writer import CaptureWriter
 from headwater_host.fmq.values import encode
 from headwater_host.hub import frames
-from headwater_host.ibmmq.structures import encode as encode_header
+from headwater_host.mq.structures import encode as encode_header
 from tests.host.hub_client import new_id
 from tools.demo.result import compare_records, record_of, verdict, wait_for_messages
 

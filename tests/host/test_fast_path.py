@@ -20,9 +20,9 @@ from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session31 import ClientSession31
 from headwater.rxbuf import RxBuf
 from headwater.transitions import ONLINE
-from headwater_host.fast import FastEndpoint
-from headwater_host.rxbuf import GrowingRxBuf
-from headwater_host.session import GrowingOutbox
+from headwater_host.client.mqtt.fast import FastEndpoint
+from headwater_host.client.mqtt.session import GrowingOutbox
+from headwater_host.client.rxbuf import GrowingRxBuf
 from tests.fuzz.packets import damaged, sensible
 
 PORTABLE = Path(__file__).parents[1] / "portable"

@@ -13,8 +13,8 @@ from pipe import drain
 
 from headwater.fmq import encode, spec
 from headwater.fmq import session as core
-from headwater_host.fmq.fast import FastSession
-from headwater_host.fmq.ids import HostIdTable
+from headwater_host.client.fmq.fast import FastSession
+from headwater_host.client.fmq.ids import HostIdTable
 from tests.fuzz import target_fmq_session as target
 from tests.fuzz.target_fmq_session import AUTH_ID, SUBSCRIPTION, Watched
 

@@ -10,7 +10,7 @@ from headwater.errors import E_ARGUMENT
 from headwater.fmq import spec
 from headwater.fmq.id_table import IdTable
 from headwater.fmq.message_id import id_end
-from headwater_host.fmq.ids import RESERVE, ClockIdMaker, HostIdTable
+from headwater_host.client.fmq.ids import RESERVE, ClockIdMaker, HostIdTable
 
 
 def time_of(ident: bytes) -> int:

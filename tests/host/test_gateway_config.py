@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater_host.client.route import Tls
 from headwater_host.gateway.config import (
     BrokerConfig,
     FmqConfig,
@@ -18,7 +19,6 @@ from headwater_host.gateway.config import (
     parse_topic,
 )
 from headwater_host.hub.config import HubConfig, Listener
-from headwater_host.route import Tls
 from headwater_host.settings import ConfigError
 from tests.certificates import make
 from tests.host.command import headwater, running

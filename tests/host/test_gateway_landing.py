@@ -14,9 +14,9 @@ from headwater.mqtt.decode import Packet
 from headwater.transitions import IDLE, ONLINE
 from headwater_host.capture import CaptureReader
 from headwater_host.capture.asyncio_writer import AsyncCapture
+from headwater_host.client.mqtt.session import HostClientSession5, HostServerSession
 from headwater_host.gateway.landing import Acknowledgements, Landing
 from headwater_host.gateway.source import Source, offending_frame
-from headwater_host.session import HostClientSession5, HostServerSession
 from tests.host.clocks import loop_clock_stands
 
 LIMIT = 20_000

@@ -15,15 +15,15 @@ from headwater.fmq.spec import PUBLISH, REGISTER
 from headwater.ibmmq.layouts import MQMDE
 from headwater_host.capture import SENT
 from headwater_host.capture.format import DUPLICATE, ORIGINAL, UNCERTAIN
-from headwater_host.exits import CommandError
+from headwater_host.cli.exits import CommandError
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.gateway.landing import FMQ
 from headwater_host.gateway.mq_service import MqService
-from headwater_host.ibmmq import CMQC, structures
-from headwater_host.ibmmq.errors import MQMIError
-from headwater_host.ibmmq.queue.descriptors import GMO, MD
-from headwater_host.ibmmq.queue.manager import QueueManager
-from headwater_host.ibmmq.queue.queue import Queue
+from headwater_host.mq import CMQC, structures
+from headwater_host.mq.errors import MQMIError
+from headwater_host.mq.queue.descriptors import GMO, MD
+from headwater_host.mq.queue.manager import QueueManager
+from headwater_host.mq.queue.queue import Queue
 from tests.host.mq_log import GROUP, Log, browse, cut, dead, fmq, logging_to, mqtt, segment
 from tests.host.set_clocks import DAY, SECOND, SetClocks
 
@@ -334,7 +334,7 @@ def test_what_stays_incomplete_is_reported_after_the_clock_went_back(log: Log) -
 def test_a_clock_that_is_set_gives_nothing_up(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also over a restart of the gateway: only time that has passed counts."""
     clocks = SetClocks()
-    monkeypatch.setattr("headwater_host.ibmmq.queue.queue_file.MACHINE", clocks)
+    monkeypatch.setattr("headwater_host.mq.queue.queue_file.MACHINE", clocks)
     monkeypatch.setattr(time, "time", lambda: clocks.at / 1e9)
     log.block(cut(b"x" * 40, 20)[0])
     follower = log.follow(timeout=3600)
@@ -355,7 +355,7 @@ def test_what_an_earlier_program_holds_has_its_whole_time_out(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clocks = SetClocks()
-    monkeypatch.setattr("headwater_host.ibmmq.queue.queue_file.MACHINE", clocks)
+    monkeypatch.setattr("headwater_host.mq.queue.queue_file.MACHINE", clocks)
     log.block(cut(b"x" * 40, 20)[0])
     follower = log.follow(timeout=3600)
     follower.step()

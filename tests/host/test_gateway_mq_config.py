@@ -7,8 +7,8 @@ import pytest
 
 from headwater_host.gateway import config as gateway_config
 from headwater_host.gateway.mq_config import MqConfig, load
-from headwater_host.ibmmq.uplink.mqi import Channel
-from headwater_host.ibmmq.uplink.uplink import UplinkConfig
+from headwater_host.mq.uplink.mqi import Channel
+from headwater_host.mq.uplink.uplink import UplinkConfig
 from headwater_host.settings import ConfigError
 
 WHOLE = """\

@@ -10,7 +10,7 @@ import pytest
 
 from headwater_host.capture import CaptureWriter
 from headwater_host.gateway.mq import Follower
-from headwater_host.ibmmq.errors import MQMIError
+from headwater_host.mq.errors import MQMIError
 from tests.host.mq_log import Log, cut, dead, logging_to, segment, take
 
 

@@ -11,11 +11,11 @@ import pytest
 from headwater_host.capture import CaptureReader, Record
 from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.capture.format import DUPLICATE, ORIGINAL, UNCERTAIN, UNMARKED
+from headwater_host.client.reconnect import Reconnect
 from headwater_host.gateway import broker
 from headwater_host.gateway.broker import BrokerSource
 from headwater_host.gateway.config import BrokerConfig
 from headwater_host.gateway.landing import Landing
-from headwater_host.reconnect import Reconnect
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import MESSAGES
 from tests.host.mqtt_server import HOST, speak

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from headwater import errors
-from headwater_host.aio import Client, MqttConnectionError
+from headwater_host.client.mqtt.client import Client, MqttConnectionError
 from tests.host.mqtt_server import HOST, serve, speak
 
 CONNACK = bytes.fromhex("20020000")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from headwater.ibmmq.chain import KNOWN
-from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.structures import LAYOUTS, name_of
+from headwater_host.mq import CMQC
+from headwater_host.mq.structures import LAYOUTS, name_of
 from tools.toolchain import ROOT
 
 PAGE = (ROOT / "docs" / "protocols" / "ibm-mq.md").read_text(encoding="utf-8")

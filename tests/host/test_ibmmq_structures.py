@@ -6,8 +6,8 @@ import pytest
 import vectors
 
 from headwater.ibmmq import spec
-from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.structures import (
+from headwater_host.mq import CMQC
+from headwater_host.mq.structures import (
     LAYOUTS,
     Data,
     Fields,

@@ -16,9 +16,9 @@ from vectors import load, unhex
 from headwater import errors
 from headwater.errors import HeadwaterError
 from headwater.reasons import REASONS
-from headwater_host import cli
+from headwater_host.cli import main as cli
 from headwater_host.errors import MqttTimeoutError
-from headwater_host.inspect import MalformedError, mqtt_frames
+from headwater_host.inspect.mqtt import MalformedError, mqtt_frames
 from tests.host.command import environment, headwater
 
 VECTORS = load("mqtt")["packets"]
@@ -197,7 +197,7 @@ def test_a_wrong_command_line_is_exit_code_2(arguments: list[str], says: bytes) 
 
 def test_inspect_needs_nothing_that_takes_long_to_import() -> None:
     code = (
-        "import sys\nfrom headwater_host.cli import main\nmain(['inspect', '--hex', 'c000'])\n"
+        "import sys\nfrom headwater_host.cli.main import main\nmain(['inspect', '--hex', 'c000'])\n"
         "print([m for m in ('asyncio', 'pyspark', 'numpy', 'importlib.metadata') if m in sys.modules])"
     )
     shown = subprocess.run(

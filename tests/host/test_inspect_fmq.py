@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from vectors import load
 
 from headwater.fmq.names import REASONS, TYPES
-from headwater_host import cli
-from headwater_host.inspect_fmq import frames, values
+from headwater_host.cli import main as cli
+from headwater_host.inspect.fmq import frames, values
 from headwater_host.malformed import MalformedError
 from tests.host.command import headwater
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vectors import load
 
-from headwater_host import cli
-from headwater_host.ibmmq.structures import LAYOUTS, encode
-from headwater_host.inspect_mq import MalformedHeaderError, chain, extension, flags, line
+from headwater_host.cli import main as cli
+from headwater_host.inspect.mq import MalformedHeaderError, chain, extension, flags, line
+from headwater_host.mq.structures import LAYOUTS, encode
 from tests.host.command import headwater
 from tools.toolchain import ROOT
 

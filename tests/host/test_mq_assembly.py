@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from headwater.ibmmq.header import BIG, EBCDIC
-from headwater_host.ibmmq.CMQC import MQRC_INCOMPLETE_MSG, MQRC_MSG_SEQ_NUMBER_ERROR
-from headwater_host.ibmmq.reassembly.assembler import Assembler
-from headwater_host.ibmmq.reassembly.outcomes import GoneError, Whole, WholeGroup
-from headwater_host.ibmmq.reassembly.verdicts import Segment, judge
+from headwater_host.mq.CMQC import MQRC_INCOMPLETE_MSG, MQRC_MSG_SEQ_NUMBER_ERROR
+from headwater_host.mq.reassembly.assembler import Assembler
+from headwater_host.mq.reassembly.outcomes import GoneError, Whole, WholeGroup
+from headwater_host.mq.reassembly.verdicts import Segment, judge
 from tests.host.mq_assembler import ID, OTHER, TEXT, add, problem, whole
 from tests.host.mq_segments import LG, LS, G, S, cut, payload
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.ibmmq.CMQC import MQRC_OFFSET_ERROR, MQRC_STORAGE_MEDIUM_FULL
-from headwater_host.ibmmq.reassembly.assembler import Assembler
+from headwater_host.mq.CMQC import MQRC_OFFSET_ERROR, MQRC_STORAGE_MEDIUM_FULL
+from headwater_host.mq.reassembly.assembler import Assembler
 from tests.host.mq_assembler import ID, OTHER, TEXT, add, problem, whole
 from tests.host.mq_segments import LS, G, S, cut, payload
 

@@ -10,10 +10,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater_host.ibmmq.CMQC import MQRC_INCOMPLETE_GROUP, MQRC_INCOMPLETE_MSG
-from headwater_host.ibmmq.reassembly.assembler import Assembler, Outcome
-from headwater_host.ibmmq.reassembly.outcomes import Problem, Whole, WholeGroup
-from headwater_host.ibmmq.reassembly.verdicts import Segment, judge
+from headwater_host.mq.CMQC import MQRC_INCOMPLETE_GROUP, MQRC_INCOMPLETE_MSG
+from headwater_host.mq.reassembly.assembler import Assembler, Outcome
+from headwater_host.mq.reassembly.outcomes import Problem, Whole, WholeGroup
+from headwater_host.mq.reassembly.verdicts import Segment, judge
 from tests.host.mq_assembler import ID
 from tests.host.mq_segments import LG, LS, G, S, cut, payload
 

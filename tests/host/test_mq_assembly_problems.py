@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from headwater_host.ibmmq.CMQC import (
+from headwater_host.mq.CMQC import (
     MQRC_INCOMPLETE_GROUP,
     MQRC_INCOMPLETE_MSG,
     MQRC_INCONSISTENT_ENCODINGS,
@@ -16,7 +16,7 @@ from headwater_host.ibmmq.CMQC import (
     MQRC_OFFSET_ERROR,
     MQRC_SEGMENT_LENGTH_ZERO,
 )
-from headwater_host.ibmmq.reassembly.assembler import Assembler
+from headwater_host.mq.reassembly.assembler import Assembler
 from tests.host.mq_assembler import ID, OTHER, TEXT, add, problem, whole
 from tests.host.mq_segments import LG, LS, G, S, cut, payload
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater_host.ibmmq.CMQC import (
+from headwater_host.mq.CMQC import (
     MQRC_GROUP_ID_ERROR,
     MQRC_INCOMPLETE_GROUP,
     MQRC_INCOMPLETE_MSG,
@@ -22,8 +22,8 @@ from headwater_host.ibmmq.CMQC import (
     MQRC_OFFSET_ERROR,
     MQRC_SEGMENT_LENGTH_ZERO,
 )
-from headwater_host.ibmmq.reassembly.logical import FAULTS, differ, refused
-from headwater_host.ibmmq.reassembly.verdicts import Segment, Verdict, judge, judge_message
+from headwater_host.mq.reassembly.logical import FAULTS, differ, refused
+from headwater_host.mq.reassembly.verdicts import Segment, Verdict, judge, judge_message
 from tests.host.mq_segments import LG, LS, G, S
 
 T = TypeVar("T")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from headwater.ibmmq.layouts import MQDLH, MQMD1, MQMDE
-from headwater_host.ibmmq import CMQC, structures
-from headwater_host.ibmmq.errors import MQMIError
-from headwater_host.ibmmq.queue import get, put, transmission
-from headwater_host.ibmmq.queue.descriptors import MD, V2_FIELDS
-from headwater_host.ibmmq.queue.validate import QueueManagerSettings
+from headwater_host.mq import CMQC, structures
+from headwater_host.mq.errors import MQMIError
+from headwater_host.mq.queue import get, put, transmission
+from headwater_host.mq.queue.descriptors import MD, V2_FIELDS
+from headwater_host.mq.queue.validate import QueueManagerSettings
 
 FILE = json.loads((Path(__file__).parents[1] / "vectors" / "mqput.json").read_text(encoding="utf-8"))
 CASES: list[dict[str, Any]] = FILE["cases"]

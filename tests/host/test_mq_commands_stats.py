@@ -7,12 +7,12 @@ import sqlite3
 
 import pytest
 
-from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.queue.descriptors import GMO, MD, PMO
-from headwater_host.ibmmq.queue.manager import QueueManager
-from headwater_host.ibmmq.queue.queue import Queue
-from headwater_host.ibmmq.reassembly.assembler import Assembler
-from headwater_host.ibmmq.structures import LAYOUTS, encode
+from headwater_host.mq import CMQC
+from headwater_host.mq.queue.descriptors import GMO, MD, PMO
+from headwater_host.mq.queue.manager import QueueManager
+from headwater_host.mq.queue.queue import Queue
+from headwater_host.mq.reassembly.assembler import Assembler
+from headwater_host.mq.structures import LAYOUTS, encode
 from tests.host.mq_run import GROUP, OTHER, Run
 from tests.host.mq_segments import cut
 from tests.host.set_clocks import SetClocks

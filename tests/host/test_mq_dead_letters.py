@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from headwater.ibmmq.layouts import MQDLH, MQMDE
-from headwater_host.ibmmq import CMQC, structures
-from headwater_host.ibmmq.queue.descriptors import MD, OD, PMO
-from headwater_host.ibmmq.queue.queue import Queue
-from headwater_host.ibmmq.uplink.forward import Forward, LocalQueue
+from headwater_host.mq import CMQC, structures
+from headwater_host.mq.queue.descriptors import MD, OD, PMO
+from headwater_host.mq.queue.queue import Queue
+from headwater_host.mq.uplink.forward import Forward, LocalQueue
 from tests.host.mq_queue import ALL, GROUP_ID, LAST_SEG, SEG, empty, md2, queue_manager, reason_of
 
 

@@ -5,12 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.queue import validate
+from headwater_host.mq import CMQC
+from headwater_host.mq.queue import validate
 from tools.toolchain import ROOT
 
 PAGE = (ROOT / "docs" / "ibm-mq-queue.md").read_text(encoding="utf-8")
-CODE = ROOT / "ports" / "cpython" / "headwater_host" / "ibmmq" / "queue"
+CODE = ROOT / "ports" / "cpython" / "headwater_host" / "mq" / "queue"
 #: What the calls of the local queue are made of.
 MODULES = [
     *("attributes", "choosing", "get", "manager", "messages", "put", "putting", "queue", "queue_file"),

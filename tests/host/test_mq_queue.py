@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from headwater.ibmmq.layouts import MQMDE
-from headwater_host.ibmmq import CMQC, structures
-from headwater_host.ibmmq.errors import MQMIError
-from headwater_host.ibmmq.queue.descriptors import GMO, MD, OD, PMO
-from headwater_host.ibmmq.queue.manager import QueueManager
-from headwater_host.ibmmq.queue.queue import Queue
+from headwater_host.mq import CMQC, structures
+from headwater_host.mq.errors import MQMIError
+from headwater_host.mq.queue.descriptors import GMO, MD, OD, PMO
+from headwater_host.mq.queue.manager import QueueManager
+from headwater_host.mq.queue.queue import Queue
 from tests.host.mq_queue import (
     ALL,
     ALLOWED,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from headwater.ibmmq.group_ids import GroupIds
-from headwater_host.ibmmq.reassembly.assembler import Assembler
-from headwater_host.ibmmq.reassembly.outcomes import Whole, WholeGroup
-from headwater_host.ibmmq.segments import PayloadError, segments
+from headwater_host.mq.reassembly.assembler import Assembler
+from headwater_host.mq.reassembly.outcomes import Whole, WholeGroup
+from headwater_host.mq.segments import PayloadError, segments
 
 DATA = os.urandom(1000)
 

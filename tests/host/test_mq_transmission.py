@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from headwater.ibmmq.layouts import MQMD1, MQMDE, MQXQH
-from headwater_host.ibmmq import CMQC, structures
-from headwater_host.ibmmq.queue.descriptors import MD, OD, PMO
-from headwater_host.ibmmq.queue.queue import Queue
+from headwater_host.mq import CMQC, structures
+from headwater_host.mq.queue.descriptors import MD, OD, PMO
+from headwater_host.mq.queue.queue import Queue
 from tests.host.mq_queue import ALL, ALLOWED, GROUP, GROUP_ID, md2, queue_manager, reason_of
 
 

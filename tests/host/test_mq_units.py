@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater_host import ibmmq
-from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.errors import MQMIError
-from headwater_host.ibmmq.queue.descriptors import GMO, MD, OD, PMO
-from headwater_host.ibmmq.queue.manager import QueueManager
-from headwater_host.ibmmq.queue.queue import Queue
+from headwater_host import mq as ibmmq
+from headwater_host.mq import CMQC
+from headwater_host.mq.errors import MQMIError
+from headwater_host.mq.queue.descriptors import GMO, MD, OD, PMO
+from headwater_host.mq.queue.manager import QueueManager
+from headwater_host.mq.queue.queue import Queue
 from tests.host.mq_queue import ALL, attempt, empty, gmo2, queue_manager, reason_of, sync
 
 SYNC = CMQC.MQGMO_SYNCPOINT
@@ -198,7 +198,8 @@ def test_who_has_a_queue_open(tmp_path: Path) -> None:
 
 CHILD = """
 import os, sys
-from headwater_host.ibmmq import CMQC, GMO, MD, PMO, Queue, QueueManager
+from headwater_host.mq import CMQC
+from headwater_host.mq import GMO, MD, PMO, Queue, QueueManager
 manager = QueueManager("", sys.argv[1], create=False, keeps_over="process")
 queue = Queue(manager, "Q", CMQC.MQOO_OUTPUT | CMQC.MQOO_INPUT_EXCLUSIVE)
 queue.put(b"theirs", MD(), PMO(Options=CMQC.MQPMO_SYNCPOINT))
@@ -238,7 +239,8 @@ def test_a_process_that_is_gone_is_backed_out(tmp_path: Path) -> None:
 
 WORKER = """
 import sys
-from headwater_host.ibmmq import CMQC, GMO, MD, MQMIError, PMO, Queue, QueueManager
+from headwater_host.mq import CMQC
+from headwater_host.mq import GMO, MD, MQMIError, PMO, Queue, QueueManager
 manager = QueueManager("", sys.argv[1], create=False, keeps_over="process")
 source, target = Queue(manager, "A"), Queue(manager, "B")
 gmo = GMO(Options=CMQC.MQGMO_SYNCPOINT | CMQC.MQGMO_WAIT, WaitInterval=200)
@@ -274,7 +276,7 @@ def test_processes_share_the_work(tmp_path: Path) -> None:
 
 MAKER = """
 import sys
-from headwater_host.ibmmq import QueueManager
+from headwater_host.mq import QueueManager
 sys.stdin.readline()
 with QueueManager("QM1", sys.argv[1], keeps_over="process") as manager:
     manager.define("Q%s" % sys.argv[2])

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from headwater.ibmmq.layouts import MQDLH
-from headwater_host.ibmmq import CMQC, structures
-from headwater_host.ibmmq.queue.descriptors import MD
-from headwater_host.ibmmq.uplink.forward import Forward, LocalQueue
-from headwater_host.ibmmq.uplink.uplink import Uplink, UplinkConfig
+from headwater_host.mq import CMQC, structures
+from headwater_host.mq.queue.descriptors import MD
+from headwater_host.mq.uplink.forward import Forward, LocalQueue
+from headwater_host.mq.uplink.uplink import Uplink, UplinkConfig
 from tests.host.mq_recorder import Fault, Queue, Recorder
 from tests.host.mq_uplink import DATA, PLAIN, RECORDED, arrived, fill, opened, queues, run
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from headwater_host.capture import RECEIVED, CaptureWriter
-from headwater_host.commands import mq_uplink
-from headwater_host.exits import USAGE, CommandError
+from headwater_host.cli import mq_uplink
+from headwater_host.cli.exits import USAGE, CommandError
 from headwater_host.gateway.mq_config import MqConfig
 from headwater_host.gateway.mq_service import MqService, UplinkThread
-from headwater_host.ibmmq.uplink.forward import Forward
-from headwater_host.ibmmq.uplink.mqi import Channel
-from headwater_host.ibmmq.uplink.uplink import UplinkConfig
+from headwater_host.mq.uplink.forward import Forward
+from headwater_host.mq.uplink.mqi import Channel
+from headwater_host.mq.uplink.uplink import UplinkConfig
 from tests.host.command import headwater
 from tests.host.mq_log import cut, mqtt
 from tests.host.mq_recorder import Queue, Recorder

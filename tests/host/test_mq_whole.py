@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.ibmmq.layouts import MQMDE
-from headwater_host.ibmmq import CMQC, structures
-from headwater_host.ibmmq.queue.descriptors import MD
-from headwater_host.ibmmq.queue.queue import Queue
+from headwater_host.mq import CMQC, structures
+from headwater_host.mq.queue.descriptors import MD
+from headwater_host.mq.queue.queue import Queue
 from tests.host.mq_queue import (
     ALL,
     ALL_MSGS,

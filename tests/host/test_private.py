@@ -14,14 +14,14 @@ import pytest
 from headwater_host import private
 from headwater_host.capture import CaptureReader, CaptureWriter
 from headwater_host.capture.asyncio_writer import AsyncCapture
-from headwater_host.fmq.store import FmqOutbox
+from headwater_host.client.fmq.store import FmqOutbox
+from headwater_host.client.store import SqliteOutbox
 from headwater_host.gateway import config as gateway_config
 from headwater_host.gateway.landing import Landing
 from headwater_host.gateway.service import Gateway
 from headwater_host.hub import config as hub_config
-from headwater_host.ibmmq.queue.manager import QueueManager
-from headwater_host.ibmmq.uplink.forward import Forward, LocalQueue
-from headwater_host.store import SqliteOutbox
+from headwater_host.mq.queue.manager import QueueManager
+from headwater_host.mq.uplink.forward import Forward, LocalQueue
 from tests.host.capture_logs import record, write_log
 from tests.host.hub_client import Peer, config, hub_of, replace, until
 

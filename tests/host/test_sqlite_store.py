@@ -15,10 +15,10 @@ from test_store import CASES
 from headwater.errors import E_STORE
 from headwater.mqtt.server import ServerSession
 from headwater.transitions import AT1, AT2, DONE, REL
-from headwater_host.backlog import Waiting
+from headwater_host.client.backlog import Waiting
+from headwater_host.client.mqtt.session import HostClientSession
+from headwater_host.client.store import SqliteOutbox
 from headwater_host.errors import MqttStoreError
-from headwater_host.session import HostClientSession
-from headwater_host.store import SqliteOutbox
 
 Entry = tuple[int, int, bytes]
 
@@ -122,7 +122,7 @@ def test_what_was_not_committed_never_was(tmp_path: Path) -> None:
     code = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
-from headwater_host.store import SqliteOutbox
+from headwater_host.client.store import SqliteOutbox
 box = SqliteOutbox({str(path)!r}, "c")
 for n in range(3):
     at = box.reserve(10)
@@ -144,7 +144,7 @@ def test_a_second_process_is_refused_and_says_why(tmp_path: Path) -> None:
     code = f"""
 import sys
 sys.path[:0] = {sys.path!r}
-from headwater_host.store import SqliteOutbox
+from headwater_host.client.store import SqliteOutbox
 SqliteOutbox({str(path)!r}, "c")
 """
     box = SqliteOutbox(path, "c")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from headwater_host.aio import Client, MqttStoreError, Reconnect
-from headwater_host.session import HostServerSession
-from headwater_host.store import SqliteOutbox
+from headwater_host.client.mqtt.client import Client, MqttStoreError, Reconnect
+from headwater_host.client.mqtt.session import HostServerSession
+from headwater_host.client.store import SqliteOutbox
 from tests.host.mqtt_server import serve
 
 

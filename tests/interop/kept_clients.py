@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from headwater_host.aio import Client, Message, MqttError, Reconnect
+from headwater_host.client.mqtt.client import Client, Message, MqttError, Reconnect
 from tools.broker import HOST, Mosquitto
 
 WAIT_S = 200

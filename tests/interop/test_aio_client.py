@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headwater_host.aio import (
+from headwater_host.client.mqtt.client import (
     Client,
     MqttArgumentError,
     MqttConnectionError,

@@ -9,7 +9,7 @@ import pytest
 
 from headwater.errors import E_LIMIT, E_TOO_LARGE
 from headwater.mqtt import spec5
-from headwater_host.aio import (
+from headwater_host.client.mqtt.client import (
     Client,
     Message,
     MqttArgumentError,
@@ -20,7 +20,7 @@ from headwater_host.aio import (
     MqttSubscribeError,
     Will,
 )
-from headwater_host.versions import SESSIONS
+from headwater_host.client.mqtt.versions import SESSIONS
 from tests.host.mqtt_server import speak
 from tools.broker import HOST, Broker, Mosquitto
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater_host.aio import Client, MqttArgumentError, MqttConnectionError, MqttTimeoutError
+from headwater_host.client.mqtt.client import Client, MqttArgumentError, MqttConnectionError, MqttTimeoutError
 from tools.broker import HOST, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from headwater import errors
-from headwater_host.aio import Client, MqttConnectionError, MqttError, MqttTimeoutError, Reconnect
+from headwater_host.client.mqtt.client import (
+    Client,
+    MqttConnectionError,
+    MqttError,
+    MqttTimeoutError,
+    Reconnect,
+)
 from tests.interop.aio_steps import barrier, current, other, stopped, take, until
 from tools.broker import HOST, Mosquitto
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater_host.aio import Client, MqttConnectionError, MqttError
+from headwater_host.client.mqtt.client import Client, MqttConnectionError, MqttError
 from tests.host.mqtt_server import speak
 from tests.interop.aio_steps import barrier, current, other, stopped, take, until
 from tools.broker import HOST, Mosquitto

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from headwater.mqtt import spec5
-from headwater_host.aio import (
+from headwater_host.client.blocking import Client, Delivery, Message
+from headwater_host.client.mqtt.client import (
     MqttArgumentError,
     MqttConnectionError,
     MqttError,
@@ -23,7 +24,6 @@ from headwater_host.aio import (
     MqttTimeoutError,
     Will,
 )
-from headwater_host.blocking import Client, Delivery, Message
 from tools.broker import HOST, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto
@@ -319,8 +319,8 @@ def test_it_stands_beside_an_asyncio_program(broker: Mosquitto) -> None:
 
 PROGRAM = """
 import contextlib, sys, threading
-from headwater_host.aio import MqttConnectionError, Will
-from headwater_host.blocking import Client
+from headwater_host.client.mqtt.client import MqttConnectionError, Will
+from headwater_host.client.blocking import Client
 
 def wait():
     with contextlib.suppress(MqttConnectionError):
@@ -372,8 +372,8 @@ def test_a_will_is_published_without_it(broker: Mosquitto) -> None:
 
 ENDING = """
 import sys, threading, time
-from headwater_host.aio import Will
-from headwater_host.blocking import Client
+from headwater_host.client.mqtt.client import Will
+from headwater_host.client.blocking import Client
 
 def end(*args):
     if armed.is_set():

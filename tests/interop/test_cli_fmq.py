@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from headwater_host.cli import main
+from headwater_host.cli.main import main
 from headwater_host.fmq.plain import from_json, plain
 from headwater_host.fmq.values import decode, encode
 from headwater_host.hub import users

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from headwater.ibmmq.layouts import MQMDE
-from headwater_host.ibmmq.CMQC import MQRC_INCOMPLETE_MSG
-from headwater_host.ibmmq.reassembly.assembler import Assembler, Outcome
-from headwater_host.ibmmq.reassembly.outcomes import Whole
-from headwater_host.ibmmq.structures import decode
+from headwater_host.mq.CMQC import MQRC_INCOMPLETE_MSG
+from headwater_host.mq.reassembly.assembler import Assembler, Outcome
+from headwater_host.mq.reassembly.outcomes import Whole
+from headwater_host.mq.structures import decode
 from tests.host.command import HEADWATER, environment, headwater, hub_at, running
 from tests.interop.recorder import recording
 from tests.interop.test_cli_pub_sub import subscribed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headwater.fmq import spec
-from headwater_host.fmq.client import (
+from headwater_host.client.fmq.client import (
     Client,
     FmqConsumerError,
     FmqRequestError,

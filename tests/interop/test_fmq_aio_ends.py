@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headwater.fmq import spec
-from headwater_host.fmq.client import (
+from headwater_host.client.fmq.client import (
     Client,
     FmqConsumerError,
     MqttArgumentError,
@@ -28,8 +28,8 @@ from headwater_host.fmq.client import (
     Will,
     encode,
 )
+from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.fmq.kinds import DateTime
-from headwater_host.fmq.store import FmqOutbox
 from headwater_host.hub.config import Listener
 from tests.certificates import Pki
 from tests.host.hub_client import config, hub_of, new_id, replace, until

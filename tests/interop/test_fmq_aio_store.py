@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
-from headwater_host.fmq.client import Client, FmqRequestError, MqttArgumentError, MqttStoreError, Reconnect
-from headwater_host.fmq.store import FmqOutbox
+from headwater_host.client.fmq.client import (
+    Client,
+    FmqRequestError,
+    MqttArgumentError,
+    MqttStoreError,
+    Reconnect,
+)
+from headwater_host.client.fmq.store import FmqOutbox
+from headwater_host.client.store import SqliteOutbox
 from headwater_host.hub.config import Listener
 from headwater_host.hub.pushing import WINDOW
 from headwater_host.hub.service import Hub
-from headwater_host.store import SqliteOutbox
 from tests.host.hub_client import ClientLimits, config, hub_of, replace, until
 from tests.interop.fmq_peers import SECONDS, client
 from tests.interop.test_fmq_hub import stored

@@ -8,9 +8,9 @@ import pytest
 
 from headwater.fmq.client import Client
 from headwater.fmq.decode import Frame
+from headwater_host.client.fmq.client import Client as HostClient
+from headwater_host.client.fmq.client import decode, encode
 from headwater_host.errors import MqttArgumentError
-from headwater_host.fmq.client import Client as HostClient
-from headwater_host.fmq.client import decode, encode
 from headwater_host.hub.service import Hub
 from tests.host.hub_client import ClientLimits, Peer, config, until, with_hub
 from tests.host.test_hub_rpc import asked, call, reply, serving

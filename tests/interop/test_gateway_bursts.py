@@ -39,7 +39,7 @@ def slow(fd):
     sync(fd)
 
 blocklog.datasync = slow
-from headwater_host.cli import main
+from headwater_host.cli.main import main
 
 sys.exit(main())
 """

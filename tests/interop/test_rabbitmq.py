@@ -15,7 +15,7 @@ import pytest
 
 from headwater import errors
 from headwater.errors import HeadwaterError
-from headwater_host.aio import Client, Message, MqttConnectionError, MqttProtocolError, Will
+from headwater_host.client.mqtt.client import Client, Message, MqttConnectionError, MqttProtocolError, Will
 from tests.host.command import running
 from tests.host.gateway_peers import landed
 from tests.interop.test_mqtt_client import Gather, Peer

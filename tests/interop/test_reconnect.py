@@ -9,9 +9,15 @@ import pytest
 
 from headwater.errors import E_CLOSED
 from headwater.mqtt.decode import Packet
-from headwater_host import blocking
-from headwater_host.aio import Client, Message, MqttConnectionError, MqttError, MqttTimeoutError
-from headwater_host.session import HostServerSession
+from headwater_host.client import blocking
+from headwater_host.client.mqtt.client import (
+    Client,
+    Message,
+    MqttConnectionError,
+    MqttError,
+    MqttTimeoutError,
+)
+from headwater_host.client.mqtt.session import HostServerSession
 from tests.host.mqtt_server import serve
 from tests.interop.kept_clients import QUICK, WAIT_S, Told, take, talker, until
 from tools.broker import HOST, Mosquitto

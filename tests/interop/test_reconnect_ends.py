@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater_host.aio import (
+from headwater_host.client.mqtt.client import (
     Client,
     MqttArgumentError,
     MqttConnectionError,

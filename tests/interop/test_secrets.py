@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headwater_host.aio import Client, MqttArgumentError, MqttError, Tls
-from headwater_host.commands import options
+from headwater_host.cli import options
+from headwater_host.client.mqtt.client import Client, MqttArgumentError, MqttError, Tls
 from headwater_host.gateway.config import BrokerConfig, GatewayConfig, check, load
 from tests.certificates import Pki
 from tests.host.command import headwater, running

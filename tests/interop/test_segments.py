@@ -12,8 +12,8 @@ import pytest
 from headwater.client import Client
 from headwater_host.capture import CaptureReader
 from headwater_host.capture.packets import decoded
-from headwater_host.ibmmq.reassembly.assembler import Assembler
-from headwater_host.ibmmq.reassembly.outcomes import Whole
+from headwater_host.mq.reassembly.assembler import Assembler
+from headwater_host.mq.reassembly.outcomes import Whole
 from tests.host.command import running
 from tests.interop.dialer import SocketDialer
 from tools import deploy, gigabyte

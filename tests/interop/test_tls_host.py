@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headwater_host.aio import (
+from headwater_host.client.mqtt.client import (
     Client,
     MqttArgumentError,
     MqttConnectionError,

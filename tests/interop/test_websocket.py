@@ -18,7 +18,7 @@ from websockets.frames import Frame, Opcode
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from headwater_host.aio import (
+from headwater_host.client.mqtt.client import (
     Client,
     MqttArgumentError,
     MqttConnectionError,
@@ -276,7 +276,9 @@ def test_frames_that_end_the_connection(then: Callable[[ServerProtocol], object]
 
 def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "websockets.py").write_text("raise ImportError('not here')")
-    program = "from headwater_host.aio import Client; Client('h'); Client('h', websocket='/mqtt')"
+    program = (
+        "from headwater_host.client.mqtt.client import Client; Client('h'); Client('h', websocket='/mqtt')"
+    )
     path = os.pathsep.join([str(tmp_path), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
     done = subprocess.run(
         [sys.executable, "-c", program],

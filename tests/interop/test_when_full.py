@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from headwater_host import blocking
-from headwater_host.aio import (
+from headwater_host.client import blocking
+from headwater_host.client.mqtt.client import (
     Client,
     Message,
     MqttArgumentError,
@@ -26,8 +26,8 @@ from headwater_host.aio import (
     MqttTimeoutError,
     Reconnect,
 )
-from headwater_host.session import HostServerSession
-from headwater_host.store import SqliteOutbox
+from headwater_host.client.mqtt.session import HostServerSession
+from headwater_host.client.store import SqliteOutbox
 from tests.host.mqtt_server import serve
 from tests.interop.kept_clients import Told
 from tools.broker import HOST, Mosquitto, free_port
@@ -176,7 +176,7 @@ def test_what_may_have_been_sent_is_never_dropped(tmp_path: Path, kept: bool) ->
 LIFE = """
 import asyncio, sys
 sys.path[:0] = {path!r}
-from headwater_host.aio import Client, Reconnect
+from headwater_host.client.mqtt.client import Client, Reconnect
 
 async def main():
     async with Client("127.0.0.1", {port}, identifier="p", clean_session=False, store={store!r},

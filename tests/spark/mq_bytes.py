@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from headwater.ibmmq.header import BIG, EBCDIC, sniff
 from headwater.ibmmq.mde import MQMDE
-from headwater_host.ibmmq.reassembly.logical import IN_GROUP, SEGMENT, refused
-from headwater_host.ibmmq.reassembly.verdicts import Segment, judge
-from headwater_host.ibmmq.structures import decode, encode
+from headwater_host.mq.reassembly.logical import IN_GROUP, SEGMENT, refused
+from headwater_host.mq.reassembly.verdicts import Segment, judge
+from headwater_host.mq.structures import decode, encode
 from headwater_spark.assembly import TOO_LARGE
 
 GROUP = bytes(range(1, 25))

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater_host.ibmmq.CMQC import MQRC_INCOMPLETE_MSG
-from headwater_host.ibmmq.reassembly.assembler import Assembler
-from headwater_host.ibmmq.reassembly.logical import FAULTS
-from headwater_host.ibmmq.reassembly.outcomes import Problem
-from headwater_host.ibmmq.reassembly.verdicts import judge
+from headwater_host.mq.CMQC import MQRC_INCOMPLETE_MSG
+from headwater_host.mq.reassembly.assembler import Assembler
+from headwater_host.mq.reassembly.logical import FAULTS
+from headwater_host.mq.reassembly.outcomes import Problem
+from headwater_host.mq.reassembly.verdicts import judge
 from headwater_spark import assembly, held
 from headwater_spark.assembly import assemble
 from headwater_spark.logical import logical_messages

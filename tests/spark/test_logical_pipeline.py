@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headwater_host.capture.format import DUPLICATE
-from headwater_host.cli import main
+from headwater_host.cli.main import main
 from headwater_spark import pipeline, report
 from headwater_spark.logical import logical_messages
 from headwater_spark.pipeline import Result, run_on

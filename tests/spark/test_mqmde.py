@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from headwater.ibmmq.header import BIG, EBCDIC, Header, sniff
 from headwater.ibmmq.layouts import MQMDE
-from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.reassembly.logical import refused
-from headwater_host.ibmmq.structures import decode as decode_one
+from headwater_host.mq import CMQC
+from headwater_host.mq.reassembly.logical import refused
+from headwater_host.mq.structures import decode as decode_one
 from headwater_spark import mqmde
 from tests.spark.mq_bytes import GROUP, LG, LS, S
 from tests.spark.mq_bytes import mqmde as built

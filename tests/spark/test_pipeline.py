@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headwater_host.capture.format import DUPLICATE
-from headwater_host.cli import main
+from headwater_host.cli.main import main
 from headwater_spark import pipeline, report
 from headwater_spark.pipeline import Result, run_on
 from headwater_spark.plan import plan

@@ -16,11 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from headwater.ibmmq.layouts import MQMDE
-from headwater_host.ibmmq.CMQC import MQMF_LAST_SEGMENT, MQMF_SEGMENT
-from headwater_host.ibmmq.reassembly.assembler import Assembler
-from headwater_host.ibmmq.reassembly.outcomes import Whole
-from headwater_host.ibmmq.reassembly.verdicts import Segment, judge
-from headwater_host.ibmmq.structures import encode
+from headwater_host.mq.CMQC import MQMF_LAST_SEGMENT, MQMF_SEGMENT
+from headwater_host.mq.reassembly.assembler import Assembler
+from headwater_host.mq.reassembly.outcomes import Whole
+from headwater_host.mq.reassembly.verdicts import Segment, judge
+from headwater_host.mq.structures import encode
 
 ROUNDS = 3
 SIZE = 1024

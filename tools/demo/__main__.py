@@ -57,7 +57,7 @@ class Headwater:
         self.log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "headwater_host.cli", *arguments],
+                [sys.executable, "-m", "headwater_host", *arguments],
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )

@@ -2,6 +2,6 @@
 
 import sys
 
-from headwater_host.cli import main
+from headwater_host.cli.main import main
 
 sys.exit(main())

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.reassembly.logical import IN_GROUP, SEGMENT
-from headwater_host.ibmmq.reassembly.verdicts import Segment, Verdict, judge
+from headwater_host.mq import CMQC
+from headwater_host.mq.reassembly.logical import IN_GROUP, SEGMENT
+from headwater_host.mq.reassembly.verdicts import Segment, Verdict, judge
 from headwater_spark.arrow import Bools, Rows
 from headwater_spark.held import Hashes, Ints, Segments, collect
 from headwater_spark.sizes import MAX_MESSAGE

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.ibmmq.mde import MQMDE
-from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.reassembly.logical import HIGHEST, IN_GROUP, REASONS, SEGMENT
-from headwater_host.ibmmq.structures import to_bytes, to_text
+from headwater_host.mq import CMQC
+from headwater_host.mq.reassembly.logical import HIGHEST, IN_GROUP, REASONS, SEGMENT
+from headwater_host.mq.structures import to_bytes, to_text
 from headwater_spark.arrow import Bools, Rows
 
 Ints = npt.NDArray[np.int64]

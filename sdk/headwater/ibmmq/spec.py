@@ -1,4 +1,4 @@
-"""IBM MQ's numbers and names, as far as the core needs them; ``headwater_host.ibmmq.CMQC`` has more."""
+"""IBM MQ's numbers and names, as far as the core needs them; ``headwater_host.mq.CMQC`` has more."""
 
 from headwater.wire import const
 

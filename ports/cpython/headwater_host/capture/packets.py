@@ -10,7 +10,7 @@ from headwater.fmq.decode import Frame, frame
 from headwater.fmq.message_id import MORE, thread_at, time_at
 from headwater.fmq.values import Value, number, read
 from headwater_host.capture.format import MAX_FRAME, PROTOCOLS, Record
-from headwater_host.inspect import MalformedError, mqtt_frames
+from headwater_host.inspect.mqtt import MalformedError, mqtt_frames
 
 #: What is known of a frame: names and values that JSON can hold; ``type`` comes first.
 Fields = dict[str, Any]

@@ -13,11 +13,11 @@ from headwater.mqtt import spec
 from headwater.mqtt.server import SESSION_PRESENT
 from headwater.transitions import CLOSING
 from headwater_host.capture.format import MAX_FRAME
+from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.gateway.config import SerialConfig
 from headwater_host.gateway.landing import Acknowledgements, Landing
 from headwater_host.gateway.line import Line
-from headwater_host.serial_port import ticks_ms
-from headwater_host.session import HostServerSession
+from headwater_host.gateway.serial_port import ticks_ms
 
 if TYPE_CHECKING:
     from headwater.mqtt.decode import Packet

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from headwater import errors
 from headwater.mqtt import spec, spec5
-from headwater_host.aio import Client, MqttError, MqttRefusedError
 from headwater_host.capture.format import MAX_FRAME
+from headwater_host.client.mqtt.client import Client, MqttError, MqttRefusedError
+from headwater_host.client.mqtt.session import HostClientSession5
+from headwater_host.client.reconnect import Pauses
 from headwater_host.gateway.client import QUIET, RECONNECT, ClientSource, Skip
 from headwater_host.gateway.config import BrokerConfig
 from headwater_host.gateway.landing import Acknowledgements, Landing
 from headwater_host.gateway.plateau import Plateau
 from headwater_host.gateway.receipts import Receipts
-from headwater_host.reconnect import Pauses
-from headwater_host.session import HostClientSession5
 
 if TYPE_CHECKING:
     from headwater.mqtt.decode import Packet

@@ -4,11 +4,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from headwater_host.connection import HOLD_GATE
+from headwater_host.client.connection import HOLD_GATE
+from headwater_host.client.keeping import Keeping
+from headwater_host.client.reconnect import Reconnect
 from headwater_host.gateway.landing import Landing
 from headwater_host.gateway.source import Source
-from headwater_host.keeping import Keeping
-from headwater_host.reconnect import Reconnect
 
 if TYPE_CHECKING:
     from headwater.fmq.decode import Frame

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 from headwater_host import settings
 from headwater_host.capture.budget import CREDIT, SyncBudget, default_rate
 from headwater_host.capture.format import MAX_FRAME
+from headwater_host.client.route import DEFAULT_PORTS, Route, Tls
 from headwater_host.errors import MqttArgumentError
 from headwater_host.gateway import mq_config
 from headwater_host.gateway.mq_config import MqConfig
 from headwater_host.hub import config as hub_config
 from headwater_host.hub.config import HubConfig
-from headwater_host.route import DEFAULT_PORTS, Route, Tls
 from headwater_host.settings import ConfigError, Key, SettingsFile
 from headwater_host.topics import filter_bytes
 

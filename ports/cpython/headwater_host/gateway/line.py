@@ -11,8 +11,8 @@ from headwater.link.pump import Pump
 from headwater.link.transitions import CLOSING
 from headwater_host.gateway.config import SerialConfig
 from headwater_host.gateway.landing import Landing
+from headwater_host.gateway.serial_port import SerialPort, new_session, ticks_ms
 from headwater_host.gateway.source import Source
-from headwater_host.serial_port import SerialPort, new_session, ticks_ms
 
 # How often a port that is not there is tried.
 _RETRY_S = 1.0

@@ -22,10 +22,10 @@ from headwater_host.capture.manifest import Listing, list_log
 from headwater_host.gateway.mq_config import NOW, MqConfig
 from headwater_host.gateway.mq_messages import Messages, Names
 from headwater_host.gateway.mq_puts import PROBLEM, Puts
-from headwater_host.ibmmq import CMQC
-from headwater_host.ibmmq.errors import MQMIError, failed
-from headwater_host.ibmmq.reassembly.assembler import Assembler
-from headwater_host.ibmmq.uplink.forward import Forward, LocalQueue, is_full
+from headwater_host.mq import CMQC
+from headwater_host.mq.errors import MQMIError, failed
+from headwater_host.mq.reassembly.assembler import Assembler
+from headwater_host.mq.uplink.forward import Forward, LocalQueue, is_full
 
 # s: how often the log is looked at, and what is there when there was no room.
 _LOOK_S, _FULL_S = 0.1, 1.0

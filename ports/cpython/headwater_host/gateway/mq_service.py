@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from headwater_host.exits import CommandError
+from headwater_host.cli.exits import CommandError
 from headwater_host.gateway.mq import Follower, local_queue
 from headwater_host.gateway.mq_config import MqConfig
-from headwater_host.ibmmq.errors import MQMIError
-from headwater_host.ibmmq.uplink import mqi
-from headwater_host.ibmmq.uplink.forward import Forward
-from headwater_host.ibmmq.uplink.uplink import Uplink
+from headwater_host.mq.errors import MQMIError
+from headwater_host.mq.uplink import mqi
+from headwater_host.mq.uplink.forward import Forward
+from headwater_host.mq.uplink.uplink import Uplink
 
 # How long the end may take: a call of the MQI cannot be cut short, and nothing is lost by leaving one.
 _END_S = 5.0

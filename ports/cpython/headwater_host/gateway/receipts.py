@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from headwater.mqtt.spec import DUP
 from headwater_host.capture.format import DUPLICATE, ORIGINAL, UNCERTAIN, UNMARKED
-from headwater_host.session import frame_start
+from headwater_host.client.mqtt.session import frame_start
 
 if TYPE_CHECKING:
     from headwater.mqtt.decode import Packet

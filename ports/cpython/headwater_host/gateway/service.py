@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from headwater_host.capture import CaptureLockedError, CaptureWriteError
 from headwater_host.capture.asyncio_writer import LIMIT_BYTES, AsyncCapture
-from headwater_host.daemon import serving
-from headwater_host.exits import FAILED, OK, CommandError
+from headwater_host.cli.daemon import serving
+from headwater_host.cli.exits import FAILED, OK, CommandError
 from headwater_host.gateway.board import Board
 from headwater_host.gateway.board_fmq import FmqBoard
 from headwater_host.gateway.broker import BrokerSource

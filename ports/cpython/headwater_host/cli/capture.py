@@ -1,0 +1,221 @@
+"""``headwater capture ls | verify | cat``: look into a capture log.
+
+The exit status is 0 when all is well (a torn tail included), 1 when the log is damaged, 2 when it cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from headwater_host.capture.format import DIRECTIONS, DUPLICATE, MARKS, PROTOCOLS, UNMARKED, Block, Record
+from headwater_host.capture.packets import decoded
+from headwater_host.capture.problem import Problem
+from headwater_host.capture.reader import CaptureReader, Report, SegmentTotals, verify
+from headwater_host.cli.exits import FAILED, OK, USAGE, CommandError
+from headwater_host.cli.output import check_reader
+
+_FOLLOW_S = 0.2
+_COLUMNS = ("segment", "state", "blocks", "records", "bytes", "first", "last")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give ``parser`` the commands and their options."""
+    commands = parser.add_subparsers(dest="capture_command", metavar="COMMAND", required=True)
+    ls = commands.add_parser(
+        "ls", help="list the segments", description="List the segments of a capture log."
+    )
+    check = commands.add_parser(
+        "verify",
+        help="read everything and report damage",
+        description="Read a whole capture log. Exit status: 0 clean (a torn tail alone is clean), 1 damaged.",
+    )
+    cat = commands.add_parser(
+        "cat",
+        help="print the records",
+        description="Print the records of a capture log, one line of JSON each. Damage is reported on standard error.",
+    )
+    for command in (ls, check, cat):
+        command.add_argument("directory", metavar="DIR", type=Path, help="the log's directory")
+    for command in (ls, check):
+        command.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    cat.add_argument("--limit", metavar="N", type=_count, help="stop after N records")
+    cat.add_argument("--peer", metavar="PEER", help="only records of this peer, as in serial:/dev/ttyACM0")
+    form = cat.add_mutually_exclusive_group()
+    form.add_argument("--raw", action="store_true", help="write the frames' bytes, one behind the other")
+    form.add_argument("--decode", action="store_true", help="say what the frames are, too: MQTT, FMQ")
+    cat.add_argument("--follow", action="store_true", help="wait for more at the end, until interrupted")
+
+
+def _count(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of records")
+    return number
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command that was parsed; its exit status.
+
+    Raises CommandError when the log is not there or cannot be read.
+    """
+    command = {"ls": _ls, "verify": _verify, "cat": _cat}[arguments.capture_command]
+    try:
+        return command(arguments)
+    except BrokenPipeError:
+        raise  # whoever read has enough
+    except OSError as error:
+        what = str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
+        raise CommandError(what, USAGE) from error
+
+
+def format_time(time_ns: int | None) -> str | None:
+    """A receive time as ISO 8601 with nanoseconds, in UTC; None when there is none or it is beyond the calendar."""
+    if time_ns is None:
+        return None
+    seconds, fraction = divmod(time_ns, 10**9)
+    try:
+        moment = datetime.fromtimestamp(seconds, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
+
+
+# ---- ls, verify ------------------------------------------------------------------------------------------------------
+
+
+def _segment(totals: SegmentTotals) -> dict[str, Any]:
+    return totals._asdict() | {"first": format_time(totals.first_ns), "last": format_time(totals.last_ns)}
+
+
+def _sums(report: Report) -> dict[str, int]:
+    fields = ("bytes", "blocks", "records")
+    sums = {field: sum(getattr(segment, field) for segment in report.segments) for field in fields}
+    return {"segments": len(report.segments)} | sums
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    report = verify(arguments.directory, bodies=False)
+    if arguments.json:
+        print(json.dumps({"segments": list(map(_segment, report.segments)), "total": _sums(report)}))
+        return OK
+    rows: list[Iterable[object]] = [_COLUMNS]
+    for totals in report.segments:
+        times = format_time(totals.first_ns) or "-", format_time(totals.last_ns) or "-"
+        state = "sealed" if totals.sealed else "open"
+        rows.append((totals.file, state, totals.blocks, totals.records, totals.bytes, *times))
+    sums = _sums(report)
+    rows.append(("total", "", sums["blocks"], sums["records"], sums["bytes"], "", ""))
+    _print_table([[str(cell) for cell in row] for row in rows])
+    if report.problems or report.torn:
+        print(
+            f"{len(report.problems) + len(report.torn)} problems in headers; see capture verify",
+            file=sys.stderr,
+        )
+    return OK
+
+
+def _print_table(rows: list[list[str]]) -> None:
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            cell.rjust(width) if 2 <= index <= 4 else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print("  ".join(cells).rstrip())
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    report = verify(arguments.directory)
+    sums = _sums(report)
+    # A number without a name is printed as it is.
+    protocols = [(PROTOCOLS.get(number, number), count) for number, count in sorted(report.protocols.items())]
+    if arguments.json:
+        found = {
+            "damaged": report.damaged,
+            "problems": [problem._asdict() for problem in report.problems],
+            "torn": [problem._asdict() for problem in report.torn],
+            "total": sums,
+            "protocols": {str(name): count for name, count in protocols},
+        }
+        print(json.dumps(found))
+    else:
+        for problem in (*report.problems, *report.torn):
+            print(problem)
+        counts = ", ".join(f"{count} {what}" for what, count in sums.items())
+        if protocols:
+            counts += f" ({', '.join(f'{count} {name}' for name, count in protocols)})"
+        print(f"{'damaged' if report.damaged else 'clean'}: {counts}; {len(report.problems)} problems")
+    return FAILED if report.damaged else OK
+
+
+# ---- cat -------------------------------------------------------------------------------------------------------------
+
+
+def _cat(arguments: argparse.Namespace) -> int:
+    status = OK
+
+    def report(problem: Problem) -> None:
+        nonlocal status
+        status = FAILED
+        print(f"headwater: {problem}", file=sys.stderr)
+
+    reader = CaptureReader(arguments.directory, on_problem=report)
+    left = arguments.limit
+    while left != 0:
+        for block in reader.blocks():
+            for record in _wanted(block, arguments.peer):
+                _write(record, arguments.raw, arguments.decode)
+                if left is not None:
+                    left -= 1
+                    if left == 0:
+                        return status
+        sys.stdout.flush()
+        if not arguments.follow:
+            break
+        check_reader()
+        time.sleep(_FOLLOW_S)
+    if reader.torn is not None:
+        print(f"headwater: {reader.torn}", file=sys.stderr)
+    return status
+
+
+def _wanted(block: Block, peer: str | None) -> Iterator[Record]:
+    if peer is None:
+        return block.records()
+    if peer not in block.peers:
+        return iter(())
+    return (record for record in block.records() if record.peer == peer)
+
+
+def _write(record: Record, raw: bool, decode: bool) -> None:
+    if raw:
+        sys.stdout.buffer.write(record.frame)
+        return
+    fields: dict[str, Any] = {
+        "time": format_time(record.time_ns),
+        "time_ns": record.time_ns,
+        "connection": record.connection,
+        "peer": record.peer,
+        # A number without a name is printed as it is.
+        "direction": DIRECTIONS.get(record.direction, record.direction),
+        "protocol": PROTOCOLS.get(record.protocol, record.protocol),
+        "version": record.version,
+        "frame": record.frame.hex(),
+    }
+    if record.mark != UNMARKED:
+        fields["mark"] = MARKS.get(record.mark, record.mark)
+    if record.mark == DUPLICATE:
+        fields["first_ns"] = record.first_ns
+    if decode:
+        fields["packet"] = decoded(record)
+    print(json.dumps(fields))

@@ -1,0 +1,95 @@
+"""How ``headwater mq`` prints a message: as it is, as JSON, or in sequences as of ``sub -F``."""
+
+import argparse
+import calendar
+import json
+import time
+from typing import Any, NamedTuple
+
+from headwater_host.cli.format import Part, parse
+from headwater_host.inspect.mq import flags
+from headwater_host.mq import CMQC
+from headwater_host.mq.queue.descriptors import MD, V2_FIELDS
+
+
+class Got(NamedTuple):
+    """A message of a queue, as a get gave it."""
+
+    queue: str
+    md: MD
+    payload: bytes
+
+    @property
+    def time_ns(self) -> int:
+        """When it was put; 0 when its descriptor does not say."""
+        text = (self.md.PutDate + self.md.PutTime).decode("latin-1")
+        try:
+            seconds = calendar.timegm(time.strptime(text[:14], "%Y%m%d%H%M%S"))
+            return seconds * 10**9 + int(text[14:] or "0") * 10**7
+        except ValueError:
+            return 0
+
+    def put(self) -> str | None:
+        """When it was put, in GMT; None when its descriptor does not say."""
+        seconds = self.time_ns // 10**9
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else None
+
+    def local(self, shape: str) -> str:
+        """The time as of ``time.strftime``; nothing when there is none."""
+        return time.strftime(shape, time.localtime(self.time_ns // 10**9)) if self.time_ns else ""
+
+    def fields(self) -> dict[str, Any]:
+        """The descriptor's fields, as JSON has them: characters with their blanks, bytes as hex."""
+        found: dict[str, Any] = {}
+        for name, value in self.md.get().items():
+            if self.md.Version > CMQC.MQMD_VERSION_1 or name not in V2_FIELDS:
+                is_text = MD.FIELDS[name][0] == "c"
+                found[name] = (
+                    value if isinstance(value, int) else value.decode("latin-1") if is_text else value.hex()
+                )
+        return found
+
+    def text(self, name: str) -> str:
+        """A field of characters, without the blanks behind them."""
+        value: bytes = getattr(self.md, name)
+        return value.decode("latin-1").rstrip(" \0")
+
+    def json(self) -> str:
+        """One object in one line."""
+        told: dict[str, Any] = {"queue": self.queue, "fields": self.fields()}
+        try:
+            told["payload"] = self.payload.decode()
+        except UnicodeDecodeError:
+            told["payload_hex"] = self.payload.hex()
+        return json.dumps(told)
+
+
+#: What stands behind % in a format.
+FIELDS: dict[str, Part] = {
+    "t": lambda got: got.queue,
+    "p": lambda got: got.payload,
+    "x": lambda got: got.payload.hex(),
+    "X": lambda got: got.payload.hex().upper(),
+    "l": lambda got: str(len(got.payload)),
+    "f": lambda got: got.text("Format"),
+    "i": lambda got: got.md.MsgId.hex(),
+    "c": lambda got: got.md.CorrelId.hex(),
+    "g": lambda got: got.md.GroupId.hex(),
+    "s": lambda got: str(got.md.MsgSeqNumber),
+    "o": lambda got: str(got.md.Offset),
+    "m": lambda got: flags(got.md.MsgFlags),
+    "n": lambda got: str(got.md.Priority),
+    "u": lambda got: got.text("UserIdentifier"),
+    "I": lambda got: got.local("%Y-%m-%dT%H:%M:%S%z"),
+    "U": lambda got: f"{got.time_ns // 10**9}.{got.time_ns % 10**9:09}" if got.time_ns else "",
+    "j": lambda got: got.json(),
+}
+_NUMBERS = "xXlson"
+
+
+def sequences(text: str) -> list[Part]:
+    """An argument type: a format."""
+    try:
+        return parse(text, FIELDS, _NUMBERS)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,65 @@
+"""MQTT's client as the command line describes it."""
+
+import argparse
+from typing import Any
+
+from headwater_host.cli import reach
+from headwater_host.cli.exits import USAGE, CommandError
+from headwater_host.cli.options import FOR_EVER
+from headwater_host.cli.properties import of
+from headwater_host.client.mqtt.client import Client
+
+
+def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> Client:
+    """The client that the options describe; ``options`` are further keywords of ``Client``.
+
+    ``reconnects``: whether a lost connection is made again when the options do not say.
+    """
+    will = reach.will(args)
+    args.protocol_version = args.protocol_version or "3.1.1"
+    options |= _session(args)
+    where = reach.where(args)
+    client = Client(
+        *where.servers[0],
+        more_servers=where.servers[1:],
+        tls=where.tls,
+        websocket=where.websocket,
+        protocol=args.protocol_version,
+        properties=of(args, "connect"),
+        username=where.username,
+        password=where.password,
+        keepalive=args.keepalive,
+        timeout=args.timeout,
+        will=will,
+        reconnect=reach.reconnect(args, reconnects),
+        **options,
+    )
+    reach.watch(args, client)
+    client.disconnect_properties = of(args, "disconnect")
+    reach.log.debug("%r: MQTT %s, as %r", where, client.protocol, client.identifier)
+    return client
+
+
+def _session(args: argparse.Namespace) -> dict[str, Any]:
+    """Whose session, and for how long. Takes the interval out of what ``-D`` says for CONNECT."""
+    if args.protocol_version != "5.0" and (args.said or args.session_expiry_interval is not None):
+        raise CommandError("-D and -x need MQTT 5.0: -V mqttv5", USAGE)
+    identifier = reach.identifier(args)
+    seconds_kept = (args.said or {}).get("connect", {}).pop("session_expiry_interval", None)
+    if seconds_kept is None:
+        seconds_kept = args.session_expiry_interval
+    elif args.session_expiry_interval is not None:
+        raise CommandError("-x or -D connect session-expiry-interval, not both", USAGE)
+    if seconds_kept == FOR_EVER and not identifier:
+        raise CommandError("a session that is kept for ever needs an identifier: -i", USAGE)
+    if "session_expiry_interval" in (of(args, "disconnect") or ()) and not (
+        args.keep_session if seconds_kept is None else seconds_kept
+    ):
+        raise CommandError(
+            "-D disconnect session-expiry-interval needs a session that is kept: -c or -x", USAGE
+        )
+    return {
+        "identifier": identifier,
+        "clean_session": not args.keep_session,
+        "session_expiry": seconds_kept,
+    }

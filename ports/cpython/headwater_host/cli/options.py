@@ -1,0 +1,156 @@
+"""Types of arguments: what a word of the command line must be, and what it stands for."""
+
+import argparse
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from headwater_host.client.route import DEFAULT_PATH
+from headwater_host.errors import MqttArgumentError
+from headwater_host.topics import Wildcard, topic_bytes
+
+PASSWORD_VARIABLE = "HEADWATER_PASSWORD"
+_VERSIONS = {
+    **dict.fromkeys(("mqttv31", "31", "3.1"), "3.1"),
+    **dict.fromkeys(("mqttv311", "311", "3.1.1"), "3.1.1"),
+    **dict.fromkeys(("mqttv5", "5", "5.0"), "5.0"),
+}
+#: A session expiry interval without an end.
+FOR_EVER = 0xFFFFFFFF
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """An argument type: a whole number in a range."""
+
+    def number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
+        return value
+
+    return number
+
+
+def seconds(text: str) -> float:
+    """An argument type: a number of seconds above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def pause(text: str) -> float:
+    """An argument type: a number of seconds, or 0."""
+    return 0.0 if text == "0" else seconds(text)
+
+
+def version(text: str) -> str:
+    """An argument type: a version of MQTT, as ``Client`` names it."""
+    if text not in _VERSIONS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(_VERSIONS)}")
+    return _VERSIONS[text]
+
+
+def expiry(text: str) -> int:
+    """An argument type: a session expiry interval in seconds."""
+    if text in ("-1", "\N{INFINITY}"):
+        return FOR_EVER
+    return whole(0, FOR_EVER)(text)
+
+
+def directory(text: str) -> Path:
+    """An argument type: a directory's path. Path makes the current one of an empty text: of an unset variable."""
+    if not text:
+        raise argparse.ArgumentTypeError("the directory's name is empty")
+    return Path(text)
+
+
+def topic(text: str) -> str:
+    """An argument type: a topic name."""
+    try:
+        topic_bytes(text)
+    except MqttArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def topic_filter(text: str) -> str:
+    """An argument type: a topic filter."""
+    try:
+        return Wildcard(text)
+    except MqttArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def servers(text: str) -> list[tuple[str, int | None]]:
+    """An argument type: hosts, with ports or without, and commas between them."""
+    return [_server(part.strip()) for part in text.split(",")]
+
+
+def _server(text: str) -> tuple[str, int | None]:
+    if "://" in text:
+        raise argparse.ArgumentTypeError("it is a host's name, not a URL: -L takes URLs")
+    # An IPv6 address without a port need not have brackets.
+    found = re.fullmatch(
+        r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?|([^:\[\]]*:[^:\[\]]*:[^\[\]]*)", text
+    )
+    port = int(found[3]) if found and found[3] else None
+    if not found or (port is not None and not 1 <= port <= 65535):
+        # Not what was given: there may be a password in it.
+        raise argparse.ArgumentTypeError(
+            "it is HOST or HOST:PORT, with commas between several; in front of a port, an IPv6 address is in brackets"
+        )
+    return found[1] or found[2] or found[4], port
+
+
+class Url(NamedTuple):
+    """What ``-L`` says. Its repr, which an error may show, has no secrets."""
+
+    protocol: str
+    secure: bool
+    websocket: str | None
+    host: str
+    port: int | None
+    username: str | None
+    password: str | None
+    topic: str | None
+
+    def __repr__(self) -> str:
+        return f"Url({self.host!r})"
+
+
+def url(text: str) -> Url:
+    """An argument type: how to reach a server, in one piece; but for WebSocket the path is the topic, as it stands."""
+    found = re.fullmatch(
+        r"(mqtts?|fmqs?|wss?)://(?:([^/@]*)@)?(?:\[([^\]@]+)\]|([^:/@\[\]\s]+))(?::([0-9]{1,5}))?(?:/(.*))?",
+        text,
+        re.S,
+    )
+    port = int(found[5]) if found and found[5] else None
+    if not found or (port is not None and not 1 <= port <= 65535):
+        # Not what was given: there may be a password in it.
+        raise argparse.ArgumentTypeError(
+            "it is SCHEME://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC], with mqtt, mqtts, fmq, fmqs, ws or wss, "
+            "and for the latter two /PATH instead of the topic"
+        )
+    scheme, path = found[1], found[6] or None
+    name, colon, secret = (found[2] or "").partition(":")
+    web = scheme.startswith("ws")
+    return Url(
+        "fmq" if scheme.startswith("fmq") else "mqtt",
+        scheme.endswith("s") and scheme != "ws",
+        (f"/{path}" if path else DEFAULT_PATH) if web else None,
+        found[3] or found[4],
+        port,
+        unquote(name) or None,
+        unquote(secret) if colon else None,
+        None if web or path is None else topic_filter(path),
+    )

@@ -1,0 +1,104 @@
+"""``-D COMMAND PROPERTY VALUE``: what the packets of MQTT 5.0 are to say besides, by mosquitto's names."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from headwater.mqtt import properties as props
+from headwater.mqtt import spec
+from headwater.names5 import PROPERTIES
+from headwater_host.client.mqtt.properties import Properties, encode
+from headwater_host.errors import MqttArgumentError
+
+#: The packets that a client sends, and the will: where the core's table has them.
+PACKETS = {
+    "connect": 1 << spec.CONNECT,
+    "publish": 1 << spec.PUBLISH,
+    "subscribe": 1 << spec.SUBSCRIBE,
+    "unsubscribe": 1 << spec.UNSUBSCRIBE,
+    "disconnect": 1 << spec.DISCONNECT,
+    "will": props.WILL_PROPERTIES,
+}
+# What stands in these packets, but is not for us to say: the server's, or the session's own affair.
+_NOT_OURS = {
+    ("publish", "subscription-identifier"),
+    ("publish", "topic-alias"),
+    ("disconnect", "server-reference"),
+}
+
+
+def names(packet: str) -> dict[str, int]:
+    """The properties that may be said in a packet, with their identifiers."""
+    named = ((name.replace("_", "-"), ident) for ident, name in PROPERTIES.items())
+    return {
+        name: ident
+        for name, ident in named
+        if props.allowed(ident) & PACKETS[packet] and (packet, name) not in _NOT_OURS
+    }
+
+
+class PropertyAction(argparse.Action):
+    """Collects ``-D`` in ``said``, by packet. ``const`` are the packets that the command sends."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: "str | Sequence[Any] | None",
+        option_string: str | None = None,
+    ) -> None:
+        """Take one. The error does not show the value, which may be a secret."""
+        if namespace.said is None:
+            namespace.said = {}
+        try:
+            _add(namespace.said, list(values or ()), self.const)
+        except ValueError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
+
+
+def _add(said: dict[str, dict[str, Any]], words: list[str], packets: Sequence[str]) -> None:
+    if words[0] not in packets:
+        raise ValueError(f"{words[0]!r} is not one of {', '.join(packets)}")
+    packet = words[0]
+    known = names(packet)
+    if len(words) < 2 or words[1] not in known:
+        what = "a property is missing" if len(words) < 2 else f"{words[1]!r} is none for {packet}"
+        raise ValueError(f"{what}: there are {', '.join(known)}")
+    name, values = words[1], words[2:]
+    ident = known[name]
+    kind = props.kind_of(ident)
+    if len(values) != (2 if kind == props.PAIR else 1):
+        raise ValueError(
+            f"{packet} {name} takes {'a name and a value' if kind == props.PAIR else 'one value'}"
+        )
+    value = _value(kind, name, values)
+    key = name.replace("-", "_")
+    try:
+        encode({key: value}, PACKETS[packet])
+    except MqttArgumentError:
+        raise ValueError(f"{name} cannot have this value") from None
+    mine = said.setdefault(packet, {})
+    if kind == props.PAIR:
+        mine.setdefault(key, []).append(value)
+    elif key in mine:
+        raise ValueError(f"{packet} {name} is said twice")
+    else:
+        mine[key] = value
+
+
+def _value(kind: int, name: str, values: list[str]) -> object:
+    if kind == props.PAIR:
+        return values[0], values[1]
+    (text,) = values
+    if kind == props.BINARY:
+        return text.encode("utf-8", "surrogateescape")
+    if kind > props.VARINT:
+        return text
+    if not (text.isascii() and text.isdigit()) or len(text) > 10:
+        raise ValueError(f"{name} is a whole number, and not so large or below 0")
+    return int(text)
+
+
+def of(args: argparse.Namespace, packet: str) -> Properties | None:
+    """What ``-D`` says for a packet; None for nothing."""
+    return (args.said or {}).get(packet)

@@ -1,0 +1,97 @@
+"""``headwater pub --segment-size``: a file, or standard input, as segments with IBM MQ's MQMDE, read as it goes on."""
+
+import argparse
+import io
+import os
+import stat
+from collections.abc import Iterator
+from itertools import chain
+
+from headwater.errors import E_TOO_LARGE
+from headwater.ibmmq.group_ids import GroupIds
+from headwater.ibmmq.segments import MOST
+from headwater_host.cli.exits import USAGE, CommandError
+from headwater_host.mq.CMQC import MQFMT_STRING
+from headwater_host.mq.segments import PayloadError, segments
+
+_UTF_8 = 1208
+
+
+def payloads(args: argparse.Namespace) -> Iterator[bytes]:
+    """What is to be published. Raises CommandError, also later: for a file that cannot be read, or that changes.
+
+    Of a file whose length is known the first is read at once: what can be wrong with it is said before anything leaves.
+    """
+    file, name = _opened(args)
+    made = _whole(file, name, args)
+    return chain([next(made)], made) if _length(os.fstat(file.fileno())) is not None else made
+
+
+def _opened(args: argparse.Namespace) -> tuple[io.FileIO, str]:
+    given = None if args.stdin_file or args.file == "-" else args.file
+    name = given or "standard input"
+    try:
+        return io.FileIO(given or 0, closefd=given is not None), name
+    except OSError as error:
+        raise CommandError(f"cannot read {name}: {error.strerror}", USAGE) from error
+
+
+def _length(found: os.stat_result) -> int | None:
+    """How many bytes a file has; None when nobody knows: of a pipe, and of files that a system makes up."""
+    return found.st_size or None if stat.S_ISREG(found.st_mode) else None
+
+
+def _whole(file: io.FileIO, name: str, args: argparse.Namespace) -> Iterator[bytes]:
+    """The segments; the last one when the file is still what it was at first. Each is held until the next was read."""
+    size: int = args.segment_size
+    before = os.fstat(file.fileno())
+    length = _length(before)
+    if length is not None:
+        # Standard input may be a file of which somebody has read already.
+        length = max(length - file.tell(), 0)
+    begun = ""
+    held = None
+    try:
+        with file:
+            for payload in segments(file, ids=_ids(args), piece=size, length=length, **_header(args)):
+                if held is not None:
+                    yield held
+                    begun = "; what was sent of it stays incomplete"
+                held = payload
+            after = os.fstat(file.fileno())
+    except PayloadError as error:
+        if error.status == E_TOO_LARGE:
+            most = MOST // size * size + size
+            text = (
+                f"{name} is too large: in segments of {size} bytes a message has at most {most} bytes{begun}"
+            )
+            raise CommandError(text, USAGE) from error
+        raise _changed(name, begun) from error
+    except OSError as error:
+        raise CommandError(f"cannot read {name}: {error.strerror or error}{begun}", USAGE) from error
+    if length is not None and _what(before) != _what(after):
+        raise _changed(name, begun)
+    assert held is not None
+    yield held
+
+
+def _what(found: os.stat_result) -> tuple[int, int]:
+    return found.st_size, found.st_mtime_ns
+
+
+def _changed(name: str, begun: str) -> CommandError:
+    return CommandError(f"{name} has changed while it was read{begun}")
+
+
+def _ids(args: argparse.Namespace) -> GroupIds:
+    who: str = args.id or args.id_prefix or "headwater"
+    return GroupIds(who.encode("utf-8", "surrogateescape"), os.urandom(8))
+
+
+def _header(args: argparse.Namespace) -> dict[str, object]:
+    text = (args.format or "").ljust(8).encode()
+    return {
+        "format": text,
+        "encoding": args.encoding or 0,
+        "data_ccsid": args.ccsid or (_UTF_8 if text == MQFMT_STRING else 0),
+    }

@@ -1,0 +1,281 @@
+"""``headwater sub``: subscribe and print what comes."""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Union
+
+from headwater.mqtt import spec5
+from headwater_host.cli import fmq, options, reach
+from headwater_host.cli.exits import OK, SIGNALLED, TIMED_OUT, USAGE, CommandError
+from headwater_host.cli.format import Part, Received, parse, render
+from headwater_host.cli.output import while_read
+from headwater_host.cli.properties import of
+from headwater_host.client.mqtt.messages import Message
+from headwater_host.client.mqtt.properties import plain
+
+if TYPE_CHECKING:
+    from headwater_host.client.fmq import client as hub_client
+    from headwater_host.client.fmq import messages as hub_messages
+    from headwater_host.client.mqtt import client as aio
+
+AnyClient = Union["aio.Client", "hub_client.Client"]
+AnyMessage = Union[Message, "hub_messages.Message"]
+
+# In the order of their numbers (MQTT 5.0, 3.8.3.1).
+_RETAIN_HANDLING = ("always", "new", "never")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.description = (
+        "Subscribe, and print each message's payload and a newline, until COUNT, SECONDS or a signal."
+    )
+    parser.add_argument(
+        "-t",
+        "--topic",
+        type=options.topic_filter,
+        action="append",
+        default=[],
+        help="a filter; repeatable",
+    )
+    parser.add_argument(
+        "-q", "--qos", dest="most_qos", type=int, choices=(0, 1, 2), help="the highest; default: 0 (MQTT)"
+    )
+    parser.add_argument("-C", "--count", type=options.whole(1, 1 << 62), help="end after this many messages")
+    parser.add_argument(
+        "-W",
+        "--wait",
+        type=options.seconds,
+        metavar="SECONDS",
+        help="end after this time; with -C, exit code 4 when fewer came",
+    )
+    parser.add_argument(
+        "-E", "--subscribed", action="store_true", help="end when the server has granted the subscriptions"
+    )
+    parser.add_argument(
+        "-U",
+        "--unsubscribe",
+        type=options.topic_filter,
+        action="append",
+        default=[],
+        metavar="TOPIC",
+        help="then take this subscription of a kept session back; repeatable",
+    )
+    group = parser.add_argument_group("which messages")
+    group.add_argument(
+        "-T",
+        "--filter-out",
+        type=options.topic_filter,
+        action="append",
+        default=[],
+        metavar="TOPIC",
+        help="none with a topic that this filter takes; repeatable",
+    )
+    kept = group.add_mutually_exclusive_group()
+    kept.add_argument("-R", "--no-retained", action="store_true", help="none that the server had kept")
+    kept.add_argument(
+        "--retained-only",
+        action="store_true",
+        help="those that the server had kept; the first other one ends it",
+    )
+    group.add_argument(
+        "--remove-retained",
+        action="store_true",
+        help="let the server forget each that it had kept, once it is printed",
+    )
+    group.add_argument("--no-local", action="store_true", help="none that this client publishes (MQTT 5.0)")
+    group.add_argument(
+        "--retain-as-published",
+        action="store_true",
+        help="leave the retain flag as it was published (MQTT 5.0)",
+    )
+    group.add_argument(
+        "--retain-handling",
+        choices=_RETAIN_HANDLING,
+        help="when the server sends what it has kept, always unless said; new is when there was no such subscription "
+        "(MQTT 5.0)",
+    )
+    fmq.add_subscription(group)
+    group = parser.add_argument_group("output")
+    shape = group.add_mutually_exclusive_group()
+    shape.add_argument("-v", "--verbose", action="store_true", help="the topic in front of each payload")
+    shape.add_argument("--json", action="store_true", help="a JSON object for each message")
+    shape.add_argument(
+        "-F",
+        "--format",
+        type=_format,
+        help="a text with sequences such as %%t, %%p, %%q, as of mosquitto_sub: see docs/cli.md",
+    )
+    group.add_argument("-N", "--no-newline", action="store_true", help="no line end behind a message")
+    group.add_argument("--value", action="store_true", help="payloads that are values of FMQ as JSON (FMQ)")
+    reach.add_connection(
+        parser, "default: for ever", ("connect", "subscribe", "unsubscribe", "disconnect", "will")
+    )
+
+
+def _format(text: str) -> list[Part]:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print messages; see ``add_arguments`` for when it ends how."""
+    protocol = reach.choose(args)
+    if args.topic or not args.unsubscribe or (args.url is not None and args.url.topic is not None):
+        args.topic = reach.topics(args, args.topic)
+    if protocol == "fmq":
+        hub = fmq.make_client(args, not args.subscribed, auto_ack=False)
+        fmq.check_subscription(args)
+        work = _subscribe(hub, partial(fmq.subscribe, hub, args), args)
+    else:
+        from headwater_host.cli import mqtt
+
+        client = mqtt.make_client(args, not args.subscribed, auto_ack=False)
+        _check_flags(args)
+        work = _subscribe(client, partial(_ask, client, args), args)
+    code = reach.run_until_signal(work)
+    # Without a count a signal is the way to end.
+    return OK if code > SIGNALLED and args.count is None else code
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    if args.protocol_version != "5.0" and _flags(args):
+        raise CommandError(
+            "--no-local, --retain-as-published and --retain-handling need MQTT 5.0: -V mqttv5", USAGE
+        )
+    if args.no_local and any(name.startswith("$share/") for name in args.topic):
+        raise CommandError("--no-local is not for shared subscriptions (MQTT 5.0, 3.8.3.1)", USAGE)
+
+
+def _flags(args: argparse.Namespace) -> int:
+    """The options of MQTT 5.0's SUBSCRIBE (3.8.3.1)."""
+    return (
+        (spec5.NO_LOCAL if args.no_local else 0)
+        | (spec5.RETAIN_AS_PUBLISHED if args.retain_as_published else 0)
+        | _RETAIN_HANDLING.index(args.retain_handling or "always") << spec5.RETAIN_HANDLING_SHIFT
+    )
+
+
+async def _subscribe(
+    client: AnyClient, ask: Callable[[], Awaitable[object]], args: argparse.Namespace
+) -> int:
+    if args.wait is None:
+        await _print(client, ask, args)
+        return OK
+    try:
+        await asyncio.wait_for(_print(client, ask, args), args.wait)
+    except asyncio.TimeoutError:
+        return OK if args.count is None else TIMED_OUT
+    return OK
+
+
+async def _ask(client: "aio.Client", args: argparse.Namespace) -> None:
+    """SUBSCRIBE, and then UNSUBSCRIBE."""
+    if args.topic:
+        granted = await client.subscribe(
+            [(name, args.most_qos or 0) for name in args.topic],
+            options=_flags(args),
+            properties=of(args, "subscribe"),
+        )
+        for name, qos in zip(args.topic, granted, strict=True):
+            reach.log.debug("subscribed to %r at QoS %d", str(name), qos)
+    if args.unsubscribe:
+        await client.unsubscribe(args.unsubscribe, properties=of(args, "unsubscribe"))
+        reach.log.debug("unsubscribed from %s", ", ".join(map(repr, map(str, args.unsubscribe))))
+
+
+async def _print(client: AnyClient, ask: Callable[[], Awaitable[object]], args: argparse.Namespace) -> None:
+    closed = None
+    async with client:
+        reach.show_connection(client)
+        await ask()
+        # One that is refused later ends the command, at its place among the messages.
+        client.on_subscription_refused = client.messages.put_error
+        try:
+            if not args.subscribed:
+                await while_read(_take(client, args))
+        except BrokenPipeError as error:
+            # Nothing has failed: the command ends well, and so does its consumer.
+            closed = error
+    reach.log.debug("disconnected")
+    if closed is not None:
+        raise closed
+
+
+async def _take(client: AnyClient, args: argparse.Namespace) -> None:
+    """Print messages, and acknowledge them, until there were enough."""
+    out = sys.stdout.buffer
+    left = args.count
+    patience = reach.patience(client)
+    seen: list[AnyMessage] = []
+    over = False
+    while not over:
+        message: AnyMessage = await client.messages.__anext__()
+        properties = getattr(message, "properties", None)
+        reach.log.debug("%r%s", message, f", {sorted(properties)}" if properties else "")
+        if args.retained_only and not message.retain:
+            # Nor is it acknowledged.
+            over = True
+        else:
+            seen.append(message)
+            if _is_wanted(message, args):
+                out.write(_line(message, args))
+                if left is not None:
+                    left -= 1
+                    over = left == 0
+        if over or not client.messages:
+            # One write for a burst; and only what is printed is removed and acknowledged.
+            out.flush()
+            for message in seen:
+                if args.remove_retained and message.retain and _is_wanted(message, args):
+                    await client.publish(message.topic, b"", 1, True, timeout=patience)
+                await message.ack()
+            seen.clear()
+
+
+def _is_wanted(message: AnyMessage, args: argparse.Namespace) -> bool:
+    if args.no_retained and message.retain:
+        return False
+    return not any(message.topic.matches(pattern) for pattern in args.filter_out)
+
+
+def _line(message: AnyMessage, args: argparse.Namespace) -> bytes:
+    end = b"" if args.no_newline else b"\n"
+    payload = fmq.shown(message.payload) if args.value else message.payload
+    if args.format is not None:
+        return render(args.format, Received(message, time.time_ns(), payload)) + end
+    if args.json:
+        return json.dumps(_fields(message, args)).encode() + end
+    if args.verbose:
+        return message.topic.encode() + b" " + payload + end
+    return payload + end
+
+
+def _fields(message: AnyMessage, args: argparse.Namespace) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "time_ns": time.time_ns(),
+        "topic": str(message.topic),
+        "qos": message.qos,
+        "retain": message.retain,
+        "dup": message.dup,
+    }
+    if isinstance(message, Message):
+        fields["packet_id"] = message.mid or None
+        if args.protocol_version == "5.0":
+            fields["properties"] = plain(message.properties)
+    else:
+        fields |= {"id": message.id.hex(), "tags": list(message.tags)}
+        if args.value and (found := fmq.read(message.payload)) is not None:
+            return fields | {"value": found[0]}
+    try:
+        fields["payload"] = message.payload.decode()
+    except UnicodeDecodeError:
+        fields["payload_hex"] = message.payload.hex()
+    return fields

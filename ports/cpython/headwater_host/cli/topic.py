@@ -1,0 +1,99 @@
+"""``headwater topic``: which topics a hub of FMQ has."""
+
+import argparse
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from headwater_host.cli import fmq, reach
+from headwater_host.cli.exits import OK
+from headwater_host.cli.options import topic, topic_filter, whole
+from headwater_host.errors import MqttProtocolError
+
+if TYPE_CHECKING:
+    from headwater_host.client.fmq.client import Client
+
+#: What the hub is called for: see docs/protocols/fmq.md, section 4.
+_TOPICS = "$hub/topics"
+_NUMBERS = ("queues", "messages", "bytes")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The commands and their options."""
+    parser.description = "List a hub's topics, make them and remove them. See docs/hub.md."
+    commands = parser.add_subparsers(dest="topic_command", metavar="COMMAND", required=True)
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            conflict_handler="resolve",
+            allow_abbrev=False,
+        )
+
+    show = add("list", "print the names of topics, one in a line")
+    show.add_argument(
+        "filter", nargs="?", type=topic_filter, metavar="FILTER", help="only those that it takes"
+    )
+    shape = show.add_mutually_exclusive_group()
+    shape.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="queues, messages and bytes in front, with tabs between them",
+    )
+    shape.add_argument("--json", action="store_true", help="a JSON object for each topic")
+    register = add("register", "let there be a topic, with so many queues at least")
+    register.add_argument("topic", type=topic, metavar="TOPIC")
+    register.add_argument(
+        "--queues", type=whole(1, 65536), default=1, metavar="N", help="default: 1; a topic does not shrink"
+    )
+    unregister = add("unregister", "let a topic be no more, with its messages; its consumers end")
+    unregister.add_argument("topic", type=topic, metavar="TOPIC")
+    for sub in (show, register, unregister):
+        reach.add_connection(sub, "default: not at all")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked for: 0."""
+    fmq.no_topic(args)
+    return reach.run_until_signal(_run(fmq.make_client(args, False), args))
+
+
+async def _run(client: "Client", args: argparse.Namespace) -> int:
+    async with client:
+        if args.topic_command == "register":
+            await client.register(args.topic, args.queues)
+        elif args.topic_command == "unregister":
+            await client.unregister(args.topic)
+        else:
+            async for one in _topics(client, args.filter):
+                print(_line(one, args))
+    return OK
+
+
+async def _topics(client: "Client", pattern: str | None) -> AsyncIterator[dict[str, Any]]:
+    from headwater_host.fmq.values import MalformedValueError, decode, encode
+
+    after = None
+    while True:
+        arguments = encode(pattern and str(pattern)) + encode(after)
+        try:
+            page = decode(await client.call(_TOPICS, arguments))
+            after = page["after"]
+            found = [(one["topic"], *(int(one[name]) for name in _NUMBERS)) for one in page["topics"]]
+        except (MalformedValueError, LookupError, TypeError, ValueError) as error:
+            raise MqttProtocolError(
+                f"what the hub says of its topics is not understood: {error!r}"
+            ) from error
+        for name, *numbers in found:
+            yield {"topic": name, **dict(zip(_NUMBERS, numbers, strict=True))}
+        if after is None:
+            return
+
+
+def _line(one: dict[str, Any], args: argparse.Namespace) -> str:
+    if args.json:
+        return json.dumps(one)
+    return "\t".join(str(one[name]) for name in ((*_NUMBERS, "topic") if args.verbose else ("topic",)))

@@ -1,0 +1,206 @@
+"""CPython's own way through FMQ's session for the frames that come most, in either direction.
+
+As in ``headwater_host.client.mqtt.fast``, received bytes are copied once and sliced, sent bytes are joined, and an
+answer finds its message without a search. State and decisions stay in the core; unusual frames are left to it.
+"""
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from headwater import errors
+from headwater.fmq.decode import Frame
+from headwater.fmq.encode import NO_TAGS, put_length
+from headwater.fmq.receive import on_frame, take
+from headwater.fmq.sender import ANSWER_SIZE, over
+from headwater.fmq.session import ClientSession
+from headwater.fmq.spec import ACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from headwater.fmq.topics import check_name
+from headwater.fmq.write import put_text
+from headwater.mqtt.spec import DUP
+from headwater.transitions import AT1, AT2, ONLINE
+from headwater_host.client.connection import Chunks
+from headwater_host.client.mqtt.session import GrowingOutbox
+from headwater_host.fmq.usual import usual
+
+if TYPE_CHECKING:
+    from headwater.types import Bytes
+
+_FRONTS = 4096
+_REMEMBERED = 256
+# Above this, what was read is not copied: it is mostly one large frame, of which there is more with every read.
+_COPY = 1 << 17
+_PUBREL = PUBREL << 4
+_ANSWERS = (ACK, PUBREC, PUBCOMP)
+
+
+@lru_cache(maxsize=_FRONTS)
+def _remembered(topic: bytes, tags: bytes) -> bytes:
+    return b"" if check_name(topic) else _front(topic, tags)
+
+
+def _front(topic: bytes, tags: bytes) -> bytes:
+    buf = bytearray(len(topic) + 9)
+    return bytes(buf[: put_text(buf, 0, len(buf), topic)]) + tags
+
+
+def front(topic: bytes, tags: bytes) -> bytes:
+    """What stands before the payload in a PUBLISH's body; b"" when the topic is none."""
+    if len(topic) + len(tags) <= _REMEMBERED:
+        return _remembered(topic, tags)
+    return b"" if check_name(topic) else _front(topic, tags)
+
+
+def length(n: int) -> bytes:
+    """A body's length."""
+    if n < 16:
+        return bytes((n,))
+    if n < 4096:
+        return bytes((16 | n & 15, n >> 4))
+    buf = bytearray(9)
+    return bytes(buf[: put_length(buf, 0, n)])
+
+
+class FastSession(ClientSession):
+    """The client's session with these ways in and out."""
+
+    #: As of ``headwater_host.client.mqtt.fast.FastEndpoint``.
+    frames: Chunks | None = None
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        # The places of messages in the outbox, by their ids. What is not in it the core searches for.
+        self._entries: dict[bytes, int] = {}
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    def take(self, chunks: Chunks) -> None:
+        """Append a copy of everything that can be sent; it counts as sent."""
+        n = self.out()
+        while n > 0:
+            at = self.out_at
+            chunks.append(self.out_buf[at : at + n])
+            n = self.sent(n)
+
+    def hand_in(self, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes" = NO_TAGS) -> int:
+        """As the core's."""
+        if flags < 2 or type(topic) is not bytes or not isinstance(payload, bytes | bytearray):
+            return super().hand_in(topic, payload, flags, tags)
+        before = front(topic, bytes(tags))
+        if not before:
+            return errors.E_TOPIC
+        if not self.process:
+            # Its id would be another's as well.
+            return errors.E_OFFLINE
+        box = self.outbox
+        size = length(len(before) + len(payload))
+        n = 1 + len(self.ids.ident) + len(size) + len(before) + len(payload)
+        at = box.reserve(n)
+        if at < 0:
+            largest = box.limit if isinstance(box, GrowingOutbox) else len(box.buf)
+            return errors.E_WINDOW if box.count and n <= largest else errors.E_TOO_LARGE
+        ident = self.ids.next(PUBLISH, self.now)
+        data = b"".join((bytes((PUBLISH << 4 | flags,)), ident, size, before, payload))
+        box.buf[at : at + n] = data
+        if box.commit(n, flags >> 1) < 0:
+            return errors.E_STORE
+        number = box.next or box.slots
+        if len(self._entries) >= box.slots:
+            # Of what was refused something stays in it; what is not in it is found all the same.
+            self._entries.clear()
+        self._entries[bytes(ident)] = number - 1
+        if (
+            self._unsent
+            or self.in_flight >= self.window
+            or self.frames is None
+            or self.state != ONLINE
+            or self.out_n
+        ):
+            self._unsent += 1
+            return number
+        # It is the next to leave, and leaves: as of ``sender._entry_left``.
+        self.frames.append(data)
+        box.buf[at] |= DUP
+        self.in_flight += 1
+        self._entry = box.next
+        return number
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    def feed(self, n: int) -> int:
+        """As the core's."""
+        rx = self.rx
+        if n and self.state == ONLINE and not (self.large.left or rx.gap or rx.end + n > _COPY):
+            self.rx_time = self.now
+            self.feeding = True
+            rx.end += n
+            self._take_many(bytes(memoryview(rx.buf)[: rx.end]), rx.end)
+            n = 0
+        return super().feed(n)
+
+    def _take_many(self, data: bytes, end: int) -> None:
+        """Take frames as long as they are whole and of the usual kinds, or few others between them; what is left is the
+        core's. ``data`` is what the receive buffer holds, from its beginning on."""
+        f = self.frame
+        turn = self.turn
+        i = self.rx.start
+        while i < end and not self.large.left:
+            at = i
+            f.buf = data
+            try:
+                i = self._take_usual(f, data, i, end)
+            finally:
+                f.buf = self.rx.buf
+            if i == at:
+                i = take(self, i, end)
+            if i < 0 or self.turn != turn:
+                return
+            # Also when it has to wait: the core has gone on before it knew.
+            self.rx.start = i
+            if i == at:
+                return
+
+    def _take_usual(self, f: Frame, data: bytes, i: int, end: int) -> int:
+        """As of ``receive.take``; ``i`` as well when the frame is the core's."""
+        stop = usual(f, data, i, end)
+        if not stop or stop - i > self.rx.capacity or self.tx_size - self.tx_end < ANSWER_SIZE:
+            return i
+        self.frame_at = i
+        kind = f.head >> 4
+        if kind in _ANSWERS and self._is_answered(kind, data[f.id_at : f.id_end]):
+            self.rx.start = stop
+            return stop
+        # The frame is taken, even when its handler raises.
+        self.rx.start = stop
+        bad = on_frame(self, f)
+        if bad > 0:
+            return i
+        return self.fail(bad) if bad else stop
+
+    def _is_answered(self, kind: int, ident: bytes) -> bool:
+        """Do what ``sender.answered`` does, if it is what is mostly to be done."""
+        i = self._entries.get(ident, -1)
+        box = self.outbox
+        if i < 0 or (i - box.head) % box.slots >= box.count - self._unsent:
+            return False
+        at = box.at[i]
+        stop = at + 1 + len(ident)
+        if box.buf[at + 1 : stop] != ident:
+            return False
+        state = box.state[i]
+        released = box.buf[at] >> 4 == PUBREL
+        if kind == PUBREC:
+            if state != AT2 or released:
+                return False
+            box.buf[at] = _PUBREL
+            box.size[i] = stop - at
+            at = self.tx_end
+            self.tx_end = at + 1 + len(ident)
+            self.tx[at : self.tx_end] = bytes((_PUBREL,)) + ident
+            return True
+        if not (state == AT1 if kind == ACK else state == AT2 and released):
+            return False
+        del self._entries[ident]
+        over(self, i)
+        if self.on_delivered is not None:
+            self.on_delivered(i + 1)
+        return True

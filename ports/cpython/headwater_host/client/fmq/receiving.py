@@ -1,0 +1,240 @@
+"""What comes to FMQ's client: messages and calls, up to the program that takes and acknowledges them."""
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from headwater import errors
+from headwater.fmq import encode, spec
+from headwater_host.client.calls import Answers, Inbox
+from headwater_host.client.connection import TICK
+from headwater_host.client.fmq.messages import Call, Message, Subscription
+from headwater_host.client.fmq.requests import Answer, Requests
+from headwater_host.client.incoming import Incoming
+from headwater_host.client.mqtt.messages import Payload, payload_bytes
+from headwater_host.errors import FmqConsumerError, MqttConnectionError, MqttError
+from headwater_host.fmq.values import decode_at
+from headwater_host.topics import Topic, topic_of
+
+if TYPE_CHECKING:
+    from headwater.fmq.decode import Frame
+    from headwater_host.client.outgoing import Outgoing
+
+#: What a responder subscribes to.
+SERVED = "$rpc/"
+_REPLY = b"$rpc/reply"
+# MQTT's "Quota exceeded".
+_BUSY = 0x97
+
+
+class Receiving(Requests):
+    """The part of ``client.Client`` that receives. ``_receive_by`` is called when the session is there."""
+
+    _outgoing: "Outgoing[bytes | None]"
+
+    def _receive_by(self, limit: int | None) -> None:
+        session = self.session
+        session.on_message = self._on_message
+        session.on_call = self._on_call
+        session.on_result = self._on_result
+        session.on_answer = self._on_answer
+        self._answers: Answers[Answer | Message] = Answers()
+        # By filter and group, what is subscribed to, and asked for again when the hub has forgotten it.
+        self._subscriptions: dict[tuple[str, str], Subscription] = {}
+        # By the session's numbers: subscriptions that are consumed; and by those of the requests that are under way,
+        # what was subscribed to, and consumed.
+        self._consumed: dict[int, Subscription] = {}
+        self._subscribing: dict[int, Subscription] = {}
+        self._consuming: dict[int, Subscription] = {}
+        # By filter and group, how many ask for it just now.
+        self._wanted: Counter[tuple[str, str]] = Counter()
+        # By id and consumer, what is to be acknowledged.
+        self._unacknowledged: dict[tuple[bytes, int], Message] = {}
+        self._auto_ack = session.auto_ack
+        self._incoming: Incoming[Message] = Incoming(
+            limit,
+            lambda: self.connection,
+            lambda: bool(self._answers) or self._outgoing.is_awaited,
+            self._withhold,
+            self._answer_message,
+            self.logger,
+        )
+        self.messages: Inbox[Message] = Inbox(self._current, limit, self._incoming.look)
+        self.calls: Inbox[Call] = Inbox(self._current, limit, self._incoming.look)
+        self._incoming.queues += [self.messages, self.calls]
+
+    def _forget_repeated(self, session_present: bool) -> None:
+        """There is another connection: what comes again, at QoS 2 under an id that is known, is not kept."""
+        epoch = self.session.epoch
+        self.messages.forget(
+            lambda m: (
+                not m.acknowledged
+                and m.epoch != epoch
+                and (m.subscription is not None or (session_present and m.qos == 1))
+            )
+        )
+        self._unacknowledged.clear()
+        self._incoming.begin()
+        # Who called over the last connection has been told.
+        self.calls.forget(lambda call: True)
+
+    def _forget_requests(self, error: MqttError) -> None:
+        """They end with their connection."""
+        self._answers.fail(error)
+        self._subscribing.clear()
+        self._consuming.clear()
+
+    def _on_answer(self, number: int, code: int) -> None:
+        f = self.session.frame
+        why = self.session.why() if code else ""
+        wanted = self._subscribing.pop(number, None)
+        if wanted is not None and code == 0:
+            self._granted(wanted, number)
+        subscription = self._consuming.pop(number, None)
+        if subscription is not None:
+            subscription.consumed = None
+            if code:
+                self.messages.put_error(FmqConsumerError(subscription.topic, code, why))
+        answer = Answer(code, why, bytes(f.buf[f.body : f.end]))
+        if not self._answers.settle(number, answer) and wanted is not None:
+            asyncio.get_running_loop().call_soon(self._take_back, wanted)
+
+    def _granted(self, wanted: Subscription, number: int) -> None:
+        """Even when nobody waits for it any more: what was subscribed to before has another number from now on."""
+        wanted.number = number
+        known = self._subscriptions.get((wanted.topic, wanted.group), wanted)
+        known.tags, known.condition, known.number = wanted.tags, wanted.condition, number
+        if known.consumed:
+            self._consumed[number] = known
+
+    def _take_back(self, wanted: Subscription) -> None:
+        """Let the hub forget what it has granted when nobody has it, and nobody asks for it: who did has not waited."""
+        key = wanted.topic, wanted.group
+        asked = {(one.topic, one.group) for one in self._subscribing.values()}
+        if self._wanted[key] or key in asked or key in self._subscriptions:
+            return
+        if not self.session.has(wanted.number):
+            return
+        connection = self.connection
+        if connection is not None:
+            connection.flush()
+            if self.session.unsubscribe(wanted.number) == errors.E_AGAIN:
+                asyncio.get_running_loop().call_later(TICK, self._take_back, wanted)
+            connection.push()
+
+    def _on_message(self, f: "Frame") -> None:
+        message = self._message(f)
+        if message.subscription is not None and not message.acknowledged:
+            key = (message.id, message.subscription.number)
+            if key in self._unacknowledged:
+                # The hub has waited long enough; but the program has it, and may still acknowledge it.
+                self.session.forget(message.receipt)
+                return
+            self._unacknowledged[key] = message
+        elif self._incoming.withholds:
+            if not message.acknowledged:
+                if self._auto_ack:
+                    self._incoming.withheld.append(message)
+            elif message.qos == 0 and not self._incoming.has_room(self.messages):
+                return
+        self.messages.put(message)
+
+    def _message(self, f: "Frame") -> Message:
+        session = self.session
+        view = memoryview(f.buf)
+        subscription = self._consumed.get(session.source) if session.source else None
+        topic = Topic("")
+        if f.topic_end > f.topic_at and f.has_topic():
+            topic = topic_of(bytes(view[f.topic_at : f.topic_end]))
+        elif subscription is not None:
+            topic = Topic(subscription.topic)
+        tags: tuple[str, ...] = ()
+        if f.payload_at - f.tags_at > 1:
+            block = bytes(view[f.tags_at : f.payload_at])
+            tags = tuple(decode_at(block, 0, len(block))[0])
+        return Message(
+            topic,
+            bytes(view[f.payload_at : f.end]),
+            tags,
+            bytes(view[f.id_at : f.id_end]),
+            f.head & 15 if f.head >> 4 == spec.PUBLISH else 0,
+            session.epoch,
+            subscription,
+            session.receipt,
+            self._acknowledge if session.receipt and not session.auto_ack else None,
+        )
+
+    def _on_result(self, number: int, f: "Frame") -> None:
+        message = self._message(f)
+        if not self._answers.settle(number, message) and message.receipt:
+            # Nobody waits for it any more: somebody else may have it.
+            asyncio.get_running_loop().call_soon(self.session.reject, message.receipt, 0x80)
+
+    def _withhold(self, value: bool) -> None:
+        self.session.auto_ack = self._auto_ack and not value
+        self.messages.on_taken = self._incoming.taken if value else None
+
+    def _answer_message(self, message: Message, code: int = 0) -> None:
+        session = self.session
+        connection = self.connection
+        if message.epoch != session.epoch and message.qos != 2:
+            return
+        if message.subscription is not None:
+            self._unacknowledged.pop((message.id, message.subscription.number), None)
+        if self._settle(message.receipt, code) == errors.E_AGAIN and connection is not None:
+            connection.flush()
+            self._settle(message.receipt, code)
+        if connection is not None:
+            connection.push()
+
+    def _settle(self, receipt: int, code: int) -> int:
+        status = self.session.reject(receipt, code) if code else errors.E_UNKNOWN_ID
+        return self.session.acknowledge(receipt) if status == errors.E_UNKNOWN_ID else status
+
+    async def _acknowledge(self, message: Message, code: int) -> None:
+        self._answer_message(message, code)
+        connection = self.connection
+        if connection is not None and connection.paused:
+            await connection.writable(self.timeout)
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def _on_call(self, f: "Frame") -> None:
+        view = memoryview(f.buf)
+        ident = bytes(view[f.id_at : f.id_end])
+        if self._incoming.withholds and not self._incoming.has_room(self.calls):
+            if self.connection is not None:
+                self.connection.write(_refusal(ident, _BUSY, "too many calls wait for the responder"))
+            return
+        topic = bytes(view[f.topic_at : f.topic_end]) if f.has_topic() else b""
+        self.calls.put(
+            Call(
+                topic_of(topic.removeprefix(SERVED.encode())),
+                bytes(view[f.payload_at : f.end]),
+                ident,
+                self.session.epoch,
+                self._answer_call,
+            )
+        )
+
+    async def _answer_call(self, call: Call, result: Payload, code: int, text: str) -> None:
+        data = call.id + bytes(payload_bytes(result))
+        connection = self._current()
+        if connection is None or call.epoch != self.session.epoch:
+            raise MqttConnectionError("the connection over which the call came is over", errors.E_OFFLINE)
+        if code:
+            connection.write(_refusal(call.id, code, text))
+        else:
+            connection.write(self.session.frame_of(_REPLY, data, False))
+        if connection.paused:
+            await connection.writable(self.timeout)
+
+    def _read_on(self) -> None:
+        self._incoming.read_on()
+
+
+def _refusal(ident: bytes, code: int, text: str) -> bytes:
+    """An ACK with a reason."""
+    said = text.encode(errors="replace")
+    buf = bytearray(len(said) + 64)
+    return bytes(buf[: encode.frame(buf, 0, len(buf), spec.ACK << 4, ident, (code, said))])

@@ -1,0 +1,159 @@
+"""What FMQ's client asks of the hub, and waits for: requests, each with its answer."""
+
+import abc
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from headwater import errors
+from headwater.fmq import spec
+from headwater.reasons import describe
+from headwater_host.arguments import seconds_of
+from headwater_host.client.calls import Answers
+from headwater_host.client.connection import TICK
+from headwater_host.client.fmq import address
+from headwater_host.client.fmq.messages import Message
+from headwater_host.client.fmq.session import HostSession
+from headwater_host.client.keeping import Keeping
+from headwater_host.errors import (
+    FmqRequestError,
+    MqttArgumentError,
+    MqttConnectionError,
+    MqttError,
+    MqttTimeoutError,
+)
+from headwater_host.fmq.values import decode_at
+from headwater_host.topics import topic_bytes
+
+
+class Answer(NamedTuple):
+    """What the hub says to a request: 0 or a reason code, and why; the body of its ACK."""
+
+    code: int
+    why: str
+    body: bytes
+
+
+class Requests(Keeping):
+    """The part of ``client.Client`` that asks."""
+
+    session: HostSession
+    _answers: Answers[Answer | Message]
+
+    @abc.abstractmethod
+    def _read_on(self) -> None:
+        """A call begins to wait: its answer lies behind the messages that are not being read."""
+
+    # -- topics ----------------------------------------------------------------------------------------------------
+
+    async def register(self, topic: str, queues: int = 1, *, timeout: float | None = None) -> None:
+        """Let there be a topic with so many queues. Raises FmqRequestError: it is there with more."""
+        name = topic_bytes(topic)
+        await self._ask(f"to register {topic!r}", lambda: self.session.register(name, queues), timeout)
+
+    async def unregister(self, topic: str, *, timeout: float | None = None) -> None:
+        """Let a topic be no more; its consumers end. Raises FmqRequestError: there is none; and MqttConnectionError: it
+        may have been done."""
+        name = topic_bytes(topic)
+        await self._ask(
+            f"to unregister {topic!r}", lambda: self.session.unregister(name), timeout, again=False
+        )
+
+    # -- between hubs ----------------------------------------------------------------------------------------------
+
+    async def elect(
+        self,
+        candidate: address.Address,
+        version: int,
+        *,
+        vote: bool = False,
+        approve: bool = False,
+        timeout: float | None = None,
+    ) -> tuple[address.Address, int] | None:
+        """ELECT, as hubs ask each other: None when the hub agrees, otherwise its own address and version."""
+        head = spec.ELECT << 4 | (spec.VOTE if vote else 0) | (spec.APPROVE if approve else 0)
+        data = address.encode(candidate)
+        answer = await self._ask(
+            "to elect", lambda: self.session.request(head, (data, version)), timeout, again=False
+        )
+        if len(answer.body) < 2:
+            return None
+        where, at = address.decode(answer.body, 0)
+        return where, decode_at(answer.body, at, len(answer.body))[0]
+
+    async def slave_of(
+        self, master: address.Address, own: address.Address, *, timeout: float | None = None
+    ) -> None:
+        """SLAVEOF: say that we are a slave of this hub."""
+        values = (address.encode(master), address.encode(own))
+        await self._ask(
+            "a slave", lambda: self.session.request(spec.SLAVEOF << 4, values), timeout, again=False
+        )
+
+    async def slaves(self, *, timeout: float | None = None) -> list[address.Address]:
+        """SLAVEOF with REG: the hub's slaves."""
+        head = spec.SLAVEOF << 4 | spec.REG
+        answer = await self._ask(
+            "to list its slaves", lambda: self.session.request(head, ()), timeout, again=False
+        )
+        body = answer.body
+        return address.decode_all(body, decode_at(body, 0, len(body))[1]) if body else []
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def _deadline(self, timeout: float | None) -> float:
+        return asyncio.get_running_loop().time() + seconds_of(timeout, self.timeout)
+
+    async def _ask(
+        self, what: str, send: Callable[[], int], timeout: float | None, again: bool = True
+    ) -> Answer:
+        answer = await self._request(send, self._deadline(timeout), again=again)
+        if answer.code:
+            raise FmqRequestError(what, answer.code, answer.why)
+        return answer
+
+    async def _request(
+        self, send: Callable[[], int], deadline: float, *, again: bool = True, once: bool = False
+    ) -> Answer:
+        """Ask, and ask ``again`` when the answer got lost with its connection; ``once``: who connects does not."""
+        while True:
+            try:
+                answer = await self._sent(send, deadline, once)
+                assert isinstance(answer, Answer)
+                return answer
+            except MqttConnectionError:
+                if once or not again or not self._kept:
+                    raise
+
+    async def _once(self, send: Callable[[], int], timeout: float | None) -> Answer | Message:
+        return await self._sent(send, self._deadline(timeout))
+
+    async def _sent(self, send: Callable[[], int], deadline: float, once: bool = False) -> Answer | Message:
+        """Send a request when there is a connection, and room: its answer."""
+        while True:
+            if not once:
+                await self._reached(deadline)
+            connection = self._current()
+            if connection is None:
+                raise self._error.with_traceback(None)
+            connection.flush()
+            status = send()
+            if status == errors.E_AGAIN:
+                # The answers to others have to come first.
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise MqttTimeoutError("the hub did not answer in time; it was not sent", status)
+                await asyncio.sleep(TICK)
+                continue
+            if status < 0:
+                raise self._not_sent(status)
+            connection.push()
+            self._read_on()
+            return await self._answers.wait(status, deadline)
+
+    def _not_sent(self, status: int) -> MqttError:
+        if status == errors.E_UNKNOWN_ID:
+            return MqttArgumentError("not sent: there is no such subscription any more", status)
+        text = f"not sent: {describe(status, self.session.REASONS)}"
+        if errors.blame(status) == errors.CALLER or status == errors.E_TOO_LARGE:
+            return MqttArgumentError(text, status)
+        return MqttError(text, status)

@@ -1,0 +1,83 @@
+"""The outbox of ``headwater_host.client.store`` for FMQ: with it, what no message id may be made without.
+
+Ids are unique for ever, so the file also keeps the process number that the hub has given, and a time from which on no
+id has been made.
+"""
+
+import sqlite3
+import zlib
+from os import PathLike
+from typing import Any
+
+from headwater.fmq.encode import NO_TAGS
+from headwater_host.client.mqtt.session import OUTBOX_LIMIT
+from headwater_host.client.store import SqliteOutbox
+from headwater_host.errors import MqttStoreError
+
+_IDS = """
+CREATE TABLE IF NOT EXISTS ids (id INTEGER PRIMARY KEY CHECK (id = 0), process BLOB, ceiling INTEGER, crc INTEGER)
+"""
+_SIZE = 1 << 16
+
+
+class FmqOutbox(SqliteOutbox):
+    """As ``SqliteOutbox``; what is not acknowledged is FMQ's frames."""
+
+    PROTOCOLS = ("fmq",)
+
+    def __init__(
+        self,
+        path: "str | PathLike[str]",
+        identifier: str,
+        *,
+        slots: int = 1024,
+        keeps_over: str = "power",
+        size: int = _SIZE,
+        limit: int = OUTBOX_LIMIT,
+    ):
+        #: The process number, little-endian, none before there is one; nanoseconds since 1970, above every id's.
+        self.process = b""
+        self.ceiling = 0
+        super().__init__(
+            path, identifier, protocol="fmq", slots=slots, keeps_over=keeps_over, size=size, limit=limit
+        )
+
+    def keep_ids(self, process: bytes, ceiling: int) -> int:
+        """Keep these with the next commit: 0, or E_STORE."""
+        self.process = process
+        self.ceiling = ceiling
+        return self._execute(*self._ids())
+
+    def _ids(self) -> tuple[str, tuple[object, ...]]:
+        row = (self.process, self.ceiling)
+        return "INSERT OR REPLACE INTO ids VALUES (0, ?, ?, ?)", (*row, _crc(*row))
+
+    def _load_more(self, db: sqlite3.Connection) -> None:
+        db.execute(_IDS)
+        for process, ceiling, crc in db.execute("SELECT process, ceiling, crc FROM ids"):
+            if (
+                not isinstance(process, bytes)
+                or not isinstance(ceiling, int)
+                or crc != _crc(process, ceiling)
+            ):
+                raise MqttStoreError(
+                    f"the store {self.path} is damaged (what message ids are made of is not what was written); "
+                    f"it has not been touched. Move it away, with {self.path}-wal, to begin anew"
+                )
+            self.process = process
+            self.ceiling = ceiling
+
+    def _write_more(self, db: sqlite3.Connection) -> None:
+        db.execute(*self._ids())
+
+    def pack(self, more: Any) -> bytes:
+        """A message's tags are a list in FMQ's own form."""
+        return bytes(more or NO_TAGS)
+
+    def unpack(self, block: bytes) -> Any:
+        """``pack`` undone."""
+        return block if block != NO_TAGS else b""
+
+
+def _crc(process: bytes, ceiling: int) -> int:
+    return zlib.crc32(process, zlib.crc32(str(ceiling).encode()))

@@ -1,0 +1,458 @@
+"""The connection of a client: connect, and with a policy reconnect."""
+
+import abc
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+from headwater import errors
+from headwater.reasons import describe
+from headwater.transitions import ONLINE
+from headwater_host.client.connection import TICK, Connection, Driven
+from headwater_host.client.reconnect import Pauses, Reconnect, is_refusal
+from headwater_host.client.route import Route
+from headwater_host.errors import (
+    MqttArgumentError,
+    MqttConnectionError,
+    MqttDisconnectedError,
+    MqttError,
+    MqttReentrantError,
+    MqttRefusedError,
+    MqttSubscribeError,
+    MqttTimeoutError,
+    connection_error,
+)
+
+_Self = TypeVar("_Self", bound="Keeping")
+
+
+class KeptSession(Driven, Protocol):
+    """The client's session of a protocol, as it is kept connected."""
+
+    #: What the protocol calls its greeting.
+    GREETING: str
+    #: The names and texts of its status codes.
+    REASONS: dict[int, tuple[str, str]]
+
+    keep_alive: int
+    in_flight: int
+    #: With what the server has refused or ended the connection.
+    return_code: int
+    session_present: bool
+    on_online: Callable[[bool], object] | None
+
+    def connect(self, now_ms: int, /) -> int:
+        """A transport is there: 0, or why the greeting cannot be built."""
+        ...
+
+    def probe(self) -> bytes:
+        """A packet that asks for an answer."""
+        ...
+
+    def why(self) -> str:
+        """What the server says of ``return_code``."""
+        ...
+
+    def elsewhere(self) -> str:
+        """The server that the server names instead of itself; "" when it names none."""
+        ...
+
+
+class Keeping(abc.ABC):
+    """Connects and reconnects a client (``async with client``). The methods ``_on_...`` are the client's own part.
+
+    A client is *over* when it is not entered, or has lost its connection and does not reconnect. While it reconnects,
+    ``_current`` returns None.
+    """
+
+    def __init__(
+        self,
+        session: KeptSession,
+        routes: Sequence[Route],
+        reconnect: Reconnect | None,
+        timeout: float,
+        logger: logging.Logger,
+    ):
+        #: The core's session, for programs that go below this face.
+        self.session: KeptSession = session
+        self.timeout = timeout
+        self.logger = logger
+        #: The connection while there is one, for programs that go below this face.
+        self.connection: Connection | None = None
+        #: Called with None when the client is connected and has subscribed again, also for the first connection; and
+        #: with the error that ended a connection. With ``reconnect``, also called with the error of each failed round
+        #: of attempts. Its exceptions are logged.
+        self.on_connection: Callable[[MqttError | None], object] | None = None
+        #: Called with the error when the server, or the hub, refuses a subscription after a reconnect. The connection
+        #: and the other subscriptions continue.
+        self.on_subscription_refused: Callable[[MqttSubscribeError], object] | None = None
+        #: Awaited before each round of attempts.
+        self.before_attempts: Callable[[], Awaitable[object]] | None = None
+        self._routes = routes
+        self._at = 0
+        self._policy = reconnect
+        self._pauses = Pauses(reconnect or Reconnect())
+        self._entered = False
+        self._kept = False
+        self._keeper: asyncio.Task[None] | None = None
+        self._opening: Connection | None = None
+        self._online: asyncio.Future[bool] | None = None
+        self._lost: asyncio.Future[MqttError] | None = None
+        self._error: MqttError = MqttConnectionError("the client is not connected", errors.E_OFFLINE)
+        self._since = 0.0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        # How many messages were acknowledged, what the transport had to send; when one of them was last another one.
+        self._progress = (0, 0)
+        self._progress_at = 0.0
+        session.on_online = self._on_online
+
+    # -- what a client does about it -------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _on_begin(self, session_present: bool) -> None:
+        """The server has accepted a connection."""
+
+    @abc.abstractmethod
+    def _on_interrupted(self, error: MqttError) -> None:
+        """The connection is lost, and will be made again."""
+
+    @abc.abstractmethod
+    def _on_over(self, error: MqttError) -> None:
+        """Raise ``error`` in every waiting call: the connection is lost, and the client does not reconnect."""
+
+    async def _on_left(self) -> None:
+        """The client was left: what is not kept yet is."""
+        stored = getattr(self.session.outbox, "stored", None)
+        if stored is not None and await stored():
+            self.logger.error("the store is not up to date: %s", self.session.outbox.error)  # type: ignore[attr-defined]
+
+    @abc.abstractmethod
+    def _on_tick(self, now: float) -> None:
+        """About every ``TICK`` seconds, connected or not."""
+
+    @abc.abstractmethod
+    def _acknowledged(self) -> int:
+        """How many published messages have been completely acknowledged."""
+
+    @abc.abstractmethod
+    def _farewell(self) -> None:
+        """Queue the session's last packet, for which there is room."""
+
+    @abc.abstractmethod
+    async def _subscribe_again(self, session_present: bool) -> None:
+        """Subscribe to what the server has forgotten. Raises MqttError."""
+
+    # -- the connection --------------------------------------------------------------------------------------------
+
+    async def __aenter__(self: _Self) -> _Self:
+        """Connect.
+
+        Raises MqttConnectionError (there is no way to the server, or it hung up), MqttRefusedError, MqttProtocolError,
+        MqttTimeoutError; MqttReentrantError when the client is in use already.
+        """
+        if self._entered:
+            raise MqttReentrantError("the client is in use already: one `async with` at a time")
+        self._entered = True
+        try:
+            if self._policy is None or not self._policy.at_start:
+                await self._round()
+                self._kept = self._policy is not None
+                self._tell(None)
+            else:
+                self._kept = True
+                await self._reach(None)
+            if self._kept:
+                self._keeper = asyncio.create_task(self._keep())
+        except BaseException as error:
+            self._entered = self._kept = False
+            connection, self.connection = self.connection, None
+            if connection is not None:
+                connection.drop(errors.E_TIMEOUT)
+            if self._policy is not None:
+                # For calls that began to wait during the attempts.
+                self._end(error if isinstance(error, MqttError) else self._error)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Send DISCONNECT, so that the will is not published, and close."""
+        self._entered = False
+        keeper, self._keeper = self._keeper, None
+        try:
+            if keeper is not None:
+                keeper.cancel()
+                await asyncio.wait({keeper})
+        finally:
+            try:
+                await self._leave()
+            finally:
+                await self._on_left()
+
+    async def _leave(self) -> None:
+        connection = self.connection
+        was_kept, self._kept = self._kept, False
+        if connection is None and not was_kept:
+            return
+        self._end(MqttConnectionError("the client has disconnected", errors.E_OFFLINE))
+        if connection is None:
+            return
+        connection.flush()
+        try:
+            self._farewell()
+        finally:
+            await connection.close(self.timeout)
+
+    @property
+    def connected(self) -> bool:
+        """Whether messages can pass now."""
+        return self.connection is not None and self.session.state == ONLINE
+
+    @property
+    def server(self) -> str:
+        """Host and port of the server that was connected, or tried, last."""
+        return str(self._routes[self._at])
+
+    @property
+    def reconnects(self) -> bool:
+        """Whether the client reconnects automatically."""
+        return self._policy is not None
+
+    @property
+    def session_present(self) -> bool:
+        """Whether the server had kept the session when it accepted the last connection."""
+        return self.session.session_present
+
+    async def _round(self) -> None:
+        """Try each server once, from the one that worked last on, until one is connected.
+
+        Raises what was in the way; a refusal only when every server has refused.
+        """
+        if self.before_attempts is not None:
+            try:
+                await self.before_attempts()
+            except Exception:
+                self.logger.exception("before_attempts failed")
+        failed: list[MqttError] = []
+        while True:
+            try:
+                await self._attempt(self._routes[self._at])
+                self._pauses.connected()
+                return
+            except MqttArgumentError:
+                raise
+            except MqttError as error:
+                failed.append(error)
+            self._at = (self._at + 1) % len(self._routes)
+            if len(failed) == len(self._routes):
+                raise next((error for error in reversed(failed) if not is_refusal(error)), failed[-1])
+            self.logger.warning("%s", failed[-1])
+
+    async def _attempt(self, route: Route) -> None:
+        connection = self._opening = Connection(self.session, self._on_lost, self._tick, self.session.probe)
+        try:
+            await self._connect(connection, route)
+            await self._subscribe_again(self.session.session_present)
+        except MqttSubscribeError:
+            self.connection = None
+            try:
+                self._farewell()
+            finally:
+                await connection.close(self.timeout)
+            raise
+        except BaseException as error:
+            if self.connection is None or not isinstance(error, asyncio.CancelledError):
+                self.connection = None
+                if self._online is not None:
+                    self._online.cancel()
+                connection.drop(errors.E_TIMEOUT)
+            raise
+        finally:
+            self._opening = None
+        self._wake()
+
+    async def _connect(self, connection: Connection, route: Route) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.timeout
+        online = self._online = loop.create_future()
+        await route.open(connection, self.timeout)
+        if connection.transport is None:
+            # The server did not want us: with TLS 1.3 it says so only now.
+            online.result()
+        bad = self.session.connect(connection.now_ms())
+        if bad:
+            raise MqttArgumentError(
+                f"{self.session.GREETING} cannot be built: {describe(bad, self.session.REASONS)}", bad
+            )
+        connection.push()
+        await asyncio.wait({online}, timeout=max(0.0, deadline - loop.time()))
+        error = online.exception() if online.done() else None
+        # The session watches the time as well, and may be the first to see that it is up.
+        if not online.done() or (isinstance(error, MqttConnectionError) and error.code == errors.E_TIMEOUT):
+            raise MqttTimeoutError(
+                f"{route} did not answer {self.session.GREETING} within {self.timeout:g} s"
+            )
+        online.result()
+        if self.connection is None:
+            # It has come and gone.
+            raise self._error.with_traceback(None)
+
+    def _on_online(self, session_present: bool) -> None:
+        self.connection = self._opening
+        self._since = self._progress_at = asyncio.get_running_loop().time()
+        self._on_begin(session_present)
+        if self._online is not None and not self._online.done():
+            self._online.set_result(session_present)
+
+    def _on_lost(self, status: int, detail: str) -> None:
+        error = self._ending(status, detail)
+        if self.connection is None:
+            if self._online is not None and not self._online.done():
+                self._online.set_exception(error)
+            return
+        self.logger.warning("%s: %s", self._routes[self._at], error)
+        if not self._kept:
+            self._end(error)
+            # Not from within the session.
+            asyncio.get_running_loop().call_soon(self._tell, error)
+            return
+        self.connection = None
+        self._error = error
+        self._on_interrupted(error)
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(error)
+
+    def _ending(self, status: int, detail: str) -> MqttConnectionError:
+        if status == errors.E_REFUSED:
+            return MqttRefusedError(self.session.return_code, self.session.why(), self.session.elsewhere())
+        if status == errors.E_DISCONNECTED:
+            return MqttDisconnectedError(
+                self.session.return_code, self.session.why(), self.session.elsewhere()
+            )
+        return connection_error(status, detail, self.session.REASONS)
+
+    def _end(self, error: MqttError) -> None:
+        self.connection = None
+        self._error = error
+        self._on_over(error)
+        self._wake()
+
+    def _current(self) -> Connection | None:
+        """The connection; None when there is none just now. Raises what ended it when it is over."""
+        if self.connection is None and not self._kept:
+            raise self._error.with_traceback(None)
+        return self.connection
+
+    async def _reached(self, deadline: float) -> Connection:
+        """The connection, once there is one with every subscription: what the program asks for comes behind what is
+        asked for again. Raises MqttTimeoutError when there is none in time, and what ended it."""
+        loop = asyncio.get_running_loop()
+        while (connection := self._current()) is None or self._opening is not None:
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._waiting.append(waiter)
+            try:
+                await asyncio.wait({waiter}, timeout=max(0.0, deadline - loop.time()))
+            finally:
+                if not waiter.done():
+                    self._waiting.remove(waiter)
+            if not waiter.done():
+                raise MqttTimeoutError("there was no connection in time; it was not sent", errors.E_OFFLINE)
+        return connection
+
+    def _wake(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # -- again and again -------------------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        """Make a connection that is lost again; until cancelled, or there is no use in it."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                self._lost = loop.create_future()
+                if self.connection is None:
+                    self._lost.set_result(self._error)
+                error = await self._lost
+                self._say(error)
+                await self._reach(self._pauses.lost(error, loop.time() - self._since))
+        except Exception as error:
+            over = error if isinstance(error, MqttError) and self.connection is None else None
+            if over is None:
+                # A fault of ours: better no connection than one that nobody keeps.
+                self.logger.exception("the connection is not kept any more")
+                over = MqttConnectionError(f"the connection is not kept any more: {error!r}")
+            self._kept = False
+            if self.connection is not None:
+                self.connection.drop(errors.E_CLOSED)
+            self._end(over)
+
+    async def _reach(self, pause: float | None) -> None:
+        """Connect, however many rounds it takes. Raises MqttError to give up."""
+        while True:
+            if pause is not None:
+                await self._idle(pause)
+            try:
+                await self._ticking(self._round())
+            except MqttError as error:
+                pause = self._pauses.in_vain(error)
+                self._say(error)
+            else:
+                self._say(None)
+                return
+
+    def _say(self, error: MqttError | None) -> None:
+        if error is not None:
+            self.logger.info("trying again: %s", error)
+        self._tell(error)
+
+    def _tell(self, error: MqttError | None) -> None:
+        if self.on_connection is None:
+            return
+        try:
+            self.on_connection(error)
+        except Exception:
+            self.logger.exception("on_connection failed")
+
+    def _report_refusal(self, error: MqttSubscribeError) -> None:
+        self.logger.warning("%s: %s", self.server, error)
+        if self.on_subscription_refused is not None:
+            try:
+                self.on_subscription_refused(error)
+            except Exception:
+                self.logger.exception("on_subscription_refused failed")
+
+    async def _idle(self, seconds: float) -> None:
+        await self._ticking(asyncio.sleep(seconds))
+
+    async def _ticking(self, what: Awaitable[None]) -> None:
+        """Await it; the clock goes on meanwhile, for those who wait for an answer."""
+        task = asyncio.ensure_future(what)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=TICK)
+                self._on_tick(asyncio.get_running_loop().time())
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        task.result()
+
+    def _tick(self, now: float) -> None:
+        connection = self.connection
+        if connection is not None and self._policy is not None:
+            unsent = 0 if connection.transport is None else connection.transport.get_write_buffer_size()
+            progress = (self._acknowledged(), unsent)
+            if progress != self._progress or connection.held or not self.session.in_flight:
+                self._progress = progress
+                self._progress_at = now
+            elif now - self._progress_at >= self._policy.answer:
+                connection.drop(errors.E_TIMEOUT)
+                return
+        self._on_tick(now)

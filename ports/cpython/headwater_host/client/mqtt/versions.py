@@ -1,0 +1,193 @@
+"""The versions of MQTT that a host's client speaks: which session, and what only MQTT 5.0 can be asked for."""
+
+from typing import TYPE_CHECKING, Any
+
+from headwater.mqtt import properties as props
+from headwater.mqtt import spec, spec5
+from headwater.names5 import PROPERTIES
+from headwater_host.arguments import check_whole
+from headwater_host.client.mqtt.messages import Will, payload_bytes
+from headwater_host.client.mqtt.properties import Properties, encode, items
+from headwater_host.client.mqtt.session import (
+    HostClient,
+    HostClientSession,
+    HostClientSession5,
+    HostClientSession31,
+)
+from headwater_host.client.rxbuf import MAX_PACKET, SMALLEST
+from headwater_host.errors import MqttArgumentError
+from headwater_host.topics import topic_bytes
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from headwater_host.client.store import SqliteOutbox
+
+SESSIONS: dict[str, type[HostClient]] = {
+    "3.1": HostClientSession31,
+    "3.1.1": HostClientSession,
+    "5.0": HostClientSession5,
+}
+_CONNECT = 1 << spec.CONNECT
+# What announcing ourselves takes of CONNECT's properties: receive maximum, packet size, session expiry, topic aliases.
+_ANNOUNCED = 16
+_STRING = 65535
+_ALL_IDS = 65535
+# Options of the client that CONNECT announces as properties: each name, and the least and largest value.
+_ANNOUNCES = {
+    spec5.SESSION_EXPIRY_INTERVAL: ("session_expiry", 0, 0xFFFFFFFF),
+    spec5.RECEIVE_MAXIMUM: ("receive_maximum", 1, 0xFFFF),
+    spec5.MAXIMUM_PACKET_SIZE: ("max_packet_size", SMALLEST, 0xFFFFFFFF),
+    spec5.TOPIC_ALIAS_MAXIMUM: ("topic_aliases", 0, 0xFFFF),
+}
+
+
+# By what else they are called: the protocol levels, as of paho, and numbers.
+_ALSO: dict[object, str] = {3: "3.1", 4: "3.1.1", 5: "5.0", 3.1: "3.1", "5": "5.0"}
+
+
+def version_of(protocol: object) -> str:
+    """The name of a version. Raises MqttArgumentError."""
+    try:
+        name = _ALSO.get(protocol, protocol)
+    except TypeError:
+        name = None
+    if isinstance(protocol, bool) or not isinstance(name, str) or name not in SESSIONS:
+        raise MqttArgumentError(f"protocol={protocol!r}: one of {', '.join(map(repr, SESSIONS))}")
+    return name
+
+
+def make_session(
+    protocol: str,
+    identifier: str,
+    username: str | None,
+    password: str | bytes | None,
+    will: Will | None,
+    properties: Properties | None,
+    announced: dict[str, int | None],
+    topic_numbers: int = 0,
+    receive_limit: int | None = None,
+    **options: Any,
+) -> HostClient:
+    """The session of a version.
+
+    ``announced`` are the options of the client that MQTT 5.0 has properties for, None where it was not given;
+    ``options`` are those of ``HostClient``. Raises MqttArgumentError.
+    """
+    if will is not None and not isinstance(will, Will):
+        raise MqttArgumentError(f"will={will!r}: a Will, such as Will(topic, payload)")
+    is_5 = protocol == "5.0"
+    if not is_5 and (properties or (will and will.properties)):
+        raise MqttArgumentError("properties need MQTT 5.0")
+    check_whole("outgoing_topic_aliases", topic_numbers, 0, 0xFFFF)
+    if topic_numbers and not is_5:
+        raise MqttArgumentError("outgoing_topic_aliases needs MQTT 5.0")
+    if not is_5 and password is not None and username is None:
+        raise MqttArgumentError("a password needs a user name (MQTT 3.1.1, 3.1.2.9)")
+    will_topic = topic_bytes(will.topic) if will else b""
+    will_payload = field("will", bytes(payload_bytes(will.payload))) if will else b""
+    will_block = encode(will.properties, props.WILL_PROPERTIES) if will else b""
+    said, announced = _announced(list(items(properties, _CONNECT)), announced, is_5)
+    _check_receive_limit(receive_limit, announced["receive_maximum"])
+    max_packet = announced["max_packet_size"]
+    if max_packet is not None:
+        options["max_packet"] = min(max_packet, MAX_PACKET)
+    said_size = sum(props.size_of(*item) for item in said)
+    if is_5:
+        options |= {
+            "topic_aliases": announced["topic_aliases"] or 0,
+            "topic_numbers": topic_numbers,
+            "session_expiry": -1 if announced["session_expiry"] is None else announced["session_expiry"],
+            "receive_maximum": announced["receive_maximum"] or 0,
+            "announce": max_packet or 0,
+            "properties_size": said_size + _ANNOUNCED,
+        }
+    session = SESSIONS[protocol](
+        field("identifier", identifier) or b"",
+        user=field("username", username),
+        password=field("password", password),
+        room=len(will_topic) + len(will_payload or b"") + len(will_block) + said_size + _ANNOUNCED,
+        **options,
+    )
+    if will:
+        more = (will_block,) if is_5 else ()
+        if session.set_will(will_topic, will_payload or b"", will.qos, will.retain, *more):
+            raise MqttArgumentError("a will's QoS is 0, 1 or 2")
+    if isinstance(session, HostClientSession5):
+        if receive_limit is not None:
+            session.receive_limit = receive_limit
+        for item in said:
+            if session.connect_properties.add(*item):
+                raise MqttArgumentError(f"{PROPERTIES[item[0]]!r} can be given once")
+    return session
+
+
+def _announced(
+    said: list[tuple[int, int | bytes, bytes]], options: dict[str, int | None], is_5: bool
+) -> tuple[list[tuple[int, int | bytes, bytes]], dict[str, int | None]]:
+    """The properties of CONNECT that no option of the client has, and these options, by either way of giving them."""
+    options = dict(options)
+    rest = []
+    for item in said:
+        ident, said_value, _ = item
+        if ident not in _ANNOUNCES:
+            rest.append(item)
+            continue
+        name = _ANNOUNCES[ident][0]
+        if options[name] is not None:
+            raise MqttArgumentError(
+                f"{name} and the property {PROPERTIES[ident]!r} are the same: give one of them"
+            )
+        options[name] = int(said_value)
+    for name, least, most in _ANNOUNCES.values():
+        value = options[name]
+        if value is None:
+            continue
+        check_whole(name, value, least, most)
+        # What is larger is left out by the client as well.
+        if not is_5 and name != "max_packet_size":
+            raise MqttArgumentError(f"{name} needs MQTT 5.0")
+    return rest, options
+
+
+def _check_receive_limit(limit: int | None, maximum: int | None) -> None:
+    if limit is None:
+        return
+    if maximum is None:
+        raise MqttArgumentError("receive_limit needs a receive_maximum")
+    check_whole("receive_limit", limit, maximum, _ALL_IDS)
+
+
+def open_store(
+    store: "SqliteOutbox | str | PathLike[str] | None", identifier: str | None, protocol: str, slots: int
+) -> "SqliteOutbox | None":
+    """The store of a client. Raises MqttStoreError, and MqttArgumentError when it is not this client's."""
+    if store is None:
+        return None
+    # Not everybody has a store, and some Pythons have no SQLite.
+    from headwater_host.client.store import SqliteOutbox
+
+    if not identifier:
+        raise MqttArgumentError("a store needs the identifier whose session it keeps")
+    if not isinstance(store, SqliteOutbox):
+        return SqliteOutbox(store, identifier, protocol=protocol, slots=slots)
+    if store.protocol != protocol:
+        raise MqttArgumentError(f"the store is for MQTT {store.protocol}, not {protocol}")
+    if store.identifier != identifier:
+        raise MqttArgumentError(f"the store is of the client {store.identifier!r}")
+    return store
+
+
+def field(what: str, value: str | bytes | None) -> bytes | None:
+    """A string of CONNECT: at most 65535 bytes (MQTT 3.1.1, 1.5.3)."""
+    try:
+        data = value.encode() if isinstance(value, str) else value
+        if data is not None and not isinstance(data, bytes):
+            # Not the value, which may be a password.
+            raise MqttArgumentError(f"the {what} is text or bytes, not {type(value).__name__}")
+    except UnicodeEncodeError:
+        # Python's error quotes what may be a password.
+        raise MqttArgumentError(f"the {what} cannot be written in UTF-8") from None
+    if data is not None and len(data) > _STRING:
+        raise MqttArgumentError(f"the {what} takes more than {_STRING} bytes")
+    return data

@@ -1,1 +1,0 @@
-"""The subcommands of ``headwater`` that belong to this package, a module each (see ``headwater_host.cli``)."""

@@ -1,0 +1,1 @@
+"""Decode packets, frames and headers for display."""

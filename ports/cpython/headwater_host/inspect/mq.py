@@ -1,0 +1,217 @@
+"""What IBM MQ's headers say, for ``headwater inspect``. Fields have IBM's names."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from headwater.errors import E_TRUNCATED
+from headwater.ibmmq import spec
+from headwater.ibmmq.chain import Chain
+from headwater.ibmmq.header import Header
+from headwater.ibmmq.layouts import MQDLH, MQMD, MQMDE, MQXQH
+from headwater.ibmmq.text import format_of
+from headwater.types import Layout
+from headwater_host.malformed import MalformedError
+from headwater_host.mq import CMQC
+from headwater_host.mq.structures import decode, name_of, to_text
+from headwater_host.mq.uplink.mqi_reasons import REASONS
+
+Fields = dict[str, Any]
+Frames = Iterator[tuple[int, int, Fields]]
+
+#: What a chain may begin with, and the Format that says so; without one it is told by the StrucId.
+_FIRST: tuple[tuple[Layout, bytes | None], ...] = (
+    (MQMD, None),
+    (MQXQH, spec.MQFMT_XMIT_Q_HEADER),
+    (MQMDE, spec.MQFMT_MD_EXTENSION),
+    (MQDLH, spec.MQFMT_DEAD_LETTER_HEADER),
+)
+_BY_FORMAT = {form: layout for layout, form in _FIRST}
+#: The usual Encodings.
+_ORDERS = [273, 546, 785, 1041]
+
+
+class Writing(NamedTuple):
+    """How the first header is written, as far as that is known."""
+
+    big: bool | None = None
+    ccsid: int | None = None
+
+
+_UNKNOWN = Writing()
+
+
+class MalformedHeaderError(MalformedError):
+    """The input is no header, or not all of one: ``mqrc`` is IBM's reason code, ``field`` IBM's name of the field."""
+
+    def __init__(self, code: int, header: Header):
+        super().__init__(code, header.bad_at)
+        self.mqrc = header.reason
+        self.field = header.bad_field
+        self._what = "the input ends before it does" if code == E_TRUNCATED else _wrong(header)
+
+    def shown(self) -> Fields:
+        """What programs are told."""
+        return {
+            "reason": self.mqrc,
+            "offset": self.offset,
+            "reason_name": reason_name(self.mqrc),
+            "field": self.field,
+        }
+
+    @property
+    def description(self) -> str:
+        """For people."""
+        return f"{reason_name(self.mqrc)} ({self.mqrc}): {self.field}, {self._what}"
+
+
+def _wrong(header: Header) -> str:
+    """What stands in the field that is wrong, and what must. All that can be wrong have 4 bytes."""
+    layout = header.layout
+    found = bytes(header.buf[header.bad_at : header.bad_at + 4])
+    if header.bad_field == "StrucId":
+        return (
+            f"it is {json.dumps(to_text(found, header.ccsid))} and must be {json.dumps(layout[0].decode())}"
+        )
+    if header.bad_field == "Encoding":
+        allowed, must = _ORDERS, "names no order of integers, as 273 and 546 do"
+    else:
+        allowed = [version for version, length in enumerate(layout[4]) if length]
+        if header.bad_field == "StrucLength":
+            allowed = [layout[4][header.low(1)]]
+        must = f"must be {' or '.join(map(str, allowed))}"
+    value, turned = (
+        int.from_bytes(found, "big" if big else "little", signed=True) for big in (header.big, not header.big)
+    )
+    hint = f": in the other byte order it is {turned}" if turned in allowed else ""
+    return f"it is {value} and {must}{hint}"
+
+
+def extension(data: bytes, known: Writing = _UNKNOWN) -> Frames:
+    """The MQMDE that ``data`` begins with, and its payload: one object. Raises MalformedHeaderError."""
+    header = Header(data)
+    big, ccsid = _writing(header, MQMDE, known)
+    end = header.look(MQMDE, 0, len(data), big, ccsid)
+    if end < 0:
+        raise MalformedHeaderError(end, header)
+    yield 0, len(data), {"fields": _fields(header), "payload": data[end:].hex()}
+
+
+def chain(data: bytes, known: Writing = _UNKNOWN, form: str | None = None) -> Frames:
+    """The headers that ``data`` begins with, and what is behind them. ``form``, a Format, says what the first is."""
+    given = None if form is None else form.ljust(8).encode("latin-1")
+    header = Header(data)
+    ways = [(form, *_writing(header, layout, known)) for layout, form in _FIRST if given in (None, form)]
+    usual = (given, bool(known.big), 819 if known.ccsid is None else known.ccsid)
+    first, big, ccsid = max(
+        ways, key=lambda way: _understood(header, _BY_FORMAT[way[0]], *way[1:]), default=usual
+    )
+    walk = Chain(data)
+    walk.start(0, len(data), big, ccsid, first)
+    at = 0
+    status = walk.next()
+    while status > 0:
+        yield at, walk.at - at, {"type": name_of(walk.header.layout), "fields": _fields(walk.header)}
+        at = walk.at
+        status = walk.next()
+    if status < 0:
+        raise MalformedHeaderError(status, walk.header)
+    follows = {"Format": format_of(walk), "Encoding": walk.encoding(), "CodedCharSetId": walk.ccsid()}
+    yield at, len(data) - at, {"type": "data"} | follows | {"payload": data[at:].hex()}
+
+
+def _writing(header: Header, layout: Layout, known: Writing) -> tuple[bool, int]:
+    """How a header is written: what is not known is as it makes the most sense. EBCDIC is taken for 500."""
+    orders = (False, True) if known.big is None else (known.big,)
+    sets = (819, 500) if known.ccsid is None else (known.ccsid,)
+    ways = [(big, ccsid) for ccsid in sets for big in orders]
+    return max(ways, key=lambda way: _understood(header, layout, *way))
+
+
+def _understood(header: Header, layout: Layout, big: bool, ccsid: int) -> int:
+    """How far a header is one when it is written so."""
+    end = header.look(layout, 0, len(header.buf), big, ccsid)
+    return end if end >= 0 else header.bad_at
+
+
+def _fields(header: Header) -> Fields:
+    """All fields: numbers, text with its blanks, and bytes as hex."""
+    found = decode(header.layout, header.buf, header.at, big=header.big, ccsid=header.ccsid)
+    return {name: value.hex() if isinstance(value, bytes) else value for name, value in found.items()}
+
+
+# -- for people --------------------------------------------------------------------------------------------------------
+
+#: Fields whose numbers have names, by what these begin with.
+_NAMED = {
+    "MsgType": "MQMT_",
+    "Expiry": "MQEI_",
+    "Priority": "MQPRI_",
+    "Persistence": "MQPER_",
+    "PutApplType": "MQAT_",
+    "CodedCharSetId": "MQCCSI_",
+}
+#: Fields that are flags.
+_FLAGS = {"Report": "MQRO_", "MsgFlags": "MQMF_", "Flags": "MQMDEF_"}
+_ENCODINGS = ("MQENC_NORMAL", "MQENC_REVERSED", "MQENC_S390", "MQENC_TNS")
+
+
+def reason_name(reason: int) -> str:
+    """IBM's name of a reason code; empty when it is not known here."""
+    return REASONS[reason][1] if reason in REASONS else _names("MQRC_").get(reason, "")
+
+
+def _names(prefix: str) -> dict[int, str]:
+    """The constants that begin so, by their values."""
+    return {
+        value: name
+        for name, value in vars(CMQC).items()
+        if name.startswith(prefix) and value.__class__ is int
+    }
+
+
+def flags(value: int, prefix: str = "MQMF_") -> str:
+    """Flags by their names without ``prefix``, and what has none in hexadecimal."""
+    found = []
+    for bit, name in sorted(_names(prefix).items()):
+        if bit & (bit - 1) == 0 and value & bit:
+            found.append(name.removeprefix(prefix))
+            value &= ~bit
+    return "|".join(found + ([hex(value)] if value else []))
+
+
+def _readable(name: str, value: Any) -> str:
+    """A field's value, with the name of a number that has one."""
+    if isinstance(value, str):
+        return json.dumps(value.rstrip(" \0"), ensure_ascii=False)
+    if name in _FLAGS:
+        return flags(value, _FLAGS[name])
+    if name == "Encoding":
+        said = next((known for known in _ENCODINGS if getattr(CMQC, known) == value), "")
+    elif name in ("Reason", "Feedback"):
+        said = _names("MQFB_").get(value) or reason_name(value)
+    else:
+        said = _names(_NAMED[name]).get(value, "") if name in _NAMED else ""
+    return f"{value} ({said})" if said else str(value)
+
+
+def line(at: int, size: int, fields: Fields) -> str:
+    """A header, or what is behind the last one; both of what ``extension`` gives. Empty fields are left out."""
+    if "type" not in fields:
+        end = CMQC.MQMDE_LENGTH_2
+        head = line(at, end, {"type": "MQMDE", "fields": fields["fields"]})
+        return f"{head}\n{line(at + end, size - end, {'type': 'data', 'payload': fields['payload']})}"
+    told = fields.get("fields") or {name: fields[name] for name in fields if name != "type"}
+    shown = [f"{name}={_readable(name, value)}" for name, value in told.items() if _says(name, value)]
+    return f"{at:>8}  {size:>6} bytes  {fields['type']:<11}  {'  '.join(shown)}".rstrip()
+
+
+def _says(name: str, value: int | str) -> bool:
+    """Whether there is something in a field that ``line`` has not said yet."""
+    if name in ("StrucId", "StrucLength"):
+        return False
+    if isinstance(value, int):
+        return value != 0
+    # Ids and tokens have 24 bytes or more.
+    empty = not value.strip(" \0") or (len(value) >= 48 and set(value) == {"0"})
+    return name == "payload" or not empty

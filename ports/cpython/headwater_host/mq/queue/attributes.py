@@ -1,0 +1,158 @@
+"""Attributes of queues and of the queue manager, by IBM's names; defaults are IBM's where no comment says otherwise."""
+
+import json
+import re
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+from headwater_host.mq import CMQC
+from headwater_host.mq.errors import MQMIError, failed
+from headwater_host.mq.queue.validate import MAX_PRIORITY, QueueManagerSettings
+
+#: The largest message of IBM MQ, in bytes; a channel, a queue manager and a queue may allow less.
+LARGEST = 100 << 20
+#: The largest of which a dead-letter queue can take any: behind an MQDLH and, when it is a segment, an MQMDE.
+LARGEST_DEAD = LARGEST - CMQC.MQDLH_CURRENT_LENGTH - CMQC.MQMDE_CURRENT_LENGTH
+_NAME = re.compile(r"[A-Za-z0-9._/%]{1,48}")
+
+_T = TypeVar("_T", bound="QueueAttributes | QueueManagerAttributes")
+
+
+@dataclass(frozen=True)
+class QueueAttributes:
+    """A queue: a local one that holds messages, or a remote one that says where they are to go.
+
+    ``MaxQDepth`` in messages, ``MaxMsgLength`` in bytes. The last three are for remote queues: ``XmitQName`` empty
+    means the queue of the name ``RemoteQMgrName``, or the queue manager's ``DefXmitQName``.
+    """
+
+    QType: int = CMQC.MQQT_LOCAL
+    MaxQDepth: int = 5000
+    MaxMsgLength: int = 4 << 20
+    MsgDeliverySequence: int = CMQC.MQMDS_PRIORITY
+    DefPriority: int = 0
+    #: IBM's is MQPER_NOT_PERSISTENT.
+    DefPersistence: int = CMQC.MQPER_PERSISTENT
+    Usage: int = CMQC.MQUS_NORMAL
+    IndexType: int = CMQC.MQIT_NONE
+    InhibitGet: int = CMQC.MQQA_GET_ALLOWED
+    InhibitPut: int = CMQC.MQQA_PUT_ALLOWED
+    RemoteQName: str = ""
+    RemoteQMgrName: str = ""
+    XmitQName: str = ""
+
+    def __post_init__(self) -> None:
+        _within(self, "QType", (CMQC.MQQT_LOCAL, CMQC.MQQT_REMOTE))
+        _within(self, "MaxQDepth", range(1_000_000_000))
+        _within(self, "MaxMsgLength", range(LARGEST + 1))
+        _within(self, "MsgDeliverySequence", (CMQC.MQMDS_PRIORITY, CMQC.MQMDS_FIFO))
+        _within(self, "DefPriority", range(MAX_PRIORITY + 1))
+        _within(self, "DefPersistence", (CMQC.MQPER_NOT_PERSISTENT, CMQC.MQPER_PERSISTENT))
+        _within(self, "Usage", (CMQC.MQUS_NORMAL, CMQC.MQUS_TRANSMISSION))
+        _within(
+            self,
+            "IndexType",
+            (CMQC.MQIT_NONE, CMQC.MQIT_MSG_ID, CMQC.MQIT_CORREL_ID, CMQC.MQIT_GROUP_ID),
+        )
+        _within(self, "InhibitGet", (CMQC.MQQA_GET_ALLOWED, CMQC.MQQA_GET_INHIBITED))
+        _within(self, "InhibitPut", (CMQC.MQQA_PUT_ALLOWED, CMQC.MQQA_PUT_INHIBITED))
+        for name in ("RemoteQName", "RemoteQMgrName", "XmitQName"):
+            if getattr(self, name):
+                check_name(getattr(self, name))
+        remote = self.QType == CMQC.MQQT_REMOTE
+        if any(bool(said) != remote for said in (self.RemoteQName, self.RemoteQMgrName)) or (
+            self.XmitQName and not remote
+        ):
+            raise ValueError(
+                "a remote queue has RemoteQName, RemoteQMgrName and maybe XmitQName, and a local one has none"
+            )
+
+
+@dataclass(frozen=True)
+class QueueManagerAttributes:
+    """The queue manager. ``Encoding`` and ``CodedCharSetId`` are its own; ``Platform``: MQPL_UNIX or MQPL_ZOS."""
+
+    QMgrName: str = "HEADWATER"
+    CodedCharSetId: int = 819
+    Encoding: int = CMQC.MQENC_NATIVE
+    Platform: int = CMQC.MQPL_UNIX
+    MaxMsgLength: int = 4 << 20
+    MaxUncommittedMsgs: int = 10_000
+    DefXmitQName: str = ""
+
+    def __post_init__(self) -> None:
+        check_name(self.QMgrName)
+        _within(self, "CodedCharSetId", range(1, 65536))
+        integers = self.Encoding & CMQC.MQENC_INTEGER_MASK
+        if integers not in (CMQC.MQENC_INTEGER_NORMAL, CMQC.MQENC_INTEGER_REVERSED):
+            raise ValueError(f"Encoding {self.Encoding:#x} says nothing of integers")
+        _within(self, "Platform", (CMQC.MQPL_UNIX, CMQC.MQPL_ZOS))
+        _within(self, "MaxMsgLength", range(LARGEST + 1))
+        _within(self, "MaxUncommittedMsgs", range(1, 1_000_000_000))
+        if self.DefXmitQName:
+            check_name(self.DefXmitQName)
+
+    @property
+    def settings(self) -> QueueManagerSettings:
+        """What the rules need to know."""
+        return QueueManagerSettings(self.CodedCharSetId, self.Encoding, self.Platform == CMQC.MQPL_ZOS)
+
+
+def _within(of: object, name: str, allowed: Any) -> None:
+    value = getattr(of, name)
+    if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
+        raise ValueError(f"{name} cannot be {value!r}")
+
+
+def check_name(name: str) -> str:
+    """A name of a queue or queue manager, without blanks at its end; MQRC_OBJECT_NAME_ERROR."""
+    name = name.rstrip(" ")
+    if not _NAME.fullmatch(name):
+        raise failed(CMQC.MQRC_OBJECT_NAME_ERROR, f"{name!r} is not 1 to 48 of A-Z a-z 0-9 . _ / %")
+    return name
+
+
+def dump(attributes: "QueueAttributes | QueueManagerAttributes") -> str:
+    """As they stand in the file."""
+    return json.dumps(asdict(attributes))
+
+
+def load(kind: type[_T], text: object, of: str) -> _T:
+    """``dump`` undone; attributes that are not there have their defaults. MQRC_OBJECT_DAMAGED: it is none of ``dump``,
+    and ``of`` says whose attributes those were."""
+    names = {field.name for field in fields(kind)}
+    try:
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r:.40} is no text")
+        given: object = json.loads(text)
+        if not isinstance(given, dict):
+            raise TypeError(f"{text:.40} is no object")
+        return kind(**{name: value for name, value in given.items() if name in names})
+    except (TypeError, ValueError, AttributeError, MQMIError) as error:
+        raise failed(CMQC.MQRC_OBJECT_DAMAGED, f"the attributes of {of} are damaged ({error})") from error
+
+
+#: What ``inquire`` knows of a queue, beside what the file counts, and of the queue manager.
+OF_QUEUES = {
+    CMQC.MQIA_Q_TYPE: "QType",
+    CMQC.MQIA_MAX_Q_DEPTH: "MaxQDepth",
+    CMQC.MQIA_MAX_MSG_LENGTH: "MaxMsgLength",
+    CMQC.MQIA_MSG_DELIVERY_SEQUENCE: "MsgDeliverySequence",
+    CMQC.MQIA_DEF_PRIORITY: "DefPriority",
+    CMQC.MQIA_DEF_PERSISTENCE: "DefPersistence",
+    CMQC.MQIA_USAGE: "Usage",
+    CMQC.MQIA_INDEX_TYPE: "IndexType",
+    CMQC.MQIA_INHIBIT_GET: "InhibitGet",
+    CMQC.MQIA_INHIBIT_PUT: "InhibitPut",
+    CMQC.MQCA_REMOTE_Q_NAME: "RemoteQName",
+    CMQC.MQCA_REMOTE_Q_MGR_NAME: "RemoteQMgrName",
+    CMQC.MQCA_XMIT_Q_NAME: "XmitQName",
+}
+OF_QUEUE_MANAGERS = {
+    CMQC.MQCA_Q_MGR_NAME: "QMgrName",
+    CMQC.MQIA_CODED_CHAR_SET_ID: "CodedCharSetId",
+    CMQC.MQIA_PLATFORM: "Platform",
+    CMQC.MQIA_MAX_MSG_LENGTH: "MaxMsgLength",
+    CMQC.MQIA_MAX_UNCOMMITTED_MSGS: "MaxUncommittedMsgs",
+    CMQC.MQCA_DEF_XMIT_Q_NAME: "DefXmitQName",
+}

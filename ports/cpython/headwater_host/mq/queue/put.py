@@ -1,0 +1,260 @@
+"""What a put makes of an MQMDE at the start of the data, of a segment on its way to a dead-letter queue, and of groups.
+
+No I/O. ``read`` decides what the message is; ``number`` what number it has on its queue handle; ``split`` how the queue
+manager cuts it; ``dead_letter`` is the special case of segments behind an MQDLH. Reason codes: MQMIError.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from headwater.ibmmq.layouts import MQDLH, MQMDE
+from headwater_host.mq import CMQC, structures
+from headwater_host.mq.errors import failed
+from headwater_host.mq.queue import validate
+from headwater_host.mq.queue.descriptors import MD, V2_FIELDS
+from headwater_host.mq.queue.validate import IN_GROUP, IN_SEGMENTS, QueueManagerSettings
+from headwater_host.mq.structures import HeaderError, latin_1
+
+NO_MQMDE, AS_DATA, HONOURED, GENERATED = "no-mqmde", "treated-as-data", "honoured", "mqmde-generated"
+
+_MDE = CMQC.MQMDE_LENGTH_2
+_DLH = CMQC.MQDLH_LENGTH_1
+
+
+class Read(NamedTuple):
+    """What a put was given: ``md`` is of version 2, ``data`` what it describes, ``outcome`` one of the first three of
+    the above."""
+
+    outcome: str
+    md: MD
+    data: memoryview
+
+
+def read(
+    given: MD,
+    body: "bytes | bytearray | memoryview",
+    settings: QueueManagerSettings,
+    *,
+    index_type: int = CMQC.MQIT_NONE,
+    remote: bool = False,
+    ordered: bool = False,
+) -> Read:
+    """Decide what the message is, in the order of the contract. Neither ``given`` nor ``body`` are changed.
+
+    ``index_type``: the queue's, which matters on z/OS; ``remote`` and ``ordered``: as of ``validate.group_fields``.
+    """
+    md = given.copy()
+    data = _bytes(body)
+    if md.Version == CMQC.MQMD_VERSION_1:
+        md.reset_v2()
+        md.Version = CMQC.MQMD_VERSION_2
+    # In an MQMD both mean the same.
+    if md.CodedCharSetId in (CMQC.MQCCSI_Q_MGR, CMQC.MQCCSI_INHERIT):
+        md.CodedCharSetId = settings.ccsid
+    outcome = NO_MQMDE
+    if md.Format == CMQC.MQFMT_MD_EXTENSION:
+        found = _extension(given, md, data, settings, index_type)
+        if found is not None:
+            validate.group_fields(found, own_length(found, data[_MDE:]), remote=remote, ordered=ordered)
+        outcome = AS_DATA
+        if found is not None and md.has_defaults():
+            outcome = HONOURED
+            md, data = found, data[_MDE:]
+    length = own_length(md, data)
+    validate.group_fields(md, length, remote=remote, ordered=ordered)
+    if md.MsgFlags & CMQC.MQMF_LAST_SEGMENT:
+        md.MsgFlags |= CMQC.MQMF_SEGMENT
+    if md.MsgFlags & CMQC.MQMF_LAST_MSG_IN_GROUP:
+        md.MsgFlags |= CMQC.MQMF_MSG_IN_GROUP
+    if not md.MsgFlags & IN_SEGMENTS:
+        md.OriginalLength = CMQC.MQOL_UNDEFINED
+    elif md.MsgType != CMQC.MQMT_REPORT:
+        md.OriginalLength = length
+    return Read(outcome, md, data)
+
+
+def _bytes(body: object) -> memoryview:
+    try:
+        return memoryview(body).cast("B")  # type: ignore[arg-type]
+    except TypeError:
+        said = "encode text first: text.encode()" if isinstance(body, str) else "pass bytes"
+        raise TypeError(f"a message is bytes, not {type(body).__name__}; {said}") from None
+
+
+def _extension(
+    given: MD, md: MD, data: memoryview, settings: QueueManagerSettings, index_type: int
+) -> MD | None:
+    """The descriptor that the MQMDE makes of ``md``; None when it is message data; MQMIError when it is no MQMDE."""
+    if md.CodedCharSetId != settings.ccsid or md.Encoding != settings.encoding:
+        return None
+    if settings.zos and given.Version == CMQC.MQMD_VERSION_1 and index_type != CMQC.MQIT_GROUP_ID:
+        return None
+    try:
+        mde = structures.decode(MQMDE, data, big=settings.big, ccsid=settings.text_ccsid)
+    except HeaderError as error:
+        if error.field == "Version" and len(data) >= _MDE:
+            return None
+        raise failed(CMQC.MQRC_MDE_ERROR, f"the MQMDE: {error.field} at {error.offset}") from None
+    found = md.copy()
+    found.set(**{name: mde[name] for name in (*V2_FIELDS, "Encoding", "CodedCharSetId")})
+    found.Format = str(mde["Format"]).encode("latin-1")
+    if found.CodedCharSetId == CMQC.MQCCSI_INHERIT:
+        found.CodedCharSetId = md.CodedCharSetId
+    if found.CodedCharSetId <= 0:
+        raise failed(CMQC.MQRC_MDE_ERROR, f"the MQMDE: CodedCharSetId {found.CodedCharSetId}")
+    return found
+
+
+def own_length(md: MD, data: memoryview) -> int:
+    """How many bytes are the application's: without an MQDLH in front of them."""
+    if md.Format == CMQC.MQFMT_DEAD_LETTER_HEADER:
+        return max(len(data) - _DLH, 0)
+    return len(data)
+
+
+# -- the special case --------------------------------------------------------------------------------------------------
+
+
+def is_dead_letter(md: MD) -> bool:
+    """Whether it is a segment behind an MQDLH, which is kept with an MQMDE between the two."""
+    return bool(md.MsgFlags & IN_SEGMENTS) and md.Format == CMQC.MQFMT_DEAD_LETTER_HEADER
+
+
+def dead_letter(md: MD, data: memoryview, settings: QueueManagerSettings) -> "tuple[MD, bytes] | None":
+    """A segment with an MQDLH: the descriptor and the data that are kept, an MQMDE between MQDLH and the rest.
+
+    None when it is no such message. MQRC_DLH_ERROR: there is no MQDLH.
+    """
+    if not is_dead_letter(md):
+        return None
+    order = md.Encoding & CMQC.MQENC_INTEGER_MASK
+    big = order == CMQC.MQENC_INTEGER_NORMAL
+    ccsid = latin_1(md.CodedCharSetId)
+    try:
+        dlh = structures.decode(MQDLH, data, big=big, ccsid=ccsid)
+    except HeaderError as error:
+        raise failed(CMQC.MQRC_DLH_ERROR, f"the MQDLH: {error.field} at {error.offset}") from None
+    mde: dict[str, object] = {name: md[name] for name in V2_FIELDS}
+    mde |= {name: dlh[name] for name in ("Encoding", "CodedCharSetId", "Format")}
+    if mde["CodedCharSetId"] == CMQC.MQCCSI_INHERIT:
+        mde["CodedCharSetId"] = md.CodedCharSetId
+    linked = dlh | {
+        "Encoding": settings.encoding,
+        "CodedCharSetId": settings.ccsid,
+        "Format": CMQC.MQFMT_MD_EXTENSION.decode(),
+    }
+    kept = md.copy()
+    kept.reset_v2()
+    body = (
+        structures.encode(MQDLH, linked, big=big, ccsid=ccsid)
+        + structures.encode(MQMDE, mde, big=settings.big, ccsid=settings.text_ccsid)
+        + data[_DLH:]
+    )
+    return kept, body
+
+
+# -- groups and segments, one after the other --------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Where a queue handle is: in a group, a logical message, or both. ``offset``: where the next segment begins."""
+
+    group_id: bytes
+    seq: int
+    offset: int
+    in_group: bool
+    in_message: bool
+    #: The group's flags of the logical message.
+    flags: int
+    persistence: int
+    syncpoint: bool
+    #: Whether the call that led here asked for logical order.
+    ordered: bool
+
+    @property
+    def incomplete(self) -> int:
+        """The reason to give when somebody leaves here."""
+        return CMQC.MQRC_INCOMPLETE_MSG if self.in_message else CMQC.MQRC_INCOMPLETE_GROUP
+
+
+def behind(md: MD, length: int, *, syncpoint: bool, ordered: bool) -> Place | None:
+    """Where the handle is after this message; None when nothing has to follow."""
+    in_message = bool(md.MsgFlags & IN_SEGMENTS) and not md.MsgFlags & CMQC.MQMF_LAST_SEGMENT
+    in_group = bool(md.MsgFlags & IN_GROUP) and (in_message or not md.MsgFlags & CMQC.MQMF_LAST_MSG_IN_GROUP)
+    if not in_message and not in_group:
+        return None
+    step = md.OriginalLength if md.MsgType == CMQC.MQMT_REPORT and md.OriginalLength > 0 else length
+    flags = md.MsgFlags & IN_GROUP
+    offset = md.Offset + step if in_message else 0
+    place = (md.GroupId, md.MsgSeqNumber, offset, in_group, in_message, flags, md.Persistence)
+    return Place(*place, syncpoint, ordered)
+
+
+def number(
+    md: MD,
+    length: int,
+    place: Place | None,
+    new_group_id: Callable[[], bytes],
+    *,
+    syncpoint: bool,
+    ordered: bool,
+) -> int:
+    """Give ``md`` its GroupId, MsgSeqNumber and Offset; ``place`` is where the handle is. Returns the reason of a
+    warning, or MQRC_NONE.
+
+    In logical order they follow from the messages before. Otherwise they are as given, but for a GroupId that is
+    needed and missing, the MsgSeqNumber of a message in no group (1) and the Offset of one that is no segment (0).
+    """
+    if not ordered:
+        if not md.MsgFlags & IN_GROUP:
+            md.MsgSeqNumber = 1
+        if not md.MsgFlags & IN_SEGMENTS:
+            md.Offset = 0
+        if not md.MsgFlags & validate.NEEDS_GROUP_ID:
+            md.GroupId = CMQC.MQGI_NONE
+        elif md.GroupId == CMQC.MQGI_NONE:
+            md.GroupId = new_group_id()
+        return place.incomplete if place is not None and place.ordered else CMQC.MQRC_NONE
+    segment = bool(md.MsgFlags & IN_SEGMENTS)
+    if place is None:
+        group_id = new_group_id() if md.MsgFlags & validate.NEEDS_GROUP_ID else CMQC.MQGI_NONE
+        md.set(GroupId=group_id, MsgSeqNumber=1, Offset=0)
+        return CMQC.MQRC_NONE
+    if place.in_message and (not segment or md.MsgFlags & IN_GROUP != place.flags):
+        raise failed(CMQC.MQRC_INCOMPLETE_MSG, f"message {place.seq} lacks segments from {place.offset} on")
+    if place.in_group and not md.MsgFlags & IN_GROUP:
+        raise failed(CMQC.MQRC_INCOMPLETE_GROUP, f"the group lacks messages behind {place.seq}")
+    if md.Persistence != place.persistence:
+        raise failed(CMQC.MQRC_INCONSISTENT_PERSISTENCE, "persistent and not, in one group or message")
+    if syncpoint != place.syncpoint:
+        raise failed(CMQC.MQRC_INCONSISTENT_UOW, "in a unit of work and not, in one group or message")
+    seq, offset = (place.seq, place.offset) if place.in_message else (place.seq + 1, 0)
+    if seq > validate.HIGHEST:
+        raise failed(CMQC.MQRC_MSG_SEQ_NUMBER_ERROR, f"the group has more than {validate.HIGHEST} messages")
+    if segment:
+        validate.segment_end(offset, length)
+    md.set(GroupId=place.group_id, MsgSeqNumber=seq, Offset=offset)
+    return CMQC.MQRC_NONE
+
+
+# -- the queue manager's own segments ----------------------------------------------------------------------------------
+
+
+def split(md: MD, data: memoryview, most: int) -> Iterator[tuple[MD, memoryview]]:
+    """Cut a message into segments of at most ``most`` bytes, at multiples of 16; ``most`` is at least 16."""
+    size = most // 16 * 16
+    last = not md.MsgFlags & IN_SEGMENTS or md.MsgFlags & CMQC.MQMF_LAST_SEGMENT
+    at = 0
+    while True:
+        piece = data[at : at + size]
+        part = md.copy()
+        part.MsgFlags = md.MsgFlags & ~CMQC.MQMF_LAST_SEGMENT | CMQC.MQMF_SEGMENT
+        part.Offset = md.Offset + at
+        part.OriginalLength = len(piece)
+        at += size
+        if at >= len(data):
+            if last:
+                part.MsgFlags |= CMQC.MQMF_LAST_SEGMENT
+            yield part, piece
+            return
+        yield part, piece

@@ -1,0 +1,201 @@
+"""One put on its way into the file: defaults and context, ids, segments, the form of transmission queues, room."""
+
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from functools import cache
+from getpass import getuser
+from pathlib import Path
+from typing import NamedTuple
+
+from headwater_host.mq import CMQC
+from headwater_host.mq.errors import failed
+from headwater_host.mq.queue import messages, put, transmission, validate
+from headwater_host.mq.queue.attributes import QueueAttributes, QueueManagerAttributes
+from headwater_host.mq.queue.descriptors import MD, PMO, V2_FIELDS
+from headwater_host.mq.queue.put import Place
+from headwater_host.mq.queue.queue_file import QueueFile
+from headwater_host.mq.queue.validate import IN_SEGMENTS, MAX_PRIORITY, QueueManagerSettings
+
+_IDENTITY = ("UserIdentifier", "AccountingToken", "ApplIdentityData")
+_ORIGIN = ("PutApplType", "PutApplName", "PutDate", "PutTime", "ApplOriginData")
+#: What a put returns in the caller's descriptor, whatever its version.
+_RETURNED = (
+    "MsgId",
+    "CorrelId",
+    "Priority",
+    "Persistence",
+    *_IDENTITY,
+    *_ORIGIN,
+)
+_NOTHING = MD()
+
+
+class Resolved(NamedTuple):
+    """What the name of a queue means, by numbers: ``first`` is the definition that it is of, ``target`` the queue that
+    holds what is put there."""
+
+    first: int
+    target: int
+    #: RemoteQName and RemoteQMgrName, when ``target`` is a transmission queue on the way to another queue manager.
+    remote: "tuple[bytes, bytes] | None" = None
+
+
+class Putting(NamedTuple):
+    """What a put needs to know of where it goes: ``target`` is the number of the queue that holds the message, ``name``
+    and ``attributes`` are that one's. ``defaults``: the attributes of the definition that was opened."""
+
+    file: QueueFile
+    manager: QueueManagerAttributes
+    target: int
+    name: str
+    attributes: QueueAttributes
+    defaults: QueueAttributes
+    #: As in ``Resolved``.
+    remote: "tuple[bytes, bytes] | None"
+    #: Age time, in ms.
+    now: int
+
+    @property
+    def settings(self) -> QueueManagerSettings:
+        """The queue manager's, for the rules."""
+        return self.manager.settings
+
+    def described(self, md: MD, options: int, opened: int, *, put1: bool) -> tuple[MD, bool]:
+        """The descriptor with what the queue and the queue manager fill in; whether its priority was too high."""
+        given = md.copy()
+        if given.Priority == CMQC.MQPRI_PRIORITY_AS_Q_DEF:
+            given.Priority = self.defaults.DefPriority
+        too_high = given.Priority > MAX_PRIORITY
+        given.Priority = min(given.Priority, MAX_PRIORITY)
+        if given.Persistence == CMQC.MQPER_PERSISTENCE_AS_Q_DEF:
+            given.Persistence = self.defaults.DefPersistence
+        given.BackoutCount = 0
+        if options & CMQC.MQPMO_SET_ALL_CONTEXT:
+            if not put1 and not opened & CMQC.MQOO_SET_ALL_CONTEXT:
+                raise failed(CMQC.MQRC_NOT_OPEN_FOR_SET_ALL)
+        elif options & CMQC.MQPMO_NO_CONTEXT:
+            given.take_over(_NOTHING, (*_IDENTITY, *_ORIGIN))
+        else:
+            given.set(**origin(self.file.wall()))
+            if not options & CMQC.MQPMO_SET_IDENTITY_CONTEXT:
+                given.take_over(_NOTHING, _IDENTITY)
+                given.UserIdentifier = user()
+            elif not put1 and not opened & (CMQC.MQOO_SET_IDENTITY_CONTEXT | CMQC.MQOO_SET_ALL_CONTEXT):
+                raise failed(CMQC.MQRC_NOT_OPEN_FOR_SET_IDENT)
+        return given, too_high
+
+    def number(
+        self,
+        db: sqlite3.Connection,
+        md: MD,
+        length: int,
+        place: Place | None,
+        *,
+        syncpoint: bool,
+        ordered: bool,
+    ) -> int:
+        """``put.number`` with ids of this queue manager's."""
+        numbers = (md, length, place, lambda: self.file.new_id(db))
+        return put.number(*numbers, syncpoint=syncpoint, ordered=ordered)
+
+    def insert(
+        self, db: sqlite3.Connection, md: MD, data: memoryview, *, syncpoint: bool, options: int
+    ) -> int:
+        """Put the message into the file, in segments when it is too large for the queue; how many there are.
+
+        ``md`` gets its MsgId and CorrelId.
+        """
+        new_id: Callable[[], bytes] = lambda: self.file.new_id(db)  # noqa: E731 (said more than once below)
+        fresh = bool(options & CMQC.MQPMO_NEW_MSG_ID) or md.MsgId == CMQC.MQMI_NONE
+        if fresh:
+            md.MsgId = new_id()
+        if options & CMQC.MQPMO_NEW_CORREL_ID:
+            md.CorrelId = new_id()
+        count = 0
+        for part, piece in self._parts(md, data):
+            if fresh and count:
+                part.MsgId = new_id()
+            kept, body = put.dead_letter(part, piece, self.settings) or (part, piece)
+            if self.remote is not None:
+                body = transmission.wrap(kept, body, *self.remote, self.settings)
+                kept = transmission.outer(kept, self.settings)
+                kept.MsgId = new_id()
+            messages.insert(
+                *(db, self.target, kept, body),
+                fifo=self.attributes.MsgDeliverySequence == CMQC.MQMDS_FIFO,
+                put_by=self.file.connection if syncpoint else 0,
+                now=self.now,
+            )
+            count += 1
+        self._check_depth(db)
+        return count
+
+    def _parts(self, md: MD, data: memoryview) -> Iterator[tuple[MD, memoryview]]:
+        """The message, or segments that are small enough."""
+        of_queue, of_manager = self.attributes.MaxMsgLength, self.manager.MaxMsgLength
+        most = min(of_queue, of_manager)
+        if self.remote is not None:
+            most -= transmission.OVERHEAD
+        elif put.is_dead_letter(md):
+            # What is kept counts, and that is with the MQMDE.
+            most -= CMQC.MQMDE_LENGTH_2
+        if len(data) <= most:
+            return iter([(md.copy(), data)])
+        # A header that the queue manager knows must not be cut, and it does not look where headers end.
+        built_in = md.Format.startswith(b"MQ") and md.Format != CMQC.MQFMT_STRING
+        report = md.MsgType == CMQC.MQMT_REPORT and md.MsgFlags & IN_SEGMENTS
+        allowed = md.MsgFlags & CMQC.MQMF_SEGMENTATION_ALLOWED and not self.settings.zos
+        if not allowed or built_in or report or most < 16:
+            raise failed(
+                CMQC.MQRC_MSG_TOO_BIG_FOR_Q if of_queue <= of_manager else CMQC.MQRC_MSG_TOO_BIG_FOR_Q_MGR,
+                f"{len(data)} bytes, and {self.name} takes {max(most, 0)}",
+            )
+        validate.segment_end(md.Offset, len(data))
+        return put.split(md, data, most)
+
+    def _check_depth(self, db: sqlite3.Connection) -> None:
+        query = "SELECT depth FROM queues WHERE id = ?"
+        if db.execute(query, (self.target,)).fetchone()[0] <= self.attributes.MaxQDepth:
+            return
+        messages.expire(db, self.target, self.now)
+        (depth,) = db.execute(query, (self.target,)).fetchone()
+        if depth > self.attributes.MaxQDepth:
+            raise failed(CMQC.MQRC_Q_FULL, f"{self.name} takes {self.attributes.MaxQDepth} messages")
+
+    def returned(self, md: MD, kept: MD, pmo: PMO) -> None:
+        """Fill in what the call returns. Nothing is returned in an MQMDE."""
+        md.take_over(kept, _RETURNED if md.Version < CMQC.MQMD_VERSION_2 else (*_RETURNED, *V2_FIELDS))
+        if self.remote is None:
+            pmo.set(ResolvedQName=self.name, ResolvedQMgrName=self.manager.QMgrName)
+        else:
+            pmo.set(ResolvedQName=self.remote[0], ResolvedQMgrName=self.remote[1])
+        if pmo.Version >= CMQC.MQPMO_VERSION_2:
+            pmo.set(KnownDestCount=int(self.remote is None), UnknownDestCount=int(self.remote is not None))
+
+
+def origin(now: int) -> "dict[str, int | str | bytes]":
+    """The origin context of what this program puts at ``now``, in ms since 1970."""
+    at = datetime.fromtimestamp(now / 1000, timezone.utc)
+    return {
+        "PutApplType": CMQC.MQAT_UNIX,
+        "PutApplName": _program(),
+        "PutDate": at.strftime("%Y%m%d"),
+        "PutTime": at.strftime("%H%M%S") + f"{at.microsecond // 10_000:02}",
+        "ApplOriginData": b"",
+    }
+
+
+@cache
+def user() -> bytes:
+    """Who we are, as a UserIdentifier."""
+    try:
+        return getuser().encode("ascii", "replace")[:12]
+    except (KeyError, OSError):
+        # No name for this user, as in some containers.
+        return b""
+
+
+def _program() -> bytes:
+    return Path(sys.argv[0] or "python").name.encode("ascii", "replace")[-28:]

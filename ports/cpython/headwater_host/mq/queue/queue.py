@@ -1,0 +1,414 @@
+"""An open queue of the local queue manager: put, get, browse.
+
+    with Queue(qmgr, "READINGS", CMQC.MQOO_OUTPUT | CMQC.MQOO_INPUT_SHARED) as queue:
+        queue.put(b"21.5", MD(Format=CMQC.MQFMT_STRING))
+        md = MD()
+        data = queue.get(None, md, GMO(Options=CMQC.MQGMO_WAIT, WaitInterval=1000))
+
+A call that ends with a warning has done what it was asked, and raises MQMIError as one that failed.
+"""
+
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
+
+from headwater_host.mq import CMQC
+from headwater_host.mq.errors import MQMIError, failed, warning
+from headwater_host.mq.queue import get, messages, put, validate
+from headwater_host.mq.queue.choosing import MATCHES, Chooser, Found, Wanted
+from headwater_host.mq.queue.descriptors import GMO, MD, OD, PMO
+from headwater_host.mq.queue.messages import DamagedError
+from headwater_host.mq.queue.put import Place
+from headwater_host.mq.queue.putting import Resolved
+from headwater_host.mq.queue.validate import BROWSING, IN_SEGMENTS, INPUT, UNDER_CURSOR
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from headwater_host.mq.queue.manager import QueueManager
+
+#: How long a get that waits lets pass before it looks again whether anybody has changed the file, in s.
+_LOOK_AGAIN = 0.01
+
+
+class _Got(NamedTuple):
+    """What a get has found, and where it leads: ``after`` in groups, ``position`` in the queue. ``taken``: how many
+    messages it took, 0 when they stay."""
+
+    md: MD
+    data: bytes
+    reason: int
+    after: Place | None
+    found: Found
+    taken: int
+    syncpoint: bool
+
+
+class Queue:
+    """A queue of ``manager`` by name or OD. Without ``options`` (MQOO_*) it is opened by its first put, for output, or
+    its first get, for input."""
+
+    def __init__(
+        self, manager: "QueueManager", name: "str | bytes | OD | None" = None, options: int | None = None
+    ):
+        self._manager = manager
+        self._od: OD | None = None
+        self.options = 0
+        self._handle = 0
+        self._resolved = Resolved(0, 0)
+        self._put_place: Place | None = None
+        self._get_place: Place | None = None
+        self._browse_place: Place | None = None
+        #: The position that a browse goes on from; the message browsed last; whether in logical order. None before.
+        self._cursor: tuple[int, int] | None = None
+        self._under: int | None = None
+        self._browsed: bool | None = None
+        if name is not None:
+            self._od = name if isinstance(name, OD) else OD(ObjectName=name)
+            if options is not None:
+                self.open(self._od, options)
+
+    def __enter__(self) -> "Queue":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except MQMIError:
+            if kind is None:
+                raise
+
+    # -- MQOPEN, MQCLOSE, MQINQ ----------------------------------------------------------------------------------------
+
+    def open(self, name: "str | bytes | OD", options: int) -> None:
+        """MQOPEN."""
+        if self._handle:
+            raise failed(CMQC.MQRC_HOBJ_ERROR, "the queue is open already")
+        self._od = name if isinstance(name, OD) else OD(ObjectName=name)
+        validate.object_descriptor(self._od)
+        validate.open_options(options)
+        self._handle, self._resolved = self._manager.open_handle(self._od, options)
+        self.options = options
+
+    def close(self, options: int = CMQC.MQCO_NONE) -> None:
+        """MQCLOSE. A warning says that a group or logical message that was begun in logical order lacks its end."""
+        if not self._handle:
+            return
+        if options != CMQC.MQCO_NONE:
+            raise failed(
+                CMQC.MQRC_OPTION_NOT_VALID_FOR_TYPE, "only dynamic queues are deleted by closing them"
+            )
+        self._manager.close_handle(self, self._handle)
+        self._handle = 0
+        places = [
+            place for place in (self._put_place, self._get_place) if place is not None and place.ordered
+        ]
+        self._put_place = self._get_place = self._browse_place = None
+        self._cursor = self._under = self._browsed = None
+        for reason in sorted((place.incomplete for place in places), reverse=True):
+            raise warning(reason, "the queue is closed in the middle")
+
+    def inquire(self, selector: int) -> int | bytes:
+        """MQINQ of one attribute: MQIA_* or MQCA_*."""
+        if not self.options & CMQC.MQOO_INQUIRE:
+            raise failed(CMQC.MQRC_NOT_OPEN_FOR_INQUIRE)
+        assert self._od is not None
+        return self._manager.inquire_queue(self._od.ObjectName.decode().rstrip(), selector)
+
+    def place(self, *, putting: bool) -> Place | None:
+        """Where puts, or gets, are in groups; ``restore`` takes it back when a unit of work is backed out."""
+        return self._put_place if putting else self._get_place
+
+    def restore(self, place: Place | None, *, putting: bool) -> None:
+        """See ``place``."""
+        if putting:
+            self._put_place = place
+        else:
+            self._get_place = place
+
+    # -- MQPUT ---------------------------------------------------------------------------------------------------------
+
+    def put(
+        self, message: "bytes | bytearray | memoryview", md: MD | None = None, pmo: PMO | None = None
+    ) -> None:
+        """MQPUT. ``md`` and ``pmo`` are filled in; ``message`` is not changed."""
+        if not self._handle and self._od is not None:
+            self.open(self._od, CMQC.MQOO_OUTPUT)
+        self._check_open(CMQC.MQOO_OUTPUT, CMQC.MQRC_NOT_OPEN_FOR_OUTPUT)
+        self.put_as(message, md, pmo, put1=False)
+
+    def put_as(
+        self, message: "bytes | bytearray | memoryview", md: MD | None, pmo: PMO | None, *, put1: bool
+    ) -> None:
+        """MQPUT, or MQPUT1 on a queue that was opened for it."""
+        md = MD() if md is None else md
+        pmo = PMO() if pmo is None else pmo
+        validate.put_options(pmo, put1=put1)
+        validate.message_descriptor(md)
+        ordered = bool(pmo.Options & CMQC.MQPMO_LOGICAL_ORDER)
+        manager = self._manager
+        with manager.lock:
+            manager.check()
+            # Another thread may have closed it meanwhile.
+            self._check_open(CMQC.MQOO_OUTPUT, CMQC.MQRC_NOT_OPEN_FOR_OUTPUT)
+            syncpoint = manager.in_unit_of_work(pmo.Options, CMQC.MQPMO_SYNCPOINT, CMQC.MQPMO_NO_SYNCPOINT)
+            putting = manager.putting(self._resolved)
+            given, too_high = putting.described(md, pmo.Options, self.options, put1=put1)
+            manager.answered(given)
+            read = put.read(
+                given,
+                message,
+                putting.settings,
+                index_type=putting.attributes.IndexType,
+                remote=putting.remote is not None,
+                ordered=ordered,
+            )
+            length = put.own_length(read.md, read.data)
+            place = self._put_place
+            durable = read.md.Persistence == CMQC.MQPER_PERSISTENT and not syncpoint
+            with manager.file.transaction(durable=durable) as db:
+                reason = putting.number(db, read.md, length, place, syncpoint=syncpoint, ordered=ordered)
+                count = putting.insert(db, read.md, read.data, syncpoint=syncpoint, options=pmo.Options)
+                if syncpoint:
+                    manager.working(count)
+            if syncpoint:
+                persistent = read.md.Persistence == CMQC.MQPER_PERSISTENT
+                manager.worked(self, count, persistent=persistent, putting=True)
+            self._put_place = put.behind(read.md, length, syncpoint=syncpoint, ordered=ordered)
+            putting.returned(md, read.md, pmo)
+        if reason or too_high:
+            raise warning(
+                reason or CMQC.MQRC_PRIORITY_EXCEEDS_MAXIMUM,
+                "the message is put, but one before it lacks its end" if reason else "",
+            )
+
+    # -- MQGET ---------------------------------------------------------------------------------------------------------
+
+    def get(self, max_length: int | None = None, md: MD | None = None, gmo: GMO | None = None) -> bytes:
+        """MQGET: the data, with an MQMDE in front for an ``md`` of version 1 when there is something to say.
+
+        ``max_length``: the room for data, in bytes; None: as much as there is. ``md`` and ``gmo`` are filled in.
+        MQRC_NO_MSG_AVAILABLE: there is no message, or none came in time.
+        """
+        md = MD() if md is None else md
+        gmo = GMO() if gmo is None else gmo
+        if not self._handle and self._od is not None:
+            browse = gmo.Options & BROWSING
+            self.open(self._od, CMQC.MQOO_BROWSE if browse else CMQC.MQOO_INPUT_AS_Q_DEF)
+        matches = validate.get_options(gmo, md)
+        if max_length is not None and max_length < 0:
+            raise failed(CMQC.MQRC_DATA_LENGTH_ERROR, f"room for {max_length} bytes")
+        if gmo.Options & BROWSING:
+            self._check_open(CMQC.MQOO_BROWSE, CMQC.MQRC_NOT_OPEN_FOR_BROWSE)
+        else:
+            self._check_open(INPUT, CMQC.MQRC_NOT_OPEN_FOR_INPUT)
+            if gmo.Options & CMQC.MQGMO_MSG_UNDER_CURSOR:
+                self._check_open(CMQC.MQOO_BROWSE, CMQC.MQRC_NOT_OPEN_FOR_BROWSE)
+        got = self._wait(max_length, md, gmo, matches)
+        original = len(got.data)
+        data = got.data if max_length is None else got.data[:max_length]
+        md.fill(got.md)
+        get.report(gmo, got.md, len(data), self._name(), zos=self._manager.attributes.settings.zos)
+        if got.reason:
+            raise MQMIError(CMQC.MQCC_WARNING, got.reason, message=data, original_length=original)
+        return data
+
+    def browse(self, max_length: int | None = None, md: MD | None = None, *, first: bool = False) -> bytes:
+        """MQGET with MQGMO_BROWSE_NEXT, or MQGMO_BROWSE_FIRST: the message stays."""
+        option = CMQC.MQGMO_BROWSE_FIRST if first else CMQC.MQGMO_BROWSE_NEXT
+        gmo = GMO(Version=CMQC.MQGMO_VERSION_2, Options=option, MatchOptions=CMQC.MQMO_NONE)
+        return self.get(max_length, md, gmo)
+
+    def _wait(self, max_length: int | None, md: MD, gmo: GMO, matches: int) -> _Got:
+        """Try, and while the caller waits try again whenever somebody has changed the file."""
+        manager = self._manager
+        until = None
+        if gmo.Options & CMQC.MQGMO_WAIT and not gmo.Options & UNDER_CURSOR:
+            unlimited = gmo.WaitInterval == CMQC.MQWI_UNLIMITED
+            until = float("inf") if unlimited else manager.monotonic() + gmo.WaitInterval / 1000
+        pause = threading.Event()
+        while True:
+            with manager.lock:
+                manager.check()
+                self._check_open(INPUT | CMQC.MQOO_BROWSE, CMQC.MQRC_HOBJ_ERROR)
+                state = manager.file.state()
+                got = self._try(max_length, md, gmo, matches)
+                if got is None and manager.file.sweep():
+                    continue
+            if got is not None:
+                return got
+            while True:
+                left = 0 if until is None else until - manager.monotonic()
+                if left <= 0:
+                    raise failed(CMQC.MQRC_NO_MSG_AVAILABLE)
+                pause.wait(min(left, _LOOK_AGAIN))
+                with manager.lock:
+                    manager.check()
+                    if manager.file.state() != state or manager.file.sweep():
+                        break
+
+    def _try(self, max_length: int | None, md: MD, gmo: GMO, matches: int) -> _Got | None:
+        manager = self._manager
+        if manager.queue_attributes(self._resolved.target).InhibitGet == CMQC.MQQA_GET_INHIBITED:
+            raise failed(CMQC.MQRC_GET_INHIBITED)
+        options = gmo.Options
+        if options & BROWSING:
+            with manager.file.reading() as db:
+                got = self._once(db, max_length, md, gmo, matches, syncpoint=False)
+            if (
+                got is None
+                or got.reason == CMQC.MQRC_TRUNCATED_MSG_FAILED
+                or options & CMQC.MQGMO_BROWSE_MSG_UNDER_CURSOR
+            ):
+                return got
+            # In the middle of a group a browse goes on behind the group's place in the queue.
+            if self._browse_place is None or not options & CMQC.MQGMO_LOGICAL_ORDER:
+                self._cursor = got.found.position
+            self._under = got.found.first
+            self._browse_place = got.after
+            return got
+        conditional = bool(options & CMQC.MQGMO_SYNCPOINT_IF_PERSISTENT)
+        syncpoint = not conditional and manager.in_unit_of_work(
+            options, CMQC.MQGMO_SYNCPOINT, CMQC.MQGMO_NO_SYNCPOINT
+        )
+        with manager.file.transaction(durable=not syncpoint) as db:
+            messages.expire(db, self._resolved.target, manager.now())
+            got = self._once(db, max_length, md, gmo, matches, syncpoint=syncpoint)
+        if got is not None and got.taken:
+            if got.syncpoint:
+                persistent = got.md.Persistence == CMQC.MQPER_PERSISTENT
+                manager.worked(self, got.taken, persistent=persistent, putting=False)
+            self._get_place = got.after
+        return got
+
+    def _once(
+        self,
+        db: "sqlite3.Connection",
+        max_length: int | None,
+        md: MD,
+        gmo: GMO,
+        matches: int,
+        *,
+        syncpoint: bool,
+    ) -> _Got | None:
+        """Find a message, read it, and take it unless it is browsed; None when there is none."""
+        options = gmo.Options
+        ordered = bool(options & CMQC.MQGMO_LOGICAL_ORDER)
+        browsing = bool(options & BROWSING)
+        place = self._begin_browse(options, ordered) if browsing else self._get_place
+        now = self._manager.now()
+        while True:
+            wanted = self._wanted(md, options, matches, now, own=syncpoint)
+            chooser = Chooser(db, wanted)
+            try:
+                if options & UNDER_CURSOR:
+                    found = chooser.under(self._under)
+                elif ordered and place is not None:
+                    found = chooser.follow(place)
+                else:
+                    found = chooser.next()
+                read = None if found is None else self._read(db, found, now)
+            except DamagedError as error:
+                if browsing:
+                    raise failed(CMQC.MQRC_OBJECT_DAMAGED, "a message is not what was written") from None
+                # Nobody can be given it, so that it is not of the unit of work.
+                messages.set_aside(db, [error.args[0]], CMQC.MQRC_OBJECT_DAMAGED)
+                continue
+            if found is None or read is None:
+                return None
+            return self._take(db, found, read, max_length, md.Version, options, place, syncpoint=syncpoint)
+
+    def _begin_browse(self, options: int, ordered: bool) -> Place | None:
+        """Where a browse is in a group; MQGMO_BROWSE_FIRST begins anew."""
+        if options & CMQC.MQGMO_BROWSE_FIRST:
+            self._cursor = self._under = self._browse_place = None
+            self._browsed = ordered
+        elif options & CMQC.MQGMO_BROWSE_NEXT:
+            if self._browsed is not None and self._browsed != ordered:
+                raise failed(CMQC.MQRC_INCONSISTENT_BROWSE, "the browse began in the other order")
+            self._browsed = ordered
+        return self._browse_place
+
+    def _wanted(self, md: MD, options: int, matches: int, now: int, *, own: bool) -> Wanted:
+        match: dict[str, object] = {}
+        for option, (column, field) in MATCHES.items():
+            value = md[field]
+            # An id that is nothing matches any.
+            if matches & option and not (isinstance(value, bytes) and not any(value)):
+                match[column] = value
+        return Wanted(
+            queue=self._resolved.target,
+            own=self._manager.file.connection if own else 0,
+            now=now,
+            match=match,
+            after=self._cursor if options & CMQC.MQGMO_BROWSE_NEXT else None,
+            ordered=bool(options & CMQC.MQGMO_LOGICAL_ORDER),
+            complete=bool(options & CMQC.MQGMO_COMPLETE_MSG),
+            all_messages=bool(options & CMQC.MQGMO_ALL_MSGS_AVAILABLE),
+            all_segments=bool(options & CMQC.MQGMO_ALL_SEGMENTS_AVAILABLE),
+        )
+
+    def _read(self, db: "sqlite3.Connection", found: Found, now: int) -> messages.Message:
+        """The descriptor and the data; of several segments those of the first, and one after the other."""
+        read = messages.read(db, found.first, now)
+        if len(found.pieces) > 1:
+            parts = [
+                memoryview(messages.read(db, row, now).body)[skip : skip + length]
+                for row, skip, length in found.pieces
+            ]
+            read = messages.Message(read.md, b"".join(parts))
+        if found.whole:
+            # That it was in segments is not apparent.
+            read.md.MsgFlags &= ~IN_SEGMENTS
+            read.md.OriginalLength = CMQC.MQOL_UNDEFINED
+        return read
+
+    def _take(
+        self,
+        db: "sqlite3.Connection",
+        found: Found,
+        read: messages.Message,
+        max_length: int | None,
+        version: int,
+        options: int,
+        place: Place | None,
+        *,
+        syncpoint: bool,
+    ) -> _Got:
+        manager = self._manager
+        ordered = bool(options & CMQC.MQGMO_LOGICAL_ORDER)
+        if options & CMQC.MQGMO_SYNCPOINT_IF_PERSISTENT:
+            syncpoint = read.md.Persistence == CMQC.MQPER_PERSISTENT
+        given, data = get.returned(read.md, read.body, version, manager.attributes.settings)
+        reason = found.reason
+        if place is not None and place.ordered and not ordered and not options & UNDER_CURSOR:
+            reason = reason or place.incomplete
+        elif place is not None and ordered and not options & BROWSING and place.syncpoint != syncpoint:
+            raise failed(CMQC.MQRC_INCONSISTENT_UOW, "in a unit of work and not, in one group or message")
+        cut = max_length is not None and len(data) > max_length
+        after = put.behind(read.md, len(read.body), syncpoint=syncpoint, ordered=ordered)
+        if cut and not options & CMQC.MQGMO_ACCEPT_TRUNCATED_MSG:
+            reason = CMQC.MQRC_TRUNCATED_MSG_FAILED
+        elif cut:
+            reason = CMQC.MQRC_TRUNCATED_MSG_ACCEPTED
+        taken = 0
+        if not options & BROWSING and reason != CMQC.MQRC_TRUNCATED_MSG_FAILED:
+            taken = len(found.rows)
+            if syncpoint:
+                manager.working(taken)
+            messages.take(db, found.rows, manager.file.connection if syncpoint else 0)
+        return _Got(given, data, reason, after, found, taken, syncpoint)
+
+    # -- what both need ------------------------------------------------------------------------------------------------
+
+    def _check_open(self, options: int, reason: int) -> None:
+        if not self._handle:
+            raise failed(CMQC.MQRC_HOBJ_ERROR, "the queue is not open")
+        if not self.options & options:
+            raise failed(reason)
+
+    def _name(self) -> bytes:
+        assert self._od is not None
+        return self._od.ObjectName

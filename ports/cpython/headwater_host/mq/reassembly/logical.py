@@ -1,0 +1,345 @@
+"""When a logical message is whole, and when a group is: the rules, in one place, for whoever puts segments together.
+
+A logical message is what has one GroupId and one MsgSeqNumber: either a message that is no segment, or segments whose
+bytes, by Offset, go without a gap up to the end of the one with MQMF_LAST_SEGMENT. A group is logical messages 1, 2,
+3 ... up to the one with MQMF_LAST_MSG_IN_GROUP. Segments may come in any order, and more than once.
+
+``Message`` and ``Group`` hold the rules one segment at a time, for streams; ``verdicts`` applies them to lists. Plain
+Python without files and clocks. Ranges are half-open, (start, stop), of bytes as of message numbers; stop is None when
+nobody knows yet where the end is.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
+
+from headwater_host.mq import CMQC
+from headwater_host.mq.CMQC import (
+    MQGI_NONE,
+    MQMF_LAST_MSG_IN_GROUP,
+    MQMF_LAST_SEGMENT,
+    MQMF_MSG_IN_GROUP,
+    MQMF_REJECT_UNSUP_MASK,
+    MQMF_SEGMENT,
+    MQMF_SEGMENTATION_ALLOWED,
+    MQRC_GROUP_ID_ERROR,
+    MQRC_INCONSISTENT_CCSIDS,
+    MQRC_INCONSISTENT_ENCODINGS,
+    MQRC_MSG_FLAGS_ERROR,
+    MQRC_MSG_SEQ_NUMBER_ERROR,
+    MQRC_NONE,
+    MQRC_OFFSET_ERROR,
+    MQRC_SEGMENT_LENGTH_ZERO,
+)
+
+#: IBM's names of reasons.
+REASONS = {value: name for name, value in vars(CMQC).items() if name.startswith("MQRC_")}
+
+#: Flags of a segment; flags of a member of a group. The second of each implies the first.
+SEGMENT = MQMF_SEGMENT | MQMF_LAST_SEGMENT
+IN_GROUP = MQMF_MSG_IN_GROUP | MQMF_LAST_MSG_IN_GROUP
+
+#: Flags that nobody knows, and that MQPUT refuses.
+UNKNOWN = MQMF_REJECT_UNSUP_MASK & ~(MQMF_SEGMENTATION_ALLOWED | SEGMENT | IN_GROUP)
+
+#: The largest MsgSeqNumber, the largest Offset, and where a segment may end.
+HIGHEST = 999_999_999
+
+#: kind -> (reason, what it says of ``seq`` and ``offset``).
+FAULTS = {
+    "flags": (MQRC_MSG_FLAGS_ERROR, "message {seq} has flags that nobody knows, at {offset}"),
+    "group id": (MQRC_GROUP_ID_ERROR, "message {seq} is a segment, or in a group, without a GroupId"),
+    "number": (MQRC_MSG_SEQ_NUMBER_ERROR, "MsgSeqNumber {seq} is not in 1 to 999999999"),
+    "offset": (
+        MQRC_OFFSET_ERROR,
+        "message {seq} has a segment at Offset {offset}, which is below 0 or ends beyond 999999999",
+    ),
+    "empty": (
+        MQRC_SEGMENT_LENGTH_ZERO,
+        "message {seq} has a segment without bytes at {offset}, and it is not the last",
+    ),
+    "overlap": (MQRC_OFFSET_ERROR, "message {seq} has segments that differ from byte {offset} on"),
+    "ends": (MQRC_MSG_FLAGS_ERROR, "message {seq} has two last segments; one ends at byte {offset}"),
+    "behind end": (MQRC_OFFSET_ERROR, "message {seq} has a segment behind its last, at {offset}"),
+    "mixed": (MQRC_MSG_FLAGS_ERROR, "message {seq} is a segment and a whole message, at {offset}"),
+    "encodings": (
+        MQRC_INCONSISTENT_ENCODINGS,
+        "message {seq} has segments of different Encoding, at {offset}",
+    ),
+    "ccsids": (
+        MQRC_INCONSISTENT_CCSIDS,
+        "message {seq} has segments of different CodedCharSetId, at {offset}",
+    ),
+    "membership": (
+        MQRC_MSG_FLAGS_ERROR,
+        "message {seq} is in a group and in none, or others of its GroupId are",
+    ),
+    "lasts": (MQRC_MSG_FLAGS_ERROR, "the group has two last messages; one is {seq}"),
+    "behind last": (MQRC_MSG_SEQ_NUMBER_ERROR, "the group has message {seq} behind its last"),
+}
+
+Range: TypeAlias = "tuple[int, int | None]"
+
+
+class Fault(NamedTuple):
+    """What contradicts what; a message or group that has one is never whole. ``kind`` is a key of ``FAULTS``.
+
+    For segments that differ from byte to byte, ``offset`` is that of the first such byte in the message; for Encoding
+    and CodedCharSetId that of a segment that has another than those before it.
+    """
+
+    kind: str
+    seq: int
+    offset: int = 0
+
+    @property
+    def reason(self) -> int:
+        """IBM's reason: of the call that would not take it, or of the field that contradicts."""
+        return FAULTS[self.kind][0]
+
+    def __str__(self) -> str:
+        return FAULTS[self.kind][1].format(seq=self.seq, offset=self.offset)
+
+
+class Missing(NamedTuple):
+    """What is not there.
+
+    ``messages``: numbers of which nothing is there; the last range is open while the group's last message is not
+    known. ``segments``: for each message of which something is there and something is not, its ranges of bytes; the
+    last is open while its last segment is not known. ``more``: how many ranges there are beside these.
+    """
+
+    messages: tuple[Range, ...] = ()
+    segments: "dict[int, tuple[Range, ...]]" = {}  # noqa: RUF012 (never changed)
+    more: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.messages or self.segments or self.more)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: ranges as [start, stop], stop null when it is not known."""
+        return {
+            "messages": [list(one) for one in self.messages],
+            "segments": {str(seq): [list(one) for one in ranges] for seq, ranges in self.segments.items()},
+            "more": self.more,
+        }
+
+    def __str__(self) -> str:
+        parts = []
+        if self.messages:
+            parts.append("messages " + ", ".join(_words(one, "the last") for one in self.messages))
+        for seq, ranges in self.segments.items():
+            parts.append(f"of message {seq} bytes " + ", ".join(_words(one, "its end") for one in ranges))
+        if self.more:
+            parts.append(f"{self.more} more ranges")
+        return "; ".join(parts)
+
+
+#: Nothing is missing.
+NOTHING = Missing()
+
+
+def _words(one: Range, end: str) -> str:
+    start, stop = one
+    if stop is None:
+        return f"{start} to {end}, which is not known"
+    return str(start) if stop == start + 1 else f"{start} to {stop - 1}"
+
+
+def described(reason: int, fault: Fault | None, missing: Missing) -> dict[str, Any]:
+    """A verdict for JSON."""
+    return {
+        "reason": reason,
+        "name": REASONS.get(reason, ""),
+        "fault": None if fault is None else {**fault._asdict(), "text": str(fault)},
+        "missing": missing.as_dict() if missing else None,
+    }
+
+
+def told(reason: int, fault: Fault | None, missing: Missing) -> str:
+    """A verdict for people."""
+    if reason == MQRC_NONE:
+        return "whole"
+    said = str(fault) if fault else f"missing: {missing}"
+    return f"{said} ({reason} {REASONS.get(reason, '')})"
+
+
+def gaps(ranges: Iterable[tuple[int, int]], start: int, stop: int | None) -> Iterator[Range]:
+    """What ``ranges``, which are in order and do not overlap, leave free between ``start`` and ``stop``.
+
+    With ``stop`` None the last one is open.
+    """
+    for begin, end in ranges:
+        if begin > start:
+            yield start, begin
+        start = max(start, end)
+    if stop is None or start < stop:
+        yield start, stop
+
+
+def refused(seq: int, offset: int, length: int, flags: int, group_id: bytes | None = None) -> Fault | None:
+    """What is wrong with a physical message by itself: what MQPUT would not take is a part of nothing.
+
+    ``group_id`` None is not looked at. A queue manager gives a segment that has none a GroupId of its own; where there
+    is no queue manager, such segments cannot be told from others'.
+    """
+    if flags & UNKNOWN:
+        return Fault("flags", seq, offset)
+    if not 1 <= seq <= HIGHEST:
+        return Fault("number", seq, offset)
+    if not flags & SEGMENT:
+        offset = 0
+    if not 0 <= offset <= HIGHEST - (length if flags & SEGMENT else 0):
+        return Fault("offset", seq, offset)
+    if not length and flags & SEGMENT and not flags & MQMF_LAST_SEGMENT:
+        return Fault("empty", seq, offset)
+    if group_id == MQGI_NONE and flags & (SEGMENT | IN_GROUP):
+        return Fault("group id", seq, offset)
+    return None
+
+
+class Message:
+    """What is known of one logical message. Which bytes are there is in the caller's hands: it adds to ``covered``."""
+
+    __slots__ = ("ccsid", "covered", "encoding", "end", "flags", "reach", "seq")
+
+    def __init__(self, seq: int):
+        self.seq = seq
+        #: The flags that any of its segments has; -1 before there is one.
+        self.flags = -1
+        self.encoding = self.ccsid = 0
+        #: Its length, -1 while the last segment is not known; and how far what has come reaches.
+        self.end = -1
+        self.reach = 0
+        #: Bytes that are there, each counted once.
+        self.covered = 0
+
+    def meet(self, offset: int, length: int, flags: int, encoding: int, ccsid: int) -> Fault | None:
+        """A segment comes: what it contradicts, apart from content. A message that is no segment has Offset 0."""
+        fault = refused(self.seq, offset, length, flags)
+        if fault is not None:
+            return fault
+        last = not flags & SEGMENT or flags & MQMF_LAST_SEGMENT
+        stop = offset + length
+        kind = ""
+        if self.flags >= 0 and bool(self.flags & SEGMENT) != bool(flags & SEGMENT):
+            kind = "mixed"
+        elif last and self.end not in (-1, stop):
+            kind, offset = "ends", stop
+        elif last and stop < self.reach:
+            kind, offset = "behind end", self.reach
+        elif self.end != -1 and stop > self.end:
+            kind = "behind end"
+        elif self.flags >= 0 and encoding != self.encoding:
+            kind = "encodings"
+        elif self.flags >= 0 and ccsid != self.ccsid:
+            kind = "ccsids"
+        if kind:
+            return Fault(kind, self.seq, offset)
+        if last:
+            self.end = stop
+        if stop > self.reach:
+            self.reach = stop
+        if self.flags < 0:
+            self.flags, self.encoding, self.ccsid = flags, encoding, ccsid
+        else:
+            self.flags |= flags
+        return None
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing of it is missing."""
+        return self.covered == self.end
+
+    def missing(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Range]:
+        """The ranges of bytes that are not there; ``ranges`` are those that are, in order and apart."""
+        return gaps(ranges, 0, None if self.end < 0 else self.end)
+
+
+class Group:
+    """What is known of all that has one GroupId: one group, or logical messages that are in none.
+
+    Which messages are whole is in the caller's hands: it adds to ``whole_messages``.
+    """
+
+    __slots__ = ("grouped", "highest", "last", "whole_messages")
+
+    def __init__(self) -> None:
+        #: Whether it is a group, None before there is anything.
+        self.grouped: bool | None = None
+        #: The number of its last message, 0 while that is not known; and the highest that has come.
+        self.last = self.highest = 0
+        self.whole_messages = 0
+
+    def meet(self, seq: int, flags: int) -> Fault | None:
+        """A segment, or a message that is none, comes: what it contradicts."""
+        grouped = bool(flags & IN_GROUP)
+        if self.grouped not in (None, grouped):
+            return Fault("membership", seq)
+        if grouped and flags & MQMF_LAST_MSG_IN_GROUP:
+            if self.last not in (0, seq):
+                return Fault("lasts", seq)
+            if seq < self.highest:
+                return Fault("behind last", self.highest)
+            self.last = seq
+        elif self.last and seq > self.last:
+            return Fault("behind last", seq)
+        self.grouped = grouped
+        self.highest = max(self.highest, seq)
+        return None
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a group, and all its messages are there, and whole."""
+        return self.whole_messages == self.last != 0
+
+    def missing(self, numbers: Iterable[int]) -> Iterator[Range]:
+        """The numbers of messages of which nothing is there; ``numbers`` are those of the others, in order."""
+        return gaps(((seq, seq + 1) for seq in numbers), 1, self.last + 1 if self.last else None)
+
+
+def differ(offset: int, one: "bytes | memoryview", other: "bytes | memoryview") -> int:
+    """Where in the message two versions of its bytes from ``offset`` on, equally many, differ first; -1: nowhere."""
+    if one == other:
+        return -1
+    one, other = memoryview(one), memoryview(other)
+    start, stop = 0, len(one)
+    while stop - start > 1:
+        half = (start + stop) // 2
+        if one[start:half] == other[start:half]:
+            start = half
+        else:
+            stop = half
+    return offset + start
+
+
+class Named:
+    """Collects what is missing; of more than ``limit`` ranges only their number."""
+
+    def __init__(self, limit: int | None):
+        self._left = limit
+        self._messages: tuple[Range, ...] = ()
+        self._segments: dict[int, tuple[Range, ...]] = {}
+        #: Ranges beside those that are named.
+        self.more = 0
+
+    def messages(self, ranges: Iterator[Range]) -> None:
+        """Numbers of messages of which nothing is there; to be called first."""
+        self._messages = self._take(ranges)
+
+    def segments(self, seq: int, ranges: Iterator[Range]) -> None:
+        """Bytes of a message that are not there."""
+        taken = self._take(ranges)
+        if taken:
+            self._segments[seq] = taken
+
+    def _take(self, ranges: Iterator[Range]) -> tuple[Range, ...]:
+        taken = tuple(islice(ranges, self._left))
+        if self._left is not None:
+            self._left -= len(taken)
+            self.more += sum(1 for _ in ranges)
+        return taken
+
+    def result(self) -> Missing:
+        """What was collected."""
+        return Missing(self._messages, self._segments, self.more)
