@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headwater_host.cli.main import main
-from headwater_host.hub import broadcast, consuming
+from headwater_host.hub import broadcast, groups
 from headwater_host.hub.storage import restore, sessions, store, writer
 from headwater_host.hub.storage.queues import Position
 
@@ -80,7 +80,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "answers before the disk has it": _patch(store.Store, "after", _at_once),
     "stores what it has stored": _patch(store.Store, "_load", _forgetful),
     "forgets ids when it starts": _patch(store.Store, "_load", _forgetting),
-    "takes what was not acknowledged for done": _patch(consuming.Group, "give_up", _done_with),
+    "takes what was not acknowledged for done": _patch(groups.Group, "give_up", _done_with),
     "keeps no acknowledgements": _patch(writer.Writer, "change", _unwritten),
     "hands out backwards": _patch(Position, "take", _backwards),
     "does not push everything": _patch(broadcast.Broadcast, "stored", _gaps),

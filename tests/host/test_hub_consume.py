@@ -8,7 +8,7 @@ import pytest
 from headwater.fmq import spec
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.fmq.values import encode
-from headwater_host.hub import consuming
+from headwater_host.hub import groups
 from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Limits
 from tests.host.hub_client import ClientLimits, Got, Peer, config, hub_of, new_id, until, with_hub
@@ -145,7 +145,7 @@ def test_each_queue_has_one_consumer_and_its_order(tmp_path: Path) -> None:
 
 
 def test_a_queue_moves_when_nothing_on_it_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consuming, "PATIENCE", 1e9)
+    monkeypatch.setattr(groups, "PATIENCE", 1e9)
 
     @with_hub(config(tmp_path))
     async def test(hub: Hub) -> None:
@@ -168,7 +168,7 @@ def test_a_queue_moves_when_nothing_on_it_is_open(tmp_path: Path, monkeypatch: p
 def test_a_queue_on_which_something_stays_open_is_not_held_up_by_another_consumer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consuming, "PATIENCE", 0.05)
+    monkeypatch.setattr(groups, "PATIENCE", 0.05)
 
     @with_hub(config(tmp_path, clients=ClientLimits(redelivery=1e6)))
     async def test(hub: Hub) -> None:
@@ -351,7 +351,7 @@ def test_once(tmp_path: Path) -> None:
 def test_a_queue_that_was_about_to_move_and_stays_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consuming, "PATIENCE", 1e9)
+    monkeypatch.setattr(groups, "PATIENCE", 1e9)
 
     @with_hub(config(tmp_path))
     async def test(hub: Hub) -> None:

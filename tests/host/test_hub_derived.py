@@ -9,8 +9,8 @@ import pytest
 from headwater.fmq import spec
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.hub.access import ANY, Access, Rule, address
-from headwater_host.hub.listing import PAGE
 from headwater_host.hub.service import Hub
+from headwater_host.hub.topic_list import PAGE
 from headwater_host.hub.users import hashed
 from tests.host.hub_client import Limits, Peer, config, hub_of, until, with_hub
 from tests.host.test_hub_listing import page

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater_host.hub.groups import assign, moved
+from headwater_host.hub.assignment import assign, moved
 
 
 def uneven(given: Iterable[str]) -> int:

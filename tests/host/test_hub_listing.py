@@ -10,8 +10,8 @@ from headwater.fmq import spec
 from headwater_host.fmq.values import decode
 from headwater_host.fmq.values import encode as value
 from headwater_host.hub.access import ANY, Rule
-from headwater_host.hub.listing import PAGE
 from headwater_host.hub.service import Hub
+from headwater_host.hub.topic_list import PAGE
 from tests.host.hub_client import Peer, config, hub_of, with_hub
 from tests.host.test_hub_rpc import call, refusal
 

@@ -7,15 +7,15 @@
 ``memory``       what is held for all connections, and who is cut off when that is too much
 ``clients``      what is known of a client
 ``login``        AUTH, sessions
-``publishing``   messages in, topics, wills
+``publish``      messages in, topics, wills
 ``wishes``       what SUBSCRIBE and CONSUME ask for
-``subscribing``  SUBSCRIBE, UNSUBSCRIBE
+``subscribe``   SUBSCRIBE, UNSUBSCRIBE
 ``broadcast``    who is to have a message that was stored
 ``pushing``      PUBLISH to subscribers
-``consuming``    consumer groups: who has which queue, what is open
-``consumers``    CONSUME
-``calls``        RPC: who calls, who serves, what is under way
-``listing``      what the hub answers itself when it is called: which topics there are
+``groups``       consumer groups: who has which queue, what is open
+``consume``      CONSUME
+``rpc``          RPC: who calls, who serves, what is under way
+``topic_list``   what the hub answers itself when it is called: which topics there are
 ``wanted``       which messages a subscription gets
 ``frames``       the frames that the hub sends
 ``scrape``       metrics over HTTP

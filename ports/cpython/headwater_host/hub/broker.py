@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 from headwater.fmq import spec
 from headwater.fmq.decode import Frame
 from headwater.fmq.names import TYPES
-from headwater_host.hub import consumers, frames, login, publishing, subscribing
+from headwater_host.hub import consume, frames, login, publish, subscribe
 from headwater_host.hub.access import Access, Address
 from headwater_host.hub.broadcast import Broadcast
-from headwater_host.hub.calls import Calls
 from headwater_host.hub.clients import Client, Will, cost
 from headwater_host.hub.config import HubConfig
-from headwater_host.hub.consuming import Consuming
 from headwater_host.hub.errors import (
     KEEP_ALIVE_TIMEOUT,
     PROTOCOL_ERROR,
@@ -23,9 +21,11 @@ from headwater_host.hub.errors import (
     SHUTTING_DOWN,
     RefusedError,
 )
+from headwater_host.hub.groups import Consuming
 from headwater_host.hub.memory import Memory
 from headwater_host.hub.metrics import Metrics
 from headwater_host.hub.observer import Observer
+from headwater_host.hub.rpc import Calls
 from headwater_host.hub.storage import Message, Store
 from headwater_host.hub.users import Users
 
@@ -65,7 +65,7 @@ def _on_answer(broker: "Broker", connection: "Connection", f: Frame, ident: byte
         broker.store.after(connection.close)
         return
     known = client.pusher is not None and client.pusher.on_answer(kind, ident, code)
-    if kind == spec.ACK and not known and not consumers.on_ack(client, ident, code):
+    if kind == spec.ACK and not known and not consume.on_ack(client, ident, code):
         broker.calls.on_ack(client, f, ident)
     elif kind == spec.PUBREC:
         # Behind the disk: once the client forgets the id, so that it would take the message anew, the hub must know.
@@ -75,17 +75,17 @@ def _on_answer(broker: "Broker", connection: "Connection", f: Frame, ident: byte
 #: What a client that was accepted may send.
 HANDLERS: dict[int, Handler] = {
     spec.AUTH: login.on_auth,
-    spec.REGISTER: publishing.on_register,
-    spec.UNREGISTER: publishing.on_unregister,
-    spec.PUBLISH: publishing.on_publish,
-    spec.PUBREL: publishing.on_pubrel,
+    spec.REGISTER: publish.on_register,
+    spec.UNREGISTER: publish.on_unregister,
+    spec.PUBLISH: publish.on_publish,
+    spec.PUBREL: publish.on_pubrel,
     spec.PINGREQ: _on_pingreq,
     spec.ACK: _on_answer,
     spec.PUBREC: _on_answer,
     spec.PUBCOMP: _on_answer,
-    spec.SUBSCRIBE: subscribing.on_subscribe,
-    spec.UNSUBSCRIBE: subscribing.on_unsubscribe,
-    spec.CONSUME: consumers.on_consume,
+    spec.SUBSCRIBE: subscribe.on_subscribe,
+    spec.UNSUBSCRIBE: subscribe.on_unsubscribe,
+    spec.CONSUME: consume.on_consume,
 }
 
 
@@ -134,8 +134,8 @@ class Broker:
         self.consuming = Consuming(self)
         self.broadcast = Broadcast(self.loop)
         self.calls = Calls(self)
-        self.topics = publishing.Topics(self)
-        self.voice = publishing.Voice(self)
+        self.topics = publish.Topics(self)
+        self.voice = publish.Voice(self)
         self._ticker = self.loop.call_later(TICK, self._tick)
         self._trimmed = self.loop.time()
         for session in store.sessions.all():
@@ -143,7 +143,7 @@ class Broker:
                 session.client, store.sessions.process(session.client), session.about.get("user"), True
             )
             self.clients[client.name] = client
-            subscribing.restore(self, client, session.subscriptions)
+            subscribe.restore(self, client, session.subscriptions)
             self._leave(client)
         for process, will in store.sessions.wills.items():
             # Connected when the hub was killed: nobody has said goodbye.
@@ -272,7 +272,7 @@ class Broker:
 
     def lost(self, client: Client) -> None:
         """A client has no connection any more."""
-        consumers.lost(client)
+        consume.lost(client)
         self.calls.lost(client)
         if client.pusher is not None:
             client.pusher.lost()
@@ -295,7 +295,7 @@ class Broker:
     def topic_gone(self, name: str) -> None:
         """A topic is about to be forgotten."""
         self.calls.listing.remove(name)
-        consumers.topic_gone(self, name)
+        consume.topic_gone(self, name)
         self.consuming.topic_gone(name)
 
     def _stored(self, messages: list[Message]) -> None:
@@ -319,7 +319,7 @@ class Broker:
             self._look(connection, now)
         self._look_at_storage(now)
         self.consuming.overdue(now)
-        consumers.overdue(self, now)
+        consume.overdue(self, now)
         self.calls.overdue(now)
         while self.away and next(iter(self.away.values())) <= now:
             self.end(self.clients[next(iter(self.away))])

@@ -10,11 +10,11 @@ from headwater_host.hub.storage import Subscription
 from headwater_host.hub.wanted import Wanted
 
 if TYPE_CHECKING:
-    from headwater_host.hub.calls import Call, Responder
     from headwater_host.hub.connection import Connection
-    from headwater_host.hub.consumers import Consumer
-    from headwater_host.hub.consuming import Lane
+    from headwater_host.hub.consume import Consumer
+    from headwater_host.hub.groups import Lane
     from headwater_host.hub.pushing import Pusher
+    from headwater_host.hub.rpc import Call, Responder
 
 
 class Will(NamedTuple):

@@ -1,98 +1,447 @@
-"""Who of a consumer group gets which queue (FMQ, section 4): each queue one consumer, evenly, with few moves.
+"""Consumer groups: who has which queue, what is handed out, and what comes back (docs/protocols/fmq.md, section 4).
 
-Functions of what is, without a state of their own. A queue is anything that can be a key, such as ``(topic, number)``;
-so is a member. A member may have subscribed to some of the topics only.
+A queue of a topic is a ``Lane`` of each group that consumes it. It belongs to one member, who gets its messages in
+their order. When members come and go the lanes are spread anew. A lane that is to move gets no more messages until all
+that is open is acknowledged, so that no two members work on it. When its owner acknowledges nothing for a while, it
+goes on with its owner, and moves after what was open then.
 """
 
-from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TypeVar
+import abc
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple
 
-Q = TypeVar("Q", bound=Hashable)
-M = TypeVar("M", bound=Hashable)
+from headwater_host.hub.assignment import assign
+from headwater_host.hub.errors import RefusedError
+from headwater_host.hub.storage import Delivery, Message
+from headwater_host.hub.topics import Subscriptions
 
+if TYPE_CHECKING:
+    from headwater_host.hub.broker import Broker
+    from headwater_host.hub.consume import Consumer
 
-def assign(queues: Mapping[Q, Sequence[M]], now: Mapping[Q, M]) -> dict[Q, M]:
-    """The consumer of each queue that has one: ``queues`` gives who may be, ``now`` who is.
+#: Seconds that a queue that is to move waits for an acknowledgement, at first, before its owner gets more of it.
+PATIENCE = 1.0
+#: Messages that are handed out in a turn of the event loop, and how many of a lane at once.
+_TURN = 256
+_AT_ONCE = 32
 
-    A queue stays where it is unless its consumer may not have it any more, or moving it makes the shares more even:
-    in the end no chain of moves could lower the share of anybody who has two or more than somebody else. Of all such
-    answers, when everybody may have every queue, it is one with the fewest moves. It depends on the order of both
-    mappings only, not on chance.
-    """
-    loads: dict[M, int] = {}
-    for members in queues.values():
-        for member in members:
-            loads.setdefault(member, 0)
-    given: dict[Q, M] = {}
-    held: dict[M, dict[Q, None]] = {member: {} for member in loads}
-    for queue, members in queues.items():
-        if queue in now and now[queue] in members:
-            _give(queue, now[queue], given, held)
-    for queue, members in queues.items():
-        if queue not in given and members:
-            _give(queue, min(members, key=lambda member: len(held[member])), given, held)
-    _even(queues, given, held)
-    return given
+_logger = logging.getLogger("headwater.hub")
+
+Key = tuple[str, int]
 
 
-def _give(queue: Q, member: M, given: dict[Q, M], held: dict[M, dict[Q, None]]) -> None:
-    before = given.get(queue)
-    if before is not None:
-        del held[before][queue]
-    given[queue] = member
-    held[member][queue] = None
+class Opening(NamedTuple):
+    """What was handed out and is not acknowledged: its id, and until when by the loop's clock (0: for ever)."""
+
+    ident: bytes
+    deadline: float
 
 
-def _even(queues: Mapping[Q, Sequence[M]], given: dict[Q, M], held: dict[M, dict[Q, None]]) -> None:
-    """Move queues along chains from who has more to who has less by two, until there are none."""
-    settled: set[M] = set()
-    while waiting := [member for member in held if member not in settled]:
-        busiest = max(waiting, key=lambda member: len(held[member]))
-        for queue, member in _chain(busiest, queues, held, settled):
-            _give(queue, member, given, held)
+class Lane:
+    """A queue of a topic, as one group consumes it. ``heir`` is who is to have it once nothing is ``open``."""
+
+    __slots__ = ("group", "heir", "open", "owner", "patience", "queue", "stays", "stuck", "topic", "watched")
+
+    def __init__(self, group: "Group", topic: str, queue: int):
+        self.group = group
+        self.topic = topic
+        self.queue = queue
+        self.owner: Member | None = None
+        self.heir: Member | None = None
+        #: Whether somebody looks at the deadline of what is open.
+        self.watched = False
+        #: By sequence number, in the order in which they were handed out.
+        self.open: OrderedDict[int, Opening] = OrderedDict()
+        #: Whether the owner may have it as long as it has not moved.
+        self.stays = True
+        #: Of what is open, what held up the move: while there is any, the owner gets more.
+        self.stuck: set[int] = set()
+        #: Seconds without an acknowledgement until that is so.
+        self.patience = PATIENCE
 
 
-def _chain(
-    start: M, queues: Mapping[Q, Sequence[M]], held: dict[M, dict[Q, None]], settled: set[M]
-) -> list[tuple[Q, M]]:
-    """The shortest chain of moves that takes a queue from ``start``, the busiest who is not settled. None: whoever can
-    be reached from there has as much or one less, and is settled."""
-    least = len(held[start]) - 2
-    came: dict[M, tuple[Q, M]] = {}
-    seen = {start}
-    waiting = deque([start])
-    while waiting:
-        member = waiting.popleft()
-        looked: set[int] = set()
-        for queue in held[member]:
-            # Queues of one topic share the list of who may have them: it is looked at once.
-            if id(queues[queue]) in looked:
+class Member(abc.ABC):
+    """Somebody who takes messages of a group; what they do with them is for those who derive from it."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[Lane, None] = {}
+        #: Those of them that may have something.
+        self.ready: OrderedDict[Lane, None] = OrderedDict()
+        self.busy = False
+
+    @abc.abstractmethod
+    def patterns(self) -> list[str]:
+        """The filters of the topics it takes."""
+
+    def may_have(self, topic: str) -> bool:
+        """Whether it may have the messages of one of the topics that its filters match."""
+        return True
+
+    @abc.abstractmethod
+    def room(self) -> int:
+        """How many messages it can take now."""
+
+    @abc.abstractmethod
+    def hand(self, lane: Lane, delivery: Delivery) -> bool:
+        """Take a message: whether it is open now; if not it is done with."""
+
+    def closed(self, lane: Lane, seq: int, ident: bytes) -> None:  # noqa: B027  # most keep nothing of it
+        """A message is not open any more, for whatever reason."""
+
+
+class Group:
+    """The members of one group, and their lanes."""
+
+    def __init__(self, consuming: "Consuming", name: str):
+        self.name = name
+        self._consuming = consuming
+        self._store = consuming.broker.store
+        self.members: dict[Member, None] = {}
+        self.lanes: dict[Key, Lane] = {}
+        self._given: dict[Key, Member] = {}
+        #: Those of all members.
+        self.patterns: set[str] = set()
+        #: Whether there was no room for one of its topics.
+        self._crowded = False
+
+    def join(self, member: Member) -> None:
+        """Somebody is there."""
+        self.members[member] = None
+        self._consuming.spread(self)
+
+    def leave(self, member: Member, *, failed: bool) -> None:
+        """Somebody is not there any more. What they had goes to the others; ``failed``: and counts a try."""
+        if member not in self.members:
+            return
+        del self.members[member]
+        for lane in list(member.lanes):
+            self.give_up(lane, failed=failed)
+            self._take_away(lane)
+            lane.owner = None
+        self._consuming.spread(self)
+
+    def give_up(self, lane: Lane, *, failed: bool) -> None:
+        """Everything that is open goes out again."""
+        opened = list(lane.open)
+        for seq in opened:
+            self._close(lane, seq)
+        if failed and opened:
+            self._store.give_back(
+                self.name, lane.topic, lane.queue, opened, time_ns=self._consuming.broker.now_ns()
+            )
+        elif opened:
+            self._store.rewind(self.name, lane.topic, lane.queue)
+
+    def spread(self) -> None:
+        """Give each lane its member."""
+        queues: dict[Key, list[Member]] = {}
+        topics: dict[str, list[Member]] = {}
+        for member in self.members:
+            names = [topic for pattern in member.patterns() for topic in self._store.names.match(pattern)]
+            for topic in dict.fromkeys(names):
+                if member.may_have(topic):
+                    topics.setdefault(topic, []).append(member)
+        for topic, members in topics.items():
+            if not self._attach(topic):
                 continue
-            looked.add(id(queues[queue]))
-            fresh = [other for other in queues[queue] if other not in seen and other not in settled]
-            for other in fresh:
-                seen.add(other)
-                came[other] = queue, member
-            idlest = min(fresh, key=lambda other: len(held[other]), default=None)
-            if idlest is not None and len(held[idlest]) <= least:
-                return _walk(idlest, start, came)
-            waiting += fresh
-    settled |= seen
-    return []
+            for n in range(len(self._store.topics[topic].queues)):
+                queues[topic, n] = members
+        self._given = assign(queues, self._given)
+        entitled = {topic: set(members) for topic, members in topics.items()}
+        for key in self._given:
+            if key not in self.lanes:
+                self.lanes[key] = Lane(self, *key)
+        for key, lane in list(self.lanes.items()):
+            lane.heir = self._given.get(key)
+            lane.stays = lane.owner in entitled.get(lane.topic, ())
+            if not lane.stays:
+                lane.stuck.clear()
+            self._settle(lane)
+        self._consuming.index(self, {pattern for member in self.members for pattern in member.patterns()})
+
+    def take_in(self, topics: Iterable[str]) -> None:
+        """Topics are new, or have grown: with one member there is nothing else to spread."""
+        (member,) = self.members
+        for topic in topics:
+            if topic not in self._store.topics or not member.may_have(topic) or not self._attach(topic):
+                continue
+            for n in range(len(self._store.topics[topic].queues)):
+                if (topic, n) not in self.lanes:
+                    lane = self.lanes[topic, n] = Lane(self, topic, n)
+                    lane.heir = self._given[topic, n] = member
+                    self._settle(lane)
+
+    def _attach(self, topic: str) -> bool:
+        """Whether it consumes a topic, for which there may be no room: then its other topics, and others, go on."""
+        try:
+            self._store.attach(self.name, topic)
+        except RefusedError as error:
+            if not self._crowded:
+                _logger.warning("%r is not consumed by the group %r: %s", topic, self.name, error)
+            self._crowded = True
+            return False
+        return True
+
+    def _settle(self, lane: Lane) -> None:
+        """A lane on which nothing is open goes where it belongs."""
+        heir, owner = lane.heir, lane.owner
+        if owner is heir:
+            # It may have been about to move, and missed what came meanwhile.
+            self._rest(lane)
+            self.wake(lane)
+        elif owner is not None and not lane.stuck:
+            owner.ready.pop(lane, None)
+            if lane.open and lane.stays:
+                self._consuming.drain(lane)
+        if lane.open:
+            return
+        if owner is not heir:
+            self._take_away(lane)
+            self._rest(lane)
+            lane.owner = heir
+            if heir is not None:
+                heir.lanes[lane] = None
+                self.wake(lane)
+        if heir is None:
+            self.lanes.pop((lane.topic, lane.queue), None)
+
+    def _rest(self, lane: Lane) -> None:
+        """A lane is not about to move."""
+        lane.stuck.clear()
+        lane.patience = PATIENCE
+        self._consuming.draining.pop(lane, None)
+
+    def stall(self, lane: Lane) -> None:
+        """Nothing was acknowledged for too long on a lane that is to move: its owner goes on with it until all that is
+        open now is acknowledged. It waits longer each time, so that it moves in the end."""
+        lane.stuck.update(lane.open)
+        lane.patience *= 2
+        self.wake(lane)
+
+    def _take_away(self, lane: Lane) -> None:
+        if lane.owner is not None:
+            lane.owner.lanes.pop(lane, None)
+            lane.owner.ready.pop(lane, None)
+
+    def wake(self, lane: Lane) -> None:
+        """There may be something on a lane."""
+        owner = lane.owner
+        if owner is not None and (lane.heir is owner or lane.stuck):
+            owner.ready[lane] = None
+            self._consuming.wake(owner)
+
+    def _close(self, lane: Lane, seq: int) -> None:
+        opening = lane.open.pop(seq)
+        lane.stuck.discard(seq)
+        if lane.owner is not None:
+            lane.owner.closed(lane, seq, opening.ident)
+
+    def done(self, lane: Lane, seq: int) -> None:
+        """A message is acknowledged."""
+        if seq in lane.open:
+            owner = lane.owner
+            self._close(lane, seq)
+            self._store.ack(self.name, lane.topic, lane.queue, seq)
+            if lane.heir is not owner:
+                self._consuming.draining.pop(lane, None)
+                self._settle(lane)
+            if owner is not None:
+                self._consuming.wake(owner)
+
+    def back(self, lane: Lane, seq: int) -> None:
+        """A message was not acknowledged: it goes out again, or is dead."""
+        if seq in lane.open:
+            self._close(lane, seq)
+            self._store.give_back(
+                self.name, lane.topic, lane.queue, [seq], time_ns=self._consuming.broker.now_ns()
+            )
+            self._settle(lane)
+            self.wake(lane)
+
+    def topic_gone(self, topic: str, queues: int) -> None:
+        """A topic is about to be forgotten, with its messages."""
+        for key in [(topic, n) for n in range(queues)]:
+            lane = self.lanes.pop(key, None)
+            if lane is None:
+                continue
+            for seq in list(lane.open):
+                self._close(lane, seq)
+            self._take_away(lane)
+            self._rest(lane)
+            self._given.pop(key, None)
+
+    def topics(self) -> set[str]:
+        """The topics of which it has lanes."""
+        return {topic for topic, _ in self.lanes}
 
 
-def _walk(end: M, start: M, came: dict[M, tuple[Q, M]]) -> list[tuple[Q, M]]:
-    chain = []
-    while end != start:
-        queue, member = came[end]
-        chain.append((queue, end))
-        end = member
-    return chain
+class Consuming:
+    """All groups."""
 
+    def __init__(self, broker: "Broker"):
+        self.broker = broker
+        self.groups: dict[str, Group] = {}
+        #: Groups to spread: because of these topics only, or None.
+        self._unsettled: dict[Group, dict[str, None] | None] = {}
+        #: By what their members have subscribed to.
+        self._index: Subscriptions[Group] = Subscriptions()
+        #: Who waits for one message, in the order of their deadlines.
+        self.waiting: OrderedDict[Consumer, None] = OrderedDict()
+        #: Lanes that are to move, and until when an acknowledgement is waited for.
+        self.draining: dict[Lane, float] = {}
+        #: Lanes on which something is open, by when to look at them.
+        self._due: list[tuple[float, int, Lane]] = []
+        self._pushed = 0
+        #: Members that may have something to get, the next one first.
+        self._busy: deque[Member] = deque()
+        self._scheduled = False
 
-def moved(before: Mapping[Q, M], after: Mapping[Q, M]) -> list[tuple[Q, M | None, M | None]]:
-    """What changed: queue, who had it, who has it; None for nobody."""
-    queues = dict.fromkeys([*before, *after])
-    changes = [(queue, before.get(queue), after.get(queue)) for queue in queues]
-    return [change for change in changes if change[1] != change[2]]
+    def group(self, name: str) -> Group:
+        """The group of this name."""
+        found = self.groups.get(name)
+        if found is None:
+            found = self.groups[name] = Group(self, name)
+        return found
+
+    def attach(self, group: str, pattern: str, *, from_now: bool = False) -> None:
+        """Have a group consume all topics of a filter, from their oldest messages or from now; or none of them: raises
+        RefusedError."""
+        store = self.broker.store
+        fresh = [topic for topic in store.names.match(pattern) if group not in store.topics[topic].groups]
+        try:
+            for topic in fresh:
+                store.attach(group, topic, from_now=from_now)
+        except RefusedError:
+            for topic in fresh:
+                store.detach(group, topic)
+            raise
+
+    def spread(self, group: Group, topic: str | None = None) -> None:
+        """Spread a group's lanes anew, at the end of this turn: once, however many come and go. ``topic``: because this
+        one is new, or has grown."""
+        if not self._unsettled:
+            self.broker.loop.call_soon(self._spread)
+        topics = self._unsettled.setdefault(group, {})
+        if topic is None:
+            self._unsettled[group] = None
+        elif topics is not None:
+            topics[topic] = None
+
+    def _spread(self) -> None:
+        groups, self._unsettled = self._unsettled, {}
+        for group, topics in groups.items():
+            if topics is not None and len(group.members) == 1:
+                group.take_in(topics)
+            else:
+                group.spread()
+            if not group.members and not group.lanes:
+                self.groups.pop(group.name, None)
+
+    def index(self, group: Group, patterns: set[str]) -> None:
+        """These are the filters of a group's members now."""
+        for pattern in group.patterns - patterns:
+            self._index.remove(pattern, group)
+        for pattern in patterns - group.patterns:
+            self._index.add(pattern, group, group)
+        group.patterns = patterns
+
+    def interested(self, topic: str) -> list[Group]:
+        """The groups that have members for a topic, or may have at the end of this turn."""
+        return list(dict.fromkeys([*self._index.match(topic), *self._unsettled]))
+
+    def wake(self, member: Member) -> None:
+        """A member may have something to get, or room again: in this turn."""
+        if not member.busy:
+            member.busy = True
+            self._busy.append(member)
+            if not self._scheduled:
+                self._scheduled = True
+                self.broker.loop.call_soon(self._hand_out)
+
+    def _hand_out(self) -> None:
+        """Hand out what there is, to one member after the other, and the rest in the next turn."""
+        left = _TURN
+        try:
+            while self._busy and left > 0:
+                member = self._busy.popleft()
+                member.busy = False
+                left = self._pump(member, left) - 1
+                if member.ready and left <= 0:
+                    self.wake(member)
+        finally:
+            self._scheduled = bool(self._busy)
+            if self._scheduled:
+                self.broker.loop.call_soon(self._hand_out)
+
+    def _pump(self, member: Member, left: int) -> int:
+        """Hand a member at most ``left`` messages, as far as there is room: how many may be handed to others."""
+        store = self.broker.store
+        while member.ready and (room := min(member.room(), left)) > 0:
+            lane = next(iter(member.ready))
+            member.ready.move_to_end(lane)
+            group = lane.group
+            found = store.take(group.name, lane.topic, lane.queue, min(room, _AT_ONCE))
+            if not found:
+                del member.ready[lane]
+            for delivery in found:
+                left -= 1
+                seq = delivery.message.seq
+                if not member.hand(lane, delivery):
+                    store.ack(group.name, lane.topic, lane.queue, seq)
+        return left
+
+    def stored(self, messages: list[Message]) -> None:
+        """Messages are on the disk."""
+        topics = self.broker.store.topics
+        for topic, queue in {(message.topic, message.queue) for message in messages}:
+            found = topics.get(topic)
+            for name in found.groups if found is not None else ():
+                group = self.groups.get(name)
+                lane = group.lanes.get((topic, queue)) if group is not None else None
+                if lane is not None:
+                    lane.group.wake(lane)
+
+    def topic_made(self, topic: str) -> None:
+        """A topic is there, or has more queues."""
+        for group in dict.fromkeys(self._index.match(topic)):
+            self.spread(group, topic)
+
+    def topic_gone(self, topic: str) -> None:
+        """A topic is about to be forgotten."""
+        found = self.broker.store.topics.get(topic)
+        for name in found.groups if found is not None else ():
+            group = self.groups.get(name)
+            if found is not None and group is not None:
+                group.topic_gone(topic, len(found.queues))
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def watch(self, lane: Lane, deadline: float) -> None:
+        """Something is open on a lane until then, or another time that comes later."""
+        if not lane.watched:
+            lane.watched = True
+            self._pushed += 1
+            heappush(self._due, (deadline, self._pushed, lane))
+
+    def drain(self, lane: Lane) -> None:
+        """A lane gets nothing more until it has moved, as long as its owner acknowledges what it has."""
+        self.draining.setdefault(lane, self.broker.loop.time() + lane.patience)
+
+    def overdue(self, now: float) -> None:
+        """What was not acknowledged in time goes out again."""
+        for lane in [lane for lane, until in self.draining.items() if until <= now]:
+            del self.draining[lane]
+            lane.group.stall(lane)
+        while self._due and self._due[0][0] <= now:
+            _, _, lane = heappop(self._due)
+            lane.watched = False
+            while lane.open:
+                seq, opening = next(iter(lane.open.items()))
+                if opening.deadline > now:
+                    self.watch(lane, opening.deadline)
+                if not 0 < opening.deadline <= now:
+                    break
+                lane.group.back(lane, seq)

@@ -16,7 +16,7 @@ from headwater_host.hub.errors import (
     TAKEN_OVER,
     RefusedError,
 )
-from headwater_host.hub.publishing import HUB, check_ours, check_size
+from headwater_host.hub.publish import HUB, check_ours, check_size
 
 if TYPE_CHECKING:
     from headwater_host.hub.broker import Broker

@@ -12,8 +12,8 @@ from headwater.fmq import spec
 from headwater_host.hub import frames
 from headwater_host.hub.access import covers
 from headwater_host.hub.clients import Client, Subscribed
-from headwater_host.hub.consuming import Lane, Member, Opening
 from headwater_host.hub.errors import QUOTA_EXCEEDED
+from headwater_host.hub.groups import Lane, Member, Opening
 from headwater_host.hub.storage import Delivery, Message
 
 if TYPE_CHECKING:

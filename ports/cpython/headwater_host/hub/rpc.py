@@ -25,8 +25,8 @@ from headwater_host.hub.errors import (
     TOPIC_FILTER_INVALID,
     RefusedError,
 )
-from headwater_host.hub.listing import Listing
 from headwater_host.hub.storage import Message, Subscription
+from headwater_host.hub.topic_list import Listing
 from headwater_host.hub.topics import Subscriptions, is_literal
 
 if TYPE_CHECKING:

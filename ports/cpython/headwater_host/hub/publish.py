@@ -10,9 +10,9 @@ from headwater_host.fmq.hashes import hash_of
 from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import decode_at, encode
 from headwater_host.hub import frames
-from headwater_host.hub.calls import REPLY
 from headwater_host.hub.clients import Will
 from headwater_host.hub.errors import PACKET_TOO_LARGE, TOPIC_NAME_INVALID, RefusedError
+from headwater_host.hub.rpc import REPLY
 from headwater_host.hub.topics import check_topic
 
 if TYPE_CHECKING:

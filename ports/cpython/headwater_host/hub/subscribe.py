@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headwater.fmq.decode import Frame
 from headwater_host.fmq.values import decode_at
-from headwater_host.hub import consumers, frames
+from headwater_host.hub import consume, frames
 from headwater_host.hub.clients import Client, Subscribed, cost
 from headwater_host.hub.errors import QUOTA_EXCEEDED, RefusedError
 from headwater_host.hub.pushing import Pusher
@@ -86,7 +86,7 @@ def on_unsubscribe(broker: "Broker", connection: "Connection", f: Frame, ident: 
     broker.subscribed -= cost(subscription)
     if client.kept:
         broker.store.sessions.unsubscribe(client.name, subscription.serial)
-    consumers.end_consumers(client, subscribed.number, 0)
+    consume.end_consumers(client, subscribed.number, 0)
     broker.calls.leave(client, subscribed)
     if client.pusher is not None and not subscription.group:
         client.pusher.end(subscribed)

@@ -8,7 +8,6 @@ from headwater.fmq.decode import Frame
 from headwater_host.fmq.values import decode_at, encode
 from headwater_host.hub import frames
 from headwater_host.hub.clients import Client, Subscribed
-from headwater_host.hub.consuming import Lane, Member, Opening
 from headwater_host.hub.errors import (
     IDENTIFIER_IN_USE,
     NO_MATCH,
@@ -17,6 +16,7 @@ from headwater_host.hub.errors import (
     TOPIC_FILTER_INVALID,
     RefusedError,
 )
+from headwater_host.hub.groups import Lane, Member, Opening
 from headwater_host.hub.storage import Delivery
 from headwater_host.hub.topics import is_literal
 from headwater_host.hub.wanted import Wanted

@@ -1,0 +1,98 @@
+"""Who of a consumer group gets which queue (FMQ, section 4): each queue one consumer, evenly, with few moves.
+
+Functions of what is, without a state of their own. A queue is anything that can be a key, such as ``(topic, number)``;
+so is a member. A member may have subscribed to some of the topics only.
+"""
+
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
+
+Q = TypeVar("Q", bound=Hashable)
+M = TypeVar("M", bound=Hashable)
+
+
+def assign(queues: Mapping[Q, Sequence[M]], now: Mapping[Q, M]) -> dict[Q, M]:
+    """The consumer of each queue that has one: ``queues`` gives who may be, ``now`` who is.
+
+    A queue stays where it is unless its consumer may not have it any more, or moving it makes the shares more even:
+    in the end no chain of moves could lower the share of anybody who has two or more than somebody else. Of all such
+    answers, when everybody may have every queue, it is one with the fewest moves. It depends on the order of both
+    mappings only, not on chance.
+    """
+    loads: dict[M, int] = {}
+    for members in queues.values():
+        for member in members:
+            loads.setdefault(member, 0)
+    given: dict[Q, M] = {}
+    held: dict[M, dict[Q, None]] = {member: {} for member in loads}
+    for queue, members in queues.items():
+        if queue in now and now[queue] in members:
+            _give(queue, now[queue], given, held)
+    for queue, members in queues.items():
+        if queue not in given and members:
+            _give(queue, min(members, key=lambda member: len(held[member])), given, held)
+    _even(queues, given, held)
+    return given
+
+
+def _give(queue: Q, member: M, given: dict[Q, M], held: dict[M, dict[Q, None]]) -> None:
+    before = given.get(queue)
+    if before is not None:
+        del held[before][queue]
+    given[queue] = member
+    held[member][queue] = None
+
+
+def _even(queues: Mapping[Q, Sequence[M]], given: dict[Q, M], held: dict[M, dict[Q, None]]) -> None:
+    """Move queues along chains from who has more to who has less by two, until there are none."""
+    settled: set[M] = set()
+    while waiting := [member for member in held if member not in settled]:
+        busiest = max(waiting, key=lambda member: len(held[member]))
+        for queue, member in _chain(busiest, queues, held, settled):
+            _give(queue, member, given, held)
+
+
+def _chain(
+    start: M, queues: Mapping[Q, Sequence[M]], held: dict[M, dict[Q, None]], settled: set[M]
+) -> list[tuple[Q, M]]:
+    """The shortest chain of moves that takes a queue from ``start``, the busiest who is not settled. None: whoever can
+    be reached from there has as much or one less, and is settled."""
+    least = len(held[start]) - 2
+    came: dict[M, tuple[Q, M]] = {}
+    seen = {start}
+    waiting = deque([start])
+    while waiting:
+        member = waiting.popleft()
+        looked: set[int] = set()
+        for queue in held[member]:
+            # Queues of one topic share the list of who may have them: it is looked at once.
+            if id(queues[queue]) in looked:
+                continue
+            looked.add(id(queues[queue]))
+            fresh = [other for other in queues[queue] if other not in seen and other not in settled]
+            for other in fresh:
+                seen.add(other)
+                came[other] = queue, member
+            idlest = min(fresh, key=lambda other: len(held[other]), default=None)
+            if idlest is not None and len(held[idlest]) <= least:
+                return _walk(idlest, start, came)
+            waiting += fresh
+    settled |= seen
+    return []
+
+
+def _walk(end: M, start: M, came: dict[M, tuple[Q, M]]) -> list[tuple[Q, M]]:
+    chain = []
+    while end != start:
+        queue, member = came[end]
+        chain.append((queue, end))
+        end = member
+    return chain
+
+
+def moved(before: Mapping[Q, M], after: Mapping[Q, M]) -> list[tuple[Q, M | None, M | None]]:
+    """What changed: queue, who had it, who has it; None for nobody."""
+    queues = dict.fromkeys([*before, *after])
+    changes = [(queue, before.get(queue), after.get(queue)) for queue in queues]
+    return [change for change in changes if change[1] != change[2]]
