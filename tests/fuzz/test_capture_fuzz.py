@@ -35,7 +35,7 @@ from headwater_host.capture import (
     list_blocks,
     verify,
 )
-from headwater_host.capture.builder import encode_records
+from headwater_host.capture.block_builder import encode_records
 from headwater_host.capture.format import HEADER_BYTES, MAX_BODY, parse_header, segment_name
 from headwater_host.capture.manifest import NAME as MANIFEST
 from headwater_host.capture.manifest import read_manifest

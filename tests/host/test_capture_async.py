@@ -14,7 +14,7 @@ import pytest
 
 from headwater_host.capture import CaptureLockedError, CaptureWriteError, CaptureWriter, list_blocks, verify
 from headwater_host.capture.asyncio_writer import AsyncCapture, CaptureFullError
-from headwater_host.capture.blocklog import BlockLog
+from headwater_host.capture.block_log import BlockLog
 from tests.host.capture_logs import read_log, record, records, segments
 from tests.host.clocks import loop_clock_stands
 from tests.host.test_capture_failures import file_size_limit

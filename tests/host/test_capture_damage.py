@@ -18,7 +18,7 @@ from headwater_host.capture import (
     read_range,
     verify,
 )
-from headwater_host.capture.builder import encode_records
+from headwater_host.capture.block_builder import encode_records
 from headwater_host.capture.scan import _WINDOW
 from tests.host.capture_logs import (
     MANIFEST,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater_host.capture import CaptureWriter, list_blocks, verify
-from headwater_host.capture.builder import MAX_BLOCK_BYTES, BlockBuilder, BlockFull, encode_records
+from headwater_host.capture.block_builder import MAX_BLOCK_BYTES, BlockBuilder, BlockFull, encode_records
 from headwater_host.capture.format import (
     DUPLICATE,
     HEADER_BYTES,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.cli import format as sequences
+from headwater_host.cli import message_format as sequences
 from headwater_host.cli import properties, pub, sub
+from headwater_host.cli.argument_types import servers
 from headwater_host.cli.main import COMMANDS, main
-from headwater_host.cli.options import servers
 from tests.host.command import HEADWATER, PACKAGES, environment, headwater
 from tools.toolchain import ROOT
 

@@ -19,13 +19,13 @@ import pytest
 from headwater.fmq import spec
 from headwater_host.capture import CaptureReader, verify
 from headwater_host.capture.asyncio_writer import AsyncCapture
-from headwater_host.capture.packets import decoded
 from headwater_host.fmq.hashes import hash_of
-from headwater_host.gateway.hub import HubSource
-from headwater_host.gateway.landing import Landing
+from headwater_host.gateway.hub_source import HubSource
+from headwater_host.gateway.recording import Landing
 from headwater_host.hub.access import ANY, Rule
 from headwater_host.hub.config import HubConfig
 from headwater_host.hub.storage import Store, writer
+from headwater_host.inspect.records import decoded
 from tests.host.clocks import loop_clock_stands
 from tests.host.command import Running, headwater, running
 from tests.host.hub_client import Got, Peer, config, new_id, until

@@ -14,8 +14,8 @@ import pytest
 
 from headwater.fmq.decode import Frame
 from headwater_host.capture import verify
-from headwater_host.gateway.board_fmq import FmqBoard, Stream
 from headwater_host.gateway.config import SerialConfig
+from headwater_host.gateway.fmq_board import FmqBoard, Stream
 from tests.host.command import running
 from tests.host.gateway_peers import FmqPtyBoard, PtyLine
 from tests.host.test_gateway_hub import frames, messages, numbers_of_hub, numbers_of_log

@@ -18,9 +18,9 @@ from headwater.errors import E_REFUSED, HeadwaterError
 from headwater_host.capture import CaptureReader, verify
 from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.capture.format import DUPLICATE, ORIGINAL
-from headwater_host.gateway.board import Board
 from headwater_host.gateway.config import SerialConfig
-from headwater_host.gateway.landing import Landing
+from headwater_host.gateway.mqtt_board import Board
+from headwater_host.gateway.recording import Landing
 from tests.host.command import Running, headwater, running
 from tests.host.gateway_peers import FmqPtyBoard, PtyBoard, PtyLine, landed
 

@@ -10,9 +10,9 @@ import pytest
 
 from headwater_host.capture import CaptureReader
 from headwater_host.capture.asyncio_writer import LIMIT_BYTES, AsyncCapture
-from headwater_host.gateway.broker import BrokerSource
+from headwater_host.gateway.broker_source import BrokerSource
 from headwater_host.gateway.config import BrokerConfig
-from headwater_host.gateway.landing import Landing
+from headwater_host.gateway.recording import Landing
 from tests.host.mqtt_server import HOST, speak
 
 SECONDS = 200

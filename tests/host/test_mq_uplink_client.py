@@ -150,7 +150,7 @@ def test_the_fields_are_those_that_ibms_package_has() -> None:
 def _load_in_a_process(*options: str, path: Path | None = None) -> str:
     """What ``load`` says in a process of its own, where nobody has put anything at the client's place."""
     program = (
-        "import sys\nfrom headwater_host.cli.exits import CommandError\nfrom headwater_host.mq.uplink import mqi\n"
+        "import sys\nfrom headwater_host.exits import CommandError\nfrom headwater_host.mq.uplink import mqi\n"
         "try:\n    mqi.load()\nexcept CommandError as error:\n    print(error.code, error)\n"
     )
     if path is not None:
@@ -179,7 +179,7 @@ def test_the_package_is_not_there(tmp_path: Path) -> None:
     )
     (tmp_path / "hide.py").write_text(hide)
     program = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport hide\n" + (
-        "from headwater_host.cli.exits import CommandError\nfrom headwater_host.mq.uplink import mqi\n"
+        "from headwater_host.exits import CommandError\nfrom headwater_host.mq.uplink import mqi\n"
         "try:\n    mqi.load()\nexcept CommandError as error:\n    print(error.code, error)\n"
     )
     done = subprocess.run(

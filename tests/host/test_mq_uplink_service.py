@@ -14,7 +14,7 @@ import pytest
 
 from headwater_host.capture import RECEIVED, CaptureWriter
 from headwater_host.cli import mq_uplink
-from headwater_host.cli.exits import USAGE, CommandError
+from headwater_host.exits import USAGE, CommandError
 from headwater_host.gateway.mq_config import MqConfig
 from headwater_host.gateway.mq_service import MqService, UplinkThread
 from headwater_host.mq.uplink.forward import Forward

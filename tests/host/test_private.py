@@ -17,7 +17,7 @@ from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.client.store import SqliteOutbox
 from headwater_host.gateway import config as gateway_config
-from headwater_host.gateway.landing import Landing
+from headwater_host.gateway.recording import Landing
 from headwater_host.gateway.service import Gateway
 from headwater_host.hub import config as hub_config
 from headwater_host.mq.queue.manager import QueueManager

@@ -30,15 +30,15 @@ TRIES = 8
 SLOW_DISK = """\
 import sys
 import time
-from headwater_host.capture import blocklog
+from headwater_host.capture import block_log
 
-sync = blocklog.datasync
+sync = block_log.datasync
 
 def slow(fd):
     time.sleep(0.05)
     sync(fd)
 
-blocklog.datasync = slow
+block_log.datasync = slow
 from headwater_host.cli.main import main
 
 sys.exit(main())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headwater_host.cli import options
+from headwater_host.cli import argument_types
 from headwater_host.client.mqtt.client import Client, MqttArgumentError, MqttError, Tls
 from headwater_host.gateway.config import BrokerConfig, GatewayConfig, check, load
 from tests.certificates import Pki
@@ -65,7 +65,7 @@ def test_reprs(pki: Pki) -> None:
     client = make(1, tls=tls)
     broker = BrokerConfig("h", topics=(("a", 1),), username=USER, password=PASSWORD.encode(), tls=tls)
     config = check(GatewayConfig(Path("log"), brokers=(broker,)))
-    url = options.url(f"mqtts://{USER}:{PASSWORD}@h/a")
+    url = argument_types.url(f"mqtts://{USER}:{PASSWORD}@h/a")
     assert (url.username, url.password) == (USER, PASSWORD)
     for one in (client, client.session, client.messages, client.session.outbox, tls, broker, config, url):
         clean(f"{one!r} {one}")

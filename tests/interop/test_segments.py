@@ -11,7 +11,7 @@ import pytest
 
 from headwater.client import Client
 from headwater_host.capture import CaptureReader
-from headwater_host.capture.packets import decoded
+from headwater_host.inspect.records import decoded
 from headwater_host.mq.reassembly.assembler import Assembler
 from headwater_host.mq.reassembly.outcomes import Whole
 from tests.host.command import running

@@ -5,8 +5,8 @@ from pathlib import Path
 from headwater.fmq import spec
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.fmq.values import encode
-from headwater_host.gateway.hub import HubSource
-from headwater_host.gateway.landing import Landing
+from headwater_host.gateway.hub_source import HubSource
+from headwater_host.gateway.recording import Landing
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY
 from tests.host.hub_client import Peer

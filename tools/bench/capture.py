@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from headwater_host.capture import CaptureReader, CaptureWriter, list_blocks
-from headwater_host.capture.builder import BlockBuilder
+from headwater_host.capture.block_builder import BlockBuilder
 
 ROUNDS = 5
 FRAME = bytes(58)

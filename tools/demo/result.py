@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from headwater.ibmmq.header import Header, sniff
 from headwater.ibmmq.mde import MDE_OFFSET, MQMDE
 from headwater_host.capture.format import Record
-from headwater_host.capture.packets import decoded
 from headwater_host.capture.reader import CaptureReader
 from headwater_host.fmq.values import decode
+from headwater_host.inspect.records import decoded
 
 
 class Noise:

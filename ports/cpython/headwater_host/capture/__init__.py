@@ -4,7 +4,7 @@
 is not imported here: asyncio takes long to import on a small machine. Standard library only.
 """
 
-from headwater_host.capture.blocklog import CaptureLockedError, CaptureWriteError
+from headwater_host.capture.block_log import CaptureLockedError, CaptureWriteError
 from headwater_host.capture.format import RECEIVED, SENT, Block, FormatError, Header, Record
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.reader import (

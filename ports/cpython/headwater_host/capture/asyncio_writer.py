@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from headwater_host.capture import blocklog
-from headwater_host.capture.blocklog import BlockLog, CaptureWriteError
-from headwater_host.capture.budget import SyncBudget
-from headwater_host.capture.builder import BlockBuilder, BlockFull, ClosedBuilder
+from headwater_host.capture import block_log
+from headwater_host.capture.block_builder import BlockBuilder, BlockFull, ClosedBuilder
+from headwater_host.capture.block_log import BlockLog, CaptureWriteError
 from headwater_host.capture.format import UNMARKED
 from headwater_host.capture.recovery import Recovery
+from headwater_host.capture.sync_budget import SyncBudget
 from headwater_host.capture.writer import BLOCK_BYTES
 from headwater_host.lifetime import MACHINE
 
@@ -75,12 +75,12 @@ class AsyncCapture:
         *,
         block_bytes: int = BLOCK_BYTES,
         limit_bytes: int = LIMIT_BYTES,
-        segment_bytes: int = blocklog.SEGMENT_BYTES,
-        segment_age: float = blocklog.SEGMENT_AGE_NS / 1e9,
+        segment_bytes: int = block_log.SEGMENT_BYTES,
+        segment_age: float = block_log.SEGMENT_AGE_NS / 1e9,
         on_error: Callable[[CaptureWriteError], object] | None = None,
         clock: Callable[[], int] = MACHINE.boottime,
         budget: SyncBudget | None = None,
-        datasync: Callable[[int], None] = blocklog.datasync,
+        datasync: Callable[[int], None] = block_log.datasync,
         group_readable: bool = False,
     ) -> None:
         BlockBuilder(block_bytes)  # refuses what is not possible

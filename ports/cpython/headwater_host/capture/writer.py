@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 from types import TracebackType
 
-from headwater_host.capture import blocklog
-from headwater_host.capture.blocklog import BlockLog, CaptureWriteError
-from headwater_host.capture.builder import BlockBuilder, BlockFull, ClosedBuilder
+from headwater_host.capture import block_log
+from headwater_host.capture.block_builder import BlockBuilder, BlockFull, ClosedBuilder
+from headwater_host.capture.block_log import BlockLog, CaptureWriteError
 from headwater_host.capture.format import UNMARKED
 from headwater_host.capture.recovery import Recovery
 from headwater_host.lifetime import MACHINE
@@ -37,9 +37,9 @@ class CaptureWriter:
         *,
         block_bytes: int = BLOCK_BYTES,
         block_age_ns: int = BLOCK_AGE_NS,
-        segment_bytes: int = blocklog.SEGMENT_BYTES,
-        segment_age_ns: int = blocklog.SEGMENT_AGE_NS,
-        datasync: Callable[[int], None] = blocklog.datasync,
+        segment_bytes: int = block_log.SEGMENT_BYTES,
+        segment_age_ns: int = block_log.SEGMENT_AGE_NS,
+        datasync: Callable[[int], None] = block_log.datasync,
         clock: Callable[[], int] = MACHINE.boottime,
         group_readable: bool = False,
     ) -> None:

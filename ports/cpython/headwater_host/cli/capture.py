@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from headwater_host.capture.format import DIRECTIONS, DUPLICATE, MARKS, PROTOCOLS, UNMARKED, Block, Record
-from headwater_host.capture.packets import decoded
 from headwater_host.capture.problem import Problem
 from headwater_host.capture.reader import CaptureReader, Report, SegmentTotals, verify
-from headwater_host.cli.exits import FAILED, OK, USAGE, CommandError
-from headwater_host.cli.output import check_reader
+from headwater_host.cli.stdout import check_reader
+from headwater_host.exits import FAILED, OK, USAGE, CommandError
+from headwater_host.inspect.records import decoded
 
 _FOLLOW_S = 0.2
 _COLUMNS = ("segment", "state", "blocks", "records", "bytes", "first", "last")

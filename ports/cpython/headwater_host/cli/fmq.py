@@ -4,9 +4,9 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from headwater_host.cli import reach
-from headwater_host.cli.exits import USAGE, CommandError
-from headwater_host.cli.options import whole
+from headwater_host.cli import connection
+from headwater_host.cli.argument_types import whole
+from headwater_host.exits import USAGE, CommandError
 
 if TYPE_CHECKING:
     from headwater_host.client.fmq.client import Client
@@ -63,31 +63,31 @@ def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> "
     """
     from headwater_host.client.fmq.client import Client
 
-    where = reach.where(args)
+    where = connection.where(args)
     if where.password is not None and where.username is None:
         raise CommandError("a password needs a user name", USAGE)
     client = Client(
         *where.servers[0],
         more_servers=where.servers[1:],
         tls=where.tls,
-        client_id=reach.identifier(args),
+        client_id=connection.identifier(args),
         user=where.username,
         password=where.password,
-        will=reach.will(args),
+        will=connection.will(args),
         clean=not args.keep_session,
         keep_alive=args.keepalive,
         timeout=args.timeout,
-        reconnect=reach.reconnect(args, reconnects),
+        reconnect=connection.reconnect(args, reconnects),
         **options,
     )
-    reach.watch(args, client)
-    reach.log.debug("%r: FMQ, as %r", where, client.client_id)
+    connection.watch(args, client)
+    connection.log.debug("%r: FMQ, as %r", where, client.client_id)
     return client
 
 
 def no_topic(args: argparse.Namespace) -> None:
     """Raises CommandError when ``-L`` names a topic where none is expected."""
-    reach.choose(args)
+    connection.choose(args)
     if args.url is not None and args.url.topic is not None:
         raise CommandError("the topic is an argument: it does not stand in -L", USAGE)
 
@@ -99,14 +99,14 @@ async def subscribe(client: "Client", args: argparse.Namespace) -> None:
         subscription = await client.subscribe(
             name, tags=args.tag, condition=args.condition or "", group=group
         )
-        reach.log.debug("subscribed to %r", name)
+        connection.log.debug("subscribed to %r", name)
         if group and not args.subscribed:
             window = min(args.window or _USUAL, args.count or _MOST) if args.need_ack else 0
             await client.consume(subscription, window=window, need_ack=args.need_ack)
     for name in map(str, args.unsubscribe):
         # A subscription is taken back by its number, which the hub says to who subscribes.
         await client.unsubscribe(await client.subscribe(name, group=group))
-        reach.log.debug("unsubscribed from %r", name)
+        connection.log.debug("unsubscribed from %r", name)
 
 
 # -- payloads ----------------------------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from headwater_host.capture.budget import CREDIT
-from headwater_host.cli import options
-from headwater_host.cli.exits import USAGE, CommandError
+from headwater_host.capture.sync_budget import CREDIT
+from headwater_host.cli import argument_types
+from headwater_host.exits import USAGE, CommandError
 from headwater_host.gateway import config as gateway_config
 from headwater_host.gateway.config import BrokerConfig, GatewayConfig
 from headwater_host.hub import config as hub_config
@@ -27,7 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", type=Path, metavar="FILE", help="a TOML file; what is named here comes on top"
     )
     parser.add_argument(
-        "--capture", type=options.directory, metavar="DIR", help="the capture log; made when it is not there"
+        "--capture",
+        type=argument_types.directory,
+        metavar="DIR",
+        help="the capture log; made when it is not there",
     )
     parser.add_argument(
         "--serial", action="append", default=[], metavar="PORT[:BAUD]", help="a port with a board; repeatable"
@@ -44,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--hub-port",
-        type=options.whole(0, 65535),
+        type=argument_types.whole(0, 65535),
         metavar="PORT",
         help=f"of the hub, on 127.0.0.1; default: {DEFAULT_PORTS[False]}; 0: any",
     )
@@ -60,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--client-id", help="for the broker; by default made of host name and log, so it stays the same"
     )
     parser.add_argument(
-        "--username", help=f"for the broker; the password is in {options.PASSWORD_VARIABLE}, or:"
+        "--username", help=f"for the broker; the password is in {argument_types.PASSWORD_VARIABLE}, or:"
     )
     parser.add_argument("--password-file", type=Path, metavar="FILE", help="its first line is the password")
     parser.add_argument(
@@ -68,19 +71,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--stats-seconds",
-        type=options.seconds,
+        type=argument_types.seconds,
         metavar="SECONDS",
         help="between lines of statistics; default: 60",
     )
     parser.add_argument(
         "--syncs-per-second",
-        type=options.whole(*gateway_config.SYNC_RATES),
+        type=argument_types.whole(*gateway_config.SYNC_RATES),
         metavar="N",
         help="limit of disk syncs; 0: none; default: 20 on SD cards and eMMC, none elsewhere",
     )
     parser.add_argument(
         "--sync-credit",
-        type=options.whole(*gateway_config.SYNC_CREDITS),
+        type=argument_types.whole(*gateway_config.SYNC_CREDITS),
         metavar="N",
         help=f"syncs saved up for bursts; default: {CREDIT}",
     )
@@ -138,8 +141,8 @@ def _config(args: argparse.Namespace) -> GatewayConfig:
     password = None
     if args.password_file is not None:
         password = gateway_config.read_password(args.password_file)
-    elif args.username is not None and options.PASSWORD_VARIABLE in os.environ:
-        password = os.environb[options.PASSWORD_VARIABLE.encode()]
+    elif args.username is not None and argument_types.PASSWORD_VARIABLE in os.environ:
+        password = os.environb[argument_types.PASSWORD_VARIABLE.encode()]
     if password is not None and args.username is None:
         raise ConfigError("a password needs --username")
     broker = BrokerConfig(

@@ -8,9 +8,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from headwater_host.cli import options
-from headwater_host.cli.exits import OK, USAGE, CommandError
-from headwater_host.cli.options import PASSWORD_VARIABLE
+from headwater_host.cli import argument_types
+from headwater_host.cli.argument_types import PASSWORD_VARIABLE
+from headwater_host.exits import OK, USAGE, CommandError
 from headwater_host.hub import config as hub_config
 from headwater_host.settings import ConfigError
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--storage", type=Path, metavar="FILE", help="where everything is kept")
     parser.add_argument(
         "--port",
-        type=options.whole(0, 65535),
+        type=argument_types.whole(0, 65535),
         metavar="PORT",
         help="on 127.0.0.1, where the file says nothing about listeners; 0: any",
     )

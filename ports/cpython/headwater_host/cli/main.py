@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-from headwater_host.cli.exits import FAILED, OK, SIGNALLED, USAGE, CommandError, code_of
 from headwater_host.errors import MqttError
+from headwater_host.exits import FAILED, OK, SIGNALLED, USAGE, CommandError, code_of
 
 
 class _Parser(argparse.ArgumentParser):

@@ -11,11 +11,11 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from headwater_host.cli import mq_uplink, options
-from headwater_host.cli.exits import FAILED, OK, TIMED_OUT, USAGE, CommandError
-from headwater_host.cli.format import render
+from headwater_host.cli import argument_types, mq_uplink
+from headwater_host.cli.message_format import render
 from headwater_host.cli.mq_output import Got, sequences
-from headwater_host.cli.output import LOOK_AGAIN_S, check_reader
+from headwater_host.cli.stdout import LOOK_AGAIN_S, check_reader
+from headwater_host.exits import FAILED, OK, TIMED_OUT, USAGE, CommandError
 from headwater_host.mq import CMQC
 from headwater_host.mq.errors import MQMIError, failed
 from headwater_host.mq.queue.attributes import check_name
@@ -44,7 +44,7 @@ _MATCHED = (
     ("offset", "Offset", CMQC.MQMO_MATCH_OFFSET),
 )
 #: An MQLONG. What it may be is for the queue manager to say.
-_LONG = options.whole(-(1 << 31), (1 << 31) - 1)
+_LONG = argument_types.whole(-(1 << 31), (1 << 31) - 1)
 _VERBOSE = sequences("%f %g %s %o")
 
 
@@ -66,7 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     browse = add("browse", "print messages, which stay where they are")
     for sub, default in ((get, "1"), (browse, "all there are")):
         sub.add_argument(
-            "-C", "--count", type=options.whole(1, 1 << 62), help=f"at most so many; default: {default}"
+            "-C",
+            "--count",
+            type=argument_types.whole(1, 1 << 62),
+            help=f"at most so many; default: {default}",
         )
         _add_get(sub)
     get.add_argument("--all", action="store_true", help="all there are, in place of -C")
@@ -96,11 +99,13 @@ def _add_put(parser: argparse.ArgumentParser) -> None:
         "--ccsid", type=_LONG, metavar="N", help="their character set; default: 1208 for MQSTR"
     )
     group.add_argument("--encoding", type=_LONG, metavar="N", help="how they write numbers; default: 546")
-    group.add_argument("--priority", type=options.whole(0, 9), metavar="N", help="0 to 9")
+    group.add_argument("--priority", type=argument_types.whole(0, 9), metavar="N", help="0 to 9")
     group.add_argument(
         "--not-persistent", action="store_true", help="it need not outlive the computer's power"
     )
-    group.add_argument("--expiry", type=options.seconds, metavar="SECONDS", help="for how long it is of use")
+    group.add_argument(
+        "--expiry", type=argument_types.seconds, metavar="SECONDS", help="for how long it is of use"
+    )
     group.add_argument("--correl-id", type=_id, metavar="HEX")
     group = parser.add_argument_group("groups and segments")
     group.add_argument(
@@ -118,7 +123,10 @@ def _add_put(parser: argparse.ArgumentParser) -> None:
         help=f"MsgFlags: {', '.join(_FLAGS)}; commas between",
     )
     group.add_argument(
-        "--segment-size", type=options.whole(1, _HIGHEST), metavar="BYTES", help="cut data into segments"
+        "--segment-size",
+        type=argument_types.whole(1, _HIGHEST),
+        metavar="BYTES",
+        help="cut data into segments",
     )
     group.add_argument("--as-group", action="store_true", help="with -l: the lines are a group")
     parser.add_argument(
@@ -126,7 +134,7 @@ def _add_put(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-depth",
-        type=options.whole(1, _HIGHEST),
+        type=argument_types.whole(1, _HIGHEST),
         default=5000,
         metavar="N",
         help="of a queue that is made: how many messages it takes; default: 5000",
@@ -138,7 +146,7 @@ def _add_get(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-W",
         "--wait",
-        type=options.seconds,
+        type=argument_types.seconds,
         metavar="SECONDS",
         help="wait so long, in all, for messages that are not there yet; default: not at all",
     )

@@ -7,8 +7,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from headwater_host.cli.exits import OK
 from headwater_host.cli.mq_output import Got
+from headwater_host.exits import OK
 from headwater_host.inspect.mq import reason_name
 from headwater_host.mq import CMQC
 from headwater_host.mq.errors import failed

@@ -5,8 +5,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from headwater_host.cli.daemon import serving
-from headwater_host.cli.exits import FAILED, OK, USAGE, CommandError
+from headwater_host.daemon import serving
+from headwater_host.exits import FAILED, OK, USAGE, CommandError
 
 _TEXT = (
     "Send what is in a local queue to a queue manager, until SIGTERM or SIGINT; what has not gone when it ends goes at "

@@ -3,11 +3,11 @@
 import argparse
 from typing import Any
 
-from headwater_host.cli import reach
-from headwater_host.cli.exits import USAGE, CommandError
-from headwater_host.cli.options import FOR_EVER
+from headwater_host.cli import connection
+from headwater_host.cli.argument_types import FOR_EVER
 from headwater_host.cli.properties import of
 from headwater_host.client.mqtt.client import Client
+from headwater_host.exits import USAGE, CommandError
 
 
 def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> Client:
@@ -15,10 +15,10 @@ def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> C
 
     ``reconnects``: whether a lost connection is made again when the options do not say.
     """
-    will = reach.will(args)
+    will = connection.will(args)
     args.protocol_version = args.protocol_version or "3.1.1"
     options |= _session(args)
-    where = reach.where(args)
+    where = connection.where(args)
     client = Client(
         *where.servers[0],
         more_servers=where.servers[1:],
@@ -31,12 +31,12 @@ def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> C
         keepalive=args.keepalive,
         timeout=args.timeout,
         will=will,
-        reconnect=reach.reconnect(args, reconnects),
+        reconnect=connection.reconnect(args, reconnects),
         **options,
     )
-    reach.watch(args, client)
+    connection.watch(args, client)
     client.disconnect_properties = of(args, "disconnect")
-    reach.log.debug("%r: MQTT %s, as %r", where, client.protocol, client.identifier)
+    connection.log.debug("%r: MQTT %s, as %r", where, client.protocol, client.identifier)
     return client
 
 
@@ -44,7 +44,7 @@ def _session(args: argparse.Namespace) -> dict[str, Any]:
     """Whose session, and for how long. Takes the interval out of what ``-D`` says for CONNECT."""
     if args.protocol_version != "5.0" and (args.said or args.session_expiry_interval is not None):
         raise CommandError("-D and -x need MQTT 5.0: -V mqttv5", USAGE)
-    identifier = reach.identifier(args)
+    identifier = connection.identifier(args)
     seconds_kept = (args.said or {}).get("connect", {}).pop("session_expiry_interval", None)
     if seconds_kept is None:
         seconds_kept = args.session_expiry_interval

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwater_host.cli import fmq, options, reach, reading
-from headwater_host.cli.exits import OK, USAGE, CommandError
+from headwater_host.cli import argument_types, connection, fmq, stdin
 from headwater_host.cli.properties import of
 from headwater_host.errors import MqttConnectionError, MqttFullError
+from headwater_host.exits import OK, USAGE, CommandError
 
 if TYPE_CHECKING:
     from headwater_host.client.fmq import client as hub_client
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Publish. At QoS 1 and 2 the command ends well only when the server has acknowledged everything."
     )
-    parser.add_argument("-t", "--topic", type=options.topic)
+    parser.add_argument("-t", "--topic", type=argument_types.topic)
     # One of them is required, but it may stand in a file of options.
     what = parser.add_mutually_exclusive_group()
     what.add_argument("-m", "--message", metavar="TEXT", help="the payload, sent in UTF-8")
@@ -47,14 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--repeat",
-        type=options.whole(1, 1 << 62),
+        type=argument_types.whole(1, 1 << 62),
         default=1,
         metavar="N",
         help="publish it N times; not with -l",
     )
     parser.add_argument(
         "--repeat-delay",
-        type=options.pause,
+        type=argument_types.pause,
         default=0.0,
         metavar="SECONDS",
         help="wait in between",
@@ -62,14 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-M",
         "--max-inflight",
-        type=options.whole(1, 65535),
+        type=argument_types.whole(1, 65535),
         default=20,
         metavar="N",
         help="how many are sent without an acknowledgement; default: %(default)s",
     )
     parser.add_argument(
         "--drop-oldest",
-        type=options.whole(1, 65280),
+        type=argument_types.whole(1, 65280),
         metavar="N",
         help="with -l and --repeat: when N messages wait that were never sent, drop the oldest for each new one "
         "instead of waiting",
@@ -84,15 +84,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--format", type=_format, metavar="NAME", help="what the data are; default: nothing")
     group.add_argument(
         "--ccsid",
-        type=options.whole(1, 65535),
+        type=argument_types.whole(1, 65535),
         metavar="N",
         help="their character set; default: 1208 for MQSTR",
     )
     group.add_argument(
-        "--encoding", type=options.whole(1, (1 << 31) - 1), metavar="N", help="how they write numbers"
+        "--encoding", type=argument_types.whole(1, (1 << 31) - 1), metavar="N", help="how they write numbers"
     )
     fmq.add_tags(parser, "a tag of the message; repeatable (FMQ)")
-    reach.add_connection(
+    connection.add_connection(
         parser,
         "default: with -l and --repeat for ever, otherwise not at all",
         ("connect", "publish", "disconnect", "will"),
@@ -101,8 +101,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Publish; 0 when all was acknowledged (QoS 1, 2) or sent (QoS 0)."""
-    protocol = reach.choose(args)
-    args.topic, *others = reach.topics(args, [] if args.topic is None else [args.topic])
+    protocol = connection.choose(args)
+    args.topic, *others = connection.topics(args, [] if args.topic is None else [args.topic])
     if others:
         raise CommandError("one topic: -t, or in the path of -L", USAGE)
     # What a kept session has for us is not for this command: it stays with the server.
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
 
         client = mqtt.make_client(args, keeps_on, **more)
         work = _publish(client, partial(client.publish, properties=of(args, "publish")), args, source, most)
-    return reach.run_until_signal(work)
+    return connection.run_until_signal(work)
 
 
 def _segment_size(text: str) -> int:
@@ -130,7 +130,7 @@ def _segment_size(text: str) -> int:
     from headwater_host.mq.queue.attributes import LARGEST
 
     # What follows the MQMDE in IBM's largest message.
-    size = options.whole(16, (LARGEST - MQMDE_LENGTH_2) // 16 * 16)(text)
+    size = argument_types.whole(16, (LARGEST - MQMDE_LENGTH_2) // 16 * 16)(text)
     if size % 16:
         raise argparse.ArgumentTypeError(f"{text!r} is not a multiple of 16")
     return size
@@ -168,7 +168,7 @@ def _source(args: argparse.Namespace) -> tuple[AsyncIterator[bytes], int]:
         return _repeated(_payload(args), args), most
     if args.repeat > 1:
         raise CommandError("--repeat is not for -l", USAGE)
-    return reading.in_thread(reading.lines(), _WINDOW), most
+    return stdin.in_thread(stdin.lines(), _WINDOW), most
 
 
 def _segments(args: argparse.Namespace) -> tuple[AsyncIterator[bytes], int]:
@@ -184,7 +184,7 @@ def _segments(args: argparse.Namespace) -> tuple[AsyncIterator[bytes], int]:
     from headwater_host.cli import segmented
 
     most = max(1, min(args.max_inflight, _BYTES // args.segment_size))
-    return reading.in_thread(segmented.payloads(args), 1), most
+    return stdin.in_thread(segmented.payloads(args), 1), most
 
 
 def _payload(args: argparse.Namespace) -> bytes:
@@ -225,21 +225,21 @@ async def _publish(
     source: AsyncIterator[bytes],
     most: int,
 ) -> int:
-    patience = reach.patience(client)
+    patience = connection.patience(client)
 
     async def publish(data: bytes) -> None:
-        reach.log.debug("publishing %d bytes to %r at QoS %d", len(data), args.topic, args.qos)
+        connection.log.debug("publishing %d bytes to %r at QoS %d", len(data), args.topic, args.qos)
         try:
             await send(args.topic, data, args.qos, args.retain, timeout=patience)
         except MqttFullError:
             # As it was wanted.
-            reach.log.debug("dropped a message of %d bytes", len(data))
+            connection.log.debug("dropped a message of %d bytes", len(data))
             return
         if args.qos:
-            reach.log.debug("acknowledged")
+            connection.log.debug("acknowledged")
 
     async with client:
-        reach.show_connection(client)
+        connection.show_connection(client)
         under_way: set[asyncio.Task[None]] = set()
         try:
             async for data in source:
@@ -260,5 +260,5 @@ async def _publish(
             await asyncio.gather(*under_way, return_exceptions=True)
             if client.dropped and not args.quiet:
                 print(f"headwater: {client.dropped} messages were dropped", file=sys.stderr)
-    reach.log.debug("disconnected")
+    connection.log.debug("disconnected")
     return OK

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headwater_host.cli import fmq, reach
-from headwater_host.cli.exits import OK, SIGNALLED, USAGE, CommandError
-from headwater_host.cli.options import seconds, topic, topic_filter, whole
+from headwater_host.cli import connection, fmq
+from headwater_host.cli.argument_types import seconds, topic, topic_filter, whole
 from headwater_host.errors import MqttError
+from headwater_host.exits import OK, SIGNALLED, USAGE, CommandError
 
 if TYPE_CHECKING:
     from headwater_host.client.fmq.client import Client
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="for the result; default: %(default)g. The hub itself waits for 30 s, unless it is set otherwise",
     )
-    reach.add_connection(call, "default: not at all")
+    connection.add_connection(call, "default: not at all")
     serve = commands.add_parser(
         "serve",
         help="serve a topic with a command",
@@ -95,17 +95,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="a command that takes longer is killed; default: %(default)g",
     )
-    reach.add_connection(serve, "default: for ever")
+    connection.add_connection(serve, "default: for ever")
 
 
 def run(args: argparse.Namespace) -> int:
     """Do what was asked for: 0, or 128 + n for signal n; that is the way to end ``serve`` without a count."""
     fmq.no_topic(args)
     if args.rpc_command == "call":
-        return reach.run_until_signal(_call(fmq.make_client(args, False), args, _arguments(args)))
+        return connection.run_until_signal(_call(fmq.make_client(args, False), args, _arguments(args)))
     if shutil.which(args.words[0]) is None:
         raise CommandError(f"there is no command {args.words[0]!r} to run", USAGE)
-    code = reach.run_until_signal(_serve(fmq.make_client(args, True), args))
+    code = connection.run_until_signal(_serve(fmq.make_client(args, True), args))
     return OK if code > SIGNALLED and args.count is None else code
 
 
@@ -132,7 +132,7 @@ def _arguments(args: argparse.Namespace) -> bytes:
 
 async def _call(client: "Client", args: argparse.Namespace, arguments: bytes) -> int:
     async with client:
-        reach.show_connection(client)
+        connection.show_connection(client)
         result = await client.call(args.topic, arguments, timeout=args.wait)
     result = fmq.shown(result) if args.value else result
     sys.stdout.buffer.write(result)
@@ -153,15 +153,15 @@ async def _serve(client: "Client", args: argparse.Namespace) -> int:
             await _answer(call, args)
         except MqttError as error:
             # The caller has been told, or will be when its time is up.
-            reach.log.debug("not answered: %s", error)
+            connection.log.debug("not answered: %s", error)
         finally:
             room.release()
 
     left = args.count
     async with client:
-        reach.show_connection(client)
+        connection.show_connection(client)
         await client.serve(str(args.topic))
-        reach.log.debug("serving %r", str(args.topic))
+        connection.log.debug("serving %r", str(args.topic))
         try:
             while left is None or left > 0:
                 await room.acquire()
@@ -188,7 +188,7 @@ class _RefusedError(Exception):
 
 async def _answer(call: "Call", args: argparse.Namespace) -> None:
     """Run the command for a call, and answer."""
-    reach.log.debug("called: %r", call)
+    connection.log.debug("called: %r", call)
     try:
         try:
             given = fmq.shown(call.arguments) if args.value else call.arguments
@@ -200,10 +200,10 @@ async def _answer(call: "Call", args: argparse.Namespace) -> None:
         except (CommandError, UnicodeDecodeError):
             raise _RefusedError(_FAILED, "what the command says is no JSON") from None
     except _RefusedError as error:
-        reach.log.debug("refused: %s", error)
+        connection.log.debug("refused: %s", error)
         await call.refuse(error.code, str(error))
     else:
-        reach.log.debug("answered with %d bytes", len(result))
+        connection.log.debug("answered with %d bytes", len(result))
         await call.reply(result)
 
 

@@ -10,7 +10,7 @@ from itertools import chain
 from headwater.errors import E_TOO_LARGE
 from headwater.ibmmq.group_ids import GroupIds
 from headwater.ibmmq.segments import MOST
-from headwater_host.cli.exits import USAGE, CommandError
+from headwater_host.exits import USAGE, CommandError
 from headwater_host.mq.CMQC import MQFMT_STRING
 from headwater_host.mq.segments import PayloadError, segments
 

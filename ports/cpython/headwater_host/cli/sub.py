@@ -10,13 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
 from headwater.mqtt import spec5
-from headwater_host.cli import fmq, options, reach
-from headwater_host.cli.exits import OK, SIGNALLED, TIMED_OUT, USAGE, CommandError
-from headwater_host.cli.format import Part, Received, parse, render
-from headwater_host.cli.output import while_read
+from headwater_host.cli import argument_types, connection, fmq
+from headwater_host.cli.message_format import Part, Received, parse, render
 from headwater_host.cli.properties import of
+from headwater_host.cli.stdout import while_read
 from headwater_host.client.mqtt.messages import Message
 from headwater_host.client.mqtt.properties import plain
+from headwater_host.exits import OK, SIGNALLED, TIMED_OUT, USAGE, CommandError
 
 if TYPE_CHECKING:
     from headwater_host.client.fmq import client as hub_client
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-t",
         "--topic",
-        type=options.topic_filter,
+        type=argument_types.topic_filter,
         action="append",
         default=[],
         help="a filter; repeatable",
@@ -46,11 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-q", "--qos", dest="most_qos", type=int, choices=(0, 1, 2), help="the highest; default: 0 (MQTT)"
     )
-    parser.add_argument("-C", "--count", type=options.whole(1, 1 << 62), help="end after this many messages")
+    parser.add_argument(
+        "-C", "--count", type=argument_types.whole(1, 1 << 62), help="end after this many messages"
+    )
     parser.add_argument(
         "-W",
         "--wait",
-        type=options.seconds,
+        type=argument_types.seconds,
         metavar="SECONDS",
         help="end after this time; with -C, exit code 4 when fewer came",
     )
@@ -60,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-U",
         "--unsubscribe",
-        type=options.topic_filter,
+        type=argument_types.topic_filter,
         action="append",
         default=[],
         metavar="TOPIC",
@@ -70,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-T",
         "--filter-out",
-        type=options.topic_filter,
+        type=argument_types.topic_filter,
         action="append",
         default=[],
         metavar="TOPIC",
@@ -113,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("-N", "--no-newline", action="store_true", help="no line end behind a message")
     group.add_argument("--value", action="store_true", help="payloads that are values of FMQ as JSON (FMQ)")
-    reach.add_connection(
+    connection.add_connection(
         parser, "default: for ever", ("connect", "subscribe", "unsubscribe", "disconnect", "will")
     )
 
@@ -127,9 +129,9 @@ def _format(text: str) -> list[Part]:
 
 def run(args: argparse.Namespace) -> int:
     """Print messages; see ``add_arguments`` for when it ends how."""
-    protocol = reach.choose(args)
+    protocol = connection.choose(args)
     if args.topic or not args.unsubscribe or (args.url is not None and args.url.topic is not None):
-        args.topic = reach.topics(args, args.topic)
+        args.topic = connection.topics(args, args.topic)
     if protocol == "fmq":
         hub = fmq.make_client(args, not args.subscribed, auto_ack=False)
         fmq.check_subscription(args)
@@ -140,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
         client = mqtt.make_client(args, not args.subscribed, auto_ack=False)
         _check_flags(args)
         work = _subscribe(client, partial(_ask, client, args), args)
-    code = reach.run_until_signal(work)
+    code = connection.run_until_signal(work)
     # Without a count a signal is the way to end.
     return OK if code > SIGNALLED and args.count is None else code
 
@@ -185,16 +187,16 @@ async def _ask(client: "aio.Client", args: argparse.Namespace) -> None:
             properties=of(args, "subscribe"),
         )
         for name, qos in zip(args.topic, granted, strict=True):
-            reach.log.debug("subscribed to %r at QoS %d", str(name), qos)
+            connection.log.debug("subscribed to %r at QoS %d", str(name), qos)
     if args.unsubscribe:
         await client.unsubscribe(args.unsubscribe, properties=of(args, "unsubscribe"))
-        reach.log.debug("unsubscribed from %s", ", ".join(map(repr, map(str, args.unsubscribe))))
+        connection.log.debug("unsubscribed from %s", ", ".join(map(repr, map(str, args.unsubscribe))))
 
 
 async def _print(client: AnyClient, ask: Callable[[], Awaitable[object]], args: argparse.Namespace) -> None:
     closed = None
     async with client:
-        reach.show_connection(client)
+        connection.show_connection(client)
         await ask()
         # One that is refused later ends the command, at its place among the messages.
         client.on_subscription_refused = client.messages.put_error
@@ -204,7 +206,7 @@ async def _print(client: AnyClient, ask: Callable[[], Awaitable[object]], args: 
         except BrokenPipeError as error:
             # Nothing has failed: the command ends well, and so does its consumer.
             closed = error
-    reach.log.debug("disconnected")
+    connection.log.debug("disconnected")
     if closed is not None:
         raise closed
 
@@ -213,13 +215,13 @@ async def _take(client: AnyClient, args: argparse.Namespace) -> None:
     """Print messages, and acknowledge them, until there were enough."""
     out = sys.stdout.buffer
     left = args.count
-    patience = reach.patience(client)
+    patience = connection.patience(client)
     seen: list[AnyMessage] = []
     over = False
     while not over:
         message: AnyMessage = await client.messages.__anext__()
         properties = getattr(message, "properties", None)
-        reach.log.debug("%r%s", message, f", {sorted(properties)}" if properties else "")
+        connection.log.debug("%r%s", message, f", {sorted(properties)}" if properties else "")
         if args.retained_only and not message.retain:
             # Nor is it acknowledged.
             over = True

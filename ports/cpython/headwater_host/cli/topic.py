@@ -5,10 +5,10 @@ import json
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from headwater_host.cli import fmq, reach
-from headwater_host.cli.exits import OK
-from headwater_host.cli.options import topic, topic_filter, whole
+from headwater_host.cli import connection, fmq
+from headwater_host.cli.argument_types import topic, topic_filter, whole
 from headwater_host.errors import MqttProtocolError
+from headwater_host.exits import OK
 
 if TYPE_CHECKING:
     from headwater_host.client.fmq.client import Client
@@ -52,13 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     unregister = add("unregister", "let a topic be no more, with its messages; its consumers end")
     unregister.add_argument("topic", type=topic, metavar="TOPIC")
     for sub in (show, register, unregister):
-        reach.add_connection(sub, "default: not at all")
+        connection.add_connection(sub, "default: not at all")
 
 
 def run(args: argparse.Namespace) -> int:
     """Do what was asked for: 0."""
     fmq.no_topic(args)
-    return reach.run_until_signal(_run(fmq.make_client(args, False), args))
+    return connection.run_until_signal(_run(fmq.make_client(args, False), args))
 
 
 async def _run(client: "Client", args: argparse.Namespace) -> int:

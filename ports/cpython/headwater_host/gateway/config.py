@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headwater_host import settings
-from headwater_host.capture.budget import CREDIT, SyncBudget, default_rate
 from headwater_host.capture.format import MAX_FRAME
+from headwater_host.capture.sync_budget import CREDIT, SyncBudget, default_rate
 from headwater_host.client.route import DEFAULT_PORTS, Route, Tls
 from headwater_host.errors import MqttArgumentError
 from headwater_host.gateway import mq_config

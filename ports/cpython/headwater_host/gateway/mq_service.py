@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from headwater_host.cli.exits import CommandError
+from headwater_host.exits import CommandError
 from headwater_host.gateway.mq import Follower, local_queue
 from headwater_host.gateway.mq_config import MqConfig
 from headwater_host.mq.errors import MQMIError

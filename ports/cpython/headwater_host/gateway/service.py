@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from headwater_host.capture import CaptureLockedError, CaptureWriteError
 from headwater_host.capture.asyncio_writer import LIMIT_BYTES, AsyncCapture
-from headwater_host.cli.daemon import serving
-from headwater_host.cli.exits import FAILED, OK, CommandError
-from headwater_host.gateway.board import Board
-from headwater_host.gateway.board_fmq import FmqBoard
-from headwater_host.gateway.broker import BrokerSource
+from headwater_host.daemon import serving
+from headwater_host.exits import FAILED, OK, CommandError
+from headwater_host.gateway.broker_source import BrokerSource
 from headwater_host.gateway.config import FMQ, GatewayConfig
-from headwater_host.gateway.hub import HubSource
-from headwater_host.gateway.hub_client import HubClient
-from headwater_host.gateway.landing import Landing
-from headwater_host.gateway.line import Line, text_of
+from headwater_host.gateway.fmq_board import FmqBoard
+from headwater_host.gateway.hub_source import HubSource
+from headwater_host.gateway.mqtt_board import Board
+from headwater_host.gateway.recording import Landing
+from headwater_host.gateway.remote_hub_source import HubClient
+from headwater_host.gateway.serial_line import Line, text_of
 from headwater_host.hub.errors import StorageError
 from headwater_host.private import opened
 

@@ -10,8 +10,8 @@ from headwater.mqtt.decode import Packet
 from headwater.mqtt.decode5 import Packet5
 from headwater.mqtt.endpoint import Endpoint
 from headwater_host.client.mqtt.session import frame_start
-from headwater_host.gateway.landing import MQTT_3_1_1, MQTT_5, Landing
-from headwater_host.gateway.receipts import Receipts
+from headwater_host.gateway.duplicates import Receipts
+from headwater_host.gateway.recording import MQTT_3_1_1, MQTT_5, Landing
 
 #: How much of what is no packet is kept.
 GARBAGE = 4096

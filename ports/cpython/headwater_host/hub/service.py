@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from headwater_host.cli.daemon import serving
-from headwater_host.cli.exits import FAILED, OK, CommandError
+from headwater_host.daemon import serving
+from headwater_host.exits import FAILED, OK, CommandError
 from headwater_host.hub import scrape
 from headwater_host.hub.broker import Broker
 from headwater_host.hub.config import HubConfig

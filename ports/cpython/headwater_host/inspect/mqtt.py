@@ -13,8 +13,8 @@ from headwater.mqtt.decode import Packet
 from headwater.mqtt.decode5 import Packet5
 from headwater.mqtt.decode_server import Connect, connect, next_filter
 from headwater.names5 import code_name
-from headwater_host.cli.exits import FAILED, OK, USAGE, CommandError
 from headwater_host.errors import REFUSALS
+from headwater_host.exits import FAILED, OK, USAGE, CommandError
 from headwater_host.inspect.mqtt5 import FIELDS as FIELDS_5
 from headwater_host.malformed import MalformedError as MalformedError
 from headwater_host.topics import check_name

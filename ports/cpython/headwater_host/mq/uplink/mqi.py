@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headwater_host.cli.exits import USAGE, CommandError
+from headwater_host.exits import USAGE, CommandError
 from headwater_host.mq.queue.attributes import LARGEST
 from headwater_host.mq.uplink import mqi_reasons
 

@@ -15,7 +15,7 @@ from headwater.transitions import IDLE, ONLINE
 from headwater_host.capture import CaptureReader
 from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.client.mqtt.session import HostClientSession5, HostServerSession
-from headwater_host.gateway.landing import Acknowledgements, Landing
+from headwater_host.gateway.recording import Acknowledgements, Landing
 from headwater_host.gateway.source import Source, offending_frame
 from tests.host.clocks import loop_clock_stands
 

@@ -10,7 +10,7 @@ from headwater.link.link import Link
 from headwater.link.pump import Pump
 from headwater.link.transitions import CLOSING
 from headwater_host.gateway.config import SerialConfig
-from headwater_host.gateway.landing import Landing
+from headwater_host.gateway.recording import Landing
 from headwater_host.gateway.serial_port import SerialPort, new_session, ticks_ms
 from headwater_host.gateway.source import Source
 

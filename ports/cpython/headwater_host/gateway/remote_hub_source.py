@@ -11,9 +11,9 @@ from headwater_host.client.connection import HOLD_GATE
 from headwater_host.client.fmq.client import Client, MqttError, Subscription
 from headwater_host.client.fmq.session import RECEIVE_WINDOW
 from headwater_host.fmq.values import encode
-from headwater_host.gateway.client import QUIET, RECONNECT, ClientSource, Skip
+from headwater_host.gateway.client_source import QUIET, RECONNECT, ClientSource, Skip
 from headwater_host.gateway.config import LARGEST_BODY, FmqConfig
-from headwater_host.gateway.landing import FMQ, Acknowledgements, Landing
+from headwater_host.gateway.recording import FMQ, Acknowledgements, Landing
 from headwater_host.hub import frames
 
 if TYPE_CHECKING:

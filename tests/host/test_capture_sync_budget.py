@@ -8,7 +8,7 @@ import pytest
 
 from headwater_host.capture import list_blocks
 from headwater_host.capture.asyncio_writer import AsyncCapture
-from headwater_host.capture.budget import CARD_RATE, SyncBudget, default_rate
+from headwater_host.capture.sync_budget import CARD_RATE, SyncBudget, default_rate
 from tests.host.capture_logs import read_log, record, records
 from tests.host.test_capture_async import SlowDisk, run
 

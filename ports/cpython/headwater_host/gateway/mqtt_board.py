@@ -15,8 +15,8 @@ from headwater.transitions import CLOSING
 from headwater_host.capture.format import MAX_FRAME
 from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.gateway.config import SerialConfig
-from headwater_host.gateway.landing import Acknowledgements, Landing
-from headwater_host.gateway.line import Line
+from headwater_host.gateway.recording import Acknowledgements, Landing
+from headwater_host.gateway.serial_line import Line
 from headwater_host.gateway.serial_port import ticks_ms
 
 if TYPE_CHECKING:

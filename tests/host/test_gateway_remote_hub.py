@@ -16,15 +16,15 @@ import pytest
 
 from headwater_host.capture import CaptureReader, CaptureWriteError
 from headwater_host.capture.asyncio_writer import AsyncCapture
-from headwater_host.capture.packets import decoded
-from headwater_host.gateway import hub_client
+from headwater_host.gateway import remote_hub_source
 from headwater_host.gateway.config import FmqConfig
-from headwater_host.gateway.hub_client import HubClient
-from headwater_host.gateway.landing import Landing
+from headwater_host.gateway.recording import Landing
+from headwater_host.gateway.remote_hub_source import HubClient
 from headwater_host.hub.config import Listener
 from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Limits, backlog
 from headwater_host.hub.users import hashed
+from headwater_host.inspect.records import decoded
 from tests.host.command import running
 from tests.host.hub_client import Peer, config, hub_of, until
 
@@ -138,7 +138,7 @@ def test_while_the_log_cannot_be_written_messages_are_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One failed try would put a message into the dead-letter topic."""
-    monkeypatch.setattr(hub_client, "_LOOK_S", 0.01)
+    monkeypatch.setattr(remote_hub_source, "_LOOK_S", 0.01)
     full = True
 
     def sync(fd: int) -> None:
@@ -209,7 +209,7 @@ def test_what_is_open_at_the_end_is_given_back(tmp_path: Path, held: bool) -> No
 def test_a_topic_that_is_unregistered_is_consumed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_client, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(remote_hub_source, "_AGAIN_S", 0.01)
 
     async def test() -> None:
         async with hub_of(config(tmp_path)) as hub, consuming(tmp_path, hub, "t") as (source, landing):

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from headwater_host.capture.builder import BlockBuilder
+from headwater_host.capture.block_builder import BlockBuilder
 from headwater_host.capture.format import parse_header, segment_name
 from headwater_host.capture.manifest import LOCK, Entry, ManifestFile, list_log, sync_directory, write_all
 from headwater_host.capture.recovery import recover

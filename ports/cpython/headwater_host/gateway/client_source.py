@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from headwater_host.client.connection import HOLD_GATE
 from headwater_host.client.keeping import Keeping
 from headwater_host.client.reconnect import Reconnect
-from headwater_host.gateway.landing import Landing
+from headwater_host.gateway.recording import Landing
 from headwater_host.gateway.source import Source
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from headwater_host.capture.asyncio_writer import AsyncCapture
-from headwater_host.capture.connections import BITS, NAME, ConnectionIds
-from headwater_host.gateway.landing import Landing
+from headwater_host.capture.connection_ids import BITS, NAME, ConnectionIds
+from headwater_host.gateway.recording import Landing
 from headwater_host.lifetime import MACHINE, Clocks
 from tests.host.capture_logs import BEGIN_NS, write_log
 

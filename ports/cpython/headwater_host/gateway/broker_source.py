@@ -10,11 +10,11 @@ from headwater_host.capture.format import MAX_FRAME
 from headwater_host.client.mqtt.client import Client, MqttError, MqttRefusedError
 from headwater_host.client.mqtt.session import HostClientSession5
 from headwater_host.client.reconnect import Pauses
-from headwater_host.gateway.client import QUIET, RECONNECT, ClientSource, Skip
+from headwater_host.gateway.client_source import QUIET, RECONNECT, ClientSource, Skip
 from headwater_host.gateway.config import BrokerConfig
-from headwater_host.gateway.landing import Acknowledgements, Landing
-from headwater_host.gateway.plateau import Plateau
-from headwater_host.gateway.receipts import Receipts
+from headwater_host.gateway.duplicates import Receipts
+from headwater_host.gateway.full_window import Plateau
+from headwater_host.gateway.recording import Acknowledgements, Landing
 
 if TYPE_CHECKING:
     from headwater.mqtt.decode import Packet

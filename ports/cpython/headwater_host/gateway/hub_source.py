@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from headwater_host.gateway.landing import FMQ, Landing
+from headwater_host.gateway.recording import FMQ, Landing
 from headwater_host.gateway.source import GARBAGE, Source
 from headwater_host.hub.config import HubConfig
 from headwater_host.hub.connection import Connection

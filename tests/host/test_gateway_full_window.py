@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater_host.gateway.plateau import Plateau
+from headwater_host.gateway.full_window import Plateau
 
 
 class Clock:

@@ -11,8 +11,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headwater_host.cli.exits import SIGNALLED, USAGE, CommandError
-from headwater_host.cli.options import (
+from headwater_host.cli.argument_types import (
     PASSWORD_VARIABLE,
     Url,
     expiry,
@@ -28,6 +27,7 @@ from headwater_host.client.mqtt.messages import Will
 from headwater_host.client.reconnect import Reconnect
 from headwater_host.client.route import DEFAULT_PORTS, Tls
 from headwater_host.errors import MqttError
+from headwater_host.exits import SIGNALLED, USAGE, CommandError
 
 if TYPE_CHECKING:
     from headwater_host.client.keeping import Keeping

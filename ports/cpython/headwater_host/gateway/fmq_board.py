@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from headwater.link.transitions import UP
 from headwater_host.gateway.config import SerialConfig
-from headwater_host.gateway.landing import Landing
-from headwater_host.gateway.line import CHUNK, Line
+from headwater_host.gateway.recording import Landing
+from headwater_host.gateway.serial_line import CHUNK, Line
 from headwater_host.hub.connection import Connection
 
 if TYPE_CHECKING:
-    from headwater_host.gateway.hub import HubSource
+    from headwater_host.gateway.hub_source import HubSource
 
 
 class Stream(asyncio.Transport):

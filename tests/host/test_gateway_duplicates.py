@@ -12,14 +12,14 @@ from headwater_host.capture import CaptureReader, Record
 from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.capture.format import DUPLICATE, ORIGINAL, UNCERTAIN, UNMARKED
 from headwater_host.client.reconnect import Reconnect
-from headwater_host.gateway import broker
-from headwater_host.gateway.broker import BrokerSource
+from headwater_host.gateway import broker_source
+from headwater_host.gateway.broker_source import BrokerSource
 from headwater_host.gateway.config import BrokerConfig
-from headwater_host.gateway.landing import Landing
+from headwater_host.gateway.recording import Landing
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import MESSAGES
 from tests.host.mqtt_server import HOST, speak
-from tests.host.test_gateway_landing import Disk
+from tests.host.test_gateway_recording import Disk
 from tests.spark.logs import InProcess, ack, publish, rows
 
 CONNECT, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE, DISCONNECT = 1, 4, 5, 6, 7, 8, 14
@@ -130,7 +130,9 @@ def gateway(directory: Path, scenario: Scenario, session_present: bool = False) 
                 await capture.flush()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broker, "RECONNECT", Reconnect(first=0.01, longest=0.01, refused=0.01, at_start=True))
+        patch.setattr(
+            broker_source, "RECONNECT", Reconnect(first=0.01, longest=0.01, refused=0.01, at_start=True)
+        )
         asyncio.run(whole())
 
 

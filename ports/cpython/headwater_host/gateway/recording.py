@@ -14,9 +14,9 @@ from typing import Protocol
 from headwater import errors
 from headwater_host.capture import RECEIVED, CaptureWriteError
 from headwater_host.capture.asyncio_writer import AsyncCapture, CaptureFullError
-from headwater_host.capture.connections import ConnectionIds
+from headwater_host.capture.connection_ids import ConnectionIds
 from headwater_host.capture.format import UNMARKED
-from headwater_host.gateway.receipts import Receipts
+from headwater_host.gateway.duplicates import Receipts
 
 MQTT, FMQ = 1, 2
 MQTT_3_1_1, MQTT_5 = 4, 5
