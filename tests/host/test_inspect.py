@@ -18,7 +18,8 @@ from headwater.errors import HeadwaterError
 from headwater.reasons import REASONS
 from headwater_host.cli import main as cli
 from headwater_host.errors import MqttTimeoutError
-from headwater_host.inspect.mqtt import MalformedError, mqtt_frames
+from headwater_host.inspect.mqtt import mqtt_frames
+from headwater_host.malformed import MalformedError
 from tests.host.command import environment, headwater
 
 VECTORS = load("mqtt")["packets"]

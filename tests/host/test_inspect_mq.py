@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from vectors import load
 
 from headwater_host.cli import main as cli
-from headwater_host.inspect.mq import MalformedHeaderError, chain, extension, flags, line
+from headwater_host.cli.inspect_mq import line
+from headwater_host.inspect.mq import MalformedHeaderError, chain, extension, flags
 from headwater_host.mq.structures import LAYOUTS, encode
 from tests.host.command import headwater
 from tools.toolchain import ROOT

@@ -11,7 +11,8 @@ from vectors import load, unhex
 from headwater.mqtt import decode5
 from headwater.names5 import CODES, PROPERTIES, code_name
 from headwater.reasons import REASONS
-from headwater_host.inspect.mqtt import NAMES, MalformedError, mqtt_frames
+from headwater_host.inspect.mqtt import NAMES, mqtt_frames
+from headwater_host.malformed import MalformedError
 from tests.host.command import headwater
 from tests.host.test_inspect import inspect, plain
 

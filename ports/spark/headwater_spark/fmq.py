@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.fmq.spec import CONSUMERESP, PUBLISH, REGISTER
-from headwater_host.inspect.records import tag_texts, topic_text
+from headwater_host.capture.fmq_frame import tag_texts, topic_text
 from headwater_spark.arrow import Bools, codes
 from headwater_spark.fmq_core import Look, are_plain_tags, is_plain_topic, registered_topic
 from headwater_spark.words import Data, Offsets, Words

@@ -9,8 +9,8 @@ from typing import Any
 
 from headwater.fmq import spec
 from headwater.fmq.values import Value, check, number
-from headwater_host.inspect.mqtt import MalformedError
-from headwater_host.inspect.records import id_parts, message_at, read_fmq, topic_text
+from headwater_host.capture.fmq_frame import id_parts, message_at, read_fmq, topic_text
+from headwater_host.malformed import MalformedError
 
 #: How deep a host looks into a value.
 DEPTH = 32

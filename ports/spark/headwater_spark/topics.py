@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headwater_host.fmq.hashes import hash_of
 
-#: What a hash begins with, and no topic does (``headwater_host.inspect.records.topic_text``).
+#: What a hash begins with, and no topic does (``headwater_host.capture.fmq_frame.topic_text``).
 _HASH = "#"
 
 

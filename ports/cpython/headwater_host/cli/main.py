@@ -77,7 +77,7 @@ COMMANDS = {
     "hub": Entry("headwater_host.cli.hub", "serve FMQ; check a hub's file, make users"),
     "mq": Entry("headwater_host.cli.mq", "a local queue of IBM MQ's kind: put, get, browse"),
     "capture": Entry("headwater_host.cli.capture", "look into capture logs, and check them"),
-    "inspect": Entry("headwater_host.inspect.mqtt", "show what packets say"),
+    "inspect": Entry("headwater_host.cli.inspect", "show what packets say"),
     "pipeline": Entry("headwater_spark.commands", "turn capture logs into tables with Spark", "spark"),
 }
 

@@ -140,29 +140,13 @@ def _fields(header: Header) -> Fields:
     return {name: value.hex() if isinstance(value, bytes) else value for name, value in found.items()}
 
 
-# -- for people --------------------------------------------------------------------------------------------------------
-
-#: Fields whose numbers have names, by what these begin with.
-_NAMED = {
-    "MsgType": "MQMT_",
-    "Expiry": "MQEI_",
-    "Priority": "MQPRI_",
-    "Persistence": "MQPER_",
-    "PutApplType": "MQAT_",
-    "CodedCharSetId": "MQCCSI_",
-}
-#: Fields that are flags.
-_FLAGS = {"Report": "MQRO_", "MsgFlags": "MQMF_", "Flags": "MQMDEF_"}
-_ENCODINGS = ("MQENC_NORMAL", "MQENC_REVERSED", "MQENC_S390", "MQENC_TNS")
-
-
 def reason_name(reason: int) -> str:
     """IBM's name of a reason code; empty when it is not known here."""
-    return REASONS[reason][1] if reason in REASONS else _names("MQRC_").get(reason, "")
+    return REASONS[reason][1] if reason in REASONS else names("MQRC_").get(reason, "")
 
 
-def _names(prefix: str) -> dict[int, str]:
-    """The constants that begin so, by their values."""
+def names(prefix: str) -> dict[int, str]:
+    """Return the constants whose names begin with ``prefix``, by their values."""
     return {
         value: name
         for name, value in vars(CMQC).items()
@@ -173,45 +157,8 @@ def _names(prefix: str) -> dict[int, str]:
 def flags(value: int, prefix: str = "MQMF_") -> str:
     """Flags by their names without ``prefix``, and what has none in hexadecimal."""
     found = []
-    for bit, name in sorted(_names(prefix).items()):
+    for bit, name in sorted(names(prefix).items()):
         if bit & (bit - 1) == 0 and value & bit:
             found.append(name.removeprefix(prefix))
             value &= ~bit
     return "|".join(found + ([hex(value)] if value else []))
-
-
-def _readable(name: str, value: Any) -> str:
-    """A field's value, with the name of a number that has one."""
-    if isinstance(value, str):
-        return json.dumps(value.rstrip(" \0"), ensure_ascii=False)
-    if name in _FLAGS:
-        return flags(value, _FLAGS[name])
-    if name == "Encoding":
-        said = next((known for known in _ENCODINGS if getattr(CMQC, known) == value), "")
-    elif name in ("Reason", "Feedback"):
-        said = _names("MQFB_").get(value) or reason_name(value)
-    else:
-        said = _names(_NAMED[name]).get(value, "") if name in _NAMED else ""
-    return f"{value} ({said})" if said else str(value)
-
-
-def line(at: int, size: int, fields: Fields) -> str:
-    """A header, or what is behind the last one; both of what ``extension`` gives. Empty fields are left out."""
-    if "type" not in fields:
-        end = CMQC.MQMDE_LENGTH_2
-        head = line(at, end, {"type": "MQMDE", "fields": fields["fields"]})
-        return f"{head}\n{line(at + end, size - end, {'type': 'data', 'payload': fields['payload']})}"
-    told = fields.get("fields") or {name: fields[name] for name in fields if name != "type"}
-    shown = [f"{name}={_readable(name, value)}" for name, value in told.items() if _says(name, value)]
-    return f"{at:>8}  {size:>6} bytes  {fields['type']:<11}  {'  '.join(shown)}".rstrip()
-
-
-def _says(name: str, value: int | str) -> bool:
-    """Whether there is something in a field that ``line`` has not said yet."""
-    if name in ("StrucId", "StrucLength"):
-        return False
-    if isinstance(value, int):
-        return value != 0
-    # Ids and tokens have 24 bytes or more.
-    empty = not value.strip(" \0") or (len(value) >= 48 and set(value) == {"0"})
-    return name == "payload" or not empty
