@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from headwater import transitions
-from headwater.link import transitions as link
+from headwater.link import link
 from headwater.mqtt import spec
 from headwater.mqtt import transitions as mqtt
 from tools.toolchain import ROOT

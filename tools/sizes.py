@@ -34,7 +34,7 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "server end": ("headwater.mqtt.server",),
     "outbox": ("headwater.store",),
     "flash outbox": ("headwater.journal",),
-    "serial link": ("headwater.link.channel",),
+    "serial link": ("headwater.link.link", "headwater.link.pump"),
     "fmq packets": ("headwater.fmq.encode", "headwater.fmq.decode"),
     "MQMDE": ("headwater.ibmmq.header", "headwater.ibmmq.mde"),
     "IBM MQ's headers": ("headwater.ibmmq.chain", "headwater.ibmmq.text"),

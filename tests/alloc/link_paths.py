@@ -6,10 +6,9 @@
 
 from prove import prove
 
-from headwater.link.link import Link
+from headwater.link.link import ENDED, UP, Link
 from headwater.link.pump import Pump, Stream
 from headwater.link.ring import RingIO
-from headwater.link.transitions import ENDED, UP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

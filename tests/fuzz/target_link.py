@@ -3,11 +3,21 @@
 Frames: a byte that chooses how the line is cut up, then the line. Session: a script; see ``link_session``.
 """
 
-from headwater.link.cobs import SPECIALS, Unstuffer, stuff, stuffed_size
-from headwater.link.crc16 import INIT, crc16
-from headwater.link.frame import DAMAGED, FOREIGN, OK, PAYLOAD, TRAILER, check_frame
-from headwater.link.link import Link
-from headwater.link.transitions import CLOSING, ENDED, IDLE, UP
+from headwater.link.frames import (
+    DAMAGED,
+    FOREIGN,
+    INIT,
+    OK,
+    PAYLOAD,
+    SPECIALS,
+    TRAILER,
+    Unstuffer,
+    check_frame,
+    crc16,
+    stuff,
+    stuffed_size,
+)
+from headwater.link.link import CLOSING, ENDED, IDLE, UP, Link
 from tests.fuzz import link_reference as reference
 from tests.fuzz.script import Script
 

@@ -10,11 +10,22 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.link.cobs import SPECIALS, Unstuffer, stuff, stuffed_size
-from headwater.link.crc16 import INIT, crc16
-from headwater.link.frame import DAMAGED, FOREIGN, OK, PAYLOAD, TRAILER, check_frame, frame_size
-from headwater.link.link import Link
-from headwater.link.transitions import CLOSING, ENDED, IDLE, UP
+from headwater.link.frames import (
+    DAMAGED,
+    FOREIGN,
+    INIT,
+    OK,
+    PAYLOAD,
+    SPECIALS,
+    TRAILER,
+    Unstuffer,
+    check_frame,
+    crc16,
+    frame_size,
+    stuff,
+    stuffed_size,
+)
+from headwater.link.link import CLOSING, ENDED, IDLE, UP, Link
 from tests.fuzz import link_reference as reference
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "portable"))

@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headwater.link.link import Link
+from headwater.link.link import UP, Link
 from headwater.link.pump import Pump, Stream
-from headwater.link.transitions import UP
 from headwater_host.gateway.serial_port import new_session, ticks_ms
 from tools.toolchain import ROOT
 

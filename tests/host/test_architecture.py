@@ -76,10 +76,7 @@ CORE = [
     ["headwater.ibmmq.layouts", "headwater.ibmmq.header"],
     ["headwater.ibmmq.chain", "headwater.ibmmq.segments", "headwater.ibmmq.text"],
     # So does the link.
-    ["headwater.link.crc16", "headwater.link.cobs", "headwater.link.transitions", "headwater.link.ring"],
-    ["headwater.link.frame"],
-    ["headwater.link.sender"],
-    ["headwater.link.channel"],
+    ["headwater.link.frames", "headwater.link.ring"],
     ["headwater.link.link"],
     ["headwater.link.pump"],
 ]

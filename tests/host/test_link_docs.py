@@ -2,7 +2,7 @@
 
 import re
 
-from headwater.link import cobs, frame, link, transitions
+from headwater.link import frames, link
 from tools.toolchain import ROOT
 
 TEXT = (ROOT / "docs" / "serial-link.md").read_text(encoding="utf-8")
@@ -23,14 +23,14 @@ def rows(first: str) -> list[list[str]]:
 
 def test_states_are_those_of_the_table() -> None:
     head, *table = rows("state")
-    assert len(head) == transitions.EVENTS + 1
+    assert len(head) == link.EVENTS + 1
     for number, name in enumerate(head[1:]):
-        assert getattr(transitions, name) == number
+        assert getattr(link, name) == number
     assert [row[0] for row in table] == list(STATES)
     for state, row in enumerate(table):
-        assert getattr(transitions, row[0]) == state
+        assert getattr(link, row[0]) == state
         for event, cell in enumerate(row[1:]):
-            following = transitions.NEXT[state * transitions.EVENTS + event]
+            following = link.NEXT[state * link.EVENTS + event]
             assert STATES[following] == (cell or row[0]), (row[0], head[event + 1])
 
 
@@ -42,10 +42,10 @@ def test_every_event_is_explained() -> None:
 def test_types_and_specials_are_those_of_the_code() -> None:
     for row in rows("type")[1:]:
         number, name = row[0].split()
-        assert getattr(frame, name) == int(number)
-    assert len(rows("type")) - 1 == frame.RESET + 1
+        assert getattr(frames, name) == int(number)
+    assert len(rows("type")) - 1 == frames.RESET + 1
     line = next(line for line in TEXT.splitlines() if line.startswith("special"))
-    assert bytes(int(byte, 16) for byte in re.findall("0x..", line)) == cobs.SPECIALS[1:]
+    assert bytes(int(byte, 16) for byte in re.findall("0x..", line)) == frames.SPECIALS[1:]
 
 
 def test_times_are_the_defaults() -> None:

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.link.link import Link
+from headwater.link.link import WHY_CLOSED, WHY_LINE, WHY_RESET, Link
 from headwater.link.pump import Pump, Stream
-from headwater.link.transitions import WHY_CLOSED, WHY_LINE, WHY_RESET
 from headwater_host.gateway.serial_port import SerialPort, new_session, ticks_ms
 from tests.host.link_peer import DEADLINE_S, HostEnd
 from tools import mpy

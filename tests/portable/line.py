@@ -4,17 +4,25 @@ What a stream carries is a function of the session number of its sender and of t
 doubled, out of place or from another stream is seen where it is read.
 """
 
-from headwater.link.cobs import DELIMITER, Unstuffer, stuff
-from headwater.link.crc16 import INIT, crc16
-from headwater.link.frame import DAMAGED, PAYLOAD, TRAILER, check_frame, fill_trailer
-from headwater.link.link import Link
-from headwater.link.transitions import UP
+from headwater.link.frames import (
+    DAMAGED,
+    DELIMITER,
+    INIT,
+    PAYLOAD,
+    TRAILER,
+    Unstuffer,
+    check_frame,
+    crc16,
+    fill_trailer,
+    stuff,
+)
+from headwater.link.link import UP, Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.link.channel import Channel
+    from headwater.link.link import Channel
 
 _TEXT = b"\r\nTraceback (most recent call last):\r\n>>> \x04\x01\x03raw REPL; CTRL-B to exit\r\n>"
 

@@ -3,9 +3,8 @@
 from line import Line, Rng
 
 from headwater.errors import E_AGAIN, E_CLOSED, E_OFFLINE, E_WINDOW, HeadwaterError
-from headwater.link.link import Link
+from headwater.link.link import UP, Link
 from headwater.link.pump import Pump, Stream
-from headwater.link.transitions import UP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ Every byte that a stream delivers is checked where it is read.
 
 from line import Bench, End, Rng, bench_up, handmade, put, raises, read
 
-from headwater.link.frame import HELLO
-from headwater.link.link import Link
-from headwater.link.transitions import HALF, IDLE, OPENING, UP
+from headwater.link.frames import HELLO
+from headwater.link.link import HALF, IDLE, OPENING, UP, Link
 
 
 def test_everything_comes_both_ways() -> None:

@@ -6,9 +6,8 @@ Every byte that a stream delivers is checked where it is read.
 
 from line import Bench, bench_up, handmade, put, raises, read, say
 
-from headwater.link.frame import ACK, DATA, FIN, RESET
-from headwater.link.link import Link
-from headwater.link.transitions import (
+from headwater.link.frames import ACK, DATA, FIN, RESET
+from headwater.link.link import (
     CLOSING,
     ENDED,
     IDLE,
@@ -19,6 +18,7 @@ from headwater.link.transitions import (
     WHY_LINE,
     WHY_NOT,
     WHY_RESET,
+    Link,
 )
 
 

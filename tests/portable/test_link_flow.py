@@ -1,4 +1,4 @@
-# heap: 512K
+# heap: 768K
 """The serial link's flow: windows and credit, and what is sent again when; see ``line.py``.
 
 Every byte that a stream delivers is checked where it is read.
@@ -6,8 +6,8 @@ Every byte that a stream delivers is checked where it is read.
 
 from line import Bench, End, Line, Rng, bench_up, content, handmade, kinds, put, read, say
 
-from headwater.link.frame import ACK, ASK, DATA
-from headwater.link.transitions import IDLE, UP
+from headwater.link.frames import ACK, ASK, DATA
+from headwater.link.link import IDLE, UP
 
 
 def test_a_reader_that_stops_stops_the_writer_and_loses_nothing() -> None:

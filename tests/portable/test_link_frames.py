@@ -2,19 +2,24 @@
 
 import vectors
 
-from headwater.link.cobs import DELIMITER, SPECIALS, Unstuffer, stuff, stuffed_size
-from headwater.link.crc16 import INIT, crc16
-from headwater.link.frame import (
+from headwater.link.frames import (
     DAMAGED,
+    DELIMITER,
     FOREIGN,
+    INIT,
     OK,
     PAYLOAD,
     RESET,
+    SPECIALS,
     TRAILER,
+    Unstuffer,
     check_frame,
     close_frame,
+    crc16,
     fill_trailer,
     frame_size,
+    stuff,
+    stuffed_size,
 )
 from headwater.link.link import Link
 

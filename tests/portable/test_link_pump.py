@@ -4,7 +4,7 @@
 from stream_pair import Dialer, Pair, Server, publish_all
 
 from headwater.client import Client
-from headwater.link.transitions import ENDED, OPENING, WHY_LINE
+from headwater.link.link import ENDED, OPENING, WHY_LINE
 from headwater.mqtt.server import ServerSession
 
 TYPE_CHECKING = False

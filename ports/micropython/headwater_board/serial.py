@@ -11,9 +11,8 @@ import os
 import select
 import sys
 
-from headwater.link.link import Link
+from headwater.link.link import IDLE, Link
 from headwater.link.pump import Pump, Stream
-from headwater.link.transitions import IDLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,25 +12,695 @@
 ``headwater.link.pump`` does that for a raw transport. Nothing here allocates after construction.
 """
 
-from headwater.link.channel import Channel
-from headwater.link.cobs import Unstuffer
-from headwater.link.crc16 import INIT, crc16
-from headwater.link.frame import (
+from array import array
+from errno import ECONNRESET, ENOTCONN
+
+from headwater.link.frames import (
+    ACK,
+    ASK,
     CHANNELS,
     COUNT_MASK,
+    DATA,
+    FIN,
     FOREIGN,
+    HELLO,
+    INIT,
+    NAK,
     OK,
     PAYLOAD,
+    RESET,
     TRAILER,
     WINDOW,
+    Unstuffer,
     check_frame,
+    close_frame,
+    crc16,
+    fill_trailer,
     frame_size,
+    stuff,
+    stuffed_size,
 )
-from headwater.link.transitions import WHY_LINE
+from headwater.wire import TICKS_MASK, const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from headwater.link.ring import RingIO
     from headwater.types import Bytes
+else:
+    try:
+        from micropython import RingIO
+    except ImportError:
+        from headwater.link.ring import RingIO
+
+
+# What may follow what on one channel of the link: the table of its states, and the rules it keeps.
+#
+# Each end has a session number, another one for each stream that it opens. A stream is a pair of session numbers; what
+# belongs to it carries a key made of both, so that nothing of an old stream gets into a new one.
+#
+# IDLE      no stream is wanted. Frames of a stream that the other end still believes in are answered with RESET.
+# OPENING   HELLO goes out, again and again; the other end's session number is not known.
+# HALF      it is known, and HELLO names it; whether the other end knows ours is not known.
+# UP        the other end knows ours: its HELLO named it, or a frame came with the key of the pair. Bytes can pass.
+# CLOSING   ``close`` was called: FIN is behind the last byte, and not yet acknowledged. What comes in is dropped.
+# ENDED     the other end closed or was reset, or the line is dead: what was received can be read, then the end.
+#
+# - Data passes in UP and CLOSING only, so both ends agree on the pair before the first byte; sequence numbers begin at
+#   0.
+# - A HELLO with another session number than the one we are UP with says that the other end was reset (CHANGED): the
+#   stream has ended. It is not answered before the stream has been opened anew.
+# - A HELLO that does not name us while we are UP is doubtful: it may be a late one, or the other end was reset and
+#   chose the same number again. ASK tells: an end that has the stream answers ACK, one that has not answers RESET.
+# - RESET counts only when it carries the key of our own frames. It is never answered.
+# - A frame with the key of our own frames is our own, on a line that echoes. It is dropped; so is a HELLO with our own
+#   session number.
+# - When nothing was heard for a while, ASK goes out; when nothing was heard for ``dead_ms``, the stream is over (DEAD).
+# - Every FIN is acknowledged, in ENDED as well, so that the end that closed gets to know.
+
+IDLE = const(0)
+OPENING = const(1)
+HALF = const(2)
+UP = const(3)
+CLOSING = const(4)
+ENDED = const(5)
+
+OPEN = const(0)
+CLOSE = const(1)
+HEARD = const(2)
+NAMED = const(3)
+CHANGED = const(4)
+FINISHED = const(5)
+REFUSED = const(6)
+DEAD = const(7)
+DONE = const(8)
+EVENTS = const(9)
+
+#: The next state: ``NEXT[state * EVENTS + event]``.
+NEXT = (
+    # OPEN CLOSE HEARD NAMED CHANGED FINISHED REFUSED DEAD DONE
+    b"\x01\x00\x00\x00\x00\x00\x00\x00\x00"  # IDLE
+    b"\x01\x00\x02\x03\x01\x01\x01\x01\x01"  # OPENING
+    b"\x02\x00\x02\x03\x02\x02\x02\x01\x02"  # HALF
+    b"\x03\x04\x03\x03\x05\x05\x05\x05\x03"  # UP
+    b"\x04\x04\x04\x04\x00\x04\x00\x00\x00"  # CLOSING
+    b"\x01\x00\x05\x05\x05\x05\x05\x05\x05"  # ENDED
+)
+
+# Why a stream ended: ``Channel.why``.
+WHY_NOT = const(0)
+WHY_CLOSED = const(1)
+WHY_RESET = const(2)
+WHY_DEAD = const(3)
+WHY_LINE = const(4)
+
+# The sending half of a channel: what is written and not yet acknowledged, in frames, and when to send which of them.
+#
+# Go-back-N: up to ``window`` frames are under way. The receiver takes them in order only, says how far it has come, and
+# how many more it has room for (credit). After a NAK, or when the time is up, everything not yet acknowledged goes out
+# again. The time-out follows the measured round trip (RFC 6298; a repeated frame is not timed, Karn's rule), and
+# doubles while nothing is acknowledged.
+
+_NONE = const(-1)
+#: Room in a slot for what it costs to join small writes.
+_JOINS = const(8)
+_MIN_RTO = const(40)
+_MAX_RTO = const(4000)
+_MIN_MARGIN = const(20)
+#: Up to here the time-out may double. A line that loses frames is not congested: waiting longer does not help it.
+_PATIENCE = const(1000)
+
+# What ``expired`` says.
+WAIT = const(0)
+REPEAT = const(1)
+BLOCKED = const(2)
+
+
+class Sender:
+    """A queue of up to ``window`` frames of up to ``payload`` bytes, and the clock of their repetition.
+
+    Slot i of ``store`` begins at ``i * slot``: a byte for a delimiter, the stuffed payload up to ``end[i]``, and room
+    for the trailer. The frames from the sequence number ``una`` on are in the slots from ``_head`` on: ``queued`` of
+    them, of which the first ``flight`` have been sent at least once, and the first ``_sent`` since the sender last
+    went back.
+    """
+
+    def __init__(self, window: int, payload: int):
+        self.window = window
+        self.payload = payload
+        self._area = stuffed_size(payload) + _JOINS
+        self.slot = frame_size(payload) + _JOINS
+        self.store = bytearray(window * self.slot)
+        self.end = array("H", bytes(2 * window))
+        self.crc = array("H", bytes(2 * window))
+        self.size = bytearray(window)
+        self.kind = bytearray(window)
+        #: The slot that is on the line right now: it must not change.
+        self.busy = _NONE
+        # Counters, modulo 2**29.
+        self.frames = 0
+        self.repeated = 0
+        self.timeouts = 0
+        self.clear(0)
+
+    def clear(self, rto_ms: int) -> None:
+        """For a new stream; ``rto_ms`` is the time-out until a round trip was measured."""
+        self._head = self.queued = self.flight = self._sent = 0
+        self.una = 0
+        self.credit = 0
+        #: The largest payload that the other end takes.
+        self.limit = self.payload
+        # How many frames may be sent: one after a time-out, until it is acknowledged.
+        self._burst = self.window
+        # Round trip time times 8, its variation times 4, and the time-out that follows from them, in ms. ``rto`` is the
+        # one in use: it doubles when the time was up.
+        self._srtt = self._var = 0
+        self._base = self.rto = rto_ms
+        # How many frames from ``una`` on are timed together (0: none), and since when.
+        self._timed = self._timed_at = 0
+        self._timer_at = 0
+
+    def write(self, buf: "Bytes", off: int, n: int, now: int) -> int:
+        """Take up to ``n`` bytes of ``buf`` from ``off``: how many."""
+        taken = 0
+        while taken < n:
+            k = self._take(buf, off + taken, n - taken, now)
+            if k == 0:
+                break
+            taken += k
+        return taken
+
+    def _take(self, buf: "Bytes", off: int, n: int, now: int) -> int:
+        """Put bytes into the last frame, if it has not been sent yet, or into a new one: how many."""
+        i = (self._head + self.queued - 1) % self.window
+        room = self._room(i) if self.queued > self.flight else 0
+        if room <= 0:
+            i = self.add(DATA, now)
+            if i < 0:
+                return 0
+            room = self._room(i)
+        n = min(n, room)
+        self.crc[i] = crc16(buf, off, off + n, self.crc[i])
+        self.end[i] = stuff(buf, off, n, self.store, self.end[i])
+        self.size[i] += n
+        return n
+
+    def _room(self, i: int) -> int:
+        """How many bytes slot ``i`` still takes: small pieces joined are longer than one, stuffed."""
+        return min(self.limit - self.size[i], (i * self.slot + 1 + self._area - self.end[i]) * 33 // 34)
+
+    def add(self, kind: int, now: int) -> int:
+        """An empty frame at the end of the queue: its slot, or -1 when there is none, or it is still on the line."""
+        i = (self._head + self.queued) % self.window
+        if self.queued == self.window or i == self.busy:
+            return _NONE
+        if self.queued == 0:
+            self._timer_at = now
+        self.end[i] = i * self.slot + 1
+        self.crc[i] = INIT
+        self.size[i] = 0
+        self.kind[i] = kind
+        self.queued += 1
+        return i
+
+    def next(self, now: int) -> int:
+        """The sequence number of the frame that is to be sent now, or -1; ``busy`` is its slot from here on."""
+        sent = self._sent
+        if sent >= self.queued or sent >= self._burst:
+            return _NONE
+        i = (self._head + sent) % self.window
+        if sent >= self.credit and self.kind[i] == DATA:
+            # FIN needs no room.
+            return _NONE
+        if sent == 0:
+            self._timer_at = now
+        if sent < self.flight:
+            self.repeated = self.repeated + 1 & COUNT_MASK
+        else:
+            self.flight = sent + 1
+            self.frames = self.frames + 1 & COUNT_MASK
+            if self._timed == 0:
+                self._timed = sent + 1
+                self._timed_at = now
+        self._sent = sent + 1
+        self.busy = i
+        return self.una + sent & 0xFF
+
+    def acknowledge(self, ack: int, credit: int, now: int) -> None:
+        """The other end expects the frame ``ack`` next, and has room for ``credit`` from there on."""
+        n = ack - self.una & 0xFF
+        if n > self.flight:
+            # Of a frame that came twice, older than what we know.
+            return
+        self.credit = credit
+        if n == 0:
+            return
+        if 0 < self._timed <= n:
+            self._measure((now - self._timed_at) & TICKS_MASK)
+            self._timed = 0
+        else:
+            if self._timed:
+                self._timed -= n
+            # Back towards what was measured, but slowly: should the line have become slower than that, the time-out
+            # then still outgrows the round trip, so that one can be measured again.
+            self.rto = max(self._base, self.rto - (self.rto >> 2))
+        self.una = ack
+        self._head = (self._head + n) % self.window
+        self.queued -= n
+        self.flight -= n
+        self._sent = max(0, self._sent - n)
+        self._burst = self.window
+        self._timer_at = now
+
+    def missed(self) -> None:
+        """The other end missed a frame: go back."""
+        self._sent = 0
+        self._timed = 0
+
+    def expired(self, now: int) -> int:
+        """Go back when the time is up: REPEAT. BLOCKED: the other end has had no room for that long. Else WAIT."""
+        if not self.queued or self.left(now) > 0:
+            return WAIT
+        self._timer_at = now
+        self.rto = min(2 * self.rto, max(2 * self._base, _PATIENCE))
+        if not self.flight:
+            return WAIT if self.credit else BLOCKED
+        self.timeouts = self.timeouts + 1 & COUNT_MASK
+        self._burst = 1
+        self._sent = 0
+        self._timed = 0
+        return REPEAT
+
+    def left(self, now: int) -> int:
+        """Milliseconds until the time is up, if anything is queued."""
+        return self.rto - ((now - self._timer_at) & TICKS_MASK)
+
+    def _measure(self, ms: int) -> None:
+        """Take one round trip into the time-out (RFC 6298, in whole milliseconds)."""
+        if self._srtt == 0:
+            self._srtt = 8 * ms
+            self._var = 2 * ms
+        else:
+            off = ms - (self._srtt >> 3)
+            self._srtt += off
+            self._var += abs(off) - (self._var >> 2)
+        self._base = min(max((self._srtt >> 3) + max(self._var, _MIN_MARGIN), _MIN_RTO), _MAX_RTO)
+        self.rto = self._base
+
+
+# One channel of the link: a reliable, ordered byte stream each way, as a transport.
+#
+# ``headwater.link.link`` has its states and their rules, ``headwater.link.link`` its sending half. The
+# receiving half takes frames in order, answers a gap with NAK, and lets an acknowledgement wait a little for data that
+# it can travel with.
+
+#: How many of our own HELLOs come back before we take it that the other end has our session number.
+_CLASHES = const(4)
+
+# When an acknowledgement is to go out.
+_NEVER = const(0)
+_SOON = const(1)
+_NOW = const(2)
+
+
+class Channel:
+    """A transport: ``readinto``, ``write``, ``close``; and ``open``, which begins a stream. None of them does I/O.
+
+    ``state`` and ``why`` (the last stream ended) are values of ``headwater.link.link``. ``streams`` counts
+    those that came up; ``received`` the frames taken, ``refused`` those that came twice, or behind a gap, or when
+    there was no room; ``stale`` the frames of no stream of ours; ``echoes`` our own. Counters are modulo 2**29.
+    """
+
+    def __init__(self, link: "Link", number: int, session: int, window: int, payload: int):
+        self._link = link
+        self.number = number
+        self.window = window
+        self.payload = payload
+        self.session = session
+        self.state = IDLE
+        self.why = WHY_NOT
+        self._opened = False
+        # Whether a stream is to follow the one that is being closed.
+        self._again = False
+        self.sender = Sender(window, payload)
+        # What was received and not yet read.
+        self._ring = RingIO(window * payload)
+        self._capacity = window * payload
+        self._half = (window + 1) // 2
+        # The key of a frame that is to be answered with RESET.
+        self._reset_key = _NONE
+        self.streams = 0
+        self.received = 0
+        self.refused = 0
+        self.stale = 0
+        self.echoes = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        """Forget the stream."""
+        self.sender.clear(self._link.rto_ms)
+        self.peer = 0
+        self._key_out = self._key_in = _NONE
+        # FIN has still to be put behind what was written.
+        self._fin = False
+        self._expected = 0
+        self._ack = _NEVER
+        self._ack_at = 0
+        # Frames taken since the last acknowledgement, and the credit that went with that.
+        self._unacked = 0
+        self._granted = self.window
+        # How far beyond the gap the last frame was, 0 when there is none.
+        self._gap = 0
+        # Due at once: NAK, ASK, HELLO.
+        self._nak = self._ask = self._hello = False
+        self._hello_at = self._heard_at = self._asked_at = self._closed_at = 0
+        self._clashes = 0
+
+    # ---- for its user ------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Begin a stream, after the end of the one there is; it is up when the other end has opened one as well."""
+        if self.state == UP:
+            self.close()
+        if self.state == CLOSING:
+            self._again = True
+        elif self.state == IDLE or self.state == ENDED:
+            if self._opened:
+                self.session = self.session % 0xFFFF + 1
+            self._opened = True
+            self._clear()
+            self._drop_received()
+            self._hello = True
+            self.why = WHY_NOT
+            self._step(OPEN)
+
+    def readinto(self, buf: "bytearray | memoryview", n: int) -> int | None:
+        """Place at most ``n`` (1 or more) bytes at the start of ``buf``: their number, None if none now.
+
+        0 when the stream has ended and everything was read. Raises OSError (ENOTCONN) when there is no stream.
+        """
+        ring = self._ring
+        if ring.any():
+            n = ring.readinto(buf, n)
+            if self.state == UP and self._grant() - self._granted >= self._half:
+                self._ack = _NOW
+            return n or None
+        state = self.state
+        if IDLE < state <= UP or self._again:
+            return None
+        if state == ENDED:
+            return 0
+        raise OSError(ENOTCONN)
+
+    def write(self, buf: "Bytes", off: int, n: int) -> int | None:
+        """Take up to ``n`` bytes of ``buf`` from ``off``: their number, None if none now.
+
+        None says that the window is full, or that the stream is not up yet. Raises OSError: ECONNRESET when the stream
+        has ended, ENOTCONN when there is none.
+        """
+        if off < 0 or n < 0 or off + n > len(buf):
+            raise ValueError("the range is not in the buffer")
+        state = self.state
+        if state == UP:
+            return self.sender.write(buf, off, n, self._link.now) or None
+        if IDLE < state < UP or self._again:
+            return None
+        raise OSError(ECONNRESET if state == ENDED else ENOTCONN)
+
+    def close(self) -> None:
+        """End the stream behind what was written: the other end reads that, and then the end.
+
+        What was not read is dropped.
+        """
+        if self.state == UP:
+            self._fin = True
+            self._closed_at = self._link.now
+        self._again = False
+        self._step(CLOSE)
+        self._drop_received()
+
+    def waiting(self) -> int:
+        """How many frames are not yet acknowledged, the end of the stream included."""
+        return self.sender.queued + self._fin
+
+    # ---- sending -----------------------------------------------------------------------------------------------------
+
+    def next(self) -> bool:
+        """Put the frame that is to go out now on the line, if there is one."""
+        if self._reset_key >= 0:
+            self._control(RESET, 0, 0, 0, self._reset_key)
+            self._reset_key = _NONE
+            return True
+        if self.state < UP:
+            return self.state != IDLE and self._send_hello()
+        if self._nak:
+            self._answer(NAK)
+        elif self.state != ENDED and self._send():
+            pass
+        elif self._ask:
+            self._ask = False
+            self._answer(ASK)
+        elif self._ack == _NOW or (self._ack == _SOON and self._waited()):
+            self._answer(ACK)
+        else:
+            return False
+        return True
+
+    def _send_hello(self) -> bool:
+        link = self._link
+        if not self._hello and (link.now - self._hello_at) & TICKS_MASK < link.hello_ms:
+            return False
+        self._hello = False
+        self._hello_at = link.now
+        link.names[0] = self.peer >> 8
+        link.names[1] = self.peer & 0xFF
+        link.names[2] = self.payload
+        self._control(HELLO, 3, 0, self.window, self.session)
+        return True
+
+    def _send(self) -> bool:
+        """Put the next frame of the stream on the line, if there is one and it may go."""
+        link = self._link
+        sender = self.sender
+        if self._fin and sender.add(FIN, link.now) >= 0:
+            self._fin = False
+        seq = sender.next(link.now)
+        if seq < 0:
+            return False
+        i = sender.busy
+        trailer = link.trailer
+        credit = self._acknowledged()
+        kind = sender.kind[i] << 3 | self.number
+        fill_trailer(trailer, kind, seq, self._expected, credit, self._key_out, sender.size[i])
+        end = close_frame(trailer, sender.crc[i], sender.store, sender.end[i])
+        link.put(sender.store, i * sender.slot, end)
+        return True
+
+    def _answer(self, kind: int) -> None:
+        self._control(kind, 0, self._expected, self._acknowledged(), self._key_out)
+
+    def _control(self, kind: int, n: int, ack: int, credit: int, key: int) -> None:
+        """Put a frame that is not of the stream on the line, with ``n`` bytes of ``link.names``."""
+        link = self._link
+        out = link.control
+        fill_trailer(link.trailer, kind << 3 | self.number, 0, ack, credit, key, n)
+        end = stuff(link.names, 0, n, out, 1)
+        link.put(out, 0, close_frame(link.trailer, crc16(link.names, 0, n, INIT), out, end))
+
+    def _acknowledged(self) -> int:
+        """Note that a frame with our acknowledgement goes out; returns the credit that goes with it."""
+        self._ack = _NEVER
+        self._unacked = 0
+        self._nak = False
+        self._granted = self._grant()
+        return self._granted
+
+    def _grant(self) -> int:
+        """How many frames of any size there is room for."""
+        return (self._capacity - self._ring.any()) // self.payload
+
+    def _waited(self) -> bool:
+        """Whether an acknowledgement has waited long enough for data to travel with."""
+        link = self._link
+        return self._unacked >= self._half or (link.now - self._ack_at) & TICKS_MASK >= link.ack_ms
+
+    # ---- time --------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: int) -> None:
+        """Do what is due at this time."""
+        if not UP <= self.state <= CLOSING:
+            return
+        link = self._link
+        quiet = (now - self._heard_at) & TICKS_MASK
+        if quiet >= link.dead_ms:
+            self._over(DEAD, WHY_DEAD)
+        elif self.state == CLOSING and (now - self._closed_at) & TICKS_MASK >= link.dead_ms:
+            # The other end lives and does not read: it gets no more, and RESET when it asks.
+            self._step(DONE)
+        else:
+            if quiet >= link.keep_ms and (now - self._asked_at) & TICKS_MASK >= link.keep_ms:
+                self._ask = True
+                self._asked_at = now
+            if self.sender.expired(now) == BLOCKED:
+                self._ask = True
+
+    def due(self, now: int) -> int:
+        """In how many milliseconds there is something to do, if nothing arrives; at most ``keep_ms``."""
+        link = self._link
+        state = self.state
+        if IDLE < state < UP:
+            left = 0 if self._hello else link.hello_ms - ((now - self._hello_at) & TICKS_MASK)
+        else:
+            left = link.keep_ms
+            if UP <= state <= CLOSING:
+                left -= min((now - self._asked_at) & TICKS_MASK, (now - self._heard_at) & TICKS_MASK)
+                if self.sender.queued:
+                    left = min(left, self.sender.left(now))
+            if self._ack != _NEVER:
+                left = min(left, link.ack_ms - ((now - self._ack_at) & TICKS_MASK))
+        return max(0, left)
+
+    # ---- receiving ---------------------------------------------------------------------------------------------------
+
+    def receive(self, buf: bytearray, n: int) -> None:
+        """Take a whole frame for this channel: ``n`` bytes of payload in ``buf``, and the trailer behind them."""
+        kind = buf[n] >> 3 & 7
+        key = buf[n + 4] << 8 | buf[n + 5]
+        if kind == HELLO:
+            self._hear(key, buf, n)
+        elif kind == RESET:
+            if key == self._key_out:
+                self._over(REFUSED, WHY_RESET)
+        elif key == self._key_in:
+            self._heard_at = self._link.now
+            if self.state == HALF:
+                self._up()
+            self._take(kind, buf, n)
+        elif key == self._key_out:
+            self.echoes = self.echoes + 1 & COUNT_MASK
+        else:
+            self.stale = self.stale + 1 & COUNT_MASK
+            self._reset_key = key
+
+    def _hear(self, session: int, buf: bytearray, n: int) -> None:
+        """Take a HELLO."""
+        link = self._link
+        window = buf[n + 3]
+        if n < 3 or session == 0 or window == 0 or buf[2] == 0:
+            link.foreign = link.foreign + 1 & COUNT_MASK
+            return
+        if session == self.session:
+            self._clash()
+            return
+        named = buf[0] << 8 | buf[1] == self.session
+        state = self.state
+        if IDLE < state < UP:
+            self.peer = session
+            self._key_out = link.key(self.session, session)
+            self._key_in = link.key(session, self.session)
+            self.sender.credit = window
+            self.sender.limit = min(self.payload, buf[2])
+            if named:
+                # It waits to hear that we know it.
+                self._up()
+                self._ack = _NOW
+            else:
+                self._hello = True
+                self._step(HEARD)
+        elif UP <= state <= CLOSING:
+            if session != self.peer:
+                self._over(CHANGED, WHY_RESET)
+            elif named:
+                self._ack = _NOW
+            else:
+                self._ask = True
+
+    def _clash(self) -> None:
+        """Our own session number came in: an echo, or the other end has the same one; after some, take another."""
+        self.echoes = self.echoes + 1 & COUNT_MASK
+        self._clashes += 1
+        if self._clashes == _CLASHES and IDLE < self.state < UP:
+            self._clashes = 0
+            # The clocks of the two ends do not go together, so they part here.
+            self.session = (self.session + (self._link.now & 0xFF)) % 0xFFFF + 1
+
+    def _take(self, kind: int, buf: bytearray, n: int) -> None:
+        """Take a frame of the stream."""
+        sender = self.sender
+        sender.acknowledge(buf[n + 2], buf[n + 3], self._link.now)
+        if self.state == CLOSING and not sender.queued and not self._fin:
+            self._step(DONE)
+        elif DATA <= kind <= FIN:
+            self._take_data(kind, buf, n)
+        elif kind == NAK:
+            sender.missed()
+        elif kind == ASK:
+            self._ack = _NOW
+
+    def _take_data(self, kind: int, buf: bytearray, n: int) -> None:
+        """Take a frame with a sequence number, if it is the next one and there is room."""
+        ahead = buf[n + 1] - self._expected & 0xFF
+        if ahead or (kind == DATA and n > self._capacity - self._ring.any()):
+            self.refused = self.refused + 1 & COUNT_MASK
+            if ahead == 0 or ahead > 127:
+                # No room, or it has come before and our acknowledgement was lost.
+                self._ack = _NOW
+            else:
+                # Once for a gap, and again when the other end has gone back and the first frames were lost again.
+                if self._gap == 0 or ahead <= self._gap:
+                    self._nak = True
+                self._gap = ahead
+            return
+        if self.state == ENDED:
+            return
+        if self.state == UP and kind == DATA:
+            self._ring.write(buf, 0, n)
+        self.received = self.received + 1 & COUNT_MASK
+        self._expected = self._expected + 1 & 0xFF
+        self._gap = 0
+        self._nak = False
+        self._unacked += 1
+        if self._ack == _NEVER:
+            self._ack = _SOON
+            self._ack_at = self._link.now
+        if kind == FIN:
+            self._ack = _NOW
+            self._over(FINISHED, WHY_CLOSED)
+
+    # ---- states ------------------------------------------------------------------------------------------------------
+
+    def lost(self, why: int) -> None:
+        """The line was lost, or another one takes its place: the stream has ended."""
+        self.sender.busy = _NONE
+        self._over(DEAD, why)
+
+    def _up(self) -> None:
+        self._heard_at = self._asked_at = self._link.now
+        self.streams = self.streams + 1 & COUNT_MASK
+        self._step(NAMED)
+
+    def _over(self, event: int, why: int) -> None:
+        if self.state == UP:
+            self.why = why
+        self._step(event)
+
+    def _step(self, event: int) -> None:
+        state = NEXT[self.state * EVENTS + event]
+        self.state = state
+        if state == IDLE or (state == ENDED and event != FINISHED):
+            # Frames of the stream are strangers from now on. After a FIN they are not: it is acknowledged whenever
+            # it comes.
+            self._key_in = self._key_out = _NONE
+            self._ack = _NEVER
+            self._nak = self._ask = False
+            if state == IDLE and self._again:
+                self._again = False
+                self.open()
+
+    def _drop_received(self) -> None:
+        ring = self._ring
+        scratch = self._link.scratch
+        while ring.any():
+            ring.readinto(scratch, len(scratch))
 
 
 class Link:

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.link.channel import Channel
+    from headwater.link.link import Channel
     from headwater.types import Bytes, Transport
 
 # How much one turn reads before it sends: what is acknowledged together costs one frame.

@@ -8,7 +8,7 @@ and ``end WHY N`` when a stream is over; then it opens the next one.
 import micropython
 from line import content
 
-from headwater.link.transitions import UP
+from headwater.link.link import UP
 from headwater_board.serial import Serial
 
 

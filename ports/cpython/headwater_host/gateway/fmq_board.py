@@ -4,7 +4,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from headwater.link.transitions import UP
+from headwater.link.link import UP
 from headwater_host.gateway.config import SerialConfig
 from headwater_host.gateway.recording import Landing
 from headwater_host.gateway.serial_line import CHUNK, Line

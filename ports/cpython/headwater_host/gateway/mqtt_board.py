@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headwater import errors, reasons
-from headwater.link.transitions import UP
+from headwater.link.link import UP
 from headwater.mqtt import spec
 from headwater.mqtt.server import SESSION_PRESENT
 from headwater.transitions import CLOSING

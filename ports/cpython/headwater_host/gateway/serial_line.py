@@ -6,9 +6,8 @@ import asyncio
 import logging
 import os
 
-from headwater.link.link import Link
+from headwater.link.link import CLOSING, Link
 from headwater.link.pump import Pump
-from headwater.link.transitions import CLOSING
 from headwater_host.gateway.config import SerialConfig
 from headwater_host.gateway.recording import Landing
 from headwater_host.gateway.serial_port import SerialPort, new_session, ticks_ms
