@@ -1,9 +1,9 @@
-"""Draws the state machines' tables into the documentation, so that it shows what the code does.
+"""Draw the documentation's diagrams: state machines from the code's tables, and the README's picture.
 
-    python -m tools.diagrams            write them
-    python -m tools.diagrams --check    say which documents are out of date; exit status 1 if any
+    python -m tools.diagrams            update the documents and docs/path.svg
+    python -m tools.diagrams --check    list what is out of date; exit status 1 if there is any
 
-A drawing stands between ``<!-- drawn: NAME -->`` and ``<!-- end -->``; everything else in a document is left alone.
+A state machine is drawn between ``<!-- drawn: NAME -->`` and ``<!-- end -->``. Other text is not changed.
 """
 
 import argparse
@@ -46,7 +46,7 @@ _LINK_EVENTS = ["OPEN", "CLOSE", "HEARD", "NAMED", "CHANGED", "FINISHED", "REFUS
 def machine(
     states: Sequence[str], events: Sequence[str], table: Mapping[tuple[int, int], int], first: str
 ) -> str:
-    """A state diagram in Mermaid; an event that leaves the state as it is has no arrow."""
+    """Draw a Mermaid state diagram. Events that do not change the state have no arrow."""
     arrows: dict[tuple[int, int], list[str]] = {}
     for (state, event), after in table.items():
         if after != state:
@@ -58,14 +58,14 @@ def machine(
 
 
 def grid(corner: str, rows: Sequence[str], columns: Sequence[str], cell: Callable[[int, int], str]) -> str:
-    """A Markdown table."""
+    """Write a Markdown table, one cell per row and column."""
     lines = [[corner, *columns], ["---"] * (len(columns) + 1)]
     lines += [[name, *(cell(r, c) for c in range(len(columns)))] for r, name in enumerate(rows)]
     return "".join("|" + "".join(f" {text} |" if text else " |" for text in line) + "\n" for line in lines)
 
 
 def numbered(module: object, names: Sequence[str]) -> None:
-    """Check that the names are numbered in this order in the module: the drawing must not mix them up."""
+    """Raise ValueError unless the module numbers these names 0, 1, 2 and so on, as a diagram assumes."""
     for number, name in enumerate(names):
         if getattr(module, name) != number:
             raise ValueError(f"{name} is not {number}")
@@ -76,7 +76,7 @@ def _split(table: bytes, columns: int) -> dict[tuple[int, int], int]:
 
 
 def mqtt_connection() -> str:
-    """The connection's states."""
+    """Draw the states of an MQTT connection."""
     numbered(transitions, _CONNECTION)
     numbered(transitions, _EVENTS)
     table = _split(transitions.NEXT, transitions.EVENTS)
@@ -88,7 +88,7 @@ def mqtt_connection() -> str:
 
 
 def mqtt_packets() -> str:
-    """Which packets may arrive, by state."""
+    """Draw the table of packets that each end accepts in each state."""
     for number, name in enumerate(_PACKETS, 1):
         if getattr(spec, name) != number:
             raise ValueError(f"{name} is not {number}")
@@ -102,7 +102,7 @@ def mqtt_packets() -> str:
 
 
 def mqtt_delivery() -> str:
-    """The states of a message at QoS 1 or 2."""
+    """Draw the states of a published message at QoS 1 or 2."""
     numbered(transitions, _DELIVERY)
     columns = [spec.PUBACK, spec.PUBREC, spec.PUBCOMP]
     table = {
@@ -127,7 +127,7 @@ def mqtt_delivery() -> str:
 
 
 def link_channel() -> str:
-    """The states of a channel of the serial link."""
+    """Draw the states of a channel of the serial link."""
     numbered(link, _LINK)
     numbered(link, _LINK_EVENTS)
     table = _split(link.NEXT, link.EVENTS)
@@ -147,32 +147,96 @@ DRAWINGS: Mapping[str, Callable[[], str]] = {
 }
 
 
+#: The README's picture: title, text lines, x of each box.
+_BOXES = [
+    ("Board", ["MicroPython", "ESP32, Pico W", "outbox on flash"], 10),
+    ("Gateway", ["Raspberry Pi or server", "MQTT, FMQ, serial links", "syncs, then acknowledges"], 250),
+    ("Capture log", ["raw frames,", "checksummed blocks,", "duplicates marked"], 490),
+    ("Spark", ["decodes, deduplicates,", "reassembles;", "Parquet tables"], 730),
+]
+_WIDTH, _HEIGHT, _TOP = 180, 100, 16
+#: The text above and below the arrow behind each box but the last.
+_ARROWS = [("WiFi or", "serial"), ("durable", "append"), ("batch", "run")]
+_STYLE = """  <style>
+    text { font: 13px sans-serif; fill: #1f2328; text-anchor: middle }
+    .title { font-weight: bold; font-size: 15px }
+    .note { font-size: 11px }
+    rect { fill: #f6f8fa; stroke: #59636e }
+    path { stroke: #59636e; fill: none; marker-end: url(#head) }
+    #head path { fill: #59636e; stroke: none; marker-end: none }
+    @media (prefers-color-scheme: dark) {
+      text { fill: #f0f6fc }
+      rect { fill: #151b23; stroke: #9198a1 }
+      path { stroke: #9198a1 }
+      #head path { fill: #9198a1 }
+    }
+  </style>
+  <marker id="head" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">
+    <path d="M0 0 L8 4 L0 8 z"/>
+  </marker>"""
+
+
+def path_picture() -> str:
+    """Draw the path of a message, from board to table, as SVG."""
+    lines = []
+    middle = _TOP + _HEIGHT // 2
+
+    def write(x: int, y: int, text: str, css: str = "") -> None:
+        style = f'class="{css}" ' if css else ""
+        lines.append(f'  <text {style}x="{x}" y="{y}">{text}</text>')
+
+    for title, texts, x in _BOXES:
+        lines.append(f'  <rect x="{x}" y="{_TOP}" width="{_WIDTH}" height="{_HEIGHT}" rx="8"/>')
+        write(x + _WIDTH // 2, _TOP + 24, title, "title")
+        for number, text in enumerate(texts):
+            write(x + _WIDTH // 2, _TOP + 48 + 19 * number, text)
+    for (_, _, x), (above, below) in zip(_BOXES, _ARROWS, strict=False):
+        begin, end = x + _WIDTH, x + 240
+        lines.append(f'  <path d="M{begin} {middle} H{end - 1}"/>')
+        write((begin + end) // 2 - 2, middle - 8, above, "note")
+        write((begin + end) // 2 - 2, middle + 16, below, "note")
+    gateway = _BOXES[1][2] + _WIDTH // 2
+    lines.append(f'  <path d="M{gateway} {_TOP + _HEIGHT} V{_TOP + _HEIGHT + 28}"/>')
+    write(gateway, _TOP + _HEIGHT + 46, "MQTT broker, FMQ hub, IBM MQ")
+    title = "A message goes from a board through a gateway and its capture log to Spark tables."
+    return "\n".join(
+        [
+            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 920 170" role="img">',
+            f"  <title>{title}</title>",
+            _STYLE,
+            *lines,
+            "</svg>\n",
+        ]
+    )
+
+
 def redrawn(text: str) -> str:
-    """A document with its drawings as they should be."""
+    """Return a document's text with its state machines up to date."""
     return _PLACE.sub(lambda place: place[1] + DRAWINGS[place[2]]() + place[3], text)
 
 
+def wanted(folder: Path = ROOT / "docs") -> dict[Path, str]:
+    """Map every document and picture of a folder to the text that it should have."""
+    texts = {path: redrawn(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.md"))}
+    return texts | {path: path_picture() for path in folder.glob("path.svg")}
+
+
 def outdated(folder: Path = ROOT / "docs") -> list[Path]:
-    """The documents whose drawings differ from the tables."""
-    return [
-        path
-        for path in sorted(folder.glob("*.md"))
-        if redrawn(path.read_text(encoding="utf-8")) != path.read_text(encoding="utf-8")
-    ]
+    """List the documents and pictures that differ from the code."""
+    return [path for path, text in wanted(folder).items() if path.read_text(encoding="utf-8") != text]
 
 
 def main() -> int:
-    """The command line: the exit status."""
+    """Run the command line and return its exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--check", action="store_true", help="change nothing; exit status 1 if a document is out of date"
-    )
+    parser.add_argument("--check", action="store_true", help="only list what is out of date")
     check: bool = parser.parse_args().check
+    texts = wanted()
     old = outdated()
     for path in old:
         print(("out of date: " if check else "drawn: ") + str(path.relative_to(ROOT)))
         if not check:
-            path.write_text(redrawn(path.read_text(encoding="utf-8")), encoding="utf-8")
+            path.write_text(texts[path], encoding="utf-8")
     return 1 if check and old else 0
 
 

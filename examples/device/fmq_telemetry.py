@@ -31,5 +31,5 @@ while True:
         while client.wait(1000) == 0:
             client.publish(b"board-1/telemetry", sample(), 1)
     except (OSError, HeadwaterError) as error:
-        print("again in a second:", error)
+        print("reconnecting in 1 s:", error)
         time.sleep(1)

@@ -6,8 +6,8 @@ from headwater.client import Client
 from headwater.errors import HeadwaterError
 from headwater_board.tcp import Tcp
 
-# Change broker.local to the name or the address of your broker.
-client = Client(Tcp("broker.local"), b"board-1", clean=False)
+# Replace localhost with your broker's name or address.
+client = Client(Tcp("localhost"), b"board-1", clean=False)
 client.on_message = lambda message: print(message.topic_text(), message.payload_bytes())
 boot, seq = int.from_bytes(os.urandom(6), "big"), 0
 while True:
@@ -19,5 +19,5 @@ while True:
             client.publish(b"board-1/uptime", json.dumps(reading).encode(), 1)
             seq += 1
     except (OSError, HeadwaterError) as error:
-        print("again in a second:", error)
+        print("reconnecting in 1 s:", error)
         time.sleep(1)

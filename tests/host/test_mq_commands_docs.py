@@ -47,11 +47,11 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     )
 
 
-def test_the_lines_of_the_readme(tmp_path: Path) -> None:
+def test_the_lines_of_the_queue_s_page(tmp_path: Path) -> None:
     """They are run as they stand, by a shell."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (block,) = [block for block in readme.split("```") if "headwater mq get" in block]
-    lines = block.removeprefix("sh\n").replace("headwater mq", f"{shlex.join(HEADWATER)} mq")
+    page = (ROOT / "docs" / "ibm-mq-queue.md").read_text(encoding="utf-8")
+    (block,) = [block for block in re.findall(r"```sh\n(.*?)```", page, re.S) if "mq put" in block]
+    lines = block.replace("headwater mq", f"{shlex.join(HEADWATER)} mq")
     done = subprocess.run(
         ["sh", "-e", "-c", lines],
         cwd=tmp_path,

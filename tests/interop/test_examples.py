@@ -32,7 +32,7 @@ def test_uptime_publishes_and_takes_commands_over_a_broker_that_restarts(
 ) -> None:
     broker = mosquitto(persistence=True)
     source = (EXAMPLES / "uptime.py").read_text(encoding="utf-8")
-    program = source.replace('Tcp("broker.local")', f'Tcp("127.0.0.1", {broker.port})')
+    program = source.replace('Tcp("localhost")', f'Tcp("127.0.0.1", {broker.port})')
     assert program != source
     # The second client is the same core, on another board.
     listener = f"""
@@ -63,7 +63,7 @@ client.disconnect()
             assert "board-1/uptime b'" in other.log[other.log.index("listening") :]
         board.wait_for("board-1/commands b'blink'", 200)
         broker.stop()
-        board.wait_for("again in a second:", 200)
+        board.wait_for("reconnecting in 1 s:", 200)
         broker.start()
         mark = board.mark
         with VirtualBoard(main=listener, files=files, name="listener2") as other:
@@ -108,7 +108,7 @@ def test_the_program_of_the_readme_makes_rows(mosquitto: Callable[..., Mosquitto
 def example(name: str, port: int) -> str:
     """The example's text, with this broker in the place of each that it names."""
     source = (EXAMPLES / name).read_text(encoding="utf-8")
-    program = re.sub(r'Tcp\("broker[^"]*"\)', f'Tcp("127.0.0.1", {port})', source)
+    program = re.sub(r'Tcp\("(?:localhost|broker[^"]*)"\)', f'Tcp("127.0.0.1", {port})', source)
     assert program != source
     return program
 

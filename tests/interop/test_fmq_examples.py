@@ -51,7 +51,7 @@ def test_telemetry_goes_on_over_a_hub_that_restarts(form: str, tmp_path: Path) -
             assert sample["celsius"] == 21.5
             assert isinstance(sample["time"], int)
         try:
-            mark = await asyncio.to_thread(board.wait_for, "again in a second:", 60)
+            mark = await asyncio.to_thread(board.wait_for, "reconnecting in 1 s:", 60)
             assert mark
             async with hub_of(replace(settings, listeners=(Listener(port=port),))) as hub:
                 assert await has_more(hub, board, before + 1) > before + 1

@@ -1,0 +1,160 @@
+"""The README's quick starts run as they stand, one after the other, in a network namespace with the default ports."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headwater_host.capture import CaptureReader
+from tests.host.command import HEADWATER, PATIENCE_S, Running, environment
+from tools import toolchain
+from tools.toolchain import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+FOLDERS = ("docs", "examples", "ports", "sdk")
+
+
+def blocks(heading: str, language: str) -> list[str]:
+    """The code blocks of a section, without the lines that install packages."""
+    section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    found = re.findall(rf"^```{language}\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    return [re.sub(r"^pip install .*\n", "", block, flags=re.MULTILINE) for block in found]
+
+
+class Place:
+    """A folder with the tree's packages, and the commands that users have, in a network of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        unshare = ["unshare", "-rn", "sh", "-c", "ip link set lo up && echo up && exec sleep 100000"]
+        self._namespace = subprocess.Popen(unshare, stdout=subprocess.PIPE)
+        assert self._namespace.stdout is not None
+        if self._namespace.stdout.readline() != b"up\n":
+            pytest.skip("this machine allows no network namespaces")
+        pid = str(self._namespace.pid)
+        self.enter = ["nsenter", "-t", pid, "-U", "-n", "--preserve-credentials"]
+        commands = folder / "bin"
+        commands.mkdir()
+        for name, command in (
+            ("headwater", " ".join(HEADWATER)),
+            ("micropython", str(toolchain.find("micropython"))),
+            ("python", sys.executable),
+        ):
+            (commands / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            (commands / name).chmod(0o755)
+        for name in FOLDERS:
+            (folder / name).symlink_to(ROOT / name)
+        self.variables = {
+            "PATH": f"{commands}:{os.environ['PATH']}",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+
+    def shell(self, script: str) -> str:
+        """Run a block and return its output."""
+        done = subprocess.run(
+            [*self.enter, "sh", "-e", "-c", script],
+            cwd=self.folder,
+            env=environment(**self.variables),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=PATIENCE_S,
+        )
+        return done.stdout
+
+    def start(self, script: str) -> Running:
+        """Start a block that runs until it is ended."""
+        variables = " ".join(f"{name}='{value}'" for name, value in self.variables.items())
+        command = f"export {variables}; cd {self.folder}; {script.strip().replace('headwater', 'exec headwater', 1)}"
+        return Running([command], self.folder, [*self.enter, "sh", "-c"])
+
+    def close(self) -> None:
+        self._namespace.kill()
+        self._namespace.communicate()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    if not (shutil.which("unshare") and shutil.which("nsenter") and shutil.which("ip")):
+        pytest.skip("needs unshare and nsenter (util-linux) and ip (iproute2)")
+    made = Place(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.needs_micropython
+@pytest.mark.needs_mosquitto
+@pytest.mark.needs_java
+def test_the_quick_starts_end_with_something_to_see(place: Place) -> None:
+    program, subscribe = blocks("Quick start: board", "sh")
+    gateway, look = blocks("Quick start: gateway", "sh")
+    (pipeline,) = blocks("Quick start: Spark", "sh")
+    (script,) = blocks("Quick start: Spark", "python")
+    running: list[Running] = []
+    try:
+        # The namespace maps one user, root, so mosquitto must not change to another.
+        settings = place.folder / "mosquitto.conf"
+        settings.write_text("listener 1883\nallow_anonymous true\nuser root\n")
+        broker = Running(
+            ["-c", str(settings)], place.folder, [*place.enter, str(toolchain.find("mosquitto"))]
+        )
+        running.append(broker)
+        broker.wait_for("running")
+        running.append(place.start(gateway))
+        running[-1].wait_for("subscribed")
+        running.append(place.start(program.replace("MICROPYPATH", "exec env MICROPYPATH")))
+        running.append(place.start(subscribe.replace("headwater sub", "headwater sub -C 2")))
+        assert running[-1].process.wait(PATIENCE_S) == 0
+        lines = running[-1].output.decode().splitlines()
+        assert all(re.match(r'board-1/uptime \{.*"uptime_ms": \d+', line) for line in lines), lines
+        shown = place.shell(look)
+        deadline = time.monotonic() + PATIENCE_S
+        while "board-2/uptime" not in shown:
+            assert time.monotonic() < deadline
+            shown = place.shell(look)
+        assert '"type": "PUBLISH"' in shown
+        assert len(list(CaptureReader(place.folder / "capture").records())) >= 3
+    finally:
+        for process in reversed(running):
+            process.process.terminate()
+            process.process.wait(PATIENCE_S)
+    place.shell(pipeline)
+    assert (place.folder / "tables" / "report.html").stat().st_size > 1000
+    (place.folder / "look.py").write_text(script)
+    table = place.shell("python look.py")
+    assert re.search(r"board-1\|\s*\d+\|\s*1\| *uptime_ms\|", table), table
+    assert re.search(r"board-2\|\s*1\|\s*0\| *uptime_ms\| *1500\.0\|", table), table
+    assert int(table.splitlines()[-1]) >= 3
+
+
+def rows() -> list[list[str]]:
+    section = README.partition("\n## What is different\n")[2].partition("\n## ")[0]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line.startswith("| ") and not line.startswith("| Property")
+    ]
+
+
+def test_each_claim_names_its_proof_and_has_its_figures() -> None:
+    """A figure in bold is in the benchmark's tables that the row names."""
+    claims = rows()
+    assert len(claims) > 5
+    for _, figure, proof in claims:
+        benchmark = re.search(r"`\./run bench (\S+)`", proof)
+        if benchmark:
+            name = benchmark[1]
+            tables = BENCHMARKS.partition(f"<!-- bench {name} -->")[2].partition(f"<!-- end {name} -->")[0]
+            cells = set(re.findall(r"[\d.]+k?", tables))
+            assert set(re.findall(r"\*\*([^*]+)\*\*", figure)) <= cells, proof
+        for path in re.findall(r"`(tests/[^`]*)`", proof):
+            assert (ROOT / path).exists(), path
+        assert "`" in proof or "](" in proof
