@@ -9,11 +9,10 @@ from typing import Any
 from headwater.fmq.spec import DATETIME, PUBLISH
 from headwater.ibmmq.layouts import MQDLH, MQMDE
 from headwater_host.capture import RECEIVED, CaptureWriter
-from headwater_host.capture.format import UNMARKED
+from headwater_host.capture.format import MQTT, UNMARKED
 from headwater_host.fmq.values import encode
 from headwater_host.gateway.mq import Follower
 from headwater_host.gateway.mq_config import MqConfig
-from headwater_host.gateway.recording import MQTT
 from headwater_host.hub import frames
 from headwater_host.mq import CMQC, structures
 from headwater_host.mq.errors import MQMIError

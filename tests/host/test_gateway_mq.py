@@ -14,11 +14,10 @@ import pytest
 from headwater.fmq.spec import PUBLISH, REGISTER
 from headwater.ibmmq.layouts import MQMDE
 from headwater_host.capture import SENT
-from headwater_host.capture.format import DUPLICATE, ORIGINAL, UNCERTAIN
+from headwater_host.capture.format import DUPLICATE, FMQ, ORIGINAL, UNCERTAIN
 from headwater_host.exits import CommandError
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.gateway.mq_service import MqService
-from headwater_host.gateway.recording import FMQ
 from headwater_host.mq import CMQC, structures
 from headwater_host.mq.errors import MQMIError
 from headwater_host.mq.queue.descriptors import GMO, MD

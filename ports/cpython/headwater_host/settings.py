@@ -93,6 +93,17 @@ def filters(value: object) -> tuple[str, ...]:
     return names
 
 
+def read_password(path: Path) -> bytes:
+    """Return the first line of a file. Raises ConfigError."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise ConfigError(f"cannot read the password in {path}: {error.strerror}") from error
+    if not lines or not lines[0]:
+        raise ConfigError(f"there is no password in {path}")
+    return lines[0]
+
+
 def read_toml(source: str) -> dict[str, Any]:
     """The values of a TOML text. Raises ValueError and RecursionError; ConfigError when nothing here reads TOML."""
     try:

@@ -27,7 +27,10 @@ MAX_FRAME = MAX_BODY - (128 << 10)
 
 RECEIVED, SENT = 0, 1
 DIRECTIONS = {RECEIVED: "received", SENT: "sent"}
-PROTOCOLS = {1: "mqtt", 2: "fmq", 3: "ibmmq"}
+MQTT, FMQ, IBMMQ = 1, 2, 3
+PROTOCOLS = {MQTT: "mqtt", FMQ: "fmq", IBMMQ: "ibmmq"}
+#: Values of ``version`` in records of MQTT: the protocol level.
+MQTT_3_1_1, MQTT_5 = 4, 5
 
 #: Marks: what the receiver knew of a message when it arrived. Nothing, or the record is no message that could be one
 #: before; a message of its own; a duplicate of the record that the same peer sent at ``first_ns``; perhaps a duplicate.

@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from headwater_host import settings
 from headwater_host.capture.sync_budget import CREDIT
 from headwater_host.cli import argument_types
 from headwater_host.exits import USAGE, CommandError
@@ -140,7 +141,7 @@ def _config(args: argparse.Namespace) -> GatewayConfig:
     host, port = gateway_config.parse_broker(args.broker)
     password = None
     if args.password_file is not None:
-        password = gateway_config.read_password(args.password_file)
+        password = settings.read_password(args.password_file)
     elif args.username is not None and argument_types.PASSWORD_VARIABLE in os.environ:
         password = os.environb[argument_types.PASSWORD_VARIABLE.encode()]
     if password is not None and args.username is None:

@@ -201,17 +201,6 @@ def _topics(value: object) -> tuple[tuple[str, int], ...]:
     return tuple(parse_topic(settings.text(item)) for item in value)
 
 
-def read_password(path: Path) -> bytes:
-    """The first line of a file. Raises ConfigError."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise ConfigError(f"cannot read the password in {path}: {error.strerror}") from error
-    if not lines or not lines[0]:
-        raise ConfigError(f"there is no password in {path}")
-    return lines[0]
-
-
 _TOP = {
     "capture": Key("a directory", settings.path),
     "stats": Key("a file", settings.path),
@@ -247,7 +236,7 @@ _SERVER = {
     "username": Key("a text", settings.text, secret=True),
     "password_file": Key(
         "a file, the first line of which is the password",
-        lambda v: read_password(settings.path(v)),
+        lambda v: settings.read_password(settings.path(v)),
         secret=True,
     ),
     "keepalive": Key("a whole number of seconds from 0 to 65535", settings.whole(0, 65535)),

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from headwater_host.gateway.recording import FMQ, Landing
+from headwater_host.capture.format import FMQ
+from headwater_host.gateway.recording import Landing
 from headwater_host.gateway.source import GARBAGE, Source
 from headwater_host.hub.config import HubConfig
 from headwater_host.hub.connection import Connection

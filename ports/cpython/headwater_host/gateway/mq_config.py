@@ -89,10 +89,8 @@ def _connection(value: object) -> str:
 
 
 def _password(value: object) -> bytes:
-    from headwater_host.gateway.config import read_password
-
     path = settings.path(value)
-    found = read_password(path)
+    found = settings.read_password(path)
     if len(found) > _PASSWORD:
         raise ConfigError(f"the password in {path} is longer than {_PASSWORD} bytes")
     return found

@@ -9,9 +9,8 @@ from headwater.mqtt import decode_server, decode_server5, spec, topics
 from headwater.mqtt.decode import Packet
 from headwater.mqtt.decode5 import Packet5
 from headwater_host.capture.fmq_frame import message_at, read_fmq, topic_text
-from headwater_host.capture.format import DUPLICATE, RECEIVED, UNMARKED, Record
+from headwater_host.capture.format import DUPLICATE, FMQ, MQTT, MQTT_5, RECEIVED, UNMARKED, Record
 from headwater_host.fmq.hashes import hash_of
-from headwater_host.gateway.recording import FMQ, MQTT, MQTT_5
 from headwater_host.malformed import MalformedError
 from headwater_host.topics import check_name
 

@@ -15,11 +15,9 @@ from headwater import errors
 from headwater_host.capture import RECEIVED, CaptureWriteError
 from headwater_host.capture.asyncio_writer import AsyncCapture, CaptureFullError
 from headwater_host.capture.connection_ids import ConnectionIds
-from headwater_host.capture.format import UNMARKED
+from headwater_host.capture.format import MQTT, MQTT_3_1_1, UNMARKED
 from headwater_host.gateway.duplicates import Receipts
 
-MQTT, FMQ = 1, 2
-MQTT_3_1_1, MQTT_5 = 4, 5
 # Until a session without room for an answer is asked again.
 _AGAIN_S = 0.05
 

@@ -9,9 +9,10 @@ from headwater.mqtt import spec
 from headwater.mqtt.decode import Packet
 from headwater.mqtt.decode5 import Packet5
 from headwater.mqtt.endpoint import Endpoint
+from headwater_host.capture.format import MQTT_3_1_1, MQTT_5
 from headwater_host.client.mqtt.session import frame_start
 from headwater_host.gateway.duplicates import Receipts
-from headwater_host.gateway.recording import MQTT_3_1_1, MQTT_5, Landing
+from headwater_host.gateway.recording import Landing
 
 #: How much of what is no packet is kept.
 GARBAGE = 4096
