@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headwater_host.client import blocking
-from headwater_host.client.mqtt.client import Client, MqttTimeoutError
+from headwater_host.client.mqtt.client import Client, TimedOutError
 from tests.host.mqtt_server import HOST, serve
 
 NAME = "two.addresses.test"
@@ -49,7 +49,7 @@ def test_the_next_address_is_tried_beside_a_dead_one() -> None:
         async with serve() as server:
             with black_hole(server.port):
                 # Alone it is as dead as it should be.
-                with pytest.raises(MqttTimeoutError):
+                with pytest.raises(TimedOutError):
                     async with Client(DEAD, server.port, timeout=1):
                         pass
                 async with Client(NAME, server.port, timeout=10) as client:

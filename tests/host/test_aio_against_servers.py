@@ -11,13 +11,13 @@ from headwater.mqtt.decode import Packet
 from headwater_host.client.calls import Inbox, Line
 from headwater_host.client.mqtt.client import (
     Client,
+    ConnectRefusedError,
     Message,
-    MqttConnectionError,
-    MqttProtocolError,
-    MqttRefusedError,
-    MqttSubscribeError,
-    MqttTimeoutError,
+    NotConnectedError,
+    ProtocolError,
     Reconnect,
+    SubscribeError,
+    TimedOutError,
     Topic,
 )
 from headwater_host.client.mqtt.session import HostServerSession
@@ -55,7 +55,7 @@ def test_a_refused_subscription_is_an_error_that_names_it() -> None:
     async def scenario() -> None:
         async with serve(prepare) as server, Client(HOST, server.port) as client:
             assert await client.subscribe([("yes", 2), ("too", 0)]) == (1, 0)
-            with pytest.raises(MqttSubscribeError, match="refused the subscription to 'no'") as caught:
+            with pytest.raises(SubscribeError, match="refused the subscription to 'no'") as caught:
                 await client.subscribe([("yes", 1), ("no", 1)])
             assert caught.value.topic == "no"
             assert client.connected
@@ -65,7 +65,7 @@ def test_a_refused_subscription_is_an_error_that_names_it() -> None:
 
 @pytest.mark.parametrize("code", [1, 2, 3, 4, 5])
 def test_each_refusal_of_connect_says_why(code: int) -> None:
-    with pytest.raises(MqttRefusedError) as caught:
+    with pytest.raises(ConnectRefusedError) as caught:
         asyncio.run(enter(after_connect(bytes((0x20, 2, 0, code)))))
     assert caught.value.return_code == code
     assert caught.value.code == errors.E_REFUSED
@@ -94,7 +94,7 @@ def test_each_refusal_of_connect_says_why(code: int) -> None:
     ],
 )
 def test_what_breaks_the_protocol_ends_the_connection_with_its_name(answer: str, reason: str) -> None:
-    with pytest.raises(MqttProtocolError, match=reason) as caught:
+    with pytest.raises(ProtocolError, match=reason) as caught:
         asyncio.run(enter(after_connect(bytes.fromhex(answer))))
     assert caught.value.reason == reason
 
@@ -106,21 +106,21 @@ def test_a_server_that_hangs_up_delivers_nothing_in_part(answer: str) -> None:
         writer.write(bytes.fromhex(answer))
         writer.close()
 
-    with pytest.raises(MqttConnectionError, match="was lost") as caught:
+    with pytest.raises(NotConnectedError, match="was lost") as caught:
         asyncio.run(enter(talk))
-    assert not isinstance(caught.value, MqttProtocolError)
+    assert not isinstance(caught.value, ProtocolError)
 
 
 def test_a_server_that_accepts_and_resets_at_once() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
-    with pytest.raises(MqttConnectionError, match="was lost"):
+    with pytest.raises(NotConnectedError, match="was lost"):
         asyncio.run(enter(talk))
 
 
 def test_connack_in_pieces_that_never_becomes_whole_is_a_timeout() -> None:
-    with pytest.raises(MqttTimeoutError, match="did not answer CONNECT"):
+    with pytest.raises(TimedOutError, match="did not answer CONNECT"):
         asyncio.run(enter(after_connect(b"\x20\x02\x00"), timeout=0.1))
 
 
@@ -172,7 +172,7 @@ def test_a_server_that_ends_the_connection_in_the_middle_of_a_publish_is_heard_a
             while not server.sessions[0].rx_time or not client.session.in_flight:
                 await asyncio.sleep(0)
             server.connections[0].drop(errors.E_CLOSED)
-            with pytest.raises(MqttConnectionError, match="was lost"):
+            with pytest.raises(NotConnectedError, match="was lost"):
                 await waiting
             assert client.session.outbox.count == 1
 
@@ -279,8 +279,8 @@ def test_requests_that_nobody_waits_for_any_more_do_not_hinder_others() -> None:
             late = await asyncio.gather(
                 *(client.subscribe("a", timeout=0.01) for _ in range(8)), return_exceptions=True
             )
-            assert [type(error) for error in late] == [MqttTimeoutError] * 8
-            with pytest.raises(MqttTimeoutError):
+            assert [type(error) for error in late] == [TimedOutError] * 8
+            with pytest.raises(TimedOutError):
                 await client.subscribe("a", timeout=0.01)
             next_one = asyncio.ensure_future(client.subscribe("a", timeout=60))
             await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from headwater import errors
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.spec5 import TOPIC_ALIAS_MAXIMUM
 from headwater.mqtt.topic_aliases import OutgoingAliases
-from headwater_host.client.mqtt.client import Client, Message, MqttArgumentError, MqttProtocolError
+from headwater_host.client.mqtt.client import ArgumentError, Client, Message, ProtocolError
 from headwater_host.client.mqtt.fast import FastEndpoint
 from headwater_host.client.rxbuf import GrowingRxBuf
 from tests.host.command import Running
@@ -98,7 +98,7 @@ def test_numbers_that_there_are_not_end_the_connection(packets: bytes) -> None:
             while True:
                 await asyncio.wait_for(client.messages.__anext__(), WAIT_S)
 
-    with pytest.raises(MqttProtocolError, match=r"alias|value"):
+    with pytest.raises(ProtocolError, match=r"alias|value"):
         asyncio.run(scenario())
 
 
@@ -115,7 +115,7 @@ def test_a_number_does_not_outlive_its_connection() -> None:
             client = Client(HOST, port, protocol="5.0", topic_aliases=2)
             async with client:
                 assert [str(m.topic) for m in await take(client, 1)] == ["a"]
-            with pytest.raises(MqttProtocolError, match="alias"):
+            with pytest.raises(ProtocolError, match="alias"):
                 async with client:
                     await take(client, 1)
 
@@ -246,7 +246,7 @@ def test_options_are_checked() -> None:
         {"outgoing_topic_aliases": 5},
         {"outgoing_topic_aliases": 65536, "protocol": "5.0"},
     ):
-        with pytest.raises(MqttArgumentError, match="aliases"):
+        with pytest.raises(ArgumentError, match="aliases"):
             Client(HOST, 1, **options)
 
 

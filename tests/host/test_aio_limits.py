@@ -9,13 +9,13 @@ import pytest
 
 from headwater.mqtt import spec5
 from headwater_host.client.mqtt.client import (
+    ArgumentError,
     Client,
+    ConnectRefusedError,
+    DisconnectedError,
     Message,
-    MqttArgumentError,
-    MqttDisconnectedError,
-    MqttProtocolError,
-    MqttPublishError,
-    MqttRefusedError,
+    ProtocolError,
+    PublishError,
     Reconnect,
 )
 from headwater_host.client.mqtt.session import HostClientSession5
@@ -60,7 +60,7 @@ async def ended(server: Scripted, **options: Any) -> list[Message]:
     async with speak(server) as port:
         async with Client(HOST, port, protocol="5.0", **options) as client:
             server.entered.set()
-            with contextlib.suppress(MqttProtocolError):
+            with contextlib.suppress(ProtocolError):
                 while True:
                     came.append(await asyncio.wait_for(client.messages.__anext__(), WAIT_S))
         await asyncio.wait_for(server.over.wait(), WAIT_S)
@@ -199,7 +199,7 @@ def test_a_server_that_sends_more_can_be_borne() -> None:
 )
 def test_what_cannot_be_announced_is_refused_with_the_option_s_name(options: Options) -> None:
     name = next(iter(options))
-    with pytest.raises(MqttArgumentError, match=name):
+    with pytest.raises(ArgumentError, match=name):
         Client("nowhere", **(FIVE | options))
 
 
@@ -336,12 +336,12 @@ def test_where_a_server_sends_us_is_in_the_error(kind: str) -> None:
     async def scenario() -> None:
         async with speak(talk) as port:
             with pytest.raises(
-                (MqttRefusedError, MqttDisconnectedError), match=r"moved.*other:1883"
+                (ConnectRefusedError, DisconnectedError), match=r"moved.*other:1883"
             ) as caught:
                 async with Client(HOST, port, protocol="5.0") as client:
                     await client.messages.__anext__()
             error = caught.value
-            assert isinstance(error, MqttRefusedError if kind == "refused" else MqttDisconnectedError)
+            assert isinstance(error, ConnectRefusedError if kind == "refused" else DisconnectedError)
             assert (error.reason_string, error.server_reference) == ("moved", "other:1883")
 
     asyncio.run(scenario())
@@ -360,7 +360,7 @@ def test_the_reason_for_refusing_a_message_is_in_the_error(qos: int) -> None:
 
     async def scenario() -> None:
         async with speak(talk) as port, Client(HOST, port, protocol="5.0") as client:
-            with pytest.raises(MqttPublishError, match=r"quota exceeded.*later") as caught:
+            with pytest.raises(PublishError, match=r"quota exceeded.*later") as caught:
                 await client.publish("t", b"", qos)
             assert (caught.value.reason_code, caught.value.reason_string) == (0x97, "later")
 

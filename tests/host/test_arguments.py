@@ -11,7 +11,7 @@ from headwater.mqtt.server5 import ServerSession5
 from headwater_host.arguments import servers_of
 from headwater_host.client import blocking
 from headwater_host.client.fmq import client as fmq
-from headwater_host.client.mqtt.client import Client, MqttArgumentError, Reconnect, Will
+from headwater_host.client.mqtt.client import ArgumentError, Client, Reconnect, Will
 from headwater_host.client.mqtt.fast import FastEndpoint
 from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.client.mqtt.subscribing import filters_of
@@ -48,13 +48,13 @@ from tests.host.mqtt_server import HOST, serve, speak
 )
 @pytest.mark.parametrize("make", [Client, blocking.Client, fmq.Client])
 def test_what_is_refused_by_each_client(make: Any, options: dict[str, Any], text: str) -> None:
-    with pytest.raises(MqttArgumentError, match=text):
+    with pytest.raises(ArgumentError, match=text):
         make("nowhere", **options)
 
 
 @pytest.mark.parametrize("make", [Client, blocking.Client, fmq.Client])
 def test_a_port_in_the_host_is_refused_and_brackets_are_no_part_of_it(make: Any) -> None:
-    with pytest.raises(MqttArgumentError, match="host 'nowhere:1883': pass the port apart"):
+    with pytest.raises(ArgumentError, match="host 'nowhere:1883': pass the port apart"):
         make("nowhere:1883")
     make("::1")
     assert servers_of("[::1]", 1, ["[::2]"]) == [("::1", 1), ("::2", None)]
@@ -63,7 +63,7 @@ def test_a_port_in_the_host_is_refused_and_brackets_are_no_part_of_it(make: Any)
 @pytest.mark.parametrize("host", [None, "", 5, b"host"], ids=str)
 @pytest.mark.parametrize("make", [Client, blocking.Client, fmq.Client])
 def test_a_host_is_a_name_or_an_address(make: Any, host: Any) -> None:
-    with pytest.raises(MqttArgumentError, match="a name or an address"):
+    with pytest.raises(ArgumentError, match="a name or an address"):
         make(host)
 
 
@@ -90,7 +90,7 @@ def test_a_host_is_a_name_or_an_address(make: Any, host: Any) -> None:
     ids=str,
 )
 def test_what_is_refused_of_mqtt(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(MqttArgumentError, match=text):
+    with pytest.raises(ArgumentError, match=text):
         Client("nowhere", **options)
 
 
@@ -98,14 +98,14 @@ def test_what_is_refused_of_mqtt(options: dict[str, Any], text: str) -> None:
 def test_a_store_is_a_path(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for make in (partial(Client, identifier="c"), partial(fmq.Client, client_id="c")):
-        with pytest.raises(MqttArgumentError, match="the path of a file"):
+        with pytest.raises(ArgumentError, match="the path of a file"):
             make("nowhere", store=store)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("size", [0, "9", None], ids=str)
 def test_the_largest_packet_of_fmq_is_a_number(size: Any) -> None:
-    with pytest.raises(MqttArgumentError, match="max_packet_size="):
+    with pytest.raises(ArgumentError, match="max_packet_size="):
         fmq.Client("nowhere", max_packet_size=size)
 
 
@@ -115,7 +115,7 @@ def test_the_largest_packet_of_fmq_is_a_number(size: Any) -> None:
     ids=str,
 )
 def test_what_is_refused_of_reconnecting(options: dict[str, Any]) -> None:
-    with pytest.raises(MqttArgumentError, match=f"{next(iter(options))}="):
+    with pytest.raises(ArgumentError, match=f"{next(iter(options))}="):
         Reconnect(**options)
 
 
@@ -150,7 +150,7 @@ def test_filters_by_what_they_plainly_mean(given: Any, meant: list[tuple[str, in
 
 @pytest.mark.parametrize("given", [None, 5, b"a", [None], [("a", 1, 2)], [["a", 1, 2]], [b"a"]], ids=str)
 def test_filters_that_are_none(given: Any) -> None:
-    with pytest.raises(MqttArgumentError, match="a topic filter"):
+    with pytest.raises(ArgumentError, match="a topic filter"):
         filters_of(given)
 
 
@@ -171,10 +171,10 @@ def test_filters_that_are_asked_for() -> None:
         ):
             assert await client.subscribe(("a", 1)) == (1,)
             assert await client.subscribe(["b", "c"], 2) == (2, 2)
-            with pytest.raises(MqttArgumentError, match="a topic filter"):
+            with pytest.raises(ArgumentError, match="a topic filter"):
                 await client.subscribe(5)  # type: ignore[arg-type]
             await client.unsubscribe(["a", "b"])
-            with pytest.raises(MqttArgumentError, match="a topic filter"):
+            with pytest.raises(ArgumentError, match="a topic filter"):
                 await client.unsubscribe(5)  # type: ignore[arg-type]
         assert asked == [(b"first/#", 0), (b"a", 1), (b"b", 2), (b"c", 2)]
 
@@ -201,7 +201,7 @@ def test_properties_that_a_program_cannot_give(qos: int, properties: dict[str, A
 
     async def scenario() -> None:
         async with speak(talk) as port, Client(HOST, port, protocol="5.0") as client:
-            with pytest.raises(MqttArgumentError, match=f"not published: .*{text}"):
+            with pytest.raises(ArgumentError, match=f"not published: .*{text}"):
                 await client.publish("t", b"x", qos, properties=properties)
 
     asyncio.run(scenario())
@@ -235,7 +235,7 @@ def test_arguments_of_calls() -> None:
                 (client.drain, ("1",), {}, "timeout='1': "),
             ]
             for call, values, options, text in wrong:
-                with pytest.raises(MqttArgumentError, match=text):
+                with pytest.raises(ArgumentError, match=text):
                     await call(*values, **options)
             assert asked == []
             await client.publish("t", "x", 0, retain="yes")  # type: ignore[arg-type]

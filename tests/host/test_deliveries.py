@@ -9,11 +9,11 @@ from headwater import errors
 from headwater_host.client.mqtt.client import (
     Client,
     Delivery,
-    MqttConnectionError,
-    MqttFullError,
-    MqttPublishError,
-    MqttTimeoutError,
+    NotConnectedError,
+    PublishError,
+    QueueFullError,
     Reconnect,
+    TimedOutError,
 )
 from headwater_host.client.mqtt.session import HostServerSession
 from tests.host.mqtt_server import HOST, Server, serve, speak
@@ -73,7 +73,7 @@ def test_a_time_out_and_a_callback_that_raises_change_nothing() -> None:
         async with serve(silent) as server, Client(HOST, server.port) as client:
             delivery = client.post_nowait("t", b"x", 1)
             delivery.add_done_callback(lambda delivery: 1 / 0)
-            with pytest.raises(MqttTimeoutError):
+            with pytest.raises(TimedOutError):
                 await delivery.wait(0.01)
             assert not delivery.done()
             assert delivery.reason_code is None
@@ -110,9 +110,9 @@ def test_without_a_connection_waiting_raises_and_the_next_one_goes_on_with_it() 
                 waiting = asyncio.ensure_future(delivery.wait())
                 await until(lambda: server.sessions[0].unanswered)
                 await server.connections[0].close(1)
-                with pytest.raises(MqttConnectionError, match="was lost"):
+                with pytest.raises(NotConnectedError, match="was lost"):
                     await waiting
-            with pytest.raises(MqttConnectionError):
+            with pytest.raises(NotConnectedError):
                 await delivery
             assert not delivery.done()
             async with client:
@@ -135,7 +135,7 @@ def test_a_refused_message_has_the_servers_code_and_reason() -> None:
     async def scenario() -> None:
         async with speak(talk) as port, Client(HOST, port, protocol="5.0") as client:
             delivery = await client.post("t", b"x", 1)
-            with pytest.raises(MqttPublishError, match=r"quota exceeded .*: no") as caught:
+            with pytest.raises(PublishError, match=r"quota exceeded .*: no") as caught:
                 await delivery
             assert delivery.done()
             assert delivery.error is caught.value
@@ -151,19 +151,19 @@ def test_without_room_nothing_is_posted_and_what_is_dropped_says_so() -> None:
             async with Client(HOST, server.port, **few) as client:
                 for _ in range(2):
                     client.post_nowait("t", b"x", 1)
-                with pytest.raises(MqttFullError):
+                with pytest.raises(QueueFullError):
                     client.post_nowait("t", b"x", 1)
                 server.prepare = lambda session: None
                 server.sessions[0].auto_ack = True
-            with pytest.raises(MqttConnectionError):
+            with pytest.raises(NotConnectedError):
                 client.post_nowait("t", b"x", 1)
             server.prepare = silent
             async with Client(HOST, server.port, when_full="drop_oldest", **few) as client:
                 deliveries = [client.post_nowait("t", b"%d" % n, 1) for n in range(4)]
                 # One is under way; of the others two wait.
                 assert [delivery.packet_id for delivery in deliveries] == [1, 0, 0, 0]
-                assert isinstance(deliveries[1].error, MqttFullError)
-                with pytest.raises(MqttFullError):
+                assert isinstance(deliveries[1].error, QueueFullError)
+                with pytest.raises(QueueFullError):
                     await deliveries[1]
                 for delivery in (deliveries[0], *deliveries[2:]):
                     await until(lambda d=delivery: d.packet_id and server.sessions[-1].unanswered)
@@ -180,7 +180,7 @@ def test_without_a_connection_it_is_enqueued_and_at_qos_0_refused() -> None:
             async with client:
                 server.connections[0].drop(errors.E_CLOSED)
                 await until(lambda: not client.connected)
-                with pytest.raises(MqttConnectionError):
+                with pytest.raises(NotConnectedError):
                     client.post_nowait("t")
                 assert not client.post_nowait("t", b"x", 1).done()
 
@@ -192,7 +192,7 @@ def test_waits_that_are_given_up_leave_nothing_behind() -> None:
         async with serve(silent) as server, Client(HOST, server.port) as client:
             delivery = client.post_nowait("t", b"x", 1)
             for _ in range(3):
-                with pytest.raises(MqttTimeoutError):
+                with pytest.raises(TimedOutError):
                     await delivery.wait(0)
                 waiting = asyncio.ensure_future(delivery.wait())
                 await asyncio.sleep(0)

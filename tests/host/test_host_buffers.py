@@ -14,7 +14,7 @@ from headwater.transitions import DONE
 from headwater_host.client.mqtt.messages import payload_bytes
 from headwater_host.client.mqtt.session import GrowingOutbox, HostClientSession, frame_start
 from headwater_host.client.rxbuf import GrowingRxBuf
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 from headwater_host.topics import Topic, Wildcard, check_name, filter_bytes, topic_bytes
 
 
@@ -230,15 +230,15 @@ def test_topics_match_filters(pattern: str, topic: str, matches: bool) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/+", "#", "a\0", "x" * 65536, "\ud800"])
 def test_what_is_no_topic_is_refused(name: str) -> None:
-    with pytest.raises(MqttArgumentError):
+    with pytest.raises(ArgumentError):
         topic_bytes(name)
 
 
 @pytest.mark.parametrize("name", ["", "a+", "#/a", "a\0", "x" * 65536, "\ud800"])
 def test_what_is_no_filter_is_refused(name: str) -> None:
-    with pytest.raises(MqttArgumentError):
+    with pytest.raises(ArgumentError):
         filter_bytes(name)
-    with pytest.raises(MqttArgumentError):
+    with pytest.raises(ArgumentError):
         Wildcard(name)
 
 
@@ -251,7 +251,7 @@ def test_what_may_be_a_payload() -> None:
     assert payload_bytes(memoryview(bytes(8)).cast("I")) == bytes(8)
     assert payload_bytes(memoryview(b"abcd")[::2]) == b"ac"
     for wrong in ({"a": 1}, [1], object()):
-        with pytest.raises(MqttArgumentError, match="encode it first"):
+        with pytest.raises(ArgumentError, match="encode it first"):
             payload_bytes(wrong)  # type: ignore[arg-type]
-    with pytest.raises(MqttArgumentError):
+    with pytest.raises(ArgumentError):
         payload_bytes("\ud800")

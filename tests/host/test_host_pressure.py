@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from headwater import errors
-from headwater_host.client.mqtt.client import Client, MqttConnectionError
+from headwater_host.client.mqtt.client import Client, NotConnectedError
 from tests.host.mqtt_server import HOST, serve, speak
 
 CONNACK = bytes.fromhex("20020000")
@@ -131,7 +131,7 @@ def test_a_server_that_ignores_what_is_unacknowledged_is_left_with_a_reason() ->
             speak(talk) as port,
             Client(HOST, port, max_queued_incoming_messages=LIMIT, timeout=60) as client,
         ):
-            with pytest.raises(MqttConnectionError, match="more unacknowledged messages than") as caught:
+            with pytest.raises(NotConnectedError, match="more unacknowledged messages than") as caught:
                 await client.publish("a", b"", 1)
             assert caught.value.code == errors.E_RX_WINDOW
             assert len(client.messages) <= LIMIT + 65536

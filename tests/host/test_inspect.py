@@ -17,7 +17,7 @@ from headwater import errors
 from headwater.errors import HeadwaterError
 from headwater.reasons import REASONS
 from headwater_host.cli import main as cli
-from headwater_host.errors import MqttTimeoutError
+from headwater_host.errors import TimedOutError
 from headwater_host.inspect.mqtt import mqtt_frames
 from headwater_host.malformed import MalformedError
 from tests.host.command import environment, headwater
@@ -171,7 +171,7 @@ def test_people_are_shown_names_and_no_bare_numbers() -> None:
     assert repr(MalformedError(errors.E_TRUNCATED, 3)) == "MalformedError('truncated', offset=3)"
     timeout = HeadwaterError(errors.E_TIMEOUT)
     assert (str(timeout), repr(timeout)) == ("E_TIMEOUT", "HeadwaterError('E_TIMEOUT')")
-    assert repr(MqttTimeoutError("too late")) == "MqttTimeoutError('E_TIMEOUT: too late')"
+    assert repr(TimedOutError("too late")) == "TimedOutError('E_TIMEOUT: too late')"
     assert str(HeadwaterError(-7, "of IBM MQ's")) == "status -7: of IBM MQ's"
 
 

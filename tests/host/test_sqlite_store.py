@@ -18,7 +18,7 @@ from headwater.transitions import AT1, AT2, DONE, REL
 from headwater_host.client.backlog import Waiting
 from headwater_host.client.mqtt.session import HostClientSession
 from headwater_host.client.store import SqliteOutbox
-from headwater_host.errors import MqttStoreError
+from headwater_host.errors import StoreError
 
 Entry = tuple[int, int, bytes]
 
@@ -157,9 +157,9 @@ SqliteOutbox({str(path)!r}, "c")
         )
         assert done.returncode == 1
         assert done.stderr.splitlines()[-1].endswith(
-            f"MqttStoreError: the store {path} is in use: it belongs to one client at a time"
+            f"StoreError: the store {path} is in use: it belongs to one client at a time"
         )
-        with pytest.raises(MqttStoreError, match="in use"):
+        with pytest.raises(StoreError, match="in use"):
             SqliteOutbox(path, "c")
     box.close()
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
@@ -168,7 +168,7 @@ SqliteOutbox({str(path)!r}, "c")
 def test_files_that_are_not_ours(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("not a database at all\n" * 300)
-    with pytest.raises(MqttStoreError, match=r"notes\.txt is no store of messages"):
+    with pytest.raises(StoreError, match=r"notes\.txt is no store of messages"):
         SqliteOutbox(text, "c")
     assert text.read_text() == "not a database at all\n" * 300
     other = tmp_path / "other.db"
@@ -177,10 +177,10 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
     db.commit()
     db.close()
     before = other.read_bytes()
-    with pytest.raises(MqttStoreError, match="of something else"):
+    with pytest.raises(StoreError, match="of something else"):
         SqliteOutbox(other, "c")
     assert other.read_bytes() == before
-    with pytest.raises(MqttStoreError, match="cannot be opened"):
+    with pytest.raises(StoreError, match="cannot be opened"):
         SqliteOutbox(tmp_path / "no" / "such" / "folder.db", "c")
     with pytest.raises(ValueError, match="keeps_over"):
         SqliteOutbox(tmp_path / "new.db", "c", keeps_over="always")
@@ -190,12 +190,12 @@ def test_a_store_of_another_client_or_of_a_later_version(tmp_path: Path) -> None
     path = tmp_path / "store.db"
     with SqliteOutbox(path, "one") as box:
         publish(box, 2, 1)
-    with pytest.raises(MqttStoreError, match="belongs to the client 'one', not to 'two'"):
+    with pytest.raises(StoreError, match="belongs to the client 'one', not to 'two'"):
         SqliteOutbox(path, "two")
     db = sqlite3.connect(path)
     db.execute("PRAGMA user_version = 2")
     db.close()
-    with pytest.raises(MqttStoreError, match="version 2; this program knows version 1"):
+    with pytest.raises(StoreError, match="version 2; this program knows version 1"):
         SqliteOutbox(path, "one")
 
 
@@ -206,7 +206,7 @@ def test_a_store_with_packets_of_another_version(tmp_path: Path, of: str, other:
         publish(box, 2, 1)
         before = content(box)
     with pytest.raises(
-        MqttStoreError, match=rf"holds 1 messages as packets of MQTT {of}: .* use it with MQTT {other}"
+        StoreError, match=rf"holds 1 messages as packets of MQTT {of}: .* use it with MQTT {other}"
     ):
         SqliteOutbox(path, "c", protocol=other)
     with SqliteOutbox(path, "c", protocol=of) as box:
@@ -221,7 +221,7 @@ def test_a_store_with_packets_of_another_version(tmp_path: Path, of: str, other:
         pass
     with SqliteOutbox(path, "c", protocol=other) as box:
         publish(box, 1, 1)
-    with pytest.raises(MqttStoreError, match=f"packets of MQTT {other}"):
+    with pytest.raises(StoreError, match=f"packets of MQTT {other}"):
         SqliteOutbox(path, "c", protocol=of)
 
 
@@ -248,7 +248,7 @@ def test_a_store_from_before_there_were_versions_in_it(tmp_path: Path) -> None:
     with SqliteOutbox(path, "c", protocol="5.0") as box:
         assert box.count == 1
         assert box.backlog.put(b"t", b"", 0, False, None)
-    with pytest.raises(MqttStoreError, match=r"holds 2 messages as packets of MQTT 5\.0"):
+    with pytest.raises(StoreError, match=r"holds 2 messages as packets of MQTT 5\.0"):
         SqliteOutbox(path, "c")
 
 
@@ -315,7 +315,7 @@ def damaged_store(path: Path) -> list[Entry]:
 
 @pytest.mark.timeout(300)
 def test_damage_anywhere_is_reported_or_does_no_harm(tmp_path: Path) -> None:
-    """A byte is changed: the store opens with what it had, or MqttStoreError says that it is damaged."""
+    """A byte is changed: the store opens with what it had, or StoreError says that it is damaged."""
     path = tmp_path / "store.db"
     good = damaged_store(path)
     image = path.read_bytes()
@@ -329,7 +329,7 @@ def test_damage_anywhere_is_reported_or_does_no_harm(tmp_path: Path) -> None:
             (tmp_path / name).unlink(missing_ok=True)
         try:
             box = SqliteOutbox(path, "c", slots=8, keeps_over="process")
-        except MqttStoreError as error:
+        except StoreError as error:
             reported += str(path) in str(error)
             continue
         found = content(box), sorted(box.ids), box.fresh, box.slots, list(box.backlog.queue)
@@ -365,7 +365,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     assert box.state[0] == AT2
     assert box.closed(0) == E_STORE
     assert box.unsynced
-    with pytest.raises(MqttStoreError, match="not up to date"):
+    with pytest.raises(StoreError, match="not up to date"):
         box.close()
     with SqliteOutbox(path, "c", slots=200) as again:
         assert [entry[0] for entry in content(again)] == list(range(1, again.count + 1))

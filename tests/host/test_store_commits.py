@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headwater_host.client.mqtt.client import Client, MqttStoreError, Reconnect
+from headwater_host.client.mqtt.client import Client, Reconnect, StoreError
 from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.client.store import SqliteOutbox
 from tests.host.mqtt_server import serve
@@ -133,7 +133,7 @@ def test_what_cannot_be_committed_is_not_said_to_be_kept(tmp_path: Path) -> None
             async with client:
                 box._db = Full()  # type: ignore[assignment]
                 with pytest.raises(
-                    MqttStoreError, match="disk is full; what it does not have yet stays in memory"
+                    StoreError, match="disk is full; what it does not have yet stays in memory"
                 ):
                     await client.post("t", b"kept in memory", 1)
                 assert arrived == []

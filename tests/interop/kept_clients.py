@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from headwater_host.client.mqtt.client import Client, Message, MqttError, Reconnect
+from headwater_host.client.mqtt.client import Client, ClientError, Message, Reconnect
 from tools.broker import HOST, Mosquitto
 
 WAIT_S = 200
@@ -15,15 +15,15 @@ class Told:
     """What ``on_connection`` was told."""
 
     def __init__(self, client: Client):
-        self.said: list[MqttError | None] = []
+        self.said: list[ClientError | None] = []
         self._more = asyncio.Event()
         client.on_connection = self._on_connection
 
-    def _on_connection(self, error: MqttError | None) -> None:
+    def _on_connection(self, error: ClientError | None) -> None:
         self.said.append(error)
         self._more.set()
 
-    async def until(self, condition: "Callable[[list[MqttError | None]], bool]") -> None:
+    async def until(self, condition: "Callable[[list[ClientError | None]], bool]") -> None:
         async def wait() -> None:
             while not condition(self.said):
                 self._more.clear()

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headwater_host.client.mqtt.client import (
+    ArgumentError,
     Client,
-    MqttArgumentError,
-    MqttConnectionError,
-    MqttReentrantError,
-    MqttRefusedError,
-    MqttTimeoutError,
+    ConnectRefusedError,
+    NotConnectedError,
+    ReentrantError,
+    TimedOutError,
     Will,
 )
 from tests.interop.aio_steps import barrier, current, other, stopped, take, until
@@ -191,7 +191,7 @@ def test_what_mqtt_does_not_allow_is_the_callers_error(
 ) -> None:
     async def scenario() -> None:
         async with Client(HOST, broker.port) as client:
-            with pytest.raises(MqttArgumentError):
+            with pytest.raises(ArgumentError):
                 await publish(client)
             assert client.connected
             await barrier(client)
@@ -206,14 +206,14 @@ def test_a_client_is_used_inside_async_with_once_at_a_time(broker: Mosquitto) ->
     client = Client(HOST, broker.port)
 
     async def scenario() -> None:
-        with pytest.raises(MqttConnectionError, match="not connected"):
+        with pytest.raises(NotConnectedError, match="not connected"):
             await client.publish("a")
         async with client:
-            with pytest.raises(MqttReentrantError):
+            with pytest.raises(ReentrantError):
                 async with client:
                     pass
             await client.publish("a", qos=1)
-        with pytest.raises(MqttConnectionError, match="has disconnected"):
+        with pytest.raises(NotConnectedError, match="has disconnected"):
             await client.messages.__anext__()
         async with client:
             await client.publish("a", qos=1)
@@ -243,7 +243,7 @@ def test_a_client_is_used_inside_async_with_once_at_a_time(broker: Mosquitto) ->
     ],
 )
 def test_options_are_checked(options: dict[str, object]) -> None:
-    with pytest.raises(MqttArgumentError):
+    with pytest.raises(ArgumentError):
         Client(HOST, 1883, **options)  # type: ignore[arg-type]
 
 
@@ -267,7 +267,7 @@ def test_nobody_listens() -> None:
             async with Client(HOST, port):
                 pass
 
-        with pytest.raises(MqttConnectionError, match=f"no connection to {HOST}:{port}: Connection refused"):
+        with pytest.raises(NotConnectedError, match=f"no connection to {HOST}:{port}: Connection refused"):
             asyncio.run(scenario())
 
 
@@ -276,7 +276,7 @@ def test_a_server_that_says_nothing(mosquitto: StartBroker) -> None:
 
     async def scenario() -> None:
         hurried = Client(HOST, broker.port, timeout=1)
-        with stopped(broker), pytest.raises(MqttTimeoutError, match="did not answer CONNECT"):
+        with stopped(broker), pytest.raises(TimedOutError, match="did not answer CONNECT"):
             async with hurried:
                 pass
         async with Client(HOST, broker.port) as client:
@@ -292,7 +292,7 @@ def test_a_refusal_says_why_and_nothing_secret(mosquitto: StartBroker) -> None:
         async with Client(HOST, broker.port, username="who", password="what"):
             pass
 
-    with pytest.raises(MqttRefusedError, match="not authorized") as refused:
+    with pytest.raises(ConnectRefusedError, match="not authorized") as refused:
         asyncio.run(connect())
     assert refused.value.return_code == 5
     assert "what" not in str(refused.value)
@@ -305,7 +305,7 @@ def test_the_will_is_published_when_the_connection_breaks_and_not_when_it_ends(b
             await watcher.subscribe("will/#", qos=1)
             async with Client(HOST, broker.port, will=will):
                 pass
-            with contextlib.suppress(MqttConnectionError):
+            with contextlib.suppress(NotConnectedError):
                 async with Client(HOST, broker.port, will=will) as client:
                     connection = current(client)
                     assert connection.transport is not None
@@ -336,12 +336,12 @@ def test_an_ended_connection_reaches_everybody_who_waits(mosquitto: StartBroker)
             await asyncio.sleep(0)
             broker.kill()
             results = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 200)
-            assert [type(result) for i, result in enumerate(results) if i != 4] == [MqttConnectionError] * 5
+            assert [type(result) for i, result in enumerate(results) if i != 4] == [NotConnectedError] * 5
             # What had come is still there to be read.
             assert (await client.messages.__anext__()).payload == b"before"
-            with pytest.raises(MqttConnectionError, match="was lost"):
+            with pytest.raises(NotConnectedError, match="was lost"):
                 await client.messages.__anext__()
-            with pytest.raises(MqttConnectionError, match="was lost"):
+            with pytest.raises(NotConnectedError, match="was lost"):
                 await client.publish("t")
             assert not client.connected
 

@@ -10,14 +10,14 @@ import pytest
 from headwater.errors import E_LIMIT, E_TOO_LARGE
 from headwater.mqtt import spec5
 from headwater_host.client.mqtt.client import (
+    ArgumentError,
     Client,
+    ConnectRefusedError,
+    DisconnectedError,
     Message,
-    MqttArgumentError,
-    MqttConnectionError,
-    MqttDisconnectedError,
-    MqttPublishError,
-    MqttRefusedError,
-    MqttSubscribeError,
+    NotConnectedError,
+    PublishError,
+    SubscribeError,
     Will,
 )
 from headwater_host.client.mqtt.versions import SESSIONS
@@ -106,9 +106,9 @@ def test_options_of_subscriptions(broker: Mosquitto) -> None:
             (message,) = await take(client)
             assert (message.payload, message.retain) == (b"again", True)
             await other.publish("opt/kept", b"", 1, retain=True)
-            with pytest.raises(MqttArgumentError):
+            with pytest.raises(ArgumentError):
                 await client.publish("opt", b"", 0, properties={"subscription_identifier": 1})
-            with pytest.raises(MqttArgumentError):
+            with pytest.raises(ArgumentError):
                 await client.publish("opt", b"", 1, properties={"topic_alias": 1})
 
     asyncio.run(main())
@@ -170,7 +170,7 @@ def test_goodbyes_with_properties(broker: Mosquitto) -> None:
         async with client:
             await client.subscribe("leave")
             await client.unsubscribe("leave", properties={"user_property": [("a", "b")]})
-            with pytest.raises(MqttArgumentError):
+            with pytest.raises(ArgumentError):
                 await client.unsubscribe("leave", properties={"content_type": "x"})
         client.disconnect_properties = {"session_expiry_interval": 0, "user_property": [("a", "b")]}
         async with client:
@@ -185,7 +185,7 @@ def test_goodbyes_with_properties(broker: Mosquitto) -> None:
         ):
             other = Client(HOST, broker.port, protocol=protocol)
             other.disconnect_properties = wrong
-            with pytest.raises(MqttArgumentError):
+            with pytest.raises(ArgumentError):
                 async with other:
                     pass
             assert not other.connected
@@ -204,10 +204,10 @@ def test_what_the_server_says_of_itself(mosquitto: StartBroker) -> None:
                 assert said["server_keep_alive"] == client.session.keep_alive == 30
                 assert client.session.client_id == said["assigned_client_identifier"].encode() != b""
                 for qos in (0, 1):
-                    with pytest.raises(MqttArgumentError) as caught:
+                    with pytest.raises(ArgumentError) as caught:
                         await client.publish("t", b"", qos, retain=True)
                     assert caught.value.code == E_LIMIT
-                    with pytest.raises(MqttArgumentError) as caught:
+                    with pytest.raises(ArgumentError) as caught:
                         await client.publish("t", bytes(500), qos)
                     assert caught.value.code == E_TOO_LARGE
                     await client.publish("t", bytes(480), qos)
@@ -225,7 +225,7 @@ def test_a_refused_message_says_why(mosquitto: StartBroker, tmp_path: Path, qos:
         async def main() -> None:
             async with client5(broker) as client:
                 await client.publish("open/door", b"", qos)
-                with pytest.raises(MqttPublishError, match="not authorized") as refused:
+                with pytest.raises(PublishError, match="not authorized") as refused:
                     await client.publish("closed", b"", qos)
                 assert refused.value.reason_code == spec5.NOT_AUTHORIZED
                 # Nothing of it is left. (This broker ends the connection with the next packet, whatever it is.)
@@ -238,7 +238,7 @@ def test_a_refused_connection_says_why(mosquitto: StartBroker) -> None:
     with mosquitto(settings={"allow_anonymous": "false"}) as broker:
 
         async def main() -> None:
-            with pytest.raises(MqttRefusedError, match="not authorized") as refused:
+            with pytest.raises(ConnectRefusedError, match="not authorized") as refused:
                 async with client5(broker):
                     pass
             assert refused.value.return_code == spec5.NOT_AUTHORIZED
@@ -269,17 +269,17 @@ def test_reasons_that_mosquitto_does_not_give() -> None:
 
     async def main() -> None:
         async with speak(talk) as port, Client(HOST, port, protocol="5.0") as client:
-            with pytest.raises(MqttSubscribeError, match="wildcard") as not_granted:
+            with pytest.raises(SubscribeError, match="wildcard") as not_granted:
                 await client.subscribe("a/#")
             assert not_granted.value.reason_code == spec5.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
             for qos in (1, 2):
-                with pytest.raises(MqttPublishError, match="quota exceeded"):
+                with pytest.raises(PublishError, match="quota exceeded"):
                     await client.publish("t", b"0", qos)
             await client.publish("t", b"1", 1)
-            with pytest.raises(MqttDisconnectedError, match=r"use another server.*go off") as ended:
+            with pytest.raises(DisconnectedError, match=r"use another server.*go off") as ended:
                 await take(client)
             assert ended.value.reason_code == spec5.USE_ANOTHER_SERVER
-            with pytest.raises(MqttConnectionError):
+            with pytest.raises(NotConnectedError):
                 await client.publish("t")
 
     asyncio.run(main())
@@ -293,11 +293,11 @@ def test_what_needs_5_0_is_refused_elsewhere(broker: Mosquitto) -> None:
             {"will": Will("t", properties={"content_type": "x"})},
             {"password": "secret"},
         ):
-            with pytest.raises(MqttArgumentError) as caught:
+            with pytest.raises(ArgumentError) as caught:
                 Client(HOST, broker.port, protocol=protocol, **options)
             assert "secret" not in str(caught.value)
     for protocol in ("4.0", "", "MQTT", "6"):
-        with pytest.raises(MqttArgumentError, match=r"3\.1\.1"):
+        with pytest.raises(ArgumentError, match=r"3\.1\.1"):
             Client(HOST, broker.port, protocol=protocol)
     for properties in (
         {"no_such": 1},
@@ -307,17 +307,17 @@ def test_what_needs_5_0_is_refused_elsewhere(broker: Mosquitto) -> None:
         {"authentication_method": "\0"},
         {"authentication_data": "text"},
     ):
-        with pytest.raises(MqttArgumentError):
+        with pytest.raises(ArgumentError):
             client5(broker, properties=properties)
 
     async def main() -> None:
         async with Client(HOST, broker.port) as client:
             for qos in (0, 1):
-                with pytest.raises(MqttArgumentError, match=r"5\.0"):
+                with pytest.raises(ArgumentError, match=r"5\.0"):
                     await client.publish("t", b"", qos, properties={"content_type": "x"})
-            with pytest.raises(MqttArgumentError, match=r"5\.0"):
+            with pytest.raises(ArgumentError, match=r"5\.0"):
                 await client.subscribe("t", options=spec5.NO_LOCAL)
-            with pytest.raises(MqttArgumentError, match=r"5\.0"):
+            with pytest.raises(ArgumentError, match=r"5\.0"):
                 await client.subscribe("t", properties={"subscription_identifier": 1})
 
     asyncio.run(main())
@@ -332,7 +332,7 @@ def test_an_unacknowledged_message_keeps_its_properties(mosquitto: StartBroker) 
                 await reader.subscribe("again", 2)
                 async with client:
                     broker.kill()
-                    with pytest.raises(MqttConnectionError):
+                    with pytest.raises(NotConnectedError):
                         await client.publish("again", b"1", 2, properties={"user_property": [("k", "v")]})
                 broker.restart()
             async with client5(broker, identifier="reader", clean_session=False) as reader:
@@ -409,7 +409,7 @@ def test_a_goodbye_that_is_too_large_is_said_without_its_texts(mosquitto: StartB
                 ):
                     other = Client(HOST, broker.port, protocol=protocol, identifier="other", will=will)
                     other.disconnect_properties = wrong
-                    with pytest.raises(MqttArgumentError):
+                    with pytest.raises(ArgumentError):
                         async with other:
                             pass
                 async with client5(broker, identifier="leaver", clean_session=False) as again:

@@ -11,10 +11,10 @@ import pytest
 from headwater import errors
 from headwater_host.client.mqtt.client import (
     Client,
-    MqttConnectionError,
-    MqttError,
-    MqttTimeoutError,
+    ClientError,
+    NotConnectedError,
     Reconnect,
+    TimedOutError,
 )
 from tests.interop.aio_steps import barrier, current, other, stopped, take, until
 from tools.broker import HOST, Mosquitto
@@ -102,7 +102,7 @@ def test_an_idle_connection_stays_alive_and_a_dead_one_is_noticed(mosquitto: Sta
         async with Client(HOST, broker.port, keepalive=1, timeout=5) as client:
             await until(lambda: broker.log_text().count("Received PINGREQ") >= 3, "three pings")
             assert client.connected
-            with stopped(broker), pytest.raises(MqttConnectionError, match="does not answer"):
+            with stopped(broker), pytest.raises(NotConnectedError, match="does not answer"):
                 await asyncio.wait_for(client.messages.__anext__(), 200)
 
     asyncio.run(scenario())
@@ -115,7 +115,7 @@ def test_a_broker_that_does_not_read_makes_publishing_wait(mosquitto: StartBroke
         async with Client(HOST, broker.port, timeout=5) as client:
             sent = 0
             with stopped(broker):
-                with contextlib.suppress(MqttTimeoutError):
+                with contextlib.suppress(TimedOutError):
                     while sent < 100_000:
                         await client.publish("wall", bytes(10_000))
                         sent += 1
@@ -138,15 +138,15 @@ def test_an_acknowledgement_that_is_late_is_a_timeout_and_the_message_is_deliver
         async with Client(HOST, broker.port, max_queued_outgoing_messages=2) as client:
             await client.subscribe("late", qos=1)
             with stopped(broker):
-                with pytest.raises(MqttTimeoutError, match="did not answer"):
+                with pytest.raises(TimedOutError, match="did not answer"):
                     # The client's own time-out is 10 s.
                     await asyncio.wait_for(client.publish("late", 1, qos=1, timeout=0.05), 200)
                 cancelled = asyncio.create_task(client.publish("late", 2, qos=1))
                 await asyncio.sleep(0)
                 cancelled.cancel()
-                with pytest.raises(MqttTimeoutError, match="no room"):
+                with pytest.raises(TimedOutError, match="no room"):
                     await client.publish("late", 3, qos=1, timeout=0.05)
-                with pytest.raises(MqttTimeoutError):
+                with pytest.raises(TimedOutError):
                     await client.subscribe("x", timeout=0.05)
             assert [m.payload for m in await take(client, 2)] == [b"1", b"2"]
             await client.publish("late", 4, qos=1)
@@ -186,7 +186,7 @@ def test_the_loop_of_the_documentation_survives_a_restart(
                         online.set()
                         while True:
                             came.append((await client.messages.__anext__()).payload)
-                except MqttError:
+                except ClientError:
                     await asyncio.sleep(0.05)
 
         task = asyncio.create_task(keep())

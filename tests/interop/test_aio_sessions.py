@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater_host.client.mqtt.client import Client, MqttConnectionError, MqttError
+from headwater_host.client.mqtt.client import Client, ClientError, NotConnectedError
 from tests.host.mqtt_server import speak
 from tests.interop.aio_steps import barrier, current, other, stopped, take, until
 from tools.broker import HOST, Mosquitto
@@ -48,7 +48,7 @@ def test_what_is_unacknowledged_goes_out_again_over_the_next_connection(
             await until(lambda: len(acknowledged) > 110, "some more are acknowledged")
             broker.stop()
             results = await asyncio.gather(*waiting, return_exceptions=True)
-            assert any(isinstance(result, MqttConnectionError) for result in results)
+            assert any(isinstance(result, NotConnectedError) for result in results)
         broker.start()
         left = client.session.outbox.count
         assert left == 300 - len(acknowledged)
@@ -105,7 +105,7 @@ def test_a_link_that_is_cut_again_and_again_costs_no_message(mosquitto: StartBro
 
             async def read() -> None:
                 while len(set(came)) < count:
-                    with contextlib.suppress(MqttError):
+                    with contextlib.suppress(ClientError):
                         async with reader:
                             await reader.subscribe(f"cut/{qos}", qos)
                             subscribed.set()
@@ -119,7 +119,7 @@ def test_a_link_that_is_cut_again_and_again_costs_no_message(mosquitto: StartBro
             await subscribed.wait()
             sent = 0
             while sent < count or writer.session.outbox.count:
-                with contextlib.suppress(MqttError):
+                with contextlib.suppress(ClientError):
                     async with writer:
                         while sent < count:
                             # What is refused because there is no connection was not handed in.

@@ -17,11 +17,11 @@ import pytest
 from headwater.mqtt import spec5
 from headwater_host.client.blocking import Client, Delivery, Message
 from headwater_host.client.mqtt.client import (
-    MqttArgumentError,
-    MqttConnectionError,
-    MqttError,
-    MqttReentrantError,
-    MqttTimeoutError,
+    ArgumentError,
+    ClientError,
+    NotConnectedError,
+    ReentrantError,
+    TimedOutError,
     Will,
 )
 from tools.broker import HOST, Mosquitto
@@ -80,7 +80,7 @@ def test_properties_of_5_0(broker: Mosquitto) -> None:
     with client:
         assert not client.session_present
         client.disconnect_properties = {"content_type": "x"}
-        with pytest.raises(MqttArgumentError):
+        with pytest.raises(ArgumentError):
             client.disconnect()
         assert not client.connected
 
@@ -107,7 +107,7 @@ def test_many_threads_share_a_client(broker: Mosquitto, qos: int, call: str) -> 
             came = [payload for found in readers for payload in found.result(60)]
         client.drain()
         assert sorted(came) == sorted(b"%d %d" % (n, i) for n in range(THREADS) for i in range(EACH))
-        with pytest.raises(MqttTimeoutError):
+        with pytest.raises(TimedOutError):
             reader.get(0)
 
 
@@ -120,7 +120,7 @@ def test_messages_come_in_their_order_to_one_thread(broker: Mosquitto) -> None:
         assert [int(client.get(200).payload) for _ in range(1000)] == list(range(1000))
         client.unsubscribe(["one/a", "one/b"])
         client.publish("one/a", qos=1)
-        with pytest.raises(MqttTimeoutError, match="no message came in time"):
+        with pytest.raises(TimedOutError, match="no message came in time"):
             client.get(0.05)
 
 
@@ -128,13 +128,13 @@ def test_time_outs_name_what_was_waited_for(broker: Mosquitto) -> None:
     with client_of(broker, max_queued_outgoing_messages=1, timeout=5) as client:
         os.kill(broker.pid, signal.SIGSTOP)
         try:
-            with pytest.raises(MqttTimeoutError, match="did not answer in time"):
+            with pytest.raises(TimedOutError, match="did not answer in time"):
                 client.publish("late", b"", 1, timeout=0.05)
-            with pytest.raises(MqttTimeoutError, match="no room"):
+            with pytest.raises(TimedOutError, match="no room"):
                 client.post("late", b"", 1, timeout=0.05)
-            with pytest.raises(MqttTimeoutError, match="did not answer in time"):
+            with pytest.raises(TimedOutError, match="did not answer in time"):
                 client.drain(0.05)
-            with pytest.raises(MqttTimeoutError, match="did not answer in time"):
+            with pytest.raises(TimedOutError, match="did not answer in time"):
                 client.subscribe("late", timeout=0.05)
         finally:
             os.kill(broker.pid, signal.SIGCONT)
@@ -214,7 +214,7 @@ def test_a_call_on_the_clients_own_thread_is_an_error_and_no_deadlock(mosquitto:
     with client_of(broker, logger=logger) as client:
         broker.kill()
         assert logged.wait(200)
-    assert [type(error) for error in raised] == [MqttReentrantError]
+    assert [type(error) for error in raised] == [ReentrantError]
     assert "would wait for itself" in str(raised[0])
 
 
@@ -233,9 +233,9 @@ def test_whoever_waits_hears_that_the_connection_is_lost_and_the_session_goes_on
             broker.kill()
             calls: list[Future[Any]] = [*waiting, *sent]
             for call in calls:
-                with pytest.raises(MqttConnectionError):
+                with pytest.raises(NotConnectedError):
                     call.result(15)
-        with pytest.raises(MqttConnectionError):
+        with pytest.raises(NotConnectedError):
             client.publish("kept", 9, 1)
         broker.start()
         with client_of(broker) as reader:
@@ -257,7 +257,7 @@ def test_disconnecting_ends_every_call_of_every_thread(broker: Mosquitto) -> Non
             try:
                 while True:
                     client.get() if number % 2 else client.publish("ends", b"", number % 3)
-            except MqttConnectionError as error:
+            except NotConnectedError as error:
                 return str(error)
 
         with ThreadPoolExecutor(THREADS) as pool:
@@ -271,13 +271,13 @@ def test_disconnecting_ends_every_call_of_every_thread(broker: Mosquitto) -> Non
 def test_connecting_twice_and_calls_without_a_connection(broker: Mosquitto) -> None:
     client = client_of(broker)
     for call in (lambda: client.publish("t"), client.get, client.drain, lambda: client.subscribe("t")):
-        with pytest.raises(MqttConnectionError, match="not connected"):
+        with pytest.raises(NotConnectedError, match="not connected"):
             call()
     with client:
-        with pytest.raises(MqttReentrantError):
+        with pytest.raises(ReentrantError):
             client.connect()
         client.publish("still/there", b"", 1)
-        with pytest.raises(MqttArgumentError):
+        with pytest.raises(ArgumentError):
             client.publish("t/#", b"")
     with client:
         client.publish("again", b"", 1)
@@ -286,7 +286,7 @@ def test_connecting_twice_and_calls_without_a_connection(broker: Mosquitto) -> N
 def test_a_server_that_is_not_there_leaves_nothing_behind(broker: Mosquitto) -> None:
     client = Client(HOST, 1)
     for _ in range(3):
-        with pytest.raises(MqttConnectionError, match="no connection"):
+        with pytest.raises(NotConnectedError, match="no connection"):
             client.connect()
     assert not client.connected
 
@@ -303,7 +303,7 @@ def test_the_program_acknowledges(broker: Mosquitto) -> None:
     with client_of(broker, identifier="acks", clean_session=False) as client:
         message = client.get(15)
         assert (message.payload, message.dup) == (b"2", True)
-        with pytest.raises(MqttTimeoutError):
+        with pytest.raises(TimedOutError):
             client.get(0.05)
     with client_of(broker, identifier="acks"):
         pass
@@ -319,11 +319,11 @@ def test_it_stands_beside_an_asyncio_program(broker: Mosquitto) -> None:
 
 PROGRAM = """
 import contextlib, sys, threading
-from headwater_host.client.mqtt.client import MqttConnectionError, Will
+from headwater_host.client.mqtt.client import NotConnectedError, Will
 from headwater_host.client.blocking import Client
 
 def wait():
-    with contextlib.suppress(MqttConnectionError):
+    with contextlib.suppress(NotConnectedError):
         client.get()
 
 client = Client("127.0.0.1", int(sys.argv[1]), will=Will("gone", b"will"))
@@ -466,7 +466,7 @@ def test_a_posted_message_has_a_state(broker: Mosquitto) -> None:
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             late = client.post("t", b"x", 1)
-            with pytest.raises(MqttTimeoutError):
+            with pytest.raises(TimedOutError):
                 late.wait(0.05)
         finally:
             os.kill(broker.pid, signal.SIGCONT)
@@ -475,7 +475,7 @@ def test_a_posted_message_has_a_state(broker: Mosquitto) -> None:
         kept = client.post("t", b"x", 1)
     # Whether its acknowledgement came before the end or comes after the next beginning.
     if not kept.done():
-        with pytest.raises(MqttConnectionError):
+        with pytest.raises(NotConnectedError):
             kept.wait()
     with client:
         assert kept.wait(60) == 0
@@ -486,7 +486,7 @@ def test_handlers_may_call_the_client(broker: Mosquitto) -> None:
     came: list[bytes] = []
     both = threading.Event()
 
-    def on_connection(error: MqttError | None) -> None:
+    def on_connection(error: ClientError | None) -> None:
         if error is None:
             client.subscribe("re/enter", 1)
             client.publish("re/enter", b"first", 1)

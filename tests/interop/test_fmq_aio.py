@@ -9,13 +9,13 @@ import pytest
 
 from headwater.fmq import spec
 from headwater_host.client.fmq.client import (
+    ArgumentError,
     Client,
     FmqConsumerError,
     FmqRequestError,
     Message,
-    MqttArgumentError,
-    MqttPublishError,
-    MqttSubscribeError,
+    PublishError,
+    SubscribeError,
     decode,
     encode,
 )
@@ -216,19 +216,19 @@ def test_refusals_say_why(tmp_path: Path) -> None:
                 with pytest.raises(FmqRequestError) as refused:
                     await request
                 assert refused.value.reason_code >= 0x80
-            with pytest.raises(MqttSubscribeError) as bad:
+            with pytest.raises(SubscribeError) as bad:
                 await c.subscribe("jobs", condition="n <")
             assert bad.value.reason_code == 0x8F
             delivery = await c.post("none", b"", 1)
-            with pytest.raises(MqttPublishError, match="there is no topic") as caught:
+            with pytest.raises(PublishError, match="there is no topic") as caught:
                 await delivery
             assert delivery.reason_code == caught.value.reason_code
             delivery = c.post_nowait("jobs", b"", 2)
             assert await delivery == delivery.reason_code == 0
-            with pytest.raises(MqttPublishError, match="there is no topic"):
+            with pytest.raises(PublishError, match="there is no topic"):
                 await c.publish("nowhere", b"", 1)
             for wrong in (c.publish("a/#", b"", 1), c.publish("", b"", 0), c.register("+"), c.call("#")):
-                with pytest.raises(MqttArgumentError):
+                with pytest.raises(ArgumentError):
                     await wrong
 
     run(tmp_path, test, auto_register=False)

@@ -7,7 +7,7 @@ import pytest
 
 from headwater.fmq import spec
 from headwater.fmq.message_id import time_at
-from headwater_host.client.fmq.client import MqttProtocolError, Reconnect
+from headwater_host.client.fmq.client import ProtocolError, Reconnect
 from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.fmq.values import decode_at
 from tests.host.hub_client import new_id
@@ -75,7 +75,7 @@ def test_a_ping_is_answered_and_what_is_between_hubs_is_not_the_clients() -> Non
         async with scripted(script) as where, client(where) as c:
             await asyncio.wait_for(c.messages.__anext__(), SECONDS)
 
-    with pytest.raises(MqttProtocolError):
+    with pytest.raises(ProtocolError):
         asyncio.run(main())
     assert said == [(spec.ACK << 4, ping), (spec.ACK << 4, elect)]
 

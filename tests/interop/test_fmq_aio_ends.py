@@ -10,21 +10,21 @@ import pytest
 
 from headwater.fmq import spec
 from headwater_host.client.fmq.client import (
+    ArgumentError,
     Client,
+    ClientError,
+    ConnectRefusedError,
+    DisconnectedError,
     FmqConsumerError,
-    MqttArgumentError,
-    MqttConnectionError,
-    MqttDisconnectedError,
-    MqttError,
-    MqttFullError,
-    MqttProtocolError,
-    MqttReentrantError,
-    MqttRefusedError,
-    MqttSubscribeError,
-    MqttTimeoutError,
-    MqttTlsError,
+    NotConnectedError,
+    ProtocolError,
+    QueueFullError,
     Reconnect,
+    ReentrantError,
+    SubscribeError,
+    TimedOutError,
     Tls,
+    TlsError,
     Will,
     encode,
 )
@@ -58,7 +58,7 @@ def test_a_wrong_password_is_refused_for_good(tmp_path: Path) -> None:
             async with Client(f"fmq://ann:secret@{host}:{port}", timeout=SECONDS) as c:
                 await c.publish("t", b"", 1)
             for user, password in (("ann", "Xyzzy"), ("bob", "Xyzzy")):
-                with pytest.raises(MqttRefusedError) as refused:
+                with pytest.raises(ConnectRefusedError) as refused:
                     await client(hub, user=user, password=password).__aenter__()
                 assert refused.value.return_code == 0x86
                 assert password not in str(refused.value)
@@ -66,7 +66,7 @@ def test_a_wrong_password_is_refused_for_good(tmp_path: Path) -> None:
             given_up = client(
                 hub, user="ann", password="no", reconnect=Reconnect(first=0.001, at_start=True, refused=None)
             )
-            with pytest.raises(MqttRefusedError):
+            with pytest.raises(ConnectRefusedError):
                 await given_up.__aenter__()
 
     run(main())
@@ -85,10 +85,10 @@ def test_tls(tmp_path: Path) -> None:
                 await c.subscribe("t")
                 await c.publish("t", bytes(300_000), 2)
                 assert (await first(c)).payload == bytes(300_000)
-            with pytest.raises(MqttTlsError):
+            with pytest.raises(TlsError):
                 await Client("localhost", port, tls=True, timeout=SECONDS).__aenter__()
             # Who speaks plainly to a hub that does not.
-            with pytest.raises(MqttConnectionError):
+            with pytest.raises(NotConnectedError):
                 await Client("localhost", port, timeout=SECONDS).__aenter__()
 
     run(main())
@@ -99,10 +99,10 @@ def test_a_second_connection_takes_the_session_over(tmp_path: Path) -> None:
         async with hub_of(config(tmp_path)) as hub, client(hub, "same") as old:
             waiting = asyncio.create_task(first(old))
             async with client(hub, "same") as new:
-                with pytest.raises(MqttDisconnectedError) as over:
+                with pytest.raises(DisconnectedError) as over:
                     await waiting
                 assert over.value.reason_code == 0x8E
-                with pytest.raises(MqttDisconnectedError):
+                with pytest.raises(DisconnectedError):
                     await old.publish("t", b"", 1)
                 await new.publish("t", b"", 1)
 
@@ -119,7 +119,7 @@ def test_the_will_is_published_when_the_connection_is_lost(tmp_path: Path) -> No
                 assert rude.connection is not None
                 assert rude.connection.transport is not None
                 rude.connection.transport.abort()
-                with pytest.raises(MqttConnectionError):
+                with pytest.raises(NotConnectedError):
                     await first(rude)
             assert (await first(c)).payload == b"rude" * 10_000
 
@@ -150,16 +150,16 @@ async def says_a_little(line: Line) -> None:
 @pytest.mark.parametrize(
     "script, error, timeout",
     [
-        (hangs_up, MqttConnectionError, SECONDS),
-        (hangs_up_at_once, MqttConnectionError, SECONDS),
-        (says_nothing, MqttTimeoutError, 0.2),
-        (says_a_little, MqttTimeoutError, 0.2),
+        (hangs_up, NotConnectedError, SECONDS),
+        (hangs_up_at_once, NotConnectedError, SECONDS),
+        (says_nothing, TimedOutError, 0.2),
+        (says_a_little, TimedOutError, 0.2),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
 @pytest.mark.parametrize("tls", [None, True], ids=["plain", "tls"])
 def test_a_hub_that_is_gone_or_silent_during_the_handshake(
-    script: Callable[[Line], Awaitable[None]], error: type[MqttError], timeout: float, tls: bool | None
+    script: Callable[[Line], Awaitable[None]], error: type[ClientError], timeout: float, tls: bool | None
 ) -> None:
     async def main() -> None:
         if tls:
@@ -226,9 +226,9 @@ def test_what_no_hub_may_say_ends_the_connection(name: str, pieces: bool) -> Non
                 async with c:
                     await first(c)
 
-            with pytest.raises(MqttProtocolError):
+            with pytest.raises(ProtocolError):
                 await use()
-            with pytest.raises(MqttProtocolError):
+            with pytest.raises(ProtocolError):
                 await c.publish("t", b"", 1)
 
     run(main())
@@ -272,7 +272,7 @@ def test_a_length_that_is_only_claimed_costs_no_memory() -> None:
 
     async def main() -> None:
         async with scripted(script) as where, client(where, max_packet_size=1 << 30) as c:
-            with pytest.raises(MqttConnectionError):
+            with pytest.raises(NotConnectedError):
                 await first(c)
             assert len(c.session.rx.buf) < 1 << 20
 
@@ -316,7 +316,7 @@ def test_a_process_number_that_is_too_long(process: int) -> None:
 
     async def main() -> None:
         async with scripted(script) as where:
-            with pytest.raises(MqttProtocolError):
+            with pytest.raises(ProtocolError):
                 await client(where).__aenter__()
 
     run(main())
@@ -345,7 +345,7 @@ def test_every_call_has_an_end_in_time() -> None:
                 lambda: c.slaves(timeout=0.05),
             ]
             for call in calls:
-                with pytest.raises(MqttTimeoutError):
+                with pytest.raises(TimedOutError):
                     await call()
 
     run(main())
@@ -444,9 +444,9 @@ def test_connecting_may_be_cancelled_at_any_of_its_steps(tmp_path: Path) -> None
                     await c.__aexit__(None, None, None)
             async with c:
                 await c.publish("t", b"", 1)
-                with pytest.raises(MqttReentrantError):
+                with pytest.raises(ReentrantError):
                     await c.__aenter__()
-            with pytest.raises(MqttConnectionError):
+            with pytest.raises(NotConnectedError):
                 await c.publish("t", b"", 1)
 
     run(main())
@@ -479,7 +479,7 @@ def test_connecting_may_be_cancelled_at_any_of_its_steps(tmp_path: Path) -> None
     ids=str,
 )
 def test_options_that_lead_nowhere(options: dict[str, Any]) -> None:
-    with pytest.raises(MqttArgumentError) as wrong:
+    with pytest.raises(ArgumentError) as wrong:
         Client(**{"host": "h", **options})
     assert "password" not in str(wrong.value) or "password" in options
 
@@ -503,17 +503,17 @@ def test_arguments_that_lead_nowhere(tmp_path: Path) -> None:
                 lambda: c.elect(("::1", 1), -1),
             ]
             for call in calls:
-                with pytest.raises(MqttArgumentError):
+                with pytest.raises(ArgumentError):
                     await call()
             await c.unsubscribe(jobs)
-            with pytest.raises(MqttArgumentError):
+            with pytest.raises(ArgumentError):
                 await c.consume(jobs)
 
             async def flood() -> None:
                 for _ in range(2000):
                     await c.post("t", b"", 1)
 
-            with pytest.raises(MqttFullError):
+            with pytest.raises(QueueFullError):
                 await flood()
             await c.drain()
 
@@ -554,7 +554,7 @@ def test_a_subscription_that_is_refused_later_leaves_the_rest_online(
                 await c.subscribe("a")
                 await c.consume(await c.subscribe("b", group="g"))
                 await c.subscribe("c")
-                reported: list[MqttSubscribeError] = []
+                reported: list[SubscribeError] = []
                 online = asyncio.Event()
                 c.on_subscription_refused = reported.append
                 c.on_connection = lambda error: None if error else online.set()

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from headwater_host.client.fmq.client import (
+    ArgumentError,
     Client,
     FmqRequestError,
-    MqttArgumentError,
-    MqttStoreError,
     Reconnect,
+    StoreError,
 )
 from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.client.store import SqliteOutbox
@@ -183,24 +183,24 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
             with FmqOutbox(store, "c") as box:
                 async with client(hub, clean=False, store=box) as c:
                     await c.publish("t", b"", 1)
-                    with pytest.raises(MqttStoreError, match="in use"):
+                    with pytest.raises(StoreError, match="in use"):
                         client(hub, clean=False, store=store)
-            with pytest.raises(MqttStoreError, match="belongs to the client"):
+            with pytest.raises(StoreError, match="belongs to the client"):
                 client(hub, "other", clean=False, store=store)
             with FmqOutbox(store, "c") as box:
                 assert box.ceiling > 0
                 at = box.reserve(20)
                 box.buf[at : at + 20] = b"\x32" + bytes(19)
                 box.commit(20, 1)
-            with pytest.raises(MqttStoreError, match=r"holds 1 messages as packets of FMQ: .* MQTT 3\.1\.1"):
+            with pytest.raises(StoreError, match=r"holds 1 messages as packets of FMQ: .* MQTT 3\.1\.1"):
                 SqliteOutbox(store, "c")
-            with FmqOutbox(store, "c") as box, pytest.raises(MqttArgumentError, match="of the client"):
+            with FmqOutbox(store, "c") as box, pytest.raises(ArgumentError, match="of the client"):
                 client(hub, "other", clean=False, store=box)
             db = sqlite3.connect(store)
             db.execute("UPDATE ids SET ceiling = ceiling - 1")
             db.commit()
             db.close()
-            with pytest.raises(MqttStoreError, match="message ids"):
+            with pytest.raises(StoreError, match="message ids"):
                 FmqOutbox(store, "c")
 
     asyncio.run(main())

@@ -10,7 +10,7 @@ from headwater.fmq.client import Client
 from headwater.fmq.decode import Frame
 from headwater_host.client.fmq.client import Client as HostClient
 from headwater_host.client.fmq.client import decode, encode
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 from headwater_host.hub.service import Hub
 from tests.host.hub_client import ClientLimits, Peer, config, until, with_hub
 from tests.host.test_hub_rpc import asked, call, reply, serving
@@ -112,7 +112,7 @@ def test_the_hosts_client_replies_and_refuses(tmp_path: Path) -> None:
         async with HostClient(HOST, port(hub)) as caller, HostClient(HOST, port(hub)) as responder:
             await responder.serve("half")
             calls = [asyncio.ensure_future(caller.call("half", encode(n))) for n in (8, 7, "x")]
-            with pytest.raises(MqttArgumentError, match="from 0x80"):
+            with pytest.raises(ArgumentError, match="from 0x80"):
                 await (await responder.calls.__anext__()).refuse(0x10)
             await serve_half(responder, 2)
             results = await asyncio.gather(*calls[1:], return_exceptions=True)

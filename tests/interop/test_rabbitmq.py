@@ -15,7 +15,7 @@ import pytest
 
 from headwater import errors
 from headwater.errors import HeadwaterError
-from headwater_host.client.mqtt.client import Client, Message, MqttConnectionError, MqttProtocolError, Will
+from headwater_host.client.mqtt.client import Client, Message, NotConnectedError, ProtocolError, Will
 from tests.host.command import running
 from tests.host.gateway_peers import landed
 from tests.interop.test_mqtt_client import Gather, Peer
@@ -281,7 +281,7 @@ def test_aio_a_message_at_qos_2_is_an_error_of_the_server(rabbitmq: RabbitMq) ->
         async with client(rabbitmq) as one:
             await one.publish("twice", "?", qos=2)
 
-    with pytest.raises(MqttProtocolError, match="wrong_acknowledgement"):
+    with pytest.raises(ProtocolError, match="wrong_acknowledgement"):
         asyncio.run(scenario())
 
 
@@ -333,7 +333,7 @@ def test_aio_retained_and_will(rabbitmq: RabbitMq) -> None:
             will = Will("aio/will", "gone", qos=1)
             async with client(rabbitmq, will=will):
                 pass
-            with contextlib.suppress(MqttConnectionError):
+            with contextlib.suppress(NotConnectedError):
                 async with client(rabbitmq, will=will) as mortal:
                     connection = mortal.connection
                     assert connection is not None

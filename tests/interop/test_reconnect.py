@@ -12,10 +12,10 @@ from headwater.mqtt.decode import Packet
 from headwater_host.client import blocking
 from headwater_host.client.mqtt.client import (
     Client,
+    ClientError,
     Message,
-    MqttConnectionError,
-    MqttError,
-    MqttTimeoutError,
+    NotConnectedError,
+    TimedOutError,
 )
 from headwater_host.client.mqtt.session import HostServerSession
 from tests.host.mqtt_server import serve
@@ -47,7 +47,7 @@ def test_a_client_subscribes_again_when_the_session_is_gone(mosquitto: StartBrok
                 for topic in ("c", "a/1", "b"):
                     await other.publish(topic, topic, qos=2)
             assert [(str(m.topic), m.qos) for m in await take(client, 2)] == [("a/1", 1), ("b", 2)]
-            assert all(isinstance(error, MqttConnectionError) for error in told.said if error is not None)
+            assert all(isinstance(error, NotConnectedError) for error in told.said if error is not None)
 
     asyncio.run(scenario())
 
@@ -122,12 +122,12 @@ def test_qos_0_waits_for_the_connection_up_to_its_timeout(mosquitto: StartBroker
             await client.subscribe("zero")
             broker.stop()
             await told.lost()
-            with pytest.raises(MqttTimeoutError, match="no connection in time"):
+            with pytest.raises(TimedOutError, match="no connection in time"):
                 await client.publish("zero", "too late", timeout=0.05)
-            with pytest.raises(MqttTimeoutError, match="no connection in time"):
+            with pytest.raises(TimedOutError, match="no connection in time"):
                 await client.subscribe("other", timeout=0.05)
             # At QoS 1 it is handed in, whether or not the call waits long enough.
-            with pytest.raises(MqttTimeoutError, match="did not answer"):
+            with pytest.raises(TimedOutError, match="did not answer"):
                 await client.publish("zero", "one", 1, timeout=0.05)
             sent = asyncio.ensure_future(client.publish("zero", "zero", timeout=WAIT_S))
             asked = asyncio.ensure_future(client.subscribe("more", 1, timeout=WAIT_S))
@@ -150,7 +150,7 @@ def test_a_full_outbox_makes_wait_and_then_refuses(mosquitto: StartBroker) -> No
             await told.lost()
             for n in range(4):
                 await client.post("full", n, 1)
-            with pytest.raises(MqttTimeoutError, match="no room"):
+            with pytest.raises(TimedOutError, match="no room"):
                 await client.post("full", 4, 1, timeout=0.05)
             blocked = asyncio.ensure_future(client.post("full", 5, 1, timeout=WAIT_S))
             await asyncio.sleep(0)
@@ -181,7 +181,7 @@ def test_what_the_program_asks_for_meanwhile_comes_behind_what_is_asked_for_agai
             asked.clear()
             changes: list[asyncio.Future[list[object]]] = []
 
-            def change(error: MqttError | None) -> None:
+            def change(error: ClientError | None) -> None:
                 # At once: the connection is back soon.
                 if error:
                     subscribing = (client.subscribe(name, 2) for name in names)
@@ -229,7 +229,7 @@ def test_the_threads_of_a_blocking_client_wait_through_it(mosquitto: StartBroker
             got.append(message.payload)
             came.notify_all()
 
-    said: list[MqttError | None] = []
+    said: list[ClientError | None] = []
     with blocking.Client(
         HOST, broker.port, reconnect=QUICK, timeout=WAIT_S, on_message=on_message, on_connection=said.append
     ) as client:
@@ -251,4 +251,4 @@ def test_the_threads_of_a_blocking_client_wait_through_it(mosquitto: StartBroker
             assert came.wait_for(lambda: got and got[-1] == b"after", WAIT_S)
         assert got[0] == b"before"
     assert said[0] is said[-1] is None
-    assert isinstance(said[1], MqttConnectionError)
+    assert isinstance(said[1], NotConnectedError)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from headwater_host.client.mqtt.client import (
+    ArgumentError,
     Client,
-    MqttArgumentError,
-    MqttConnectionError,
-    MqttError,
-    MqttReentrantError,
-    MqttRefusedError,
+    ClientError,
+    ConnectRefusedError,
+    NotConnectedError,
     Reconnect,
+    ReentrantError,
 )
 from tests.host.mqtt_server import serve
 from tests.interop.kept_clients import QUICK, WAIT_S, Told, take, talker, until
@@ -42,9 +42,9 @@ def test_it_gives_up_after_so_many_attempts_and_everybody_hears_why(mosquitto: S
             waiting.append(asyncio.ensure_future(client.publish("a", "b", timeout=WAIT_S)))
             waiting.append(asyncio.ensure_future(client.drain(WAIT_S)))
             for one in waiting:
-                with pytest.raises(MqttConnectionError, match="Connection refused"):
+                with pytest.raises(NotConnectedError, match="Connection refused"):
                     await asyncio.wait_for(one, WAIT_S)
-            with pytest.raises(MqttConnectionError, match="Connection refused"):
+            with pytest.raises(NotConnectedError, match="Connection refused"):
                 await client.publish("a", "b")
             # The lost connection, and each attempt but the last, which is the end.
             assert len(told.said) == 3
@@ -60,14 +60,14 @@ def test_the_first_connection(mosquitto: StartBroker) -> None:
     port = free_port()
 
     async def scenario() -> None:
-        with pytest.raises(MqttConnectionError, match="Connection refused"):
+        with pytest.raises(NotConnectedError, match="Connection refused"):
             async with Client(HOST, port, reconnect=True):
                 pass
         policy = Reconnect(first=0.01, longest=0.02, at_start=True, attempts=2)
         tried = Client(HOST, port, reconnect=policy)
-        said: list[MqttError | None] = []
+        said: list[ClientError | None] = []
         tried.on_connection = said.append
-        with pytest.raises(MqttConnectionError, match="Connection refused"):
+        with pytest.raises(NotConnectedError, match="Connection refused"):
             async with tried:
                 pass
         assert len(said) == 1
@@ -97,7 +97,7 @@ def test_the_first_connection(mosquitto: StartBroker) -> None:
         with pytest.raises(asyncio.CancelledError):
             await entering
         assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
-        with pytest.raises(MqttConnectionError):
+        with pytest.raises(NotConnectedError):
             await patient.publish("s", "x", 1)
 
     asyncio.run(scenario())
@@ -114,7 +114,7 @@ def test_leaving_while_there_is_no_connection(mosquitto: StartBroker) -> None:
             await told.lost()
             waiting = asyncio.ensure_future(client.messages.__anext__())
             await asyncio.sleep(0)
-        with pytest.raises(MqttConnectionError, match="has disconnected"):
+        with pytest.raises(NotConnectedError, match="has disconnected"):
             await waiting
         assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
@@ -165,14 +165,14 @@ def test_a_refusal_ends_it_unless_it_may_pass(mosquitto: StartBroker) -> None:
         async with Client(HOST, broker.port, reconnect=policy) as client:
             client._routes[0].port = closed.port
             broker.kill()
-            with pytest.raises(MqttRefusedError, match="not authorized"):
+            with pytest.raises(ConnectRefusedError, match="not authorized"):
                 await asyncio.wait_for(client.messages.__anext__(), WAIT_S)
         patient = Reconnect(first=0.01, longest=0.02, refused=0.01, at_start=True)
         client = Client(HOST, closed.port, reconnect=patient)
         told = Told(client)
         entering = asyncio.ensure_future(client.__aenter__())
         await told.until(lambda said: len(said) > 2)
-        assert all(isinstance(error, MqttRefusedError) for error in told.said)
+        assert all(isinstance(error, ConnectRefusedError) for error in told.said)
         entering.cancel()
         await asyncio.gather(entering, return_exceptions=True)
 
@@ -196,14 +196,14 @@ def test_a_server_that_does_not_answer_counts_as_lost() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("raised", [KeyError("mine"), MqttReentrantError("mine")], ids=repr)
+@pytest.mark.parametrize("raised", [KeyError("mine"), ReentrantError("mine")], ids=repr)
 def test_a_handler_that_raises_is_logged_and_the_connection_made_again(
     raised: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
-        said: list[MqttError | None] = []
+        said: list[ClientError | None] = []
 
-        def raising(error: MqttError | None) -> None:
+        def raising(error: ClientError | None) -> None:
             said.append(error)
             raise raised
 
@@ -232,7 +232,7 @@ def test_the_first_connection_is_told_and_its_loss_with_or_without_reconnect(
     async def scenario() -> None:
         async with serve() as server:
             client = Client(HOST, server.port, reconnect=reconnect, subscriptions=[("a", 0)])
-            said: list[tuple[MqttError | None, bool, dict[str, int]]] = []
+            said: list[tuple[ClientError | None, bool, dict[str, int]]] = []
             client.on_connection = lambda error: said.append((error, client.connected, client.granted))
             for _ in range(2):
                 said.clear()
@@ -241,7 +241,7 @@ def test_the_first_connection_is_told_and_its_loss_with_or_without_reconnect(
                     await server.connections[-1].close(1)
                     await asyncio.wait_for(until(lambda: len(said) > 1), WAIT_S)
                     error, connected, _ = said[1]
-                    assert isinstance(error, MqttConnectionError)
+                    assert isinstance(error, NotConnectedError)
                     assert not connected
 
     asyncio.run(scenario())
@@ -271,5 +271,5 @@ def test_a_handler_that_ends_the_program_ends_it() -> None:
     ],
 )
 def test_a_policy_is_checked(options: dict[str, float]) -> None:
-    with pytest.raises(MqttArgumentError):
+    with pytest.raises(ArgumentError):
         Reconnect(**options)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headwater_host.cli import argument_types
-from headwater_host.client.mqtt.client import Client, MqttArgumentError, MqttError, Tls
+from headwater_host.client.mqtt.client import ArgumentError, Client, ClientError, Tls
 from headwater_host.gateway.config import BrokerConfig, GatewayConfig, check, load
 from tests.certificates import Pki
 from tests.host.command import headwater, running
@@ -95,14 +95,14 @@ def test_a_file_of_the_gateway(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(MqttArgumentError) as refused:
+    with pytest.raises(ArgumentError) as refused:
         Client(HOST, **wrong)
     clean(told(refused.value))
     assert "\\ud800" not in told(refused.value)
 
 
 def test_a_key_that_does_not_open(pki: Pki) -> None:
-    with pytest.raises(MqttArgumentError) as refused:
+    with pytest.raises(ArgumentError) as refused:
         Client(HOST, tls=Tls(cert=pki.locked.cert, key=pki.locked.key, key_password=KEY_PASSWORD))
     clean(told(refused.value))
 
@@ -112,11 +112,11 @@ async def use(client: Client) -> None:
         await client.publish("a", "b", 1)
 
 
-def errors_of(client: Client) -> MqttError | None:
+def errors_of(client: Client) -> ClientError | None:
     try:
         # Debugging asyncio logs what it runs.
         asyncio.run(use(client), debug=True)
-    except MqttError as error:
+    except ClientError as error:
         clean(told(error))
         return error
     return None
@@ -146,7 +146,7 @@ def test_connections_that_say_nothing(log: pytest.LogCaptureFixture) -> None:
     async def scenario(**more: Any) -> None:
         async with speak(silent) as port:
             client = Client(HOST, port, username=USER, password=PASSWORD, timeout=0.2, **more)
-            with pytest.raises(MqttError) as late:
+            with pytest.raises(ClientError) as late:
                 await use(client)
             clean(told(late.value))
 

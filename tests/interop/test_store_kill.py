@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.client.mqtt.client import Client, MqttStoreError
+from headwater_host.client.mqtt.client import Client, StoreError
 from headwater_host.client.store import SqliteOutbox
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 from tools.broker import Mosquitto
 
 LIVES = 12
@@ -200,10 +200,10 @@ def test_the_store_of_a_client(mosquitto: Callable[..., Mosquitto], tmp_path: Pa
 
     async def run() -> None:
         path = tmp_path / "store.db"
-        with pytest.raises(MqttArgumentError, match="identifier"):
+        with pytest.raises(ArgumentError, match="identifier"):
             Client("127.0.0.1", broker.port, store=path)
         first = Client("127.0.0.1", broker.port, identifier="a", clean_session=False, store=path)
-        with pytest.raises(MqttStoreError, match="in use"):
+        with pytest.raises(StoreError, match="in use"):
             Client("127.0.0.1", broker.port, identifier="a", clean_session=False, store=path)
         box = first.session.outbox
         assert isinstance(box, SqliteOutbox)
@@ -212,19 +212,19 @@ def test_the_store_of_a_client(mosquitto: Callable[..., Mosquitto], tmp_path: Pa
         assert not box.unsynced
         box.close()
         with SqliteOutbox(path, "a") as own:
-            with pytest.raises(MqttArgumentError, match="of the client 'a'"):
+            with pytest.raises(ArgumentError, match="of the client 'a'"):
                 Client("127.0.0.1", broker.port, identifier="b", store=own)
             client = Client("127.0.0.1", broker.port, identifier="a", clean_session=False, store=own)
             async with client:
                 await client.publish("t", "y", qos=1)
                 own._db.execute("PRAGMA query_only = 1")
-                with pytest.raises(MqttStoreError, match=r"cannot be written: .*readonly"):
+                with pytest.raises(StoreError, match=r"cannot be written: .*readonly"):
                     await client.publish("t", "z", qos=1)
             own._db.execute("PRAGMA query_only = 0")
             async with client:
                 await client.publish("t", "again", qos=1)
             assert own.count == 0
-            with pytest.raises(MqttArgumentError, match=r"the store is for MQTT 3\.1\.1, not 5\.0"):
+            with pytest.raises(ArgumentError, match=r"the store is for MQTT 3\.1\.1, not 5\.0"):
                 Client("127.0.0.1", broker.port, identifier="a", protocol="5.0", store=own)
 
     asyncio.run(asyncio.wait_for(run(), 200))

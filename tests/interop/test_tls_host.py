@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from headwater_host.client.mqtt.client import (
+    ArgumentError,
     Client,
-    MqttArgumentError,
-    MqttConnectionError,
-    MqttTimeoutError,
-    MqttTlsError,
+    NotConnectedError,
+    TimedOutError,
     Tls,
+    TlsError,
 )
 from tests.certificates import Pki
 from tests.host.mqtt_server import speak
@@ -68,7 +68,7 @@ def test_a_directory_of_authorities(broker: Mosquitto, pki: Pki, tmp_path: Path)
 def test_a_server_that_nobody_vouches_for(
     broker: Mosquitto, pki: Pki, tls: Callable[[Pki], Any], says: str
 ) -> None:
-    with pytest.raises(MqttTlsError, match=says) as refused:
+    with pytest.raises(TlsError, match=says) as refused:
         connect(broker.port, tls=tls(pki))
     assert str(refused.value).startswith(
         f"no connection to {HOST}:{broker.port}: TLS: the server's certificate"
@@ -78,7 +78,7 @@ def test_a_server_that_nobody_vouches_for(
 @pytest.mark.parametrize("which, says", [("elsewhere", "IP address mismatch"), ("expired", "has expired")])
 def test_a_server_with_the_wrong_certificate(mosquitto: StartBroker, pki: Pki, which: str, says: str) -> None:
     with mosquitto(settings=pki.listener(getattr(pki, which))) as broker:
-        with pytest.raises(MqttTlsError, match=says):
+        with pytest.raises(TlsError, match=says):
             connect(broker.port, tls=Tls(ca=pki.ca.cert))
         if which == "elsewhere":
             connect(broker.port, tls=Tls(ca=pki.ca.cert, check_hostname=False))
@@ -91,7 +91,7 @@ def test_a_client_that_shows_its_certificate(mosquitto: StartBroker, pki: Pki) -
             asyncio.run(exchange(Client(HOST, broker.port, tls=tls)))
         # With TLS 1.3 the server says so when our side of the handshake is over, and closes. By then we may have sent
         # CONNECT, and the reset that answers it may be all that we get to see.
-        with pytest.raises(MqttConnectionError, match=r"certificate required|reset by peer|Broken pipe"):
+        with pytest.raises(NotConnectedError, match=r"certificate required|reset by peer|Broken pipe"):
             connect(broker.port, tls=Tls(ca=pki.ca.cert))
 
 
@@ -114,7 +114,7 @@ def test_a_client_that_shows_its_certificate(mosquitto: StartBroker, pki: Pki) -
     ],
 )
 def test_what_is_no_certificate_or_key(pki: Pki, tls: Callable[[Pki], Tls], says: str) -> None:
-    with pytest.raises(MqttArgumentError, match=says) as wrong:
+    with pytest.raises(ArgumentError, match=says) as wrong:
         Client(HOST, tls=tls(pki))
     assert "hunter2" not in str(wrong.value)
 
@@ -134,7 +134,7 @@ def test_the_port_follows_from_the_rest() -> None:
 def test_a_server_that_says_nothing(options: dict[str, Any]) -> None:
     async def scenario() -> None:
         async with speak(silent) as port:
-            with pytest.raises(MqttTimeoutError, match=r"no connection to .* within 0\.2 s"):
+            with pytest.raises(TimedOutError, match=r"no connection to .* within 0\.2 s"):
                 async with Client(HOST, port, timeout=0.2, **options):
                     pass
 
@@ -163,7 +163,7 @@ def test_a_server_that_stops_in_the_middle_of_the_handshake(
             far_writer.close()
 
         async with speak(talk) as port:
-            wanted = MqttConnectionError if hang_up else MqttTimeoutError
+            wanted = NotConnectedError if hang_up else TimedOutError
             with pytest.raises(wanted, match="no connection to"):
                 async with Client(HOST, port, timeout=5 if hang_up else 0.3, tls=Tls(ca=pki.ca.cert)):
                     pass
@@ -172,11 +172,9 @@ def test_a_server_that_stops_in_the_middle_of_the_handshake(
 
 
 def test_a_server_that_does_not_speak_tls(web: Web, plain: Mosquitto) -> None:
-    with pytest.raises(MqttTlsError, match=f"no connection to {HOST}:.* may not speak TLS on this port"):
+    with pytest.raises(TlsError, match=f"no connection to {HOST}:.* may not speak TLS on this port"):
         connect(plain.port, tls=True)
-    with pytest.raises(
-        MqttTlsError, match=r"wrong version number\); the server may not speak TLS on this port"
-    ):
+    with pytest.raises(TlsError, match=r"wrong version number\); the server may not speak TLS on this port"):
         connect(web.port, tls=True)
 
 
@@ -186,9 +184,9 @@ def test_a_url_where_a_host_belongs_is_refused_in_a_sentence() -> None:
         ("mqtts://me:hunter2@broker.local:8884/a", "Client('broker.local', 8884, tls=True)"),
         ("wss://broker.local/mqtt", "Client('broker.local', tls=True, websocket=\"/...\")"),
     ):
-        with pytest.raises(MqttArgumentError) as refused:
+        with pytest.raises(ArgumentError) as refused:
             Client(url)
         assert says in str(refused.value)
         assert "hunter2" not in str(refused.value)
-        with pytest.raises(MqttArgumentError):
+        with pytest.raises(ArgumentError):
             Client(HOST, more_servers=[(url, 1883)])

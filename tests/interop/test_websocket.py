@@ -19,11 +19,11 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from headwater_host.client.mqtt.client import (
+    ArgumentError,
     Client,
-    MqttArgumentError,
-    MqttConnectionError,
-    MqttTlsError,
+    NotConnectedError,
     Tls,
+    TlsError,
     Will,
 )
 from tests.certificates import Pki
@@ -51,7 +51,7 @@ def test_messages_pass_over_websocket_and_tls(secure_web: Web, pki: Pki) -> None
     tls = Tls(ca=pki.ca.cert)
     client = Client("localhost", secure_web.port, tls=tls, websocket="/mqtt")
     asyncio.run(exchange(client, (0, 125, 126, 3000), 20))
-    with pytest.raises(MqttTlsError, match=UNKNOWN):
+    with pytest.raises(TlsError, match=UNKNOWN):
         connect(secure_web.port, tls=Tls(ca=pki.stranger.cert), websocket="/mqtt")
 
 
@@ -102,7 +102,7 @@ def test_a_websocket_that_breaks_and_is_made_again(web: Web) -> None:
             assert client.connection is not None
             assert client.connection.transport is not None
             client.connection.transport.abort()
-            with pytest.raises(MqttConnectionError, match="was lost"):
+            with pytest.raises(NotConnectedError, match="was lost"):
                 await client.messages.__anext__()
         async with client:
             assert client.session_present
@@ -148,7 +148,7 @@ def test_the_will_stays_unpublished_when_a_websocket_ends_well(web: Web) -> None
 
 @pytest.mark.parametrize("path", ["mqtt", "/a b", "/a#b", "/a\r\nHost: x", "/ä"])
 def test_what_is_no_path(path: str) -> None:
-    with pytest.raises(MqttArgumentError, match="is not a path for WebSocket"):
+    with pytest.raises(ArgumentError, match="is not a path for WebSocket"):
         Client(HOST, websocket=path)
 
 
@@ -189,7 +189,7 @@ def without_subprotocol(frames: ServerProtocol, request: Any) -> Any:
 def test_a_server_that_refuses_websocket(answer: Callable[[ServerProtocol, Any], Any], says: str) -> None:
     async def scenario() -> None:
         async with speak(serving(answer)) as port:
-            with pytest.raises(MqttConnectionError, match=says):
+            with pytest.raises(NotConnectedError, match=says):
                 async with Client(HOST, port, websocket="/mqtt"):
                     pass
 
@@ -213,7 +213,7 @@ def test_a_server_that_does_not_speak_websocket(noise: bytes, says: str) -> None
             await writer.drain()
 
         async with speak(talk) as port:
-            with pytest.raises(MqttConnectionError, match=says):
+            with pytest.raises(NotConnectedError, match=says):
                 async with Client(HOST, port, websocket="/mqtt"):
                     pass
 
@@ -267,7 +267,7 @@ def test_frames_that_end_the_connection(then: Callable[[ServerProtocol], object]
     async def scenario() -> None:
         answer: Callable[[ServerProtocol, Any], Any] = lambda frames, request: frames.accept(request)  # noqa: E731
         async with speak(serving(answer, then)) as port:
-            with pytest.raises(MqttConnectionError, match=says):
+            with pytest.raises(NotConnectedError, match=says):
                 async with Client(HOST, port, websocket="/mqtt"):
                     pass
 

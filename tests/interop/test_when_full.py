@@ -16,15 +16,15 @@ import pytest
 
 from headwater_host.client import blocking
 from headwater_host.client.mqtt.client import (
+    ArgumentError,
     Client,
+    ClientError,
     Message,
-    MqttArgumentError,
-    MqttConnectionError,
-    MqttError,
-    MqttFullError,
-    MqttStoreError,
-    MqttTimeoutError,
+    NotConnectedError,
+    QueueFullError,
     Reconnect,
+    StoreError,
+    TimedOutError,
 )
 from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.client.store import SqliteOutbox
@@ -63,7 +63,7 @@ async def listening(broker: Mosquitto, client: Client) -> AsyncIterator[Callable
     """What a subscriber of ``t`` has got up to a payload. Once connected, ``client`` comes back after it."""
     there = asyncio.Event()
 
-    def on_connection(error: MqttError | None) -> None:
+    def on_connection(error: ClientError | None) -> None:
         (there.set if error is None else there.clear)()
 
     async with Client(
@@ -109,11 +109,11 @@ def test_the_newest_arrive_when_the_broker_is_back(
             await asyncio.sleep(0)
             assert client.dropped == 15
             for call in calls[:15]:
-                with pytest.raises(MqttFullError, match="newer messages took its place"):
+                with pytest.raises(QueueFullError, match="newer messages took its place"):
                     await call
             # Nobody waits for this one, and it takes the place of another.
             await client.post("t", 20, qos)
-            with pytest.raises(MqttFullError):
+            with pytest.raises(QueueFullError):
                 await calls[15]
             broker.start()
             await asyncio.gather(*calls[16:])
@@ -163,7 +163,7 @@ def test_what_may_have_been_sent_is_never_dropped(tmp_path: Path, kept: bool) ->
                 server.prepare = note
                 await server.connections[0].close(1)
                 for call in calls[3:6]:
-                    with pytest.raises(MqttFullError):
+                    with pytest.raises(QueueFullError):
                         await call
                 await asyncio.gather(*calls[:3], *calls[6:])
                 # Those under way kept their ids; the server had no session, so that they are new to it.
@@ -236,7 +236,7 @@ def test_a_process_that_is_killed_while_the_broker_is_down(
                 assert [m.payload for m in box.backlog.queue] == numbers(*range(15, 20))
                 assert box.count <= 3
             if properties:
-                with pytest.raises(MqttStoreError, match=r"messages as packets of MQTT 5\.0"):
+                with pytest.raises(StoreError, match=r"messages as packets of MQTT 5\.0"):
                     SqliteOutbox(store, "p")
             broker.start()
             # The broker has lost the session of a listener that is killed with it.
@@ -273,7 +273,7 @@ def test_a_store_that_fails_for_a_while(mosquitto: StartBroker, tmp_path: Path) 
             await until_lost(client)
             await client.post("t", "kept", 2)
             box._db.execute("PRAGMA query_only = 1")
-            with pytest.raises(MqttStoreError, match="not published: the store cannot be written"):
+            with pytest.raises(StoreError, match="not published: the store cannot be written"):
                 await client.post("t", "refused", 2)
             box._db.execute("PRAGMA query_only = 0")
             await client.post("t", "too", 2)
@@ -312,7 +312,7 @@ def test_a_broker_that_does_not_keep_up(mosquitto: StartBroker) -> None:
                 for n in range(20):
                     await client.post("t", n, 1)
                 assert client.dropped == 13
-                with pytest.raises(MqttTimeoutError, match="did not answer"):
+                with pytest.raises(TimedOutError, match="did not answer"):
                     await client.publish("t", 20, 1, timeout=0.05)
                 # QoS 0 does not wait for acknowledgements, but it does not overtake either.
                 late = asyncio.ensure_future(client.publish("t", 21, timeout=WAIT_S))
@@ -365,12 +365,12 @@ def test_refusing_at_once(mosquitto: StartBroker) -> None:
             await client.publish("t", "before", 1)
             broker.stop()
             await until_lost(client)
-            with pytest.raises(MqttConnectionError, match="there is no connection; it was not sent"):
+            with pytest.raises(NotConnectedError, match="there is no connection; it was not sent"):
                 await client.publish("t", "x")
             for n in range(BOUND):
                 await client.post("t", n, 1)
             for call in (client.post, client.publish):
-                with pytest.raises(MqttFullError, match="no room"):
+                with pytest.raises(QueueFullError, match="no room"):
                     await call("t", BOUND, 1)
             broker.start()
             await client.drain(WAIT_S)
@@ -381,7 +381,7 @@ def test_refusing_at_once(mosquitto: StartBroker) -> None:
 
 def test_what_cannot_be_sent_is_said_at_once(mosquitto: StartBroker) -> None:
     broker = mosquitto(settings={"max_qos": 1})
-    with pytest.raises(MqttArgumentError, match="when_full is one of block, refuse, drop_oldest"):
+    with pytest.raises(ArgumentError, match="when_full is one of block, refuse, drop_oldest"):
         drops(broker, when_full="drop")
 
     async def scenario() -> None:
@@ -396,7 +396,7 @@ def test_what_cannot_be_sent_is_said_at_once(mosquitto: StartBroker) -> None:
                 ("t", b"", 0, {"nonsense": 1}),
             ):
                 for call in (client.post, client.publish):
-                    with pytest.raises(MqttArgumentError):
+                    with pytest.raises(ArgumentError):
                         await call(topic, payload, qos, properties=properties)  # type: ignore[arg-type]
             # What only the server can say holds nothing up.
             refused = asyncio.ensure_future(client.publish("t", "x", 2, timeout=WAIT_S))
@@ -404,7 +404,7 @@ def test_what_cannot_be_sent_is_said_at_once(mosquitto: StartBroker) -> None:
             await asyncio.sleep(0)
             broker.start()
             await taken
-            with pytest.raises(MqttError, match="does not offer"):
+            with pytest.raises(ClientError, match="does not offer"):
                 await refused
 
     asyncio.run(scenario())
@@ -425,7 +425,7 @@ def test_what_waits_outlives_the_end_of_the_client_and_who_waits_hears_why(mosqu
             draining = asyncio.ensure_future(client.drain(WAIT_S))
             await asyncio.sleep(0)
         for one in (call, draining):
-            with pytest.raises(MqttConnectionError, match="has disconnected"):
+            with pytest.raises(NotConnectedError, match="has disconnected"):
                 await one
         broker.start()
         async with listening(broker, client) as got:

@@ -2,46 +2,46 @@
 
 from collections.abc import Iterable
 
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 
 
 def check_whole(name: str, value: object, least: int, most: int) -> None:
-    """Raise MqttArgumentError for anything but a whole number from ``least`` to ``most``."""
+    """Raise ArgumentError for anything but a whole number from ``least`` to ``most``."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise MqttArgumentError(f"{name}={value!r}: a whole number from {least} to {most}")
+        raise ArgumentError(f"{name}={value!r}: a whole number from {least} to {most}")
 
 
 def check_seconds(name: str, value: object) -> None:
-    """Raise MqttArgumentError for anything but a number of seconds above 0."""
+    """Raise ArgumentError for anything but a number of seconds above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise MqttArgumentError(f"{name}={value!r}: a number of seconds above 0")
+        raise ArgumentError(f"{name}={value!r}: a number of seconds above 0")
 
 
 def seconds_of(value: object, default: float) -> float:
-    """The time-out of a call: ``default`` for None. Raises MqttArgumentError for anything but a number."""
+    """The time-out of a call: ``default`` for None. Raises ArgumentError for anything but a number."""
     if value is None:
         return default
     # Not NaN either, which is not equal to itself.
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise MqttArgumentError(f"timeout={value!r}: a number of seconds")
+        raise ArgumentError(f"timeout={value!r}: a number of seconds")
     return value
 
 
 def servers_of(host: object, port: object, more: object) -> list[tuple[str, int | None]]:
-    """Hosts and ports, of which the port may be left out. Raises MqttArgumentError."""
+    """Hosts and ports, of which the port may be left out. Raises ArgumentError."""
     if isinstance(more, str) or not isinstance(more, Iterable):
-        raise MqttArgumentError(f"more_servers={more!r}: a list of hosts with their ports")
+        raise ArgumentError(f"more_servers={more!r}: a list of hosts with their ports")
     found: list[tuple[str, int | None]] = []
     for server in [(host, port), *more]:
         pair = (server, None) if isinstance(server, str) else server
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise MqttArgumentError(f"more_servers: {server!r} is not a host with its port")
+            raise ArgumentError(f"more_servers: {server!r} is not a host with its port")
         name, number = pair
         if not isinstance(name, str) or not name:
-            raise MqttArgumentError(f"host {name!r}: a name or an address")
+            raise ArgumentError(f"host {name!r}: a name or an address")
         if number is not None and (
             isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 65535
         ):
-            raise MqttArgumentError(f"port {number!r}: a whole number from 1 to 65535")
+            raise ArgumentError(f"port {number!r}: a whole number from 1 to 65535")
         found.append((name[1:-1] if name[0] + name[-1] == "[]" else name, number))
     return found

@@ -1,4 +1,24 @@
-"""What the host's client raises: one base, and a class for each thing a program may want to do about it."""
+"""Errors of the host's clients, of MQTT and FMQ: one base, and a class for each case that a program may handle.
+
+================================  ==================================================================================
+``ClientError``                   the base
+``ArgumentError``                 the caller's mistake; nothing was sent
+``ReentrantError``                a client was entered twice, or called where the call would wait for itself
+``NotConnectedError``             there is no connection
+``ConnectRefusedError``           … because the server refused the handshake
+``DisconnectedError``             … because the server closed it with a reason code
+``ProtocolError``                 … because the server violated the protocol
+``TlsError``                      … because TLS failed
+``StoreError``                    … because the store cannot be opened or written
+``TimedOutError``                 no answer within the timeout
+``PublishError``                  the server refused a message
+``QueueFullError``                there is no room for a message
+``SubscribeError``                the server refused a subscription
+``UnsubscribeError``              the server refused to end a subscription
+``FmqRequestError``               the hub refused another request
+``FmqConsumerError``              the hub ended a consumer
+================================  ==================================================================================
+"""
 
 from headwater import errors, reasons
 from headwater.errors import HeadwaterError
@@ -12,12 +32,12 @@ REFUSALS = {
     4: "bad user name or password",
     5: "not authorized",
 }
-# The server has sent more than it was told to.
+# The server exceeded a limit that the client had announced.
 _EXCEEDED = (errors.E_RX_WINDOW, errors.E_RX_TOO_LARGE)
 
 
-class MqttError(HeadwaterError):
-    """Something about MQTT, or FMQ, went wrong; its text says what. ``code`` is a status of ``headwater.errors``."""
+class ClientError(HeadwaterError):
+    """The base of all errors of a client. Its text says what is wrong; ``code`` is a status of ``headwater.errors``."""
 
     def __init__(self, detail: str = "", code: int = errors.E_CLOSED):
         super().__init__(code, detail)
@@ -31,36 +51,36 @@ class MqttError(HeadwaterError):
         return reasons.reason(self.code)
 
 
-class MqttArgumentError(MqttError, ValueError):
-    """The caller's fault: a topic, filter, QoS or payload that MQTT does not allow. Nothing was sent."""
+class ArgumentError(ClientError, ValueError):
+    """An argument, such as a topic, filter, QoS or payload, is not allowed. Nothing was sent."""
 
     def __init__(self, detail: str = "", code: int = errors.E_ARGUMENT):
         super().__init__(detail, code)
 
 
-class MqttReentrantError(MqttError):
-    """A client was entered twice at a time, or used outside ``async with``."""
+class ReentrantError(ClientError):
+    """The client is in use already, or the call would wait for itself."""
 
     def __init__(self, detail: str = "", code: int = errors.E_STATE):
         super().__init__(detail, code)
 
 
-class MqttConnectionError(MqttError, ConnectionError):
+class NotConnectedError(ClientError, ConnectionError):
     """There is no connection: it could not be made, or it was lost. ``code`` says why."""
 
 
-class MqttTlsError(MqttConnectionError):
-    """There is no connection, because the server's certificate does not hold, or TLS failed otherwise."""
+class TlsError(NotConnectedError):
+    """There is no connection because the server's certificate is not valid, or because TLS failed otherwise."""
 
 
-class MqttProtocolError(MqttConnectionError):
-    """The connection was given up because the server sent what MQTT does not allow."""
+class ProtocolError(NotConnectedError):
+    """The client closed the connection because the server violated the protocol."""
 
 
-class MqttRefusedError(MqttConnectionError):
-    """The server answered CONNECT with ``return_code`` (MQTT 3.1.1, 3.2.2.3; MQTT 5.0, 3.2.2.2).
+class ConnectRefusedError(NotConnectedError):
+    """The server refused CONNECT, or the hub AUTH, with ``return_code`` (MQTT 3.1.1, 3.2.2.3; MQTT 5.0, 3.2.2.2).
 
-    ``reason_string`` is what it says of it, ``server_reference`` the server that it names instead; "" without.
+    ``reason_string`` is the server's explanation, ``server_reference`` the server to use instead; both may be "".
     """
 
     def __init__(self, return_code: int, detail: str = "", server_reference: str = ""):
@@ -74,8 +94,11 @@ class MqttRefusedError(MqttConnectionError):
         self.server_reference = server_reference
 
 
-class MqttDisconnectedError(MqttConnectionError):
-    """The server ended the connection with ``reason_code`` (MQTT 5.0, 3.14.2.1); for the rest as MqttRefusedError."""
+class DisconnectedError(NotConnectedError):
+    """The server closed the connection with ``reason_code`` (MQTT 5.0, 3.14.2.1).
+
+    ``reason_string`` is the server's explanation, ``server_reference`` the server to use instead; both may be "".
+    """
 
     def __init__(self, reason_code: int, detail: str = "", server_reference: str = ""):
         super().__init__(
@@ -87,10 +110,10 @@ class MqttDisconnectedError(MqttConnectionError):
         self.server_reference = server_reference
 
 
-class MqttPublishError(MqttError):
-    """The server refused a message with ``reason_code`` (MQTT 5.0, 3.4.2.1, 3.5.2.1); it will not be sent again.
+class PublishError(ClientError):
+    """The server refused a message with ``reason_code`` (MQTT 5.0, 3.4.2.1, 3.5.2.1); it is not retransmitted.
 
-    ``reason_string`` is what it says of it.
+    ``reason_string`` is the server's explanation, or "".
     """
 
     def __init__(self, reason_code: int, detail: str = ""):
@@ -101,29 +124,29 @@ class MqttPublishError(MqttError):
         self.reason_string = detail
 
 
-class MqttTimeoutError(MqttError, TimeoutError):
-    """The server did not answer in time."""
+class TimedOutError(ClientError, TimeoutError):
+    """The server did not answer within the timeout."""
 
     def __init__(self, detail: str = "", code: int = errors.E_TIMEOUT):
         super().__init__(detail, code)
 
 
-class MqttFullError(MqttError):
-    """Too many messages wait: this one was refused, or dropped for newer ones (``Client(when_full=...)``). It was never
+class QueueFullError(ClientError):
+    """There was no room for a message: it was refused, or dropped for newer ones (``Limits.when_full``). It was never
     sent."""
 
     def __init__(self, detail: str = "", code: int = errors.E_WINDOW):
         super().__init__(detail, code)
 
 
-class MqttStoreError(MqttConnectionError):
-    """The file that keeps the session cannot be opened; or it cannot be written, and the connection was given up."""
+class StoreError(NotConnectedError):
+    """The store cannot be opened; or it cannot be written, and the client closed the connection."""
 
     def __init__(self, detail: str = "", code: int = errors.E_STORE):
         super().__init__(detail, code)
 
 
-class _FilterError(MqttError):
+class _FilterError(ClientError):
     """The server refused a request for a filter, the first of those that it refused."""
 
     _WHAT: str
@@ -134,31 +157,30 @@ class _FilterError(MqttError):
         self.topic = topic
         self.reason_code = reason_code
         self.codes = codes or (reason_code,)
-        #: What the server says of it (MQTT 5.0).
+        #: The server's explanation (MQTT 5.0, FMQ).
         self.reason_string = detail
 
 
-class MqttSubscribeError(_FilterError):
+class SubscribeError(_FilterError):
     """The server refused a subscription (MQTT 3.1.1 and 5.0, 3.9.3).
 
-    ``topic`` is its filter; ``reason_code`` is 0x80, or what MQTT 5.0 has for it. ``codes`` are the answers to all
-    filters that were asked for, in their order.
+    ``topic`` is the filter; ``reason_code`` is 0x80, or a more specific code of MQTT 5.0 or FMQ. ``codes`` are the
+    answers to all filters of the request, in their order.
     """
 
     _WHAT = "the subscription to"
 
 
-class MqttUnsubscribeError(_FilterError):
-    """The server refused to end a subscription (MQTT 5.0, 3.11.3). ``topic``, ``reason_code`` and ``codes`` are as of
-    MqttSubscribeError."""
+class UnsubscribeError(_FilterError):
+    """The server refused to end a subscription (MQTT 5.0, 3.11.3). For the attributes see SubscribeError."""
 
     _WHAT = "to unsubscribe from"
 
 
-class FmqRequestError(MqttError):
-    """The hub refused what was asked for (docs/protocols/fmq.md, section 4): ``reason_code``, and in ``detail`` why.
+class FmqRequestError(ClientError):
+    """The hub refused a request (docs/protocols/fmq.md, section 4) with ``reason_code``; ``detail`` says why.
 
-    ``what`` is the request: "the call of 'sum'".
+    ``what`` names the request in the text, such as "the call of 'sum'".
     """
 
     def __init__(self, what: str, reason_code: int, why: str = ""):
@@ -167,7 +189,7 @@ class FmqRequestError(MqttError):
 
 
 class FmqConsumerError(FmqRequestError):
-    """The hub has ended a consumer: ``messages`` raises it where its messages end. ``topic`` is its filter."""
+    """The hub ended a consumer: ``messages`` raises this after the consumer's messages. ``topic`` is its filter."""
 
     def __init__(self, topic: str, reason_code: int, why: str = ""):
         super().__init__(f"to go on with consuming {topic!r}", reason_code, why)
@@ -188,15 +210,17 @@ def _behind(detail: str) -> str:
 
 def connection_error(
     status: int, detail: str = "", names: dict[int, tuple[str, str]] = reasons.REASONS
-) -> MqttConnectionError:
-    """The error for a connection that ended with ``status``; ``detail`` is what the transport said, ``names`` are the
-    protocol's for its status codes."""
+) -> NotConnectedError:
+    """Return the error for a connection that ended with ``status``.
+
+    ``detail`` is the transport's text; ``names`` are the protocol's names and texts of status codes.
+    """
     if errors.blame(status) == errors.PEER or status in _EXCEEDED:
-        return MqttProtocolError(f"the server broke the protocol: {reasons.describe(status, names)}", status)
+        return ProtocolError(f"the server violated the protocol: {reasons.describe(status, names)}", status)
     if status == errors.E_STORE:
-        return MqttStoreError(f"the connection was given up: the store cannot be written: {detail}")
+        return StoreError(f"the connection was closed: the store cannot be written: {detail}")
     if status == errors.E_TIMEOUT:
-        return MqttConnectionError("the connection was given up: the server does not answer", status)
+        return NotConnectedError("the connection was closed: the server does not answer", status)
     if status == errors.E_CLOSED:
-        return MqttConnectionError(f"the connection was lost{': ' + detail if detail else ''}", status)
-    return MqttConnectionError(f"the connection was given up: {reasons.describe(status, names)}", status)
+        return NotConnectedError(f"the connection was lost{_behind(detail)}", status)
+    return NotConnectedError(f"the connection was closed: {reasons.describe(status, names)}", status)

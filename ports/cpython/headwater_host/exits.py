@@ -2,12 +2,12 @@
 
 from headwater.errors import E_LIMIT
 from headwater_host.errors import (
-    MqttArgumentError,
-    MqttConnectionError,
-    MqttError,
-    MqttProtocolError,
-    MqttRefusedError,
-    MqttTimeoutError,
+    ArgumentError,
+    ClientError,
+    ConnectRefusedError,
+    NotConnectedError,
+    ProtocolError,
+    TimedOutError,
 )
 
 OK = 0
@@ -32,16 +32,16 @@ class CommandError(Exception):
 
 
 # The first that fits.
-_CODES: tuple[tuple[type[MqttError], int], ...] = (
-    (MqttArgumentError, USAGE),
-    (MqttTimeoutError, TIMED_OUT),
-    (MqttRefusedError, FAILED),
-    (MqttProtocolError, FAILED),
-    (MqttConnectionError, CONNECTION),
+_CODES: tuple[tuple[type[ClientError], int], ...] = (
+    (ArgumentError, USAGE),
+    (TimedOutError, TIMED_OUT),
+    (ConnectRefusedError, FAILED),
+    (ProtocolError, FAILED),
+    (NotConnectedError, CONNECTION),
 )
 
 
-def code_of(error: MqttError) -> int:
+def code_of(error: ClientError) -> int:
     """The exit code for an error of the client."""
     if error.code == E_LIMIT:
         # The server has said what it does not do.

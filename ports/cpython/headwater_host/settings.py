@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 from headwater_host.topics import filter_bytes
 
 
@@ -85,7 +85,7 @@ def filters(value: object) -> tuple[str, ...]:
     try:
         for name in names:
             filter_bytes(name)
-    except MqttArgumentError as error:
+    except ArgumentError as error:
         raise ConfigError(str(error)) from error
     for name in names:
         if names.count(name) > 1:

@@ -4,14 +4,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from headwater.mqtt import topics as core
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 
 if TYPE_CHECKING:
     from headwater.types import Bytes
 
 
 class Wildcard(str):
-    """A well-formed topic filter (MQTT 3.1.1, 4.7). Raises MqttArgumentError otherwise."""
+    """A well-formed topic filter (MQTT 3.1.1, 4.7). Raises ArgumentError otherwise."""
 
     __slots__ = ()
 
@@ -41,7 +41,7 @@ class Topic(str):
     def matches(self, wildcard: str) -> bool:
         """Whether the filter ``wildcard`` takes this topic (MQTT 3.1.1, 4.7.2 and 4.7.3).
 
-        ``$share/group/filter`` is read as ``filter``. Raises MqttArgumentError when it is not a filter.
+        ``$share/group/filter`` is read as ``filter``. Raises ArgumentError when it is not a filter.
         """
         name = self.encode()
         return core.matches(_pattern(wildcard), name, 0, len(name))
@@ -57,27 +57,25 @@ def _pattern(wildcard: str) -> bytes:
 
 
 def filter_bytes(value: str) -> bytes:
-    """A topic filter in UTF-8. Raises MqttArgumentError when it is not one."""
+    """A topic filter in UTF-8. Raises ArgumentError when it is not one."""
     pattern = _encode(value, "topic filter")
     if len(pattern) > 65535 or core.check_filter(pattern, 0, len(pattern)):
-        raise MqttArgumentError(f"{value!r} is not a topic filter")
+        raise ArgumentError(f"{value!r} is not a topic filter")
     return pattern
 
 
 def topic_bytes(value: str) -> bytes:
-    """A topic name in UTF-8. Raises MqttArgumentError when it is not one: empty, too long, a wildcard, U+0000."""
+    """A topic name in UTF-8. Raises ArgumentError when it is not one: empty, too long, a wildcard, U+0000."""
     try:
         return _names(value) if len(value) <= _REMEMBERED else _name(value)
     except TypeError as error:
-        raise MqttArgumentError(f"a topic is text, not {type(value).__name__}") from error
+        raise ArgumentError(f"a topic is text, not {type(value).__name__}") from error
 
 
 def _name(value: str) -> bytes:
     name = _encode(value, "topic")
     if len(name) > 65535 or check_name(name, 0, len(name)):
-        raise MqttArgumentError(
-            f"{value!r} is not a topic: it is empty, too long, or has a wildcard or U+0000"
-        )
+        raise ArgumentError(f"{value!r} is not a topic: it is empty, too long, or has a wildcard or U+0000")
     return name
 
 
@@ -85,9 +83,9 @@ def _encode(value: str, what: str) -> bytes:
     try:
         return value.encode()
     except UnicodeEncodeError as error:
-        raise MqttArgumentError(f"the {what} {value!r} cannot be written in UTF-8") from error
+        raise ArgumentError(f"the {what} {value!r} cannot be written in UTF-8") from error
     except AttributeError as error:
-        raise MqttArgumentError(f"a {what} is text, not {type(value).__name__}") from error
+        raise ArgumentError(f"a {what} is text, not {type(value).__name__}") from error
 
 
 def _check(name: bytes) -> int:

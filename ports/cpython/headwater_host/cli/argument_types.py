@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from headwater_host.client.route import DEFAULT_PATH
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 from headwater_host.topics import Wildcard, topic_bytes
 
 PASSWORD_VARIABLE = "HEADWATER_PASSWORD"
@@ -77,7 +77,7 @@ def topic(text: str) -> str:
     """An argument type: a topic name."""
     try:
         topic_bytes(text)
-    except MqttArgumentError as error:
+    except ArgumentError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return text
 
@@ -86,7 +86,7 @@ def topic_filter(text: str) -> str:
     """An argument type: a topic filter."""
     try:
         return Wildcard(text)
-    except MqttArgumentError as error:
+    except ArgumentError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 

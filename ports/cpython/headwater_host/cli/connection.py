@@ -26,7 +26,7 @@ from headwater_host.cli.properties import PropertyAction, of
 from headwater_host.client.mqtt.messages import Will
 from headwater_host.client.reconnect import Reconnect
 from headwater_host.client.route import DEFAULT_PORTS, Tls
-from headwater_host.errors import MqttError
+from headwater_host.errors import ClientError
 from headwater_host.exits import SIGNALLED, USAGE, CommandError
 
 if TYPE_CHECKING:
@@ -383,7 +383,7 @@ def watch(args: argparse.Namespace, client: "Keeping") -> None:
         return
     lost = False
 
-    def say(error: MqttError | None) -> None:
+    def say(error: ClientError | None) -> None:
         nonlocal lost
         if error is not None or lost:
             said = f"{error}; trying again" if error is not None else f"connected again to {client.server}"

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-from headwater_host.errors import MqttError
+from headwater_host.errors import ClientError
 from headwater_host.exits import FAILED, OK, SIGNALLED, USAGE, CommandError, code_of
 
 
@@ -53,7 +53,7 @@ class Command(Protocol):
         """Describe the command and its options."""
 
     def run(self, args: argparse.Namespace, /) -> int:
-        """Do it; returns the exit code. Raises CommandError, MqttError or KeyboardInterrupt instead of printing."""
+        """Do it; returns the exit code. Raises CommandError, ClientError or KeyboardInterrupt instead of printing."""
 
 
 class Entry(NamedTuple):
@@ -158,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandError as error:
         complain(error)
         return error.code
-    except MqttError as error:
+    except ClientError as error:
         complain(error)
         return code_of(error)
     except OSError as error:

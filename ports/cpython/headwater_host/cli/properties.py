@@ -8,7 +8,7 @@ from headwater.mqtt import properties as props
 from headwater.mqtt import spec
 from headwater.names5 import PROPERTIES
 from headwater_host.client.mqtt.properties import Properties, encode
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 
 #: The packets that a client sends, and the will: where the core's table has them.
 PACKETS = {
@@ -75,7 +75,7 @@ def _add(said: dict[str, dict[str, Any]], words: list[str], packets: Sequence[st
     key = name.replace("-", "_")
     try:
         encode({key: value}, PACKETS[packet])
-    except MqttArgumentError:
+    except ArgumentError:
         raise ValueError(f"{name} cannot have this value") from None
     mine = said.setdefault(packet, {})
     if kind == props.PAIR:

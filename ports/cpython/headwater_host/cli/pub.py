@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater_host.cli import argument_types, connection, fmq, stdin
 from headwater_host.cli.properties import of
-from headwater_host.errors import MqttConnectionError, MqttFullError
+from headwater_host.errors import NotConnectedError, QueueFullError
 from headwater_host.exits import OK, USAGE, CommandError
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def _raise_why(done: set[asyncio.Task[None]]) -> None:
     """Several may have failed for one reason, which is told once: a server may refuse one and close the connection."""
     errors = [error for error in (task.exception() for task in done) if error is not None]
     if errors:
-        raise min(errors, key=lambda error: isinstance(error, MqttConnectionError))
+        raise min(errors, key=lambda error: isinstance(error, NotConnectedError))
 
 
 async def _publish(
@@ -231,7 +231,7 @@ async def _publish(
         connection.log.debug("publishing %d bytes to %r at QoS %d", len(data), args.topic, args.qos)
         try:
             await send(args.topic, data, args.qos, args.retain, timeout=patience)
-        except MqttFullError:
+        except QueueFullError:
             # As it was wanted.
             connection.log.debug("dropped a message of %d bytes", len(data))
             return

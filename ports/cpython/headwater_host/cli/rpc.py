@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from headwater_host.cli import connection, fmq
 from headwater_host.cli.argument_types import seconds, topic, topic_filter, whole
-from headwater_host.errors import MqttError
+from headwater_host.errors import ClientError
 from headwater_host.exits import OK, SIGNALLED, USAGE, CommandError
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ async def _serve(client: "Client", args: argparse.Namespace) -> int:
     async def job(call: "Call") -> None:
         try:
             await _answer(call, args)
-        except MqttError as error:
+        except ClientError as error:
             # The caller has been told, or will be when its time is up.
             connection.log.debug("not answered: %s", error)
         finally:

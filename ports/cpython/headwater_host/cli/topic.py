@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater_host.cli import connection, fmq
 from headwater_host.cli.argument_types import topic, topic_filter, whole
-from headwater_host.errors import MqttProtocolError
+from headwater_host.errors import ProtocolError
 from headwater_host.exits import OK
 
 if TYPE_CHECKING:
@@ -84,9 +84,7 @@ async def _topics(client: "Client", pattern: str | None) -> AsyncIterator[dict[s
             after = page["after"]
             found = [(one["topic"], *(int(one[name]) for name in _NUMBERS)) for one in page["topics"]]
         except (MalformedValueError, LookupError, TypeError, ValueError) as error:
-            raise MqttProtocolError(
-                f"what the hub says of its topics is not understood: {error!r}"
-            ) from error
+            raise ProtocolError(f"what the hub says of its topics is not understood: {error!r}") from error
         for name, *numbers in found:
             yield {"topic": name, **dict(zip(_NUMBERS, numbers, strict=True))}
         if after is None:

@@ -31,11 +31,11 @@ from headwater_host.client.mqtt.messages import Message, Payload
 from headwater_host.client.mqtt.properties import Properties
 from headwater_host.client.mqtt.subscribing import Filters
 from headwater_host.errors import (
-    MqttConnectionError,
-    MqttError,
-    MqttReentrantError,
-    MqttSubscribeError,
-    MqttTimeoutError,
+    ClientError,
+    NotConnectedError,
+    ReentrantError,
+    SubscribeError,
+    TimedOutError,
 )
 
 __all__ = ["Client", "Delivery", "Message"]
@@ -70,8 +70,8 @@ class Delivery:
         return self._delivery.reason_code
 
     @property
-    def error(self) -> MqttError | None:
-        """Why it is done without being delivered: MqttPublishError or MqttFullError."""
+    def error(self) -> ClientError | None:
+        """Why it is done without being delivered: PublishError or QueueFullError."""
         return self._delivery.error
 
     def done(self) -> bool:
@@ -81,7 +81,7 @@ class Delivery:
     def wait(self, timeout: float | None = None) -> int:
         """Wait until the delivery is done, and return ``reason_code``.
 
-        Raises ``error``, MqttConnectionError, and after ``timeout`` seconds MqttTimeoutError; the last two do not keep
+        Raises ``error``, NotConnectedError, and after ``timeout`` seconds TimedOutError; the last two do not keep
         the message from being sent.
         """
         if not self._delivery.done():
@@ -115,7 +115,7 @@ class Client:
     wait raise the exception. When the main thread waits elsewhere, it gets SIGINT, and ``with`` raises the handler's
     exception in place of KeyboardInterrupt. A program that ignores SIGINT gets SIGTERM instead.
 
-    Handlers of ``logger`` run on the loop's thread. A call there would wait for itself, and raises MqttReentrantError.
+    Handlers of ``logger`` run on the loop's thread. A call there would wait for itself, and raises ReentrantError.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class Client:
         port: int | None = None,
         *,
         on_message: "Callable[[Client, Message], object] | None" = None,
-        on_connection: "Callable[[MqttError | None], object] | None" = None,
-        on_subscription_refused: "Callable[[MqttSubscribeError], object] | None" = None,
+        on_connection: "Callable[[ClientError | None], object] | None" = None,
+        on_subscription_refused: "Callable[[SubscribeError], object] | None" = None,
         **options: Any,
     ):
         self._client = aio.Client(hostname, port, **options)
@@ -172,9 +172,9 @@ class Client:
             threading.Thread(target=self._deliver, args=(self._on_message,), name=name, daemon=True).start()
 
     def disconnect(self) -> None:
-        """Send DISCONNECT and close. Waiting calls raise MqttConnectionError. May be called twice."""
+        """Send DISCONNECT and close. Waiting calls raise NotConnectedError. May be called twice."""
         try:
-            with contextlib.suppress(MqttConnectionError):
+            with contextlib.suppress(NotConnectedError):
                 self._do(self._client.__aexit__(None, None, None))
         finally:
             self._stop()
@@ -320,8 +320,8 @@ class Client:
     def get(self, timeout: float | None = None) -> Message:
         """Return the next message. Each message goes to one thread.
 
-        Raises MqttTimeoutError when no message arrives within ``timeout`` seconds (None: no limit), and
-        MqttConnectionError when there is no connection and no message is left.
+        Raises TimedOutError when no message arrives within ``timeout`` seconds (None: no limit), and
+        NotConnectedError when there is no connection and no message is left.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -329,7 +329,7 @@ class Client:
                 return self._taken.popleft()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not self._taking.acquire(timeout=-1 if left is None else left):
-                raise MqttTimeoutError("no message came in time")
+                raise TimedOutError("no message came in time")
             try:
                 if not self._taken:
                     self._run(self._fetch(left))
@@ -337,11 +337,11 @@ class Client:
                 self._taking.release()
 
     def messages(self, timeout: float | None = None) -> Iterator[Message]:
-        """Iterate over messages until none arrives for ``timeout`` seconds. Raises MqttConnectionError."""
+        """Iterate over messages until none arrives for ``timeout`` seconds. Raises NotConnectedError."""
         while True:
             try:
                 message = self.get(timeout)
-            except MqttTimeoutError:
+            except TimedOutError:
                 return
             yield message
 
@@ -356,7 +356,7 @@ class Client:
         try:
             await asyncio.wait_for(self._move(), timeout)
         except asyncio.TimeoutError:
-            raise MqttTimeoutError("no message came in time") from None
+            raise TimedOutError("no message came in time") from None
 
     async def _move(self) -> None:
         inbox = self._client.messages
@@ -376,7 +376,7 @@ class Client:
                         "on_message", f" for a message on {message.topic}", on_message, self, message
                     ):
                         return
-            except MqttConnectionError:
+            except NotConnectedError:
                 pass
             except BaseException as error:
                 if error is not self._exit:
@@ -503,18 +503,18 @@ class Client:
     def _do(self, call: Coroutine[Any, Any, _T]) -> _T:
         if threading.current_thread() is self._thread:
             call.close()
-            raise MqttReentrantError(
+            raise ReentrantError(
                 "a blocking call on the thread of the client's loop would wait for itself: call from another thread"
             )
         with self._lock:
             if self._loop is None:
                 call.close()
-                raise MqttConnectionError("the client is not connected", errors.E_OFFLINE)
+                raise NotConnectedError("the client is not connected", errors.E_OFFLINE)
             outcome = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
             return outcome.result()
         except concurrent.futures.CancelledError:
-            raise MqttConnectionError("the client has disconnected", errors.E_OFFLINE) from None
+            raise NotConnectedError("the client has disconnected", errors.E_OFFLINE) from None
         except BaseException:
             # KeyboardInterrupt: nobody waits any more. Otherwise it is over already.
             outcome.cancel()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
 from headwater_host.client.connection import TICK
-from headwater_host.errors import MqttError, MqttTimeoutError
+from headwater_host.errors import ClientError, TimedOutError
 
 
 def _wake(queue: "deque[asyncio.Future[None]]") -> bool:
@@ -36,7 +36,7 @@ class Answers(Generic[_T]):
         return len(self._waiting)
 
     async def wait(self, packet_id: int, deadline: float) -> _T:
-        """The answer. Raises MqttTimeoutError, or what ``fail`` was given."""
+        """The answer. Raises TimedOutError, or what ``fail`` was given."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[_T] = loop.create_future()
         self._waiting[packet_id] = (waiter, deadline)
@@ -62,19 +62,19 @@ class Answers(Generic[_T]):
         for packet_id in [i for i, (_, deadline) in self._waiting.items() if deadline <= now]:
             waiter, _ = self._waiting.pop(packet_id)
             if not waiter.done():
-                waiter.set_exception(MqttTimeoutError("the server did not answer in time"))
+                waiter.set_exception(TimedOutError("the server did not answer in time"))
 
     def rename(self, key: int, packet_id: int) -> None:
         """Who waits for ``key`` waits for a packet id from now on."""
         if key in self._waiting:
             self._waiting[packet_id] = self._waiting.pop(key)
 
-    def fail(self, error: MqttError, which: Callable[[int], bool] = lambda i: True) -> None:
+    def fail(self, error: ClientError, which: Callable[[int], bool] = lambda i: True) -> None:
         """No answer will come, for the ids that ``which`` takes."""
         for packet_id in list(filter(which, self._waiting)):
             self.refuse(packet_id, error)
 
-    def refuse(self, packet_id: int, error: MqttError) -> None:
+    def refuse(self, packet_id: int, error: ClientError) -> None:
         """No answer will come for this one; nobody may wait for it."""
         waiting = self._waiting.pop(packet_id, None)
         if waiting is not None and not waiting[0].done():
@@ -116,7 +116,7 @@ class Line:
 class Inbox(Generic[_T]):
     """``client.messages``: the messages that arrive, in their order, each to one of those who iterate.
 
-    What had arrived before the connection ended is still delivered; then iterating raises MqttConnectionError, and goes
+    What had arrived before the connection ended is still delivered; then iterating raises NotConnectedError, and goes
     on after the client was entered again. ``len`` is how many wait.
     """
 
@@ -129,7 +129,7 @@ class Inbox(Generic[_T]):
         self._passed = passed
         #: Called with each message that is taken, where something is to be done then.
         self.on_taken: Callable[[_T], object] | None = None
-        self._queue: deque[_T | MqttError] = deque()
+        self._queue: deque[_T | ClientError] = deque()
         self._readers: deque[asyncio.Future[None]] = deque()
 
     def __len__(self) -> int:
@@ -153,7 +153,7 @@ class Inbox(Generic[_T]):
         message = self._queue.popleft()
         if len(self._queue) == self._half:
             self._passed()
-        if isinstance(message, MqttError):
+        if isinstance(message, ClientError):
             raise message
         if self.on_taken is not None:
             self.on_taken(message)
@@ -167,7 +167,7 @@ class Inbox(Generic[_T]):
         if len(self._queue) >= self._limit:
             self._passed()
 
-    def put_error(self, error: MqttError) -> None:
+    def put_error(self, error: ClientError) -> None:
         """Let the one who gets to this place hear of an error."""
         self._queue.append(error)
         if self._readers:
@@ -180,6 +180,6 @@ class Inbox(Generic[_T]):
 
     def forget(self, which: Callable[[_T], bool]) -> None:
         """Throw away what ``which`` takes: it comes again."""
-        kept = [m for m in self._queue if isinstance(m, MqttError) or not which(m)]
+        kept = [m for m in self._queue if isinstance(m, ClientError) or not which(m)]
         self._queue.clear()
         self._queue.extend(kept)

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Any
 
-from headwater_host.errors import MqttError, MqttPublishError, MqttTimeoutError
+from headwater_host.errors import ClientError, PublishError, TimedOutError
 
 
 class Delivery:
     """The state of an enqueued message, across all connections of its client.
 
     ``await delivery`` waits until the delivery is done and returns ``reason_code``, or raises ``error``. When the
-    client has lost its connection and does not reconnect, it raises MqttConnectionError, and the delivery is not done:
+    client has lost its connection and does not reconnect, it raises NotConnectedError, and the delivery is not done:
     the message stays in the session, and is sent when the client is entered again.
     """
 
@@ -23,8 +23,8 @@ class Delivery:
         self.qos = qos
         #: The server's reason code: 0, or a code of MQTT 5.0 or FMQ. None until the server has answered.
         self.reason_code: int | None = None
-        #: Why the message was not delivered: MqttPublishError (the server refused it) or MqttFullError (dropped).
-        self.error: MqttError | None = None
+        #: Why the message was not delivered: PublishError (the server refused it) or QueueFullError (dropped).
+        self.error: ClientError | None = None
         # Raises when the connection is over.
         self._check = check
         self._is_done = False
@@ -47,7 +47,7 @@ class Delivery:
     async def wait(self, timeout: float | None = None) -> int:
         """Wait until the delivery is done, and return ``reason_code``.
 
-        Raises ``error``, MqttConnectionError, and after ``timeout`` seconds MqttTimeoutError; the last two do not keep
+        Raises ``error``, NotConnectedError, and after ``timeout`` seconds TimedOutError; the last two do not keep
         the message from being sent.
         """
         if not self._is_done:
@@ -62,7 +62,7 @@ class Delivery:
                 if waiter.cancel():
                     self._waiting.remove(waiter)
             if waiter.cancelled():
-                raise MqttTimeoutError("the server did not answer in time")
+                raise TimedOutError("the server did not answer in time")
             waiter.result()
         if self.error is not None:
             raise self.error.with_traceback(None)
@@ -71,9 +71,9 @@ class Delivery:
     def __await__(self) -> Generator[Any, None, int]:
         return self.wait().__await__()
 
-    def settle(self, reason_code: int, error: MqttError | None = None) -> None:
+    def settle(self, reason_code: int, error: ClientError | None = None) -> None:
         """Complete the delivery; for the client."""
-        self.reason_code = error.reason_code if isinstance(error, MqttPublishError) else reason_code
+        self.reason_code = error.reason_code if isinstance(error, PublishError) else reason_code
         self.error = error
         self._is_done = True
         for waiter in self._waiting or ():
@@ -85,7 +85,7 @@ class Delivery:
                 loop.call_soon(callback, self)
         self._waiting = self._callbacks = None
 
-    def interrupt(self, error: MqttError) -> None:
+    def interrupt(self, error: ClientError) -> None:
         """Raise ``error`` in every waiting call; for the client."""
         for waiter in self._waiting or ():
             if not waiter.done():

@@ -15,14 +15,14 @@ from headwater_host.client.connection import TICK, Connection, Driven
 from headwater_host.client.reconnect import Pauses, Reconnect, is_refusal
 from headwater_host.client.route import Route
 from headwater_host.errors import (
-    MqttArgumentError,
-    MqttConnectionError,
-    MqttDisconnectedError,
-    MqttError,
-    MqttReentrantError,
-    MqttRefusedError,
-    MqttSubscribeError,
-    MqttTimeoutError,
+    ArgumentError,
+    ClientError,
+    ConnectRefusedError,
+    DisconnectedError,
+    NotConnectedError,
+    ReentrantError,
+    SubscribeError,
+    TimedOutError,
     connection_error,
 )
 
@@ -85,10 +85,10 @@ class Keeping(abc.ABC):
         #: Called with None when the client is connected and has subscribed again, also for the first connection; and
         #: with the error that ended a connection. With ``reconnect``, also called with the error of each failed round
         #: of attempts. Its exceptions are logged.
-        self.on_connection: Callable[[MqttError | None], object] | None = None
+        self.on_connection: Callable[[ClientError | None], object] | None = None
         #: Called with the error when the server, or the hub, refuses a subscription after a reconnect. The connection
         #: and the other subscriptions continue.
-        self.on_subscription_refused: Callable[[MqttSubscribeError], object] | None = None
+        self.on_subscription_refused: Callable[[SubscribeError], object] | None = None
         #: Awaited before each round of attempts.
         self.before_attempts: Callable[[], Awaitable[object]] | None = None
         self._routes = routes
@@ -100,8 +100,8 @@ class Keeping(abc.ABC):
         self._keeper: asyncio.Task[None] | None = None
         self._opening: Connection | None = None
         self._online: asyncio.Future[bool] | None = None
-        self._lost: asyncio.Future[MqttError] | None = None
-        self._error: MqttError = MqttConnectionError("the client is not connected", errors.E_OFFLINE)
+        self._lost: asyncio.Future[ClientError] | None = None
+        self._error: ClientError = NotConnectedError("the client is not connected", errors.E_OFFLINE)
         self._since = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
         # How many messages were acknowledged, what the transport had to send; when one of them was last another one.
@@ -116,11 +116,11 @@ class Keeping(abc.ABC):
         """The server has accepted a connection."""
 
     @abc.abstractmethod
-    def _on_interrupted(self, error: MqttError) -> None:
+    def _on_interrupted(self, error: ClientError) -> None:
         """The connection is lost, and will be made again."""
 
     @abc.abstractmethod
-    def _on_over(self, error: MqttError) -> None:
+    def _on_over(self, error: ClientError) -> None:
         """Raise ``error`` in every waiting call: the connection is lost, and the client does not reconnect."""
 
     async def _on_left(self) -> None:
@@ -143,18 +143,18 @@ class Keeping(abc.ABC):
 
     @abc.abstractmethod
     async def _subscribe_again(self, session_present: bool) -> None:
-        """Subscribe to what the server has forgotten. Raises MqttError."""
+        """Subscribe to what the server has forgotten. Raises ClientError."""
 
     # -- the connection --------------------------------------------------------------------------------------------
 
     async def __aenter__(self: _Self) -> _Self:
         """Connect.
 
-        Raises MqttConnectionError (there is no way to the server, or it hung up), MqttRefusedError, MqttProtocolError,
-        MqttTimeoutError; MqttReentrantError when the client is in use already.
+        Raises NotConnectedError (there is no way to the server, or it hung up), ConnectRefusedError, ProtocolError,
+        TimedOutError; ReentrantError when the client is in use already.
         """
         if self._entered:
-            raise MqttReentrantError("the client is in use already: one `async with` at a time")
+            raise ReentrantError("the client is in use already: one `async with` at a time")
         self._entered = True
         try:
             if self._policy is None or not self._policy.at_start:
@@ -173,7 +173,7 @@ class Keeping(abc.ABC):
                 connection.drop(errors.E_TIMEOUT)
             if self._policy is not None:
                 # For calls that began to wait during the attempts.
-                self._end(error if isinstance(error, MqttError) else self._error)
+                self._end(error if isinstance(error, ClientError) else self._error)
             raise
         return self
 
@@ -198,7 +198,7 @@ class Keeping(abc.ABC):
         was_kept, self._kept = self._kept, False
         if connection is None and not was_kept:
             return
-        self._end(MqttConnectionError("the client has disconnected", errors.E_OFFLINE))
+        self._end(NotConnectedError("the client has disconnected", errors.E_OFFLINE))
         if connection is None:
             return
         connection.flush()
@@ -237,15 +237,15 @@ class Keeping(abc.ABC):
                 await self.before_attempts()
             except Exception:
                 self.logger.exception("before_attempts failed")
-        failed: list[MqttError] = []
+        failed: list[ClientError] = []
         while True:
             try:
                 await self._attempt(self._routes[self._at])
                 self._pauses.connected()
                 return
-            except MqttArgumentError:
+            except ArgumentError:
                 raise
-            except MqttError as error:
+            except ClientError as error:
                 failed.append(error)
             self._at = (self._at + 1) % len(self._routes)
             if len(failed) == len(self._routes):
@@ -257,7 +257,7 @@ class Keeping(abc.ABC):
         try:
             await self._connect(connection, route)
             await self._subscribe_again(self.session.session_present)
-        except MqttSubscribeError:
+        except SubscribeError:
             self.connection = None
             try:
                 self._farewell()
@@ -285,17 +285,15 @@ class Keeping(abc.ABC):
             online.result()
         bad = self.session.connect(connection.now_ms())
         if bad:
-            raise MqttArgumentError(
+            raise ArgumentError(
                 f"{self.session.GREETING} cannot be built: {describe(bad, self.session.REASONS)}", bad
             )
         connection.push()
         await asyncio.wait({online}, timeout=max(0.0, deadline - loop.time()))
         error = online.exception() if online.done() else None
         # The session watches the time as well, and may be the first to see that it is up.
-        if not online.done() or (isinstance(error, MqttConnectionError) and error.code == errors.E_TIMEOUT):
-            raise MqttTimeoutError(
-                f"{route} did not answer {self.session.GREETING} within {self.timeout:g} s"
-            )
+        if not online.done() or (isinstance(error, NotConnectedError) and error.code == errors.E_TIMEOUT):
+            raise TimedOutError(f"{route} did not answer {self.session.GREETING} within {self.timeout:g} s")
         online.result()
         if self.connection is None:
             # It has come and gone.
@@ -326,16 +324,14 @@ class Keeping(abc.ABC):
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(error)
 
-    def _ending(self, status: int, detail: str) -> MqttConnectionError:
+    def _ending(self, status: int, detail: str) -> NotConnectedError:
         if status == errors.E_REFUSED:
-            return MqttRefusedError(self.session.return_code, self.session.why(), self.session.elsewhere())
+            return ConnectRefusedError(self.session.return_code, self.session.why(), self.session.elsewhere())
         if status == errors.E_DISCONNECTED:
-            return MqttDisconnectedError(
-                self.session.return_code, self.session.why(), self.session.elsewhere()
-            )
+            return DisconnectedError(self.session.return_code, self.session.why(), self.session.elsewhere())
         return connection_error(status, detail, self.session.REASONS)
 
-    def _end(self, error: MqttError) -> None:
+    def _end(self, error: ClientError) -> None:
         self.connection = None
         self._error = error
         self._on_over(error)
@@ -349,7 +345,7 @@ class Keeping(abc.ABC):
 
     async def _reached(self, deadline: float) -> Connection:
         """The connection, once there is one with every subscription: what the program asks for comes behind what is
-        asked for again. Raises MqttTimeoutError when there is none in time, and what ended it."""
+        asked for again. Raises TimedOutError when there is none in time, and what ended it."""
         loop = asyncio.get_running_loop()
         while (connection := self._current()) is None or self._opening is not None:
             waiter: asyncio.Future[None] = loop.create_future()
@@ -360,7 +356,7 @@ class Keeping(abc.ABC):
                 if not waiter.done():
                     self._waiting.remove(waiter)
             if not waiter.done():
-                raise MqttTimeoutError("there was no connection in time; it was not sent", errors.E_OFFLINE)
+                raise TimedOutError("there was no connection in time; it was not sent", errors.E_OFFLINE)
         return connection
 
     def _wake(self) -> None:
@@ -383,36 +379,36 @@ class Keeping(abc.ABC):
                 self._say(error)
                 await self._reach(self._pauses.lost(error, loop.time() - self._since))
         except Exception as error:
-            over = error if isinstance(error, MqttError) and self.connection is None else None
+            over = error if isinstance(error, ClientError) and self.connection is None else None
             if over is None:
                 # A fault of ours: better no connection than one that nobody keeps.
                 self.logger.exception("the connection is not kept any more")
-                over = MqttConnectionError(f"the connection is not kept any more: {error!r}")
+                over = NotConnectedError(f"the connection is not kept any more: {error!r}")
             self._kept = False
             if self.connection is not None:
                 self.connection.drop(errors.E_CLOSED)
             self._end(over)
 
     async def _reach(self, pause: float | None) -> None:
-        """Connect, however many rounds it takes. Raises MqttError to give up."""
+        """Connect, however many rounds it takes. Raises ClientError to give up."""
         while True:
             if pause is not None:
                 await self._idle(pause)
             try:
                 await self._ticking(self._round())
-            except MqttError as error:
+            except ClientError as error:
                 pause = self._pauses.in_vain(error)
                 self._say(error)
             else:
                 self._say(None)
                 return
 
-    def _say(self, error: MqttError | None) -> None:
+    def _say(self, error: ClientError | None) -> None:
         if error is not None:
             self.logger.info("trying again: %s", error)
         self._tell(error)
 
-    def _tell(self, error: MqttError | None) -> None:
+    def _tell(self, error: ClientError | None) -> None:
         if self.on_connection is None:
             return
         try:
@@ -420,7 +416,7 @@ class Keeping(abc.ABC):
         except Exception:
             self.logger.exception("on_connection failed")
 
-    def _report_refusal(self, error: MqttSubscribeError) -> None:
+    def _report_refusal(self, error: SubscribeError) -> None:
         self.logger.warning("%s: %s", self.server, error)
         if self.on_subscription_refused is not None:
             try:

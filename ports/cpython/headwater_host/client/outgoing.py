@@ -23,12 +23,12 @@ from headwater_host.client.delivery import Delivery
 from headwater_host.client.mqtt.messages import Payload, payload_bytes
 from headwater_host.client.mqtt.session import OUTBOX_LIMIT
 from headwater_host.errors import (
-    MqttArgumentError,
-    MqttConnectionError,
-    MqttError,
-    MqttFullError,
-    MqttStoreError,
-    MqttTimeoutError,
+    ArgumentError,
+    ClientError,
+    NotConnectedError,
+    QueueFullError,
+    StoreError,
+    TimedOutError,
 )
 from headwater_host.topics import topic_bytes
 
@@ -44,12 +44,12 @@ POLICIES = ("block", "refuse", "drop_oldest")
 
 
 def check_limits(timeout: float, queued: int, in_flight: int, when_full: str) -> None:
-    """What clients of either protocol are given about time and room. Raises MqttArgumentError."""
+    """What clients of either protocol are given about time and room. Raises ArgumentError."""
     check_seconds("timeout", timeout)
     check_whole("max_queued_outgoing_messages", queued, 1, 65280)
     check_whole("max_inflight_messages", in_flight, 1, 1 << 30)
     if when_full not in POLICIES:
-        raise MqttArgumentError(f"when_full is one of {', '.join(POLICIES)}, not {when_full!r}")
+        raise ArgumentError(f"when_full is one of {', '.join(POLICIES)}, not {when_full!r}")
 
 
 _More = TypeVar("_More")
@@ -79,7 +79,7 @@ class Publisher(Protocol[_More]):
     def frame_of(
         self, topic: bytes, payload: bytes | bytearray | memoryview, retain: bool, more: _More, /
     ) -> bytes:
-        """The packet of a message at QoS 0. Raises MqttArgumentError."""
+        """The packet of a message at QoS 0. Raises ArgumentError."""
         ...
 
     def frame_now(
@@ -200,10 +200,10 @@ class Outgoing(Generic[_More]):
         return delivery
 
     async def stored(self) -> None:
-        """Wait until the store has everything so far. Raises MqttStoreError."""
+        """Wait until the store has everything so far. Raises StoreError."""
         store = self._store
         if store is not None and store.unsynced and await store.stored():
-            raise MqttStoreError(
+            raise StoreError(
                 f"the store cannot be written: {store.error}; what it does not have yet stays in memory"
             )
 
@@ -236,12 +236,12 @@ class Outgoing(Generic[_More]):
                 self._drained = loop.create_future()
             await asyncio.wait({self._drained}, timeout=max(0.0, deadline - loop.time()))
             if (self._session.outbox.count or self.backlog) and loop.time() >= deadline:
-                raise MqttTimeoutError("the server did not answer in time")
+                raise TimedOutError("the server did not answer in time")
 
     def _send_now(self, topic: str, payload: Payload, qos: int, retain: bool, more: _More) -> int:
         """0, a packet id; E_AGAIN when there is no room for now.
 
-        Raises MqttArgumentError, MqttConnectionError, MqttFullError.
+        Raises ArgumentError, NotConnectedError, QueueFullError.
         """
         connection = self._current()
         if not (
@@ -256,10 +256,10 @@ class Outgoing(Generic[_More]):
             raise self._no_room(qos)
         return errors.E_AGAIN
 
-    def _no_room(self, qos: int) -> MqttError:
+    def _no_room(self, qos: int) -> ClientError:
         if self._current() is None and qos == 0:
-            return MqttConnectionError("there is no connection; it was not sent", errors.E_OFFLINE)
-        return MqttFullError("there is no room for the message; it was not sent")
+            return NotConnectedError("there is no connection; it was not sent", errors.E_OFFLINE)
+        return QueueFullError("there is no room for the message; it was not sent")
 
     def _send(
         self,
@@ -298,11 +298,11 @@ class Outgoing(Generic[_More]):
             return errors.E_AGAIN
         raise self._not_published(status)
 
-    def _not_published(self, status: int) -> MqttError:
+    def _not_published(self, status: int) -> ClientError:
         if status == errors.E_STORE:
             error = getattr(self._session.outbox, "error", None)
-            return MqttStoreError(f"not published: the store cannot be written: {error}")
-        return MqttArgumentError(f"not published: {reasons.describe(status)}", status)
+            return StoreError(f"not published: the store cannot be written: {error}")
+        return ArgumentError(f"not published: {reasons.describe(status)}", status)
 
     # -- the backlog -----------------------------------------------------------------------------------------------
 
@@ -336,7 +336,7 @@ class Outgoing(Generic[_More]):
                 self._slots,
             )
         self.dropped += 1
-        error = MqttFullError("newer messages took its place among those that wait; it was not sent")
+        error = QueueFullError("newer messages took its place among those that wait; it was not sent")
         self._settle(-self.backlog.pop().seq, 0, error)
 
     def begin(self) -> None:
@@ -351,7 +351,7 @@ class Outgoing(Generic[_More]):
         self._feeding = False
         try:
             connection = self._current()
-        except MqttError:
+        except ClientError:
             return False
         while self.backlog and self._feed_one(connection):
             pass
@@ -394,7 +394,7 @@ class Outgoing(Generic[_More]):
                 return False
             if status <= 0:
                 raise self._not_published(status)
-        except MqttError as error:
+        except ClientError as error:
             # This server does not take it: it must not hold up the rest.
             self._logger.warning("dropped a message that waited: %s", error)
             self.backlog.pop()
@@ -420,7 +420,7 @@ class Outgoing(Generic[_More]):
         more: _More,
     ) -> int:
         loop = asyncio.get_running_loop()
-        late = MqttTimeoutError("there was no room for the message in time; it was not sent", errors.E_AGAIN)
+        late = TimedOutError("there was no room for the message in time; it was not sent", errors.E_AGAIN)
         if qos == 0:
             # Not in line: who can be handed in without a connection need not wait for those who cannot.
             await self._reached(deadline)
@@ -451,7 +451,7 @@ class Outgoing(Generic[_More]):
         """Keep a reason code for a message that is not refused."""
         self._reasons[packet_id] = code
 
-    def delivered(self, packet_id: int, error: MqttError | None = None) -> None:
+    def delivered(self, packet_id: int, error: ClientError | None = None) -> None:
         """Complete a message: it is completely acknowledged, or ``error`` says why the server refused it."""
         self.acknowledged += 1
         self._settle(packet_id, self._reasons.pop(packet_id, 0) if self._reasons else 0, error)
@@ -465,7 +465,7 @@ class Outgoing(Generic[_More]):
         if self._drained is not None and not self._session.outbox.count:
             self._all_done()
 
-    def _settle(self, number: int, code: int, error: MqttError | None = None) -> None:
+    def _settle(self, number: int, code: int, error: ClientError | None = None) -> None:
         """Complete the calls and the delivery that wait for a message."""
         if error is None:
             self.answers.settle(number, code)
@@ -486,11 +486,11 @@ class Outgoing(Generic[_More]):
         if drained is not None and not drained.done():
             drained.set_result(None)
 
-    def interrupt(self, error: MqttError) -> None:
+    def interrupt(self, error: ClientError) -> None:
         """Fail requests, which end with their connection; messages are retransmitted after the reconnect."""
         self.answers.fail(error, lambda i: i >= FIRST_REQUEST_ID)
 
-    def end(self, error: MqttError) -> None:
+    def end(self, error: ClientError) -> None:
         """Raise ``error`` in every waiting call: the client does not reconnect."""
         self.answers.fail(error)
         for delivery in self._deliveries.values():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from headwater.keeper import PASSING
 from headwater_host.arguments import check_seconds, check_whole
-from headwater_host.errors import MqttArgumentError, MqttError, MqttRefusedError, MqttSubscribeError
+from headwater_host.errors import ArgumentError, ClientError, ConnectRefusedError, SubscribeError
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Reconnect:
         for name in ("first", "longest", "answer"):
             check_seconds(name, getattr(self, name))
         if self.first > self.longest:
-            raise MqttArgumentError(f"first={self.first!r}: at most longest, {self.longest!r}")
+            raise ArgumentError(f"first={self.first!r}: at most longest, {self.longest!r}")
         if self.refused:
             check_seconds("refused", self.refused)
         if self.attempts is not None:
@@ -42,13 +42,11 @@ class Reconnect:
 
 
 def policy_of(reconnect: object) -> Reconnect | None:
-    """The policy that a client is given by its argument. Raises MqttArgumentError."""
+    """The policy that a client is given by its argument. Raises ArgumentError."""
     if reconnect is None or isinstance(reconnect, bool):
         return Reconnect() if reconnect else None
     if not isinstance(reconnect, Reconnect):
-        raise MqttArgumentError(
-            f"reconnect={reconnect!r}: True, or a Reconnect such as Reconnect(attempts=5)"
-        )
+        raise ArgumentError(f"reconnect={reconnect!r}: True, or a Reconnect such as Reconnect(attempts=5)")
     return reconnect
 
 
@@ -64,20 +62,20 @@ class Pauses:
         """A round has led to a connection."""
         self._in_vain = 0
 
-    def lost(self, error: MqttError, lasted: float) -> float:
+    def lost(self, error: ClientError, lasted: float) -> float:
         """A connection is lost that has lasted so long: seconds to wait. Raises ``error`` to give up."""
         if lasted >= self._policy.longest:
             self._failures = 0
         return self._next(error)
 
-    def in_vain(self, error: MqttError) -> float:
+    def in_vain(self, error: ClientError) -> float:
         """A round was in vain: as ``lost``."""
         self._in_vain += 1
         return self._next(error)
 
-    def _next(self, error: MqttError) -> float:
+    def _next(self, error: ClientError) -> float:
         policy = self._policy
-        if isinstance(error, MqttArgumentError) or self._in_vain == policy.attempts:
+        if isinstance(error, ArgumentError) or self._in_vain == policy.attempts:
             raise error
         if is_refusal(error):
             if policy.refused is None:
@@ -88,8 +86,8 @@ class Pauses:
         return random.uniform(0, limit)
 
 
-def is_refusal(error: MqttError) -> bool:
+def is_refusal(error: ClientError) -> bool:
     """Whether the server has refused us for good: the same again would be refused again."""
-    if isinstance(error, MqttRefusedError):
+    if isinstance(error, ConnectRefusedError):
         return error.return_code not in PASSING
-    return isinstance(error, MqttSubscribeError)
+    return isinstance(error, SubscribeError)

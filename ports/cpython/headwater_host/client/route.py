@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headwater_host.errors import MqttArgumentError, MqttConnectionError, MqttTimeoutError, MqttTlsError
+from headwater_host.errors import ArgumentError, NotConnectedError, TimedOutError, TlsError
 
 #: By (TLS, WebSocket).
 DEFAULT_PORTS = {(False, False): 1883, (True, False): 8883, (False, True): 80, (True, True): 443}
@@ -50,16 +50,16 @@ class Tls:
     context: ssl.SSLContext | None = field(default=None, repr=False)
 
     def make_context(self) -> ssl.SSLContext:
-        """The context of these settings. Raises MqttArgumentError when a file cannot be used."""
+        """The context of these settings. Raises ArgumentError when a file cannot be used."""
         if self.context is not None:
             return self.context
         if self.cert is None and self.key is not None:
-            raise MqttArgumentError("a client's key needs its certificate")
+            raise ArgumentError("a client's key needs its certificate")
         try:
             context = _trusting(self.ca)
         except (OSError, ValueError) as error:
             what = "the CA's bytes" if isinstance(self.ca, bytes) else f"the CA in {self.ca}"
-            raise MqttArgumentError(f"cannot use {what}: {_reason(error)}") from None
+            raise ArgumentError(f"cannot use {what}: {_reason(error)}") from None
         context.check_hostname = self.check_hostname
         if self.cert is not None:
             try:
@@ -68,7 +68,7 @@ class Tls:
                 context.load_cert_chain(self.cert, self.key, password)
             except (OSError, ValueError) as error:
                 files = f"{self.cert} with the key in {self.key}" if self.key else str(self.cert)
-                raise MqttArgumentError(f"cannot use the certificate {files}: {_reason(error)}") from None
+                raise ArgumentError(f"cannot use the certificate {files}: {_reason(error)}") from None
         return context
 
 
@@ -120,7 +120,7 @@ def _no_host(url: str) -> str:
 
 
 class Route:
-    """The way to one server. Raises MqttArgumentError for settings that lead nowhere."""
+    """The way to one server. Raises ArgumentError for settings that lead nowhere."""
 
     def __init__(
         self,
@@ -134,13 +134,13 @@ class Route:
         elif tls is True:
             tls = Tls()
         elif tls and not isinstance(tls, Tls):
-            raise MqttArgumentError(f"tls={tls!r}: True, a Tls such as Tls(ca=...), or an ssl.SSLContext")
+            raise ArgumentError(f"tls={tls!r}: True, a Tls such as Tls(ca=...), or an ssl.SSLContext")
         if websocket is not None and not isinstance(websocket, str):
-            raise MqttArgumentError(f"websocket={websocket!r}: a path, such as {DEFAULT_PATH!r}")
+            raise ArgumentError(f"websocket={websocket!r}: a path, such as {DEFAULT_PATH!r}")
         if "://" in host:
-            raise MqttArgumentError(_no_host(host))
+            raise ArgumentError(_no_host(host))
         if host.count(":") == 1:
-            raise MqttArgumentError(f"host {host!r}: pass the port apart from the name")
+            raise ArgumentError(f"host {host!r}: pass the port apart from the name")
         self.host = host
         self.port = port or DEFAULT_PORTS[bool(tls), websocket is not None]
         self._context = tls.make_context() if tls else None
@@ -148,11 +148,11 @@ class Route:
         self._uri = ""
         if websocket is not None:
             if not re.fullmatch(r"(/[!-~]*)?", websocket) or "#" in websocket:
-                raise MqttArgumentError(f"{websocket!r} is not a path for WebSocket, such as {DEFAULT_PATH}")
+                raise ArgumentError(f"{websocket!r} is not a path for WebSocket, such as {DEFAULT_PATH}")
             try:
                 import websockets  # noqa: F401 - whether it is there is the question
             except ImportError:
-                raise MqttArgumentError(
+                raise ArgumentError(
                     "WebSocket needs the package websockets: pip install 'headwater[websocket]'"
                 ) from None
             name = f"[{host}]" if ":" in host else host
@@ -164,7 +164,7 @@ class Route:
     async def open(self, connection: asyncio.BufferedProtocol, timeout: float) -> None:
         """Connect: ``connection`` has its transport when this returns.
 
-        Raises MqttTlsError, MqttConnectionError, and MqttTimeoutError after ``timeout`` seconds.
+        Raises TlsError, NotConnectedError, and TimedOutError after ``timeout`` seconds.
         """
         opening = asyncio.ensure_future(self._open(connection, timeout))
         try:
@@ -177,22 +177,22 @@ class Route:
             if opening.cancelled():
                 raise asyncio.TimeoutError
             opening.result()
-        except MqttConnectionError as error:
-            raise MqttConnectionError(f"no connection to {self}: {error}") from None
+        except NotConnectedError as error:
+            raise NotConnectedError(f"no connection to {self}: {error}") from None
         except asyncio.TimeoutError:
-            raise MqttTimeoutError(f"no connection to {self} within {timeout:g} s") from None
+            raise TimedOutError(f"no connection to {self} within {timeout:g} s") from None
         except ssl.SSLError as error:
             why = _NO_TLS.format(_reason(error)) if _speaks_no_tls(error) else _reason(error)
-            raise MqttTlsError(f"no connection to {self}: TLS: {why}") from error
+            raise TlsError(f"no connection to {self}: TLS: {why}") from error
         except (ConnectionResetError, ConnectionAbortedError) as error:
             if self._context is None:
-                raise MqttConnectionError(f"no connection to {self}: {_reason(error)}") from error
+                raise NotConnectedError(f"no connection to {self}: {_reason(error)}") from error
             # There was a connection, and it ended in the handshake.
             why = _NO_TLS.format(_reason(error) or "it closed the connection")
-            raise MqttTlsError(f"no connection to {self}: TLS: {why}") from error
+            raise TlsError(f"no connection to {self}: TLS: {why}") from error
         except (OSError, UnicodeError) as error:
             # The latter: what was given is no host name at all.
-            raise MqttConnectionError(f"no connection to {self}: {_reason(error)}") from error
+            raise NotConnectedError(f"no connection to {self}: {_reason(error)}") from error
 
     async def _open(self, connection: asyncio.BufferedProtocol, timeout: float) -> None:
         loop = asyncio.get_running_loop()

@@ -27,7 +27,7 @@ from headwater_host.client.backlog import Backlog, Waiting
 from headwater_host.client.mqtt.properties import encode, unblock
 from headwater_host.client.mqtt.session import OUTBOX_LIMIT, GrowingOutbox
 from headwater_host.client.mqtt.versions import SESSIONS
-from headwater_host.errors import MqttArgumentError, MqttStoreError
+from headwater_host.errors import ArgumentError, StoreError
 from headwater_host.private import prepare
 
 #: PRAGMA application_id of our files ("HWob"), and the version of what is in them.
@@ -64,7 +64,7 @@ class SqliteOutbox(GrowingOutbox):
     faster and outlives the end of the process, but not the machine's. ``slots`` is how many messages it takes; a
     file that holds messages keeps the number it was made with, because packet ids depend on it.
 
-    MqttStoreError: another process uses the file; it is damaged, of a later version, or something else altogether; it
+    StoreError: another process uses the file; it is damaged, of a later version, or something else altogether; it
     is another client's, or has packets of another version of MQTT. Nothing in the file has been changed then. When it
     cannot be written later on, the methods that return a status return E_STORE, ``error`` says why, and the next
     ``sync`` tries to write all of it.
@@ -89,7 +89,7 @@ class SqliteOutbox(GrowingOutbox):
         if protocol not in self.PROTOCOLS:
             raise ValueError(f"protocol is one of {', '.join(self.PROTOCOLS)}, not {protocol!r}")
         if not isinstance(path, str | PathLike):
-            raise MqttArgumentError(f"store={path!r}: the path of a file")
+            raise ArgumentError(f"store={path!r}: the path of a file")
         super().__init__(size, slots, limit)
         self.path = str(path)
         self.identifier = identifier
@@ -136,12 +136,12 @@ class SqliteOutbox(GrowingOutbox):
         """Close the file."""
         try:
             self.close()
-        except MqttStoreError:
+        except StoreError:
             if kind is None:
                 raise
 
     def close(self) -> None:
-        """Commit and give the file back; closing twice is harmless. MqttStoreError when it could not be written."""
+        """Commit and give the file back; closing twice is harmless. StoreError when it could not be written."""
         if self._db is None:
             return
         status = self.sync()
@@ -151,7 +151,7 @@ class SqliteOutbox(GrowingOutbox):
         self._db.close()
         self._db = None  # type: ignore[assignment]
         if status:
-            raise MqttStoreError(f"the store {self.path} is not up to date: {self.error}")
+            raise StoreError(f"the store {self.path} is not up to date: {self.error}")
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
@@ -170,9 +170,9 @@ class SqliteOutbox(GrowingOutbox):
             self._about()
             db.execute("COMMIT")
         elif application != APPLICATION_ID:
-            raise MqttStoreError(f"{self.path} is an SQLite file of something else than a store of messages")
+            raise StoreError(f"{self.path} is an SQLite file of something else than a store of messages")
         elif version != VERSION:
-            raise MqttStoreError(
+            raise StoreError(
                 f"the store {self.path} is of version {version}; this program knows version {VERSION}"
             )
         db.execute("PRAGMA journal_mode = WAL")
@@ -204,14 +204,14 @@ class SqliteOutbox(GrowingOutbox):
         if about.get("crc") != zlib.crc32(repr(said).encode()) or not isinstance(slots, int):
             raise _damaged(self.path, "its description does not make sense")
         if about["identifier"] != self.identifier:
-            raise MqttStoreError(
+            raise StoreError(
                 f"the store {self.path} belongs to the client {about['identifier']!r}, not to {self.identifier!r}"
             )
         rows = db.execute("SELECT seq, place, state, packet, crc FROM outbox ORDER BY seq").fetchall()
         protocol = about.get("protocol", self.protocol)
         waiting = self._load_backlog()
         if (rows or waiting) and _packets(protocol) != _packets(self.protocol):
-            raise MqttStoreError(
+            raise StoreError(
                 f"the store {self.path} holds {len(rows) + len(waiting)} messages as packets of "
                 f"{_name(protocol)}: deliver them with that, then use it with {_name(self.protocol)}"
             )
@@ -595,19 +595,19 @@ def _open(path: str) -> sqlite3.Connection:
     return db
 
 
-def _explained(path: str, error: sqlite3.Error) -> MqttStoreError:
+def _explained(path: str, error: sqlite3.Error) -> StoreError:
     text = str(error)
     if "locked" in text:
-        return MqttStoreError(f"the store {path} is in use: it belongs to one client at a time")
+        return StoreError(f"the store {path} is in use: it belongs to one client at a time")
     if "not a database" in text:
-        return MqttStoreError(f"{path} is no store of messages: {text}")
+        return StoreError(f"{path} is no store of messages: {text}")
     if "malformed" in text or "no such table" in text or "no such column" in text:
         return _damaged(path, text)
-    return MqttStoreError(f"the store {path} cannot be opened: {text}")
+    return StoreError(f"the store {path} cannot be opened: {text}")
 
 
-def _damaged(path: str, what: str) -> MqttStoreError:
-    return MqttStoreError(
+def _damaged(path: str, what: str) -> StoreError:
+    return StoreError(
         f"the store {path} is damaged ({' '.join(what.split())}); it has not been touched. "
         f"Move it away, with {path}-wal, to begin anew"
     )

@@ -17,7 +17,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from headwater_host.client.rxbuf import MAX_PACKET
-from headwater_host.errors import MqttConnectionError
+from headwater_host.errors import NotConnectedError
 
 _MQTT = Subprotocol("mqtt")
 # Frames of several packets are allowed; above that, no server means well.
@@ -73,7 +73,7 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         if self._connected:
             self._inner.connection_lost(exc or self._why)
         elif not self.opened.done():
-            self.opened.set_exception(exc or MqttConnectionError("the server hung up"))
+            self.opened.set_exception(exc or NotConnectedError("the server hung up"))
 
     def pause_writing(self) -> None:
         """The socket has enough to send."""
@@ -95,10 +95,10 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
                 self._feed(memoryview(event.data))
             elif event.opcode is Opcode.TEXT:
                 self._frames.fail(CloseCode.UNSUPPORTED_DATA)
-                self._why = MqttConnectionError("the server sent text over WebSocket")
+                self._why = NotConnectedError("the server sent text over WebSocket")
                 break
         if self._frames.parser_exc is not None and self._connected:
-            self._why = self._why or MqttConnectionError("the server broke WebSocket's protocol")
+            self._why = self._why or NotConnectedError("the server broke WebSocket's protocol")
         self._send()
         if self._why is not None and self._net is not None:
             self._closing = True
@@ -124,7 +124,7 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
             why = "it hung up"
         elif error is not None:
             why = "its answer is none of WebSocket's"
-        self.opened.set_exception(MqttConnectionError(f"the server refuses WebSocket: {why}"))
+        self.opened.set_exception(NotConnectedError(f"the server refuses WebSocket: {why}"))
         self.abort()
 
     def _feed(self, data: memoryview) -> None:

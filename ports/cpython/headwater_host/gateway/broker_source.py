@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from headwater import errors
 from headwater.mqtt import spec, spec5
 from headwater_host.capture.format import MAX_FRAME
-from headwater_host.client.mqtt.client import Client, MqttError, MqttRefusedError
+from headwater_host.client.mqtt.client import Client, ClientError, ConnectRefusedError
 from headwater_host.client.mqtt.session import HostClientSession5
 from headwater_host.client.reconnect import Pauses
 from headwater_host.gateway.client_source import QUIET, RECONNECT, ClientSource, Skip
@@ -157,7 +157,7 @@ class BrokerSource(ClientSource):
                 serving.result()
             self._change.clear()
             # Do not connect without a pause to a server that closes every connection.
-            await asyncio.sleep(self._pauses.in_vain(MqttError()))
+            await asyncio.sleep(self._pauses.in_vain(ClientError()))
             self._use(self._other())
 
     def _other(self) -> str:
@@ -173,7 +173,7 @@ class BrokerSource(ClientSource):
         await super()._before_attempts()
         self._epoch = self._client.session.epoch
 
-    def _on_connection(self, error: MqttError | None) -> None:
+    def _on_connection(self, error: ClientError | None) -> None:
         client = self._client
         if error is not None:
             if errors.blame(error.code) == errors.PEER:
@@ -190,11 +190,11 @@ class BrokerSource(ClientSource):
         names = ", ".join(f"{topic} (QoS {qos})" for topic, qos in client.granted.items())
         self.say("subscribed", f"subscribed to {names}")
 
-    def _judge(self, error: MqttError) -> None:
+    def _judge(self, error: ClientError) -> None:
         """Try the other version when the broker refuses this one, or closes connections without a word."""
         if self._config.protocol:
             return
-        if isinstance(error, MqttRefusedError):
+        if isinstance(error, ConnectRefusedError):
             if error.return_code == _REFUSALS[self.protocol]:
                 self._tell("refuses")
                 self._change.set()

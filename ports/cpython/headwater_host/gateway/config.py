@@ -12,7 +12,7 @@ from headwater_host import settings
 from headwater_host.capture.format import MAX_FRAME
 from headwater_host.capture.sync_budget import CREDIT, SyncBudget, default_rate
 from headwater_host.client.route import DEFAULT_PORTS, Route, Tls
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 from headwater_host.gateway import mq_config
 from headwater_host.gateway.mq_config import MqConfig
 from headwater_host.hub import config as hub_config
@@ -63,7 +63,7 @@ class BrokerConfig:
 
     @property
     def route(self) -> Route:
-        """The way there. Raises MqttArgumentError."""
+        """The way there. Raises ArgumentError."""
         return Route(self.host, self.port, self.tls, self.websocket)
 
 
@@ -85,7 +85,7 @@ class FmqConfig:
 
     @property
     def route(self) -> Route:
-        """The way there. Raises MqttArgumentError."""
+        """The way there. Raises ArgumentError."""
         return Route(self.host, self.port or hub_config.DEFAULT_PORTS[self.tls is not None], self.tls)
 
 
@@ -122,7 +122,7 @@ def parse_topic(text: str) -> tuple[str, int]:
         name, qos = text, str(DEFAULT_QOS)
     try:
         filter_bytes(name)
-    except MqttArgumentError as error:
+    except ArgumentError as error:
         raise ConfigError(str(error)) from error
     return name, int(qos)
 
@@ -289,7 +289,7 @@ def _server(file: SettingsFile, table: str, index: int, values: dict[str, Any], 
     try:
         # Files that cannot be used are found now, and not when a connection is wanted.
         port = server.route.port
-    except MqttArgumentError as error:
+    except ArgumentError as error:
         raise file.fail(str(error), table, index, next(iter(given), "websocket")) from None
     return replace(server, port=port)
 

@@ -9,7 +9,7 @@ from headwater.errors import E_AGAIN, E_UNKNOWN_ID
 from headwater.fmq.spec import CONSUMERESP, NONE
 from headwater_host.capture.format import FMQ
 from headwater_host.client.connection import HOLD_GATE
-from headwater_host.client.fmq.client import Client, MqttError, Subscription
+from headwater_host.client.fmq.client import Client, ClientError, Subscription
 from headwater_host.client.fmq.session import RECEIVE_WINDOW
 from headwater_host.fmq.values import encode
 from headwater_host.gateway.client_source import QUIET, RECONNECT, ClientSource, Skip
@@ -117,7 +117,7 @@ class HubClient(ClientSource):
         await super()._before_attempts()
         self._forget()
 
-    def _on_connection(self, error: MqttError | None) -> None:
+    def _on_connection(self, error: ClientError | None) -> None:
         if error is not None:
             self.say("disconnected", str(error), logging.WARNING)
         else:
@@ -140,7 +140,7 @@ class HubClient(ClientSource):
         try:
             await self._consume()
             await self._until_the_log_fails()
-        except MqttError as error:
+        except ClientError as error:
             self.say("refused", str(error), logging.WARNING)
             await asyncio.sleep(_AGAIN_S)
         await self._give_back()
@@ -172,7 +172,7 @@ class HubClient(ClientSource):
     async def _give_back(self) -> None:
         """End the consumers: what is open goes to the group again, and nobody has failed."""
         for subscription in self._subscriptions:
-            with contextlib.suppress(MqttError):
+            with contextlib.suppress(ClientError):
                 await self._client.unsubscribe(subscription)
         # Until then their messages may come.
         self._subscriptions.clear()

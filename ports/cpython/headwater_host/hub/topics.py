@@ -8,7 +8,7 @@ filters use ``+``, to how they do; never to how many subscriptions there are.
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 from headwater_host.hub.errors import QUOTA_EXCEEDED, TOPIC_FILTER_INVALID, TOPIC_NAME_INVALID, RefusedError
 from headwater_host.topics import filter_bytes, topic_bytes
 
@@ -22,7 +22,7 @@ def check_topic(topic: str) -> str:
     """A topic to register or to publish to: its name. Raises RefusedError."""
     try:
         topic_bytes(topic)
-    except MqttArgumentError as error:
+    except ArgumentError as error:
         raise RefusedError(TOPIC_NAME_INVALID, str(error)) from None
     return _bounded(topic, TOPIC_NAME_INVALID)
 
@@ -32,8 +32,8 @@ def check_filter(pattern: str) -> str:
     try:
         filter_bytes(pattern)
         if "\0" in pattern:
-            raise MqttArgumentError(f"{pattern!r} is not a topic filter")
-    except MqttArgumentError as error:
+            raise ArgumentError(f"{pattern!r} is not a topic filter")
+    except ArgumentError as error:
         raise RefusedError(TOPIC_FILTER_INVALID, str(error)) from None
     return _bounded(pattern, TOPIC_FILTER_INVALID)
 

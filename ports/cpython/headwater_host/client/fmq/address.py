@@ -2,20 +2,20 @@
 
 from ipaddress import ip_address
 
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 
 Address = tuple[str, int]
 
 
 def encode(address: Address) -> bytes:
-    """The bytes of an IP address and a port. Raises MqttArgumentError."""
+    """The bytes of an IP address and a port. Raises ArgumentError."""
     host, port = address
     try:
         ip = ip_address(host)
     except ValueError:
-        raise MqttArgumentError(f"{host!r} is not an IP address") from None
+        raise ArgumentError(f"{host!r} is not an IP address") from None
     if not 0 <= port <= 65535:
-        raise MqttArgumentError(f"{port} is not a port")
+        raise ArgumentError(f"{port} is not a port")
     number = int(ip)
     n = (number.bit_length() + 7) // 8 or 1
     return bytes((ip.version << 4 | n & 15,)) + number.to_bytes(n, "little") + port.to_bytes(2, "little")

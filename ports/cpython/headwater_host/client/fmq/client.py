@@ -34,21 +34,21 @@ from headwater_host.client.outgoing import Outgoing, check_limits
 from headwater_host.client.reconnect import Reconnect, policy_of
 from headwater_host.client.route import Route, Tls
 from headwater_host.errors import (
+    ArgumentError,
+    ClientError,
+    ConnectRefusedError,
+    DisconnectedError,
     FmqConsumerError,
     FmqRequestError,
-    MqttArgumentError,
-    MqttConnectionError,
-    MqttDisconnectedError,
-    MqttError,
-    MqttFullError,
-    MqttProtocolError,
-    MqttPublishError,
-    MqttReentrantError,
-    MqttRefusedError,
-    MqttStoreError,
-    MqttSubscribeError,
-    MqttTimeoutError,
-    MqttTlsError,
+    NotConnectedError,
+    ProtocolError,
+    PublishError,
+    QueueFullError,
+    ReentrantError,
+    StoreError,
+    SubscribeError,
+    TimedOutError,
+    TlsError,
 )
 from headwater_host.fmq.values import decode, encode
 from headwater_host.topics import Topic, filter_bytes, topic_bytes
@@ -60,28 +60,28 @@ if TYPE_CHECKING:
     from headwater_host.client.fmq.store import FmqOutbox
 
 __all__ = [
+    "ArgumentError",
     "Call",
     "Client",
+    "ClientError",
+    "ConnectRefusedError",
     "Delivery",
+    "DisconnectedError",
     "FmqConsumerError",
     "FmqRequestError",
     "Message",
-    "MqttArgumentError",
-    "MqttConnectionError",
-    "MqttDisconnectedError",
-    "MqttError",
-    "MqttFullError",
-    "MqttProtocolError",
-    "MqttPublishError",
-    "MqttReentrantError",
-    "MqttRefusedError",
-    "MqttStoreError",
-    "MqttSubscribeError",
-    "MqttTimeoutError",
-    "MqttTlsError",
+    "NotConnectedError",
+    "ProtocolError",
+    "PublishError",
+    "QueueFullError",
     "Reconnect",
+    "ReentrantError",
+    "StoreError",
+    "SubscribeError",
     "Subscription",
+    "TimedOutError",
     "Tls",
+    "TlsError",
     "Topic",
     "Will",
     "decode",
@@ -116,7 +116,7 @@ class Client(Receiving):
       those of MQTT's client (``headwater_host.client.mqtt.client``).
 
     ``messages`` has what arrives, ``calls`` what others call that we ``serve``. Errors are those of MQTT's client as
-    well, ``MqttError`` and its subclasses (``headwater_host.errors``): for requests FmqRequestError, and
+    well, ``ClientError`` and its subclasses (``headwater_host.errors``): for requests FmqRequestError, and
     FmqConsumerError. Not for use from several threads.
     """
 
@@ -153,7 +153,7 @@ class Client(Receiving):
             user = url_user if user is None else user
             password = url_password if password is None else password
         if not clean and not client_id:
-            raise MqttArgumentError("a session that the hub is to keep needs a client id")
+            raise ArgumentError("a session that the hub is to keep needs a client id")
         check_whole("keep_alive", keep_alive, 0, 65535)
         check_whole("max_packet_size", max_packet_size, 1, 1 << 62)
         policy = policy_of(reconnect)
@@ -182,7 +182,7 @@ class Client(Receiving):
         if will and session.set_will(
             topic_bytes(will.topic), bytes(payload_bytes(will.payload)), will.qos, will.retain
         ):
-            raise MqttArgumentError("a will's QoS is 0, 1 or 2")
+            raise ArgumentError("a will's QoS is 0, 1 or 2")
         super().__init__(
             session,
             routes,
@@ -228,11 +228,11 @@ class Client(Receiving):
     def _farewell(self) -> None:
         self.session.disconnect()
 
-    def _on_interrupted(self, error: MqttError) -> None:
+    def _on_interrupted(self, error: ClientError) -> None:
         self._outgoing.interrupt(error)
         self._forget_requests(error)
 
-    def _on_over(self, error: MqttError) -> None:
+    def _on_over(self, error: ClientError) -> None:
         self._outgoing.end(error)
         self._forget_requests(error)
         if self._policy is None:
@@ -262,7 +262,7 @@ class Client(Receiving):
     ) -> Coroutine[None, None, object]:
         """Publish; returns when the message is handed to the connection (QoS 0), or stored by the hub (1, 2).
 
-        ``tags`` are what subscriptions can filter by. Raises MqttPublishError when the hub refuses the message, at
+        ``tags`` are what subscriptions can filter by. Raises PublishError when the hub refuses the message, at
         QoS 1 and 2; it is not retransmitted. Otherwise like ``headwater_host.client.mqtt.client.Client.publish``.
         """
         return self._outgoing.publish(
@@ -302,7 +302,7 @@ class Client(Receiving):
     async def drain(self, timeout: float | None = None) -> None:
         """Wait until no message of ours is unacknowledged.
 
-        Raises MqttTimeoutError, and MqttConnectionError: then the messages wait for the next connection.
+        Raises TimedOutError, and NotConnectedError: then the messages wait for the next connection.
         """
         await self._outgoing.drain(seconds_of(timeout, self.timeout))
 
@@ -318,7 +318,7 @@ class Client(Receiving):
         return self._incoming.dropped
 
     def _on_refused(self, number: int, code: int) -> None:
-        error = MqttPublishError(code, self.session.why())
+        error = PublishError(code, self.session.why())
         self.logger.warning("%s", error)
         if number:
             self._outgoing.delivered(number, error=error)
@@ -338,7 +338,7 @@ class Client(Receiving):
         ``condition`` is true. Without a ``group`` they come to ``messages``; with one, ``consume`` begins.
 
         The same filter for the same group is one subscription, with the newest tags and condition. Raises
-        MqttSubscribeError when the hub refuses, MqttArgumentError, MqttTimeoutError, MqttConnectionError.
+        SubscribeError when the hub refuses, ArgumentError, TimedOutError, NotConnectedError.
         """
         filter_bytes(topic)
         wanted = Subscription(topic, texts(tags), condition, group)
@@ -369,7 +369,7 @@ class Client(Receiving):
 
         answer = await self._request(send, deadline, once=once)
         if answer.code:
-            raise MqttSubscribeError(wanted.topic, answer.code, answer.why)
+            raise SubscribeError(wanted.topic, answer.code, answer.why)
 
     async def _subscribe_again(self, session_present: bool) -> None:
         deadline = self._deadline(None)
@@ -378,7 +378,7 @@ class Client(Receiving):
             if key in self._subscriptions and not self.session.has(subscription.number):
                 try:
                     await self._subscribe(subscription, deadline, once=True)
-                except MqttSubscribeError as error:
+                except SubscribeError as error:
                     if not self._kept:
                         raise
                     # It is asked for again on the next connection.
@@ -393,7 +393,7 @@ class Client(Receiving):
                 self._begin_to_consume(subscription)
 
     async def unsubscribe(self, subscription: Subscription, *, timeout: float | None = None) -> None:
-        """Take a subscription back; its consumer ends. Raises as ``register``; MqttArgumentError: it is not there."""
+        """Take a subscription back; its consumer ends. Raises as ``register``; ArgumentError: it is not there."""
         session = self.session
         was_there = self._subscriptions.pop((subscription.topic, subscription.group), None)
         subscription.consumed = None
@@ -401,7 +401,7 @@ class Client(Receiving):
             answer = await self._request(
                 lambda: session.unsubscribe(subscription.number), self._deadline(timeout)
             )
-        except MqttArgumentError:
+        except ArgumentError:
             # It may have ended with its session, while there was no connection.
             if not was_there:
                 raise
@@ -433,7 +433,7 @@ class Client(Receiving):
             if one is not subscription and one.consumed and one.consumed[1]
         )
         if not 0 <= window <= (_WINDOWS - others if need_ack else 1 << 29):
-            raise MqttArgumentError(f"the windows of all consumers are together up to {_WINDOWS} messages")
+            raise ArgumentError(f"the windows of all consumers are together up to {_WINDOWS} messages")
         connection = await self._reached(self._deadline(timeout))
         subscription.consumed = (window, need_ack)
         connection.flush()
@@ -460,7 +460,7 @@ class Client(Receiving):
         self._consuming.clear()
         asked = (self._sent(partial(session.unsubscribe, number), deadline, once=True) for number in numbers)
         for failed in await asyncio.gather(*asked, return_exceptions=True):
-            if isinstance(failed, MqttError):
+            if isinstance(failed, ClientError):
                 self.logger.debug("a consumer was not ended: %s", failed)
 
     async def consume_once(
@@ -477,7 +477,7 @@ class Client(Receiving):
         otherwise.
 
         A message that comes after ``timeout``, or after this was cancelled, goes to the group again with ``need_ack``,
-        and is lost without. Raises FmqRequestError, MqttTimeoutError, MqttConnectionError.
+        and is lost without. Raises FmqRequestError, TimedOutError, NotConnectedError.
         """
         query = (
             filter_bytes(topic),
@@ -499,7 +499,7 @@ class Client(Receiving):
         """Call whoever serves a topic: the result.
 
         Raises FmqRequestError (``reason_code`` 0x10: nobody serves it; 0x83: who does has not answered in time),
-        MqttTimeoutError, and MqttConnectionError: then the call may have been served, and is not made again.
+        TimedOutError, and NotConnectedError: then the call may have been served, and is not made again.
         """
         name = topic_bytes(topic)
         data = bytes(payload_bytes(arguments))

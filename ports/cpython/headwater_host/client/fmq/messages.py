@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwater_host.client.mqtt.messages import Payload
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 from headwater_host.fmq.values import decode
 from headwater_host.topics import Topic
 
@@ -132,7 +132,7 @@ class Call:
     async def reply(self, result: Payload = None) -> None:
         """Answer it; returns when the result is handed to the connection.
 
-        Raises MqttConnectionError when the connection over which it came is over: the caller has been told so.
+        Raises NotConnectedError when the connection over which it came is over: the caller has been told so.
         """
         await self._answer(self, result, 0, "")
 
@@ -140,7 +140,7 @@ class Call:
         """Say that there is no result: a reason code from 0x80 on, and what the caller is told besides, of which the
         hub passes on 256 bytes. Raises as ``reply``."""
         if not 0x80 <= reason_code <= 0xFF:
-            raise MqttArgumentError("a call is refused with a reason code from 0x80 to 0xff")
+            raise ArgumentError("a call is refused with a reason code from 0x80 to 0xff")
         await self._answer(self, None, reason_code, text)
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from headwater.fmq.encode import tag_list
 from headwater_host.client.fmq.messages import texts
 from headwater_host.client.mqtt.messages import Will, payload_bytes
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 from headwater_host.topics import topic_bytes
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def taken_apart(url: str) -> tuple[bool, str, int | None, str | None, str | None
     port = int(found[5]) if found and found[5] else None
     if not found or (port is not None and not 1 <= port <= 65535):
         # Not what was given: there may be a password in it.
-        raise MqttArgumentError("a hub's URL is fmq://[USER[:PASSWORD]@]HOST[:PORT], with TLS fmqs://")
+        raise ArgumentError("a hub's URL is fmq://[USER[:PASSWORD]@]HOST[:PORT], with TLS fmqs://")
     name, colon, secret = (found[2] or "").partition(":")
     return (
         found[1] == "fmqs",
@@ -41,41 +41,41 @@ def taken_apart(url: str) -> tuple[bool, str, int | None, str | None, str | None
 def open_store(
     store: "FmqOutbox | str | PathLike[str] | None", client_id: str | None, slots: int
 ) -> "FmqOutbox | None":
-    """The store of a client. Raises MqttStoreError, and MqttArgumentError when it is not this client's."""
+    """The store of a client. Raises StoreError, and ArgumentError when it is not this client's."""
     if store is None:
         return None
     from headwater_host.client.fmq.store import FmqOutbox
 
     if not client_id:
-        raise MqttArgumentError("a store needs the client id whose messages it keeps")
+        raise ArgumentError("a store needs the client id whose messages it keeps")
     if not isinstance(store, FmqOutbox):
         return FmqOutbox(store, client_id, slots=slots)
     if store.identifier != client_id:
-        raise MqttArgumentError(f"the store is of the client {store.identifier!r}")
+        raise ArgumentError(f"the store is of the client {store.identifier!r}")
     return store
 
 
 def will_size(will: Will | None) -> int:
-    """Bytes that a will takes in AUTH. Raises MqttArgumentError."""
+    """Bytes that a will takes in AUTH. Raises ArgumentError."""
     if will is None:
         return 0
     if not isinstance(will, Will):
-        raise MqttArgumentError(f"will={will!r}: a Will, such as Will(topic, payload)")
+        raise ArgumentError(f"will={will!r}: a Will, such as Will(topic, payload)")
     if will.properties:
-        raise MqttArgumentError("a will has no properties in FMQ")
+        raise ArgumentError("a will has no properties in FMQ")
     return len(topic_bytes(will.topic)) + len(payload_bytes(will.payload))
 
 
 def encoded_tags(tags: Sequence[str]) -> bytes | None:
-    """A message's tags as the session takes them, None without any. Raises MqttArgumentError."""
+    """A message's tags as the session takes them, None without any. Raises ArgumentError."""
     return tag_list([text_bytes(tag) for tag in texts(tags)]) if tags else None
 
 
 def text_bytes(value: str) -> bytes:
-    """A text in UTF-8. Raises MqttArgumentError."""
+    """A text in UTF-8. Raises ArgumentError."""
     try:
         return value.encode()
     except UnicodeEncodeError:
-        raise MqttArgumentError(f"{value!r} cannot be written in UTF-8") from None
+        raise ArgumentError(f"{value!r} cannot be written in UTF-8") from None
     except AttributeError:
-        raise MqttArgumentError(f"a text is needed, not {type(value).__name__}") from None
+        raise ArgumentError(f"a text is needed, not {type(value).__name__}") from None

@@ -12,7 +12,7 @@ from headwater_host.client.fmq.messages import Call, Message, Subscription
 from headwater_host.client.fmq.requests import Answer, Requests
 from headwater_host.client.incoming import Incoming
 from headwater_host.client.mqtt.messages import Payload, payload_bytes
-from headwater_host.errors import FmqConsumerError, MqttConnectionError, MqttError
+from headwater_host.errors import ClientError, FmqConsumerError, NotConnectedError
 from headwater_host.fmq.values import decode_at
 from headwater_host.topics import Topic, topic_of
 
@@ -78,7 +78,7 @@ class Receiving(Requests):
         # Who called over the last connection has been told.
         self.calls.forget(lambda call: True)
 
-    def _forget_requests(self, error: MqttError) -> None:
+    def _forget_requests(self, error: ClientError) -> None:
         """They end with their connection."""
         self._answers.fail(error)
         self._subscribing.clear()
@@ -221,7 +221,7 @@ class Receiving(Requests):
         data = call.id + bytes(payload_bytes(result))
         connection = self._current()
         if connection is None or call.epoch != self.session.epoch:
-            raise MqttConnectionError("the connection over which the call came is over", errors.E_OFFLINE)
+            raise NotConnectedError("the connection over which the call came is over", errors.E_OFFLINE)
         if code:
             connection.write(_refusal(call.id, code, text))
         else:

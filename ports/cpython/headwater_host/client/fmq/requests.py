@@ -16,11 +16,11 @@ from headwater_host.client.fmq.messages import Message
 from headwater_host.client.fmq.session import HostSession
 from headwater_host.client.keeping import Keeping
 from headwater_host.errors import (
+    ArgumentError,
+    ClientError,
     FmqRequestError,
-    MqttArgumentError,
-    MqttConnectionError,
-    MqttError,
-    MqttTimeoutError,
+    NotConnectedError,
+    TimedOutError,
 )
 from headwater_host.fmq.values import decode_at
 from headwater_host.topics import topic_bytes
@@ -52,7 +52,7 @@ class Requests(Keeping):
         await self._ask(f"to register {topic!r}", lambda: self.session.register(name, queues), timeout)
 
     async def unregister(self, topic: str, *, timeout: float | None = None) -> None:
-        """Let a topic be no more; its consumers end. Raises FmqRequestError: there is none; and MqttConnectionError: it
+        """Let a topic be no more; its consumers end. Raises FmqRequestError: there is none; and NotConnectedError: it
         may have been done."""
         name = topic_bytes(topic)
         await self._ask(
@@ -121,7 +121,7 @@ class Requests(Keeping):
                 answer = await self._sent(send, deadline, once)
                 assert isinstance(answer, Answer)
                 return answer
-            except MqttConnectionError:
+            except NotConnectedError:
                 if once or not again or not self._kept:
                     raise
 
@@ -141,7 +141,7 @@ class Requests(Keeping):
             if status == errors.E_AGAIN:
                 # The answers to others have to come first.
                 if asyncio.get_running_loop().time() >= deadline:
-                    raise MqttTimeoutError("the hub did not answer in time; it was not sent", status)
+                    raise TimedOutError("the hub did not answer in time; it was not sent", status)
                 await asyncio.sleep(TICK)
                 continue
             if status < 0:
@@ -150,10 +150,10 @@ class Requests(Keeping):
             self._read_on()
             return await self._answers.wait(status, deadline)
 
-    def _not_sent(self, status: int) -> MqttError:
+    def _not_sent(self, status: int) -> ClientError:
         if status == errors.E_UNKNOWN_ID:
-            return MqttArgumentError("not sent: there is no such subscription any more", status)
+            return ArgumentError("not sent: there is no such subscription any more", status)
         text = f"not sent: {describe(status, self.session.REASONS)}"
         if errors.blame(status) == errors.CALLER or status == errors.E_TOO_LARGE:
-            return MqttArgumentError(text, status)
-        return MqttError(text, status)
+            return ArgumentError(text, status)
+        return ClientError(text, status)

@@ -15,7 +15,7 @@ from headwater_host.client.fmq.ids import ClockIdMaker, HostIdTable
 from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.client.mqtt.session import GrowingOutbox
 from headwater_host.client.rxbuf import GrowingRxBuf
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 
 if TYPE_CHECKING:
     from headwater.fmq.encode import Field
@@ -113,10 +113,10 @@ class HostSession(FastSession):
         return self.publish(topic, bytes(payload), qos, retain, tags or NO_TAGS)
 
     def frame_of(self, topic: bytes, payload: "Bytes", retain: bool, tags: bytes | None = None) -> bytes:
-        """The frame of a message at QoS 0. Raises MqttArgumentError."""
+        """The frame of a message at QoS 0. Raises ArgumentError."""
         before = front(topic, tags or NO_TAGS)
         if not before:
-            raise MqttArgumentError(f"{topic!r} is not a topic", errors.E_TOPIC)
+            raise ArgumentError(f"{topic!r} is not a topic", errors.E_TOPIC)
         return b"".join(
             (
                 b"\x31" if retain else b"\x30",

@@ -12,7 +12,7 @@ from typing import Any
 from headwater.fmq.encode import NO_TAGS
 from headwater_host.client.mqtt.session import OUTBOX_LIMIT
 from headwater_host.client.store import SqliteOutbox
-from headwater_host.errors import MqttStoreError
+from headwater_host.errors import StoreError
 
 _IDS = """
 CREATE TABLE IF NOT EXISTS ids (id INTEGER PRIMARY KEY CHECK (id = 0), process BLOB, ceiling INTEGER, crc INTEGER)
@@ -60,7 +60,7 @@ class FmqOutbox(SqliteOutbox):
                 or not isinstance(ceiling, int)
                 or crc != _crc(process, ceiling)
             ):
-                raise MqttStoreError(
+                raise StoreError(
                     f"the store {self.path} is damaged (what message ids are made of is not what was written); "
                     f"it has not been touched. Move it away, with {self.path}-wal, to begin anew"
                 )

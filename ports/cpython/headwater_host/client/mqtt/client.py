@@ -39,20 +39,20 @@ from headwater_host.client.outgoing import Outgoing, check_limits
 from headwater_host.client.reconnect import Reconnect, policy_of
 from headwater_host.client.route import Route, Tls
 from headwater_host.errors import (
-    MqttArgumentError,
-    MqttConnectionError,
-    MqttDisconnectedError,
-    MqttError,
-    MqttFullError,
-    MqttProtocolError,
-    MqttPublishError,
-    MqttReentrantError,
-    MqttRefusedError,
-    MqttStoreError,
-    MqttSubscribeError,
-    MqttTimeoutError,
-    MqttTlsError,
-    MqttUnsubscribeError,
+    ArgumentError,
+    ClientError,
+    ConnectRefusedError,
+    DisconnectedError,
+    NotConnectedError,
+    ProtocolError,
+    PublishError,
+    QueueFullError,
+    ReentrantError,
+    StoreError,
+    SubscribeError,
+    TimedOutError,
+    TlsError,
+    UnsubscribeError,
 )
 from headwater_host.topics import Topic, Wildcard, topic_of
 
@@ -63,26 +63,26 @@ if TYPE_CHECKING:
     from headwater_host.client.store import SqliteOutbox
 
 __all__ = [
+    "ArgumentError",
     "Client",
+    "ClientError",
+    "ConnectRefusedError",
     "Delivery",
+    "DisconnectedError",
     "Message",
-    "MqttArgumentError",
-    "MqttConnectionError",
-    "MqttDisconnectedError",
-    "MqttError",
-    "MqttFullError",
-    "MqttProtocolError",
-    "MqttPublishError",
-    "MqttReentrantError",
-    "MqttRefusedError",
-    "MqttStoreError",
-    "MqttSubscribeError",
-    "MqttTimeoutError",
-    "MqttTlsError",
-    "MqttUnsubscribeError",
+    "NotConnectedError",
+    "ProtocolError",
+    "PublishError",
+    "QueueFullError",
     "Reconnect",
+    "ReentrantError",
+    "StoreError",
+    "SubscribeError",
+    "TimedOutError",
     "Tls",
+    "TlsError",
     "Topic",
+    "UnsubscribeError",
     "Wildcard",
     "Will",
 ]
@@ -136,7 +136,7 @@ class Client(Subscribing):
     - ``more_servers``: hosts and ports to try in turn when the first server cannot be reached.
     - ``subscriptions``: filters, each with its QoS or at QoS 0, to subscribe to when the client is entered.
 
-    Errors are ``MqttError`` and its subclasses (``headwater_host.errors``). Not for use from several threads.
+    Errors are ``ClientError`` and its subclasses (``headwater_host.errors``). Not for use from several threads.
     """
 
     session: HostClient
@@ -176,7 +176,7 @@ class Client(Subscribing):
         logger: logging.Logger | None = None,
     ):
         if not clean_session and not identifier:
-            raise MqttArgumentError("a session that the server is to keep needs an identifier")
+            raise ArgumentError("a session that the server is to keep needs an identifier")
         check_whole("keepalive", keepalive, 0, 65535)
         protocol = version_of(protocol)
         policy = policy_of(reconnect)
@@ -285,12 +285,12 @@ class Client(Subscribing):
     def _farewell(self) -> None:
         self.session.leave(self.disconnect_properties)
 
-    def _on_interrupted(self, error: MqttError) -> None:
+    def _on_interrupted(self, error: ClientError) -> None:
         self._lose_answers()
         self._answers.fail(error)
         self._outgoing.interrupt(error)
 
-    def _on_over(self, error: MqttError) -> None:
+    def _on_over(self, error: ClientError) -> None:
         self._lose_answers()
         self._answers.fail(error)
         self._outgoing.end(error)
@@ -324,9 +324,9 @@ class Client(Subscribing):
         Several calls may run at a time (``asyncio.gather``); messages leave in the order of the calls. Waits while the
         connection takes no more, and while too many messages are unacknowledged.
 
-        Raises MqttArgumentError and MqttFullError (nothing was sent), MqttTimeoutError and MqttConnectionError. After
+        Raises ArgumentError and QueueFullError (nothing was sent), TimedOutError and NotConnectedError. After
         one of the latter two at QoS 1 or 2, and when the call is cancelled, a message that was enqueued stays in the
-        session: it is still sent, now or over the next connection of this client. With MQTT 5.0 also MqttPublishError:
+        session: it is still sent, now or over the next connection of this client. With MQTT 5.0 also PublishError:
         the server refused the message. ``properties``: see ``headwater_host.client.mqtt.properties``.
         """
         return self._outgoing.publish(
@@ -362,7 +362,7 @@ class Client(Subscribing):
     ) -> Delivery:
         """Enqueue a message without waiting: for handlers.
 
-        Raises MqttFullError when there is no room for the message, and MqttConnectionError at QoS 0 without a
+        Raises QueueFullError when there is no room for the message, and NotConnectedError at QoS 0 without a
         connection, unless ``when_full`` is "drop_oldest".
 
         Acknowledgements are read in later turns of the event loop, so a program that posts many messages has to await
@@ -373,7 +373,7 @@ class Client(Subscribing):
     async def drain(self, timeout: float | None = None) -> None:
         """Wait until every published message is acknowledged.
 
-        Raises MqttTimeoutError, and MqttConnectionError: then the messages wait for the next connection.
+        Raises TimedOutError, and NotConnectedError: then the messages wait for the next connection.
         """
         await self._outgoing.drain(seconds_of(timeout, self.timeout))
 
@@ -395,7 +395,7 @@ class Client(Subscribing):
     def _on_refused(self, packet_id: int, code: int) -> None:
         # Refused without a word of the server: by limits that it has announced in CONNACK.
         why = "" if self.session.packet.head >> 4 == spec.CONNACK else self.session.why()
-        error = MqttPublishError(code, why)
+        error = PublishError(code, why)
         self.logger.warning("%s", error)
         self._outgoing.delivered(packet_id, error=error)
 

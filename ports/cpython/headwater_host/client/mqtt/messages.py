@@ -11,7 +11,7 @@ from headwater import errors
 from headwater.mqtt import spec
 from headwater.wire import put_varint
 from headwater_host.client.mqtt.properties import Properties
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 from headwater_host.topics import Topic
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Payload = bytes | bytearray | memoryview | str | int | float | None
 
 
 def payload_bytes(payload: Payload) -> bytes | bytearray | memoryview:
-    """The bytes to send. Raises MqttArgumentError for anything that is not a payload."""
+    """The bytes to send. Raises ArgumentError for anything that is not a payload."""
     if payload is None:
         return b""
     if isinstance(payload, bytes | bytearray):
@@ -35,12 +35,12 @@ def payload_bytes(payload: Payload) -> bytes | bytearray | memoryview:
         try:
             return payload.encode()
         except UnicodeEncodeError as error:
-            raise MqttArgumentError("the payload cannot be written in UTF-8") from error
+            raise ArgumentError("the payload cannot be written in UTF-8") from error
     if isinstance(payload, int | float):
         return str(payload).encode()
     if isinstance(payload, memoryview):
         return payload.cast("B") if payload.contiguous else payload.tobytes()
-    raise MqttArgumentError(
+    raise ArgumentError(
         f"a payload is bytes, text, a number or None, not {type(payload).__name__}: encode it first"
     )
 
@@ -130,7 +130,7 @@ def publish_frame(
     if n < 128:
         return b"".join((_short_head(head, n, t), topic, block, payload))
     if n > spec.MAX_REMAINING:
-        raise MqttArgumentError("not published: MQTT's packets end at 268 435 455 bytes", errors.E_TOO_LARGE)
+        raise ArgumentError("not published: MQTT's packets end at 268 435 455 bytes", errors.E_TOO_LARGE)
     front = bytearray(7)
     front[0] = head
     at = put_varint(front, 1, n)

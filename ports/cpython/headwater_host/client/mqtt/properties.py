@@ -14,7 +14,7 @@ from headwater.mqtt import properties as props
 from headwater.mqtt import spec5
 from headwater.names5 import PROPERTIES
 from headwater.wire import get_u16, put_varint
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 
 #: Names and values of properties.
 Properties: TypeAlias = Mapping[str, Any]
@@ -26,15 +26,15 @@ def items(properties: Properties | None, where: int) -> Iterator[tuple[int, int 
     """Identifier, value and, of a pair, the second text, as the core takes them, for the packets of the bits ``where``
     (``props.allowed``).
 
-    Raises MqttArgumentError for a name that there is not, or not there, and for a value that it cannot have.
+    Raises ArgumentError for a name that there is not, or not there, and for a value that it cannot have.
     """
     if properties and not isinstance(properties, Mapping):
-        raise MqttArgumentError(f"properties={properties!r}: a dictionary of names and values")
+        raise ArgumentError(f"properties={properties!r}: a dictionary of names and values")
     for name, value in (properties or {}).items():
         ident = _IDENTS.get(name, 0)
         if not props.allowed(ident) & where:
             known = "does not stand in this packet" if ident else "is no property of MQTT 5.0"
-            raise MqttArgumentError(f"{name!r} {known}")
+            raise ArgumentError(f"{name!r} {known}")
         kind = props.kind_of(ident)
         for each in value if _is_many(ident, value) else (value,):
             try:
@@ -43,7 +43,7 @@ def items(properties: Properties | None, where: int) -> Iterator[tuple[int, int 
                     raise ValueError
             except (TypeError, ValueError):
                 # Without the value, which may be a secret.
-                raise MqttArgumentError(f"{name!r} cannot have this value") from None
+                raise ArgumentError(f"{name!r} cannot have this value") from None
             yield ident, first, second
 
 

@@ -25,7 +25,7 @@ from headwater_host.client.mqtt.fast import FastEndpoint
 from headwater_host.client.mqtt.messages import publish_frame
 from headwater_host.client.mqtt.properties import Properties, decode, encode, unblock
 from headwater_host.client.rxbuf import MAX_PACKET, GrowingRxBuf
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 from headwater_host.topics import check_name
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class HostClient(FastEndpoint, _ClientBase):
         retain: bool,
         properties: Properties | None = None,
     ) -> bytes:
-        """The packet of a message at QoS 0. Raises MqttArgumentError."""
+        """The packet of a message at QoS 0. Raises ArgumentError."""
         _need_5(properties)
         return publish_frame(topic, payload, retain)
 
@@ -247,7 +247,7 @@ class HostClient(FastEndpoint, _ClientBase):
     frame_now = frame_of
 
     def block_of(self, properties: Properties | None, packet_type: int) -> bytes:
-        """The properties of a packet as ``ask`` takes them. Raises MqttArgumentError."""
+        """The properties of a packet as ``ask`` takes them. Raises ArgumentError."""
         _need_5(properties)
         return b""
 
@@ -256,7 +256,7 @@ class HostClient(FastEndpoint, _ClientBase):
         UNSUBSCRIBE where the options are negative.
 
         A packet id, E_OFFLINE or E_AGAIN; and how many filters were sent: as many codes ``on_answers`` will get. Raises
-        MqttArgumentError when the first of them cannot be sent; a server's limit is named.
+        ArgumentError when the first of them cannot be sent; a server's limit is named.
         """
         packet_id = self._request_id()
         if packet_id < 0:
@@ -270,7 +270,7 @@ class HostClient(FastEndpoint, _ClientBase):
             try:
                 self._check_request(pattern, options, block)
                 self._check_size("not sent", 1 + varint_size(size) + size)
-            except MqttArgumentError:
+            except ArgumentError:
                 if not count:
                     raise
                 break
@@ -282,7 +282,7 @@ class HostClient(FastEndpoint, _ClientBase):
         return self._requested(packet_id, spec.SUBACK if subscribes else spec.UNSUBACK, count), count
 
     def check_request(self, pattern: bytes, options: int, block: bytes) -> None:
-        """Raise MqttArgumentError for a filter that the server's limits refuse, even in a packet of its own."""
+        """Raise ArgumentError for a filter that the server's limits refuse, even in a packet of its own."""
         self._check_request(pattern, options, block)
         size = 4 + len(block) + len(pattern) + (options >= 0)
         self._check_size("not sent", 1 + varint_size(size) + size)
@@ -293,13 +293,13 @@ class HostClient(FastEndpoint, _ClientBase):
 
     def _check_size(self, what: str, size: int) -> None:
         if size > self._largest_packet():
-            raise MqttArgumentError(
+            raise ArgumentError(
                 f"{what}: the packet has {size} bytes, and the server takes no more than {self._largest_packet()}",
                 E_TOO_LARGE,
             )
 
     def _check_request(self, pattern: bytes, options: int, block: bytes) -> None:
-        """Raises MqttArgumentError."""
+        """Raises ArgumentError."""
 
     def _tell_answer(self, p: Packet, count: int) -> None:
         if self.on_answers is None:
@@ -312,7 +312,7 @@ class HostClient(FastEndpoint, _ClientBase):
         return unblock(encode(properties, 1 << spec.PUBLISH)) if properties else None
 
     def leave(self, properties: Properties | None = None) -> int:
-        """As of ``disconnect``, with properties. Raises MqttArgumentError, and says DISCONNECT without them."""
+        """As of ``disconnect``, with properties. Raises ArgumentError, and says DISCONNECT without them."""
         status = self.disconnect()
         _need_5(properties)
         return status
@@ -401,7 +401,7 @@ class HostClientSession5(HostClient, ClientSession5):
         if numbers is not None and numbers.choose(topic):
             try:
                 frame = self._frame(topic if numbers.new else b"", payload, retain, numbers.added(block))
-            except MqttArgumentError:
+            except ArgumentError:
                 # With the number it may be too large, and without it not.
                 return self._frame(topic, payload, retain, block)
             numbers.sent(topic)
@@ -413,8 +413,8 @@ class HostClientSession5(HostClient, ClientSession5):
         if properties and not self._may_publish(block):
             for name, why in _NOT_OURS.items():
                 if name in properties:
-                    raise MqttArgumentError(f"not published: {why}")
-            raise MqttArgumentError("not published: these properties are not for a client to send")
+                    raise ArgumentError(f"not published: {why}")
+            raise ArgumentError("not published: these properties are not for a client to send")
         return block
 
     def _frame(
@@ -422,7 +422,7 @@ class HostClientSession5(HostClient, ClientSession5):
     ) -> bytes:
         frame = publish_frame(topic, payload, retain, block)
         if retain and not self.limits[spec5.RETAIN_AVAILABLE]:
-            raise MqttArgumentError("not published: the server does not retain", E_LIMIT)
+            raise ArgumentError("not published: the server does not retain", E_LIMIT)
         self._check_size("not published", len(frame))
         return frame
 
@@ -435,12 +435,12 @@ class HostClientSession5(HostClient, ClientSession5):
 
     def _check_request(self, pattern: bytes, options: int, block: bytes) -> None:
         if self._check_filter(pattern, 0, len(pattern)):
-            raise MqttArgumentError(f"not sent: {pattern.decode()!r} is no filter", E_FILTER)
+            raise ArgumentError(f"not sent: {pattern.decode()!r} is no filter", E_FILTER)
         bad = self._check_subscription(pattern, options, block) if options >= 0 else 0
         if bad == E_LIMIT:
-            raise MqttArgumentError(f"not sent: {self._missing(pattern, block)}", bad)
+            raise ArgumentError(f"not sent: {self._missing(pattern, block)}", bad)
         if bad:
-            raise MqttArgumentError("not sent: these options are not for this subscription", bad)
+            raise ArgumentError("not sent: these options are not for this subscription", bad)
 
     def _missing(self, pattern: bytes, block: bytes) -> str:
         """What the server does not have that this subscription needs."""
@@ -455,10 +455,10 @@ class HostClientSession5(HostClient, ClientSession5):
         try:
             status = self.disconnect(0, encode(properties, 1 << spec.DISCONNECT))
             if status == E_ARGUMENT:
-                raise MqttArgumentError(
+                raise ArgumentError(
                     "a session that ends with its connection cannot be given an expiry interval"
                 )
-        except MqttArgumentError:
+        except ArgumentError:
             self.disconnect()
             raise
         return self.disconnect() if status == E_TOO_LARGE else status
@@ -484,7 +484,7 @@ _NOT_OURS = {
 
 def _need_5(properties: Properties | None) -> None:
     if properties:
-        raise MqttArgumentError("properties need MQTT 5.0")
+        raise ArgumentError("properties need MQTT 5.0")
 
 
 class HostServerSession(FastEndpoint, ServerSession):

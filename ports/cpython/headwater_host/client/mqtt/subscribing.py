@@ -23,12 +23,12 @@ from headwater_host.client.keeping import Keeping
 from headwater_host.client.mqtt.properties import Properties
 from headwater_host.client.mqtt.session import HostClient, HostClientSession5
 from headwater_host.errors import (
-    MqttArgumentError,
-    MqttConnectionError,
-    MqttError,
-    MqttSubscribeError,
-    MqttTimeoutError,
-    MqttUnsubscribeError,
+    ArgumentError,
+    ClientError,
+    NotConnectedError,
+    SubscribeError,
+    TimedOutError,
+    UnsubscribeError,
 )
 from headwater_host.topics import filter_bytes
 
@@ -60,7 +60,7 @@ class _Filter:
     code: int | None = None
     why: str = ""
     #: Why it was not sent.
-    error: MqttArgumentError | None = None
+    error: ArgumentError | None = None
     #: Whether a connection has ended before the answer; how many in a row since then.
     alone: bool = False
     ended: int = 0
@@ -70,7 +70,7 @@ class _Filter:
         """Whether the server has said yes."""
         return self.code is not None and self.code < _REFUSED
 
-    def refuse(self, why: str, error: MqttArgumentError | None = None) -> None:
+    def refuse(self, why: str, error: ArgumentError | None = None) -> None:
         """Count as refused, without the server's answer."""
         self.code = _REFUSED
         self.why = why
@@ -116,20 +116,20 @@ class Subscribing(Keeping):
         With MQTT 5.0, ``options`` (``headwater.mqtt.spec5``: NO_LOCAL and so on; 3.8.3.1) hold for each filter, and
         ``properties`` may have a ``subscription_identifier``.
 
-        Raises MqttSubscribeError when the server refuses a filter: the error's ``codes`` are the answers to all
-        filters, and ``granted`` has those that it did not refuse. MqttArgumentError when a filter is wrong or exceeds a
-        limit of the server: nothing was sent. MqttTimeoutError, MqttConnectionError.
+        Raises SubscribeError when the server refuses a filter: the error's ``codes`` are the answers to all
+        filters, and ``granted`` has those that it did not refuse. ArgumentError when a filter is wrong or exceeds a
+        limit of the server: nothing was sent. TimedOutError, NotConnectedError.
         """
         wanted = filters_of(topic, qos)
         check_whole("options", options, 0, 0xFF)
         if options and not isinstance(self.session, HostClientSession5):
-            raise MqttArgumentError("options of a subscription need MQTT 5.0")
+            raise ArgumentError("options of a subscription need MQTT 5.0")
         block = self.session.block_of(properties, spec.SUBSCRIBE)
         again = self._policy is not None
         asked = [
             _Filter(name, filter_bytes(name), _level(level) | options, block, again) for name, level in wanted
         ]
-        return await self._ask_for(asked, self._deadline(timeout), MqttSubscribeError)
+        return await self._ask_for(asked, self._deadline(timeout), SubscribeError)
 
     async def unsubscribe(
         self,
@@ -140,12 +140,12 @@ class Subscribing(Keeping):
     ) -> tuple[int, ...]:
         """Unsubscribe from one or several filters; return the server's reason code for each, before MQTT 5.0 always 0.
 
-        Raises MqttUnsubscribeError when the server refuses a filter. Other errors: see ``subscribe``.
+        Raises UnsubscribeError when the server refuses a filter. Other errors: see ``subscribe``.
         """
         names = [name for name, _ in filters_of(topic)]
         block = self.session.block_of(properties, spec.UNSUBSCRIBE)
         asked = [_Filter(name, filter_bytes(name), _UNSUBSCRIBE, block) for name in names]
-        return await self._ask_for(asked, self._deadline(timeout), MqttUnsubscribeError)
+        return await self._ask_for(asked, self._deadline(timeout), UnsubscribeError)
 
     @property
     def granted(self) -> dict[str, int]:
@@ -162,12 +162,12 @@ class Subscribing(Keeping):
                 asked.append(one)
         try:
             await self._send_all(asked, self._deadline(None), once=True)
-        except MqttError:
+        except ClientError:
             self._lose_answers()
             raise
         refused = [one for one in asked if not one.is_granted]
         for one in refused:
-            error = MqttSubscribeError(one.name, one.code or 0, one.why)
+            error = SubscribeError(one.name, one.code or 0, one.why)
             if not self._kept:
                 raise error
             self._report_refusal(error)
@@ -178,7 +178,7 @@ class Subscribing(Keeping):
         self,
         asked: list[_Filter],
         deadline: float,
-        refusal: type[MqttSubscribeError] | type[MqttUnsubscribeError],
+        refusal: type[SubscribeError] | type[UnsubscribeError],
     ) -> tuple[int, ...]:
         await self._reached(deadline)
         for one in asked:
@@ -225,7 +225,7 @@ class Subscribing(Keeping):
             async with places:
                 try:
                     await self._send_packet(packet, deadline, once)
-                except MqttArgumentError as error:
+                except ArgumentError as error:
                     first.refuse(str(error), error)
 
     async def _send_packet(self, filters: list[_Filter], deadline: float, once: bool) -> None:
@@ -239,17 +239,17 @@ class Subscribing(Keeping):
         if status == errors.E_AGAIN:
             # Requests whose calls have timed out still wait for their answers.
             if asyncio.get_running_loop().time() >= deadline:
-                raise MqttTimeoutError("the server did not answer in time; it was not sent", status)
+                raise TimedOutError("the server did not answer in time; it was not sent", status)
             await asyncio.sleep(TICK)
             return
         if status < 0:
-            raise MqttError(f"not sent: {reasons.describe(status)}", status)
+            raise ClientError(f"not sent: {reasons.describe(status)}", status)
         self._asked[status] = filters[:count]
         connection.push()
         self._read_on()
         try:
             await self._answers.wait(status, deadline)
-        except MqttConnectionError:
+        except NotConnectedError:
             if once or not self._kept:
                 raise
 
@@ -286,14 +286,14 @@ class Subscribing(Keeping):
 def filters_of(filters: object, qos: int = 0) -> list[tuple[str, int]]:
     """One filter or several, each with its QoS: "a", ("a", 1), ["a", ("b", 1)] or {"a": 1}.
 
-    ``qos`` is for those without one. Raises MqttArgumentError.
+    ``qos`` is for those without one. Raises ArgumentError.
     """
     if isinstance(filters, str) or _is_pair(filters):
         filters = [filters]
     elif isinstance(filters, Mapping):
         filters = filters.items()
     if not isinstance(filters, Iterable) or isinstance(filters, bytes | bytearray):
-        raise MqttArgumentError(f"{filters!r}: a topic filter, or several")
+        raise ArgumentError(f"{filters!r}: a topic filter, or several")
     found: list[tuple[str, int]] = []
     for one in filters:
         if isinstance(one, str):
@@ -301,7 +301,7 @@ def filters_of(filters: object, qos: int = 0) -> list[tuple[str, int]]:
         elif _is_pair(one):
             found.append((one[0], one[1]))
         else:
-            raise MqttArgumentError(f"{one!r}: a topic filter, or a pair of a filter and its QoS")
+            raise ArgumentError(f"{one!r}: a topic filter, or a pair of a filter and its QoS")
     return found
 
 
@@ -317,5 +317,5 @@ def _is_pair(value: Any) -> bool:
 
 def _level(qos: object) -> int:
     if not isinstance(qos, int) or qos not in (0, 1, 2):
-        raise MqttArgumentError(f"QoS is 0, 1 or 2, not {qos!r}", errors.E_QOS)
+        raise ArgumentError(f"QoS is 0, 1 or 2, not {qos!r}", errors.E_QOS)
     return qos

@@ -15,7 +15,7 @@ from headwater_host.client.mqtt.session import (
     HostClientSession31,
 )
 from headwater_host.client.rxbuf import MAX_PACKET, SMALLEST
-from headwater_host.errors import MqttArgumentError
+from headwater_host.errors import ArgumentError
 from headwater_host.topics import topic_bytes
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ _ALSO: dict[object, str] = {3: "3.1", 4: "3.1.1", 5: "5.0", 3.1: "3.1", "5": "5.
 
 
 def version_of(protocol: object) -> str:
-    """The name of a version. Raises MqttArgumentError."""
+    """The name of a version. Raises ArgumentError."""
     try:
         name = _ALSO.get(protocol, protocol)
     except TypeError:
         name = None
     if isinstance(protocol, bool) or not isinstance(name, str) or name not in SESSIONS:
-        raise MqttArgumentError(f"protocol={protocol!r}: one of {', '.join(map(repr, SESSIONS))}")
+        raise ArgumentError(f"protocol={protocol!r}: one of {', '.join(map(repr, SESSIONS))}")
     return name
 
 
@@ -72,18 +72,18 @@ def make_session(
     """The session of a version.
 
     ``announced`` are the options of the client that MQTT 5.0 has properties for, None where it was not given;
-    ``options`` are those of ``HostClient``. Raises MqttArgumentError.
+    ``options`` are those of ``HostClient``. Raises ArgumentError.
     """
     if will is not None and not isinstance(will, Will):
-        raise MqttArgumentError(f"will={will!r}: a Will, such as Will(topic, payload)")
+        raise ArgumentError(f"will={will!r}: a Will, such as Will(topic, payload)")
     is_5 = protocol == "5.0"
     if not is_5 and (properties or (will and will.properties)):
-        raise MqttArgumentError("properties need MQTT 5.0")
+        raise ArgumentError("properties need MQTT 5.0")
     check_whole("outgoing_topic_aliases", topic_numbers, 0, 0xFFFF)
     if topic_numbers and not is_5:
-        raise MqttArgumentError("outgoing_topic_aliases needs MQTT 5.0")
+        raise ArgumentError("outgoing_topic_aliases needs MQTT 5.0")
     if not is_5 and password is not None and username is None:
-        raise MqttArgumentError("a password needs a user name (MQTT 3.1.1, 3.1.2.9)")
+        raise ArgumentError("a password needs a user name (MQTT 3.1.1, 3.1.2.9)")
     will_topic = topic_bytes(will.topic) if will else b""
     will_payload = field("will", bytes(payload_bytes(will.payload))) if will else b""
     will_block = encode(will.properties, props.WILL_PROPERTIES) if will else b""
@@ -112,13 +112,13 @@ def make_session(
     if will:
         more = (will_block,) if is_5 else ()
         if session.set_will(will_topic, will_payload or b"", will.qos, will.retain, *more):
-            raise MqttArgumentError("a will's QoS is 0, 1 or 2")
+            raise ArgumentError("a will's QoS is 0, 1 or 2")
     if isinstance(session, HostClientSession5):
         if receive_limit is not None:
             session.receive_limit = receive_limit
         for item in said:
             if session.connect_properties.add(*item):
-                raise MqttArgumentError(f"{PROPERTIES[item[0]]!r} can be given once")
+                raise ArgumentError(f"{PROPERTIES[item[0]]!r} can be given once")
     return session
 
 
@@ -135,7 +135,7 @@ def _announced(
             continue
         name = _ANNOUNCES[ident][0]
         if options[name] is not None:
-            raise MqttArgumentError(
+            raise ArgumentError(
                 f"{name} and the property {PROPERTIES[ident]!r} are the same: give one of them"
             )
         options[name] = int(said_value)
@@ -146,7 +146,7 @@ def _announced(
         check_whole(name, value, least, most)
         # What is larger is left out by the client as well.
         if not is_5 and name != "max_packet_size":
-            raise MqttArgumentError(f"{name} needs MQTT 5.0")
+            raise ArgumentError(f"{name} needs MQTT 5.0")
     return rest, options
 
 
@@ -154,27 +154,27 @@ def _check_receive_limit(limit: int | None, maximum: int | None) -> None:
     if limit is None:
         return
     if maximum is None:
-        raise MqttArgumentError("receive_limit needs a receive_maximum")
+        raise ArgumentError("receive_limit needs a receive_maximum")
     check_whole("receive_limit", limit, maximum, _ALL_IDS)
 
 
 def open_store(
     store: "SqliteOutbox | str | PathLike[str] | None", identifier: str | None, protocol: str, slots: int
 ) -> "SqliteOutbox | None":
-    """The store of a client. Raises MqttStoreError, and MqttArgumentError when it is not this client's."""
+    """The store of a client. Raises StoreError, and ArgumentError when it is not this client's."""
     if store is None:
         return None
     # Not everybody has a store, and some Pythons have no SQLite.
     from headwater_host.client.store import SqliteOutbox
 
     if not identifier:
-        raise MqttArgumentError("a store needs the identifier whose session it keeps")
+        raise ArgumentError("a store needs the identifier whose session it keeps")
     if not isinstance(store, SqliteOutbox):
         return SqliteOutbox(store, identifier, protocol=protocol, slots=slots)
     if store.protocol != protocol:
-        raise MqttArgumentError(f"the store is for MQTT {store.protocol}, not {protocol}")
+        raise ArgumentError(f"the store is for MQTT {store.protocol}, not {protocol}")
     if store.identifier != identifier:
-        raise MqttArgumentError(f"the store is of the client {store.identifier!r}")
+        raise ArgumentError(f"the store is of the client {store.identifier!r}")
     return store
 
 
@@ -184,10 +184,10 @@ def field(what: str, value: str | bytes | None) -> bytes | None:
         data = value.encode() if isinstance(value, str) else value
         if data is not None and not isinstance(data, bytes):
             # Not the value, which may be a password.
-            raise MqttArgumentError(f"the {what} is text or bytes, not {type(value).__name__}")
+            raise ArgumentError(f"the {what} is text or bytes, not {type(value).__name__}")
     except UnicodeEncodeError:
         # Python's error quotes what may be a password.
-        raise MqttArgumentError(f"the {what} cannot be written in UTF-8") from None
+        raise ArgumentError(f"the {what} cannot be written in UTF-8") from None
     if data is not None and len(data) > _STRING:
-        raise MqttArgumentError(f"the {what} takes more than {_STRING} bytes")
+        raise ArgumentError(f"the {what} takes more than {_STRING} bytes")
     return data
