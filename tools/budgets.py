@@ -99,7 +99,7 @@ PARTS: dict[str, Part] = {
     "bundle: client of 3.1, 3.1.1 and 5.0": Part(_ALL, _CLIENT5),
     "bundle: fmq client": Part(("headwater.fmq.client",), _FMQ),
     "bundle: fmq client, kept": Part(_FMQ_KEPT, _FMQ_KEEPER),
-    "bundle: MQMDE": Part(("headwater.ibmmq.header", "headwater.ibmmq.mde")),
+    "bundle: MQMDE": Part(("headwater.ibmmq.header",)),
     "bundle: what uptime.py uses": Part(("examples/device/uptime.py",), _CLIENT, options=_UPTIME),
     "bundle: the same at 5.0": Part((), _UPTIME5, options=_UPTIME),
     "bundle: the same at 3.1, 3.1.1 and 5.0": Part((), _UPTIME_ANY, options=_UPTIME),

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headwater.ibmmq.layouts import MQMDE
+from headwater.ibmmq.header import MQMDE
 from headwater_host.client.fmq import client as fmq
 from headwater_host.client.mqtt import client as aio
 from headwater_host.hub.config import HubConfig, Listener

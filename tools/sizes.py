@@ -36,9 +36,9 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "flash outbox": ("headwater.journal",),
     "serial link": ("headwater.link.link", "headwater.link.pump"),
     "fmq packets": ("headwater.fmq.encode", "headwater.fmq.decode"),
-    "MQMDE": ("headwater.ibmmq.header", "headwater.ibmmq.mde"),
+    "MQMDE": ("headwater.ibmmq.header",),
     "IBM MQ's headers": ("headwater.ibmmq.chain", "headwater.ibmmq.text"),
-    "MQMDE segments": ("headwater.ibmmq.segments", "headwater.ibmmq.group_ids"),
+    "MQMDE segments": ("headwater.ibmmq.segments",),
 }
 #: A function's frame lies on the C stack up to this many machine words, and on the heap beyond (py/objfun.c).
 STACK_WORDS = 11

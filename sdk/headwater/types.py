@@ -22,7 +22,7 @@ NameCheck = Callable[[Bytes, int, int], int]
 #: ``message(packet, at, end) -> int``: takes a short PUBLISH apart (``headwater.mqtt.decode``).
 Scan = Callable[["Packet", int, int], int]
 
-#: A field of one of IBM MQ's headers, and such a header: ``headwater.ibmmq.layouts`` explains them.
+#: A field of one of IBM MQ's headers, and such a header: ``headwater.ibmmq.chain`` explains them.
 Row = tuple[str, int, int, str, int | bytes | None]
 Layout = tuple[bytes, int, int, tuple[Row, ...], tuple[int, ...], int]
 

@@ -5,9 +5,7 @@
 from prove import prove
 
 from headwater.errors import E_ARGUMENT, E_CODE, E_TOO_LARGE, E_TRUNCATED
-from headwater.ibmmq.chain import Chain
-from headwater.ibmmq.header import Header, sniff
-from headwater.ibmmq.layouts import (
+from headwater.ibmmq.chain import (
     DLH_FORMAT,
     DLH_REASON,
     MD_CODED_CHAR_SET_ID,
@@ -22,8 +20,9 @@ from headwater.ibmmq.layouts import (
     MQMD1,
     MQXQH,
     XQH_REMOTE_Q_NAME,
+    Chain,
 )
-from headwater.ibmmq.mde import (
+from headwater.ibmmq.header import (
     MDE_CODED_CHAR_SET_ID,
     MDE_ENCODING,
     MDE_FLAGS,
@@ -34,6 +33,8 @@ from headwater.ibmmq.mde import (
     MDE_OFFSET,
     MDE_ORIGINAL_LENGTH,
     MQMDE,
+    Header,
+    sniff,
 )
 
 GROUP = bytes(range(24))

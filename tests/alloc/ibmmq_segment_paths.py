@@ -10,8 +10,7 @@ from prove import prove
 
 from headwater.errors import E_OFFLINE, E_STATE, E_WINDOW
 from headwater.fmq.client import Client as FmqClient
-from headwater.ibmmq.group_ids import GroupIds
-from headwater.ibmmq.segments import DONE, E_EARLY, E_LATE, LATER, MORE, Segmenter
+from headwater.ibmmq.segments import DONE, E_EARLY, E_LATE, LATER, MORE, GroupIds, Segmenter
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
 

@@ -7,7 +7,7 @@ from one text, some with a byte that contradicts it, any bytes as a payload, tim
 import sqlite3
 from typing import Any
 
-from headwater.ibmmq.layouts import MQMDE
+from headwater.ibmmq.header import MQMDE
 from headwater_host.mq.reassembly.assembler import Assembler
 from headwater_host.mq.reassembly.outcomes import Problem, WholeGroup
 from headwater_host.mq.structures import encode

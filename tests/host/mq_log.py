@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from headwater.fmq.spec import DATETIME, PUBLISH
-from headwater.ibmmq.layouts import MQDLH, MQMDE
+from headwater.ibmmq.chain import MQDLH
+from headwater.ibmmq.header import MQMDE
 from headwater_host.capture import RECEIVED, CaptureWriter
 from headwater_host.capture.format import MQTT, UNMARKED
 from headwater_host.fmq.values import encode

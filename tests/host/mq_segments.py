@@ -1,6 +1,6 @@
 """Payloads that begin with an MQMDE: messages and groups, cut into segments."""
 
-from headwater.ibmmq.layouts import MQMDE
+from headwater.ibmmq.header import MQMDE
 from headwater_host.mq.CMQC import (
     MQMF_LAST_MSG_IN_GROUP,
     MQMF_LAST_SEGMENT,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headwater.fmq.spec import PUBLISH
-from headwater.ibmmq.mde import MQMDE
+from headwater.ibmmq.header import MQMDE
 from headwater_host.capture import RECEIVED
 from headwater_host.capture.writer import CaptureWriter
 from headwater_host.fmq.values import encode

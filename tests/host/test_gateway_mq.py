@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headwater.fmq.spec import PUBLISH, REGISTER
-from headwater.ibmmq.layouts import MQMDE
+from headwater.ibmmq.header import MQMDE
 from headwater_host.capture import SENT
 from headwater_host.capture.format import DUPLICATE, FMQ, ORIGINAL, UNCERTAIN
 from headwater_host.exits import CommandError

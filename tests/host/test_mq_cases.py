@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from headwater.ibmmq.layouts import MQDLH, MQMD1, MQMDE
+from headwater.ibmmq.chain import MQDLH, MQMD1
+from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, structures
 from headwater_host.mq.errors import MQMIError
 from headwater_host.mq.queue import get, put, transmission

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.ibmmq.layouts import MQDLH, MQMDE
+from headwater.ibmmq.chain import MQDLH
+from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, structures
 from headwater_host.mq.queue.descriptors import MD, OD, PMO
 from headwater_host.mq.queue.queue import Queue

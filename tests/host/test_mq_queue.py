@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headwater.ibmmq.layouts import MQMDE
+from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, structures
 from headwater_host.mq.errors import MQMIError
 from headwater_host.mq.queue.descriptors import GMO, MD, OD, PMO

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headwater.ibmmq.group_ids import GroupIds
+from headwater.ibmmq.segments import GroupIds
 from headwater_host.mq.reassembly.assembler import Assembler
 from headwater_host.mq.reassembly.outcomes import Whole, WholeGroup
 from headwater_host.mq.segments import PayloadError, segments

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from headwater.ibmmq.layouts import MQMD1, MQMDE, MQXQH
+from headwater.ibmmq.chain import MQMD1, MQXQH
+from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, structures
 from headwater_host.mq.queue.descriptors import MD, OD, PMO
 from headwater_host.mq.queue.queue import Queue

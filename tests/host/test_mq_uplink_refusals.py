@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headwater.ibmmq.layouts import MQDLH
+from headwater.ibmmq.chain import MQDLH
 from headwater_host.mq import CMQC, structures
 from headwater_host.mq.queue.descriptors import MD
 from headwater_host.mq.uplink.forward import Forward, LocalQueue

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.ibmmq.layouts import MQMDE
+from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, structures
 from headwater_host.mq.queue.descriptors import MD
 from headwater_host.mq.queue.queue import Queue

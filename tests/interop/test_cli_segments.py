@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.ibmmq.layouts import MQMDE
+from headwater.ibmmq.header import MQMDE
 from headwater_host.mq.CMQC import MQRC_INCOMPLETE_MSG
 from headwater_host.mq.reassembly.assembler import Assembler, Outcome
 from headwater_host.mq.reassembly.outcomes import Whole

@@ -2,8 +2,7 @@
 
 import struct
 
-from headwater.ibmmq.group_ids import GroupIds
-from headwater.ibmmq.segments import Segmenter
+from headwater.ibmmq.segments import GroupIds, Segmenter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,9 +4,8 @@
 import vectors
 
 from headwater.errors import E_CODE, E_TRUNCATED
-from headwater.ibmmq.chain import Chain
-from headwater.ibmmq.header import Header
-from headwater.ibmmq.layouts import MD_CODED_CHAR_SET_ID, MD_ENCODING, MD_FORMAT, MQMD, MQMDE
+from headwater.ibmmq.chain import MD_CODED_CHAR_SET_ID, MD_ENCODING, MD_FORMAT, MQMD, Chain
+from headwater.ibmmq.header import MQMDE, Header
 from headwater.ibmmq.text import format_of
 
 TYPE_CHECKING = False

@@ -4,8 +4,7 @@
 from segmenting import IN_GROUP, LAST_IN_GROUP, NONE, TOPIC, Stream, joined, made, mde, payload_of, sent
 
 from headwater.errors import E_STATE, E_TOO_LARGE, E_TOPIC
-from headwater.ibmmq.group_ids import GroupIds
-from headwater.ibmmq.segments import DONE, E_EARLY, MORE, MOST
+from headwater.ibmmq.segments import DONE, E_EARLY, MORE, MOST, GroupIds
 
 
 def test_a_group_has_an_end() -> None:

@@ -5,8 +5,7 @@ import vectors
 
 from headwater.errors import E_ARGUMENT, E_CODE, E_TOO_LARGE, E_TRUNCATED
 from headwater.ibmmq import spec
-from headwater.ibmmq.header import BIG, EBCDIC, LITTLE, Header, coded, is_ebcdic, sniff
-from headwater.ibmmq.layouts import (
+from headwater.ibmmq.chain import (
     MD_FORMAT,
     MD_GROUP_ID,
     MD_MSG_FLAGS,
@@ -20,7 +19,10 @@ from headwater.ibmmq.layouts import (
     MQMD1,
     MQXQH,
 )
-from headwater.ibmmq.mde import (
+from headwater.ibmmq.header import (
+    BIG,
+    EBCDIC,
+    LITTLE,
     MDE_ENCODING,
     MDE_FORMAT,
     MDE_GROUP_ID,
@@ -30,6 +32,10 @@ from headwater.ibmmq.mde import (
     MDE_ORIGINAL_LENGTH,
     MDE_STRUC_ID,
     MQMDE,
+    Header,
+    coded,
+    is_ebcdic,
+    sniff,
 )
 from headwater.ibmmq.text import decode, encode, put_text, text_of
 

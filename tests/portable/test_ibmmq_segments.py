@@ -8,8 +8,7 @@ from segmenting import LAST, NONE, PIECE, SEGMENT, SOURCES, TOPIC, Stream, joine
 
 from headwater.backlog import Backlog
 from headwater.errors import E_AGAIN, E_ARGUMENT, E_CLOSED, E_OFFLINE, E_QOS, E_STATE, E_TOO_LARGE, E_WINDOW
-from headwater.ibmmq.header import sniff
-from headwater.ibmmq.mde import MDE_FORMAT
+from headwater.ibmmq.header import MDE_FORMAT, sniff
 from headwater.ibmmq.segments import DONE, E_EARLY, E_LATE, LATER, MORE, MOST, Segmenter
 
 TYPE_CHECKING = False

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from headwater.ibmmq.header import BIG, EBCDIC, sniff
-from headwater.ibmmq.mde import MQMDE
+from headwater.ibmmq.header import BIG, EBCDIC, MQMDE, sniff
 from headwater_host.mq.reassembly.logical import IN_GROUP, SEGMENT, refused
 from headwater_host.mq.reassembly.verdicts import Segment, judge
 from headwater_host.mq.structures import decode, encode

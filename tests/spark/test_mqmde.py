@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.ibmmq.header import BIG, EBCDIC, Header, sniff
-from headwater.ibmmq.layouts import MQMDE
+from headwater.ibmmq.header import BIG, EBCDIC, MQMDE, Header, sniff
 from headwater_host.mq import CMQC
 from headwater_host.mq.reassembly.logical import refused
 from headwater_host.mq.structures import decode as decode_one

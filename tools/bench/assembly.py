@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from headwater.ibmmq.layouts import MQMDE
+from headwater.ibmmq.header import MQMDE
 from headwater_host.mq.CMQC import MQMF_LAST_SEGMENT, MQMF_SEGMENT
 from headwater_host.mq.reassembly.assembler import Assembler
 from headwater_host.mq.reassembly.outcomes import Whole

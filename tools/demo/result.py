@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from headwater.ibmmq.header import Header, sniff
-from headwater.ibmmq.mde import MDE_OFFSET, MQMDE
+from headwater.ibmmq.header import MDE_OFFSET, MQMDE, Header, sniff
 from headwater_host.capture.format import Record
 from headwater_host.capture.reader import CaptureReader
 from headwater_host.fmq.values import decode

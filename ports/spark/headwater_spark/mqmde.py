@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.ibmmq.mde import MQMDE
+from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC
 from headwater_host.mq.reassembly.logical import HIGHEST, IN_GROUP, REASONS, SEGMENT
 from headwater_host.mq.structures import to_bytes, to_text

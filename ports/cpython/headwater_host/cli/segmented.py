@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from headwater.errors import E_TOO_LARGE
-from headwater.ibmmq.group_ids import GroupIds
-from headwater.ibmmq.segments import MOST
+from headwater.ibmmq.segments import MOST, GroupIds
 from headwater_host.exits import USAGE, CommandError
 from headwater_host.mq.CMQC import MQFMT_STRING
 from headwater_host.mq.segments import PayloadError, segments

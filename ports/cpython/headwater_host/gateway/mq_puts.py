@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 
-from headwater.ibmmq.header import BIG, EBCDIC, sniff
-from headwater.ibmmq.layouts import MQMDE
+from headwater.ibmmq.header import BIG, EBCDIC, MQMDE, sniff
 from headwater_host.gateway.mq_config import MqConfig
 from headwater_host.gateway.mq_messages import Message
 from headwater_host.mq import CMQC, structures

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 from headwater.errors import E_TRUNCATED
 from headwater.ibmmq import spec
-from headwater.ibmmq.chain import Chain
-from headwater.ibmmq.header import Header
-from headwater.ibmmq.layouts import MQDLH, MQMD, MQMDE, MQXQH
+from headwater.ibmmq.chain import MQDLH, MQMD, MQXQH, Chain
+from headwater.ibmmq.header import MQMDE, Header
 from headwater.ibmmq.text import format_of
 from headwater.types import Layout
 from headwater_host.malformed import MalformedError

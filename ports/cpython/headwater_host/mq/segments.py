@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from headwater.errors import E_ARGUMENT, E_TOO_LARGE
-from headwater.ibmmq.group_ids import GroupIds
-from headwater.ibmmq.segments import E_EARLY, E_LATE, LATER, MORE, Segmenter
+from headwater.ibmmq.segments import E_EARLY, E_LATE, LATER, MORE, GroupIds, Segmenter
 from headwater.ibmmq.spec import MQMDE_LENGTH_2
 from headwater.reasons import describe
 

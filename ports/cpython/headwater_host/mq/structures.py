@@ -1,6 +1,6 @@
 """IBM MQ's headers as dictionaries by IBM's names: numbers, text with its blanks, and bytes.
 
-The tables are those of ``headwater.ibmmq.layouts``. ``decode`` and ``encode`` are exact inverses, whatever the bytes
+The tables are those of ``headwater.ibmmq.chain``. ``decode`` and ``encode`` are exact inverses, whatever the bytes
 are: each of the 256 is one character, in EBCDIC (037, 500, 1047, 1140) as in all others, which are read as Latin-1.
 """
 
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headwater.errors import E_TRUNCATED
 from headwater.ibmmq import text as core_text
-from headwater.ibmmq.chain import Chain
-from headwater.ibmmq.header import Header, is_ebcdic
-from headwater.ibmmq.layouts import MQDLH, MQMD, MQMD1, MQMDE, MQXQH
+from headwater.ibmmq.chain import MQDLH, MQMD, MQMD1, MQXQH, Chain
+from headwater.ibmmq.header import MQMDE, Header, is_ebcdic
 from headwater_host.mq import CMQC
 
 if TYPE_CHECKING:

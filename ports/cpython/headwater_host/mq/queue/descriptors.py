@@ -8,11 +8,11 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, TypeAlias
 
-from headwater.ibmmq.layouts import MQMD
+from headwater.ibmmq.chain import MQMD
 from headwater_host.mq import CMQC
 
 Value: TypeAlias = "int | str | bytes"
-#: name -> (kind, size, default): kinds are those of ``headwater.ibmmq.layouts``.
+#: name -> (kind, size, default): kinds are those of ``headwater.ibmmq.chain``.
 Fields: TypeAlias = "Mapping[str, tuple[str, int, int | bytes]]"
 
 

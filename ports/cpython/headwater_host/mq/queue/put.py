@@ -7,7 +7,8 @@ manager cuts it; ``dead_letter`` is the special case of segments behind an MQDLH
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from headwater.ibmmq.layouts import MQDLH, MQMDE
+from headwater.ibmmq.chain import MQDLH
+from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, structures
 from headwater_host.mq.errors import failed
 from headwater_host.mq.queue import validate

@@ -3,7 +3,7 @@
 No I/O. Everything the queue manager writes is in its own encoding and character set.
 """
 
-from headwater.ibmmq.layouts import MQMD1, MQXQH
+from headwater.ibmmq.chain import MQMD1, MQXQH
 from headwater_host.mq import CMQC, structures
 from headwater_host.mq.queue import get
 from headwater_host.mq.queue.descriptors import MD

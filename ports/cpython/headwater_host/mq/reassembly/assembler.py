@@ -23,8 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from headwater.ibmmq.header import BIG, EBCDIC, sniff
-from headwater.ibmmq.layouts import MQMDE
+from headwater.ibmmq.header import BIG, EBCDIC, MQMDE, sniff
 from headwater_host.mq.CMQC import (
     MQGI_NONE,
     MQRC_INCOMPLETE_GROUP,

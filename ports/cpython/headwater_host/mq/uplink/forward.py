@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headwater.ibmmq.layouts import MQDLH
+from headwater.ibmmq.chain import MQDLH
 from headwater_host.mq import CMQC, structures
 from headwater_host.mq.errors import MQMIError, failed
 from headwater_host.mq.queue import messages, put, putting
