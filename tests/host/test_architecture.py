@@ -62,7 +62,7 @@ CORE = [
     ["headwater.fmq.client"],
     ["headwater.fmq.keeper"],
     # So do IBM MQ's headers.
-    ["headwater.ibmmq.spec", "headwater.ibmmq.header"],
+    ["headwater.ibmmq.header"],
     ["headwater.ibmmq.chain", "headwater.ibmmq.segments"],
     ["headwater.ibmmq.text"],
     # So does the link.
@@ -171,7 +171,7 @@ def test_frames_of_fmq_cost_no_more_than_they_need() -> None:
 def test_headers_of_ibm_mq_cost_no_more_than_they_need() -> None:
     """Who writes MQMDEs has no other table, and only who reads texts has those of EBCDIC."""
     reached = reached_from("headwater.ibmmq.segments")
-    assert not reached & {"headwater.ibmmq.chain", "headwater.ibmmq.text", "headwater.ibmmq.spec"}
+    assert not reached & {"headwater.ibmmq.chain", "headwater.ibmmq.text"}
     assert "headwater.ibmmq.text" not in reached_from("headwater.ibmmq.chain")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import vectors
 
-from headwater.ibmmq import spec
+from headwater.ibmmq.chain import KNOWN, MQMD1
 from headwater_host.mq import CMQC
 from headwater_host.mq.structures import (
     LAYOUTS,
@@ -173,10 +173,19 @@ def test_character_sets_are_pythons() -> None:
 
 
 def test_numbers_are_those_of_the_core() -> None:
-    names = [name for name in dir(spec) if name.startswith("MQ") and hasattr(CMQC, name)]
-    assert len(names) >= 28
-    assert {name: getattr(CMQC, name) for name in names} == {name: getattr(spec, name) for name in names}
-    assert spec.MQXQH_OWN_LENGTH + spec.MQMD_LENGTH_1 == CMQC.MQXQH_LENGTH_1
+    for layout, length in (
+        (MQMDE, CMQC.MQMDE_LENGTH_2),
+        (MQMD, CMQC.MQMD_LENGTH_2),
+        (MQMD1, CMQC.MQMD_LENGTH_1),
+        (MQXQH, CMQC.MQXQH_LENGTH_1 - CMQC.MQMD_LENGTH_1),
+        (MQDLH, CMQC.MQDLH_LENGTH_1),
+    ):
+        assert layout[2] == length
+    assert [form for form, _ in KNOWN] == [
+        CMQC.MQFMT_MD_EXTENSION,
+        CMQC.MQFMT_DEAD_LETTER_HEADER,
+        CMQC.MQFMT_XMIT_Q_HEADER,
+    ]
     for layout in LAYOUTS.values():
         assert layout[0] == getattr(CMQC, f"{name_of(layout)}_STRUC_ID")
         assert layout[1] in (2026, CMQC.MQRC_MDE_ERROR, CMQC.MQRC_XQH_ERROR, CMQC.MQRC_DLH_ERROR)

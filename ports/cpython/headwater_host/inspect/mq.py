@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from headwater.errors import E_TRUNCATED
-from headwater.ibmmq import spec
 from headwater.ibmmq.chain import MQDLH, MQMD, MQXQH, Chain
 from headwater.ibmmq.header import MQMDE, Header
 from headwater.ibmmq.text import format_of
@@ -21,9 +20,9 @@ Frames = Iterator[tuple[int, int, Fields]]
 #: What a chain may begin with, and the Format that says so; without one it is told by the StrucId.
 _FIRST: tuple[tuple[Layout, bytes | None], ...] = (
     (MQMD, None),
-    (MQXQH, spec.MQFMT_XMIT_Q_HEADER),
-    (MQMDE, spec.MQFMT_MD_EXTENSION),
-    (MQDLH, spec.MQFMT_DEAD_LETTER_HEADER),
+    (MQXQH, CMQC.MQFMT_XMIT_Q_HEADER),
+    (MQMDE, CMQC.MQFMT_MD_EXTENSION),
+    (MQDLH, CMQC.MQFMT_DEAD_LETTER_HEADER),
 )
 _BY_FORMAT = {form: layout for layout, form in _FIRST}
 #: The usual Encodings.

@@ -16,8 +16,8 @@ from typing import Any
 
 from headwater.errors import E_ARGUMENT, E_TOO_LARGE
 from headwater.ibmmq.segments import E_EARLY, E_LATE, LATER, MORE, GroupIds, Segmenter
-from headwater.ibmmq.spec import MQMDE_LENGTH_2
 from headwater.reasons import describe
+from headwater_host.mq.CMQC import MQMDE_LENGTH_2
 
 _WHY = {
     E_EARLY: "it ends before its length",
