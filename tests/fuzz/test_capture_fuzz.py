@@ -28,7 +28,6 @@ from headwater_host.capture import (
     Block,
     BlockInfo,
     CaptureReader,
-    CaptureWriter,
     FormatError,
     Problem,
     Record,
@@ -41,6 +40,7 @@ from headwater_host.capture.manifest import NAME as MANIFEST
 from headwater_host.capture.manifest import read_manifest
 from headwater_host.capture.scan import Scan
 from tests.host.capture_logs import is_subsequence, records, with_header
+from tools.capture_log import LogWriter
 
 SALT = 0xFEEDC0DEFEEDC0DE
 NAME = segment_name(0, SALT)
@@ -173,7 +173,7 @@ def test_a_whole_log_with_anything_in_it_can_be_read_verified_and_continued(
         verify(directory)
         list_blocks(directory)
         new = Record(5, 6, "new", 0, 1, 4, b"new")
-        with CaptureWriter(directory) as writer:
+        with LogWriter(directory) as writer:
             writer.append(*new)
         # Opening cuts what no reader returned, and nothing else.
         assert list(CaptureReader(directory).records()) == [*before, new]

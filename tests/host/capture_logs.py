@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from zlib import crc32
 
-from headwater_host.capture import CaptureReader, CaptureWriter, Record
+from headwater_host.capture import CaptureReader, Record
 from headwater_host.capture.format import DUPLICATE, HEADER_BYTES
+from tools.capture_log import LogWriter
 
 MANIFEST = "manifest.jsonl"
 
@@ -63,7 +64,7 @@ def write_log(directory: Path, *segments: Iterable[int], start: int = 0) -> list
     """A log with a sealed segment for each argument, which gives the number of records in each of its blocks."""
     written = []
     for blocks in segments:
-        with CaptureWriter(directory) as writer:
+        with LogWriter(directory) as writer:
             for count in blocks:
                 for number in range(start, start + count):
                     written.append(record(number))
@@ -97,7 +98,7 @@ def is_subsequence(some: Iterable[Record], of: Iterable[Record]) -> bool:
 
 def continue_log(directory: Path, expected: list[Record]) -> str:
     """Open the log, append a record: the log must read as ``expected`` and that record. What opening reported."""
-    with CaptureWriter(directory) as writer:
+    with LogWriter(directory) as writer:
         recovery = str(writer.recovery)
         assert read_log(directory) == expected
         assert writer.append(*record(99)) == 1

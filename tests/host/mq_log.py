@@ -9,7 +9,7 @@ from typing import Any
 from headwater.fmq.spec import DATETIME, PUBLISH
 from headwater.ibmmq.chain import MQDLH
 from headwater.ibmmq.header import MQMDE
-from headwater_host.capture import RECEIVED, CaptureWriter
+from headwater_host.capture import RECEIVED
 from headwater_host.capture.format import MQTT, UNMARKED
 from headwater_host.fmq.values import encode
 from headwater_host.gateway.mq import Follower
@@ -20,6 +20,7 @@ from headwater_host.mq.errors import MQMIError
 from headwater_host.mq.queue.descriptors import GMO, MD
 from headwater_host.mq.queue.manager import QueueManager
 from headwater_host.mq.queue.queue import Queue
+from tools.capture_log import LogWriter
 
 GROUP = bytes(range(24))
 
@@ -78,7 +79,7 @@ class Log:
     def __init__(self, folder: Path):
         self.folder = folder
         self.path = folder / "log"
-        self.writer = CaptureWriter(self.path)
+        self.writer = LogWriter(self.path)
         self.followers: list[Follower] = []
         self.time_ns = time.time_ns()
 
@@ -105,10 +106,10 @@ class Log:
     def restart(self) -> None:
         """As when the gateway does."""
         self.writer.close()
-        self.writer = CaptureWriter(self.path)
+        self.writer = LogWriter(self.path)
 
     def durable(self) -> int:
-        return self.writer._log.next_sequence
+        return self.writer.log.next_sequence
 
     def config(self, **more: Any) -> MqConfig:
         values = {

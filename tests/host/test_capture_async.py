@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from headwater_host.capture import CaptureLockedError, CaptureWriteError, CaptureWriter, list_blocks, verify
+from headwater_host.capture import CaptureLockedError, CaptureWriteError, list_blocks, verify
 from headwater_host.capture.asyncio_writer import AsyncCapture, CaptureFullError
 from headwater_host.capture.block_log import BlockLog
 from tests.host.capture_logs import read_log, record, records, segments
 from tests.host.clocks import loop_clock_stands
 from tests.host.test_capture_failures import file_size_limit
+from tools.capture_log import LogWriter
 
 WAIT_S = 30
 
@@ -360,7 +361,7 @@ def test_closing_with_a_disk_that_refuses_is_an_error_for_all_who_wait(tmp_path:
 
     run(main())
     assert read_log(tmp_path) == records(1)
-    with CaptureWriter(tmp_path) as writer:  # the lock is free
+    with LogWriter(tmp_path) as writer:  # the lock is free
         assert str(writer.recovery) == ""
 
 
@@ -416,7 +417,7 @@ def test_cancelling_everything_while_the_disk_is_busy_ends_and_lets_go(tmp_path:
             capture.append(*record(2))
 
     run(main())
-    with CaptureWriter(tmp_path):  # the lock is free
+    with LogWriter(tmp_path):  # the lock is free
         assert read_log(tmp_path) == records(1)
 
 
@@ -463,7 +464,7 @@ def test_cancelling_while_the_log_is_opened_lets_go_of_it(
         opening = asyncio.create_task(AsyncCapture(tmp_path).__aenter__())
         await asyncio.get_running_loop().run_in_executor(None, opened.wait, DEADLINE)
         with pytest.raises(CaptureLockedError):
-            CaptureWriter(tmp_path)
+            LogWriter(tmp_path)
         opening.cancel()
         await asyncio.wait([opening])
         assert opening.cancelled()
@@ -471,11 +472,11 @@ def test_cancelling_while_the_log_is_opened_lets_go_of_it(
 
     monkeypatch.setattr("headwater_host.capture.asyncio_writer.BlockLog", open_slowly)
     run(main())
-    CaptureWriter(tmp_path).close()
+    LogWriter(tmp_path).close()
 
 
 def test_what_opening_found_is_told(tmp_path: Path) -> None:
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         writer.append(*record(0))
     (path,) = segments(tmp_path)
     (tmp_path / "manifest.jsonl").unlink()

@@ -11,7 +11,6 @@ import pytest
 
 from headwater_host.capture import (
     CaptureReader,
-    CaptureWriter,
     Problem,
     Record,
     list_blocks,
@@ -32,6 +31,7 @@ from tests.host.capture_logs import (
     with_header,
     write_log,
 )
+from tools.capture_log import LogWriter
 
 # ---- truncation ------------------------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ def test_a_bad_block_in_the_middle_is_passed_over_and_reported(tmp_path: Path) -
         assert str(bad.length) in str(problem)
         # The writer leaves it where it is.
         reopen_last(tmp_path)
-        with CaptureWriter(tmp_path) as writer:
+        with LogWriter(tmp_path) as writer:
             assert writer.recovery.problems == [problem]
         assert path.read_bytes() == damaged
         assert [segment.blocks for segment in verify(tmp_path).segments] == [2]
@@ -204,7 +204,7 @@ def test_a_segment_that_is_missing_between_others_or_at_the_end_is_reported(tmp_
     assert [problem.kind for problem in reader.problems] == ["gap"]
     report = verify(tmp_path)
     assert report.problems[0][:4] == ("missing", paths[1].name, 0, len(data))
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         assert [problem.kind for problem in writer.recovery.problems] == ["missing"]
     paths[1].write_bytes(data)
     paths[2].unlink()
@@ -235,7 +235,7 @@ def test_bytes_between_blocks_and_shifted_blocks_are_passed_over(tmp_path: Path)
 
 def test_a_copy_of_the_segment_inside_a_frame_is_not_read_when_the_block_is_damaged(tmp_path: Path) -> None:
     """The log itself went over MQTT, through this gateway, while it was written: numbers and salt are right."""
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         writer.append(*record(0))
         writer.flush()
         (path,) = segments(tmp_path)
@@ -254,7 +254,7 @@ def test_a_copy_of_the_segment_inside_a_frame_is_not_read_when_the_block_is_dama
 def test_a_block_inside_a_frame_or_of_another_segment_is_never_taken_for_a_block(tmp_path: Path) -> None:
     """A frame may hold a capture log, its block numbers may fit, and the disk may give back blocks of a removed log."""
     forged = b"".join(encode_records([record(500 + number)], number, 7) for number in range(4))
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         for number in range(3):
             writer.append(*record(number)._replace(frame=forged))
             writer.flush()
@@ -292,7 +292,7 @@ def test_a_block_of_a_later_version_is_reported_and_never_cut(tmp_path: Path) ->
         assert [problem.kind for problem in reader.problems] == ["bad"]
         assert "unknown to this reader" in reader.problems[0].reason
         assert list_blocks(tmp_path) == list_blocks(tmp_path)[:1]
-        with CaptureWriter(tmp_path) as writer:
+        with LogWriter(tmp_path) as writer:
             assert writer.recovery.cut == []
             writer.append(*record(2))
         assert path.read_bytes() == newer
@@ -379,7 +379,7 @@ def test_what_the_disk_cannot_read_is_a_bad_block(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "pread", pread)
     broken = range(last.offset, last.end)
     before = path.read_bytes()
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         assert writer.recovery.cut == []
         assert "it is left there" in str(writer.recovery)
         writer.append(*record(99))

@@ -17,12 +17,12 @@ import pytest
 from headwater_host.capture import (
     CaptureReader,
     CaptureWriteError,
-    CaptureWriter,
     Record,
     list_blocks,
     verify,
 )
 from tests.host.capture_logs import numbered, read_log, record, records, segments
+from tools.capture_log import LogWriter
 
 KILLS = 32
 
@@ -39,7 +39,7 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 def test_when_the_disk_takes_no_more_records_are_kept_and_written_later(tmp_path: Path) -> None:
-    with CaptureWriter(tmp_path, block_bytes=2000) as writer:
+    with LogWriter(tmp_path, block_bytes=2000) as writer:
         for number in range(10):
             writer.append(*record(number))
         assert writer.flush() == 10
@@ -54,7 +54,7 @@ def test_when_the_disk_takes_no_more_records_are_kept_and_written_later(tmp_path
                 assert caught.value.errno == errno.EFBIG
                 assert str(path) in str(caught.value)
                 with pytest.raises(CaptureWriteError):
-                    writer.poll(record(99).time_ns + 10**9)
+                    writer.flush()
             assert (writer.durable, writer.pending) == (10, writer.pending)
             assert path.stat().st_size == size  # nothing of the block stays
             assert read_log(tmp_path) == records(10)
@@ -78,7 +78,7 @@ def test_when_the_disk_takes_no_more_records_are_kept_and_written_later(tmp_path
 
 
 def test_no_room_for_a_new_segment_or_for_the_manifest(tmp_path: Path) -> None:
-    with CaptureWriter(tmp_path, segment_bytes=1) as writer:
+    with LogWriter(tmp_path, segment_bytes=1) as writer:
         with file_size_limit(0):
             writer.append(*record(0))
             with pytest.raises(CaptureWriteError):
@@ -92,7 +92,7 @@ def test_no_room_for_a_new_segment_or_for_the_manifest(tmp_path: Path) -> None:
             with pytest.raises(CaptureWriteError):
                 writer.flush()
             with pytest.raises(CaptureWriteError, match="not sealed"):
-                writer._log.seal_if_due()
+                writer.log.seal_if_due()
         assert manifest.stat().st_size == 0
         assert writer.flush() == 2
     assert [segment.sealed for segment in verify(tmp_path).segments] == [True, True]
@@ -101,14 +101,14 @@ def test_no_room_for_a_new_segment_or_for_the_manifest(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_cannot_write_at_the_end_says_so_and_lets_go(tmp_path: Path) -> None:
-    writer = CaptureWriter(tmp_path)
+    writer = LogWriter(tmp_path)
     writer.append(*record(0))
     writer.flush()
     writer.append(*record(1))
     with file_size_limit(0), pytest.raises(CaptureWriteError, match="1 records are not written"):
         writer.close()
     writer.close()
-    with CaptureWriter(tmp_path) as again:
+    with LogWriter(tmp_path) as again:
         assert str(again.recovery) == ""
         again.append(*record(2))
     assert read_log(tmp_path) == [record(0), record(2)]
@@ -129,7 +129,7 @@ class Datasync:
 def test_after_a_failed_datasync_the_block_goes_to_another_segment(tmp_path: Path) -> None:
     """A reader may have seen it: no other bytes may ever come to where it stood."""
     datasync = Datasync()
-    with CaptureWriter(tmp_path, datasync=datasync) as writer:
+    with LogWriter(tmp_path, datasync=datasync) as writer:
         writer.append(*record(0))
         writer.flush()
         (first,) = segments(tmp_path)
@@ -161,14 +161,14 @@ def test_a_follower_that_saw_a_block_that_did_not_stay_reads_on_behind_it(tmp_pa
         seen.extend(reader.records())
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         writer.append(*record(0))
         writer.flush()
-        writer._log._datasync = look_then_fail
+        writer.log._datasync = look_then_fail
         writer.append(*record(1))
         with pytest.raises(CaptureWriteError):
             writer.flush()
-        writer._log._datasync = os.fdatasync
+        writer.log._datasync = os.fdatasync
         writer.append(*record(2))
         writer.flush()
         seen.extend(reader.records())
@@ -181,11 +181,11 @@ def test_a_follower_that_saw_a_block_that_did_not_stay_reads_on_behind_it(tmp_pa
 # Appends records from the number given on, flushes now and then, and prints up to which record the log is durable.
 WRITER = """
 import random, sys
-from headwater_host.capture import CaptureWriter
+from tools.capture_log import LogWriter
 from tests.host.capture_logs import numbered
 directory, start, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 chance = random.Random(seed)
-with CaptureWriter(directory, block_bytes=6_000_000, segment_bytes=9_000_000) as writer:
+with LogWriter(directory, block_bytes=6_000_000, segment_bytes=9_000_000) as writer:
     print(f"open {writer.recovery.cut}", flush=True)
     number, durable = start, 0
     while True:
@@ -245,7 +245,7 @@ def test_what_was_reported_durable_survives_kill_9_and_nothing_torn_is_read(tmp_
         start = checked
     report = verify(tmp_path)
     assert report.problems == []
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         assert len(writer.recovery.cut) == len(report.torn)
         writer.append(*record(start))
     report = verify(tmp_path)

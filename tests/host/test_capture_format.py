@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater_host.capture import CaptureWriter, list_blocks, verify
+from headwater_host.capture import list_blocks, verify
 from headwater_host.capture.block_builder import MAX_BLOCK_BYTES, BlockBuilder, BlockFull, encode_records
 from headwater_host.capture.format import (
     DUPLICATE,
@@ -34,6 +34,7 @@ from tests.host.capture_logs import (
     with_body,
     with_header,
 )
+from tools.capture_log import LogWriter
 
 SALT = 0x0123456789ABCDEF
 
@@ -101,7 +102,7 @@ def test_a_block_of_version_1_is_read() -> None:
 def test_a_log_that_was_begun_at_version_1_goes_on(tmp_path: Path) -> None:
     (tmp_path / V1_NAME).write_bytes(V1_SEGMENT)
     more = records(4)
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         assert writer.recovery.cut == []
         for one in more:
             writer.append(*one)

@@ -17,7 +17,7 @@ from headwater_host.capture import (
     BlockInfo,
     CaptureLockedError,
     CaptureReader,
-    CaptureWriter,
+    CaptureWriteError,
     Problem,
     Record,
     list_blocks,
@@ -25,7 +25,8 @@ from headwater_host.capture import (
     verify,
 )
 from headwater_host.capture.format import MAX_FRAME
-from tests.host.capture_logs import BEGIN_NS, read_log, record, records, segments, write_log
+from tests.host.capture_logs import read_log, record, records, segments, write_log
+from tools.capture_log import LogWriter
 
 MS = 10**6
 DAY_NS = 86_400 * 10**9
@@ -66,12 +67,12 @@ def test_what_is_written_is_read_in_order_and_whole_ranges_give_the_same(
     written = [record(number, length) for number, length in enumerate(lengths)]
     with TemporaryDirectory() as place:
         directory = Path(place)
-        writer = CaptureWriter(directory, block_bytes=block_bytes, segment_bytes=segment_bytes)
+        writer = LogWriter(directory, block_bytes=block_bytes, segment_bytes=segment_bytes)
         appended = 0
         for number, one in enumerate(written):
             if number in reopens:
                 writer.close()
-                writer = CaptureWriter(directory, block_bytes=block_bytes, segment_bytes=segment_bytes)
+                writer = LogWriter(directory, block_bytes=block_bytes, segment_bytes=segment_bytes)
                 appended = 0
             appended += 1
             assert writer.append(*one) == appended
@@ -107,7 +108,7 @@ def test_what_is_written_is_read_in_order_and_whole_ranges_give_the_same(
 
 def test_one_datasync_per_block(tmp_path: Path) -> None:
     syncs = Syncs()
-    with CaptureWriter(tmp_path, block_bytes=1000, datasync=syncs) as writer:
+    with LogWriter(tmp_path, block_bytes=1000, datasync=syncs) as writer:
         for one in records(200):
             writer.append(*one)
     blocks = list_blocks(tmp_path)
@@ -115,27 +116,23 @@ def test_one_datasync_per_block(tmp_path: Path) -> None:
     assert syncs.count == len(blocks)
 
 
-def test_a_record_is_durable_when_its_block_is_closed_by_size_age_or_flush(tmp_path: Path) -> None:
-    with CaptureWriter(tmp_path, block_bytes=250, block_age_ns=50 * MS) as writer:
-        assert (writer.durable, writer.pending, writer.poll(BEGIN_NS), writer.flush()) == (0, 0, 0, 0)
+def test_a_record_is_durable_when_its_block_is_full_or_flushed(tmp_path: Path) -> None:
+    with LogWriter(tmp_path, block_bytes=250) as writer:
+        assert (writer.durable, writer.pending, writer.flush()) == (0, 0, 0)
         assert writer.append(*record(0, 50)) == 1
         assert writer.append(*record(1, 50)) == 2
         assert (writer.durable, writer.pending) == (0, 2)
         assert writer.append(*record(2, 50)) == 3  # no room: the two before it are written
         assert (writer.durable, writer.pending) == (2, 1)
-        opened = record(2).time_ns
-        assert writer.poll(opened + 50 * MS - 1) == 2
-        assert writer.poll(opened + 50 * MS) == 3
+        assert writer.flush() == 3
         assert writer.append(*record(3)) == 4
-        assert writer.poll(record(3).time_ns - 1) == 4  # the clock was set back
-        assert writer.append(*record(4)) == 5
-        assert writer.flush() == 5
-    assert [info.header.records for info in list_blocks(tmp_path)] == [2, 1, 1, 1]
-    assert read_log(tmp_path) == [record(0, 50), record(1, 50), record(2, 50), record(3), record(4)]
+        assert writer.flush() == 4
+    assert [info.header.records for info in list_blocks(tmp_path)] == [2, 1, 1]
+    assert read_log(tmp_path) == [record(0, 50), record(1, 50), record(2, 50), record(3)]
 
 
 def test_what_is_durable_can_be_read_while_the_writer_goes_on(tmp_path: Path) -> None:
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         for number in range(5):
             writer.append(*record(number))
             assert read_log(tmp_path) == records(writer.durable)
@@ -148,24 +145,23 @@ def test_segments_are_sealed_by_size_by_age_and_by_close(tmp_path: Path) -> None
         return sum(segment.sealed for segment in verify(tmp_path).segments)
 
     now = 0
-    with CaptureWriter(tmp_path, segment_bytes=300, segment_age_ns=1000 * MS, clock=lambda: now) as writer:
+    with LogWriter(tmp_path, segment_bytes=300, segment_age_ns=1000 * MS, clock=lambda: now) as writer:
         writer.append(*record(0, 100))
         writer.flush()
         writer.append(*record(1, 100))
         writer.flush()
         assert (len(segments(tmp_path)), sealed()) == (1, 0)
-        writer.poll(BEGIN_NS)  # by size
+        writer.log.seal_if_due()  # by size
         assert (len(segments(tmp_path)), sealed()) == (1, 1)
         writer.append(*record(2, 100))
         writer.flush()
         now += 1000 * MS - 1
-        for time_ns in (record(2).time_ns, record(2).time_ns + 8 * DAY_NS, BEGIN_NS - 8 * DAY_NS):
-            writer.poll(time_ns)  # whatever the time of day
-            assert sealed() == 1
+        writer.log.seal_if_due()
+        assert sealed() == 1
         now += 1
-        writer.poll(record(2).time_ns)  # by age
+        writer.log.seal_if_due()  # by age
         assert sealed() == 2
-        for number in range(3, 6):  # by size, without a poll
+        for number in range(3, 6):  # by size, with the next block
             writer.append(*record(number, 100))
             writer.flush()
         assert (len(segments(tmp_path)), sealed()) == (4, 3)
@@ -194,11 +190,11 @@ def test_the_manifest_says_what_the_format_page_says(tmp_path: Path) -> None:
 
 
 def test_two_writers_are_refused_in_one_process_and_in_two(tmp_path: Path) -> None:
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         writer.append(*record(0))
         with pytest.raises(CaptureLockedError, match=f"process {os.getpid()}"):
-            CaptureWriter(tmp_path)
-        code = "import sys; from headwater_host.capture import CaptureWriter; CaptureWriter(sys.argv[1])"
+            LogWriter(tmp_path)
+        code = "import sys; from headwater_host.capture.block_log import BlockLog; BlockLog(sys.argv[1])"
         path = os.pathsep.join(filter(None, sys.path))
         other = subprocess.run(
             [sys.executable, "-c", code, str(tmp_path)],
@@ -210,25 +206,25 @@ def test_two_writers_are_refused_in_one_process_and_in_two(tmp_path: Path) -> No
         assert other.returncode == 1
         assert f"another writer has the capture log open (process {os.getpid()})" in other.stderr
         assert writer.flush() == 1  # the first one was not disturbed
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         writer.append(*record(1))
     assert read_log(tmp_path) == records(2)
 
 
-def test_a_closed_writer_takes_nothing(tmp_path: Path) -> None:
-    writer = CaptureWriter(tmp_path)
+def test_a_closed_log_takes_nothing(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path)
     writer.append(*record(0))
     writer.close()
     writer.close()
-    with pytest.raises(ValueError, match="closed"):
-        writer.append(*record(1))
-    assert (writer.flush(), writer.pending) == (1, 0)
+    writer.append(*record(1))
+    with pytest.raises(CaptureWriteError, match="the log is closed"):
+        writer.flush()
     assert read_log(tmp_path) == records(1)
 
 
 def test_an_exception_in_the_with_block_does_not_lose_records(tmp_path: Path) -> None:
     def fail() -> None:
-        with CaptureWriter(tmp_path) as writer:
+        with LogWriter(tmp_path) as writer:
             writer.append(*record(0))
             raise ZeroDivisionError
 
@@ -239,7 +235,7 @@ def test_an_exception_in_the_with_block_does_not_lose_records(tmp_path: Path) ->
 
 def test_records_out_of_order_in_time_keep_their_order(tmp_path: Path) -> None:
     written = [record(number) for number in (5, 1, 9, 3)]
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         for one in written:
             writer.append(*one)
     assert read_log(tmp_path) == written
@@ -249,7 +245,7 @@ def test_records_out_of_order_in_time_keep_their_order(tmp_path: Path) -> None:
 
 def test_a_record_over_the_limit_is_refused_and_the_rest_is_not_touched(tmp_path: Path) -> None:
     large = record(1)._replace(frame=bytes(MAX_FRAME))
-    with CaptureWriter(tmp_path, block_bytes=1000) as writer:
+    with LogWriter(tmp_path, block_bytes=1000) as writer:
         writer.append(*record(0))
         with pytest.raises(ValueError, match=f"frame of {MAX_FRAME + 1} bytes: at most {MAX_FRAME}"):
             writer.append(*large._replace(frame=bytes(MAX_FRAME + 1)))
@@ -261,13 +257,13 @@ def test_a_record_over_the_limit_is_refused_and_the_rest_is_not_touched(tmp_path
 @pytest.mark.parametrize("sizes", [{"block_bytes": 0}, {"segment_bytes": 0}, {"segment_age_ns": 0}])
 def test_sizes_that_are_not_possible_are_refused(tmp_path: Path, sizes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"possible are|at least 1"):
-        CaptureWriter(tmp_path / "log", **sizes)
+        LogWriter(tmp_path / "log", **sizes)
     assert not (tmp_path / "log").exists()
 
 
 def test_the_directory_is_made_and_an_empty_log_can_be_read(tmp_path: Path) -> None:
     directory = tmp_path / "a" / "b"
-    with CaptureWriter(directory):
+    with LogWriter(directory):
         assert read_log(directory) == []
     assert read_log(directory) == []
     assert segments(directory) == []
@@ -283,7 +279,7 @@ def test_no_log_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotADirectoryError):
         list_blocks(tmp_path / "file")
     with pytest.raises(OSError, match="file"):
-        CaptureWriter(tmp_path / "file")
+        LogWriter(tmp_path / "file")
 
 
 def test_following_goes_on_where_the_last_walk_ended(tmp_path: Path) -> None:
@@ -293,19 +289,19 @@ def test_following_goes_on_where_the_last_walk_ended(tmp_path: Path) -> None:
     def follow() -> None:
         seen.extend(int.from_bytes(one.frame[:8], "big") for one in reader.records())
 
-    def append(writer: CaptureWriter, numbers: Iterable[int]) -> None:
+    def append(writer: LogWriter, numbers: Iterable[int]) -> None:
         for number in numbers:
             writer.append(*record(number))
         writer.flush()
 
-    with CaptureWriter(tmp_path, segment_bytes=300) as writer:
+    with LogWriter(tmp_path, segment_bytes=300) as writer:
         follow()
         for start in range(0, 40, 4):
             append(writer, range(start, start + 4))
             follow()
             assert seen == list(range(start + 4))
             follow()
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         append(writer, range(40, 44))
         follow()
     follow()
@@ -326,7 +322,7 @@ def test_following_goes_on_where_the_last_walk_ended(tmp_path: Path) -> None:
 def test_a_follower_stops_in_front_of_an_unfinished_block_and_takes_it_when_it_is_whole(
     tmp_path: Path,
 ) -> None:
-    writer = CaptureWriter(tmp_path)
+    writer = LogWriter(tmp_path)
     writer.append(*record(0))
     writer.flush()
     (path,) = segments(tmp_path)
@@ -352,13 +348,13 @@ def test_retention_of_the_oldest_segments_is_no_damage(tmp_path: Path) -> None:
     segments(tmp_path)[0].unlink()
     assert read_log(tmp_path) == records(4, 2)
     assert verify(tmp_path).problems == []
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         assert str(writer.recovery) == ""
         writer.append(*record(6))
     assert [info.header.sequence for info in list_blocks(tmp_path)] == [1, 2, 3]
     for path in segments(tmp_path):
         path.unlink()
     assert verify(tmp_path).problems == []
-    with CaptureWriter(tmp_path) as writer:  # the manifest still knows the number
+    with LogWriter(tmp_path) as writer:  # the manifest still knows the number
         writer.append(*record(7))
     assert [info.header.sequence for info in list_blocks(tmp_path)] == [4]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.capture import CaptureReader, CaptureWriter, list_blocks, verify
+from headwater_host.capture import CaptureReader, list_blocks, verify
 from headwater_host.capture.format import HEADER_BYTES, parse_segment_name, segment_name
 from tests.host.capture_logs import (
     MANIFEST,
@@ -18,6 +18,7 @@ from tests.host.capture_logs import (
     with_header,
     write_log,
 )
+from tools.capture_log import LogWriter
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 4096, 3 << 20])
@@ -66,7 +67,7 @@ def test_a_segment_of_which_nothing_is_left_is_removed(tmp_path: Path) -> None:
     data = path.read_bytes()
     for rest in (b"", data[:30], data[:-1]):
         path.write_bytes(rest)
-        with CaptureWriter(tmp_path):
+        with LogWriter(tmp_path):
             assert not path.exists()
     assert continue_log(tmp_path, written[:2]) == ""
     assert [info.header.sequence for info in list_blocks(tmp_path)] == [0, 1]
@@ -84,7 +85,7 @@ def test_a_follower_in_a_removed_segment_goes_on_in_its_successor(tmp_path: Path
         assert list(reader.records()) == []
         assert reader.position is not None
         assert reader.position.file == torn.name
-        with CaptureWriter(tmp_path) as writer:
+        with LogWriter(tmp_path) as writer:
             writer.append(*record(number))
         assert list(reader.records()) == [record(number)]
         assert reader.problems == []
@@ -107,7 +108,7 @@ def test_a_manifest_that_is_lost_is_made_again(tmp_path: Path) -> None:
     manifest.unlink()
     assert read_log(tmp_path) == written
     assert [problem.kind for problem in verify(tmp_path).problems] == ["manifest", "manifest"]
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         assert writer.recovery.sealed == segments(tmp_path)
         assert len(writer.recovery.problems) == 2
     assert manifest.read_bytes() == before
@@ -125,7 +126,7 @@ def test_a_manifest_cut_anywhere_is_completed(tmp_path: Path) -> None:
         report = verify(tmp_path)
         assert report.problems == []
         assert len(report.torn) == (not before[:length].endswith(b"\n"))
-        with CaptureWriter(tmp_path) as writer:
+        with LogWriter(tmp_path) as writer:
             assert len(writer.recovery.cut) == len(report.torn)
         assert manifest.read_bytes() == before
 
@@ -136,7 +137,7 @@ def test_a_torn_line_behind_a_complete_manifest_is_cut(tmp_path: Path) -> None:
     before = manifest.read_bytes()
     for torn in (b"\0" * 100, b'{"file":', before[:-1]):
         manifest.write_bytes(before + torn)
-        with CaptureWriter(tmp_path) as writer:
+        with LogWriter(tmp_path) as writer:
             assert [problem[:4] for problem in writer.recovery.cut] == [
                 ("torn", MANIFEST, len(before), len(torn))
             ]

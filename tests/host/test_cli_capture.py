@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.capture import CaptureWriter, list_blocks
+from headwater_host.capture import list_blocks
 from headwater_host.cli.capture import format_time
 from headwater_host.cli.main import main
 from tests.host.capture_logs import PEERS, record, records, reopen_last, segments, write_log
+from tools.capture_log import LogWriter
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
@@ -60,7 +61,7 @@ def test_ls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_ls_of_an_empty_log_and_of_a_damaged_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with CaptureWriter(tmp_path):
+    with LogWriter(tmp_path):
         pass
     assert capture("ls", tmp_path) == 0
     assert capsys.readouterr().out.splitlines()[1].split() == ["total", "0", "0", "0"]
@@ -153,7 +154,7 @@ def test_cat_says_what_frames_are(tmp_path: Path, capsys: pytest.CaptureFixture[
         (1, 9, b"\xc0\x00"),
         (3, 0, b"whatever"),
     ]
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         for number, (protocol, version, frame) in enumerate(records):
             writer.append(number, 1, "a", 0, protocol, version, frame)
     assert capture("cat", tmp_path, "--decode") == 0
@@ -237,7 +238,7 @@ def test_cat_of_a_damaged_and_of_a_torn_log(tmp_path: Path, capsys: pytest.Captu
 def test_values_without_a_name_and_times_beyond_the_calendar(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         writer.append((1 << 63) - 1, 1, "a\nb", 7, 9, 0, b"")
         writer.append(-1, 1, "a", 0, 1, 0, b"")
         writer.append(-(1 << 63), 1, "a", 0, 1, 0, b"")
@@ -317,7 +318,7 @@ def test_a_pipe_that_is_closed_early_is_no_error(tmp_path: Path, raw: list[str])
 
 def test_cat_follows_a_log_that_is_being_written_until_it_is_interrupted(tmp_path: Path) -> None:
     with (
-        CaptureWriter(tmp_path, segment_bytes=200) as writer,
+        LogWriter(tmp_path, segment_bytes=200) as writer,
         command("cat", tmp_path, "--follow") as process,
     ):
         assert process.stdout is not None

@@ -10,16 +10,16 @@ import pyarrow.parquet as pq
 from headwater.fmq.spec import PUBLISH
 from headwater.ibmmq.header import MQMDE
 from headwater_host.capture import RECEIVED
-from headwater_host.capture.writer import CaptureWriter
 from headwater_host.fmq.values import encode
 from headwater_host.hub import frames
 from headwater_host.mq.structures import encode as encode_header
 from tests.host.hub_client import new_id
+from tools.capture_log import LogWriter
 from tools.demo.result import compare_records, record_of, verdict, wait_for_messages
 
 
 def test_it_waits_for_what_was_acknowledged_and_names_what_is_missing(tmp_path: Path) -> None:
-    with CaptureWriter(tmp_path) as log:
+    with LogWriter(tmp_path) as log:
         for seq in range(300):
             values = json.dumps({"board": "b", "boot": 1, "seq": seq}).encode()
             # Every byte as a packet id, a brace among them.

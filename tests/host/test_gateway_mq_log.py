@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.capture import CaptureWriter
 from headwater_host.gateway.mq import Follower
 from headwater_host.mq.errors import MQMIError
 from tests.host.mq_log import Log, cut, dead, logging_to, segment, take
+from tools.capture_log import LogWriter
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def _replace(log: Log) -> None:
     log.writer.close()
     for path in log.path.iterdir():
         path.unlink()
-    log.writer = CaptureWriter(log.path)
+    log.writer = LogWriter(log.path)
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 5])
@@ -246,7 +246,7 @@ def test_an_older_copy_of_the_log_that_has_grown(log: Log) -> None:
     _replace(log)
     log.writer.close()
     path.write_bytes(copy)
-    log.writer = CaptureWriter(log.path)
+    log.writer = LogWriter(log.path)
     for payload in (b"3", b"4"):
         log.block(payload)
     log.follow().step()

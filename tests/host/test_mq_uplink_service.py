@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.capture import RECEIVED, CaptureWriter
+from headwater_host.capture import RECEIVED
 from headwater_host.cli import mq_uplink
 from headwater_host.exits import USAGE, CommandError
 from headwater_host.gateway.mq_config import MqConfig
@@ -24,6 +24,7 @@ from tests.host.command import headwater
 from tests.host.mq_log import cut, mqtt
 from tests.host.mq_recorder import Queue, Recorder
 from tests.host.mq_uplink import ROOM, fill, opened
+from tools.capture_log import LogWriter
 
 pytestmark = [pytest.mark.needs_ibmmq, pytest.mark.needs_cc]
 
@@ -43,8 +44,8 @@ def test_from_the_log_to_the_queue_manager(tmp_path: Path) -> None:
     data = bytes(range(256)) * 20
 
     async def scenario() -> None:
-        with CaptureWriter(tmp_path / "log") as log, recorder:
-            service = MqService(config, tmp_path / "log", lambda: log._log.next_sequence)
+        with LogWriter(tmp_path / "log") as log, recorder:
+            service = MqService(config, tmp_path / "log", lambda: log.log.next_sequence)
             service.start()
             for payload in [*cut(data, 400), b"plain"]:
                 log.append(time.time_ns(), 1, "test", RECEIVED, 1, 4, mqtt("a/b", payload))

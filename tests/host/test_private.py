@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headwater_host import private
-from headwater_host.capture import CaptureReader, CaptureWriter
+from headwater_host.capture import CaptureReader
 from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.client.store import SqliteOutbox
@@ -24,6 +24,7 @@ from headwater_host.mq.queue.manager import QueueManager
 from headwater_host.mq.uplink.forward import Forward, LocalQueue
 from tests.host.capture_logs import record, write_log
 from tests.host.hub_client import Peer, config, hub_of, replace, until
+from tools.capture_log import LogWriter
 
 #: Of a group and a user that are nobody's.
 GROUP, USER = 64_321, 64_322
@@ -57,7 +58,7 @@ def a_hub(folder: Path, group_readable: bool) -> None:
 
 
 def a_log(folder: Path, group_readable: bool) -> None:
-    with CaptureWriter(folder, group_readable=group_readable) as writer:
+    with LogWriter(folder, group_readable=group_readable) as writer:
         writer.append(*record(0))
         writer.flush()
         check(folder, group_readable)
@@ -65,7 +66,7 @@ def a_log(folder: Path, group_readable: bool) -> None:
     (segment,) = folder.glob("*.hwc")
     segment.write_bytes(segment.read_bytes() + b"\xff" * 100)
     (folder / "manifest.jsonl").unlink()
-    CaptureWriter(folder, group_readable=group_readable).close()
+    LogWriter(folder, group_readable=group_readable).close()
     assert list(folder.glob("*.cut"))
 
 
@@ -151,7 +152,7 @@ def test_a_file_that_is_there_loses_what_others_may(tmp_path: Path) -> None:
     write_log(tmp_path / "log", [2, 3], [1])
     for path in (tmp_path / "log").iterdir():
         path.chmod(0o644)
-    CaptureWriter(tmp_path / "log").close()
+    LogWriter(tmp_path / "log").close()
     assert modes(tmp_path / "log") == {0o640}
 
 
@@ -188,7 +189,7 @@ def test_spark_under_another_user_reads_through_the_group(group_readable: bool) 
     try:
         os.chown(folder, 0, GROUP)
         folder.chmod(0o755)
-        with CaptureWriter(folder, group_readable=group_readable) as writer:
+        with LogWriter(folder, group_readable=group_readable) as writer:
             writer.append(*record(0))
         if group_readable:
             assert {path.stat().st_gid for path in folder.iterdir()} == {GROUP}

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from headwater_host.capture import CaptureWriter
 from headwater_spark.engine import Settle, Work
 from headwater_spark.part import Part
 from headwater_spark.tables import Table
+from tools.capture_log import LogWriter
 
 BEGIN_NS = 1_790_000_000_000_000_000
 BROKER = "mqtt:127.0.0.1:1883"
@@ -78,7 +78,7 @@ def reading(board: str, boot: int, seq: int, **values: Any) -> dict[str, Any]:
 
 def write_log(directory: Path, blocks: Iterable[Sequence[Rec]], *, segment_blocks: int = 10**9) -> Path:
     """A log with these records, block by block; sealed segments of ``segment_blocks`` blocks."""
-    writer = CaptureWriter(directory)
+    writer = LogWriter(directory)
     try:
         for number, block in enumerate(blocks, 1):
             for rec in block:
@@ -88,7 +88,7 @@ def write_log(directory: Path, blocks: Iterable[Sequence[Rec]], *, segment_block
             writer.flush()
             if number % segment_blocks == 0:
                 writer.close()
-                writer = CaptureWriter(directory)
+                writer = LogWriter(directory)
     finally:
         writer.close()
     return directory

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater_host.capture import CaptureReader, CaptureWriter, Problem
+from headwater_host.capture import CaptureReader, Problem
 from headwater_spark.columns import BATCH_BYTES, Batch, read
 from headwater_spark.plan import OFFSET_BITS, Plan, plan
 from tests.spark.logs import Rec, publish, write_log
+from tools.capture_log import LogWriter
 
 SIZES = (1, 100, 300, 700, 1000, 5000, 1 << 30)
 
@@ -142,7 +143,7 @@ def test_blocks_are_not_cut(tmp_path: Path) -> None:
 
 
 def test_a_log_without_blocks_has_no_partitions(tmp_path: Path) -> None:
-    with CaptureWriter(tmp_path):
+    with LogWriter(tmp_path):
         pass
     log = plan(tmp_path, 1000, 4)
     assert (log.partitions, log.records, log.problems) == ([], 0, [])
@@ -225,7 +226,7 @@ def test_an_unfinished_body_at_the_end_of_an_open_segment_is_torn(tmp_path: Path
 
 
 def test_a_plan_does_not_see_what_comes_later(tmp_path: Path) -> None:
-    with CaptureWriter(tmp_path) as writer:
+    with LogWriter(tmp_path) as writer:
         for rec in records(5):
             writer.append(rec.at, rec.connection, rec.peer, 0, 1, 4, rec.frame)
         writer.flush()

@@ -14,8 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from headwater_host.capture import CaptureReader, CaptureWriter, list_blocks
+from headwater_host.capture import CaptureReader, list_blocks
 from headwater_host.capture.block_builder import BlockBuilder
+from tools.capture_log import LogWriter
 
 ROUNDS = 5
 FRAME = bytes(58)
@@ -32,7 +33,7 @@ def _append(take: Callable[..., object], count: int) -> None:
 
 
 def _write(directory: Path, block_bytes: int, count: int) -> None:
-    with CaptureWriter(directory, block_bytes=block_bytes, segment_bytes=1 << 30) as writer:
+    with LogWriter(directory, block_bytes=block_bytes, segment_bytes=1 << 30) as writer:
         _append(writer.append, count)
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwater_host.capture import CaptureWriter
+from tools.capture_log import LogWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +80,7 @@ def write_log(
 ) -> Path:
     """A log of ``count`` frames, half a millisecond apart."""
     # Nothing here must survive a power cut.
-    with CaptureWriter(directory, datasync=lambda fd: None) as writer:
+    with LogWriter(directory, datasync=lambda fd: None) as writer:
         for number in range(count):
             time_ns = (_BEGIN_US + number * 500) * 1000
             writer.append(time_ns, 5 << 20, _PEER, 0, protocol, version, frame(number))

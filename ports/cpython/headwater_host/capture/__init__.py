@@ -1,7 +1,7 @@
 """The capture log: every raw frame the gateway received, on disk before it is acknowledged (docs/capture-log.md).
 
-``CaptureWriter`` writes it, ``CaptureReader`` reads it; ``asyncio_writer.AsyncCapture`` writes it from asyncio, and
-is not imported here: asyncio takes long to import on a small machine. Standard library only.
+``asyncio_writer.AsyncCapture`` writes the log, ``CaptureReader`` reads it. This package does not import
+``asyncio_writer``: importing asyncio is slow on a small machine. Standard library only.
 """
 
 from headwater_host.capture.block_log import CaptureLockedError, CaptureWriteError
@@ -17,7 +17,6 @@ from headwater_host.capture.reader import (
     verify,
 )
 from headwater_host.capture.scan import BlockInfo
-from headwater_host.capture.writer import CaptureWriter
 
 __all__ = [
     "RECEIVED",
@@ -27,7 +26,6 @@ __all__ = [
     "CaptureLockedError",
     "CaptureReader",
     "CaptureWriteError",
-    "CaptureWriter",
     "FormatError",
     "Header",
     "Position",

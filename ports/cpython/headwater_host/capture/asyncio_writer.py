@@ -15,12 +15,11 @@ from pathlib import Path
 from types import TracebackType
 
 from headwater_host.capture import block_log
-from headwater_host.capture.block_builder import BlockBuilder, BlockFull, ClosedBuilder
+from headwater_host.capture.block_builder import BLOCK_BYTES, BlockBuilder, BlockFull, ClosedBuilder
 from headwater_host.capture.block_log import BlockLog, CaptureWriteError
 from headwater_host.capture.format import UNMARKED
 from headwater_host.capture.recovery import Recovery
 from headwater_host.capture.sync_budget import SyncBudget
-from headwater_host.capture.writer import BLOCK_BYTES
 from headwater_host.lifetime import MACHINE
 
 LIMIT_BYTES = 16 << 20

@@ -19,6 +19,8 @@ from headwater_host.capture.format import (
     encode_block,
 )
 
+#: The default of ``BlockBuilder.limit``, and its maximum.
+BLOCK_BYTES = 1 << 20
 MAX_BLOCK_BYTES = 32 << 20
 
 _pack = ROW.pack
@@ -36,10 +38,10 @@ class BlockFull(Exception):  # noqa: N818  # not an error: the record goes into 
 class BlockBuilder:
     """Collects the records of one block. ``limit``: target for the length of its body, in bytes.
 
-    ``count`` records are in it, which are about ``size`` bytes of body; ``opened_ns`` is the time of the first.
+    ``count`` records are in it, about ``size`` bytes of body.
     """
 
-    __slots__ = ("_firsts", "_frames", "_limit", "_peers", "_rows", "_strings", "count", "opened_ns", "size")
+    __slots__ = ("_firsts", "_frames", "_limit", "_peers", "_rows", "_strings", "count", "size")
 
     def __init__(self, limit: int) -> None:
         if not _PER_BLOCK < limit <= MAX_BLOCK_BYTES:
@@ -52,7 +54,6 @@ class BlockBuilder:
         self._firsts = bytearray()
         self.count = 0
         self.size = _PER_BLOCK
-        self.opened_ns = 0
 
     def append(
         self,
@@ -98,8 +99,6 @@ class BlockBuilder:
             size += 2 + len(string)
         self._frames.append(frame)
         self.size = size
-        if not self.count:
-            self.opened_ns = time_ns
         self.count += 1
 
     def _new_peer(self, peer: str, size: int) -> bytes:

@@ -1,6 +1,6 @@
 """A log directory open for writing: blocks into segments, segments into the manifest, and every failure made good.
 
-Blocking, and for one thread at a time. ``CaptureWriter`` and ``AsyncCapture`` are its faces.
+Blocking, and for one thread at a time. ``AsyncCapture`` drives it from asyncio.
 """
 
 from __future__ import annotations
