@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.mq.uplink.forward import Forward
+from headwater_mq.forward import Forward
 from tests.host.mq_run import Run
 from tests.host.mq_uplink import fill, opened
 

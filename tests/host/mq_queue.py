@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from headwater_host.mq import CMQC
+from headwater_host.mq.descriptors import GMO, MD, PMO
 from headwater_host.mq.errors import MQMIError
-from headwater_host.mq.queue.descriptors import GMO, MD, PMO
-from headwater_host.mq.queue.manager import QueueManager
-from headwater_host.mq.queue.queue import Queue
+from headwater_mq.manager import QueueManager
+from headwater_mq.queue import Queue
 
 ALL = CMQC.MQOO_OUTPUT | CMQC.MQOO_INPUT_SHARED | CMQC.MQOO_BROWSE | CMQC.MQOO_INQUIRE
 GROUP_ID = bytes(range(1, 25))

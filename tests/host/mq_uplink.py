@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from headwater_host.mq import CMQC
-from headwater_host.mq.queue.descriptors import MD
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.uplink import mqi
-from headwater_host.mq.uplink.forward import Forward, LocalQueue
 from headwater_host.mq.uplink.uplink import Uplink, UplinkConfig
+from headwater_mq.forward import Forward, LocalQueue
 from tests.host.mq_recorder import Queue, Recorder
 
 TO = mqi.Channel("QM1", "EDGE.SVRCONN", "localhost(1414)")

@@ -19,10 +19,10 @@ from headwater_host.exits import CommandError
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.gateway.mq_service import MqService
 from headwater_host.mq import CMQC, structures
+from headwater_host.mq.descriptors import GMO, MD
 from headwater_host.mq.errors import MQMIError
-from headwater_host.mq.queue.descriptors import GMO, MD
-from headwater_host.mq.queue.manager import QueueManager
-from headwater_host.mq.queue.queue import Queue
+from headwater_mq.manager import QueueManager
+from headwater_mq.queue import Queue
 from tests.host.mq_log import GROUP, Log, browse, cut, dead, fmq, logging_to, mqtt, segment
 from tests.host.set_clocks import DAY, SECOND, SetClocks
 
@@ -333,7 +333,7 @@ def test_what_stays_incomplete_is_reported_after_the_clock_went_back(log: Log) -
 def test_a_clock_that_is_set_gives_nothing_up(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also over a restart of the gateway: only time that has passed counts."""
     clocks = SetClocks()
-    monkeypatch.setattr("headwater_host.mq.queue.queue_file.MACHINE", clocks)
+    monkeypatch.setattr("headwater_mq.queue_file.MACHINE", clocks)
     monkeypatch.setattr(time, "time", lambda: clocks.at / 1e9)
     log.block(cut(b"x" * 40, 20)[0])
     follower = log.follow(timeout=3600)
@@ -354,7 +354,7 @@ def test_what_an_earlier_program_holds_has_its_whole_time_out(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clocks = SetClocks()
-    monkeypatch.setattr("headwater_host.mq.queue.queue_file.MACHINE", clocks)
+    monkeypatch.setattr("headwater_mq.queue_file.MACHINE", clocks)
     log.block(cut(b"x" * 40, 20)[0])
     follower = log.follow(timeout=3600)
     follower.step()

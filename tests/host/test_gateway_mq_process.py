@@ -14,10 +14,10 @@ import pytest
 
 from headwater_host.client.mqtt.client import Client
 from headwater_host.mq import CMQC
+from headwater_host.mq.descriptors import GMO, MD
 from headwater_host.mq.errors import MQMIError
-from headwater_host.mq.queue.descriptors import GMO, MD
-from headwater_host.mq.queue.manager import QueueManager
-from headwater_host.mq.queue.queue import Queue
+from headwater_mq.manager import QueueManager
+from headwater_mq.queue import Queue
 from tests.host.command import headwater, running
 from tests.host.gateway_peers import landed
 from tests.host.mq_log import cut

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from headwater_host.mq import CMQC
-from headwater_host.mq.queue.descriptors import MD
-from headwater_host.mq.queue.manager import QueueManager
-from headwater_host.mq.queue.queue import Queue
-from headwater_host.mq.uplink.forward import Forward, LocalQueue
+from headwater_host.mq.descriptors import MD
+from headwater_mq.forward import Forward, LocalQueue
+from headwater_mq.manager import QueueManager
+from headwater_mq.queue import Queue
 from tests.host.mq_queue import ALL, attempt, queue_manager
 from tests.host.set_clocks import DAY, SECOND, SetClocks
 
@@ -108,7 +108,7 @@ def test_what_a_gateway_forwards_expires_by_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clocks = SetClocks()
-    monkeypatch.setattr("headwater_host.mq.queue.queue_file.MACHINE", clocks)
+    monkeypatch.setattr("headwater_mq.queue_file.MACHINE", clocks)
     forward = Forward(tmp_path / "queues.db", LocalQueue("Q", "DEAD", 10, 1000, 1 << 20))
     try:
         with forward.transaction():

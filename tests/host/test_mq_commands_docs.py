@@ -6,8 +6,8 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from headwater_host.cli import mq as command
-from headwater_host.cli.mq_output import FIELDS
+from headwater_mq.commands import main as command
+from headwater_mq.commands.output import FIELDS
 from tests.host.command import HEADWATER, environment
 from tools.toolchain import ROOT
 

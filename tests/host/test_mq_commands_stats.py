@@ -8,11 +8,11 @@ import sqlite3
 import pytest
 
 from headwater_host.mq import CMQC
-from headwater_host.mq.queue.descriptors import GMO, MD, PMO
-from headwater_host.mq.queue.manager import QueueManager
-from headwater_host.mq.queue.queue import Queue
+from headwater_host.mq.descriptors import GMO, MD, PMO
 from headwater_host.mq.reassembly.assembler import Assembler
 from headwater_host.mq.structures import LAYOUTS, encode
+from headwater_mq.manager import QueueManager
+from headwater_mq.queue import Queue
 from tests.host.mq_run import GROUP, OTHER, Run
 from tests.host.mq_segments import cut
 from tests.host.set_clocks import SetClocks

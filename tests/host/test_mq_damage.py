@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from headwater_host.cli import mq_stats
 from headwater_host.mq import CMQC
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError
-from headwater_host.mq.queue.descriptors import MD
-from headwater_host.mq.queue.manager import QueueManager
-from headwater_host.mq.queue.queue import Queue
 from headwater_host.mq.uplink.uplink import Uplink
+from headwater_mq.commands import stats as mq_stats
+from headwater_mq.manager import QueueManager
+from headwater_mq.queue import Queue
 from tests.host.mq_log import cut, logging_to
 from tests.host.mq_queue import ALL, GROUP, GROUP_ID, LAST, attempt, gmo2, md2, queue_manager, segments
 from tests.host.mq_recorder import Recorder

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from headwater_host.mq import CMQC
-from headwater_host.mq.queue.descriptors import MD
-from headwater_host.mq.queue.queue import Queue
+from headwater_host.mq.descriptors import MD
+from headwater_mq.queue import Queue
 from tests.host.mq_queue import (
     ALL,
     ALL_MSGS,

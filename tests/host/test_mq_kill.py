@@ -13,8 +13,8 @@ from collections import Counter
 from pathlib import Path
 
 from headwater_host.mq import CMQC
-from headwater_host.mq.queue.descriptors import MD
-from headwater_host.mq.queue.queue import Queue
+from headwater_host.mq.descriptors import MD
+from headwater_mq.queue import Queue
 from tests.host.mq_queue import attempt, gmo2, queue_manager
 
 LIVES = 4
@@ -22,7 +22,7 @@ LIVES = 4
 WORKER = """
 import os, random, sys
 from headwater_host.mq import CMQC
-from headwater_host.mq import GMO, MD, MQMIError, PMO, Queue, QueueManager
+from headwater_mq import GMO, MD, MQMIError, PMO, Queue, QueueManager
 
 path, said, life = sys.argv[1], sys.argv[2], int(sys.argv[3])
 out = os.open(said, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -9,10 +9,10 @@ import pytest
 
 from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, structures
+from headwater_host.mq.descriptors import GMO, MD, OD, PMO
 from headwater_host.mq.errors import MQMIError
-from headwater_host.mq.queue.descriptors import GMO, MD, OD, PMO
-from headwater_host.mq.queue.manager import QueueManager
-from headwater_host.mq.queue.queue import Queue
+from headwater_mq.manager import QueueManager
+from headwater_mq.queue import Queue
 from tests.host.mq_queue import (
     ALL,
     ALLOWED,

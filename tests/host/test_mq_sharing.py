@@ -14,11 +14,11 @@ from types import TracebackType
 import pytest
 
 from headwater_host.mq import CMQC
+from headwater_host.mq.descriptors import MD, PMO
 from headwater_host.mq.errors import MQMIError
-from headwater_host.mq.queue import queue_file
-from headwater_host.mq.queue.descriptors import MD, PMO
-from headwater_host.mq.queue.manager import QueueManager
-from headwater_host.mq.queue.queue import Queue
+from headwater_mq import queue_file
+from headwater_mq.manager import QueueManager
+from headwater_mq.queue import Queue
 from tests.host.mq_queue import ALL, GROUP, attempt, empty, gmo2, md2, queue_manager, reason_of, sync
 
 SYNC = CMQC.MQGMO_SYNCPOINT
@@ -125,7 +125,7 @@ def test_a_number_that_a_killed_process_still_holds_is_waited_for(
 KILLED = """
 import os, sys
 from pathlib import Path
-from headwater_host.mq import QueueManager
+from headwater_mq import QueueManager
 manager = QueueManager("QM1", sys.argv[1])
 print("open", flush=True)
 sys.stdin.readline()

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from headwater_host.mq import CMQC
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError
-from headwater_host.mq.queue.descriptors import MD
-from headwater_host.mq.uplink.forward import Forward
 from headwater_host.mq.uplink.uplink import Stored, Uplink, UplinkConfig
+from headwater_mq.forward import Forward
 from tests.host.mq_recorder import Fault, Recorder
 from tests.host.mq_uplink import DATA, MESSAGES, PLAIN, RECORDED, arrived, fill, opened, queues, run, steps
 

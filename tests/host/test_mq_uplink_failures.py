@@ -10,8 +10,8 @@ import pytest
 
 from headwater_host.mq import CMQC
 from headwater_host.mq.errors import failed
-from headwater_host.mq.uplink.forward import Forward
 from headwater_host.mq.uplink.uplink import Uplink, UplinkConfig
+from headwater_mq.forward import Forward
 from tests.host.mq_recorder import Fault, Recorder
 from tests.host.mq_uplink import DATA, PLAIN, RECORDED, arrived, fill, opened, queues, run, steps
 

@@ -7,9 +7,9 @@ import pytest
 
 from headwater.ibmmq.chain import MQDLH
 from headwater_host.mq import CMQC, structures
-from headwater_host.mq.queue.descriptors import MD
-from headwater_host.mq.uplink.forward import Forward, LocalQueue
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.uplink.uplink import Uplink, UplinkConfig
+from headwater_mq.forward import Forward, LocalQueue
 from tests.host.mq_recorder import Fault, Queue, Recorder
 from tests.host.mq_uplink import DATA, PLAIN, RECORDED, arrived, fill, opened, queues, run
 

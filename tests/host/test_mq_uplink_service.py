@@ -17,9 +17,9 @@ from headwater_host.cli import mq_uplink
 from headwater_host.exits import USAGE, CommandError
 from headwater_host.gateway.mq_config import MqConfig
 from headwater_host.gateway.mq_service import MqService, UplinkThread
-from headwater_host.mq.uplink.forward import Forward
 from headwater_host.mq.uplink.mqi import Channel
 from headwater_host.mq.uplink.uplink import UplinkConfig
+from headwater_mq.forward import Forward
 from tests.host.command import headwater
 from tests.host.mq_log import cut, mqtt
 from tests.host.mq_recorder import Queue, Recorder

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, structures
-from headwater_host.mq.queue.descriptors import MD
-from headwater_host.mq.queue.queue import Queue
+from headwater_host.mq.descriptors import MD
+from headwater_mq.queue import Queue
 from tests.host.mq_queue import (
     ALL,
     ALL_MSGS,

@@ -20,8 +20,8 @@ from headwater_host.gateway import config as gateway_config
 from headwater_host.gateway.recording import Landing
 from headwater_host.gateway.service import Gateway
 from headwater_host.hub import config as hub_config
-from headwater_host.mq.queue.manager import QueueManager
-from headwater_host.mq.uplink.forward import Forward, LocalQueue
+from headwater_mq.forward import Forward, LocalQueue
+from headwater_mq.manager import QueueManager
 from tests.host.capture_logs import record, write_log
 from tests.host.hub_client import Peer, config, hub_of, replace, until
 from tools.capture_log import LogWriter

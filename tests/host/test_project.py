@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from importlib import metadata
 from pathlib import Path
@@ -13,12 +14,15 @@ from packaging.requirements import Requirement
 from tools.groups import requirements
 from tools.toolchain import ROOT
 
+#: Package -> its folder's parent: of the distribution headwater.
 PACKAGES = {
     "headwater": "sdk",
     "headwater_host": "ports/cpython",
     "headwater_spark": "ports/spark",
     "pyspark_headwater": "ports/spark",
 }
+
+MQ = ROOT / "ports" / "cpython" / "headwater_mq"
 
 NEEDS_JAVA = """
 import pytest
@@ -39,19 +43,85 @@ def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess
     )
 
 
-def test_the_wheel_holds_each_file_of_the_four_packages_and_nothing_else(tmp_path: Path) -> None:
-    built = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path)
+def build(folder: Path, kind: str, to: Path) -> Path:
+    """A wheel or sdist of the project in ``folder``."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(to)]
+    built = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
     assert built.returncode == 0, built.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    files = {
+    (made,) = to.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return made
+
+
+def contents(wheel: Path) -> set[str]:
+    return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+
+def files_of(packages: dict[str, str]) -> set[str]:
+    return {
         path.relative_to(ROOT / root).as_posix()
-        for package, root in PACKAGES.items()
+        for package, root in packages.items()
         for path in (ROOT / root / package).rglob("*")
-        if path.is_file() and path.suffix not in {".pyc", ".mpy"}
+        if path.is_file() and path.suffix not in {".pyc", ".mpy"} and path.name != "pyproject.toml"
     }
-    assert names == files
-    assert {f"{package}/py.typed" for package in PACKAGES} <= names
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheels of headwater and headwater-mq, the latter made from its sdist."""
+    to = tmp_path_factory.mktemp("wheels")
+    folders = [to / name for name in ("headwater", "sdist", "source", "mq")]
+    with tarfile.open(build(MQ, "sdist", folders[1])) as sdist:
+        for member in sdist.getmembers():
+            sdist.extract(member, folders[2])
+    (source,) = folders[2].iterdir()
+    return build(ROOT, "wheel", folders[0]), build(source, "wheel", folders[3])
+
+
+def test_a_wheel_holds_each_file_of_its_packages_and_nothing_else(wheels: tuple[Path, Path]) -> None:
+    for wheel, packages in zip(wheels, (PACKAGES, {"headwater_mq": "ports/cpython"}), strict=True):
+        assert contents(wheel) == files_of(packages)
+        assert {f"{package}/py.typed" for package in packages} <= contents(wheel)
+
+
+def test_the_two_distributions_have_one_version() -> None:
+    ours = metadata.version("headwater")
+    own = (MQ / "pyproject.toml").read_text()
+    assert f'version = "{ours}"' in own
+    assert f'dependencies = ["headwater=={ours}"]' in own
+
+
+def test_the_wheels_are_installed_and_work(wheels: tuple[Path, Path], tmp_path: Path) -> None:
+    place = tmp_path / "site"
+
+    def install(wheel: Path) -> None:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+        done = run(*pip, "--disable-pip-version-check", "--target", place, wheel)
+        assert done.returncode == 0, done.stderr
+
+    def headwater(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        # Without the packages of this environment.
+        command = [sys.executable, "-S", "-m", "headwater_host", *map(str, words)]
+        env = os.environ | {"PYTHONPATH": str(place)}
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
+
+    install(wheels[0])
+    gateway = tmp_path / "gateway.toml"
+    gateway.write_text(
+        'capture = "log"\n[[broker]]\nhost = "127.0.0.1"\ntopics = ["#"]\n[mq]\nfile = "q.db"\ntopics = ["#"]\n'
+    )
+    for words in (("mq", "put", "--help"), ("gateway", "--config", gateway)):
+        missing = headwater(*words)
+        assert missing.returncode == 2, missing
+        assert missing.stderr.count("\n") == 1
+        assert "pip install headwater-mq" in missing.stderr
+    shown = headwater("--help")
+    assert (shown.returncode, shown.stderr) == (0, "")
+
+    install(wheels[1])
+    put = headwater("mq", "put", "--store", "queues.db", "--queue", "Q", "-m", "21.5")
+    assert (put.returncode, put.stderr) == (0, "")
+    got = headwater("mq", "get", "--store", "queues.db", "--queue", "Q")
+    assert (got.returncode, got.stdout, got.stderr) == (0, "21.5\n", "")
 
 
 def test_the_core_needs_nothing() -> None:

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import pytest
 from vectors import load
 
-from headwater_host.mq.queue import transmission
-from headwater_host.mq.queue.descriptors import MD
-from headwater_host.mq.queue.validate import QueueManagerSettings
+from headwater_host.mq import transmission
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.structures import LAYOUTS, decode, encode
+from headwater_host.mq.validate import QueueManagerSettings
 from tests.interop.mq_capture import Fields, Writer, read
 from tests.interop.tshark import colons
 from tools import toolchain

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import importlib.util
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +104,8 @@ def run(args: argparse.Namespace) -> int:
             raise CommandError(
                 "serial ports need pyserial: pip install 'headwater[gateway]'", USAGE
             ) from error
+    if config.mq is not None and importlib.util.find_spec("headwater_mq") is None:
+        raise CommandError("[mq] needs the local queue manager: pip install headwater-mq", USAGE)
     if config.mq is not None and config.mq.uplink is not None:
         from headwater_host.mq.uplink import mqi
 

@@ -7,6 +7,7 @@ import importlib
 import io
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol
@@ -57,11 +58,11 @@ class Command(Protocol):
 
 
 class Entry(NamedTuple):
-    """A subcommand: its module, a line about it, and the extra of this distribution that it needs."""
+    """A subcommand: its module, a line about it, and what to install for it when a module is missing."""
 
     module: str
     help: str
-    extra: str = ""
+    install: str = ""
 
 
 COMMANDS = {
@@ -72,13 +73,17 @@ COMMANDS = {
     "gateway": Entry(
         "headwater_host.cli.gateway",
         "serial boards, topics and a hub's clients into a capture log",
-        "gateway",
+        "headwater[gateway]",
     ),
     "hub": Entry("headwater_host.cli.hub", "serve FMQ; check a hub's file, make users"),
-    "mq": Entry("headwater_host.cli.mq", "a local queue of IBM MQ's kind: put, get, browse"),
+    "mq": Entry(
+        "headwater_mq.commands.main", "a local queue of IBM MQ's kind: put, get, browse", "headwater-mq"
+    ),
     "capture": Entry("headwater_host.cli.capture", "look into capture logs, and check them"),
     "inspect": Entry("headwater_host.cli.inspect", "show what packets say"),
-    "pipeline": Entry("headwater_spark.commands", "turn capture logs into tables with Spark", "spark"),
+    "pipeline": Entry(
+        "headwater_spark.commands", "turn capture logs into tables with Spark", "headwater[spark]"
+    ),
 }
 
 
@@ -90,16 +95,16 @@ def _load(name: str) -> Command:
 
 @contextlib.contextmanager
 def _extra(name: str) -> Iterator[None]:
-    """Name the extra that the command needs where a module of it is missing."""
-    extra = COMMANDS[name].extra
+    """Say what to install when a module that the command needs is missing."""
+    install = COMMANDS[name].install
     try:
         yield
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if not extra or missing.startswith("headwater"):
+        missing = error.name or ""
+        if not install or (missing.startswith("headwater") and missing != "headwater_mq"):
             raise
         raise CommandError(
-            f"`headwater {name}` needs {missing}: pip install 'headwater[{extra}]'", USAGE
+            f"`headwater {name}` needs {missing.partition('.')[0]}: pip install {shlex.quote(install)}", USAGE
         ) from error
 
 

@@ -25,7 +25,7 @@ from headwater_host.gateway.mq_puts import PROBLEM, Puts
 from headwater_host.mq import CMQC
 from headwater_host.mq.errors import MQMIError, failed
 from headwater_host.mq.reassembly.assembler import Assembler
-from headwater_host.mq.uplink.forward import Forward, LocalQueue, is_full
+from headwater_mq.forward import Forward, LocalQueue, is_full
 
 # s: how often the log is looked at, and what is there when there was no room.
 _LOOK_S, _FULL_S = 0.1, 1.0

@@ -7,14 +7,14 @@ from headwater.ibmmq.header import BIG, EBCDIC, MQMDE, sniff
 from headwater_host.gateway.mq_config import MqConfig
 from headwater_host.gateway.mq_messages import Message
 from headwater_host.mq import CMQC, structures
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError
-from headwater_host.mq.queue.descriptors import MD
 from headwater_host.mq.reassembly.assembler import Assembler
 from headwater_host.mq.reassembly.logical import IN_GROUP, SEGMENT
 from headwater_host.mq.reassembly.outcomes import Problem as Fault
 from headwater_host.mq.reassembly.outcomes import Whole
 from headwater_host.mq.structures import HeaderError
-from headwater_host.mq.uplink.forward import Forward, is_full
+from headwater_mq.forward import Forward, is_full
 
 #: In front of the names under which problems are counted by kind.
 PROBLEM = "problem: "

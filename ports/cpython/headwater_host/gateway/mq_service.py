@@ -13,8 +13,8 @@ from headwater_host.gateway.mq import Follower, local_queue
 from headwater_host.gateway.mq_config import MqConfig
 from headwater_host.mq.errors import MQMIError
 from headwater_host.mq.uplink import mqi
-from headwater_host.mq.uplink.forward import Forward
 from headwater_host.mq.uplink.uplink import Uplink
+from headwater_mq.forward import Forward
 
 # How long the end may take: a call of the MQI cannot be cut short, and nothing is lost by leaving one.
 _END_S = 5.0

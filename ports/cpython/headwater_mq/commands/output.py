@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from headwater_host.cli.message_format import Part, parse
 from headwater_host.inspect.mq import flags
 from headwater_host.mq import CMQC
-from headwater_host.mq.queue.descriptors import MD, V2_FIELDS
+from headwater_host.mq.descriptors import MD, V2_FIELDS
 
 
 class Got(NamedTuple):

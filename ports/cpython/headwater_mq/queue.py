@@ -12,20 +12,20 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-from headwater_host.mq import CMQC
+from headwater_host.mq import CMQC, get, put, validate
+from headwater_host.mq.descriptors import GMO, MD, OD, PMO
 from headwater_host.mq.errors import MQMIError, failed, warning
-from headwater_host.mq.queue import get, messages, put, validate
-from headwater_host.mq.queue.choosing import MATCHES, Chooser, Found, Wanted
-from headwater_host.mq.queue.descriptors import GMO, MD, OD, PMO
-from headwater_host.mq.queue.messages import DamagedError
-from headwater_host.mq.queue.put import Place
-from headwater_host.mq.queue.putting import Resolved
-from headwater_host.mq.queue.validate import BROWSING, IN_SEGMENTS, INPUT, UNDER_CURSOR
+from headwater_host.mq.put import Place
+from headwater_host.mq.validate import BROWSING, IN_SEGMENTS, INPUT, UNDER_CURSOR
+from headwater_mq import messages
+from headwater_mq.choosing import MATCHES, Chooser, Found, Wanted
+from headwater_mq.messages import DamagedError
+from headwater_mq.putting import Resolved
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from headwater_host.mq.queue.manager import QueueManager
+    from headwater_mq.manager import QueueManager
 
 #: How long a get that waits lets pass before it looks again whether anybody has changed the file, in s.
 _LOOK_AGAIN = 0.01

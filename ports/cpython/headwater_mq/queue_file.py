@@ -20,9 +20,9 @@ from typing import Any
 from headwater_host.lifetime import MACHINE, AgeClock, Clocks
 from headwater_host.mq import CMQC
 from headwater_host.mq.errors import MQMIError, failed
-from headwater_host.mq.queue import messages
-from headwater_host.mq.queue.attributes import QueueManagerAttributes, dump, load
 from headwater_host.private import prepare
+from headwater_mq import messages
+from headwater_mq.attributes import QueueManagerAttributes, dump, load
 
 #: PRAGMA application_id of our files ("HWmq"), and the version of what is in them.
 APPLICATION_ID = 0x48576D71

@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headwater.ibmmq.chain import MQDLH
-from headwater_host.mq import CMQC, structures
+from headwater_host.mq import CMQC, put, structures
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError, failed
-from headwater_host.mq.queue import messages, put, putting
-from headwater_host.mq.queue.attributes import LARGEST, QueueAttributes, QueueManagerAttributes, dump
-from headwater_host.mq.queue.descriptors import MD
-from headwater_host.mq.queue.queue_file import QueueFile
 from headwater_host.mq.uplink.uplink import State, Stored
+from headwater_host.mq.validate import LARGEST
+from headwater_mq import messages, putting
+from headwater_mq.attributes import QueueAttributes, QueueManagerAttributes, dump
+from headwater_mq.queue_file import QueueFile
 
 #: In the MQDLH of what is set aside here.
 _APPLICATION = "headwater"

@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 from headwater.ibmmq.chain import MQDLH
 from headwater.ibmmq.header import MQMDE
-from headwater_host.mq import CMQC, structures
+from headwater_host.mq import CMQC, structures, validate
+from headwater_host.mq.descriptors import MD, V2_FIELDS
 from headwater_host.mq.errors import failed
-from headwater_host.mq.queue import validate
-from headwater_host.mq.queue.descriptors import MD, V2_FIELDS
-from headwater_host.mq.queue.validate import IN_GROUP, IN_SEGMENTS, QueueManagerSettings
 from headwater_host.mq.structures import HeaderError, latin_1
+from headwater_host.mq.validate import IN_GROUP, IN_SEGMENTS, QueueManagerSettings
 
 NO_MQMDE, AS_DATA, HONOURED, GENERATED = "no-mqmde", "treated-as-data", "honoured", "mqmde-generated"
 

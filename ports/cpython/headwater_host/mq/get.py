@@ -5,8 +5,8 @@ No I/O.
 
 from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, structures
-from headwater_host.mq.queue.descriptors import GMO, MD, V2_FIELDS
-from headwater_host.mq.queue.validate import IN_GROUP, IN_SEGMENTS, QueueManagerSettings
+from headwater_host.mq.descriptors import GMO, MD, V2_FIELDS
+from headwater_host.mq.validate import IN_GROUP, IN_SEGMENTS, QueueManagerSettings
 
 
 def returned(

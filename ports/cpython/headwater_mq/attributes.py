@@ -7,12 +7,8 @@ from typing import Any, TypeVar
 
 from headwater_host.mq import CMQC
 from headwater_host.mq.errors import MQMIError, failed
-from headwater_host.mq.queue.validate import MAX_PRIORITY, QueueManagerSettings
+from headwater_host.mq.validate import LARGEST, MAX_PRIORITY, QueueManagerSettings
 
-#: The largest message of IBM MQ, in bytes; a channel, a queue manager and a queue may allow less.
-LARGEST = 100 << 20
-#: The largest of which a dead-letter queue can take any: behind an MQDLH and, when it is a segment, an MQMDE.
-LARGEST_DEAD = LARGEST - CMQC.MQDLH_CURRENT_LENGTH - CMQC.MQMDE_CURRENT_LENGTH
 _NAME = re.compile(r"[A-Za-z0-9._/%]{1,48}")
 
 _T = TypeVar("_T", bound="QueueAttributes | QueueManagerAttributes")

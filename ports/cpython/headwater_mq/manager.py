@@ -20,9 +20,12 @@ from typing import Any, NamedTuple
 
 from headwater_host.lifetime import Clocks
 from headwater_host.mq import CMQC
+from headwater_host.mq.descriptors import MD, OD, PMO
 from headwater_host.mq.errors import failed
-from headwater_host.mq.queue import messages, queue_file
-from headwater_host.mq.queue.attributes import (
+from headwater_host.mq.put import Place
+from headwater_host.mq.validate import INPUT
+from headwater_mq import messages, queue_file
+from headwater_mq.attributes import (
     OF_QUEUE_MANAGERS,
     OF_QUEUES,
     QueueAttributes,
@@ -31,12 +34,9 @@ from headwater_host.mq.queue.attributes import (
     dump,
     load,
 )
-from headwater_host.mq.queue.descriptors import MD, OD, PMO
-from headwater_host.mq.queue.put import Place
-from headwater_host.mq.queue.putting import Putting, Resolved
-from headwater_host.mq.queue.queue import Queue
-from headwater_host.mq.queue.queue_file import QueueFile, explained
-from headwater_host.mq.queue.validate import INPUT
+from headwater_mq.putting import Putting, Resolved
+from headwater_mq.queue import Queue
+from headwater_mq.queue_file import QueueFile, explained
 
 
 class Statistics(NamedTuple):

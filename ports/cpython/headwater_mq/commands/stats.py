@@ -7,18 +7,18 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from headwater_host.cli.mq_output import Got
 from headwater_host.exits import OK
 from headwater_host.inspect.mq import reason_name
 from headwater_host.mq import CMQC
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import failed
-from headwater_host.mq.queue import messages
-from headwater_host.mq.queue.descriptors import MD
-from headwater_host.mq.queue.manager import QueueManager
-from headwater_host.mq.queue.messages import DamagedError, is_number
 from headwater_host.mq.reassembly.assembler import Assembler
 from headwater_host.mq.reassembly.logical import IN_GROUP, NOTHING, SEGMENT, described
 from headwater_host.mq.reassembly.verdicts import Segment, Verdict, judge
+from headwater_mq import messages
+from headwater_mq.commands.output import Got
+from headwater_mq.manager import QueueManager
+from headwater_mq.messages import DamagedError, is_number
 
 #: How many missing ranges of one group are named.
 _RANGES = 20

@@ -9,14 +9,14 @@ from getpass import getuser
 from pathlib import Path
 from typing import NamedTuple
 
-from headwater_host.mq import CMQC
+from headwater_host.mq import CMQC, put, transmission, validate
+from headwater_host.mq.descriptors import MD, PMO, V2_FIELDS
 from headwater_host.mq.errors import failed
-from headwater_host.mq.queue import messages, put, transmission, validate
-from headwater_host.mq.queue.attributes import QueueAttributes, QueueManagerAttributes
-from headwater_host.mq.queue.descriptors import MD, PMO, V2_FIELDS
-from headwater_host.mq.queue.put import Place
-from headwater_host.mq.queue.queue_file import QueueFile
-from headwater_host.mq.queue.validate import IN_SEGMENTS, MAX_PRIORITY, QueueManagerSettings
+from headwater_host.mq.put import Place
+from headwater_host.mq.validate import IN_SEGMENTS, MAX_PRIORITY, QueueManagerSettings
+from headwater_mq import messages
+from headwater_mq.attributes import QueueAttributes, QueueManagerAttributes
+from headwater_mq.queue_file import QueueFile
 
 _IDENTITY = ("UserIdentifier", "AccountingToken", "ApplIdentityData")
 _ORIGIN = ("PutApplType", "PutApplName", "PutDate", "PutTime", "ApplOriginData")

@@ -6,8 +6,8 @@ The order of the checks of an MQMDE is the contract's: a structure that is none 
 from typing import NamedTuple
 
 from headwater_host.mq import CMQC
+from headwater_host.mq.descriptors import GMO, MD, OD, PMO
 from headwater_host.mq.errors import failed
-from headwater_host.mq.queue.descriptors import GMO, MD, OD, PMO
 from headwater_host.mq.structures import latin_1
 
 #: The flags that mean something.
@@ -19,6 +19,10 @@ NEEDS_GROUP_ID = IN_SEGMENTS | IN_GROUP | CMQC.MQMF_SEGMENTATION_ALLOWED
 #: The largest MsgSeqNumber, the largest Offset, and where a segment may end.
 HIGHEST = 999_999_999
 MAX_PRIORITY = 9
+#: The largest message of IBM MQ, in bytes; a channel, a queue manager and a queue may allow less.
+LARGEST = 100 << 20
+#: The largest of which a dead-letter queue can take any: behind an MQDLH and, when it is a segment, an MQMDE.
+LARGEST_DEAD = LARGEST - CMQC.MQDLH_CURRENT_LENGTH - CMQC.MQMDE_CURRENT_LENGTH
 #: The bits of Report that ask for reports: MQRO_EXCEPTION, MQRO_EXPIRATION, MQRO_COA and MQRO_COD, each with more or
 #: less of the data, MQRO_PAN, MQRO_NAN and MQRO_ACTIVITY.
 _REPORTS = 0x07E03F07

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from headwater_host.mq import CMQC
 from headwater_host.mq.errors import failed
-from headwater_host.mq.queue import messages
-from headwater_host.mq.queue.put import Place
-from headwater_host.mq.queue.validate import IN_GROUP, IN_SEGMENTS
+from headwater_host.mq.put import Place
 from headwater_host.mq.reassembly.verdicts import Segment, Verdict, judge
+from headwater_host.mq.validate import IN_GROUP, IN_SEGMENTS
+from headwater_mq import messages
 
 _COLUMNS = "id, rank, group_id, seq, place, flags, length, msg_id, correl_id"
 #: Match option -> column, and its field in the MQMD.

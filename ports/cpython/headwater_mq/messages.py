@@ -7,7 +7,7 @@ from struct import unpack_from
 from typing import Any, NamedTuple
 
 from headwater_host.mq import CMQC
-from headwater_host.mq.queue.descriptors import MD
+from headwater_host.mq.descriptors import MD
 
 # What is looked for without reading a message, as ``_columns`` has it.
 _SOUGHT = "group_id, seq, place, flags, msg_id, correl_id, length"

@@ -13,15 +13,15 @@ from typing import Any, BinaryIO, TypeVar
 
 from headwater_host.cli import argument_types, mq_uplink
 from headwater_host.cli.message_format import render
-from headwater_host.cli.mq_output import Got, sequences
 from headwater_host.cli.stdout import LOOK_AGAIN_S, check_reader
 from headwater_host.exits import FAILED, OK, TIMED_OUT, USAGE, CommandError
 from headwater_host.mq import CMQC
+from headwater_host.mq.descriptors import GMO, MD, PMO
 from headwater_host.mq.errors import MQMIError, failed
-from headwater_host.mq.queue.attributes import check_name
-from headwater_host.mq.queue.descriptors import GMO, MD, PMO
-from headwater_host.mq.queue.manager import QueueManager
-from headwater_host.mq.queue.queue import Queue
+from headwater_mq.attributes import check_name
+from headwater_mq.commands.output import Got, sequences
+from headwater_mq.manager import QueueManager
+from headwater_mq.queue import Queue
 
 T = TypeVar("T")
 _HIGHEST = 999_999_999
@@ -237,7 +237,7 @@ def run(args: argparse.Namespace) -> int:
     if args.mq_command == "put":
         work = _put
     elif args.mq_command == "stats":
-        from headwater_host.cli.mq_stats import show as work
+        from headwater_mq.commands.stats import show as work
     elif args.mq_command == "uplink":
         work = mq_uplink.serve
     else:
