@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from headwater_host.lifetime import Clocks
-from headwater_host.mq import CMQC
+from headwater_host.mq import CMQC, put, validate
 from headwater_host.mq.descriptors import MD, OD, PMO
-from headwater_host.mq.errors import failed
+from headwater_host.mq.errors import failed, warning
 from headwater_host.mq.put import Place
 from headwater_host.mq.validate import INPUT
 from headwater_mq import messages, queue_file
@@ -34,8 +34,7 @@ from headwater_mq.attributes import (
     dump,
     load,
 )
-from headwater_mq.putting import Putting, Resolved
-from headwater_mq.queue import Queue
+from headwater_mq.putting import Places, Putting, Resolved
 from headwater_mq.queue_file import QueueFile, explained
 
 
@@ -85,11 +84,11 @@ class QueueManager:
         self._handles = 0
         self._cache: dict[str, QueueAttributes] = {}
         # The unit of work: whether anything of it may be in the file, how many messages, whether it must be on the
-        # disk, and where in groups its queues were before the first put (True) and the first get (False) in it.
+        # disk, and where in groups its open queues were before its first "put" and "get" on each.
         self._working = False
         self._uncommitted = 0
         self._persistent = False
-        self._places: dict[tuple[Queue, bool], Place | None] = {}
+        self._places: dict[tuple[Places, str], Place | None] = {}
         if keeps_over not in ("power", "process"):
             raise ValueError(f"keeps_over is power or process, not {keeps_over!r}")
         self.file = QueueFile(
@@ -149,8 +148,8 @@ class QueueManager:
         """MQBACK: what was put was never there; what was got is there again, its BackoutCount one more."""
         with self.lock:
             self._end(queue_file.backout)
-            for (queue, putting), place in self._places.items():
-                queue.restore(place, putting=putting)
+            for (places, name), place in self._places.items():
+                setattr(places, name, place)
             self._places.clear()
 
     def _end(self, how: Callable[[sqlite3.Connection, int], None]) -> None:
@@ -176,11 +175,12 @@ class QueueManager:
             raise failed(CMQC.MQRC_SYNCPOINT_LIMIT_REACHED, f"a unit of work has at most {most} messages")
         self._working = True
 
-    def worked(self, queue: Queue, count: int, *, persistent: bool, putting: bool) -> None:
-        """After a put or a get in the unit of work, before ``queue`` moves on."""
+    def worked(self, places: Places, count: int, *, persistent: bool, putting: bool) -> None:
+        """After a put or a get in the unit of work, before ``places`` moves on."""
         self._uncommitted += count
         self._persistent = self._persistent or persistent
-        self._places.setdefault((queue, putting), queue.place(putting=putting))
+        name = "put" if putting else "get"
+        self._places.setdefault((places, name), getattr(places, name))
 
     # -- queues --------------------------------------------------------------------------------------------------------
 
@@ -293,11 +293,62 @@ class QueueManager:
         pmo: PMO | None = None,
     ) -> None:
         """MQPUT1: open a queue, put one message, close it."""
-        queue = Queue(self, name, CMQC.MQOO_OUTPUT)
+        od = name if isinstance(name, OD) else OD(ObjectName=name)
+        validate.object_descriptor(od)
+        handle, resolved = self.open_handle(od, CMQC.MQOO_OUTPUT)
+        places = Places()
         try:
-            queue.put_as(message, md, pmo, put1=True)
+            self.put_message(resolved, CMQC.MQOO_OUTPUT, places, message, md, pmo, put1=True)
         finally:
-            queue.close()
+            self.close_handle(places, handle)
+
+    def put_message(
+        self,
+        to: Resolved,
+        opened: int,
+        places: Places,
+        message: "bytes | bytearray | memoryview",
+        md: MD | None,
+        pmo: PMO | None,
+        *,
+        put1: bool = False,
+    ) -> None:
+        """MQPUT to a queue that is open with the options ``opened``, or MQPUT1. ``md`` and ``pmo`` are filled in."""
+        md = MD() if md is None else md
+        pmo = PMO() if pmo is None else pmo
+        validate.put_options(pmo, put1=put1)
+        validate.message_descriptor(md)
+        ordered = bool(pmo.Options & CMQC.MQPMO_LOGICAL_ORDER)
+        with self.lock:
+            self.check()
+            syncpoint = self.in_unit_of_work(pmo.Options, CMQC.MQPMO_SYNCPOINT, CMQC.MQPMO_NO_SYNCPOINT)
+            putting = self.putting(to)
+            given, too_high = putting.described(md, pmo.Options, opened, put1=put1)
+            self.answered(given)
+            read = put.read(
+                given,
+                message,
+                putting.settings,
+                index_type=putting.attributes.IndexType,
+                remote=putting.remote is not None,
+                ordered=ordered,
+            )
+            length = put.own_length(read.md, read.data)
+            persistent = read.md.Persistence == CMQC.MQPER_PERSISTENT
+            with self.file.transaction(durable=persistent and not syncpoint) as db:
+                reason = putting.number(db, read.md, length, places.put, syncpoint=syncpoint, ordered=ordered)
+                count = putting.insert(db, read.md, read.data, syncpoint=syncpoint, options=pmo.Options)
+                if syncpoint:
+                    self.working(count)
+            if syncpoint:
+                self.worked(places, count, persistent=persistent, putting=True)
+            places.put = put.behind(read.md, length, syncpoint=syncpoint, ordered=ordered)
+            putting.returned(md, read.md, pmo)
+        if reason or too_high:
+            raise warning(
+                reason or CMQC.MQRC_PRIORITY_EXCEEDS_MAXIMUM,
+                "the message is put, but one before it lacks its end" if reason else "",
+            )
 
     # -- for open queues -----------------------------------------------------------------------------------------------
 
@@ -336,11 +387,11 @@ class QueueManager:
                 db.execute("INSERT INTO opens VALUES (?, ?, ?, ?, ?)", row)
         return handle, found
 
-    def close_handle(self, queue: Queue, handle: int) -> None:
+    def close_handle(self, places: Places, handle: int) -> None:
         """The queue is not open any more, and a backout takes it nowhere."""
         with self.lock:
-            for putting in (True, False):
-                self._places.pop((queue, putting), None)
+            for name in ("put", "get"):
+                self._places.pop((places, name), None)
         if self._closed:
             return
         with self._changing(durable=False) as db:

@@ -42,6 +42,16 @@ class Resolved(NamedTuple):
     remote: "tuple[bytes, bytes] | None" = None
 
 
+class Places:
+    """Where an open queue's puts and gets are in groups and logical messages; a backout sets them back."""
+
+    __slots__ = ("get", "put")
+
+    def __init__(self) -> None:
+        self.put: Place | None = None
+        self.get: Place | None = None
+
+
 class Putting(NamedTuple):
     """What a put needs to know of where it goes: ``target`` is the number of the queue that holds the message, ``name``
     and ``attributes`` are that one's. ``defaults``: the attributes of the definition that was opened."""

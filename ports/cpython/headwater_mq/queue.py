@@ -8,9 +8,10 @@
 A call that ends with a warning has done what it was asked, and raises MQMIError as one that failed.
 """
 
+import sqlite3
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headwater_host.mq import CMQC, get, put, validate
 from headwater_host.mq.descriptors import GMO, MD, OD, PMO
@@ -19,13 +20,9 @@ from headwater_host.mq.put import Place
 from headwater_host.mq.validate import BROWSING, IN_SEGMENTS, INPUT, UNDER_CURSOR
 from headwater_mq import messages
 from headwater_mq.choosing import MATCHES, Chooser, Found, Wanted
+from headwater_mq.manager import QueueManager
 from headwater_mq.messages import DamagedError
-from headwater_mq.putting import Resolved
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from headwater_mq.manager import QueueManager
+from headwater_mq.putting import Places, Resolved
 
 #: How long a get that waits lets pass before it looks again whether anybody has changed the file, in s.
 _LOOK_AGAIN = 0.01
@@ -49,15 +46,14 @@ class Queue:
     its first get, for input."""
 
     def __init__(
-        self, manager: "QueueManager", name: "str | bytes | OD | None" = None, options: int | None = None
+        self, manager: QueueManager, name: "str | bytes | OD | None" = None, options: int | None = None
     ):
         self._manager = manager
         self._od: OD | None = None
         self.options = 0
         self._handle = 0
         self._resolved = Resolved(0, 0)
-        self._put_place: Place | None = None
-        self._get_place: Place | None = None
+        self._places = Places()
         self._browse_place: Place | None = None
         #: The position that a browse goes on from; the message browsed last; whether in logical order. None before.
         self._cursor: tuple[int, int] | None = None
@@ -100,12 +96,11 @@ class Queue:
             raise failed(
                 CMQC.MQRC_OPTION_NOT_VALID_FOR_TYPE, "only dynamic queues are deleted by closing them"
             )
-        self._manager.close_handle(self, self._handle)
+        self._manager.close_handle(self._places, self._handle)
         self._handle = 0
-        places = [
-            place for place in (self._put_place, self._get_place) if place is not None and place.ordered
-        ]
-        self._put_place = self._get_place = self._browse_place = None
+        places = [one for one in (self._places.put, self._places.get) if one is not None and one.ordered]
+        self._places = Places()
+        self._browse_place = None
         self._cursor = self._under = self._browsed = None
         for reason in sorted((place.incomplete for place in places), reverse=True):
             raise warning(reason, "the queue is closed in the middle")
@@ -117,17 +112,6 @@ class Queue:
         assert self._od is not None
         return self._manager.inquire_queue(self._od.ObjectName.decode().rstrip(), selector)
 
-    def place(self, *, putting: bool) -> Place | None:
-        """Where puts, or gets, are in groups; ``restore`` takes it back when a unit of work is backed out."""
-        return self._put_place if putting else self._get_place
-
-    def restore(self, place: Place | None, *, putting: bool) -> None:
-        """See ``place``."""
-        if putting:
-            self._put_place = place
-        else:
-            self._get_place = place
-
     # -- MQPUT ---------------------------------------------------------------------------------------------------------
 
     def put(
@@ -137,52 +121,11 @@ class Queue:
         if not self._handle and self._od is not None:
             self.open(self._od, CMQC.MQOO_OUTPUT)
         self._check_open(CMQC.MQOO_OUTPUT, CMQC.MQRC_NOT_OPEN_FOR_OUTPUT)
-        self.put_as(message, md, pmo, put1=False)
-
-    def put_as(
-        self, message: "bytes | bytearray | memoryview", md: MD | None, pmo: PMO | None, *, put1: bool
-    ) -> None:
-        """MQPUT, or MQPUT1 on a queue that was opened for it."""
-        md = MD() if md is None else md
-        pmo = PMO() if pmo is None else pmo
-        validate.put_options(pmo, put1=put1)
-        validate.message_descriptor(md)
-        ordered = bool(pmo.Options & CMQC.MQPMO_LOGICAL_ORDER)
         manager = self._manager
         with manager.lock:
-            manager.check()
             # Another thread may have closed it meanwhile.
             self._check_open(CMQC.MQOO_OUTPUT, CMQC.MQRC_NOT_OPEN_FOR_OUTPUT)
-            syncpoint = manager.in_unit_of_work(pmo.Options, CMQC.MQPMO_SYNCPOINT, CMQC.MQPMO_NO_SYNCPOINT)
-            putting = manager.putting(self._resolved)
-            given, too_high = putting.described(md, pmo.Options, self.options, put1=put1)
-            manager.answered(given)
-            read = put.read(
-                given,
-                message,
-                putting.settings,
-                index_type=putting.attributes.IndexType,
-                remote=putting.remote is not None,
-                ordered=ordered,
-            )
-            length = put.own_length(read.md, read.data)
-            place = self._put_place
-            durable = read.md.Persistence == CMQC.MQPER_PERSISTENT and not syncpoint
-            with manager.file.transaction(durable=durable) as db:
-                reason = putting.number(db, read.md, length, place, syncpoint=syncpoint, ordered=ordered)
-                count = putting.insert(db, read.md, read.data, syncpoint=syncpoint, options=pmo.Options)
-                if syncpoint:
-                    manager.working(count)
-            if syncpoint:
-                persistent = read.md.Persistence == CMQC.MQPER_PERSISTENT
-                manager.worked(self, count, persistent=persistent, putting=True)
-            self._put_place = put.behind(read.md, length, syncpoint=syncpoint, ordered=ordered)
-            putting.returned(md, read.md, pmo)
-        if reason or too_high:
-            raise warning(
-                reason or CMQC.MQRC_PRIORITY_EXCEEDS_MAXIMUM,
-                "the message is put, but one before it lacks its end" if reason else "",
-            )
+            manager.put_message(self._resolved, self.options, self._places, message, md, pmo)
 
     # -- MQGET ---------------------------------------------------------------------------------------------------------
 
@@ -279,13 +222,13 @@ class Queue:
         if got is not None and got.taken:
             if got.syncpoint:
                 persistent = got.md.Persistence == CMQC.MQPER_PERSISTENT
-                manager.worked(self, got.taken, persistent=persistent, putting=False)
-            self._get_place = got.after
+                manager.worked(self._places, got.taken, persistent=persistent, putting=False)
+            self._places.get = got.after
         return got
 
     def _once(
         self,
-        db: "sqlite3.Connection",
+        db: sqlite3.Connection,
         max_length: int | None,
         md: MD,
         gmo: GMO,
@@ -297,7 +240,7 @@ class Queue:
         options = gmo.Options
         ordered = bool(options & CMQC.MQGMO_LOGICAL_ORDER)
         browsing = bool(options & BROWSING)
-        place = self._begin_browse(options, ordered) if browsing else self._get_place
+        place = self._begin_browse(options, ordered) if browsing else self._places.get
         now = self._manager.now()
         while True:
             wanted = self._wanted(md, options, matches, now, own=syncpoint)
@@ -350,7 +293,7 @@ class Queue:
             all_segments=bool(options & CMQC.MQGMO_ALL_SEGMENTS_AVAILABLE),
         )
 
-    def _read(self, db: "sqlite3.Connection", found: Found, now: int) -> messages.Message:
+    def _read(self, db: sqlite3.Connection, found: Found, now: int) -> messages.Message:
         """The descriptor and the data; of several segments those of the first, and one after the other."""
         read = messages.read(db, found.first, now)
         if len(found.pieces) > 1:
@@ -367,7 +310,7 @@ class Queue:
 
     def _take(
         self,
-        db: "sqlite3.Connection",
+        db: sqlite3.Connection,
         found: Found,
         read: messages.Message,
         max_length: int | None,
