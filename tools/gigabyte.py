@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headwater.ibmmq.header import MQMDE
-from headwater_host.client.fmq import client as fmq
-from headwater_host.client.mqtt import client as aio
+from headwater_host.client import fmq
+from headwater_host.client import mqtt as aio
 from headwater_host.hub.config import HubConfig, Listener
 from headwater_host.hub.service import Hub
 from headwater_host.mq.reassembly.logical import Message

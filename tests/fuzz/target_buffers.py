@@ -9,7 +9,7 @@ from collections import deque
 from headwater.rxbuf import RxBuf
 from headwater.store import RamOutbox
 from headwater.transitions import AT1, AT2, DONE, REL
-from headwater_host.client.mqtt.session import GrowingOutbox
+from headwater_host.client.outbox import GrowingOutbox
 from headwater_host.client.rxbuf import GrowingRxBuf
 from tests.fuzz.script import Script
 

@@ -11,9 +11,9 @@ from journal_file import MemoryFile
 from headwater.journal import JournalOutbox
 from headwater.store import RamOutbox
 from headwater.transitions import AT1, AT2, DONE, REL
-from headwater_host.client.mqtt.properties import Properties
-from headwater_host.client.mqtt.session import GrowingOutbox
+from headwater_host.client.outbox import GrowingOutbox
 from headwater_host.client.store import SqliteOutbox
+from headwater_host.mqtt_properties import Properties
 
 SIZE = 160
 SLOTS = 6

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headwater_host.client.mqtt.client import Client
+from headwater_host.client.mqtt import Client
 from tests.conftest import require
 from tools.board import Board
 from tools.broker import Mosquitto

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater_host.client.mqtt.client import Client
+from headwater_host.client.mqtt import Client
 from tools.board import Board
 from tools.broker import Mosquitto
 

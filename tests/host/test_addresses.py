@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from headwater_host.client import blocking
-from headwater_host.client.mqtt.client import Client, TimedOutError
+from headwater_host.client.mqtt import Client
+from headwater_host.errors import TimedOutError
 from tests.host.mqtt_server import HOST, serve
 
 NAME = "two.addresses.test"

@@ -8,19 +8,17 @@ import pytest
 
 from headwater import errors
 from headwater.mqtt.decode import Packet
-from headwater_host.client.calls import Inbox, Line
-from headwater_host.client.mqtt.client import (
-    Client,
+from headwater_host.client.inbox import Inbox
+from headwater_host.client.mqtt import Client, Message, Reconnect, Topic
+from headwater_host.client.mqtt.session import HostServerSession
+from headwater_host.client.waiting import Line
+from headwater_host.errors import (
     ConnectRefusedError,
-    Message,
     NotConnectedError,
     ProtocolError,
-    Reconnect,
     SubscribeError,
     TimedOutError,
-    Topic,
 )
-from headwater_host.client.mqtt.session import HostServerSession
 from tests.host.mqtt_server import HOST, serve, speak
 
 CONNACK = bytes.fromhex("20020000")

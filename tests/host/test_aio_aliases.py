@@ -9,9 +9,10 @@ from headwater import errors
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.spec5 import TOPIC_ALIAS_MAXIMUM
 from headwater.mqtt.topic_aliases import OutgoingAliases
-from headwater_host.client.mqtt.client import ArgumentError, Client, Message, ProtocolError
+from headwater_host.client.mqtt import Client, Message
 from headwater_host.client.mqtt.fast import FastEndpoint
 from headwater_host.client.rxbuf import GrowingRxBuf
+from headwater_host.errors import ArgumentError, ProtocolError
 from tests.host.command import Running
 from tests.host.mqtt_server import HOST, serve, speak
 

@@ -8,17 +8,15 @@ from typing import Any
 import pytest
 
 from headwater.mqtt import spec5
-from headwater_host.client.mqtt.client import (
+from headwater_host.client.mqtt import Client, Message, Reconnect
+from headwater_host.client.mqtt.session import HostClientSession5
+from headwater_host.errors import (
     ArgumentError,
-    Client,
     ConnectRefusedError,
     DisconnectedError,
-    Message,
     ProtocolError,
     PublishError,
-    Reconnect,
 )
-from headwater_host.client.mqtt.session import HostClientSession5
 from tests.host.mqtt_server import HOST, serve, speak
 
 WAIT_S = 200

@@ -11,12 +11,11 @@ import pytest
 from headwater.errors import E_LIMIT, E_TOO_LARGE
 from headwater.mqtt import spec, spec5
 from headwater_host.client import blocking
-from headwater_host.client.mqtt.client import (
+from headwater_host.client.mqtt import Client, Reconnect
+from headwater_host.errors import (
     ArgumentError,
-    Client,
     ClientError,
     NotConnectedError,
-    Reconnect,
     SubscribeError,
     TimedOutError,
     UnsubscribeError,

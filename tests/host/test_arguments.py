@@ -9,12 +9,12 @@ import pytest
 
 from headwater.mqtt.server5 import ServerSession5
 from headwater_host.arguments import servers_of
-from headwater_host.client import blocking
-from headwater_host.client.fmq import client as fmq
-from headwater_host.client.mqtt.client import ArgumentError, Client, Reconnect, Will
+from headwater_host.client import blocking, fmq
+from headwater_host.client.mqtt import Client, Reconnect, Will
 from headwater_host.client.mqtt.fast import FastEndpoint
 from headwater_host.client.mqtt.session import HostServerSession
-from headwater_host.client.mqtt.subscribing import filters_of
+from headwater_host.client.mqtt.subscriptions import filters_of
+from headwater_host.errors import ArgumentError
 from tests.host.mqtt_server import HOST, serve, speak
 
 

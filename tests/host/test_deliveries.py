@@ -6,16 +6,9 @@ from typing import Any
 import pytest
 
 from headwater import errors
-from headwater_host.client.mqtt.client import (
-    Client,
-    Delivery,
-    NotConnectedError,
-    PublishError,
-    QueueFullError,
-    Reconnect,
-    TimedOutError,
-)
+from headwater_host.client.mqtt import Client, Delivery, Reconnect
 from headwater_host.client.mqtt.session import HostServerSession
+from headwater_host.errors import NotConnectedError, PublishError, QueueFullError, TimedOutError
 from tests.host.mqtt_server import HOST, Server, serve, speak
 
 QUICK = Reconnect(first=0.001, longest=0.01)

@@ -21,7 +21,7 @@ from headwater.mqtt.session31 import ClientSession31
 from headwater.rxbuf import RxBuf
 from headwater.transitions import ONLINE
 from headwater_host.client.mqtt.fast import FastEndpoint
-from headwater_host.client.mqtt.session import GrowingOutbox
+from headwater_host.client.outbox import GrowingOutbox
 from headwater_host.client.rxbuf import GrowingRxBuf
 from tests.fuzz.packets import damaged, sensible
 

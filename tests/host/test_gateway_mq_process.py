@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.client.mqtt.client import Client
+from headwater_host.client.mqtt import Client
 from headwater_host.mq import CMQC
 from headwater_host.mq.descriptors import GMO, MD
 from headwater_host.mq.errors import MQMIError

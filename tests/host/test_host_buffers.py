@@ -11,8 +11,9 @@ from headwater.mqtt import topics as core_topics
 from headwater.mqtt.decode import Packet
 from headwater.mqtt.decode_server import packet
 from headwater.transitions import DONE
-from headwater_host.client.mqtt.messages import payload_bytes
-from headwater_host.client.mqtt.session import GrowingOutbox, HostClientSession, frame_start
+from headwater_host.client.mqtt.session import HostClientSession, frame_start
+from headwater_host.client.outbox import GrowingOutbox
+from headwater_host.client.payload import payload_bytes
 from headwater_host.client.rxbuf import GrowingRxBuf
 from headwater_host.errors import ArgumentError
 from headwater_host.topics import Topic, Wildcard, check_name, filter_bytes, topic_bytes

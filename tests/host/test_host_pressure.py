@@ -6,7 +6,8 @@ import itertools
 import pytest
 
 from headwater import errors
-from headwater_host.client.mqtt.client import Client, NotConnectedError
+from headwater_host.client.mqtt import Client
+from headwater_host.errors import NotConnectedError
 from tests.host.mqtt_server import HOST, serve, speak
 
 CONNACK = bytes.fromhex("20020000")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headwater_host.client.mqtt.client import Client
+from headwater_host.client.mqtt import Client
 from tests.host.mqtt_server import HOST, speak
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from headwater_host.client.mqtt.client import Client, Reconnect, StoreError
+from headwater_host.client.mqtt import Client, Reconnect
 from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.client.store import SqliteOutbox
+from headwater_host.errors import StoreError
 from tests.host.mqtt_server import serve
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from headwater_host.client.connection import Connection
-from headwater_host.client.mqtt.client import Client, Message
+from headwater_host.client.mqtt import Client, Message
 from tools.broker import HOST, Mosquitto
 
 

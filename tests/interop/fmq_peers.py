@@ -7,7 +7,7 @@ from typing import Any
 
 from headwater.fmq import encode, spec
 from headwater.fmq.message_id import id_end
-from headwater_host.client.fmq.client import Client
+from headwater_host.client.fmq import Client
 from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import encode as value
 from headwater_host.hub.service import Hub

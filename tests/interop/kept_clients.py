@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from headwater_host.client.mqtt.client import Client, ClientError, Message, Reconnect
+from headwater_host.client.mqtt import Client, Message, Reconnect
+from headwater_host.errors import ClientError
 from tools.broker import HOST, Mosquitto
 
 WAIT_S = 200

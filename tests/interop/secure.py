@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headwater_host.client.mqtt.client import Client, Message
+from headwater_host.client.mqtt import Client, Message
 from tools.broker import HOST, Mosquitto, free_port
 
 StartBroker = Callable[..., Mosquitto]

@@ -9,14 +9,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headwater_host.client.mqtt.client import (
+from headwater_host.client.mqtt import Client, Will
+from headwater_host.errors import (
     ArgumentError,
-    Client,
     ConnectRefusedError,
     NotConnectedError,
     ReentrantError,
     TimedOutError,
-    Will,
 )
 from tests.interop.aio_steps import barrier, current, other, stopped, take, until
 from tools.broker import HOST, Mosquitto

@@ -9,18 +9,16 @@ import pytest
 
 from headwater.errors import E_LIMIT, E_TOO_LARGE
 from headwater.mqtt import spec5
-from headwater_host.client.mqtt.client import (
+from headwater_host.client.mqtt import Client, Message, Will
+from headwater_host.client.mqtt.versions import SESSIONS
+from headwater_host.errors import (
     ArgumentError,
-    Client,
     ConnectRefusedError,
     DisconnectedError,
-    Message,
     NotConnectedError,
     PublishError,
     SubscribeError,
-    Will,
 )
-from headwater_host.client.mqtt.versions import SESSIONS
 from tests.host.mqtt_server import speak
 from tools.broker import HOST, Broker, Mosquitto
 

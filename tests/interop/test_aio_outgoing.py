@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater_host.client.mqtt.client import ArgumentError, Client, NotConnectedError, TimedOutError
+from headwater_host.client.mqtt import Client
+from headwater_host.errors import ArgumentError, NotConnectedError, TimedOutError
 from tools.broker import HOST, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto

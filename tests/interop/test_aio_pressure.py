@@ -9,13 +9,8 @@ from typing import Any
 import pytest
 
 from headwater import errors
-from headwater_host.client.mqtt.client import (
-    Client,
-    ClientError,
-    NotConnectedError,
-    Reconnect,
-    TimedOutError,
-)
+from headwater_host.client.mqtt import Client, Reconnect
+from headwater_host.errors import ClientError, NotConnectedError, TimedOutError
 from tests.interop.aio_steps import barrier, current, other, stopped, take, until
 from tools.broker import HOST, Mosquitto
 

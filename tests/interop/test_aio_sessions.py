@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater_host.client.mqtt.client import Client, ClientError, NotConnectedError
+from headwater_host.client.mqtt import Client
+from headwater_host.errors import ClientError, NotConnectedError
 from tests.host.mqtt_server import speak
 from tests.interop.aio_steps import barrier, current, other, stopped, take, until
 from tools.broker import HOST, Mosquitto

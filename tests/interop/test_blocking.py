@@ -16,14 +16,8 @@ import pytest
 
 from headwater.mqtt import spec5
 from headwater_host.client.blocking import Client, Delivery, Message
-from headwater_host.client.mqtt.client import (
-    ArgumentError,
-    ClientError,
-    NotConnectedError,
-    ReentrantError,
-    TimedOutError,
-    Will,
-)
+from headwater_host.client.mqtt import Will
+from headwater_host.errors import ArgumentError, ClientError, NotConnectedError, ReentrantError, TimedOutError
 from tools.broker import HOST, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto
@@ -319,7 +313,8 @@ def test_it_stands_beside_an_asyncio_program(broker: Mosquitto) -> None:
 
 PROGRAM = """
 import contextlib, sys, threading
-from headwater_host.client.mqtt.client import NotConnectedError, Will
+from headwater_host.errors import (NotConnectedError)
+from headwater_host.client.mqtt import (Will)
 from headwater_host.client.blocking import Client
 
 def wait():
@@ -372,7 +367,7 @@ def test_a_will_is_published_without_it(broker: Mosquitto) -> None:
 
 ENDING = """
 import sys, threading, time
-from headwater_host.client.mqtt.client import Will
+from headwater_host.client.mqtt import (Will)
 from headwater_host.client.blocking import Client
 
 def end(*args):

@@ -8,16 +8,13 @@ from typing import Any
 import pytest
 
 from headwater.fmq import spec
-from headwater_host.client.fmq.client import (
+from headwater_host.client.fmq import Client, Message, decode, encode
+from headwater_host.errors import (
     ArgumentError,
-    Client,
     FmqConsumerError,
     FmqRequestError,
-    Message,
     PublishError,
     SubscribeError,
-    decode,
-    encode,
 )
 from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Limits

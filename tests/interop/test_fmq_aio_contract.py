@@ -7,8 +7,9 @@ import pytest
 
 from headwater.fmq import spec
 from headwater.fmq.message_id import time_at
-from headwater_host.client.fmq.client import ProtocolError, Reconnect
+from headwater_host.client.fmq import Reconnect
 from headwater_host.client.fmq.store import FmqOutbox
+from headwater_host.errors import ProtocolError
 from headwater_host.fmq.values import decode_at
 from tests.host.hub_client import new_id
 from tests.interop.fmq_peers import PROCESS, SECONDS, Line, client, scripted

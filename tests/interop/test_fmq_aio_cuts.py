@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.client.fmq.client import ArgumentError, Client, Reconnect
+from headwater_host.client.fmq import Client, Reconnect
 from headwater_host.client.fmq.store import FmqOutbox
+from headwater_host.errors import ArgumentError
 from tests.host.command import running
 from tests.host.hub_client import config, hub_of
 from tests.interop.fmq_peers import SECONDS, client, cutting
@@ -168,7 +169,7 @@ def test_a_hub_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
 PUBLISHER = """
 import asyncio, sys
 sys.path[:0] = {path!r}
-from headwater_host.client.fmq.client import Client, Reconnect
+from headwater_host.client.fmq import (Client, Reconnect)
 
 async def main(life, count):
     handed = open({handed!r}, "a", buffering=1)

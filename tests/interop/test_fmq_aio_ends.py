@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from headwater.fmq import spec
-from headwater_host.client.fmq.client import (
+from headwater_host.client.fmq import Client, Reconnect, Tls, Will, encode
+from headwater_host.client.fmq.store import FmqOutbox
+from headwater_host.errors import (
     ArgumentError,
-    Client,
     ClientError,
     ConnectRefusedError,
     DisconnectedError,
@@ -19,16 +20,11 @@ from headwater_host.client.fmq.client import (
     NotConnectedError,
     ProtocolError,
     QueueFullError,
-    Reconnect,
     ReentrantError,
     SubscribeError,
     TimedOutError,
-    Tls,
     TlsError,
-    Will,
-    encode,
 )
-from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.fmq.kinds import DateTime
 from headwater_host.hub.config import Listener
 from tests.certificates import Pki

@@ -7,15 +7,10 @@ from typing import Any
 
 import pytest
 
-from headwater_host.client.fmq.client import (
-    ArgumentError,
-    Client,
-    FmqRequestError,
-    Reconnect,
-    StoreError,
-)
+from headwater_host.client.fmq import Client, Reconnect
 from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.client.store import SqliteOutbox
+from headwater_host.errors import ArgumentError, FmqRequestError, StoreError
 from headwater_host.hub.config import Listener
 from headwater_host.hub.pushing import WINDOW
 from headwater_host.hub.service import Hub

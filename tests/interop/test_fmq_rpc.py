@@ -8,8 +8,8 @@ import pytest
 
 from headwater.fmq.client import Client
 from headwater.fmq.decode import Frame
-from headwater_host.client.fmq.client import Client as HostClient
-from headwater_host.client.fmq.client import decode, encode
+from headwater_host.client.fmq import Client as HostClient
+from headwater_host.client.fmq import decode, encode
 from headwater_host.errors import ArgumentError
 from headwater_host.hub.service import Hub
 from tests.host.hub_client import ClientLimits, Peer, config, until, with_hub

@@ -15,7 +15,7 @@ import pytest
 
 from headwater_host.capture import CaptureReader, verify
 from headwater_host.capture.format import DUPLICATE, MAX_FRAME, ORIGINAL
-from headwater_host.client.mqtt.client import Client
+from headwater_host.client.mqtt import Client
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import MESSAGES
 from tests.host.command import Running, environment, headwater, running
@@ -120,7 +120,7 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
     # From here on the broker keeps what the gateway does not acknowledge, and forgets what it does.
     # The numbers are published all the while by a process of its own, which says how many there were.
     program = (
-        "import asyncio\nimport sys\nfrom headwater_host.client.mqtt.client import Client\n"
+        "import asyncio\nimport sys\nfrom headwater_host.client.mqtt import Client\n"
         "async def main():\n"
         "    ended = asyncio.Event()\n"
         "    asyncio.get_running_loop().add_reader(sys.stdin, ended.set)\n"

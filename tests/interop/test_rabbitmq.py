@@ -15,7 +15,8 @@ import pytest
 
 from headwater import errors
 from headwater.errors import HeadwaterError
-from headwater_host.client.mqtt.client import Client, Message, NotConnectedError, ProtocolError, Will
+from headwater_host.client.mqtt import Client, Message, Will
+from headwater_host.errors import NotConnectedError, ProtocolError
 from tests.host.command import running
 from tests.host.gateway_peers import landed
 from tests.interop.test_mqtt_client import Gather, Peer

@@ -10,14 +10,9 @@ import pytest
 from headwater.errors import E_CLOSED
 from headwater.mqtt.decode import Packet
 from headwater_host.client import blocking
-from headwater_host.client.mqtt.client import (
-    Client,
-    ClientError,
-    Message,
-    NotConnectedError,
-    TimedOutError,
-)
+from headwater_host.client.mqtt import Client, Message
 from headwater_host.client.mqtt.session import HostServerSession
+from headwater_host.errors import ClientError, NotConnectedError, TimedOutError
 from tests.host.mqtt_server import serve
 from tests.interop.kept_clients import QUICK, WAIT_S, Told, take, talker, until
 from tools.broker import HOST, Mosquitto

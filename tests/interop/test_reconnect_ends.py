@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater_host.client.mqtt.client import (
+from headwater_host.client.mqtt import Client, Reconnect
+from headwater_host.errors import (
     ArgumentError,
-    Client,
     ClientError,
     ConnectRefusedError,
     NotConnectedError,
-    Reconnect,
     ReentrantError,
 )
 from tests.host.mqtt_server import serve

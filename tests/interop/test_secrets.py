@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from headwater_host.cli import argument_types
-from headwater_host.client.mqtt.client import ArgumentError, Client, ClientError, Tls
+from headwater_host.client.mqtt import Client, Tls
+from headwater_host.errors import ArgumentError, ClientError
 from headwater_host.gateway.config import BrokerConfig, GatewayConfig, check, load
 from tests.certificates import Pki
 from tests.host.command import headwater, running

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.client.mqtt.client import Client, StoreError
+from headwater_host.client.mqtt import Client
 from headwater_host.client.store import SqliteOutbox
-from headwater_host.errors import ArgumentError
+from headwater_host.errors import ArgumentError, StoreError
 from tools.broker import Mosquitto
 
 LIVES = 12
@@ -30,7 +30,7 @@ WINDOW = 8
 PUBLISHER = """
 import asyncio, sys, time
 sys.path[:0] = {path!r}
-from headwater_host.client.mqtt.client import Client
+from headwater_host.client.mqtt import (Client)
 
 async def main(life, count):
     handed = open({handed!r}, "a", buffering=1)
@@ -52,7 +52,7 @@ print("done", flush=True)
 RECEIVER = """
 import asyncio, os, sys
 sys.path[:0] = {path!r}
-from headwater_host.client.mqtt.client import Client
+from headwater_host.client.mqtt import (Client)
 
 async def main():
     taken = os.open({taken!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -10,14 +10,8 @@ from typing import Any
 
 import pytest
 
-from headwater_host.client.mqtt.client import (
-    ArgumentError,
-    Client,
-    NotConnectedError,
-    TimedOutError,
-    Tls,
-    TlsError,
-)
+from headwater_host.client.mqtt import Client, Tls
+from headwater_host.errors import ArgumentError, NotConnectedError, TimedOutError, TlsError
 from tests.certificates import Pki
 from tests.host.mqtt_server import speak
 from tests.interop.secure import UNKNOWN, StartBroker, Web, connect, exchange, silent

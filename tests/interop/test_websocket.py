@@ -18,14 +18,8 @@ from websockets.frames import Frame, Opcode
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from headwater_host.client.mqtt.client import (
-    ArgumentError,
-    Client,
-    NotConnectedError,
-    Tls,
-    TlsError,
-    Will,
-)
+from headwater_host.client.mqtt import Client, Tls, Will
+from headwater_host.errors import ArgumentError, NotConnectedError, TlsError
 from tests.certificates import Pki
 from tests.host.mqtt_server import speak
 from tests.interop.secure import UNKNOWN, StartBroker, Web, connect, exchange, serve_websocket, take
@@ -276,9 +270,7 @@ def test_frames_that_end_the_connection(then: Callable[[ServerProtocol], object]
 
 def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "websockets.py").write_text("raise ImportError('not here')")
-    program = (
-        "from headwater_host.client.mqtt.client import Client; Client('h'); Client('h', websocket='/mqtt')"
-    )
+    program = "from headwater_host.client.mqtt import Client; Client('h'); Client('h', websocket='/mqtt')"
     path = os.pathsep.join([str(tmp_path), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -15,19 +15,17 @@ from typing import Any
 import pytest
 
 from headwater_host.client import blocking
-from headwater_host.client.mqtt.client import (
+from headwater_host.client.mqtt import Client, Message, Reconnect
+from headwater_host.client.mqtt.session import HostServerSession
+from headwater_host.client.store import SqliteOutbox
+from headwater_host.errors import (
     ArgumentError,
-    Client,
     ClientError,
-    Message,
     NotConnectedError,
     QueueFullError,
-    Reconnect,
     StoreError,
     TimedOutError,
 )
-from headwater_host.client.mqtt.session import HostServerSession
-from headwater_host.client.store import SqliteOutbox
 from tests.host.mqtt_server import serve
 from tests.interop.kept_clients import Told
 from tools.broker import HOST, Mosquitto, free_port
@@ -176,7 +174,7 @@ def test_what_may_have_been_sent_is_never_dropped(tmp_path: Path, kept: bool) ->
 LIFE = """
 import asyncio, sys
 sys.path[:0] = {path!r}
-from headwater_host.client.mqtt.client import Client, Reconnect
+from headwater_host.client.mqtt import (Client, Reconnect)
 
 async def main():
     async with Client("127.0.0.1", {port}, identifier="p", clean_session=False, store={store!r},

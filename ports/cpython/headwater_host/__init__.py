@@ -1,13 +1,13 @@
-"""Headwater on a computer (CPython 3.10 or newer): what a gateway, a script and a pipeline use.
+"""Headwater on a computer (CPython 3.10 or newer): clients, gateway, hub and tools.
 
 =================  =====================================================================================
-``aio``            asyncio client, in the shape that aiomqtt's users know
-``connection``     an MQTT session of the core over an asyncio transport
-``route``          how to reach a server: TCP, TLS, WebSocket (``docs/security.md``)
-``serial_port``    a serial line to a board
+``client``         asyncio and blocking clients of MQTT and FMQ (``docs/host-clients.md``)
+``hub``            the server of FMQ (``docs/hub.md``)
+``gateway``        records what serial boards, broker topics and hubs publish (``docs/gateway.md``)
 ``capture``        the capture log: writer, reader (``docs/capture-log.md``)
-``gateway``        serial boards and broker topics into the capture log (``docs/gateway.md``)
-``inspect``        packets from bytes, for people and for programs
+``mq``             IBM MQ's headers, reassembly and forwarding (``docs/ibm-mq-reassembly.md``)
+``fmq``            FMQ's values
+``inspect``        decodes packets for display
 ``cli``            the command ``headwater`` (``docs/cli.md``)
 =================  =====================================================================================
 

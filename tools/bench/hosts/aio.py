@@ -41,7 +41,7 @@ class Headwater(AsyncBench):
     """``post`` waits for room only, ``drain`` for the acknowledgements."""
 
     async def connect(self) -> None:
-        from headwater_host.client.mqtt.client import Client
+        from headwater_host.client.mqtt import Client
 
         self.client = Client(HOST, self.job.port, max_inflight_messages=WINDOWS[self.job.qos])
         await self.client.__aenter__()

@@ -23,14 +23,14 @@ from headwater_host.cli.argument_types import (
     whole,
 )
 from headwater_host.cli.properties import PropertyAction, of
-from headwater_host.client.mqtt.messages import Will
+from headwater_host.client.payload import Will
 from headwater_host.client.reconnect import Reconnect
 from headwater_host.client.route import DEFAULT_PORTS, Tls
 from headwater_host.errors import ClientError
 from headwater_host.exits import SIGNALLED, USAGE, CommandError
 
 if TYPE_CHECKING:
-    from headwater_host.client.keeping import Keeping
+    from headwater_host.client.lifecycle import Lifecycle
 
 #: What ``-d`` shows.
 log = logging.getLogger("headwater.client")
@@ -377,7 +377,7 @@ def reconnect(args: argparse.Namespace, reconnects: bool) -> Reconnect | None:
     return Reconnect(refused=None, attempts=args.reconnect, answer=args.timeout)
 
 
-def watch(args: argparse.Namespace, client: "Keeping") -> None:
+def watch(args: argparse.Namespace, client: "Lifecycle") -> None:
     """Tell when the connection of a client that reconnects is lost, and when it is there again."""
     if args.quiet or not client.reconnects:
         return
@@ -393,12 +393,12 @@ def watch(args: argparse.Namespace, client: "Keeping") -> None:
     client.on_connection = say
 
 
-def patience(client: "Keeping") -> float | None:
+def patience(client: "Lifecycle") -> float | None:
     """The ``timeout`` of a call for whose answer more than one connection may be needed."""
     return _PATIENCE_S if client.reconnects else None
 
 
-def show_connection(client: "Keeping") -> None:
+def show_connection(client: "Lifecycle") -> None:
     """For ``-d``: what the server said when it accepted us, but for what serves to authenticate."""
     properties = getattr(client, "server_properties", {})
     said = {k: v for k, v in properties.items() if not k.startswith("authentication")}

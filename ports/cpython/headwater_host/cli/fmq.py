@@ -9,7 +9,7 @@ from headwater_host.cli.argument_types import whole
 from headwater_host.exits import USAGE, CommandError
 
 if TYPE_CHECKING:
-    from headwater_host.client.fmq.client import Client
+    from headwater_host.client.fmq import Client
 
 #: Messages that a consumer may have before it acknowledges them: at most, and unless told.
 _MOST, _USUAL = 200, 64
@@ -61,7 +61,7 @@ def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> "
 
     ``reconnects``: whether a lost connection is made again when the options do not say.
     """
-    from headwater_host.client.fmq.client import Client
+    from headwater_host.client.fmq import Client
 
     where = connection.where(args)
     if where.password is not None and where.username is None:

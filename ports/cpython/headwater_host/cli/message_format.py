@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headwater_host.client.mqtt.messages import Message
-from headwater_host.client.mqtt.properties import Properties, plain
+from headwater_host.mqtt_properties import Properties, plain
 
 if TYPE_CHECKING:
     from headwater_host.client.fmq.messages import Message as FmqMessage

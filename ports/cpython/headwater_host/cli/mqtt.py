@@ -6,7 +6,7 @@ from typing import Any
 from headwater_host.cli import connection
 from headwater_host.cli.argument_types import FOR_EVER
 from headwater_host.cli.properties import of
-from headwater_host.client.mqtt.client import Client
+from headwater_host.client.mqtt import Client
 from headwater_host.exits import USAGE, CommandError
 
 

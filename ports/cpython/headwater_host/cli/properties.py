@@ -7,8 +7,8 @@ from typing import Any
 from headwater.mqtt import properties as props
 from headwater.mqtt import spec
 from headwater.names5 import PROPERTIES
-from headwater_host.client.mqtt.properties import Properties, encode
 from headwater_host.errors import ArgumentError
+from headwater_host.mqtt_properties import Properties, encode
 
 #: The packets that a client sends, and the will: where the core's table has them.
 PACKETS = {

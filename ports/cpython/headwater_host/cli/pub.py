@@ -15,8 +15,8 @@ from headwater_host.errors import NotConnectedError, QueueFullError
 from headwater_host.exits import OK, USAGE, CommandError
 
 if TYPE_CHECKING:
-    from headwater_host.client.fmq import client as hub_client
-    from headwater_host.client.mqtt import client as aio
+    from headwater_host.client import fmq as hub_client
+    from headwater_host.client import mqtt as aio
 
 # How many lines may be on their way at a time; and bytes of segments, beside what the client keeps of them.
 _WINDOW = 256

@@ -16,7 +16,7 @@ from headwater_host.errors import ClientError
 from headwater_host.exits import OK, SIGNALLED, USAGE, CommandError
 
 if TYPE_CHECKING:
-    from headwater_host.client.fmq.client import Client
+    from headwater_host.client.fmq import Client
     from headwater_host.client.fmq.messages import Call
 
 #: Reason codes (MQTT 5.0, 2.4) with which a call is refused.

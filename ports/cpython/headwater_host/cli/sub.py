@@ -15,13 +15,13 @@ from headwater_host.cli.message_format import Part, Received, parse, render
 from headwater_host.cli.properties import of
 from headwater_host.cli.stdout import while_read
 from headwater_host.client.mqtt.messages import Message
-from headwater_host.client.mqtt.properties import plain
 from headwater_host.exits import OK, SIGNALLED, TIMED_OUT, USAGE, CommandError
+from headwater_host.mqtt_properties import plain
 
 if TYPE_CHECKING:
-    from headwater_host.client.fmq import client as hub_client
+    from headwater_host.client import fmq as hub_client
+    from headwater_host.client import mqtt as aio
     from headwater_host.client.fmq import messages as hub_messages
-    from headwater_host.client.mqtt import client as aio
 
 AnyClient = Union["aio.Client", "hub_client.Client"]
 AnyMessage = Union[Message, "hub_messages.Message"]

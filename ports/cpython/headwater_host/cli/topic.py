@@ -11,7 +11,7 @@ from headwater_host.errors import ProtocolError
 from headwater_host.exits import OK
 
 if TYPE_CHECKING:
-    from headwater_host.client.fmq.client import Client
+    from headwater_host.client.fmq import Client
 
 #: What the hub is called for: see docs/protocols/fmq.md, section 4.
 _TOPICS = "$hub/topics"

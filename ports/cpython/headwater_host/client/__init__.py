@@ -1,1 +1,10 @@
-"""Clients of MQTT and FMQ, for asyncio and for threads, and what they share."""
+"""Clients of MQTT and FMQ, for asyncio and for threads.
+
+=======================================  ==========================================================================
+``headwater_host.client.mqtt``           the asyncio client of MQTT: ``Client``, ``Message``, ``Will``
+``headwater_host.client.fmq``            the asyncio client of FMQ: ``Client``, ``Message``, ``encode``, ``decode``
+``headwater_host.client.blocking``       the MQTT client for threads: ``Client``
+=======================================  ==========================================================================
+
+Errors are in ``headwater_host.errors``. ``docs/host-clients.md`` describes all of them.
+"""

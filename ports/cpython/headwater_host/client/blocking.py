@@ -26,10 +26,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from headwater import errors
-from headwater_host.client.mqtt import client as aio
-from headwater_host.client.mqtt.messages import Message, Payload
-from headwater_host.client.mqtt.properties import Properties
-from headwater_host.client.mqtt.subscribing import Filters
+from headwater_host.client import mqtt as aio
+from headwater_host.client.mqtt.messages import Message
+from headwater_host.client.mqtt.subscriptions import Filters
+from headwater_host.client.payload import Payload
 from headwater_host.errors import (
     ClientError,
     NotConnectedError,
@@ -37,6 +37,7 @@ from headwater_host.errors import (
     SubscribeError,
     TimedOutError,
 )
+from headwater_host.mqtt_properties import Properties
 
 __all__ = ["Client", "Delivery", "Message"]
 
@@ -99,7 +100,7 @@ class Delivery:
 
 
 class Client:
-    """``headwater_host.client.mqtt.client.Client`` for threads: the same options, methods and errors.
+    """``headwater_host.client.mqtt.Client`` for threads: the same options, methods and errors.
 
     ``with`` connects and disconnects; ``connect`` and ``disconnect`` do the same. After a lost connection ``connect``
     resumes the session. With ``reconnect=True`` the client reconnects automatically, and threads in ``publish``,

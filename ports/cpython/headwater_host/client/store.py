@@ -24,10 +24,9 @@ from headwater.errors import E_STORE
 from headwater.mqtt import spec
 from headwater.transitions import AT1, AT2, DONE, FREE, REL
 from headwater_host.client.backlog import Backlog, Waiting
-from headwater_host.client.mqtt.properties import encode, unblock
-from headwater_host.client.mqtt.session import OUTBOX_LIMIT, GrowingOutbox
-from headwater_host.client.mqtt.versions import SESSIONS
+from headwater_host.client.outbox import OUTBOX_LIMIT, GrowingOutbox
 from headwater_host.errors import ArgumentError, StoreError
+from headwater_host.mqtt_properties import encode, unblock
 from headwater_host.private import prepare
 
 #: PRAGMA application_id of our files ("HWob"), and the version of what is in them.
@@ -49,6 +48,7 @@ _PUBREL = b"\x62\x02"
 # How many bytes that and a packet id are.
 _RELEASE = 4
 _DUP = 8
+_VERSIONS = ("3.1", "3.1.1", "5.0")
 #: What ``synchronous`` may be, and SQLite's word for it.
 _SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
 
@@ -71,7 +71,7 @@ class SqliteOutbox(GrowingOutbox):
     """
 
     #: The protocols whose packets it holds.
-    PROTOCOLS: Collection[str] = SESSIONS
+    PROTOCOLS: Collection[str] = _VERSIONS
 
     def __init__(
         self,
@@ -558,7 +558,7 @@ def _packets(protocol: object) -> object:
 
 
 def _name(protocol: object) -> str:
-    return f"MQTT {protocol}" if protocol in SESSIONS else str(protocol).upper()
+    return f"MQTT {protocol}" if protocol in _VERSIONS else str(protocol).upper()
 
 
 def _crc(seq: object, place: object, state: object, packet: bytes) -> int:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from headwater import errors
 from headwater.mqtt import spec, spec5
 from headwater_host.capture.format import MAX_FRAME
-from headwater_host.client.mqtt.client import Client, ClientError, ConnectRefusedError
+from headwater_host.client.mqtt import Client
 from headwater_host.client.mqtt.session import HostClientSession5
 from headwater_host.client.reconnect import Pauses
+from headwater_host.errors import ClientError, ConnectRefusedError
 from headwater_host.gateway.client_source import QUIET, RECONNECT, ClientSource, Skip
 from headwater_host.gateway.config import BrokerConfig
 from headwater_host.gateway.duplicates import Receipts

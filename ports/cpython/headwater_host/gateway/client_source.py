@@ -5,7 +5,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headwater_host.client.connection import HOLD_GATE
-from headwater_host.client.keeping import Keeping
+from headwater_host.client.lifecycle import Lifecycle
 from headwater_host.client.reconnect import Reconnect
 from headwater_host.gateway.recording import Landing
 from headwater_host.gateway.source import Source
@@ -25,7 +25,7 @@ QUIET.addHandler(logging.NullHandler())
 class ClientSource(Source):
     """Takes nothing while the gate is closed; ``_client`` is made by those who derive from it."""
 
-    _client: Keeping
+    _client: Lifecycle
 
     def __init__(self, landing: Landing, peer: str):
         super().__init__(landing, peer)

@@ -9,8 +9,9 @@ from headwater.errors import E_AGAIN, E_UNKNOWN_ID
 from headwater.fmq.spec import CONSUMERESP, NONE
 from headwater_host.capture.format import FMQ
 from headwater_host.client.connection import HOLD_GATE
-from headwater_host.client.fmq.client import Client, ClientError, Subscription
+from headwater_host.client.fmq import Client, Subscription
 from headwater_host.client.fmq.session import RECEIVE_WINDOW
+from headwater_host.errors import ClientError
 from headwater_host.fmq.values import encode
 from headwater_host.gateway.client_source import QUIET, RECONNECT, ClientSource, Skip
 from headwater_host.gateway.config import LARGEST_BODY, FmqConfig

@@ -8,7 +8,7 @@ from headwater.mqtt.decode5 import Packet5
 from headwater.mqtt.decode_server import connect, next_filter
 from headwater.mqtt.decode_server5 import Connect5
 from headwater.names5 import code_name
-from headwater_host.client.mqtt.properties import decode, plain
+from headwater_host.mqtt_properties import decode, plain
 
 Fields = dict[str, Any]
 

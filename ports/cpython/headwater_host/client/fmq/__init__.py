@@ -1,1 +1,25 @@
-"""The asyncio client of FMQ."""
+"""The asyncio client of FMQ (``docs/protocols/fmq.md``)."""
+
+from headwater_host.client.delivery import Delivery
+from headwater_host.client.fmq.client import Client
+from headwater_host.client.fmq.messages import Call, Message, Subscription
+from headwater_host.client.payload import Payload, Will
+from headwater_host.client.reconnect import Reconnect
+from headwater_host.client.route import Tls
+from headwater_host.fmq.values import decode, encode
+from headwater_host.topics import Topic
+
+__all__ = [
+    "Call",
+    "Client",
+    "Delivery",
+    "Message",
+    "Payload",
+    "Reconnect",
+    "Subscription",
+    "Tls",
+    "Topic",
+    "Will",
+    "decode",
+    "encode",
+]

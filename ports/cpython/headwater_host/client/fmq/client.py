@@ -1,4 +1,4 @@
-"""An asyncio client of FMQ, with the face of ``headwater_host.client.mqtt.client`` where the ideas are the same.
+"""An asyncio client of FMQ, with the face of ``headwater_host.client.mqtt`` where the ideas are the same.
 
     async with Client("fmq://hub.local", client_id="reader", clean=False) as client:
         jobs = await client.subscribe("jobs/#", group="workers")
@@ -24,33 +24,24 @@ from typing import TYPE_CHECKING
 from headwater_host.arguments import check_whole, seconds_of, servers_of
 from headwater_host.client.backlog import Backlog
 from headwater_host.client.delivery import Delivery
-from headwater_host.client.fmq.messages import Call, Message, Subscription, texts
+from headwater_host.client.fmq.messages import Message, Subscription, texts
 from headwater_host.client.fmq.options import encoded_tags, open_store, taken_apart, text_bytes, will_size
 from headwater_host.client.fmq.receiving import SERVED, Receiving
 from headwater_host.client.fmq.session import MAX_BODY, RECEIVE_WINDOW, HostSession
-from headwater_host.client.mqtt.messages import Payload, TooLarge, Will, payload_bytes
 from headwater_host.client.mqtt.versions import field
-from headwater_host.client.outgoing import Outgoing, check_limits
+from headwater_host.client.payload import Payload, Will, payload_bytes
+from headwater_host.client.receive_path import TooLarge
 from headwater_host.client.reconnect import Reconnect, policy_of
 from headwater_host.client.route import Route, Tls
+from headwater_host.client.send_path import SendPath, check_limits
 from headwater_host.errors import (
     ArgumentError,
     ClientError,
-    ConnectRefusedError,
-    DisconnectedError,
     FmqConsumerError,
     FmqRequestError,
-    NotConnectedError,
-    ProtocolError,
     PublishError,
-    QueueFullError,
-    ReentrantError,
-    StoreError,
     SubscribeError,
-    TimedOutError,
-    TlsError,
 )
-from headwater_host.fmq.values import decode, encode
 from headwater_host.topics import Topic, filter_bytes, topic_bytes
 
 if TYPE_CHECKING:
@@ -58,35 +49,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from headwater_host.client.fmq.store import FmqOutbox
-
-__all__ = [
-    "ArgumentError",
-    "Call",
-    "Client",
-    "ClientError",
-    "ConnectRefusedError",
-    "Delivery",
-    "DisconnectedError",
-    "FmqConsumerError",
-    "FmqRequestError",
-    "Message",
-    "NotConnectedError",
-    "ProtocolError",
-    "PublishError",
-    "QueueFullError",
-    "Reconnect",
-    "ReentrantError",
-    "StoreError",
-    "SubscribeError",
-    "Subscription",
-    "TimedOutError",
-    "Tls",
-    "TlsError",
-    "Topic",
-    "Will",
-    "decode",
-    "encode",
-]
 
 PORT = 7760
 TLS_PORT = 7761
@@ -113,7 +75,7 @@ class Client(Receiving):
     - ``auto_ack=False``: QoS 1 and 2 messages that come by themselves are acknowledged by ``message.ack()`` only, as
       those of consumers with ``need_ack`` always are.
     - ``tls``, ``max_queued_incoming_messages``, ``max_queued_outgoing_messages``, ``when_full``, ``reconnect`` are
-      those of MQTT's client (``headwater_host.client.mqtt.client``).
+      those of MQTT's client (``headwater_host.client.mqtt``).
 
     ``messages`` has what arrives, ``calls`` what others call that we ``serve``. Errors are those of MQTT's client as
     well, ``ClientError`` and its subclasses (``headwater_host.errors``): for requests FmqRequestError, and
@@ -193,7 +155,7 @@ class Client(Receiving):
         session.auto_ack = auto_ack
         session.on_refused = self._on_refused
         session.sink = TooLarge(self.logger)
-        self._outgoing: Outgoing[bytes | None] = Outgoing(
+        self._outgoing: SendPath[bytes | None] = SendPath(
             session,
             self._current,
             self._reached,
@@ -263,7 +225,7 @@ class Client(Receiving):
         """Publish; returns when the message is handed to the connection (QoS 0), or stored by the hub (1, 2).
 
         ``tags`` are what subscriptions can filter by. Raises PublishError when the hub refuses the message, at
-        QoS 1 and 2; it is not retransmitted. Otherwise like ``headwater_host.client.mqtt.client.Client.publish``.
+        QoS 1 and 2; it is not retransmitted. Otherwise like ``headwater_host.client.mqtt.Client.publish``.
         """
         return self._outgoing.publish(
             topic, payload, qos, retain, seconds_of(timeout, self.timeout), encoded_tags(tags)
@@ -296,7 +258,7 @@ class Client(Receiving):
         *,
         tags: Sequence[str] = (),
     ) -> Delivery:
-        """As of ``headwater_host.client.mqtt.client.Client.post_nowait``."""
+        """As of ``headwater_host.client.mqtt.Client.post_nowait``."""
         return self._outgoing.post_nowait(topic, payload, qos, retain, encoded_tags(tags))
 
     async def drain(self, timeout: float | None = None) -> None:

@@ -19,7 +19,7 @@ from headwater.fmq.write import put_text
 from headwater.mqtt.spec import DUP
 from headwater.transitions import AT1, AT2, ONLINE
 from headwater_host.client.connection import Chunks
-from headwater_host.client.mqtt.session import GrowingOutbox
+from headwater_host.client.outbox import GrowingOutbox
 from headwater_host.fmq.usual import usual
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headwater_host.client.mqtt.messages import Payload
+from headwater_host.client.payload import Payload
 from headwater_host.errors import ArgumentError
 from headwater_host.fmq.values import decode
 from headwater_host.topics import Topic

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from headwater.fmq.encode import tag_list
 from headwater_host.client.fmq.messages import texts
-from headwater_host.client.mqtt.messages import Will, payload_bytes
+from headwater_host.client.payload import Will, payload_bytes
 from headwater_host.errors import ArgumentError
 from headwater_host.topics import topic_bytes
 

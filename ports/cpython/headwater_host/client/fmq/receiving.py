@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING
 
 from headwater import errors
 from headwater.fmq import encode, spec
-from headwater_host.client.calls import Answers, Inbox
 from headwater_host.client.connection import TICK
 from headwater_host.client.fmq.messages import Call, Message, Subscription
 from headwater_host.client.fmq.requests import Answer, Requests
-from headwater_host.client.incoming import Incoming
-from headwater_host.client.mqtt.messages import Payload, payload_bytes
+from headwater_host.client.inbox import Inbox
+from headwater_host.client.payload import Payload, payload_bytes
+from headwater_host.client.receive_path import ReceivePath
+from headwater_host.client.waiting import Answers
 from headwater_host.errors import ClientError, FmqConsumerError, NotConnectedError
 from headwater_host.fmq.values import decode_at
 from headwater_host.topics import Topic, topic_of
 
 if TYPE_CHECKING:
     from headwater.fmq.decode import Frame
-    from headwater_host.client.outgoing import Outgoing
+    from headwater_host.client.send_path import SendPath
 
 #: What a responder subscribes to.
 SERVED = "$rpc/"
@@ -30,7 +31,7 @@ _BUSY = 0x97
 class Receiving(Requests):
     """The part of ``client.Client`` that receives. ``_receive_by`` is called when the session is there."""
 
-    _outgoing: "Outgoing[bytes | None]"
+    _outgoing: "SendPath[bytes | None]"
 
     def _receive_by(self, limit: int | None) -> None:
         session = self.session
@@ -51,7 +52,7 @@ class Receiving(Requests):
         # By id and consumer, what is to be acknowledged.
         self._unacknowledged: dict[tuple[bytes, int], Message] = {}
         self._auto_ack = session.auto_ack
-        self._incoming: Incoming[Message] = Incoming(
+        self._incoming: ReceivePath[Message] = ReceivePath(
             limit,
             lambda: self.connection,
             lambda: bool(self._answers) or self._outgoing.is_awaited,

@@ -9,12 +9,12 @@ from headwater import errors
 from headwater.fmq import spec
 from headwater.reasons import describe
 from headwater_host.arguments import seconds_of
-from headwater_host.client.calls import Answers
 from headwater_host.client.connection import TICK
 from headwater_host.client.fmq import address
 from headwater_host.client.fmq.messages import Message
 from headwater_host.client.fmq.session import HostSession
-from headwater_host.client.keeping import Keeping
+from headwater_host.client.lifecycle import Lifecycle
+from headwater_host.client.waiting import Answers
 from headwater_host.errors import (
     ArgumentError,
     ClientError,
@@ -34,7 +34,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Requests(Keeping):
+class Requests(Lifecycle):
     """The part of ``client.Client`` that asks."""
 
     session: HostSession

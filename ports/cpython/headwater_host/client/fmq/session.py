@@ -13,7 +13,7 @@ from headwater.transitions import ONLINE
 from headwater_host.client.fmq.fast import FastSession, front, length
 from headwater_host.client.fmq.ids import ClockIdMaker, HostIdTable
 from headwater_host.client.fmq.store import FmqOutbox
-from headwater_host.client.mqtt.session import GrowingOutbox
+from headwater_host.client.outbox import GrowingOutbox
 from headwater_host.client.rxbuf import GrowingRxBuf
 from headwater_host.errors import ArgumentError
 

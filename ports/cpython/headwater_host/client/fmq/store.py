@@ -10,7 +10,7 @@ from os import PathLike
 from typing import Any
 
 from headwater.fmq.encode import NO_TAGS
-from headwater_host.client.mqtt.session import OUTBOX_LIMIT
+from headwater_host.client.outbox import OUTBOX_LIMIT
 from headwater_host.client.store import SqliteOutbox
 from headwater_host.errors import StoreError
 

@@ -27,65 +27,30 @@ from headwater import errors
 from headwater.mqtt import spec
 from headwater_host.arguments import check_whole, seconds_of, servers_of
 from headwater_host.client.backlog import Backlog
-from headwater_host.client.calls import Inbox
 from headwater_host.client.delivery import Delivery
-from headwater_host.client.incoming import RECEIVE_MAXIMUM, Incoming
-from headwater_host.client.mqtt.messages import Message, Payload, TooLarge, Will
-from headwater_host.client.mqtt.properties import Properties
+from headwater_host.client.inbox import Inbox
+from headwater_host.client.mqtt.messages import Message
 from headwater_host.client.mqtt.session import HostClient, HostClientSession5
-from headwater_host.client.mqtt.subscribing import Filters, Subscribing
+from headwater_host.client.mqtt.subscriptions import Filters, Subscribing
 from headwater_host.client.mqtt.versions import make_session, open_store, version_of
-from headwater_host.client.outgoing import Outgoing, check_limits
+from headwater_host.client.payload import Payload, Will
+from headwater_host.client.receive_path import RECEIVE_MAXIMUM, ReceivePath, TooLarge
 from headwater_host.client.reconnect import Reconnect, policy_of
 from headwater_host.client.route import Route, Tls
+from headwater_host.client.send_path import SendPath, check_limits
 from headwater_host.errors import (
     ArgumentError,
     ClientError,
-    ConnectRefusedError,
-    DisconnectedError,
-    NotConnectedError,
-    ProtocolError,
     PublishError,
-    QueueFullError,
-    ReentrantError,
-    StoreError,
-    SubscribeError,
-    TimedOutError,
-    TlsError,
-    UnsubscribeError,
 )
-from headwater_host.topics import Topic, Wildcard, topic_of
+from headwater_host.mqtt_properties import Properties
+from headwater_host.topics import topic_of
 
 if TYPE_CHECKING:
     from os import PathLike
 
     from headwater.mqtt.decode import Packet
     from headwater_host.client.store import SqliteOutbox
-
-__all__ = [
-    "ArgumentError",
-    "Client",
-    "ClientError",
-    "ConnectRefusedError",
-    "Delivery",
-    "DisconnectedError",
-    "Message",
-    "NotConnectedError",
-    "ProtocolError",
-    "PublishError",
-    "QueueFullError",
-    "Reconnect",
-    "ReentrantError",
-    "StoreError",
-    "SubscribeError",
-    "TimedOutError",
-    "Tls",
-    "TlsError",
-    "Topic",
-    "UnsubscribeError",
-    "Wildcard",
-    "Will",
-]
 
 
 class Client(Subscribing):
@@ -101,7 +66,7 @@ class Client(Subscribing):
       use; one that it assigns although an id was given is ignored, and logged as a warning.
     - ``session_expiry``: how many seconds a server of MQTT 5.0 keeps the session when the connection is over; without
       it, for ever, or with ``clean_session`` not at all. ``properties`` are CONNECT's
-      (``headwater_host.client.mqtt.properties``).
+      (``headwater_host.mqtt_properties``).
     - ``receive_maximum``: how many QoS 1 and 2 messages a server of MQTT 5.0 may send before the first of them is
       acknowledged, 1 to 65535, which is the default. A server that sends more breaks the protocol: it gets DISCONNECT
       with reason code 0x93. With ``auto_ack`` a QoS 1 message is acknowledged at once, while ``messages`` has room.
@@ -228,7 +193,7 @@ class Client(Subscribing):
         self.server_properties: Properties = {}
         #: What DISCONNECT is to say besides (MQTT 5.0).
         self.disconnect_properties: Properties | None = None
-        self._outgoing = Outgoing(
+        self._outgoing = SendPath(
             session,
             self._current,
             self._reached,
@@ -245,7 +210,7 @@ class Client(Subscribing):
             session.on_message = self._on_message5
         session.sink = TooLarge(self.logger)
         self._unacknowledged: deque[Message] = deque()
-        self._incoming: Incoming[Message] = Incoming(
+        self._incoming: ReceivePath[Message] = ReceivePath(
             max_queued_incoming_messages,
             lambda: self.connection,
             lambda: self._outgoing.is_awaited or bool(self._answers),
@@ -327,7 +292,7 @@ class Client(Subscribing):
         Raises ArgumentError and QueueFullError (nothing was sent), TimedOutError and NotConnectedError. After
         one of the latter two at QoS 1 or 2, and when the call is cancelled, a message that was enqueued stays in the
         session: it is still sent, now or over the next connection of this client. With MQTT 5.0 also PublishError:
-        the server refused the message. ``properties``: see ``headwater_host.client.mqtt.properties``.
+        the server refused the message. ``properties``: see ``headwater_host.mqtt_properties``.
         """
         return self._outgoing.publish(
             topic, payload, qos, retain, seconds_of(timeout, self.timeout), properties

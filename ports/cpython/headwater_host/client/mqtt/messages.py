@@ -1,70 +1,29 @@
 """What a client hands to a program: messages, wills, and what may be a payload."""
 
-import logging
 import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from headwater import errors
 from headwater.mqtt import spec
 from headwater.wire import put_varint
-from headwater_host.client.mqtt.properties import Properties
 from headwater_host.errors import ArgumentError
+from headwater_host.mqtt_properties import Properties
 from headwater_host.topics import Topic
 
 if TYPE_CHECKING:
-    from headwater.fmq.decode import Frame
-    from headwater.mqtt.decode import Packet
+    pass
 
 _NONE: Properties = MappingProxyType({})
 _short_head = struct.Struct(">BBH").pack
-
-#: What ``publish`` takes: None is an empty payload, text is sent in UTF-8, numbers as their decimal text.
-Payload = bytes | bytearray | memoryview | str | int | float | None
-
-
-def payload_bytes(payload: Payload) -> bytes | bytearray | memoryview:
-    """The bytes to send. Raises ArgumentError for anything that is not a payload."""
-    if payload is None:
-        return b""
-    if isinstance(payload, bytes | bytearray):
-        return payload
-    if isinstance(payload, str):
-        try:
-            return payload.encode()
-        except UnicodeEncodeError as error:
-            raise ArgumentError("the payload cannot be written in UTF-8") from error
-    if isinstance(payload, int | float):
-        return str(payload).encode()
-    if isinstance(payload, memoryview):
-        return payload.cast("B") if payload.contiguous else payload.tobytes()
-    raise ArgumentError(
-        f"a payload is bytes, text, a number or None, not {type(payload).__name__}: encode it first"
-    )
-
-
-@dataclass(frozen=True)
-class Will:
-    """What the server publishes when the connection is lost without a DISCONNECT (MQTT 3.1.1, 3.1.2.5).
-
-    ``properties`` (``headwater_host.client.mqtt.properties``) are those of MQTT 5.0, section 3.1.3.2, such as
-    ``will_delay_interval``.
-    """
-
-    topic: str
-    payload: Payload = None
-    qos: int = 0
-    retain: bool = False
-    properties: Properties | None = None
 
 
 class Message:
     """A message that arrived.
 
     ``mid`` is its packet id, 0 at QoS 0. ``dup``: it may have been sent before. ``retain``: the server had kept it.
-    ``properties`` are MQTT 5.0's (``headwater_host.client.mqtt.properties``).
+    ``properties`` are MQTT 5.0's (``headwater_host.mqtt_properties``).
     """
 
     __slots__ = (
@@ -137,23 +96,3 @@ def publish_frame(
     front[at] = t >> 8
     front[at + 1] = t & 255
     return b"".join((front[: at + 2], topic, block, payload))
-
-
-class TooLarge:
-    """Stands where messages larger than ``max_packet_size`` would go: says so and skips them."""
-
-    def __init__(self, logger: logging.Logger):
-        self._logger = logger
-
-    def open(self, packet: "Packet | Frame", size: int) -> bool:
-        """As of ``headwater.types.Sink``: no."""
-        self._logger.warning(
-            "skipped a message of %d bytes on %s: it exceeds max_packet_size", size, packet.topic_text()
-        )
-        return False
-
-    def write(self, buf: "bytes | bytearray | memoryview", at: int, n: int) -> None:
-        """Never called: nothing is taken."""
-
-    def close(self, complete: bool) -> None:
-        """Never called: nothing is taken."""

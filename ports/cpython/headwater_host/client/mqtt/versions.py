@@ -6,16 +6,16 @@ from headwater.mqtt import properties as props
 from headwater.mqtt import spec, spec5
 from headwater.names5 import PROPERTIES
 from headwater_host.arguments import check_whole
-from headwater_host.client.mqtt.messages import Will, payload_bytes
-from headwater_host.client.mqtt.properties import Properties, encode, items
 from headwater_host.client.mqtt.session import (
     HostClient,
     HostClientSession,
     HostClientSession5,
     HostClientSession31,
 )
+from headwater_host.client.payload import Will, payload_bytes
 from headwater_host.client.rxbuf import MAX_PACKET, SMALLEST
 from headwater_host.errors import ArgumentError
+from headwater_host.mqtt_properties import Properties, encode, items
 from headwater_host.topics import topic_bytes
 
 if TYPE_CHECKING:

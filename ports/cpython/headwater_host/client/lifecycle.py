@@ -26,10 +26,10 @@ from headwater_host.errors import (
     connection_error,
 )
 
-_Self = TypeVar("_Self", bound="Keeping")
+_Self = TypeVar("_Self", bound="Lifecycle")
 
 
-class KeptSession(Driven, Protocol):
+class LifecycleSession(Driven, Protocol):
     """The client's session of a protocol, as it is kept connected."""
 
     #: What the protocol calls its greeting.
@@ -61,7 +61,7 @@ class KeptSession(Driven, Protocol):
         ...
 
 
-class Keeping(abc.ABC):
+class Lifecycle(abc.ABC):
     """Connects and reconnects a client (``async with client``). The methods ``_on_...`` are the client's own part.
 
     A client is *over* when it is not entered, or has lost its connection and does not reconnect. While it reconnects,
@@ -70,14 +70,14 @@ class Keeping(abc.ABC):
 
     def __init__(
         self,
-        session: KeptSession,
+        session: LifecycleSession,
         routes: Sequence[Route],
         reconnect: Reconnect | None,
         timeout: float,
         logger: logging.Logger,
     ):
         #: The core's session, for programs that go below this face.
-        self.session: KeptSession = session
+        self.session: LifecycleSession = session
         self.timeout = timeout
         self.logger = logger
         #: The connection while there is one, for programs that go below this face.

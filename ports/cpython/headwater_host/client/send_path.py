@@ -17,11 +17,11 @@ from headwater import errors, reasons
 from headwater.store import FIRST_REQUEST_ID
 from headwater_host.arguments import check_seconds, check_whole
 from headwater_host.client.backlog import Backlog
-from headwater_host.client.calls import Answers, Line
 from headwater_host.client.connection import Connection
 from headwater_host.client.delivery import Delivery
-from headwater_host.client.mqtt.messages import Payload, payload_bytes
-from headwater_host.client.mqtt.session import OUTBOX_LIMIT
+from headwater_host.client.outbox import OUTBOX_LIMIT
+from headwater_host.client.payload import Payload, payload_bytes
+from headwater_host.client.waiting import Answers, Line
 from headwater_host.errors import (
     ArgumentError,
     ClientError,
@@ -93,7 +93,7 @@ class Publisher(Protocol[_More]):
         ...
 
 
-class Outgoing(Generic[_More]):
+class SendPath(Generic[_More]):
     """What a client publishes.
 
     ``current`` gives the connection, None when it will come back, or raises what ended it; ``reached(deadline)`` waits

@@ -17,11 +17,10 @@ from typing import Any
 from headwater import errors, reasons
 from headwater.mqtt import spec
 from headwater_host.arguments import check_whole, seconds_of
-from headwater_host.client.calls import Answers
 from headwater_host.client.connection import TICK
-from headwater_host.client.keeping import Keeping
-from headwater_host.client.mqtt.properties import Properties
+from headwater_host.client.lifecycle import Lifecycle
 from headwater_host.client.mqtt.session import HostClient, HostClientSession5
+from headwater_host.client.waiting import Answers
 from headwater_host.errors import (
     ArgumentError,
     ClientError,
@@ -30,6 +29,7 @@ from headwater_host.errors import (
     TimedOutError,
     UnsubscribeError,
 )
+from headwater_host.mqtt_properties import Properties
 from headwater_host.topics import filter_bytes
 
 #: What may be subscribed to: see ``filters_of``.
@@ -78,7 +78,7 @@ class _Filter:
         self.ended = 0
 
 
-class Subscribing(Keeping):
+class Subscribing(Lifecycle):
     """The part of ``aio.Client`` that subscribes."""
 
     session: HostClient

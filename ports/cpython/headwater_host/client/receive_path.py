@@ -14,9 +14,13 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Sized
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from headwater_host.client.connection import HOLD_APPLICATION, Connection
+
+if TYPE_CHECKING:
+    from headwater.fmq.decode import Frame
+    from headwater.mqtt.decode import Packet
 
 #: How many messages a server may send without an acknowledgement: as many as there are packet ids.
 RECEIVE_MAXIMUM = 65535
@@ -30,7 +34,7 @@ class _Message(Protocol):
 _M = TypeVar("_M", bound=_Message)
 
 
-class Incoming(Generic[_M]):
+class ReceivePath(Generic[_M]):
     """The messages that arrive at a client.
 
     ``connection`` returns the connection or None. ``is_awaited`` returns whether the server owes the client an answer.
@@ -133,3 +137,23 @@ class Incoming(Generic[_M]):
         if value != self.withholds:
             self.withholds = value
             self._withhold(value)
+
+
+class TooLarge:
+    """Stands where messages larger than ``max_packet_size`` would go: says so and skips them."""
+
+    def __init__(self, logger: logging.Logger):
+        self._logger = logger
+
+    def open(self, packet: "Packet | Frame", size: int) -> bool:
+        """As of ``headwater.types.Sink``: no."""
+        self._logger.warning(
+            "skipped a message of %d bytes on %s: it exceeds max_packet_size", size, packet.topic_text()
+        )
+        return False
+
+    def write(self, buf: "bytes | bytearray | memoryview", at: int, n: int) -> None:
+        """Never called: nothing is taken."""
+
+    def close(self, complete: bool) -> None:
+        """Never called: nothing is taken."""
