@@ -1,9 +1,9 @@
-"""Draw the documentation's diagrams: state machines from the code's tables, and the README's picture.
+"""Draw the documentation's state machines and tables from the code, and the README's picture.
 
     python -m tools.diagrams            update the documents and docs/path.svg
     python -m tools.diagrams --check    list what is out of date; exit status 1 if there is any
 
-A state machine is drawn between ``<!-- drawn: NAME -->`` and ``<!-- end -->``. Other text is not changed.
+A drawing stands between ``<!-- drawn: NAME -->`` and ``<!-- end -->``. Other text is not changed.
 """
 
 import argparse
@@ -16,6 +16,17 @@ from headwater import transitions
 from headwater.link import link
 from headwater.mqtt import spec
 from headwater.mqtt import transitions as mqtt
+from headwater_spark.options import OPTIONS
+from headwater_spark.tables import (
+    BADBLOCKS,
+    DECODED,
+    FRAMES,
+    LOGICAL_MESSAGES,
+    MESSAGES,
+    QUARANTINE,
+    TELEMETRY,
+    Table,
+)
 from tools.toolchain import ROOT
 
 _PLACE = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -139,7 +150,32 @@ def link_channel() -> str:
     )
 
 
+def spark_options() -> str:
+    """Write the table of the data source's options."""
+    cells = [
+        [f"`{option.name}`", "" if option.default is None else str(option.default), option.what]
+        for option in OPTIONS
+    ]
+    return grid("option", [row[0] for row in cells], ["default", "what"], lambda r, c: cells[r][c + 1])
+
+
+def columns(table: Table, without: Table | None = None) -> str:
+    """Write the table of a Spark table's columns, or of those that another table does not have."""
+    left_out = set(without.columns) if without else set()
+    rows = [column for column in table.columns if column not in left_out]
+    cells = [(column.type.replace("<", r"\<"), column.what) for column in rows]
+    return grid("column", [f"`{column.name}`" for column in rows], ["type", "what"], lambda r, c: cells[r][c])
+
+
 DRAWINGS: Mapping[str, Callable[[], str]] = {
+    "spark-options": spark_options,
+    "spark-frames": lambda: columns(FRAMES),
+    "spark-decoded": lambda: columns(DECODED, FRAMES),
+    "spark-badblocks": lambda: columns(BADBLOCKS),
+    "spark-messages": lambda: columns(MESSAGES),
+    "spark-logical-messages": lambda: columns(LOGICAL_MESSAGES),
+    "spark-telemetry": lambda: columns(TELEMETRY),
+    "spark-quarantine": lambda: columns(QUARANTINE),
     "mqtt-connection": mqtt_connection,
     "mqtt-packets": mqtt_packets,
     "mqtt-delivery": mqtt_delivery,
@@ -211,7 +247,7 @@ def path_picture() -> str:
 
 
 def redrawn(text: str) -> str:
-    """Return a document's text with its state machines up to date."""
+    """Return a document's text with its drawings up to date."""
     return _PLACE.sub(lambda place: place[1] + DRAWINGS[place[2]]() + place[3], text)
 
 

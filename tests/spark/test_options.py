@@ -48,9 +48,9 @@ def test_paths(path: str, plain: str) -> None:
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({}, "a log to read is missing"),
+        ({}, "the path is missing"),
         ({"path": ""}, "option path: '' is empty"),
-        ({"path": "s3a://bucket/log"}, "option path: 's3a://bucket/log' is not a directory of a file system"),
+        ({"path": "s3a://bucket/log"}, "option path: 's3a://bucket/log' is not a directory: use a path"),
         ({"path": "x", "view": "frame"}, "option view: 'frame' is not one of frames, decoded, badblocks"),
         ({"path": "x", "partitionbytes": "32x"}, "option partitionBytes: '32x' is not a size such as"),
         ({"path": "x", "partitionbytes": "0"}, "option partitionBytes: '0' is not between 1 and"),
@@ -60,7 +60,7 @@ def test_paths(path: str, plain: str) -> None:
         ({"path": "x", "minpartitions": "0"}, "option minPartitions: '0' is not between 1 and"),
         ({"path": "x", "batchrows": "1e5"}, "option batchRows: '1e5' is not a whole number"),
         ({"path": "x", "batchrows": "9" * 40}, "option batchRows: "),
-        ({"path": "x", "partition_bytes": "1"}, "there is no option 'partition_bytes' for format"),
+        ({"path": "x", "partition_bytes": "1"}, "has no option 'partition_bytes'"),
     ],
 )
 def test_errors_name_the_option_and_say_what_it_may_be(given: dict[str, str], message: str) -> None:

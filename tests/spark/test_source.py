@@ -120,7 +120,7 @@ def test_a_schema_that_does_not_fit_is_refused(
 
 
 def test_options_are_checked(spark: "SparkSession", log: Path) -> None:
-    with pytest.raises(Exception, match="there is no option 'partitonbytes'"):
+    with pytest.raises(Exception, match="has no option 'partitonbytes'"):
         load(spark, log, partitonBytes="1").collect()
     with pytest.raises(Exception, match="option batchRows: 'many' is not a whole number"):
         load(spark, log, batchRows="many").collect()

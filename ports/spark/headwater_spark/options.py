@@ -1,4 +1,4 @@
-"""The data source's options: names, types, defaults, checks. Spark hands over strings, names in lower case."""
+"""Options of the data source: names, parsers, defaults and descriptions. Spark passes strings with lower-case names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headwater_spark.tables import VIEWS
 
 
 class OptionError(ValueError):
-    """An option is missing, unknown or has a value that it cannot have."""
+    """An option is missing, unknown or has an invalid value."""
 
 
 def _count(text: str) -> int:
@@ -42,9 +42,7 @@ def _path(text: str) -> str:
     if colon and scheme == "file":
         text = re.sub("^//(?=/)", "", rest)
     elif colon and rest.startswith("//"):
-        raise ValueError(
-            "not a directory of a file system: logs are read from a path that every executor sees"
-        )
+        raise ValueError("not a directory: use a path that every executor can read")
     if not text:
         raise ValueError("empty")
     return text
@@ -57,7 +55,7 @@ def _view(text: str) -> str:
 
 
 class Option(NamedTuple):
-    """One option; ``what`` is for the documentation."""
+    """One option; `what` is its description in the documentation."""
 
     name: str
     parse: Callable[[str], Any]
@@ -66,22 +64,24 @@ class Option(NamedTuple):
 
 
 OPTIONS = (
-    Option("path", _path, None, "the log's directory"),
-    Option("view", _view, "frames", f"what the rows are: {', '.join(VIEWS)}"),
+    Option("path", _path, None, "directory of the capture log"),
+    Option("view", _view, "frames", f"view to read: {', '.join(VIEWS)}"),
     Option(
         "partitionBytes",
         _between(parse_size, 1, MAX_PARTITION_BYTES),
         PARTITION_BYTES,
-        "bytes of the log per partition at most; blocks stay whole",
+        "maximum bytes of the log per partition; blocks are not split",
     ),
-    Option("minPartitions", _between(_count, 1, 1 << 20), 1, "the number of partitions is a multiple of it"),
-    Option("batchRows", _between(_count, 1, MAX_BATCH_ROWS), BATCH_ROWS, "rows per Arrow batch at most"),
+    Option(
+        "minPartitions", _between(_count, 1, 1 << 20), 1, "the number of partitions is a multiple of this"
+    ),
+    Option("batchRows", _between(_count, 1, MAX_BATCH_ROWS), BATCH_ROWS, "maximum rows per Arrow batch"),
 )
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options of a read, checked."""
+    """The validated options of a read."""
 
     path: str
     view: str
@@ -91,20 +91,20 @@ class ReadOptions:
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
-    """Check the options of a read. Raises OptionError that names the option and says what it may be."""
+    """Parse and validate the options of a read. Raises OptionError with the option and its allowed values."""
     known = {option.name.lower(): option for option in OPTIONS}
     values = {option.name: option.default for option in OPTIONS}
     for name, text in given.items():
         option = known.get(name.lower())
         if option is None:
             names = ", ".join(option.name for option in OPTIONS)
-            raise OptionError(f'there is no option {name!r} for format("headwater"); there are {names}')
+            raise OptionError(f'format("headwater") has no option {name!r}; its options are {names}')
         try:
             values[option.name] = option.parse(text)
         except ValueError as error:
             raise OptionError(f"option {option.name}: {text!r} is {error}") from None
     if values["path"] is None:
-        raise OptionError('a log to read is missing: spark.read.format("headwater").load("/path/of/the/log")')
+        raise OptionError('the path is missing: spark.read.format("headwater").load("/path/of/the/log")')
     return ReadOptions(
         values["path"], values["view"], values["partitionBytes"], values["minPartitions"], values["batchRows"]
     )

@@ -1,6 +1,6 @@
-"""The tables: columns and types, and Parquet files of them, written by a task of its own.
+"""Tables and views: their columns, types and schemas, and a writer of their Parquet files.
 
-A column's type is named once, as Spark names it; Arrow's type follows from it.
+A column's type is given once, in Spark's notation. `docs/spark.md` shows these tables; `python -m tools.diagrams` writes them there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ARROW = {
 
 
 class Column(NamedTuple):
-    """A column: name, Spark's type, what it holds, and whether its values repeat enough for a dictionary."""
+    """A column: its name, Spark type and description. `repeats` requests a Parquet dictionary."""
 
     name: str
     type: str
@@ -37,7 +37,7 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table, or a view of the data source."""
+    """A table of the pipeline, or a view of the data source."""
 
     name: str
     what: str
@@ -45,22 +45,22 @@ class Table(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """The columns' names."""
+        """The names of the columns, in order."""
         return [column.name for column in self.columns]
 
     @property
     def ddl(self) -> str:
-        """The schema as Spark writes it."""
+        """The schema as a Spark DDL string."""
         return ", ".join(f"{column.name} {column.type}" for column in self.columns)
 
     @property
     def arrow(self) -> Any:
-        """The schema of its Parquet files: what repeats is a dictionary, which is written as it is."""
+        """The Arrow schema of the Parquet files, with dictionaries for strings that repeat."""
         return pa.schema([pa.field(column.name, _stored(column)) for column in self.columns])
 
     @property
     def plain(self) -> Any:
-        """The schema without dictionaries, as Spark takes it from a data source."""
+        """The Arrow schema without dictionaries, as Spark requires of a data source."""
         return pa.schema([pa.field(column.name, _ARROW[column.type]) for column in self.columns])
 
 
@@ -71,96 +71,94 @@ def _stored(column: Column) -> Any:
 
 _WHERE = (
     Column("file", "string", "segment file", repeats=True),
-    Column("offset", "long", "offset of the block in the file", repeats=True),
-    Column("record", "int", "number of the record in its block, from 0"),
+    Column("offset", "long", "offset of the block in the segment file", repeats=True),
+    Column("record", "int", "index of the record in its block"),
 )
 _RECEIVED = (
     Column("time", "timestamp", "receive time, µs"),
     Column("time_ns", "long", "receive time, ns since 1970"),
-    Column("connection", "long", "connection id: unique for ever", repeats=True),
-    Column("peer", "string", "who it came from, or went to", repeats=True),
-    Column("direction", "short", "0 = received by the gateway, 1 = sent by it", repeats=True),
+    Column("connection", "long", "connection id, never reused", repeats=True),
+    Column("peer", "string", "sender, or receiver of a sent frame", repeats=True),
+    Column("direction", "short", "0 = received by the gateway, 1 = sent", repeats=True),
     Column("protocol", "short", "1 = MQTT, 2 = FMQ, 3 = IBM MQ", repeats=True),
-    Column("version", "short", "MQTT: the protocol level, 3, 4 or 5", repeats=True),
+    Column("version", "short", "MQTT: protocol level 3, 4 or 5", repeats=True),
     Column(
         "mark",
         "short",
-        "by the receiver: 1 = a message of its own, 2 = a duplicate, 3 = perhaps one; 0 = it does not say",
+        "set by the gateway: 1 = original, 2 = duplicate, 3 = uncertain, 0 = none",
         repeats=True,
     ),
-    Column("first_ns", "long", "receive time of what a duplicate repeats; null for the others"),
+    Column("first_ns", "long", "duplicates: receive time of the original; otherwise null"),
 )
 
-# FMQ's identity. Numbers that are larger than any of ours are null; the id itself has them.
+# Numbers too large for these columns are null; the bytes of the id are complete.
 _MESSAGE_ID = (
-    Column("message_id", "binary", "FMQ: the message id; null in MQTT"),
-    Column("process", "long", "FMQ: process number in the message id", repeats=True),
-    Column("thread", "long", "FMQ: thread number in the message id", repeats=True),
+    Column("message_id", "binary", "FMQ: message id; null for MQTT"),
+    Column("process", "long", "FMQ: process number of the message id", repeats=True),
+    Column("thread", "long", "FMQ: thread number of the message id", repeats=True),
 )
 
 FRAMES = Table(
     "frames",
-    "each frame as it was on the wire",
-    (*_RECEIVED, Column("frame", "binary", "the bytes"), *_WHERE),
+    "recorded frames, undecoded",
+    (*_RECEIVED, Column("frame", "binary", "frame as received"), *_WHERE),
 )
 
 BADBLOCKS = Table(
     "badblocks",
-    "what is wrong with the log: damaged blocks, gaps, lost segments, a torn tail",
+    "damage in the log: bad blocks, gaps, lost segments, a torn tail",
     (
         Column("kind", "string", "bad, gap, missing, manifest or torn"),
         Column("file", "string", "segment file, or manifest.jsonl"),
         Column("offset", "long", "offset in the file"),
-        Column("length", "long", "bytes; 0 where nothing but an order is wrong"),
-        Column("reason", "string", "what is wrong, in words"),
+        Column("length", "long", "number of bytes; 0 if only the order is wrong"),
+        Column("reason", "string", "description of the damage"),
     ),
 )
 
 DECODED = Table(
     "decoded",
-    "each frame of MQTT and FMQ decoded, none left out",
+    "recorded frames of MQTT and FMQ, decoded",
     (
         *_RECEIVED,
-        Column("kind", "short", "type of the packet or frame, 0 to 15; null of what is not decoded"),
-        Column("dup", "boolean", "PUBLISH: it may have been sent before"),
+        Column("kind", "short", "packet or frame type, 0 to 15; null if not decoded"),
+        Column("dup", "boolean", "PUBLISH: DUP flag"),
         Column("qos", "short", "PUBLISH: 0, 1 or 2"),
-        Column("retain", "boolean", "PUBLISH: the broker had kept it"),
-        Column("packet_id", "int", "MQTT: PUBLISH at QoS 1 and 2"),
-        Column("topic", "string", "PUBLISH and CONSUMERESP"),
-        Column("payload", "binary", "PUBLISH and CONSUMERESP"),
-        Column("tags", "array<string>", "FMQ: PUBLISH and CONSUMERESP"),
+        Column("retain", "boolean", "PUBLISH: RETAIN flag"),
+        Column("packet_id", "int", "MQTT: packet identifier of a PUBLISH at QoS 1 and 2"),
+        Column("topic", "string", "topic of PUBLISH and CONSUMERESP"),
+        Column("payload", "binary", "payload of PUBLISH and CONSUMERESP"),
+        Column("tags", "array<string>", "FMQ: tags of PUBLISH and CONSUMERESP"),
         *_MESSAGE_ID,
-        Column("id_type", "short", "FMQ: type of the frame that the message id was made for"),
-        Column("id_ns", "long", "FMQ: time in the message id, ns since 1970"),
-        Column("reason", "string", "what is malformed, null when nothing is"),
-        Column("error_at", "int", "offset in the frame of what is malformed"),
+        Column("id_type", "short", "FMQ: frame type of the message id"),
+        Column("id_ns", "long", "FMQ: time of the message id, ns since 1970"),
+        Column("reason", "string", "reason if malformed, otherwise null"),
+        Column("error_at", "int", "offset of the error in the frame"),
         *_WHERE,
     ),
 )
 
 MESSAGES = Table(
     "messages",
-    "one row per real message that was received",
+    "one row per received message, without duplicates",
     (
         Column("time", "timestamp", "first receipt, µs"),
         Column("time_ns", "long", "first receipt, ns since 1970"),
         Column("topic", "string", "topic", repeats=True),
-        Column(
-            "qos", "short", "quality of service of the first receipt; null in a CONSUMERESP", repeats=True
-        ),
-        Column("retain", "boolean", "the broker had kept it; null in a CONSUMERESP"),
+        Column("qos", "short", "QoS of the first receipt; null for CONSUMERESP", repeats=True),
+        Column("retain", "boolean", "RETAIN flag; null for CONSUMERESP"),
         Column("payload", "binary", "payload"),
         Column("protocol", "short", "1 = MQTT, 2 = FMQ", repeats=True),
-        Column("tags", "array<string>", "FMQ: tags; null in MQTT", repeats=True),
+        Column("tags", "array<string>", "FMQ: tags; null for MQTT", repeats=True),
         *_MESSAGE_ID,
-        Column("board", "string", "identity in the payload: the board; null without one", repeats=True),
-        Column("boot", "long", "identity in the payload: number of the board's start", repeats=True),
-        Column("seq", "long", "identity in the payload: number of the message since that start"),
-        Column("sent_ns", "long", "when the board sent it, ns since 1970; null when it does not say"),
-        Column("copies", "int", "how many frames it came in", repeats=True),
-        Column("possible_duplicate", "boolean", "another row may be the same message; nothing proves it"),
+        Column("board", "string", "identity: board; null without an identity", repeats=True),
+        Column("boot", "long", "identity: number of the board's start", repeats=True),
+        Column("seq", "long", "identity: sequence number since that start"),
+        Column("sent_ns", "long", "send time, ns since 1970; null if unknown"),
+        Column("copies", "int", "number of frames that carried it", repeats=True),
+        Column("possible_duplicate", "boolean", "another row may be the same message"),
         Column("connection", "long", "connection of the first receipt", repeats=True),
-        Column("peer", "string", "who the first receipt came from", repeats=True),
+        Column("peer", "string", "sender of the first receipt", repeats=True),
         *_WHERE,
     ),
 )
@@ -173,78 +171,77 @@ TELEMETRY = Table(
         Column("boot", "long", "null without an identity", repeats=True),
         Column("seq", "long", "null without an identity"),
         Column("topic", "string", "topic", repeats=True),
-        Column("time", "timestamp", "when the board sent it; null when it does not say"),
-        Column("metric", "string", "key in the object", repeats=True),
-        Column("value_double", "double", "a number; booleans are 0 and 1, durations are in s"),
-        Column("value_string", "string", "a string; of an FMQ time ISO 8601 with ns, in UTC"),
-        Column("received_ns", "long", "first receipt of its message, ns since 1970"),
-        Column("latency_ms", "double", "receipt minus time"),
+        Column("time", "timestamp", "send time; null if unknown"),
+        Column("metric", "string", "key of the value", repeats=True),
+        Column("value_double", "double", "number, boolean (0 or 1) or duration (s)"),
+        Column("value_string", "string", "string, or FMQ time (ISO 8601, UTC)"),
+        Column("received_ns", "long", "first receipt of the message, ns since 1970"),
+        Column("latency_ms", "double", "receive time minus send time"),
     ),
 )
 
 LOGICAL_MESSAGES = Table(
     "logical_messages",
-    "one row per logical message: what MQMDEs say is one, put together",
+    "one row per IBM MQ logical message, reassembled",
     (
-        Column("time", "timestamp", "first receipt of any of it, µs"),
-        Column("time_ns", "long", "first receipt of any of it, ns since 1970"),
-        Column("last_ns", "long", "last receipt of any of it, ns since 1970"),
+        Column("time", "timestamp", "first receipt of a part, µs"),
+        Column("time_ns", "long", "first receipt of a part, ns since 1970"),
+        Column("last_ns", "long", "last receipt of a part, ns since 1970"),
         Column("topic", "string", "topic", repeats=True),
         Column("group_id", "binary", "GroupId, 24 bytes"),
-        Column("seq", "int", "MsgSeqNumber: its number in the group"),
-        Column("complete", "boolean", "whether it is whole, and here"),
-        Column("payload", "binary", "payload, without MQMDEs; null unless complete"),
-        Column("length", "long", "bytes of it that have come"),
-        Column("format", "string", "Format of the payload, without blanks behind it", repeats=True),
+        Column("seq", "int", "MsgSeqNumber, the position in the group"),
+        Column("complete", "boolean", "whether the payload is complete"),
+        Column("payload", "binary", "payload without MQMDEs; null if incomplete"),
+        Column("length", "long", "bytes received"),
+        Column("format", "string", "Format of the payload, without trailing blanks", repeats=True),
         Column("encoding", "int", "Encoding of the payload", repeats=True),
         Column("ccsid", "int", "CodedCharSetId of the payload", repeats=True),
-        Column("segments", "int", "how many physical messages it came in", repeats=True),
-        Column("duplicates", "int", "physical messages beside these that brought nothing new", repeats=True),
-        Column("missing", "string", "what is missing, or contradicts itself, in words; null when complete"),
-        Column("reason", "int", "IBM's reason code; null when complete", repeats=True),
-        Column("last_in_group", "boolean", "whether it is its group's last; null without a group"),
-        Column("group_complete", "boolean", "whether its group is whole; null without a group"),
+        Column("segments", "int", "number of physical messages", repeats=True),
+        Column("duplicates", "int", "number of redundant physical messages", repeats=True),
+        Column("missing", "string", "missing ranges or contradictions; null if complete"),
+        Column("reason", "int", "IBM MQ reason code; null if complete", repeats=True),
+        Column("last_in_group", "boolean", "whether it is the last of its group; null without a group"),
+        Column("group_complete", "boolean", "whether the group is complete; null without a group"),
         Column(
-            "group_missing", "string", "what is missing of its group, or contradicts itself; null when whole"
+            "group_missing", "string", "missing messages or contradictions of the group; null if complete"
         ),
     ),
 )
 
 QUARANTINE = Table(
     "quarantine",
-    "what could not be taken, with its bytes",
+    "malformed frames, refused payloads and damaged blocks",
     (
         Column("kind", "string", "frame, message or block", repeats=True),
-        Column("reason", "string", "what is wrong", repeats=True),
-        Column("detail", "string", "more about it, in words"),
-        Column("error_at", "int", "offset of what is malformed: in the frame, or of an MQMDE in the payload"),
+        Column("reason", "string", "reason code as a word", repeats=True),
+        Column("detail", "string", "description"),
+        Column("error_at", "int", "offset of the error in the frame, or in the payload for an MQMDE"),
         Column("file", "string", "segment file", repeats=True),
-        Column("offset", "long", "offset of the block in the file"),
-        Column("record", "int", "number of the record in its block; null for a block"),
-        Column("length", "long", "how many bytes it is"),
-        Column("bytes", "binary", "the bytes; of a block the first MiB"),
+        Column("offset", "long", "offset of the block in the segment file"),
+        Column("record", "int", "index of the record in its block; null for a block"),
+        Column("length", "long", "number of bytes"),
+        Column("bytes", "binary", "bytes; the first MiB of a block"),
         Column("time_ns", "long", "receive time, ns since 1970; null for a block"),
         Column("connection", "long", "connection id; null for a block"),
-        Column("peer", "string", "who it came from; null for a block", repeats=True),
+        Column("peer", "string", "sender; null for a block", repeats=True),
         Column("direction", "short", "0 = received, 1 = sent; null for a block"),
     ),
 )
 
-#: What the pipeline writes.
+#: Tables that the pipeline writes.
 TABLES = (FRAMES, MESSAGES, LOGICAL_MESSAGES, TELEMETRY, QUARANTINE)
-#: What the data source reads.
+#: Views that the data source reads.
 VIEWS = {table.name: table for table in (FRAMES, DECODED, BADBLOCKS)}
 
 _ROW_GROUP = 1 << 18
-# What rises from row to row is much smaller, and faster to write, as differences.
+# Columns that grow from row to row: differences are smaller and faster to write.
 _DIFFERENCES = {"time", "time_ns", "record", "seq", "sent_ns", "received_ns"}
 
 
 class Writer:
-    """Writes one Parquet file of a table.
+    """Write one Parquet file of a table, as a context manager.
 
-    It has its name only when it is whole, whoever else writes the same file. A table without rows in this
-    part has no file. Use it with ``with``: an exception leaves nothing behind.
+    The file gets its name when it is complete. A part without rows gets no file, and an exception leaves no file behind.
     """
 
     def __init__(self, table: Table, directory: Path, part: str):
@@ -258,7 +255,7 @@ class Writer:
         return self
 
     def write(self, columns: dict[str, Any]) -> None:
-        """Append rows: Arrow arrays by column name."""
+        """Append rows, given as Arrow arrays by column name."""
         schema = self.table.arrow
         batch = pa.record_batch([columns[name] for name in schema.names], schema=schema)
         if not batch.num_rows:
@@ -275,7 +272,7 @@ class Writer:
                 column_encoding={
                     column.name: "DELTA_BINARY_PACKED" for column in columns_ if column.name in _DIFFERENCES
                 },
-                # Readers choose by time and by identity.
+                # Readers filter by time and by identity.
                 write_statistics=[
                     name for name in ("time", "time_ns", "board", "boot", "seq") if name in schema.names
                 ],
@@ -289,7 +286,7 @@ class Writer:
     ) -> None:
         if self._writer is None:
             if kind is None:
-                # An earlier pass over the same part may have had rows.
+                # An earlier attempt at this part may have written rows.
                 self.path.unlink(missing_ok=True)
             return
         self._writer.close()
