@@ -1,6 +1,6 @@
 """Tables and views: their columns, types and schemas, and a writer of their Parquet files.
 
-A column's type is given once, in Spark's notation. `docs/spark.md` shows these tables; `python -m tools.diagrams` writes them there.
+A column's type is given once, in Spark's notation. `python -m tools.diagrams` writes these tables to `docs/spark.md`.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ _DIFFERENCES = {"time", "time_ns", "record", "seq", "sent_ns", "received_ns"}
 class Writer:
     """Write one Parquet file of a table, as a context manager.
 
-    The file gets its name when it is complete. A part without rows gets no file, and an exception leaves no file behind.
+    The file gets its name when it is complete. A part without rows gets no file, and an exception leaves none.
     """
 
     def __init__(self, table: Table, directory: Path, part: str):
