@@ -8,7 +8,6 @@ there, the connection is gone, and whoever finds it so backs out what it left (`
 
 import contextlib
 import fcntl
-import json
 import os
 import secrets
 import sqlite3
@@ -21,6 +20,7 @@ from headwater_host.lifetime import MACHINE, AgeClock, Clocks
 from headwater_host.mq import CMQC
 from headwater_host.mq.errors import MQMIError, failed
 from headwater_host.private import prepare
+from headwater_host.sqlite import Cause, cause, one_line
 from headwater_mq import messages
 from headwater_mq.attributes import QueueManagerAttributes, dump, load
 
@@ -34,6 +34,13 @@ _CHECKPOINT = 128
 #: Ids are given out in blocks: one write to the file for so many.
 _BLOCK = 4096
 
+_EXPLAINED = {
+    Cause.DAMAGED: (CMQC.MQRC_Q_MGR_NOT_AVAILABLE, "{path} is damaged ({text})"),
+    Cause.NOT_A_DATABASE: (CMQC.MQRC_Q_MGR_NOT_AVAILABLE, "{path} is no file of queues: {text}"),
+    Cause.FULL: (CMQC.MQRC_STORAGE_MEDIUM_FULL, "{path}: {text}"),
+    Cause.BUSY: (CMQC.MQRC_RESOURCE_PROBLEM, f"{{path}} has been busy for {_BUSY} s"),
+    Cause.CANNOT_OPEN: (CMQC.MQRC_Q_MGR_NOT_AVAILABLE, "{path} cannot be opened: {text}"),
+}
 # What its module raises: also where its text of an error has bytes of a damaged file.
 _OF_SQLITE = (sqlite3.Error, UnicodeDecodeError)
 # ``rank`` is the negative priority, so that (rank, id) is the order of a queue. ``put_by`` and ``taken_by`` are the
@@ -389,7 +396,7 @@ def _to_wal(db: sqlite3.Connection) -> None:
         try:
             db.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or last:
+            if last or cause(error) is not Cause.BUSY:
                 raise
         else:
             return
@@ -416,20 +423,10 @@ def _statements() -> Iterator[str]:
 
 
 def explained(path: str, error: Exception) -> MQMIError:
-    """What SQLite says, as a reason of IBM's and for people."""
-    text = " ".join(str(error).split())
-    if isinstance(error, TypeError | json.JSONDecodeError | UnicodeDecodeError) or any(
-        word in text for word in ("malformed", "no such table", "no such column", "corrupt", "decode")
-    ):
-        return failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{path} is damaged ({text})")
-    if "not a database" in text:
-        return failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{path} is no file of queues: {text}")
-    if "full" in text:
-        return failed(CMQC.MQRC_STORAGE_MEDIUM_FULL, f"{path}: {text}")
-    if "locked" in text:
-        return failed(CMQC.MQRC_RESOURCE_PROBLEM, f"{path} has been busy for {_BUSY} s")
-    if "unable to open" in text:
+    """Return what SQLite reports as one of IBM's reason codes, with a text for people."""
+    why, text = cause(error), one_line(error)
+    if why is Cause.CANNOT_OPEN:
         folder = Path(path).parent
         text = text if folder.is_dir() else f"there is no folder {folder}"
-        return failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{path} cannot be opened: {text}")
-    return failed(CMQC.MQRC_RESOURCE_PROBLEM, f"{path}: {text}")
+    reason, says = _EXPLAINED.get(why, (CMQC.MQRC_RESOURCE_PROBLEM, "{path}: {text}"))
+    return failed(reason, says.format(path=path, text=text))

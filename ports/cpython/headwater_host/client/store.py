@@ -28,6 +28,7 @@ from headwater_host.client.outbox import OUTBOX_LIMIT, GrowingOutbox
 from headwater_host.errors import ArgumentError, StoreError
 from headwater_host.mqtt_properties import encode, unblock
 from headwater_host.private import prepare
+from headwater_host.sqlite import Cause, cause
 
 #: PRAGMA application_id of our files ("HWob"), and the version of what is in them.
 APPLICATION_ID = 0x48576F62
@@ -596,14 +597,14 @@ def _open(path: str) -> sqlite3.Connection:
 
 
 def _explained(path: str, error: sqlite3.Error) -> StoreError:
-    text = str(error)
-    if "locked" in text:
+    why = cause(error)
+    if why is Cause.BUSY:
         return StoreError(f"the store {path} is in use: it belongs to one client at a time")
-    if "not a database" in text:
-        return StoreError(f"{path} is no store of messages: {text}")
-    if "malformed" in text or "no such table" in text or "no such column" in text:
-        return _damaged(path, text)
-    return StoreError(f"the store {path} cannot be opened: {text}")
+    if why is Cause.NOT_A_DATABASE:
+        return StoreError(f"{path} is no store of messages: {error}")
+    if why is Cause.DAMAGED:
+        return _damaged(path, str(error))
+    return StoreError(f"the store {path} cannot be opened: {error}")
 
 
 def _damaged(path: str, what: str) -> StoreError:

@@ -10,6 +10,7 @@ from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage.records import SCHEMA
 from headwater_host.hub.storage.upgrade import EARLIER, upgrade
 from headwater_host.private import prepare
+from headwater_host.sqlite import Cause, cause
 
 #: PRAGMA application_id of our files ("HWhu"), and the version of what is in them.
 APPLICATION_ID = 0x48576875
@@ -109,13 +110,13 @@ def _create(db: sqlite3.Connection) -> None:
 
 
 def explained(path: str, error: sqlite3.Error) -> StorageError:
-    """What SQLite says, for people."""
-    text = str(error)
-    if "not a database" in text:
-        return StorageError(f"{path} is no hub's storage: {text}")
-    if any(word in text for word in ("malformed", "no such table", "no such column", "corrupt")):
-        return damaged(path, text)
-    return StorageError(f"the hub's storage {path} cannot be opened: {text}")
+    """Return what SQLite reports, as an error for people."""
+    why = cause(error)
+    if why is Cause.NOT_A_DATABASE:
+        return StorageError(f"{path} is no hub's storage: {error}")
+    if why is Cause.DAMAGED:
+        return damaged(path, str(error))
+    return StorageError(f"the hub's storage {path} cannot be opened: {error}")
 
 
 def damaged(path: str, what: str) -> StorageError:
