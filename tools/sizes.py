@@ -35,7 +35,7 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "outbox": ("headwater.store",),
     "flash outbox": ("headwater.journal",),
     "serial link": ("headwater.link.link", "headwater.link.pump"),
-    "fmq packets": ("headwater.fmq.encode", "headwater.fmq.decode"),
+    "fmq packets": ("headwater.fmq.frames",),
     "MQMDE": ("headwater.ibmmq.header",),
     "IBM MQ's headers": ("headwater.ibmmq.chain", "headwater.ibmmq.text"),
     "MQMDE segments": ("headwater.ibmmq.segments",),

@@ -4,7 +4,7 @@ from headwater.errors import HeadwaterError
 from headwater.fmq.client import Client
 from headwater.fmq.numbers import put_float
 from headwater.fmq.spec import MAP
-from headwater.fmq.write import put_count, put_int, put_text
+from headwater.fmq.values import put_count, put_int, put_text
 from headwater_board.tcp import Tcp
 
 payload = bytearray(64)

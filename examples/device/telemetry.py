@@ -92,7 +92,7 @@ def map_maker() -> "Callable[[dict[str, Any]], Bytes]":
     """What makes an FMQ Map of numbers and texts."""
     from headwater.fmq.numbers import put_float
     from headwater.fmq.spec import MAP
-    from headwater.fmq.write import put_count, put_int, put_text
+    from headwater.fmq.values import put_count, put_int, put_text
 
     buf = bytearray(PAYLOAD)
     view = memoryview(buf)

@@ -9,12 +9,12 @@ from prove import prove
 
 from headwater import errors
 from headwater.fmq.client import Client
-from headwater.fmq.encode import tag_list
+from headwater.fmq.frames import tag_list
 from headwater.fmq.keeper import CONNECTING, ONLINE, PAUSE, Keeper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.fmq.decode import Frame
+    from headwater.fmq.frames import Frame
 
 TOPIC = b"board/telemetry"
 PAYLOAD = b"0123456789abcdef"

@@ -1,7 +1,6 @@
 """A transport to a hub that answers at once, and allocates nothing for it."""
 
-from headwater.fmq.decode import Frame, header
-from headwater.fmq.encode import answer, frame
+from headwater.fmq.frames import Frame, decode_header, encode_answer, encode_frame
 from headwater.rxbuf import RxBuf
 
 TYPE_CHECKING = False
@@ -18,7 +17,7 @@ BY_QOS = b"\x00\x0e\x05"
 
 def made(head: int, ident: bytes, *values: "bool | int | bytes | tuple[bytes, ...] | None") -> bytes:
     buf = bytearray(1200)
-    n = frame(buf, 0, 1200, head, ident, values)
+    n = encode_frame(buf, 0, 1200, head, ident, values)
     assert n > 0
     return bytes(buf[:n])
 
@@ -61,7 +60,7 @@ class Line:
         rx.end += n
         f = self._frame
         while True:
-            stop = header(f, rx.start, rx.end)
+            stop = decode_header(f, rx.start, rx.end)
             assert stop >= 0
             if stop == 0 or stop > rx.end:
                 return n
@@ -79,7 +78,7 @@ class Line:
             self.answers += 1
         kind = BY_QOS[f.head >> 1 & 3] if kind == 3 else ANSWERS[kind]
         if kind:
-            self._end = answer(self._tx, self._end, 4096, kind, f.buf, f.id_at, f.id_end)
+            self._end = encode_answer(self._tx, self._end, 4096, kind, f.buf, f.id_at, f.id_end)
             if self.refuses:
                 # A body of two bytes: reason 0x87, which is no more than 8 bits.
                 self._tx[self._end - 1] = 2

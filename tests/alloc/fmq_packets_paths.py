@@ -6,13 +6,12 @@
 
 from prove import prove
 
-from headwater.fmq import decode, encode, spec
-from headwater.fmq.decode import Frame
+from headwater.fmq import frames, spec
+from headwater.fmq.frames import Frame
+from headwater.fmq.ids import IdMaker
 from headwater.fmq.large import LargeMessage
-from headwater.fmq.message_id import IdMaker
 from headwater.fmq.numbers import put_bytes, put_float
-from headwater.fmq.values import Value, check, number, read
-from headwater.fmq.write import put_bool, put_count, put_int, put_none, put_text
+from headwater.fmq.values import Value, check, number, put_bool, put_count, put_int, put_none, put_text, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 TOPIC = b"plant/1/temp"
 PAYLOAD = b"0123456789abcdef"
-TAGS = encode.tag_list([b"raw", b"celsius"])
+TAGS = frames.tag_list([b"raw", b"celsius"])
 TIME = b"\xcd\x4e\x2b\x84\x5b\xd7\x18\x18"
 
 maker = IdMaker(3)
@@ -31,11 +30,11 @@ out = bytearray(160)
 ident = maker.next(spec.PUBLISH, 0)
 
 plain = bytearray(128)
-plain_end = encode.publish(plain, 0, 128, 0x32, ident, TOPIC, PAYLOAD)
+plain_end = frames.encode_publish(plain, 0, 128, 0x32, ident, TOPIC, PAYLOAD)
 tagged = bytearray(128)
-tagged_end = encode.publish(tagged, 0, 128, 0x3D, ident, TOPIC, PAYLOAD, TAGS)
+tagged_end = frames.encode_publish(tagged, 0, 128, 0x3D, ident, TOPIC, PAYLOAD, TAGS)
 given = bytearray(128)
-given_end = encode.frame(given, 0, 128, 0xB0, ident, (7, None, (), PAYLOAD))
+given_end = frames.encode_frame(given, 0, 128, 0xB0, ident, (7, None, (), PAYLOAD))
 broken = bytearray(tagged)
 broken[tagged_end - 17] = 0xC3
 assert min(plain_end, tagged_end, given_end) > 0
@@ -56,43 +55,46 @@ def next_id() -> None:
 
 
 def write_plain() -> None:
-    at = encode.put_head(out, 0, 0x32, ident)
-    assert encode.put_message(out, at, TOPIC, PAYLOAD, encode.NO_TAGS) == plain_end
+    at = frames.put_head(out, 0, 0x32, ident)
+    assert frames.put_message(out, at, TOPIC, PAYLOAD, frames.NO_TAGS) == plain_end
 
 
 def write_tagged() -> None:
-    assert encode.publish(out, 0, 160, 0x3D, ident, TOPIC, PAYLOAD, TAGS) == tagged_end
+    assert frames.encode_publish(out, 0, 160, 0x3D, ident, TOPIC, PAYLOAD, TAGS) == tagged_end
 
 
 def scan_plain() -> None:
-    assert decode.message(plain_frame, 0, plain_end) == plain_end
+    assert frames.scan(plain_frame, 0, plain_end) == plain_end
     assert plain_frame.topic_is(TOPIC)
 
 
 def scan_given() -> None:
-    assert decode.message(given_frame, 0, given_end) == given_end
+    assert frames.scan(given_frame, 0, given_end) == given_end
 
 
 def decode_tagged() -> None:
-    assert decode.frame(tagged_frame, 0, tagged_end) == tagged_end
+    assert frames.decode_frame(tagged_frame, 0, tagged_end) == tagged_end
 
 
 def answer() -> None:
-    end = encode.answer(out, 0, 160, spec.ACK, tagged, tagged_frame.id_at, tagged_frame.id_end)
-    assert encode.answer(out, end, 160, spec.PUBREC, tagged, tagged_frame.id_at, tagged_frame.id_end) > end
+    end = frames.encode_answer(out, 0, 160, spec.ACK, tagged, tagged_frame.id_at, tagged_frame.id_end)
+    assert (
+        frames.encode_answer(out, end, 160, spec.PUBREC, tagged, tagged_frame.id_at, tagged_frame.id_end)
+        > end
+    )
 
 
 def decode_answers() -> None:
-    end = encode.answer(answers, 0, 64, spec.ACK, tagged, tagged_frame.id_at, tagged_frame.id_end)
-    assert decode.frame(answer_frame, 0, end) == end
+    end = frames.encode_answer(answers, 0, 64, spec.ACK, tagged, tagged_frame.id_at, tagged_frame.id_end)
+    assert frames.decode_frame(answer_frame, 0, end) == end
     assert answer_frame.code == 0
-    end = encode.answer(answers, 0, 64, spec.PUBCOMP, tagged, tagged_frame.id_at, tagged_frame.id_end)
-    assert decode.frame(answer_frame, 0, end) == end
+    end = frames.encode_answer(answers, 0, 64, spec.PUBCOMP, tagged, tagged_frame.id_at, tagged_frame.id_end)
+    assert frames.decode_frame(answer_frame, 0, end) == end
 
 
 def malformed() -> None:
-    assert decode.message(broken_frame, 0, tagged_end) == 0
-    assert decode.frame(broken_frame, 0, tagged_end) < 0
+    assert frames.scan(broken_frame, 0, tagged_end) == 0
+    assert frames.decode_frame(broken_frame, 0, tagged_end) < 0
 
 
 def write_payload() -> int:
@@ -163,7 +165,7 @@ class Sink:
 
 big = bytearray(64)
 # Of a body of 3000 bytes, this is the beginning.
-body = encode.put_length(big, encode.put_head(big, 0, 0x34, ident), 3000)
+body = frames.put_length(big, frames.put_head(big, 0, 0x34, ident), 3000)
 big[put_text(big, body, 64, TOPIC)] = 0xD0
 big_frame = Frame(big, 4096)
 large = LargeMessage()
@@ -171,7 +173,7 @@ sink = Sink()
 
 
 def pass_large() -> None:
-    assert decode.header(big_frame, 0, 64) > 3000
+    assert frames.decode_header(big_frame, 0, 64) > 3000
     at = large.begin(big_frame, 0, 64, 64)
     assert large.offer(big_frame, sink)
     while large.left:

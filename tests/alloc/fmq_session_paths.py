@@ -14,8 +14,7 @@ from fmq_line import SUBSCRIPTION, TIME, Line, made
 from prove import prove, prove_session
 
 from headwater.fmq.client import Client
-from headwater.fmq.decode import Frame
-from headwater.fmq.encode import tag_list
+from headwater.fmq.frames import Frame, tag_list
 from headwater.transitions import ACCEPT, OPEN
 
 TYPE_CHECKING = False

@@ -7,12 +7,11 @@ from decimal import Decimal
 from typing import Any
 
 from headwater import errors
-from headwater.fmq import decode, encode, message_id, numbers, spec
+from headwater.fmq import frames, ids, numbers, spec
 from headwater.fmq import values as core
-from headwater.fmq.decode import Frame
+from headwater.fmq.frames import Frame
 from headwater.fmq.names import REASONS
-from headwater.fmq.values import Value
-from headwater.fmq.write import put_int
+from headwater.fmq.values import Value, put_int
 from headwater_host.fmq import values as host
 from headwater_host.fmq.kinds import DateTime, Duration, Object, Pairs
 from tests.fuzz import fmq_reference as reference
@@ -180,9 +179,9 @@ def frame(data: bytes) -> None:
     buf = _guarded(data)
     start, end = buf.start, buf.end
     f = Frame(buf, LIMIT)
-    got = decode.frame(f, start, end)
+    got = frames.decode_frame(f, start, end)
     scanned = Frame(buf, LIMIT)
-    short = decode.message(scanned, start, end)
+    short = frames.scan(scanned, start, end)
     if got < 0:
         assert got in REASONS and errors.blame(got) in (errors.PEER, errors.ROOM)
         assert start <= f.bad_at <= end
@@ -202,14 +201,14 @@ def frame(data: bytes) -> None:
             assert [getattr(f, name) for name in fields] == [getattr(scanned, name) for name in fields]
     # Whatever of it came first was either not enough, or showed the same error.
     for n in {len(data) // 2, len(data) - 1} - {-1}:
-        early = decode.frame(Frame(_guarded(data[:n]), LIMIT), start, start + n)
+        early = frames.decode_frame(Frame(_guarded(data[:n]), LIMIT), start, start + n)
         assert early in (0, got), (n, early, got)
 
 
 def _agrees(f: Frame, want: reference.Meaning) -> None:
     kind, flags, ident, fields = want
     assert (f.head, bytes(f.buf[f.id_at : f.id_end])) == (kind << 4 | flags, ident)
-    assert message_id.id_end(ident, 0, len(ident)) == len(ident)
+    assert ids.id_end(ident, 0, len(ident)) == len(ident)
     assert f.asked() == ident[0] >> 4
     assert f.count == len(fields)
     for k, field in enumerate(fields):
@@ -240,7 +239,7 @@ def _and_back(f: Frame, want: reference.Meaning) -> None:
             made.append(field)
     size = f.end - f.id_at + 1
     out = bytearray(size)
-    end = encode.frame(out, 0, size, kind << 4 | flags, ident, made)
+    end = frames.encode_frame(out, 0, size, kind << 4 | flags, ident, made)
     assert 0 < end <= size
     assert repr(reference.decode(bytes(out[:end]), LIMIT)) == repr((want, end))
-    assert encode.frame(out, 0, end - 1, kind << 4 | flags, ident, made) == errors.E_TOO_LARGE
+    assert frames.encode_frame(out, 0, end - 1, kind << 4 | flags, ident, made) == errors.E_TOO_LARGE

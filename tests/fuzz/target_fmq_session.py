@@ -11,8 +11,8 @@ from fmq_hub import TIME
 from pipe import drain, feed
 
 from headwater.errors import E_RX_TOO_LARGE, E_RX_WINDOW, PEER, blame
-from headwater.fmq import decode, encode, spec
-from headwater.fmq.decode import Frame
+from headwater.fmq import frames, spec
+from headwater.fmq.frames import Frame
 from headwater.fmq.session import ClientSession
 from headwater.transitions import ERROR, ONLINE
 
@@ -65,9 +65,9 @@ class Watched:
         if self.options & BEFORE_AUTH:
             return
         f = Frame(bytearray(said), 1000)
-        assert decode.frame(f, 0, len(said)) == len(said)
+        assert frames.decode_frame(f, 0, len(said)) == len(said)
         buf = bytearray(100)
-        n = encode.frame(buf, 0, 100, 0xE0, said[f.id_at : f.id_end], (0, 5, True, TIME))
+        n = frames.encode_frame(buf, 0, 100, 0xE0, said[f.id_at : f.id_end], (0, 5, True, TIME))
         assert feed(end, bytes(buf[:n])) == 0  # type: ignore[arg-type]
         end.feeding = False
         assert end.state == ONLINE
@@ -169,10 +169,10 @@ def _is_in_the_stream(one: Watched, stream: bytes) -> None:
     f = Frame(bytearray(stream), 1 << 24)
     at = 0
     while at < len(stream):
-        stop = decode.header(f, at, len(stream))
+        stop = frames.decode_header(f, at, len(stream))
         if not 0 < stop <= len(stream):
             break
-        bad = decode.fields(f)
+        bad = frames.decode_fields(f)
         if bad and stop - at <= one.end.rx.capacity:
             break
         # A large one is not looked at behind a topic that does not fit.
@@ -190,7 +190,7 @@ def _is_frames(said: bytes) -> None:
     f = Frame(bytearray(said), 1000)
     at = 0
     while at < len(said):
-        at = decode.frame(f, at, len(said))
+        at = frames.decode_frame(f, at, len(said))
         assert at > 0, said
         assert f.kind() in (spec.ACK, spec.PUBREC, spec.PUBREL, spec.PUBCOMP)
 
@@ -204,7 +204,7 @@ def again(one: Watched) -> None:
     one.messages = []
     one.online()
     buf = bytearray(100)
-    n = encode.frame(buf, 0, 100, 0x32, AUTH_ID, (b"t", (), b"behind"))
+    n = frames.encode_frame(buf, 0, 100, 0x32, AUTH_ID, (b"t", (), b"behind"))
     assert one.feed(bytes(buf[:n]), [3]) == 0
     assert one.messages == [(spec.PUBLISH, b"t", b"behind")]
     assert one.out.endswith(b"\xe0" + AUTH_ID + b"\x00")

@@ -8,13 +8,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headwater.errors import E_TOO_LARGE
-from headwater.fmq import decode, encode, numbers, spec
+from headwater.fmq import frames, numbers, spec
 from headwater.fmq import values as core
-from headwater.fmq.decode import Frame
+from headwater.fmq.frames import Frame
+from headwater.fmq.ids import IdMaker, id_end, put_id
 from headwater.fmq.large import LargeMessage
-from headwater.fmq.message_id import IdMaker, id_end, put_id
-from headwater.fmq.values import Value
-from headwater.fmq.write import put_int
+from headwater.fmq.values import Value, put_int
 from headwater.types import Bytes
 from headwater_host.fmq.kinds import DateTime, Duration, Object, Pairs
 from headwater_host.fmq.values import decode as host_decode
@@ -109,7 +108,7 @@ def test_any_bytes_as_a_frame(data: bytes) -> None:
 @given(st.integers(0, 255), idents, st.binary(max_size=60))
 def test_any_body(head: int, ident: tuple[int, int, int, int], body: bytes) -> None:
     buf = bytearray(8)
-    length = bytes(buf[: encode.put_length(buf, 0, len(body))])
+    length = bytes(buf[: frames.put_length(buf, 0, len(body))])
     target_fmq.frame(bytes([head]) + written(ident) + length + body)
 
 
@@ -149,10 +148,10 @@ def test_frames_and_back(ident: tuple[int, int, int, int], body: tuple[int, Any]
     head, fields = body
     name = written(ident)
     buf = bytearray(b"\xa5" * 4000)
-    end = encode.frame(buf, 3, 3900, head, name, fields)
+    end = frames.encode_frame(buf, 3, 3900, head, name, fields)
     assert end > 0
     f = Frame(buf, 4000)
-    assert decode.frame(f, 3, end) == end
+    assert frames.decode_frame(f, 3, end) == end
     want = fmq_reference.decode(bytes(buf[3:end]), 4000)
     assert want is not None
     texts = [one.encode() if isinstance(one, str) else one for one in want[0][3]]
@@ -163,7 +162,7 @@ def test_frames_and_back(ident: tuple[int, int, int, int], body: tuple[int, Any]
     limit = end - short
     buf = bytearray(b"\xa5" * 4000)
     if limit > 3:
-        assert encode.frame(buf, 3, limit, head, name, fields) == (end if short == 0 else E_TOO_LARGE)
+        assert frames.encode_frame(buf, 3, limit, head, name, fields) == (end if short == 0 else E_TOO_LARGE)
         assert buf[:3] == b"\xa5" * 3
         assert buf[limit:] == b"\xa5" * (4000 - limit)
 
@@ -177,11 +176,11 @@ def test_publish_is_the_frame_it_should_be(
     encoded = [tag.encode() for tag in tags]
     name = written(ident)
     one, other = bytearray(3000), bytearray(3000)
-    end = encode.publish(one, 0, 3000, head, name, topic.encode(), payload, encode.tag_list(encoded))
-    assert end == encode.frame(other, 0, 3000, head, name, (topic.encode(), encoded, payload))
+    end = frames.encode_publish(one, 0, 3000, head, name, topic.encode(), payload, frames.tag_list(encoded))
+    assert end == frames.encode_frame(other, 0, 3000, head, name, (topic.encode(), encoded, payload))
     assert one == other
-    size = encode.message_size(topic.encode(), payload, encode.tag_list(encoded))
-    assert end == 1 + len(name) + encode.length_size(size) + size
+    size = frames.message_size(topic.encode(), payload, frames.tag_list(encoded))
+    assert end == 1 + len(name) + frames.length_size(size) + size
 
 
 @given(idents)
@@ -237,7 +236,7 @@ def test_large_messages_whatever_the_pieces(
     name = written((3, 1, 3, 1790000000123456789))
     made = bytearray(3000)
     fields = (topic.encode(), [tag.encode() for tag in tags], payload)
-    data = bytes(made[: encode.frame(made, 0, 3000, 0x34, name, fields)])
+    data = bytes(made[: frames.encode_frame(made, 0, 3000, 0x34, name, fields)])
     buf = bytearray(capacity)
     f = Frame(buf, 4000)
     large = LargeMessage()
@@ -251,7 +250,7 @@ def test_large_messages_whatever_the_pieces(
         held += n
         at += n
         i = 0
-        if not begun and decode.header(f, 0, held) > 0:
+        if not begun and frames.decode_header(f, 0, held) > 0:
             i = large.begin(f, 0, held, capacity)
             assert i >= 0
             if i:

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headwater.fmq import encode, spec
-from headwater.fmq.decode import Frame, fields, header
-from headwater.fmq.encode import tag_list
-from headwater.fmq.message_id import MORE
+from headwater.fmq import frames, spec
+from headwater.fmq.frames import Frame, decode_fields, decode_header, tag_list
+from headwater.fmq.ids import MORE
 from headwater.fmq.names import TYPES
 from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import decode_at
@@ -57,11 +56,11 @@ class Got:
 def parse(data: bytes) -> tuple[Got, int] | None:
     """The first frame in ``data`` and where it ends."""
     f = Frame(data, 1 << 24)
-    stop = header(f, 0, len(data))
+    stop = decode_header(f, 0, len(data))
     assert stop >= 0, f"the hub sent {data.hex()}: {stop}"
     if stop == MORE or stop > len(data):
         return None
-    bad = fields(f)
+    bad = decode_fields(f)
     assert bad == 0, f"the hub sent {data[:stop].hex()}: {bad}"
     got = Got(f.kind(), f.head & 15, data[f.id_at : f.id_end], [], size=f.end - f.body)
     if got.kind in (spec.PUBLISH, spec.CONSUMERESP):
@@ -133,7 +132,7 @@ class Peer:
             for v in values
         )
         buf = bytearray(size + 1024)
-        end = encode.frame(buf, 0, len(buf), kind << 4 | flags, ident, values)
+        end = frames.encode_frame(buf, 0, len(buf), kind << 4 | flags, ident, values)
         assert end > 0, (kind, values, end)
         self.raw(buf[:end])
         return ident

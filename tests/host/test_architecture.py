@@ -53,9 +53,9 @@ CORE = [
     ["headwater.keeper", "headwater.compat.umqtt"],
     # FMQ stands beside MQTT: neither knows of the other.
     ["headwater.fmq.spec", "headwater.fmq.murmur3"],
-    ["headwater.fmq.values", "headwater.fmq.write", "headwater.fmq.message_id", "headwater.fmq.fields"],
-    ["headwater.fmq.numbers", "headwater.fmq.decode", "headwater.fmq.encode", "headwater.fmq.names"],
-    ["headwater.fmq.large", "headwater.fmq.id_table", "headwater.fmq.topics", "headwater.fmq.transitions"],
+    ["headwater.fmq.values", "headwater.fmq.ids"],
+    ["headwater.fmq.numbers", "headwater.fmq.frames", "headwater.fmq.names"],
+    ["headwater.fmq.large", "headwater.fmq.transitions"],
     ["headwater.fmq.sender"],
     ["headwater.fmq.receive"],
     ["headwater.fmq.session"],
@@ -163,7 +163,7 @@ def test_whoever_speaks_mqtt_does_not_pay_for_fmq() -> None:
 
 def test_frames_of_fmq_cost_no_more_than_they_need() -> None:
     """What only some payloads have, names and hashes, is for those who import it."""
-    reached = reached_from("headwater.fmq.encode", "headwater.fmq.decode", "headwater.fmq.large")
+    reached = reached_from("headwater.fmq.frames", "headwater.fmq.large")
     assert "headwater.fmq.values" in reached
     assert not reached & {"headwater.fmq.numbers", "headwater.fmq.murmur3", *NAMES}
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipe import drain
 
-from headwater.fmq import encode, spec
 from headwater.fmq import session as core
+from headwater.fmq import spec
+from headwater.fmq.frames import encode_frame
 from headwater_host.client.fmq.fast import FastSession
 from headwater_host.client.fmq.ids import HostIdTable
 from tests.fuzz import target_fmq_session as target
@@ -73,7 +74,7 @@ def test_portable_tests_pass_over_the_hosts_path(
 
 def written(head: int, ident: bytes, *values: Any) -> bytes:
     buf = bytearray(400)
-    end = encode.frame(buf, 0, len(buf), head, ident, values)
+    end = encode_frame(buf, 0, len(buf), head, ident, values)
     assert end > 0
     return bytes(buf[:end])
 

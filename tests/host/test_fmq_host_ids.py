@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from headwater.errors import E_ARGUMENT
 from headwater.fmq import spec
-from headwater.fmq.id_table import IdTable
-from headwater.fmq.message_id import id_end
+from headwater.fmq.ids import IdTable, id_end
 from headwater_host.client.fmq.ids import RESERVE, ClockIdMaker, HostIdTable
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headwater.fmq import spec
-from headwater.fmq.decode import Frame, frame
+from headwater.fmq.frames import Frame, decode_frame
 from headwater_host.fmq.usual import usual
 from headwater_host.hub import frames
 from tests.host.hub_client import new_id
@@ -55,7 +55,7 @@ def agree(data: bytes, at: int = 0) -> bool:
     stop = usual(short, data, at, len(data))
     if not stop:
         return False
-    assert stop == frame(core, at, len(data)), data.hex()
+    assert stop == decode_frame(core, at, len(data)), data.hex()
     fields = FIELDS + (MESSAGE if short.kind() == spec.PUBLISH else ())
     assert [getattr(short, name) for name in fields] == [getattr(core, name) for name in fields], data.hex()
     assert short.kind() != spec.ACK or short.code == core.code == 0

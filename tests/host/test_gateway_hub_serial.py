@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from headwater.fmq.decode import Frame
+from headwater.fmq.frames import Frame
 from headwater_host.capture import verify
 from headwater_host.gateway.config import SerialConfig
 from headwater_host.gateway.fmq_board import FmqBoard, Stream

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headwater.fmq import encode, spec
-from headwater.fmq.encode import tag_list
+from headwater.fmq import frames, spec
+from headwater.fmq.frames import tag_list
 from headwater_host.hub import broadcast, connection
 from headwater_host.hub.connection import Connection
 from headwater_host.hub.pushing import Pusher
@@ -52,7 +52,7 @@ def burst(topic: str, count: int, process: int, size: int = 4, qos: int = 1) -> 
     out = []
     for n in range(count):
         values = topic.encode(), tag_list([]), b"%08d" % n + bytes(size)
-        end = encode.frame(
+        end = frames.encode_frame(
             buf, 0, len(buf), spec.PUBLISH << 4 | qos << 1, new_id(spec.PUBLISH, process), values
         )
         out.append(bytes(buf[:end]))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headwater.fmq import spec
-from headwater.fmq.fields import ROWS
+from headwater.fmq.frames import ROWS
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import encode as value
@@ -41,7 +41,7 @@ PAYLOADS = (
 
 
 def odd(chance: random.Random, letter: str) -> bytes:
-    """A value that a field of this letter (``headwater.fmq.fields``) can have."""
+    """A value that a field of this letter (``headwater.fmq.frames``) can have."""
     if letter == "R":
         return chance.choice(PAYLOADS)
     if letter == "L":

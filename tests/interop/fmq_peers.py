@@ -5,8 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
-from headwater.fmq import encode, spec
-from headwater.fmq.message_id import id_end
+from headwater.fmq import frames, spec
+from headwater.fmq.ids import id_end
 from headwater_host.client.fmq import Client
 from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import encode as value
@@ -105,7 +105,7 @@ class Line:
 
     def say(self, head: int, ident: bytes, *values: Any) -> None:
         buf = bytearray(1 << 17)
-        end = encode.frame(buf, 0, len(buf), head, ident, values)
+        end = frames.encode_frame(buf, 0, len(buf), head, ident, values)
         assert end > 0, (head, values, end)
         self.writer.write(buf[:end])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from headwater.errors import HeadwaterError
 from headwater.fmq.client import Client
-from headwater.fmq.decode import Frame
+from headwater.fmq.frames import Frame
 from headwater_host.hub.service import Hub
 from tests.host.hub_client import config, until, with_hub
 from tests.interop.dialer import SocketDialer

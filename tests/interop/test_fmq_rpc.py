@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headwater.fmq.client import Client
-from headwater.fmq.decode import Frame
+from headwater.fmq.frames import Frame
 from headwater_host.client.fmq import Client as HostClient
 from headwater_host.client.fmq import decode, encode
 from headwater_host.errors import ArgumentError

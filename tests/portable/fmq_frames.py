@@ -4,10 +4,9 @@ import binascii
 
 import vectors
 
-from headwater.fmq import encode, spec, values
-from headwater.fmq.decode import Frame, frame
-from headwater.fmq.values import Value
-from headwater.fmq.write import put_int
+from headwater.fmq import frames, spec, values
+from headwater.fmq.frames import Frame, decode_frame
+from headwater.fmq.values import Value, put_int
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -233,7 +232,7 @@ def fields_of(row: "Row") -> "list[Any]":
         # How many of them are there is for the row to choose.
         data = vectors.unhex(row["hex"])
         f = Frame(data, len(data))
-        assert frame(f, 0, len(data)) > 0
+        assert decode_frame(f, 0, len(data)) > 0
         return found[: f.count]
     if kind == spec.SLAVEOF:
         n = len(_address(row))
@@ -276,7 +275,7 @@ def _ack_fields(row: "Row", body: bytes) -> "list[Any]":
 def encoded(row: "Row", buf: bytearray, at: int, limit: int) -> int:
     """Write a row's frame, with what writes any of them."""
     ident = vectors.unhex(row["id"])
-    return encode.frame(buf, at, limit, row["type"] << 4 | row["flags"], ident, fields_of(row))
+    return frames.encode_frame(buf, at, limit, row["type"] << 4 | row["flags"], ident, fields_of(row))
 
 
 def quickly(row: "Row", buf: bytearray, at: int, limit: int) -> int:
@@ -284,10 +283,10 @@ def quickly(row: "Row", buf: bytearray, at: int, limit: int) -> int:
     kind = row["type"]
     ident = vectors.unhex(row["id"])
     if kind == spec.PUBLISH and "topic" in row:
-        tags = encode.tag_list(_tags(row)) if row.get("tags") else encode.NO_TAGS
+        tags = frames.tag_list(_tags(row)) if row.get("tags") else frames.NO_TAGS
         topic = row["topic"].encode()
         head = kind << 4 | row["flags"]
-        return encode.publish(buf, at, limit, head, ident, topic, vectors.unhex(row["payload"]), tags)
+        return frames.encode_publish(buf, at, limit, head, ident, topic, vectors.unhex(row["payload"]), tags)
     if (kind == spec.ACK and not row["body"]) or kind in (spec.PUBREC, spec.PUBREL, spec.PUBCOMP):
-        return encode.answer(buf, at, limit, kind, b"\xff" + ident + b"\xff", 1, 1 + len(ident))
+        return frames.encode_answer(buf, at, limit, kind, b"\xff" + ident + b"\xff", 1, 1 + len(ident))
     return 0

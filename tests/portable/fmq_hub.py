@@ -7,9 +7,9 @@ It keeps its session over connections, drops what it has stored before, and keep
 from pipe import Link, receive, send
 
 from headwater.errors import E_CLOSED
-from headwater.fmq import encode, spec
-from headwater.fmq.decode import Frame, frame
-from headwater.fmq.message_id import IdMaker
+from headwater.fmq import frames, spec
+from headwater.fmq.frames import Frame, decode_frame
+from headwater.fmq.ids import IdMaker
 from headwater.fmq.values import Value, number, read
 from headwater.transitions import ONLINE
 
@@ -105,7 +105,7 @@ class Hub:
         at = 0
         f = Frame(bytearray(self._data), 1 << 20)
         while at < len(self._data):
-            stop = frame(f, at, len(self._data))
+            stop = decode_frame(f, at, len(self._data))
             if stop == 0:
                 break
             if stop < 0:
@@ -121,7 +121,7 @@ class Hub:
     def say(self, head: int, ident: "Bytes", *values: "Any") -> None:
         """Send a frame."""
         buf = bytearray(8192)
-        end = encode.frame(buf, 0, len(buf), head, ident, values)
+        end = frames.encode_frame(buf, 0, len(buf), head, ident, values)
         assert end > 0, end
         self._out += buf[:end]
 

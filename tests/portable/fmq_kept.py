@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from headwater.fmq.decode import Frame
+    from headwater.fmq.frames import Frame
 
 
 class Dialer:

@@ -5,8 +5,7 @@ import struct
 from headwater.fmq import numbers, spec
 from headwater.fmq import values as fmq
 from headwater.fmq.names import VALUES
-from headwater.fmq.values import Value
-from headwater.fmq.write import put_bool, put_count, put_int, put_none, put_text
+from headwater.fmq.values import Value, put_bool, put_count, put_int, put_none, put_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from headwater import errors
 from headwater.errors import E_ARGUMENT, E_CLOSED, E_OFFLINE, E_QOS, E_REFUSED, E_TIMEOUT, HeadwaterError
 from headwater.fmq import spec
 from headwater.fmq.client import Client
-from headwater.fmq.encode import tag_list
+from headwater.fmq.frames import tag_list
 from headwater.fmq.session import ClientSession
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from headwater.fmq.decode import Frame
+    from headwater.fmq.frames import Frame
 
 
 class On:

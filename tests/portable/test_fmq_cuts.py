@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from headwater.fmq.decode import Frame
+    from headwater.fmq.frames import Frame
     from headwater.types import Bytes
 
 # (take, chunk, room) of both directions: nothing in the way; pieces; and a transport that is nearly always full.

@@ -6,8 +6,8 @@ from fmq_frames import encoded, quickly, said
 
 from headwater import errors
 from headwater.errors import E_ARGUMENT, E_TOO_LARGE
-from headwater.fmq import decode, encode, spec
-from headwater.fmq.decode import Frame
+from headwater.fmq import frames, spec
+from headwater.fmq.frames import Frame
 from headwater.fmq.names import REASONS, TYPES
 from headwater.reasons import reason
 
@@ -44,7 +44,7 @@ def rows(section: str) -> "Iterator[tuple[Row, bytes]]":
 
 def outcome(f: Frame, at: int, end: int) -> "tuple[str, int]":
     """What the decoder says of ``buf[at:end]``: ("ok", length), (reason, offset in the frame), or ("more", 0)."""
-    stop = decode.frame(f, at, end)
+    stop = frames.decode_frame(f, at, end)
     if stop > 0:
         return "ok", stop - at
     return (reason(stop, REASONS), f.bad_at - at) if stop else ("more", 0)
@@ -137,14 +137,14 @@ def test_the_scan_agrees_with_the_decoder() -> None:
             for behind in (b"", b"\x00", BEHIND, b"aa" + b"\xd0" * 20):
                 whole = b"\x55" + data + behind
                 f = Frame(whole, LIMIT)
-                stop = decode.message(f, 1, len(whole))
+                stop = frames.scan(f, 1, len(whole))
                 if stop == 0:
                     continue
                 assert section == "frames" and stop == 1 + len(data), row
                 names.append(row["name"])
                 agrees(f, row)
                 other = Frame(whole, LIMIT)
-                assert decode.frame(other, 1, len(whole)) == stop
+                assert frames.decode_frame(other, 1, len(whole)) == stop
                 for k in range(f.count + 1):
                     assert f.at[k] == other.at[k], (row, k)
                 for name in (
@@ -159,9 +159,9 @@ def test_the_scan_agrees_with_the_decoder() -> None:
                 ):
                     assert getattr(f, name) == getattr(other, name), (row, name)
                 if f.end > f.body:
-                    assert decode.message(Frame(whole, f.end - f.body - 1), 1, len(whole)) == 0
+                    assert frames.scan(Frame(whole, f.end - f.body - 1), 1, len(whole)) == 0
                 for n in range(len(data)):
-                    assert decode.message(f, 1, 1 + n) == 0, (row, n)
+                    assert frames.scan(f, 1, 1 + n) == 0, (row, n)
     for name in ("publish qos0", "publish of 15 bytes", "publish of 16 bytes", "publish of 4095 bytes"):
         assert names.count(name) == 4, name
     for name in ("consumeresp to a subscription", "ack publish", "pubrec", "pubrel", "pubcomp", "pingreq"):
@@ -235,20 +235,20 @@ def test_wrong_arguments() -> None:
         (spec.ACK << 4, [0x87, b"text", b"more"]),
     ]
     for head, fields in wrong:
-        assert encode.frame(buf, 0, 100, head, ident, fields) == E_ARGUMENT, (head, fields)
-    assert encode.frame(buf, 0, 100, spec.REGISTER << 4, ident, [1.5]) == E_ARGUMENT  # type: ignore[list-item]
-    assert encode.frame(buf, 0, 100, spec.REGISTER << 4, ident, [[1]]) == E_ARGUMENT  # type: ignore[list-item]
+        assert frames.encode_frame(buf, 0, 100, head, ident, fields) == E_ARGUMENT, (head, fields)
+    assert frames.encode_frame(buf, 0, 100, spec.REGISTER << 4, ident, [1.5]) == E_ARGUMENT  # type: ignore[list-item]
+    assert frames.encode_frame(buf, 0, 100, spec.REGISTER << 4, ident, [[1]]) == E_ARGUMENT  # type: ignore[list-item]
     assert buf[:1] != b"\x31" and len(buf) == 100
 
 
 def test_sizes() -> None:
     for n in (0, 1, 15, 16, 4095, 4096, 1048575, 1048576, 268435455, 268435456):
         buf = bytearray(8)
-        end = encode.put_length(buf, 0, n)
-        assert end == encode.length_size(n), n
+        end = frames.put_length(buf, 0, n)
+        assert end == frames.length_size(n), n
         f = Frame(b"\x30\x31\x01\x03\xb1\x05" + buf[:end], n)
-        assert decode.header(f, 0, 6 + end) == 6 + end + n, n
+        assert frames.decode_header(f, 0, 6 + end) == 6 + end + n, n
     for topic in (b"", b"a", b"a" * 255, b"a" * 256):
-        n = encode.message_size(topic, b"12345")
+        n = frames.message_size(topic, b"12345")
         buf = bytearray(n + 10)
-        assert encode.put_message(buf, 0, topic, b"12345", encode.NO_TAGS) == n + encode.length_size(n)
+        assert frames.put_message(buf, 0, topic, b"12345", frames.NO_TAGS) == n + frames.length_size(n)

@@ -5,9 +5,8 @@ import vectors
 
 from headwater.errors import E_ARGUMENT, E_TOO_LARGE
 from headwater.fmq import spec
-from headwater.fmq.message_id import IdMaker, id_end, put_id, same, thread_at, time_at
-from headwater.fmq.values import Value, number, read
-from headwater.fmq.write import put_int
+from headwater.fmq.ids import IdMaker, id_end, put_id, same, thread_at, time_at
+from headwater.fmq.values import Value, number, put_int, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from headwater import errors
 from headwater.errors import E_ARGUMENT, E_FILTER, E_OFFLINE, E_REFUSED, E_UNKNOWN_ID, E_WINDOW
 from headwater.fmq import spec
 from headwater.fmq.client import Client
-from headwater.fmq.encode import tag_list
+from headwater.fmq.frames import tag_list
 from headwater.fmq.keeper import GIVEN_UP, ONLINE, PAUSE, Keeper
 from headwater.fmq.receive import HELLO
 

@@ -2,8 +2,8 @@
 """Messages of FMQ that are larger than the buffer: whole to a sink whatever the pieces, or past it."""
 
 from headwater.errors import E_UTF8
-from headwater.fmq import decode, encode, spec
-from headwater.fmq.decode import Frame
+from headwater.fmq import frames, spec
+from headwater.fmq.frames import Frame
 from headwater.fmq.large import LargeMessage
 
 TYPE_CHECKING = False
@@ -52,7 +52,7 @@ def passed(data: bytes, capacity: int, piece: int, sink: "Sink | None", large: L
         at += n
         i = 0
         if not begun:
-            stop = decode.header(f, 0, held)
+            stop = frames.decode_header(f, 0, held)
             if stop < 0:
                 return stop
             if stop:
@@ -78,17 +78,17 @@ def passed(data: bytes, capacity: int, piece: int, sink: "Sink | None", large: L
 
 def message(tags: "list[bytes]", topic: bytes = b"plant/1/temp") -> bytes:
     buf = bytearray(4096)
-    return bytes(buf[: encode.frame(buf, 0, 4096, 0x34, IDENT, [topic, tags, PAYLOAD])])
+    return bytes(buf[: frames.encode_frame(buf, 0, 4096, 0x34, IDENT, [topic, tags, PAYLOAD])])
 
 
 def test_whatever_the_pieces_the_sink_gets_the_payload() -> None:
     buf = bytearray(4096)
     to = b"\x35\x07\x00\x00\x00\x01"
-    end = encode.frame(buf, 0, 4096, 0xB0, IDENT, [to, None, [b"raw"], PAYLOAD])
+    end = frames.encode_frame(buf, 0, 4096, 0xB0, IDENT, [to, None, [b"raw"], PAYLOAD])
     for data, want in (
         (message([]), [3, b"plant/1/temp", b"\xd0"]),
-        (message([b"raw", b"celsius"]), [3, b"plant/1/temp", encode.tag_list([b"raw", b"celsius"])]),
-        (bytes(buf[:end]), [11, b"", encode.tag_list([b"raw"])]),
+        (message([b"raw", b"celsius"]), [3, b"plant/1/temp", frames.tag_list([b"raw", b"celsius"])]),
+        (bytes(buf[:end]), [11, b"", frames.tag_list([b"raw"])]),
     ):
         for capacity in (64, 100, 1024):
             for piece in (1, 7, 100000):
@@ -148,7 +148,7 @@ def test_a_sink_that_raises_loses_its_message_and_no_other() -> None:
     buf = bytearray(64)
     f = Frame(buf, 1 << 20)
     buf[:] = data[:64]
-    assert decode.header(f, 0, 64) == len(data)
+    assert frames.decode_header(f, 0, 64) == len(data)
     at = large.begin(f, 0, 64, 64)
     assert large.offer(f, sink)
     left = large.left

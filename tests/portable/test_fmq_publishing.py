@@ -6,12 +6,12 @@ from fmq_hub import PROCESS, Pair, pair, small
 from headwater import errors
 from headwater.errors import E_AGAIN, E_ARGUMENT, E_OFFLINE, E_QOS, E_TOO_LARGE, E_TOPIC, E_WINDOW
 from headwater.fmq import spec
-from headwater.fmq.encode import tag_list
+from headwater.fmq.frames import tag_list
 from headwater.store import RamOutbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.fmq.decode import Frame
+    from headwater.fmq.frames import Frame
 
 
 def test_messages_at_every_qos() -> None:

@@ -8,7 +8,7 @@ from headwater.fmq import spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.fmq.decode import Frame
+    from headwater.fmq.frames import Frame
 
 
 def test_pushed_messages_at_every_qos() -> None:

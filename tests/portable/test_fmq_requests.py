@@ -18,7 +18,7 @@ from headwater.fmq import spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.fmq.decode import Frame
+    from headwater.fmq.frames import Frame
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------

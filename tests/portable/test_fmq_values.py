@@ -5,7 +5,7 @@ import vectors
 from fmq_values import INTEGERS, TAGS, expected, is_exact, put, said
 
 from headwater.errors import E_ARGUMENT, E_FIELD, E_TOO_LARGE
-from headwater.fmq import numbers, spec, values, write
+from headwater.fmq import numbers, spec, values
 from headwater.fmq.murmur3 import murmur3
 from headwater.fmq.names import REASONS
 from headwater.fmq.values import Value
@@ -147,12 +147,12 @@ def test_write_without_room() -> None:
 def test_a_code_passes_through() -> None:
     buf = bytearray(40)
     for put_it in (
-        lambda: write.put_none(buf, E_ARGUMENT, 40),
-        lambda: write.put_bool(buf, E_ARGUMENT, 40, True),
-        lambda: write.put_text(buf, E_ARGUMENT, 40, b"x"),
-        lambda: write.put_int(buf, E_ARGUMENT, 40, 1),
-        lambda: write.put_int(buf, E_ARGUMENT, 40, 1 << 70),
-        lambda: write.put_count(buf, E_ARGUMENT, 40, spec.LIST, 1),
+        lambda: values.put_none(buf, E_ARGUMENT, 40),
+        lambda: values.put_bool(buf, E_ARGUMENT, 40, True),
+        lambda: values.put_text(buf, E_ARGUMENT, 40, b"x"),
+        lambda: values.put_int(buf, E_ARGUMENT, 40, 1),
+        lambda: values.put_int(buf, E_ARGUMENT, 40, 1 << 70),
+        lambda: values.put_count(buf, E_ARGUMENT, 40, spec.LIST, 1),
         lambda: numbers.put_float(buf, E_ARGUMENT, 40, 1.5),
         lambda: numbers.put_decimal(buf, E_ARGUMENT, 40, 1, 1),
         lambda: numbers.put_bytes(buf, E_ARGUMENT, 40, spec.INT, b"\x01", 0, 1),
@@ -163,7 +163,7 @@ def test_a_code_passes_through() -> None:
 
 def test_wrong_arguments() -> None:
     buf = bytearray(40)
-    assert write.put_count(buf, 0, 40, spec.LIST, -1) == E_ARGUMENT
+    assert values.put_count(buf, 0, 40, spec.LIST, -1) == E_ARGUMENT
     assert numbers.put_decimal(buf, 0, 40, 1, -1) == E_ARGUMENT
     assert numbers.put_bytes(buf, 0, 40, spec.INT, b"", 0, 0) == E_ARGUMENT
     assert numbers.put_bytes(buf, 0, 40, spec.INT, b"\xff" * 9, 0, 9) == E_ARGUMENT
@@ -180,7 +180,7 @@ def test_integers_as_bytes() -> None:
         buf = bytearray(12)
         end = numbers.put_bytes(buf, 1, 12, v.kind, v.buf, v.at, v.end, v.negative)
         want = bytearray(12)
-        assert end == write.put_int(want, 1, 12, int(row["value"]), v.kind), row
+        assert end == values.put_int(want, 1, 12, int(row["value"]), v.kind), row
         assert buf[1:end] == want[1:end], row
         assert numbers.put_bytes(buf, 1, end - 1, v.kind, v.buf, v.at, v.end, v.negative) == E_TOO_LARGE
         copied += 1

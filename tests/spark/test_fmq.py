@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from headwater import reasons
 from headwater.errors import E_SIZE, E_TRUNCATED
-from headwater.fmq.decode import Frame, frame
-from headwater.fmq.message_id import MORE, thread_at, time_at
+from headwater.fmq.frames import Frame, decode_frame
+from headwater.fmq.ids import MORE, thread_at, time_at
 from headwater.fmq.names import REASONS
 from headwater.fmq.spec import ACK, CONSUMERESP, PUBLISH, PUBREC
 from headwater.fmq.values import Value, number, read
@@ -82,7 +82,7 @@ def decode_all(frames: list[bytes], before: bytes = b"") -> list[dict[str, Any]]
 def of_core(data: bytes) -> dict[str, Any]:
     """The core's answer for a record: one frame."""
     f = Frame(data, MAX_FRAME)
-    stop = frame(f, 0, len(data))
+    stop = decode_frame(f, 0, len(data))
     if stop == MORE:
         return {"error": {"reason": reason(E_TRUNCATED), "offset": len(data)}}
     if stop < 0:

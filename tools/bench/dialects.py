@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headwater.fmq import spec
-from headwater.fmq.encode import frame
+from headwater.fmq.frames import encode_frame
 
 TOPIC = b"x/telemetry"
 PAYLOAD = b"0123456789abcdef"
@@ -93,7 +93,7 @@ def _ident(n: int) -> bytes:
 
 def _made(head: int, ident: bytes, *values: bool | int | bytes | tuple[bytes, ...]) -> bytes:
     buf = bytearray(_MOST)
-    end = frame(buf, 0, _MOST, head, ident, values)
+    end = encode_frame(buf, 0, _MOST, head, ident, values)
     if end < 0:
         raise ValueError(f"such a frame cannot be built: {end}")
     return bytes(buf[:end])

@@ -14,7 +14,7 @@ polling, receiving and acknowledging allocate nothing once connected; requests d
 
 from headwater.driver import Driver, send_out, send_ready, send_request
 from headwater.errors import E_AGAIN, E_QOS
-from headwater.fmq.encode import NO_TAGS
+from headwater.fmq.frames import NO_TAGS
 from headwater.fmq.sender import rewrite
 from headwater.fmq.session import ClientSession
 from headwater.wire import const
@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headwater.fmq.decode import Frame
+    from headwater.fmq.frames import Frame
     from headwater.types import Bytes, Dialer, FrameSink
 
 
@@ -65,7 +65,7 @@ class Client(Driver):
     def publish(
         self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False, tags: "Bytes" = NO_TAGS
     ) -> int:
-        """Publish; bytes-like arguments allocate nothing. ``tags`` is what ``encode.tag_list`` makes.
+        """Publish; bytes-like arguments allocate nothing. ``tags`` is what ``frames.tag_list`` makes.
 
         0 (QoS 0: handed to the transport or waiting for it), or the message's number (QoS 1, 2: kept until answered;
         ``on_delivered`` tells), or an error as of ``ClientSession.publish``: E_WINDOW means poll, and try again. At QoS

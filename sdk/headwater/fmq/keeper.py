@@ -15,8 +15,7 @@ is asked for.
 from array import array
 
 from headwater.errors import E_ARGUMENT, E_FILTER
-from headwater.fmq.encode import NO_TAGS
-from headwater.fmq.topics import check_filter
+from headwater.fmq.frames import NO_TAGS, check_filter
 from headwater.keeping import (
     ASKED,
     CONSUMING,

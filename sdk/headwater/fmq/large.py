@@ -7,13 +7,12 @@ both cases, so that it can be acknowledged.
 """
 
 from headwater.errors import E_FIELD
-from headwater.fmq.decode import walk
-from headwater.fmq.fields import ROWS
+from headwater.fmq.frames import ROWS, walk_fields
 from headwater.fmq.spec import ID_SIZE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.fmq.decode import Frame
+    from headwater.fmq.frames import Frame
     from headwater.types import Bytes, FrameSink
 
 
@@ -40,7 +39,7 @@ class LargeMessage:
         """
         # Of what is behind ``capacity`` only now and then something is here: it must make no difference.
         stop = min(f.end, end, at + capacity)
-        bad = walk(f, ROWS[f.head >> 4], stop)
+        bad = walk_fields(f, ROWS[f.head >> 4], stop)
         if bad == E_FIELD and stop < f.end:
             if end - at < capacity:
                 return 0

@@ -1,6 +1,6 @@
 """FMQ's numbers that are no integers, and integers as bytes: floats, decimals; durations and times of any clock.
 
-As ``headwater.fmq.write``: the offset behind what was written, or a code. Reading a float makes a float object, and a
+As ``headwater.fmq.values``: the offset behind what was written, or a code. Reading a float makes a float object, and a
 decimal's parts are integers: what is not small allocates. Nothing else here does.
 """
 
@@ -8,8 +8,7 @@ from struct import pack_into, unpack_from
 
 from headwater.errors import E_ARGUMENT, E_TOO_LARGE
 from headwater.fmq.spec import DECIMAL
-from headwater.fmq.values import Value
-from headwater.fmq.write import put_int
+from headwater.fmq.values import Value, put_int
 from headwater.wire import const
 
 TYPE_CHECKING = False

@@ -7,9 +7,8 @@ end the connection, begin another one, or raise.
 """
 
 from headwater import errors
-from headwater.fmq.decode import fields, header, message
-from headwater.fmq.encode import frame
-from headwater.fmq.message_id import id_end, same
+from headwater.fmq.frames import decode_fields, decode_header, encode_frame, scan
+from headwater.fmq.ids import id_end, same
 from headwater.fmq.sender import ANSWER_SIZE, answered, find, over, put_answer
 from headwater.fmq.spec import E_FORM, ID_SIZE
 from headwater.fmq.transitions import TAKES
@@ -21,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.fmq.decode import Frame
+    from headwater.fmq.frames import Frame
     from headwater.fmq.session import ClientSession
     from headwater.fmq.values import Value
 
@@ -70,12 +69,12 @@ def take(s: "ClientSession", i: int, end: int) -> int:
         return _go_on(s, i, end)
     f = s.frame
     s.frame_at = i
-    stop = message(f, i, end)
+    stop = scan(f, i, end)
     bad = 0
     if stop == 0:
         # Nothing is known of its fields yet.
         bad = 1
-        stop = header(f, i, end)
+        stop = decode_header(f, i, end)
         if stop <= 0:
             return s.fail(stop) if stop else i
     if not TAKES[s.state] >> (f.head >> 4) & 1:
@@ -89,7 +88,7 @@ def take(s: "ClientSession", i: int, end: int) -> int:
     if stop > end:
         return i
     if bad:
-        bad = fields(f)
+        bad = decode_fields(f)
         if bad:
             return s.fail(bad)
     # The frame is taken, even when its handler raises.
@@ -485,5 +484,5 @@ def last_word(s: "ClientSession", code: int) -> None:
     at = s.frame_at + 1
     end = id_end(f.buf, at, s.rx.end) if at > 0 else 0
     if end > 0:
-        end = frame(s.tx, 0, s.tx_size, _ACK << 4, bytes(f.buf[at:end]), (code,))
+        end = encode_frame(s.tx, 0, s.tx_size, _ACK << 4, bytes(f.buf[at:end]), (code,))
         s.tx_end = max(end, 0)

@@ -8,9 +8,16 @@ power cut brings the PUBLISH back, the hub knows its id.
 """
 
 from headwater import errors
-from headwater.fmq.encode import NO_TAGS, answer, length_size, message_size, put_head, put_message
-from headwater.fmq.message_id import IdMaker, same
-from headwater.fmq.topics import check_name
+from headwater.fmq.frames import (
+    NO_TAGS,
+    check_name,
+    encode_answer,
+    length_size,
+    message_size,
+    put_head,
+    put_message,
+)
+from headwater.fmq.ids import IdMaker, same
 from headwater.fmq.transitions import DELIVERY
 from headwater.outgoing import Outgoing
 from headwater.transitions import ONLINE
@@ -91,7 +98,7 @@ class Sender(Outgoing):
     ) -> int:
         """Hand in a message; it leaves through ``out``. Allocates nothing when topic and payload are bytes-like.
 
-        ``tags`` is what ``encode.tag_list`` makes. Returns 0 (QoS 0), or its number (QoS 1, 2): it is then in the
+        ``tags`` is what ``frames.tag_list`` makes. Returns 0 (QoS 0), or its number (QoS 1, 2): it is then in the
         outbox, connection or not, until it is answered. Errors: E_TOPIC, E_QOS; E_ARGUMENT (not bytes); E_OFFLINE (QoS
         0 without a connection, QoS 1 and 2 before a hub has ever given a process number); E_AGAIN (the transmit buffer
         is full for now); E_WINDOW (the outbox is); E_TOO_LARGE; E_STORE.
@@ -149,7 +156,7 @@ def rewrite(s: Sender, payload: "Bytes") -> int:
 
 def put_answer(s: Sender, kind: int, buf: "Bytes", at: int, end: int) -> None:
     """Answer the message whose id is ``buf[at:end]``; the caller made sure that there is room."""
-    s.tx_end = answer(s.tx, s.tx_end, s.tx_size, kind, buf, at, end)
+    s.tx_end = encode_answer(s.tx, s.tx_end, s.tx_size, kind, buf, at, end)
 
 
 def answered(s: Sender, column: int, buf: "Bytes", at: int, end: int) -> int:

@@ -9,11 +9,19 @@ Publishing, receiving, acknowledging, resending and keep-alive allocate nothing;
 
 from headwater import errors
 from headwater.errors import PEER, blame
-from headwater.fmq.decode import Frame
-from headwater.fmq.encode import answer, frame, length_size, message_size, put_head, put_length
-from headwater.fmq.id_table import IdTable
+from headwater.fmq.frames import (
+    Frame,
+    check_filter,
+    check_name,
+    encode_answer,
+    encode_frame,
+    length_size,
+    message_size,
+    put_head,
+    put_length,
+)
+from headwater.fmq.ids import IdMaker, IdTable
 from headwater.fmq.large import LargeMessage
-from headwater.fmq.message_id import IdMaker
 from headwater.fmq.receive import ANSWERED_2, CALL, HELLO, LIVE, OLD_2, WAITS_1, WAITS_2, last_word, take
 from headwater.fmq.receive import answer as answer_taken
 from headwater.fmq.sender import ANSWER_SIZE, NO_TOPIC, Sender
@@ -28,10 +36,8 @@ from headwater.fmq.spec import (
     UNREGISTER,
     UNSUBSCRIBE,
 )
-from headwater.fmq.topics import check_filter, check_name
 from headwater.fmq.transitions import TAKES
-from headwater.fmq.values import read
-from headwater.fmq.write import put_text
+from headwater.fmq.values import put_text, read
 from headwater.rxbuf import RxBuf
 from headwater.store import RamOutbox
 from headwater.transitions import CLOSING, FINISH, LOST, ONLINE, OPEN
@@ -41,7 +47,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headwater.fmq.encode import Field
+    from headwater.fmq.frames import Field
     from headwater.types import Bytes, FrameSink, Outbox
 
 _PUBLISH = const(3)
@@ -68,7 +74,7 @@ class ClientSession(Sender):
     subscription takes a place, and each CONSUME. ``receive_window`` messages may wait for the application or, at QoS 2,
     for PUBREL. Messages of more than ``max_body`` bytes end the connection.
 
-    ``thread``, ``boot`` and ``process`` go into the message ids (``message_id.IdMaker``). ``process`` is what the hub
+    ``thread``, ``boot`` and ``process`` go into the message ids (``ids.IdMaker``). ``process`` is what the hub
     gave before, which a board may keep: only with it messages at QoS 1 and 2 can be handed in before the first
     connection, and their ids are unique only with a ``boot`` that counts.
 
@@ -204,7 +210,7 @@ class ClientSession(Sender):
         ident = self.ids.next(AUTH, now_ms)
         end = errors.E_ARGUMENT
         if is_bytes(self.client_id):
-            end = frame(self.tx, 0, self.tx_size, AUTH << 4, ident, values)
+            end = encode_frame(self.tx, 0, self.tx_size, AUTH << 4, ident, values)
         i = asked.free()
         if end < 0 or i < 0:
             self.event(LOST)
@@ -226,7 +232,9 @@ class ClientSession(Sender):
             for i in range(asked.places):
                 if asked.state[i] == HELLO:
                     n = i * ID_SIZE
-                    end = answer(self.tx, self.tx_end, self.tx_size, ACK, asked.ids, n, n + asked.sizes[i])
+                    end = encode_answer(
+                        self.tx, self.tx_end, self.tx_size, ACK, asked.ids, n, n + asked.sizes[i]
+                    )
                     bad = self._put(end)
                     if bad:
                         return bad
@@ -357,7 +365,7 @@ class ClientSession(Sender):
             return errors.E_ARGUMENT
         try:
             ident = bytes(call.buf[call.id_at : call.id_end]) if isinstance(call, Frame) else call
-            return self._put(frame(self.tx, self.tx_end, self.tx_size, ACK << 4, ident, (code, text)))
+            return self._put(encode_frame(self.tx, self.tx_end, self.tx_size, ACK << 4, ident, (code, text)))
         except NOT_BYTES:
             return errors.E_ARGUMENT
 
@@ -370,7 +378,7 @@ class ClientSession(Sender):
         if i < 0:
             return errors.E_AGAIN
         ident = self.ids.next(head >> 4, self.now)
-        bad = self._put(frame(self.tx, self.tx_end, self.tx_size, head, ident, values))
+        bad = self._put(encode_frame(self.tx, self.tx_end, self.tx_size, head, ident, values))
         if bad:
             return bad
         asked.put(i, head >> 4 if state < 0 else state, ident, 0, len(ident))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from headwater.fmq import spec
-from headwater.fmq.decode import Frame, frame
+from headwater.fmq.frames import Frame, decode_frame
 from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import decode_at, encode
 from headwater_host.hub import frames
@@ -198,7 +198,7 @@ class FmqLink:
         while True:
             data += sync.some(self.socket)
             f.buf = f.value.buf = data
-            if frame(f, 0, len(data)) > 0:
+            if decode_frame(f, 0, len(data)) > 0:
                 break
         answer = [decode_at(data, f.at[n], f.end)[0] for n in range(f.count)]
         if f.code:

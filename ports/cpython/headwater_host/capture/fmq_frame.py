@@ -2,8 +2,8 @@
 
 from headwater.errors import E_SIZE, E_TRUNCATED
 from headwater.fmq import spec
-from headwater.fmq.decode import Frame, frame
-from headwater.fmq.message_id import MORE, thread_at, time_at
+from headwater.fmq.frames import Frame, decode_frame
+from headwater.fmq.ids import MORE, thread_at, time_at
 from headwater.fmq.values import Value, number, read
 from headwater_host.capture.format import MAX_FRAME
 from headwater_host.malformed import MalformedError
@@ -12,7 +12,7 @@ from headwater_host.malformed import MalformedError
 def read_fmq(data: bytes) -> Frame:
     """The one frame that a record of FMQ is. Raises MalformedError."""
     f = Frame(data, MAX_FRAME)
-    stop = frame(f, 0, len(data))
+    stop = decode_frame(f, 0, len(data))
     if stop == MORE:
         raise MalformedError(E_TRUNCATED, len(data))
     if stop < 0:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from headwater_host.client.connection import HOLD_APPLICATION, Connection
 
 if TYPE_CHECKING:
-    from headwater.fmq.decode import Frame
+    from headwater.fmq.frames import Frame
     from headwater.mqtt.decode import Packet
 
 #: How many messages a server may send without an acknowledgement: as many as there are packet ids.

@@ -5,7 +5,7 @@ last word on what is well-formed.
 """
 
 from headwater.fmq import spec
-from headwater.fmq.decode import Frame
+from headwater.fmq.frames import Frame
 
 _PUBLISH = spec.PUBLISH
 #: First bytes. A repetition at QoS 0 is none of them.

@@ -11,7 +11,7 @@ from headwater_host.gateway.recording import Landing
 from headwater_host.gateway.source import Source
 
 if TYPE_CHECKING:
-    from headwater.fmq.decode import Frame
+    from headwater.fmq.frames import Frame
     from headwater.mqtt.decode import Packet
 
 #: For ever, whatever the server says: who runs it may be mending it.

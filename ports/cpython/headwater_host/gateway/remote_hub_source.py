@@ -19,7 +19,7 @@ from headwater_host.gateway.recording import Acknowledgements, Landing
 from headwater_host.hub import frames
 
 if TYPE_CHECKING:
-    from headwater.fmq.decode import Frame
+    from headwater.fmq.frames import Frame
 
 # Until consuming is begun again, after the hub has ended or refused it; how often the log is looked at.
 _AGAIN_S = 5.0

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headwater.fmq import spec
-from headwater.fmq.decode import Frame
+from headwater.fmq.frames import Frame
 from headwater.fmq.names import TYPES
 from headwater_host.hub import consume, frames, login, publish, subscribe
 from headwater_host.hub.access import Access, Address

@@ -8,8 +8,8 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from headwater.errors import E_RX_TOO_LARGE
-from headwater.fmq.decode import Frame, fields, header
-from headwater.fmq.message_id import MORE, id_end
+from headwater.fmq.frames import Frame, decode_fields, decode_header
+from headwater.fmq.ids import MORE, id_end
 from headwater.fmq.names import TYPES
 from headwater_host.fmq.usual import usual
 from headwater_host.hub import access, frames
@@ -170,11 +170,11 @@ class Connection(asyncio.Protocol):
             left -= 1
             stop = usual(f, data, at, end)
             if not stop:
-                stop = header(f, at, end)
+                stop = decode_header(f, at, end)
                 if stop == MORE or stop > end:
                     need = 1 + end - at if stop == MORE else stop - at
                     break
-                bad = stop if stop < 0 else fields(f)
+                bad = stop if stop < 0 else decode_fields(f)
                 if bad:
                     self._malformed(bad, data, at, stop)
                     return

@@ -4,7 +4,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from headwater.fmq import spec
-from headwater.fmq.decode import Frame
+from headwater.fmq.frames import Frame
 from headwater_host.fmq.values import decode_at, encode
 from headwater_host.hub import frames
 from headwater_host.hub.clients import Client, Subscribed

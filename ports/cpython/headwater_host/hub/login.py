@@ -4,7 +4,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headwater.fmq.decode import Frame
+from headwater.fmq.frames import Frame
 from headwater_host.fmq.values import decode_at
 from headwater_host.hub import frames
 from headwater_host.hub.clients import Client, Will

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headwater.fmq import spec
-from headwater.fmq.decode import Frame
+from headwater.fmq.frames import Frame
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import decode_at, encode

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headwater.fmq import spec
-from headwater.fmq.decode import Frame
-from headwater.fmq.message_id import id_end
+from headwater.fmq.frames import Frame
+from headwater.fmq.ids import id_end
 from headwater_host.fmq.values import decode_at, encode
 from headwater_host.hub import frames
 from headwater_host.hub.clients import Client, Subscribed

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headwater.fmq.decode import Frame
+from headwater.fmq.frames import Frame
 from headwater_host.fmq.values import decode_at
 from headwater_host.hub import consume, frames
 from headwater_host.hub.clients import Client, Subscribed, cost

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from headwater.fmq.decode import Frame
+from headwater.fmq.frames import Frame
 from headwater_host.fmq.values import decode_at
 from headwater_host.hub.errors import TOPIC_FILTER_INVALID, RefusedError
 from headwater_host.hub.storage import Subscription

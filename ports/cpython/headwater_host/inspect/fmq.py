@@ -6,8 +6,8 @@ from decimal import Decimal
 from typing import Any
 
 from headwater import errors
-from headwater.fmq import decode, message_id, names, spec
-from headwater.fmq.decode import Frame
+from headwater.fmq import ids, names, spec
+from headwater.fmq.frames import Frame, decode_frame
 from headwater.fmq.values import KINDS
 from headwater_host.fmq.kinds import DateTime, Duration, exact
 from headwater_host.fmq.plain import real
@@ -32,10 +32,10 @@ def frames(data: bytes) -> Iterator[tuple[int, int, Fields]]:
     f = Frame(data, LONGEST)
     at = 0
     while at < len(data):
-        stop = decode.frame(f, at, len(data))
+        stop = decode_frame(f, at, len(data))
         if stop < 0:
             raise MalformedFrameError(stop, f.bad_at)
-        if stop == message_id.MORE:
+        if stop == ids.MORE:
             raise MalformedFrameError(errors.E_TRUNCATED, len(data))
         fields = {"type": names.TYPES[f.kind()], "flags": f.head & 15, "id": identity(f)}
         yield at, stop - at, fields | _FIELDS.get(f.kind(), _nothing)(f)
@@ -71,7 +71,7 @@ def plain(value: Any) -> Any:
 def identity(f: Frame) -> Fields:
     """The frame's message id, taken apart."""
     ident = bytes(f.buf[f.id_at : f.id_end])
-    thread, time = message_id.thread_at(ident, 0), message_id.time_at(ident, 0)
+    thread, time = ids.thread_at(ident, 0), ids.time_at(ident, 0)
     made, _ = decode_at(ident, time, len(ident))
     return {
         "type": ident[0] >> 4,

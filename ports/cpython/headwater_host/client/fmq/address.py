@@ -22,7 +22,7 @@ def encode(address: Address) -> bytes:
 
 
 def decode(data: bytes, at: int) -> tuple[Address, int]:
-    """The address at ``at``, which ``headwater.fmq.decode`` has checked, and where it ends."""
+    """The address at ``at``, which ``headwater.fmq.frames`` has checked, and where it ends."""
     version, n = data[at] >> 4, data[at] & 15 or 16
     at += 1
     ip = ip_address(int.from_bytes(data[at : at + n], "little").to_bytes(4 if version == 4 else 16, "big"))

@@ -8,14 +8,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from headwater import errors
-from headwater.fmq.decode import Frame
-from headwater.fmq.encode import NO_TAGS, put_length
+from headwater.fmq.frames import NO_TAGS, Frame, check_name, put_length
 from headwater.fmq.receive import on_frame, take
 from headwater.fmq.sender import ANSWER_SIZE, over
 from headwater.fmq.session import ClientSession
 from headwater.fmq.spec import ACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
-from headwater.fmq.topics import check_name
-from headwater.fmq.write import put_text
+from headwater.fmq.values import put_text
 from headwater.mqtt.spec import DUP
 from headwater.transitions import AT1, AT2, ONLINE
 from headwater_host.client.connection import Chunks

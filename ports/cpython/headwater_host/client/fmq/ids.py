@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headwater.errors import E_ARGUMENT
-from headwater.fmq.id_table import IdTable
-from headwater.fmq.message_id import IdMaker
+from headwater.fmq.ids import IdMaker, IdTable
 from headwater.fmq.spec import DATETIME, ID_SIZE
 
 if TYPE_CHECKING:

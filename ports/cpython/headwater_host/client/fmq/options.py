@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from headwater.fmq.encode import tag_list
+from headwater.fmq.frames import tag_list
 from headwater_host.client.fmq.messages import texts
 from headwater_host.client.payload import Will, payload_bytes
 from headwater_host.errors import ArgumentError

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from headwater import errors
-from headwater.fmq import encode, spec
+from headwater.fmq import frames, spec
 from headwater_host.client.connection import TICK
 from headwater_host.client.fmq.messages import Call, Message, Subscription
 from headwater_host.client.fmq.requests import Answer, Requests
@@ -18,7 +18,7 @@ from headwater_host.fmq.values import decode_at
 from headwater_host.topics import Topic, topic_of
 
 if TYPE_CHECKING:
-    from headwater.fmq.decode import Frame
+    from headwater.fmq.frames import Frame
     from headwater_host.client.send_path import SendPath
 
 #: What a responder subscribes to.
@@ -238,4 +238,4 @@ def _refusal(ident: bytes, code: int, text: str) -> bytes:
     """An ACK with a reason."""
     said = text.encode(errors="replace")
     buf = bytearray(len(said) + 64)
-    return bytes(buf[: encode.frame(buf, 0, len(buf), spec.ACK << 4, ident, (code, said))])
+    return bytes(buf[: frames.encode_frame(buf, 0, len(buf), spec.ACK << 4, ident, (code, said))])

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headwater import errors
-from headwater.fmq import encode
-from headwater.fmq.encode import NO_TAGS
+from headwater.fmq import frames
+from headwater.fmq.frames import NO_TAGS
 from headwater.fmq.names import REASONS
 from headwater.fmq.receive import LIVE, WAITS_1
 from headwater.fmq.spec import ACK, HEADER_SIZE, ID_SIZE, PINGREQ, PUBLISH
@@ -18,7 +18,7 @@ from headwater_host.client.rxbuf import GrowingRxBuf
 from headwater_host.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from headwater.fmq.encode import Field
+    from headwater.fmq.frames import Field
     from headwater.types import Bytes
 
 #: The longest message that is received whole, unless told (docs/protocols/fmq.md, section 3).
@@ -152,7 +152,7 @@ class HostSession(FastSession):
             return errors.E_UNKNOWN_ID
         at = i * ID_SIZE
         ident = bytes(taken.ids[at : at + taken.sizes[i]])
-        bad = self._put(encode.frame(self.tx, self.tx_end, self.tx_size, ACK << 4, ident, (code,)))
+        bad = self._put(frames.encode_frame(self.tx, self.tx_end, self.tx_size, ACK << 4, ident, (code,)))
         if bad == 0:
             taken.state[i] = 0
         return bad

@@ -9,7 +9,7 @@ import zlib
 from os import PathLike
 from typing import Any
 
-from headwater.fmq.encode import NO_TAGS
+from headwater.fmq.frames import NO_TAGS
 from headwater_host.client.outbox import OUTBOX_LIMIT
 from headwater_host.client.store import SqliteOutbox
 from headwater_host.errors import StoreError

@@ -1,22 +1,166 @@
 """Reading FMQ's frames (docs/protocols/fmq.md, section 3) at an offset of the receive buffer, into one reusable cursor.
 
 ``Frame`` is the cursor: its fields are integers, most of them offsets into its buffer, and are valid until the next
-frame is read. ``fields`` checks everything the frame claims before a field can be used, so no accessor fails after it.
+frame is read. ``decode_fields`` checks everything the frame claims before a field can be used, so no accessor fails
+after it.
 A decoder returns 0 or an offset, or a code with ``bad_at`` set to the offending offset.
 """
 
 from array import array
 
-from headwater.errors import E_CODE, E_FIELD, E_FLAGS, E_LENGTH, E_RX_QOS, E_RX_TOO_LARGE, E_SIZE, E_TYPE
-from headwater.fmq.fields import AGREED, NONES, NOTHING, NUMBERS, TEXTS, TOPICS, row_of
-from headwater.fmq.message_id import MORE, id_end
-from headwater.fmq.spec import BOOL, DATETIME, E_FORM, INT, LIST, NO_BODY, NONE, STRING
-from headwater.fmq.values import KINDS, Value, number, read
-from headwater.wire import check_utf8, const
+from headwater.errors import (
+    E_ARGUMENT,
+    E_CODE,
+    E_FIELD,
+    E_FILTER,
+    E_FLAGS,
+    E_LENGTH,
+    E_RX_QOS,
+    E_RX_TOO_LARGE,
+    E_SIZE,
+    E_TOO_LARGE,
+    E_TOPIC,
+    E_TYPE,
+)
+from headwater.fmq.ids import MORE, id_end
+from headwater.fmq.spec import (
+    ACK,
+    AUTH,
+    BOOL,
+    CONSUME,
+    DATETIME,
+    E_FORM,
+    ELECT,
+    INT,
+    LIST,
+    NO_BODY,
+    NONE,
+    ONCE,
+    REG,
+    SLAVEOF,
+    STRING,
+    SUBSCRIBE,
+)
+from headwater.fmq.values import KINDS, Value, number, put_bool, put_count, put_int, put_none, put_text, read
+from headwater.wire import NOT_BYTES, check_utf8, const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headwater.types import Bytes
+
+    #: A field: see ``encode_frame``.
+    Field = None | bool | int | Bytes | Sequence[Bytes]
+
+
+# What is a topic, and what a filter (docs/protocols/fmq.md, section 4): as in MQTT. Nothing here allocates.
+
+_WILDCARDS = b"#+"
+_HASH = const(0x23)
+_SLASH = const(0x2F)
+
+
+def check_name(text: "Bytes") -> int:
+    """0, or E_TOPIC: empty, no UTF-8, or with U+0000 or a wildcard."""
+    n = len(text)
+    if n == 0 or check_utf8(text, 0, n) >= 0:
+        return E_TOPIC
+    for c in text:
+        if c in _WILDCARDS:
+            return E_TOPIC
+    return 0
+
+
+def check_filter(text: "Bytes") -> int:
+    """0, or E_FILTER: empty, no UTF-8, with U+0000; or + or # is not alone in its level, or # not in the last."""
+    n = len(text)
+    if n == 0 or check_utf8(text, 0, n) >= 0:
+        return E_FILTER
+    for i in range(n):
+        c = text[i]
+        if c in _WILDCARDS and (
+            (i > 0 and text[i - 1] != _SLASH) or (i + 1 < n and (c == _HASH or text[i + 1] != _SLASH))
+        ):
+            return E_FILTER
+    return 0
+
+
+# What the bodies of FMQ's frames are made of (docs/protocols/fmq.md, section 3): a table for who reads and who writes.
+#
+# A row begins with how many of its fields must be there. Each further byte is a field:
+#
+# ====  ==========================================================================
+# T     String
+# N     String or None
+# P     a topic: a String, or the integer that is its hash
+# O     as P, or None
+# I     an integer from 0 on
+# Q     one that is a QoS, 0 to 2
+# C     one that is a reason code, 0 to 255
+# B     Bool
+# D     DateTime
+# L     a List of Strings
+# A, S  an address, addresses up to the end
+# M     a subscription id (an integer), or the message id of a CONSUME
+# R     the rest, as it is
+# ====  ==========================================================================
+
+#: Letters as bits (``1 << (letter & 31)``): what a String may be, what an integer, and what None.
+TEXTS = const(1 << 20 | 1 << 14 | 1 << 16 | 1 << 15)
+NUMBERS = const(1 << 9 | 1 << 17 | 1 << 3 | 1 << 16 | 1 << 15 | 1 << 13)
+NONES = const(1 << 14 | 1 << 15)
+TOPICS = const(1 << 16 | 1 << 15)
+
+NOTHING = b"\x00"
+#: By type.
+ROWS = (
+    b"\x00TNNIBTQBR",
+    b"\x02AA",
+    b"\x01TI",
+    b"\x03PLR",
+    NOTHING,
+    NOTHING,
+    NOTHING,
+    NOTHING,
+    b"\x01PLTT",
+    b"\x01I",
+    b"\x01II",
+    b"\x04MOLR",
+    NOTHING,
+    b"\x02AI",
+    NOTHING,
+    b"\x01T",
+)
+_ONCE = b"\x04PLTTR"
+_REFUSED = b"\x01CT"
+_AUTHENTICATED = b"\x04CIBD"
+_SUBSCRIBED = b"\x02CI"
+_SLAVES = b"\x01CS"
+#: Of an ACK to ELECT that agrees.
+AGREED = b"\x01N"
+
+
+def row_of(head: int, asked: int, code: int) -> bytes:
+    """The row of a frame with this first byte. Of ACK's, ``asked`` is the type of what it answers, ``code`` its reason
+    code; -1 when it has none: nothing, or of an ELECT that is not refused, None or what another one says."""
+    kind = head >> 4
+    if kind == ACK:
+        if code > 0:
+            return _REFUSED
+        if asked == ELECT and code < 0:
+            return ROWS[ELECT]
+        if code < 0:
+            return NOTHING
+        if asked == AUTH:
+            return _AUTHENTICATED
+        if asked == SUBSCRIBE:
+            return _SUBSCRIBED
+        return _SLAVES if asked == SLAVEOF else _REFUSED
+    if kind == CONSUME and head & ONCE:
+        return _ONCE
+    return NOTHING if kind == SLAVEOF and head & REG else ROWS[kind]
+
 
 #: By type, the flags there are: two bytes, of which bit n says whether they may be n. Type 4 has none; DUP needs a QoS.
 _FLAGS = (
@@ -34,7 +178,7 @@ _CONSUME = const(10)
 _CONSUMERESP = const(11)
 _ELECT = const(13)
 _ACK = const(14)
-# The letters of ``fields`` that need more than a look at the kind of value.
+# The letters of ``decode_fields`` that need more than a look at the kind of value.
 _QOS = const(81)
 _CODE = const(67)
 _BOOL = const(66)
@@ -54,7 +198,7 @@ class Frame:
     """A frame in a buffer, as offsets.
 
     ``head`` is the first byte. The message id is ``buf[id_at:id_end]``, the body ``buf[body:end]``. The body has
-    ``count`` fields, as ``fields.ROWS`` says; field k begins at ``at[k]`` and ends at ``at[k + 1]``. PUBLISH and
+    ``count`` fields, as ``ROWS`` says; field k begins at ``at[k]`` and ends at ``at[k + 1]``. PUBLISH and
     CONSUMERESP: the topic is ``buf[topic_at:topic_end]``, the tags are the list at ``tags_at``, the payload is
     ``buf[payload_at:end]``. ACK: ``code``, 0 for success.
 
@@ -121,7 +265,7 @@ class Frame:
         return bytes(self.buf[self.payload_at : self.end])
 
 
-def header(f: Frame, at: int, end: int) -> int:
+def decode_header(f: Frame, at: int, end: int) -> int:
     """Read what stands before the body of the frame at ``at``, of which bytes up to ``end`` are there.
 
     Returns the offset behind the frame, which may lie beyond ``end``; MORE (0) when there is not enough; E_TYPE,
@@ -185,12 +329,13 @@ def _long_length(f: Frame, at: int, end: int) -> int:
     return f.end
 
 
-def message(f: Frame, at: int, end: int) -> int:
+def scan(f: Frame, at: int, end: int) -> int:
     """Take the frame at ``at`` apart if it is one of those that come all the time, all there, well-formed, and as most.
 
     Which are PUBLISH and CONSUMERESP, whose body is less than 4096 and topic less than 256 bytes, which have no tags,
     and of which a CONSUMERESP is one to a subscription; an ACK without a body; and what never has one. The id's time
-    has eight bytes. Returns the offset behind it. 0 says nothing about the frame: ``header`` and ``fields`` will.
+    has eight bytes. Returns the offset behind it. 0 says nothing about the frame: ``decode_header`` and
+    ``decode_fields`` will.
     """
     buf = f.buf
     if at + _LEAST > end:
@@ -237,7 +382,7 @@ def message(f: Frame, at: int, end: int) -> int:
 
 
 def _simple(f: Frame, i: int, end: int) -> bool:
-    """Take the body apart, if it is as ``message`` would have it."""
+    """Take the body apart, if it is as ``scan`` would have it."""
     buf = f.buf
     at = f.at
     k = 0
@@ -274,27 +419,27 @@ def _simple(f: Frame, i: int, end: int) -> bool:
     return True
 
 
-def frame(f: Frame, at: int, end: int) -> int:
+def decode_frame(f: Frame, at: int, end: int) -> int:
     """Read the frame at ``at``, of which bytes up to ``end`` are there: the offset behind it, MORE, or a code."""
-    stop = header(f, at, end)
+    stop = decode_header(f, at, end)
     if stop <= 0:
         return stop
     if stop > end:
         return MORE
-    bad = fields(f)
+    bad = decode_fields(f)
     return bad if bad else stop
 
 
-def fields(f: Frame) -> int:
-    """Read the body, behind ``header``: 0, or a code.
+def decode_fields(f: Frame) -> int:
+    """Read the body, behind ``decode_header``: 0, or a code.
 
     E_FIELD: a field is missing, or reaches beyond the body; E_SIZE: there is something behind the last; E_UTF8; E_CODE;
     E_RX_QOS; E_FORM: a field is of the wrong type, or out of range.
     """
-    return walk(f, _row(f), f.end)
+    return walk_fields(f, _row_to_read(f), f.end)
 
 
-def _row(f: Frame) -> bytes:
+def _row_to_read(f: Frame) -> bytes:
     """The row of the frame's fields."""
     f.code = 0
     if f.head >> 4 != _ACK:
@@ -313,7 +458,7 @@ def _row(f: Frame) -> bytes:
     return row_of(f.head, asked, code)
 
 
-def walk(f: Frame, row: bytes, end: int) -> int:
+def walk_fields(f: Frame, row: bytes, end: int) -> int:
     """Read the fields of ``row``, which are all before ``end``: 0, or a code."""
     at = f.body
     k = 1
@@ -418,3 +563,200 @@ def _address(f: Frame, at: int, end: int) -> int:
         return E_FORM
     at += 3 + n
     return at if at <= end else E_FIELD
+
+
+# Writing FMQ's frames (docs/protocols/fmq.md, section 3) into the caller's buffer.
+#
+# Each encoder returns the offset behind the frame, or a code of ``headwater.errors`` when the frame does not fit or an
+# argument is wrong; then nothing was written that counts. ``limit`` is the offset the frame must not pass. ``ident`` is
+# a message id; strings are bytes in UTF-8, whose content is the caller's affair. What is sent all the time allocates
+# nothing: ``put_publish`` behind ``put_id``, ``encode_answer``.
+
+#: The tags of a message that has none.
+NO_TAGS = b"\xd0"
+
+
+def length_size(n: int) -> int:
+    """How many bytes a body length takes."""
+    return 1 if n < 16 else 2 if n < 4096 else 3 if n < 1048576 else 4 if n < 268435456 else 5
+
+
+def put_length(buf: bytearray, at: int, n: int) -> int:
+    """Write a body length; returns the offset behind it."""
+    i = at + 1
+    rest = n >> 4
+    while rest:
+        buf[i] = rest & 255
+        rest >>= 8
+        i += 1
+    buf[at] = i - at - 1 << 4 | n & 15
+    return i
+
+
+def put_head(buf: bytearray, at: int, head: int, ident: "Bytes") -> int:
+    """Write the first byte and the id, where there is room for them; returns the offset behind them."""
+    buf[at] = head
+    at += 1
+    end = at + len(ident)
+    buf[at:end] = ident
+    return end
+
+
+def message_size(topic: "Bytes", payload: "Bytes", tags: "Bytes" = NO_TAGS) -> int:
+    """How long the body of a PUBLISH is, whose topic is shorter than 16 MiB."""
+    n = len(topic)
+    if n:
+        n += 1 if n < 256 else 2 if n < 65536 else 3
+    return n + 1 + len(tags) + len(payload)
+
+
+def put_message(buf: bytearray, at: int, topic: "Bytes", payload: "Bytes", tags: "Bytes") -> int:
+    """Write PUBLISH's body behind its length, where there is room for them; returns the offset behind it.
+
+    ``tags`` is an encoded list: see ``tag_list``.
+    """
+    n = message_size(topic, payload, tags)
+    if n < 16:
+        buf[at] = n
+        at += 1
+    elif n < 4096:
+        buf[at] = 16 | n & 15
+        buf[at + 1] = n >> 4
+        at += 2
+    else:
+        at = put_length(buf, at, n)
+    # From here on n is where the body ends.
+    n += at
+    at = put_text(buf, at, n, topic)
+    if len(tags) == 1:
+        buf[at] = tags[0]
+        at += 1
+    else:
+        at = _put_raw(buf, at, tags)
+    buf[at:n] = payload
+    return n
+
+
+def _put_raw(buf: bytearray, at: int, data: "Bytes") -> int:
+    """Write bytes as they are; returns the offset behind them."""
+    end = at + len(data)
+    buf[at:end] = data
+    return end
+
+
+def encode_publish(
+    buf: bytearray,
+    at: int,
+    limit: int,
+    head: int,
+    ident: "Bytes",
+    topic: "Bytes",
+    payload: "Bytes",
+    tags: "Bytes" = NO_TAGS,
+) -> int:
+    """PUBLISH. ``head`` is the first byte: 0x30 and DUP, QoS, RETAIN."""
+    n = message_size(topic, payload, tags)
+    if at + 1 + len(ident) + length_size(n) + n > limit:
+        return E_TOO_LARGE
+    return put_message(buf, put_head(buf, at, head, ident), topic, payload, tags)
+
+
+def tag_list(tags: "Sequence[Bytes]") -> bytes:
+    """A message's tags as ``encode_publish`` takes them. It allocates: make it once."""
+    size = 9
+    for tag in tags:
+        size += len(tag) + 9
+    buf = bytearray(size)
+    return bytes(buf[: _put_list(buf, 0, size, tags)])
+
+
+def _put_list(buf: bytearray, at: int, limit: int, texts: "Sequence[Bytes]") -> int:
+    at = put_count(buf, at, limit, LIST, len(texts))
+    for text in texts:
+        at = put_text(buf, at, limit, text)
+    return at
+
+
+def encode_answer(
+    buf: bytearray, at: int, limit: int, kind: int, source: "Bytes", start: int, end: int
+) -> int:
+    """An ACK that says success, or PUBREC, PUBREL, PUBCOMP, to the message whose id is ``source[start:end]``."""
+    n = at + 1 + end - start
+    if n >= limit and (n > limit or kind == ACK):
+        return E_TOO_LARGE
+    buf[at] = kind << 4
+    while start < end:
+        at += 1
+        buf[at] = source[start]
+        start += 1
+    if kind == ACK:
+        buf[n] = 0
+        n += 1
+    return n
+
+
+def encode_frame(
+    buf: bytearray, at: int, limit: int, head: int, ident: "Bytes", values: "Sequence[Field]" = ()
+) -> int:
+    """Any frame, with the fields that ``ROWS`` has for it; those that may be left out may be left out.
+
+    A field is None, a bool, an integer, or a string in UTF-8; a list of strings; and for all others, and for a list as
+    well, bytes as they are on the wire. E_ARGUMENT: a field that must be there is not, or is of no use in its place.
+    """
+    row = _row_to_write(head, ident, values)
+    i = at + 1 + len(ident)
+    if not row[0] <= len(values) < len(row):
+        return E_ARGUMENT
+    if i > limit:
+        return E_TOO_LARGE
+    if NO_BODY >> (head >> 4) & 1:
+        return put_head(buf, at, head, ident)
+    try:
+        # Where the body begins depends on how long it is: if it is long, it is written again.
+        n = 1
+        end = _put_fields(buf, i + n, limit, row, values)
+        while end > 0 and n != length_size(end - i - n):
+            n = length_size(end - i - n)
+            end = _put_fields(buf, i + n, limit, row, values)
+        if end > 0:
+            put_length(buf, put_head(buf, at, head, ident), end - i - n)
+        return end
+    except NOT_BYTES:
+        return E_ARGUMENT
+
+
+def _row_to_write(head: int, ident: "Bytes", values: "Sequence[Field]") -> bytes:
+    """The row of what is to be written."""
+    if head >> 4 != ACK:
+        return row_of(head, 0, 0)
+    if not values:
+        return NOTHING
+    code = values[0]
+    if isinstance(code, int):
+        return row_of(head, ident[0] >> 4, code)
+    return AGREED if code is None else ROWS[ELECT]
+
+
+def _put_fields(buf: bytearray, at: int, limit: int, row: bytes, values: "Sequence[Field]") -> int:
+    if at > limit:
+        return E_TOO_LARGE
+    for k in range(len(values)):
+        at = _put_field(buf, at, limit, row[k + 1], values[k])
+    return at
+
+
+def _put_field(buf: bytearray, at: int, limit: int, kind: int, value: "Field") -> int:
+    """Write a field behind another one: the offset behind it, or a code, also when ``at`` is one."""
+    if at < 0:
+        return at
+    if value is None:
+        return put_none(buf, at, limit)
+    if kind == _BOOL:
+        return put_bool(buf, at, limit, value)
+    if isinstance(value, int):
+        return put_int(buf, at, limit, value) if value >= 0 else E_ARGUMENT
+    if isinstance(value, (tuple, list)):
+        return _put_list(buf, at, limit, value)
+    if TEXTS >> (kind & 31) & 1:
+        return put_text(buf, at, limit, value)  # type: ignore[arg-type]
+    return _put_raw(buf, at, value) if at + len(value) <= limit else E_TOO_LARGE  # type: ignore[arg-type]
