@@ -7,9 +7,11 @@ A drawing stands between ``<!-- drawn: NAME -->`` and ``<!-- end -->``. Other te
 """
 
 import argparse
+import ast
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from headwater import transitions
@@ -167,7 +169,42 @@ def columns(table: Table, without: Table | None = None) -> str:
     return grid("column", [f"`{column.name}`" for column in rows], ["type", "what"], lambda r, c: cells[r][c])
 
 
+def subject(module: Path) -> str:
+    """Return the first sentence of a module's docstring, without references and markup.
+
+    Raises ValueError if there is none.
+    """
+    text = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8")))
+    if not text:
+        raise ValueError(f"{module} has no docstring")
+    paragraph = " ".join(text.partition("\n\n")[0].split()).replace("`", "")
+    sentence = re.sub(r" \(docs/[^)]*\)", "", paragraph).partition(". ")[0]
+    return sentence.removesuffix(".")
+
+
+def modules(package: str) -> str:
+    """List the modules of a package, each with the first sentence of its docstring."""
+    folder = ROOT / package
+    lines = []
+    for path in sorted(folder.rglob("*.py")):
+        name = path.relative_to(folder).with_suffix("").as_posix().removesuffix("__init__")
+        if name:
+            lines.append((name, subject(path)))
+    width = max((len(name) for name, _ in lines), default=0)
+    return "\n".join(["```text", *(f"{name:{width}}  {text}" for name, text in lines), "```", ""])
+
+
+#: The packages whose modules docs/architecture.md lists.
+PACKAGES = {
+    "modules-core": "sdk/headwater",
+    "modules-board": "ports/micropython/headwater_board",
+    "modules-host": "ports/cpython/headwater_host",
+    "modules-mq": "ports/cpython/headwater_mq",
+    "modules-spark": "ports/spark/headwater_spark",
+}
+
 DRAWINGS: Mapping[str, Callable[[], str]] = {
+    **{name: partial(modules, package) for name, package in PACKAGES.items()},
     "spark-options": spark_options,
     "spark-frames": lambda: columns(FRAMES),
     "spark-decoded": lambda: columns(DECODED, FRAMES),

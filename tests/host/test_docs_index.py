@@ -42,3 +42,50 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(link)
     assert broken == []
+
+
+NAMED = re.compile(r"`((?:sdk|ports|tests|tools|examples|docs)/[\w./-]*\w)(?:::\w+)?`")
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix()
+)
+def test_named_paths_exist(page: Path) -> None:
+    names = NAMED.findall(without_code(page.read_text(encoding="utf-8")))
+    assert sorted({name for name in names if not (ROOT / name).exists()}) == []
+
+
+PACKAGES = {
+    "headwater": "sdk",
+    "headwater_board": "ports/micropython",
+    "headwater_host": "ports/cpython",
+    "headwater_mq": "ports/cpython",
+    "headwater_spark": "ports/spark",
+}
+
+
+def module_exists(dotted: str) -> bool:
+    """Whether the name is a module, or lies in one whose text contains its last parts."""
+    parts = dotted.split(".")
+    path = ROOT / PACKAGES[parts[0]]
+    for number, part in enumerate(parts):
+        file = path / f"{part}.py"
+        if file.exists() or not (path / part).is_dir():
+            text = (file if file.exists() else path / "__init__.py").read_text(encoding="utf-8")
+            rest = parts[number + 1 :] if file.exists() else parts[number:]
+            return all(re.search(rf"\b{name}\b", text) for name in rest)
+        path /= part
+    return True
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix()
+)
+def test_named_modules_exist(page: Path) -> None:
+    names = re.findall(rf"\b(?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+", page.read_text(encoding="utf-8"))
+    # File names of other kinds (systemd units, configurations) are not modules.
+    kinds = {"service", "toml", "db", "local", "md", "py"}
+    assert (
+        sorted({name for name in names if name.rsplit(".")[-1] not in kinds and not module_exists(name)})
+        == []
+    )
