@@ -10,7 +10,7 @@ from headwater.fmq import spec
 from headwater.fmq.client import Client
 from headwater.fmq.frames import tag_list
 from headwater.fmq.keeper import GIVEN_UP, ONLINE, PAUSE, Keeper
-from headwater.fmq.receive import HELLO
+from headwater.fmq.session import HELLO
 
 
 def test_subscriptions_come_back_when_the_hub_has_lost_them() -> None:

@@ -15,8 +15,7 @@ polling, receiving and acknowledging allocate nothing once connected; requests d
 from headwater.driver import Driver, send_out, send_ready, send_request
 from headwater.errors import E_AGAIN, E_QOS
 from headwater.fmq.frames import NO_TAGS
-from headwater.fmq.sender import rewrite
-from headwater.fmq.session import ClientSession
+from headwater.fmq.session import ClientSession, rewrite
 from headwater.wire import const
 
 _PUBLISH_0 = const(0x30)

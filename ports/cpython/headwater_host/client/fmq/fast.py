@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater import errors
 from headwater.fmq.frames import NO_TAGS, Frame, check_name, put_length
-from headwater.fmq.receive import on_frame, take
-from headwater.fmq.sender import ANSWER_SIZE, over
-from headwater.fmq.session import ClientSession
+from headwater.fmq.session import ANSWER_SIZE, ClientSession, on_frame, over, take
 from headwater.fmq.spec import ACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from headwater.fmq.values import put_text
 from headwater.mqtt.spec import DUP

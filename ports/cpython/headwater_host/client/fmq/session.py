@@ -7,7 +7,7 @@ from headwater import errors
 from headwater.fmq import frames
 from headwater.fmq.frames import NO_TAGS
 from headwater.fmq.names import REASONS
-from headwater.fmq.receive import LIVE, WAITS_1
+from headwater.fmq.session import LIVE, WAITS_1
 from headwater.fmq.spec import ACK, HEADER_SIZE, ID_SIZE, PINGREQ, PUBLISH
 from headwater.transitions import ONLINE
 from headwater_host.client.fmq.fast import FastSession, front, length
