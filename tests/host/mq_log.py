@@ -16,9 +16,10 @@ from headwater_host.gateway.mq import Follower
 from headwater_host.gateway.mq_config import MqConfig
 from headwater_host.hub import frames
 from headwater_host.mq import CMQC, structures
-from headwater_host.mq.descriptors import GMO, MD
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError
 from headwater_mq.manager import QueueManager
+from headwater_mq.options import GMO
 from headwater_mq.queue import Queue
 from tools.capture_log import LogWriter
 

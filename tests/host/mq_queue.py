@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from headwater_host.mq import CMQC
-from headwater_host.mq.descriptors import GMO, MD, PMO
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError
 from headwater_mq.manager import QueueManager
+from headwater_mq.options import GMO, PMO
 from headwater_mq.queue import Queue
 
 ALL = CMQC.MQOO_OUTPUT | CMQC.MQOO_INPUT_SHARED | CMQC.MQOO_BROWSE | CMQC.MQOO_INQUIRE

@@ -19,9 +19,10 @@ from headwater_host.exits import CommandError
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.gateway.mq_service import MqService
 from headwater_host.mq import CMQC, structures
-from headwater_host.mq.descriptors import GMO, MD
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError
 from headwater_mq.manager import QueueManager
+from headwater_mq.options import GMO
 from headwater_mq.queue import Queue
 from tests.host.mq_log import GROUP, Log, browse, cut, dead, fmq, logging_to, mqtt, segment
 from tests.host.set_clocks import DAY, SECOND, SetClocks

@@ -14,9 +14,10 @@ import pytest
 
 from headwater_host.client.mqtt import Client
 from headwater_host.mq import CMQC
-from headwater_host.mq.descriptors import GMO, MD
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError
 from headwater_mq.manager import QueueManager
+from headwater_mq.options import GMO
 from headwater_mq.queue import Queue
 from tests.host.command import headwater, running
 from tests.host.gateway_peers import landed

@@ -1,5 +1,6 @@
 """When a logical message and a group are whole: every rule, and all of them against a plain model."""
 
+import itertools
 import json
 import random
 import sys
@@ -22,7 +23,8 @@ from headwater_host.mq.CMQC import (
     MQRC_OFFSET_ERROR,
     MQRC_SEGMENT_LENGTH_ZERO,
 )
-from headwater_host.mq.reassembly.logical import FAULTS, differ, refused
+from headwater_host.mq.fields import FAULTS, checks, refused
+from headwater_host.mq.reassembly.logical import differ
 from headwater_host.mq.reassembly.verdicts import Segment, Verdict, judge, judge_message
 from tests.host.mq_segments import LG, LS, G, S
 
@@ -203,7 +205,12 @@ def test_segments_that_are_written_in_different_ways(place: int, kind: str, reas
 
 
 def test_every_kind_of_fault_has_its_words_and_its_test() -> None:
-    tested = {fault[0] for _, fault, _ in FAULTY.values()} | {"encodings", "ccsids", "group id"}
+    tested = {fault[0] for _, fault, _ in FAULTY.values()} | {
+        "encodings",
+        "ccsids",
+        "group id",
+        "original length",
+    }
     assert tested == FAULTS.keys()
 
 
@@ -225,6 +232,27 @@ def test_what_is_refused_by_itself() -> None:
         assert fault is not None
         assert (fault.kind, fault.reason) == ("offset", MQRC_OFFSET_ERROR)
     assert refused(1, 999_999_990, 10, G, some) is None
+
+
+def test_the_usual_message_needs_no_checks() -> None:
+    """``refused`` has a shortcut for it: the checks find nothing in what that lets pass, and the same in all else."""
+    values = (-1, 0, 1, 2, 999_999_998, 999_999_999, 1_000_000_000)
+    flags = (0, S, LS, G, LG, S | LG, 0x20, 0x1000, 0x100000)
+    differ_in = []
+    for seq, offset, length, flag in itertools.product(values, values, values[1:], flags):
+        for group_id in (None, bytes(24), b"x" * 24):
+            for original in (0, 1, 999_999_999):
+                found = refused(seq, offset, length, flag, group_id, original_length=original)
+                said = [
+                    kind
+                    for kind, wrong in checks(
+                        seq, offset, length, flag, group_id == bytes(24), original_length=original
+                    )
+                    if wrong
+                ]
+                if (found and found.kind) != (said[0] if said else None):
+                    differ_in.append((seq, offset, length, flag, group_id, original, found, said))
+    assert differ_in == []
 
 
 class Model:

@@ -9,9 +9,8 @@ import pytest
 from headwater.ibmmq.chain import MQDLH, MQMD1
 from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, get, put, structures, transmission
-from headwater_host.mq.descriptors import MD, V2_FIELDS
+from headwater_host.mq.descriptors import MD, V2_FIELDS, QueueManagerSettings
 from headwater_host.mq.errors import MQMIError
-from headwater_host.mq.validate import QueueManagerSettings
 
 FILE = json.loads((Path(__file__).parents[1] / "vectors" / "mqput.json").read_text(encoding="utf-8"))
 CASES: list[dict[str, Any]] = FILE["cases"]

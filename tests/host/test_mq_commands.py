@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from headwater_host.mq import CMQC
-from headwater_host.mq.descriptors import MD, PMO
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.structures import LAYOUTS, decode
 from headwater_mq.commands.output import FIELDS
 from headwater_mq.manager import QueueManager
+from headwater_mq.options import PMO
 from tests.host.command import HEADWATER, environment, running
 from tests.host.mq_run import GROUP, OTHER, Run
 

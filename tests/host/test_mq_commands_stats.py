@@ -8,10 +8,11 @@ import sqlite3
 import pytest
 
 from headwater_host.mq import CMQC
-from headwater_host.mq.descriptors import GMO, MD, PMO
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.reassembly.assembler import Assembler
 from headwater_host.mq.structures import LAYOUTS, encode
 from headwater_mq.manager import QueueManager
+from headwater_mq.options import GMO, PMO
 from headwater_mq.queue import Queue
 from tests.host.mq_run import GROUP, OTHER, Run
 from tests.host.mq_segments import cut

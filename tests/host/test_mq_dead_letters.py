@@ -7,8 +7,9 @@ import pytest
 from headwater.ibmmq.chain import MQDLH
 from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, structures
-from headwater_host.mq.descriptors import MD, OD, PMO
+from headwater_host.mq.descriptors import MD
 from headwater_mq.forward import Forward, LocalQueue
+from headwater_mq.options import OD, PMO
 from headwater_mq.queue import Queue
 from tests.host.mq_queue import ALL, GROUP_ID, LAST_SEG, SEG, empty, md2, queue_manager, reason_of
 

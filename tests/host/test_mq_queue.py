@@ -9,9 +9,10 @@ import pytest
 
 from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, structures
-from headwater_host.mq.descriptors import GMO, MD, OD, PMO
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError
 from headwater_mq.manager import QueueManager
+from headwater_mq.options import GMO, OD, PMO
 from headwater_mq.queue import Queue
 from tests.host.mq_queue import (
     ALL,

@@ -14,10 +14,11 @@ from types import TracebackType
 import pytest
 
 from headwater_host.mq import CMQC
-from headwater_host.mq.descriptors import MD, PMO
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError
 from headwater_mq import queue_file
 from headwater_mq.manager import QueueManager
+from headwater_mq.options import PMO
 from headwater_mq.queue import Queue
 from tests.host.mq_queue import ALL, GROUP, attempt, empty, gmo2, md2, queue_manager, reason_of, sync
 

@@ -8,7 +8,8 @@ import pytest
 from headwater.ibmmq.chain import MQMD1, MQXQH
 from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, structures
-from headwater_host.mq.descriptors import MD, OD, PMO
+from headwater_host.mq.descriptors import MD
+from headwater_mq.options import OD, PMO
 from headwater_mq.queue import Queue
 from tests.host.mq_queue import ALL, ALLOWED, GROUP, GROUP_ID, md2, queue_manager, reason_of
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import headwater_mq as ibmmq
 from headwater_host.mq import CMQC
-from headwater_host.mq.descriptors import GMO, MD, OD, PMO
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError
 from headwater_mq.manager import QueueManager
+from headwater_mq.options import GMO, OD, PMO
 from headwater_mq.queue import Queue
 from tests.host.mq_queue import ALL, attempt, empty, gmo2, queue_manager, reason_of, sync
 

@@ -7,9 +7,8 @@ import pytest
 from vectors import load
 
 from headwater_host.mq import transmission
-from headwater_host.mq.descriptors import MD
+from headwater_host.mq.descriptors import MD, QueueManagerSettings
 from headwater_host.mq.structures import LAYOUTS, decode, encode
-from headwater_host.mq.validate import QueueManagerSettings
 from tests.interop.mq_capture import Fields, Writer, read
 from tests.interop.tshark import colons
 from tools import toolchain

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from headwater.ibmmq.header import BIG, EBCDIC, MQMDE, sniff
-from headwater_host.mq.reassembly.logical import IN_GROUP, SEGMENT, refused
+from headwater_host.mq.fields import IN_GROUP, SEGMENT, refused
 from headwater_host.mq.reassembly.verdicts import Segment, judge
 from headwater_host.mq.structures import decode, encode
 from headwater_spark.assembly import TOO_LARGE
@@ -99,7 +99,7 @@ def plain(rows: Iterable[Come], max_message: int) -> list[dict[str, Any]]:
         fields: Any = decode(MQMDE, payload, big=form & 3 == BIG, ccsid=500 if form & EBCDIC else 819)
         data, flags = payload[72:], fields["MsgFlags"]
         numbers = (fields["MsgSeqNumber"], fields["Offset"], len(data), flags)
-        if flags & 0xFE0 or refused(*numbers, fields["GroupId"]):
+        if refused(*numbers, fields["GroupId"]):
             continue
         if flags & (SEGMENT | IN_GROUP):
             groups[topic, fields["GroupId"]].append((time_ns, fields, data))

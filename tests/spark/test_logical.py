@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater_host.mq.CMQC import MQRC_INCOMPLETE_MSG
+from headwater_host.mq.fields import FAULTS
 from headwater_host.mq.reassembly.assembler import Assembler
-from headwater_host.mq.reassembly.logical import FAULTS
 from headwater_host.mq.reassembly.outcomes import Problem
 from headwater_host.mq.reassembly.verdicts import judge
 from headwater_spark import assembly, held

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headwater.ibmmq.header import BIG, EBCDIC, MQMDE, Header, sniff
 from headwater_host.mq import CMQC
-from headwater_host.mq.reassembly.logical import refused
+from headwater_host.mq.fields import refused
 from headwater_host.mq.structures import decode as decode_one
 from headwater_spark import mqmde
 from tests.spark.mq_bytes import GROUP, LG, LS, S

@@ -7,9 +7,10 @@ with ibmmq.QueueManager("QM1", "queues.db") as qmgr, ibmmq.Queue(qmgr, "READINGS
 """
 
 from headwater_host.mq import CMQC
-from headwater_host.mq.descriptors import GMO, MD, OD, PMO
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError
 from headwater_mq.manager import QueueManager, connect
+from headwater_mq.options import GMO, OD, PMO
 from headwater_mq.queue import Queue
 
 __all__ = ["CMQC", "GMO", "MD", "OD", "PMO", "MQMIError", "Queue", "QueueManager", "connect"]

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from headwater_host.mq import CMQC
+from headwater_host.mq.descriptors import QueueManagerSettings
 from headwater_host.mq.errors import MQMIError, failed
-from headwater_host.mq.validate import LARGEST, MAX_PRIORITY, QueueManagerSettings
+from headwater_host.mq.fields import LARGEST, MAX_PRIORITY
 
 _NAME = re.compile(r"[A-Za-z0-9._/%]{1,48}")
 

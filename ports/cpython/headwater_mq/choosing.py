@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from headwater_host.mq import CMQC
 from headwater_host.mq.errors import failed
+from headwater_host.mq.fields import IN_GROUP, SEGMENT
 from headwater_host.mq.put import Place
 from headwater_host.mq.reassembly.verdicts import Segment, Verdict, judge
-from headwater_host.mq.validate import IN_GROUP, IN_SEGMENTS
 from headwater_mq import messages
 
 _COLUMNS = "id, rank, group_id, seq, place, flags, length, msg_id, correl_id"
@@ -28,7 +28,7 @@ MATCHES = {
 _INDICES = {"msg_id": "by_msg_id", "correl_id": "by_correl_id", "group_id": "by_group"}
 _OF_GROUP = "FROM messages INDEXED BY by_group"
 #: Flags of what has others beside it: a GroupId alone makes neither a group nor a segment.
-_PART = IN_GROUP | IN_SEGMENTS
+_PART = IN_GROUP | SEGMENT
 
 
 class Row(NamedTuple):

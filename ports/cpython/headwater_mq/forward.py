@@ -16,8 +16,8 @@ from headwater.ibmmq.chain import MQDLH
 from headwater_host.mq import CMQC, put, structures
 from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError, failed
+from headwater_host.mq.fields import LARGEST
 from headwater_host.mq.uplink.uplink import State, Stored
-from headwater_host.mq.validate import LARGEST
 from headwater_mq import messages, putting
 from headwater_mq.attributes import QueueAttributes, QueueManagerAttributes, dump
 from headwater_mq.queue_file import QueueFile

@@ -19,11 +19,10 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from headwater_host.lifetime import Clocks
-from headwater_host.mq import CMQC, put, validate
-from headwater_host.mq.descriptors import MD, OD, PMO
+from headwater_host.mq import CMQC, put
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import failed, warning
 from headwater_host.mq.put import Place
-from headwater_host.mq.validate import INPUT
 from headwater_mq import messages, queue_file
 from headwater_mq.attributes import (
     OF_QUEUE_MANAGERS,
@@ -34,6 +33,7 @@ from headwater_mq.attributes import (
     dump,
     load,
 )
+from headwater_mq.options import INPUT, OD, PMO, check_object_descriptor, check_put_options
 from headwater_mq.putting import Places, Putting, Resolved
 from headwater_mq.queue_file import QueueFile, explained
 
@@ -294,7 +294,7 @@ class QueueManager:
     ) -> None:
         """MQPUT1: open a queue, put one message, close it."""
         od = name if isinstance(name, OD) else OD(ObjectName=name)
-        validate.object_descriptor(od)
+        check_object_descriptor(od)
         handle, resolved = self.open_handle(od, CMQC.MQOO_OUTPUT)
         places = Places()
         try:
@@ -316,8 +316,8 @@ class QueueManager:
         """MQPUT to a queue that is open with the options ``opened``, or MQPUT1. ``md`` and ``pmo`` are filled in."""
         md = MD() if md is None else md
         pmo = PMO() if pmo is None else pmo
-        validate.put_options(pmo, put1=put1)
-        validate.message_descriptor(md)
+        check_put_options(pmo, put1=put1)
+        put.check_message_descriptor(md)
         ordered = bool(pmo.Options & CMQC.MQPMO_LOGICAL_ORDER)
         with self.lock:
             self.check()

@@ -9,13 +9,14 @@ from getpass import getuser
 from pathlib import Path
 from typing import NamedTuple
 
-from headwater_host.mq import CMQC, put, transmission, validate
-from headwater_host.mq.descriptors import MD, PMO, V2_FIELDS
+from headwater_host.mq import CMQC, put, transmission
+from headwater_host.mq.descriptors import MD, V2_FIELDS, QueueManagerSettings
 from headwater_host.mq.errors import failed
+from headwater_host.mq.fields import MAX_PRIORITY, SEGMENT
 from headwater_host.mq.put import Place
-from headwater_host.mq.validate import IN_SEGMENTS, MAX_PRIORITY, QueueManagerSettings
 from headwater_mq import messages
 from headwater_mq.attributes import QueueAttributes, QueueManagerAttributes
+from headwater_mq.options import PMO
 from headwater_mq.queue_file import QueueFile
 
 _IDENTITY = ("UserIdentifier", "AccountingToken", "ApplIdentityData")
@@ -155,14 +156,14 @@ class Putting(NamedTuple):
             return iter([(md.copy(), data)])
         # A header that the queue manager knows must not be cut, and it does not look where headers end.
         built_in = md.Format.startswith(b"MQ") and md.Format != CMQC.MQFMT_STRING
-        report = md.MsgType == CMQC.MQMT_REPORT and md.MsgFlags & IN_SEGMENTS
+        report = md.MsgType == CMQC.MQMT_REPORT and md.MsgFlags & SEGMENT
         allowed = md.MsgFlags & CMQC.MQMF_SEGMENTATION_ALLOWED and not self.settings.zos
         if not allowed or built_in or report or most < 16:
             raise failed(
                 CMQC.MQRC_MSG_TOO_BIG_FOR_Q if of_queue <= of_manager else CMQC.MQRC_MSG_TOO_BIG_FOR_Q_MGR,
                 f"{len(data)} bytes, and {self.name} takes {max(most, 0)}",
             )
-        validate.segment_end(md.Offset, len(data))
+        put.check_segment_end(md.MsgSeqNumber, md.Offset, len(data))
         return put.split(md, data, most)
 
     def _check_depth(self, db: sqlite3.Connection) -> None:

@@ -13,15 +13,26 @@ import threading
 from types import TracebackType
 from typing import NamedTuple
 
-from headwater_host.mq import CMQC, get, put, validate
-from headwater_host.mq.descriptors import GMO, MD, OD, PMO
+from headwater_host.mq import CMQC, get, put
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError, failed, warning
+from headwater_host.mq.fields import IN_GROUP, SEGMENT
 from headwater_host.mq.put import Place
-from headwater_host.mq.validate import BROWSING, IN_SEGMENTS, INPUT, UNDER_CURSOR
 from headwater_mq import messages
 from headwater_mq.choosing import MATCHES, Chooser, Found, Wanted
 from headwater_mq.manager import QueueManager
 from headwater_mq.messages import DamagedError
+from headwater_mq.options import (
+    BROWSING,
+    GMO,
+    INPUT,
+    OD,
+    PMO,
+    UNDER_CURSOR,
+    check_get_options,
+    check_object_descriptor,
+    check_open_options,
+)
 from headwater_mq.putting import Places, Resolved
 
 #: How long a get that waits lets pass before it looks again whether anybody has changed the file, in s.
@@ -83,8 +94,8 @@ class Queue:
         if self._handle:
             raise failed(CMQC.MQRC_HOBJ_ERROR, "the queue is open already")
         self._od = name if isinstance(name, OD) else OD(ObjectName=name)
-        validate.object_descriptor(self._od)
-        validate.open_options(options)
+        check_object_descriptor(self._od)
+        check_open_options(options)
         self._handle, self._resolved = self._manager.open_handle(self._od, options)
         self.options = options
 
@@ -140,7 +151,7 @@ class Queue:
         if not self._handle and self._od is not None:
             browse = gmo.Options & BROWSING
             self.open(self._od, CMQC.MQOO_BROWSE if browse else CMQC.MQOO_INPUT_AS_Q_DEF)
-        matches = validate.get_options(gmo, md)
+        matches = check_get_options(gmo, md)
         if max_length is not None and max_length < 0:
             raise failed(CMQC.MQRC_DATA_LENGTH_ERROR, f"room for {max_length} bytes")
         if gmo.Options & BROWSING:
@@ -153,7 +164,7 @@ class Queue:
         original = len(got.data)
         data = got.data if max_length is None else got.data[:max_length]
         md.fill(got.md)
-        get.report(gmo, got.md, len(data), self._name(), zos=self._manager.attributes.settings.zos)
+        _report(gmo, got.md, len(data), self._name(), zos=self._manager.attributes.settings.zos)
         if got.reason:
             raise MQMIError(CMQC.MQCC_WARNING, got.reason, message=data, original_length=original)
         return data
@@ -304,7 +315,7 @@ class Queue:
             read = messages.Message(read.md, b"".join(parts))
         if found.whole:
             # That it was in segments is not apparent.
-            read.md.MsgFlags &= ~IN_SEGMENTS
+            read.md.MsgFlags &= ~SEGMENT
             read.md.OriginalLength = CMQC.MQOL_UNDEFINED
         return read
 
@@ -355,3 +366,28 @@ class Queue:
     def _name(self) -> bytes:
         assert self._od is not None
         return self._od.ObjectName
+
+
+def _report(gmo: GMO, md: MD, length: int, queue: bytes, *, zos: bool) -> None:
+    """Fill in what the options return of a message: those fields that their version has."""
+    gmo.ResolvedQName = queue
+    if gmo.Version >= CMQC.MQGMO_VERSION_2:
+        flags = md.MsgFlags
+        gmo.GroupStatus = (
+            CMQC.MQGS_LAST_MSG_IN_GROUP
+            if flags & CMQC.MQMF_LAST_MSG_IN_GROUP
+            else CMQC.MQGS_MSG_IN_GROUP
+            if flags & IN_GROUP
+            else CMQC.MQGS_NOT_IN_GROUP
+        )
+        gmo.SegmentStatus = (
+            CMQC.MQSS_NOT_A_SEGMENT
+            if zos or not flags & SEGMENT
+            else CMQC.MQSS_LAST_SEGMENT
+            if flags & CMQC.MQMF_LAST_SEGMENT
+            else CMQC.MQSS_SEGMENT
+        )
+        allowed = flags & CMQC.MQMF_SEGMENTATION_ALLOWED and not zos
+        gmo.Segmentation = CMQC.MQSEG_ALLOWED if allowed else CMQC.MQSEG_INHIBITED
+    if gmo.Version >= CMQC.MQGMO_VERSION_3:
+        gmo.ReturnedLength = length

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater_host.mq import CMQC
-from headwater_host.mq.reassembly.logical import IN_GROUP, SEGMENT
+from headwater_host.mq.fields import IN_GROUP, SEGMENT
 from headwater_host.mq.reassembly.verdicts import Segment, Verdict, judge
 from headwater_spark.arrow import Bools, Rows
 from headwater_spark.held import Hashes, Ints, Segments, collect

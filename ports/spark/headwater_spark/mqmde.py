@@ -1,8 +1,8 @@
 """IBM MQ's MQMDE at the beginning of payloads, column-wise: which payloads have one, what it says, whether it can be.
 
 A payload has one when it begins with StrucId, Version and StrucLength of an MQMDE, in either byte order, in ASCII or in
-EBCDIC: the core's ``sniff``, for a column at once. The fields are those of the core's table. Refused are flags that
-MQPUT refuses, and what ``reassembly.logical.refused`` says. Encoding, CodedCharSetId and Format say what the
+EBCDIC: the core's ``sniff``, for a column at once. The fields are those of the core's table. What is refused is what
+``mq.fields.checks`` finds. Encoding, CodedCharSetId and Format say what the
 data are, and are taken as they stand.
 """
 
@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.ibmmq.header import MQMDE
-from headwater_host.mq import CMQC
-from headwater_host.mq.reassembly.logical import HIGHEST, IN_GROUP, REASONS, SEGMENT
+from headwater_host.mq.fields import FAULTS, checks
+from headwater_host.mq.reassembly.logical import REASONS
 from headwater_host.mq.structures import to_bytes, to_text
 from headwater_spark.arrow import Bools, Rows
 
@@ -47,23 +47,6 @@ SIGNATURES = tuple(
 _HEAD = len(SIGNATURES[0])
 _FIRST = np.array([int.from_bytes(signature[:8], "little") for signature in SIGNATURES], np.uint64)
 _REST = np.array([int.from_bytes(signature[8:], "little") for signature in SIGNATURES], np.uint64)
-# Flags that MQPUT refuses, because it does not know them.
-_REFUSED = CMQC.MQMF_REJECT_UNSUP_MASK & ~0x1F
-
-
-def _wrong(found: dict[str, Any], group_id: Any, length: Ints) -> list[tuple[int, str, Any]]:
-    """What can be wrong, in the order in which it is looked for: reason, field, and where it is so."""
-    flags, seq, offset = found["MsgFlags"], found["MsgSeqNumber"], found["Offset"]
-    is_segment = flags & SEGMENT != 0
-    goes_on = is_segment & (flags & CMQC.MQMF_LAST_SEGMENT == 0)
-    nameless = (flags & (SEGMENT | IN_GROUP) != 0) & ~group_id.any(axis=1)
-    return [
-        (CMQC.MQRC_MSG_FLAGS_ERROR, "MsgFlags", flags & _REFUSED != 0),
-        (CMQC.MQRC_MSG_SEQ_NUMBER_ERROR, "MsgSeqNumber", (seq < 1) | (seq > HIGHEST)),
-        (CMQC.MQRC_OFFSET_ERROR, "Offset", is_segment & ((offset < 0) | (offset + length > HIGHEST))),
-        (CMQC.MQRC_SEGMENT_LENGTH_ZERO, "MsgFlags", goes_on & (length == 0)),
-        (CMQC.MQRC_GROUP_ID_ERROR, "GroupId", nameless),
-    ]
 
 
 @dataclass(frozen=True)
@@ -113,7 +96,9 @@ def decode(payloads: Any) -> Mqmdes:
     reason = np.zeros(len(rows), np.int16)
     error_at = np.zeros(len(rows), np.int32)
     group_id = heads.view(_FIELDS["<"])["GroupId"].copy().view(np.uint64).reshape(-1, 3)
-    for code, name, where in reversed(_wrong(found, group_id, length)):
+    numbers = (found["MsgSeqNumber"], found["Offset"], length, found["MsgFlags"])
+    for kind, where in reversed(checks(*numbers, ~group_id.any(axis=1))):
+        code, name, _ = FAULTS[kind]
         reason[where], error_at[where] = code, _AT[name]
     reason[~whole] = MQMDE[1]
     error_at[~whole] = _cut_at(size[~whole])

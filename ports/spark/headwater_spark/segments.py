@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headwater.mqtt.topics import matches
 from headwater_host.mq import CMQC
-from headwater_host.mq.reassembly.logical import IN_GROUP, SEGMENT
+from headwater_host.mq.fields import IN_GROUP, SEGMENT
 from headwater_spark.arrow import Bools, Rows, values
 from headwater_spark.assembly import TOO_LARGE
 from headwater_spark.held import hashes

@@ -127,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _segment_size(text: str) -> int:
     from headwater_host.mq.CMQC import MQMDE_LENGTH_2
-    from headwater_host.mq.validate import LARGEST
+    from headwater_host.mq.fields import LARGEST
 
     # What follows the MQMDE in IBM's largest message.
     size = argument_types.whole(16, (LARGEST - MQMDE_LENGTH_2) // 16 * 16)(text)

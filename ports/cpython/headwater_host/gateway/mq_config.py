@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from headwater_host import settings
+from headwater_host.mq.fields import LARGEST, LARGEST_DEAD
 from headwater_host.mq.uplink.mqi import Channel
 from headwater_host.mq.uplink.uplink import UplinkConfig
-from headwater_host.mq.validate import LARGEST, LARGEST_DEAD
 from headwater_host.settings import ConfigError, Key, SettingsFile
 
 MQ, UPLINK = "mq", "mq.uplink"

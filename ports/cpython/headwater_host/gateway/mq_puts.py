@@ -9,8 +9,8 @@ from headwater_host.gateway.mq_messages import Message
 from headwater_host.mq import CMQC, structures
 from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError
+from headwater_host.mq.fields import IN_GROUP, SEGMENT
 from headwater_host.mq.reassembly.assembler import Assembler
-from headwater_host.mq.reassembly.logical import IN_GROUP, SEGMENT
 from headwater_host.mq.reassembly.outcomes import Problem as Fault
 from headwater_host.mq.reassembly.outcomes import Whole
 from headwater_host.mq.structures import HeaderError

@@ -1,4 +1,4 @@
-"""The structures that callers fill in: MD, PMO, GMO and OD, by IBM's names of their fields, with IBM's defaults.
+"""Structures that callers fill in, by IBM's names of their fields with IBM's defaults: MD, the message descriptor.
 
 Characters are bytes with their blanks (``b"MQSTR   "``), as in ``CMQC``; ASCII text is taken as well, and both are
 filled up. A field takes what IBM's has room for and nothing else: ValueError, TypeError and AttributeError say which.
@@ -6,10 +6,11 @@ filled up. A field takes what IBM's has room for and nothing else: ValueError, T
 
 import struct
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from headwater.ibmmq.chain import MQMD
 from headwater_host.mq import CMQC
+from headwater_host.mq.structures import latin_1
 
 Value: TypeAlias = "int | str | bytes"
 #: name -> (kind, size, default): kinds are those of ``headwater.ibmmq.chain``.
@@ -167,88 +168,19 @@ class MD(Structure):
         )
 
 
-class PMO(Structure):
-    """MQPMO, the options of a put."""
+class QueueManagerSettings(NamedTuple):
+    """What the rules need to know of the queue manager."""
 
-    FIELDS: ClassVar[Fields] = {
-        "StrucId": ("c", 4, CMQC.MQPMO_STRUC_ID),
-        "Version": ("l", 4, CMQC.MQPMO_VERSION_1),
-        "Options": ("l", 4, CMQC.MQPMO_NONE),
-        "Timeout": ("l", 4, -1),
-        "Context": ("l", 4, 0),
-        "KnownDestCount": ("l", 4, 0),
-        "UnknownDestCount": ("l", 4, 0),
-        "InvalidDestCount": ("l", 4, 0),
-        "ResolvedQName": ("c", 48, b""),
-        "ResolvedQMgrName": ("c", 48, b""),
-    }
+    ccsid: int = 819
+    encoding: int = CMQC.MQENC_NATIVE
+    zos: bool = False
 
-    StrucId: bytes
-    Version: int
-    Options: int
-    Timeout: int
-    Context: int
-    KnownDestCount: int
-    UnknownDestCount: int
-    InvalidDestCount: int
-    ResolvedQName: bytes
-    ResolvedQMgrName: bytes
+    @property
+    def big(self) -> bool:
+        """Whether it writes integers big-endian."""
+        return self.encoding & CMQC.MQENC_INTEGER_MASK == CMQC.MQENC_INTEGER_NORMAL
 
-
-class GMO(Structure):
-    """MQGMO, the options of a get. What it returns: ``ResolvedQName``; from version 2 on ``GroupStatus``,
-    ``SegmentStatus``, ``Segmentation``; from version 3 on ``ReturnedLength``, in bytes."""
-
-    FIELDS: ClassVar[Fields] = {
-        "StrucId": ("c", 4, CMQC.MQGMO_STRUC_ID),
-        "Version": ("l", 4, CMQC.MQGMO_VERSION_1),
-        "Options": ("l", 4, CMQC.MQGMO_NO_WAIT),
-        "WaitInterval": ("l", 4, 0),
-        "Signal1": ("l", 4, 0),
-        "Signal2": ("l", 4, 0),
-        "ResolvedQName": ("c", 48, b""),
-        "MatchOptions": ("l", 4, CMQC.MQMO_MATCH_MSG_ID | CMQC.MQMO_MATCH_CORREL_ID),
-        "GroupStatus": ("l", 1, CMQC.MQGS_NOT_IN_GROUP),
-        "SegmentStatus": ("l", 1, CMQC.MQSS_NOT_A_SEGMENT),
-        "Segmentation": ("l", 1, CMQC.MQSEG_INHIBITED),
-        "Reserved1": ("c", 1, b""),
-        "MsgToken": ("b", 16, CMQC.MQMTOK_NONE),
-        "ReturnedLength": ("l", 4, CMQC.MQRL_UNDEFINED),
-    }
-
-    StrucId: bytes
-    Version: int
-    Options: int
-    WaitInterval: int
-    Signal1: int
-    Signal2: int
-    ResolvedQName: bytes
-    MatchOptions: int
-    GroupStatus: int
-    SegmentStatus: int
-    Segmentation: int
-    Reserved1: bytes
-    MsgToken: bytes
-    ReturnedLength: int
-
-
-class OD(Structure):
-    """MQOD, which queue is meant: ``ObjectName``, and ``ObjectQMgrName`` when it is another queue manager's."""
-
-    FIELDS: ClassVar[Fields] = {
-        "StrucId": ("c", 4, CMQC.MQOD_STRUC_ID),
-        "Version": ("l", 4, CMQC.MQOD_VERSION_1),
-        "ObjectType": ("l", 4, CMQC.MQOT_Q),
-        "ObjectName": ("c", 48, b""),
-        "ObjectQMgrName": ("c", 48, b""),
-        "DynamicQName": ("c", 48, b"AMQ.*"),
-        "AlternateUserId": ("c", 12, b""),
-    }
-
-    StrucId: bytes
-    Version: int
-    ObjectType: int
-    ObjectName: bytes
-    ObjectQMgrName: bytes
-    DynamicQName: bytes
-    AlternateUserId: bytes
+    @property
+    def text_ccsid(self) -> int:
+        """How it writes the characters of descriptors, which are Latin-1 here: any of them can be written."""
+        return latin_1(self.ccsid)

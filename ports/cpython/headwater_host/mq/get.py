@@ -5,8 +5,7 @@ No I/O.
 
 from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, structures
-from headwater_host.mq.descriptors import GMO, MD, V2_FIELDS
-from headwater_host.mq.validate import IN_GROUP, IN_SEGMENTS, QueueManagerSettings
+from headwater_host.mq.descriptors import MD, V2_FIELDS, QueueManagerSettings
 
 
 def returned(
@@ -33,28 +32,3 @@ def returned(
     )
     prefix = structures.encode(MQMDE, mde, big=settings.big, ccsid=settings.text_ccsid)
     return md, b"".join((prefix, data))
-
-
-def report(gmo: GMO, md: MD, length: int, queue: bytes, *, zos: bool) -> None:
-    """Fill in what the options return of a message: those fields that their version has."""
-    gmo.ResolvedQName = queue
-    if gmo.Version >= CMQC.MQGMO_VERSION_2:
-        flags = md.MsgFlags
-        gmo.GroupStatus = (
-            CMQC.MQGS_LAST_MSG_IN_GROUP
-            if flags & CMQC.MQMF_LAST_MSG_IN_GROUP
-            else CMQC.MQGS_MSG_IN_GROUP
-            if flags & IN_GROUP
-            else CMQC.MQGS_NOT_IN_GROUP
-        )
-        gmo.SegmentStatus = (
-            CMQC.MQSS_NOT_A_SEGMENT
-            if zos or not flags & IN_SEGMENTS
-            else CMQC.MQSS_LAST_SEGMENT
-            if flags & CMQC.MQMF_LAST_SEGMENT
-            else CMQC.MQSS_SEGMENT
-        )
-        allowed = flags & CMQC.MQMF_SEGMENTATION_ALLOWED and not zos
-        gmo.Segmentation = CMQC.MQSEG_ALLOWED if allowed else CMQC.MQSEG_INHIBITED
-    if gmo.Version >= CMQC.MQGMO_VERSION_3:
-        gmo.ReturnedLength = length

@@ -9,13 +9,17 @@ from typing import NamedTuple
 
 from headwater.ibmmq.chain import MQDLH
 from headwater.ibmmq.header import MQMDE
-from headwater_host.mq import CMQC, structures, validate
-from headwater_host.mq.descriptors import MD, V2_FIELDS
+from headwater_host.mq import CMQC, structures
+from headwater_host.mq.descriptors import MD, V2_FIELDS, QueueManagerSettings
 from headwater_host.mq.errors import failed
+from headwater_host.mq.fields import HIGHEST, IN_GROUP, NEEDS_GROUP_ID, SEGMENT, UNKNOWN, refused
 from headwater_host.mq.structures import HeaderError, latin_1
-from headwater_host.mq.validate import IN_GROUP, IN_SEGMENTS, QueueManagerSettings
 
 NO_MQMDE, AS_DATA, HONOURED, GENERATED = "no-mqmde", "treated-as-data", "honoured", "mqmde-generated"
+
+#: The bits of Report that ask for reports: MQRO_EXCEPTION, MQRO_EXPIRATION, MQRO_COA and MQRO_COD, each with more or
+#: less of the data, MQRO_PAN, MQRO_NAN and MQRO_ACTIVITY.
+_REPORTS = 0x07E03F07
 
 _MDE = CMQC.MQMDE_LENGTH_2
 _DLH = CMQC.MQDLH_LENGTH_1
@@ -41,7 +45,7 @@ def read(
 ) -> Read:
     """Decide what the message is, in the order of the contract. Neither ``given`` nor ``body`` are changed.
 
-    ``index_type``: the queue's, which matters on z/OS; ``remote`` and ``ordered``: as of ``validate.group_fields``.
+    ``index_type``: the queue's, which matters on z/OS; ``remote`` and ``ordered``: as of ``check_group_fields``.
     """
     md = given.copy()
     data = _bytes(body)
@@ -55,18 +59,18 @@ def read(
     if md.Format == CMQC.MQFMT_MD_EXTENSION:
         found = _extension(given, md, data, settings, index_type)
         if found is not None:
-            validate.group_fields(found, own_length(found, data[_MDE:]), remote=remote, ordered=ordered)
+            check_group_fields(found, own_length(found, data[_MDE:]), remote=remote, ordered=ordered)
         outcome = AS_DATA
         if found is not None and md.has_defaults():
             outcome = HONOURED
             md, data = found, data[_MDE:]
     length = own_length(md, data)
-    validate.group_fields(md, length, remote=remote, ordered=ordered)
+    check_group_fields(md, length, remote=remote, ordered=ordered)
     if md.MsgFlags & CMQC.MQMF_LAST_SEGMENT:
         md.MsgFlags |= CMQC.MQMF_SEGMENT
     if md.MsgFlags & CMQC.MQMF_LAST_MSG_IN_GROUP:
         md.MsgFlags |= CMQC.MQMF_MSG_IN_GROUP
-    if not md.MsgFlags & IN_SEGMENTS:
+    if not md.MsgFlags & SEGMENT:
         md.OriginalLength = CMQC.MQOL_UNDEFINED
     elif md.MsgType != CMQC.MQMT_REPORT:
         md.OriginalLength = length
@@ -112,12 +116,65 @@ def own_length(md: MD, data: memoryview) -> int:
     return len(data)
 
 
+def check_message_descriptor(md: MD) -> None:
+    """The fields of an MQMD that every version has."""
+    if md.StrucId != CMQC.MQMD_STRUC_ID:
+        raise failed(CMQC.MQRC_MD_ERROR, f"StrucId is {md.StrucId!r}")
+    if md.Version not in (CMQC.MQMD_VERSION_1, CMQC.MQMD_VERSION_2):
+        raise failed(CMQC.MQRC_MD_ERROR, f"Version {md.Version}")
+    if not _within(md.MsgType, CMQC.MQMT_SYSTEM_FIRST, CMQC.MQMT_APPL_LAST):
+        raise failed(CMQC.MQRC_MSG_TYPE_ERROR, f"MsgType {md.MsgType}")
+    if md.Expiry <= 0 and md.Expiry != CMQC.MQEI_UNLIMITED:
+        raise failed(CMQC.MQRC_EXPIRY_ERROR, f"Expiry {md.Expiry}")
+    if not _within(md.Feedback, CMQC.MQFB_NONE, CMQC.MQFB_APPL_LAST):
+        raise failed(CMQC.MQRC_FEEDBACK_ERROR, f"Feedback {md.Feedback}")
+    if md.Priority < 0 and md.Priority != CMQC.MQPRI_PRIORITY_AS_Q_DEF:
+        raise failed(CMQC.MQRC_PRIORITY_ERROR, f"Priority {md.Priority}")
+    if md.Persistence not in (
+        CMQC.MQPER_NOT_PERSISTENT,
+        CMQC.MQPER_PERSISTENT,
+        CMQC.MQPER_PERSISTENCE_AS_Q_DEF,
+    ):
+        raise failed(CMQC.MQRC_PERSISTENCE_ERROR, f"Persistence {md.Persistence}")
+    if (md.MsgType == CMQC.MQMT_REQUEST or md.Report & _REPORTS) and not md.ReplyToQ.strip():
+        raise failed(CMQC.MQRC_MISSING_REPLY_TO_Q, "a request, or one for reports, without ReplyToQ")
+
+
+def _within(value: int, lowest: int, highest: int) -> bool:
+    return lowest <= value <= highest
+
+
+def check_group_fields(md: MD, length: int, *, remote: bool, ordered: bool) -> None:
+    """Refuse wrong group and segment fields of a message with ``length`` bytes of its own: reasons 2249 to 2253.
+
+    ``remote``: whether it goes to a transmission queue; ``ordered``: whether the queue manager sets MsgSeqNumber and
+    Offset, so that the caller's do not count.
+    """
+    seq, offset = (1, 0) if ordered else (md.MsgSeqNumber, md.Offset)
+    original = md.OriginalLength if md.MsgType == CMQC.MQMT_REPORT else HIGHEST
+    _refuse(seq, offset, length, md.MsgFlags, remote=remote, original=original)
+
+
+def check_segment_end(seq: int, offset: int, length: int) -> None:
+    """Refuse a segment that ends beyond the limit: reason 2251."""
+    _refuse(seq, offset, length, CMQC.MQMF_LAST_SEGMENT)
+
+
+def _refuse(
+    seq: int, offset: int, length: int, flags: int, *, remote: bool = True, original: int = HIGHEST
+) -> None:
+    unknown = UNKNOWN if remote else UNKNOWN | CMQC.MQMF_ACCEPT_UNSUP_IF_XMIT_MASK
+    fault = refused(seq, offset, length, flags, refused_flags=unknown, original_length=original, strict=True)
+    if fault is not None:
+        raise failed(fault.reason, str(fault))
+
+
 # -- the special case --------------------------------------------------------------------------------------------------
 
 
 def is_dead_letter(md: MD) -> bool:
     """Whether it is a segment behind an MQDLH, which is kept with an MQMDE between the two."""
-    return bool(md.MsgFlags & IN_SEGMENTS) and md.Format == CMQC.MQFMT_DEAD_LETTER_HEADER
+    return bool(md.MsgFlags & SEGMENT) and md.Format == CMQC.MQFMT_DEAD_LETTER_HEADER
 
 
 def dead_letter(md: MD, data: memoryview, settings: QueueManagerSettings) -> "tuple[MD, bytes] | None":
@@ -179,7 +236,7 @@ class Place(NamedTuple):
 
 def behind(md: MD, length: int, *, syncpoint: bool, ordered: bool) -> Place | None:
     """Where the handle is after this message; None when nothing has to follow."""
-    in_message = bool(md.MsgFlags & IN_SEGMENTS) and not md.MsgFlags & CMQC.MQMF_LAST_SEGMENT
+    in_message = bool(md.MsgFlags & SEGMENT) and not md.MsgFlags & CMQC.MQMF_LAST_SEGMENT
     in_group = bool(md.MsgFlags & IN_GROUP) and (in_message or not md.MsgFlags & CMQC.MQMF_LAST_MSG_IN_GROUP)
     if not in_message and not in_group:
         return None
@@ -208,16 +265,16 @@ def number(
     if not ordered:
         if not md.MsgFlags & IN_GROUP:
             md.MsgSeqNumber = 1
-        if not md.MsgFlags & IN_SEGMENTS:
+        if not md.MsgFlags & SEGMENT:
             md.Offset = 0
-        if not md.MsgFlags & validate.NEEDS_GROUP_ID:
+        if not md.MsgFlags & NEEDS_GROUP_ID:
             md.GroupId = CMQC.MQGI_NONE
         elif md.GroupId == CMQC.MQGI_NONE:
             md.GroupId = new_group_id()
         return place.incomplete if place is not None and place.ordered else CMQC.MQRC_NONE
-    segment = bool(md.MsgFlags & IN_SEGMENTS)
+    segment = bool(md.MsgFlags & SEGMENT)
     if place is None:
-        group_id = new_group_id() if md.MsgFlags & validate.NEEDS_GROUP_ID else CMQC.MQGI_NONE
+        group_id = new_group_id() if md.MsgFlags & NEEDS_GROUP_ID else CMQC.MQGI_NONE
         md.set(GroupId=group_id, MsgSeqNumber=1, Offset=0)
         return CMQC.MQRC_NONE
     if place.in_message and (not segment or md.MsgFlags & IN_GROUP != place.flags):
@@ -229,10 +286,10 @@ def number(
     if syncpoint != place.syncpoint:
         raise failed(CMQC.MQRC_INCONSISTENT_UOW, "in a unit of work and not, in one group or message")
     seq, offset = (place.seq, place.offset) if place.in_message else (place.seq + 1, 0)
-    if seq > validate.HIGHEST:
-        raise failed(CMQC.MQRC_MSG_SEQ_NUMBER_ERROR, f"the group has more than {validate.HIGHEST} messages")
+    if seq > HIGHEST:
+        raise failed(CMQC.MQRC_MSG_SEQ_NUMBER_ERROR, f"the group has more than {HIGHEST} messages")
     if segment:
-        validate.segment_end(offset, length)
+        check_segment_end(seq, offset, length)
     md.set(GroupId=place.group_id, MsgSeqNumber=seq, Offset=offset)
     return CMQC.MQRC_NONE
 
@@ -243,7 +300,7 @@ def number(
 def split(md: MD, data: memoryview, most: int) -> Iterator[tuple[MD, memoryview]]:
     """Cut a message into segments of at most ``most`` bytes, at multiples of 16; ``most`` is at least 16."""
     size = most // 16 * 16
-    last = not md.MsgFlags & IN_SEGMENTS or md.MsgFlags & CMQC.MQMF_LAST_SEGMENT
+    last = not md.MsgFlags & SEGMENT or md.MsgFlags & CMQC.MQMF_LAST_SEGMENT
     at = 0
     while True:
         piece = data[at : at + size]

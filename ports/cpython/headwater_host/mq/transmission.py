@@ -5,8 +5,7 @@ No I/O. Everything the queue manager writes is in its own encoding and character
 
 from headwater.ibmmq.chain import MQMD1, MQXQH
 from headwater_host.mq import CMQC, get, structures
-from headwater_host.mq.descriptors import MD
-from headwater_host.mq.validate import QueueManagerSettings
+from headwater_host.mq.descriptors import MD, QueueManagerSettings
 
 #: Bytes that are put in front of the data at most.
 OVERHEAD = CMQC.MQXQH_LENGTH_1 + CMQC.MQMDE_LENGTH_2

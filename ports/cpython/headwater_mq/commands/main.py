@@ -16,11 +16,12 @@ from headwater_host.cli.message_format import render
 from headwater_host.cli.stdout import LOOK_AGAIN_S, check_reader
 from headwater_host.exits import FAILED, OK, TIMED_OUT, USAGE, CommandError
 from headwater_host.mq import CMQC
-from headwater_host.mq.descriptors import GMO, MD, PMO
+from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError, failed
 from headwater_mq.attributes import check_name
 from headwater_mq.commands.output import Got, sequences
 from headwater_mq.manager import QueueManager
+from headwater_mq.options import GMO, PMO
 from headwater_mq.queue import Queue
 
 T = TypeVar("T")

@@ -12,8 +12,9 @@ from headwater_host.inspect.mq import reason_name
 from headwater_host.mq import CMQC
 from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import failed
+from headwater_host.mq.fields import IN_GROUP, SEGMENT
 from headwater_host.mq.reassembly.assembler import Assembler
-from headwater_host.mq.reassembly.logical import IN_GROUP, NOTHING, SEGMENT, described
+from headwater_host.mq.reassembly.logical import NOTHING, described
 from headwater_host.mq.reassembly.verdicts import Segment, Verdict, judge
 from headwater_mq import messages
 from headwater_mq.commands.output import Got

@@ -32,19 +32,11 @@ from headwater_host.mq.CMQC import (
     MQRC_OFFSET_ERROR,
     MQRC_STORAGE_MEDIUM_FULL,
 )
+from headwater_host.mq.fields import IN_GROUP, SEGMENT, Fault, refused
 from headwater_host.mq.reassembly import logical
 from headwater_host.mq.reassembly.finished import Finished, packed
 from headwater_host.mq.reassembly.holding import FAULTY, OPEN, OUT, ROW, WAITING, Group, Holding, Message
-from headwater_host.mq.reassembly.logical import (
-    IN_GROUP,
-    NOTHING,
-    SEGMENT,
-    Fault,
-    Missing,
-    Named,
-    differ,
-    refused,
-)
+from headwater_host.mq.reassembly.logical import NOTHING, Missing, Named, differ
 from headwater_host.mq.reassembly.outcomes import Problem, Whole, WholeGroup
 from headwater_host.mq.structures import HeaderError, decode
 

@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from hashlib import blake2b
 
+from headwater_host.mq.fields import IN_GROUP, Fault
 from headwater_host.mq.reassembly import logical
-from headwater_host.mq.reassembly.logical import IN_GROUP, Fault
 
 #: MsgSeqNumber, flags, Encoding, CodedCharSetId, length; then of each piece where it starts, and its checksum.
 _HEAD = struct.Struct("<IIiiI")

@@ -14,91 +14,13 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from headwater_host.mq import CMQC
-from headwater_host.mq.CMQC import (
-    MQGI_NONE,
-    MQMF_LAST_MSG_IN_GROUP,
-    MQMF_LAST_SEGMENT,
-    MQMF_MSG_IN_GROUP,
-    MQMF_REJECT_UNSUP_MASK,
-    MQMF_SEGMENT,
-    MQMF_SEGMENTATION_ALLOWED,
-    MQRC_GROUP_ID_ERROR,
-    MQRC_INCONSISTENT_CCSIDS,
-    MQRC_INCONSISTENT_ENCODINGS,
-    MQRC_MSG_FLAGS_ERROR,
-    MQRC_MSG_SEQ_NUMBER_ERROR,
-    MQRC_NONE,
-    MQRC_OFFSET_ERROR,
-    MQRC_SEGMENT_LENGTH_ZERO,
-)
+from headwater_host.mq.CMQC import MQMF_LAST_MSG_IN_GROUP, MQMF_LAST_SEGMENT, MQRC_NONE
+from headwater_host.mq.fields import IN_GROUP, SEGMENT, Fault, refused
 
 #: IBM's names of reasons.
 REASONS = {value: name for name, value in vars(CMQC).items() if name.startswith("MQRC_")}
 
-#: Flags of a segment; flags of a member of a group. The second of each implies the first.
-SEGMENT = MQMF_SEGMENT | MQMF_LAST_SEGMENT
-IN_GROUP = MQMF_MSG_IN_GROUP | MQMF_LAST_MSG_IN_GROUP
-
-#: Flags that nobody knows, and that MQPUT refuses.
-UNKNOWN = MQMF_REJECT_UNSUP_MASK & ~(MQMF_SEGMENTATION_ALLOWED | SEGMENT | IN_GROUP)
-
-#: The largest MsgSeqNumber, the largest Offset, and where a segment may end.
-HIGHEST = 999_999_999
-
-#: kind -> (reason, what it says of ``seq`` and ``offset``).
-FAULTS = {
-    "flags": (MQRC_MSG_FLAGS_ERROR, "message {seq} has flags that nobody knows, at {offset}"),
-    "group id": (MQRC_GROUP_ID_ERROR, "message {seq} is a segment, or in a group, without a GroupId"),
-    "number": (MQRC_MSG_SEQ_NUMBER_ERROR, "MsgSeqNumber {seq} is not in 1 to 999999999"),
-    "offset": (
-        MQRC_OFFSET_ERROR,
-        "message {seq} has a segment at Offset {offset}, which is below 0 or ends beyond 999999999",
-    ),
-    "empty": (
-        MQRC_SEGMENT_LENGTH_ZERO,
-        "message {seq} has a segment without bytes at {offset}, and it is not the last",
-    ),
-    "overlap": (MQRC_OFFSET_ERROR, "message {seq} has segments that differ from byte {offset} on"),
-    "ends": (MQRC_MSG_FLAGS_ERROR, "message {seq} has two last segments; one ends at byte {offset}"),
-    "behind end": (MQRC_OFFSET_ERROR, "message {seq} has a segment behind its last, at {offset}"),
-    "mixed": (MQRC_MSG_FLAGS_ERROR, "message {seq} is a segment and a whole message, at {offset}"),
-    "encodings": (
-        MQRC_INCONSISTENT_ENCODINGS,
-        "message {seq} has segments of different Encoding, at {offset}",
-    ),
-    "ccsids": (
-        MQRC_INCONSISTENT_CCSIDS,
-        "message {seq} has segments of different CodedCharSetId, at {offset}",
-    ),
-    "membership": (
-        MQRC_MSG_FLAGS_ERROR,
-        "message {seq} is in a group and in none, or others of its GroupId are",
-    ),
-    "lasts": (MQRC_MSG_FLAGS_ERROR, "the group has two last messages; one is {seq}"),
-    "behind last": (MQRC_MSG_SEQ_NUMBER_ERROR, "the group has message {seq} behind its last"),
-}
-
 Range: TypeAlias = "tuple[int, int | None]"
-
-
-class Fault(NamedTuple):
-    """What contradicts what; a message or group that has one is never whole. ``kind`` is a key of ``FAULTS``.
-
-    For segments that differ from byte to byte, ``offset`` is that of the first such byte in the message; for Encoding
-    and CodedCharSetId that of a segment that has another than those before it.
-    """
-
-    kind: str
-    seq: int
-    offset: int = 0
-
-    @property
-    def reason(self) -> int:
-        """IBM's reason: of the call that would not take it, or of the field that contradicts."""
-        return FAULTS[self.kind][0]
-
-    def __str__(self) -> str:
-        return FAULTS[self.kind][1].format(seq=self.seq, offset=self.offset)
 
 
 class Missing(NamedTuple):
@@ -175,27 +97,6 @@ def gaps(ranges: Iterable[tuple[int, int]], start: int, stop: int | None) -> Ite
         start = max(start, end)
     if stop is None or start < stop:
         yield start, stop
-
-
-def refused(seq: int, offset: int, length: int, flags: int, group_id: bytes | None = None) -> Fault | None:
-    """What is wrong with a physical message by itself: what MQPUT would not take is a part of nothing.
-
-    ``group_id`` None is not looked at. A queue manager gives a segment that has none a GroupId of its own; where there
-    is no queue manager, such segments cannot be told from others'.
-    """
-    if flags & UNKNOWN:
-        return Fault("flags", seq, offset)
-    if not 1 <= seq <= HIGHEST:
-        return Fault("number", seq, offset)
-    if not flags & SEGMENT:
-        offset = 0
-    if not 0 <= offset <= HIGHEST - (length if flags & SEGMENT else 0):
-        return Fault("offset", seq, offset)
-    if not length and flags & SEGMENT and not flags & MQMF_LAST_SEGMENT:
-        return Fault("empty", seq, offset)
-    if group_id == MQGI_NONE and flags & (SEGMENT | IN_GROUP):
-        return Fault("group id", seq, offset)
-    return None
 
 
 class Message:

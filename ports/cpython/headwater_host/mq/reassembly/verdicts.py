@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from headwater_host.mq.CMQC import MQRC_INCOMPLETE_GROUP, MQRC_INCOMPLETE_MSG, MQRC_NONE
+from headwater_host.mq.fields import IN_GROUP, SEGMENT, Fault
 from headwater_host.mq.reassembly.logical import (
-    IN_GROUP,
     NOTHING,
-    SEGMENT,
-    Fault,
     Group,
     Message,
     Missing,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwater_host.exits import USAGE, CommandError
+from headwater_host.mq.fields import LARGEST
 from headwater_host.mq.uplink import mqi_reasons
-from headwater_host.mq.validate import LARGEST
 
 #: The fields of an MQMD that a sender gives. The others are context: the queue manager fills them in.
 FIELDS = (

@@ -1,0 +1,224 @@
+"""PMO, GMO, OD and the options of MQOPEN: what callers fill in, and which of their values are refused."""
+
+from typing import ClassVar
+
+from headwater_host.mq import CMQC
+from headwater_host.mq.descriptors import MD, Fields, Structure
+from headwater_host.mq.errors import failed
+
+_PUT_OPTIONS = (
+    CMQC.MQPMO_SYNCPOINT
+    | CMQC.MQPMO_NO_SYNCPOINT
+    | CMQC.MQPMO_DEFAULT_CONTEXT
+    | CMQC.MQPMO_NO_CONTEXT
+    | CMQC.MQPMO_SET_IDENTITY_CONTEXT
+    | CMQC.MQPMO_SET_ALL_CONTEXT
+    | CMQC.MQPMO_NEW_MSG_ID
+    | CMQC.MQPMO_NEW_CORREL_ID
+    | CMQC.MQPMO_FAIL_IF_QUIESCING
+    | CMQC.MQPMO_LOGICAL_ORDER
+    | CMQC.MQPMO_SYNC_RESPONSE
+)
+BROWSING = CMQC.MQGMO_BROWSE_FIRST | CMQC.MQGMO_BROWSE_NEXT | CMQC.MQGMO_BROWSE_MSG_UNDER_CURSOR
+UNDER_CURSOR = CMQC.MQGMO_MSG_UNDER_CURSOR | CMQC.MQGMO_BROWSE_MSG_UNDER_CURSOR
+#: What needs an MQGMO of version 2.
+_GET_VERSION_2 = (
+    CMQC.MQGMO_LOGICAL_ORDER
+    | CMQC.MQGMO_COMPLETE_MSG
+    | CMQC.MQGMO_ALL_MSGS_AVAILABLE
+    | CMQC.MQGMO_ALL_SEGMENTS_AVAILABLE
+)
+_GET_SYNCPOINTS = CMQC.MQGMO_SYNCPOINT | CMQC.MQGMO_NO_SYNCPOINT | CMQC.MQGMO_SYNCPOINT_IF_PERSISTENT
+_GET_OPTIONS = (
+    _GET_SYNCPOINTS
+    | BROWSING
+    | _GET_VERSION_2
+    | CMQC.MQGMO_WAIT
+    | CMQC.MQGMO_MSG_UNDER_CURSOR
+    | CMQC.MQGMO_ACCEPT_TRUNCATED_MSG
+    | CMQC.MQGMO_FAIL_IF_QUIESCING
+    | CMQC.MQGMO_NO_PROPERTIES
+)
+_MATCH_OPTIONS = (
+    CMQC.MQMO_MATCH_MSG_ID
+    | CMQC.MQMO_MATCH_CORREL_ID
+    | CMQC.MQMO_MATCH_GROUP_ID
+    | CMQC.MQMO_MATCH_MSG_SEQ_NUMBER
+    | CMQC.MQMO_MATCH_OFFSET
+)
+_MATCH_VERSION_2 = _MATCH_OPTIONS & ~(CMQC.MQMO_MATCH_MSG_ID | CMQC.MQMO_MATCH_CORREL_ID)
+INPUT = CMQC.MQOO_INPUT_AS_Q_DEF | CMQC.MQOO_INPUT_SHARED | CMQC.MQOO_INPUT_EXCLUSIVE
+_OPEN_OPTIONS = (
+    INPUT
+    | CMQC.MQOO_BROWSE
+    | CMQC.MQOO_OUTPUT
+    | CMQC.MQOO_INQUIRE
+    | CMQC.MQOO_SET_IDENTITY_CONTEXT
+    | CMQC.MQOO_SET_ALL_CONTEXT
+    | CMQC.MQOO_FAIL_IF_QUIESCING
+    | CMQC.MQOO_BIND_ON_OPEN
+    | CMQC.MQOO_BIND_NOT_FIXED
+    | CMQC.MQOO_BIND_ON_GROUP
+    | CMQC.MQOO_NO_READ_AHEAD
+)
+
+
+class PMO(Structure):
+    """MQPMO, the options of a put."""
+
+    FIELDS: ClassVar[Fields] = {
+        "StrucId": ("c", 4, CMQC.MQPMO_STRUC_ID),
+        "Version": ("l", 4, CMQC.MQPMO_VERSION_1),
+        "Options": ("l", 4, CMQC.MQPMO_NONE),
+        "Timeout": ("l", 4, -1),
+        "Context": ("l", 4, 0),
+        "KnownDestCount": ("l", 4, 0),
+        "UnknownDestCount": ("l", 4, 0),
+        "InvalidDestCount": ("l", 4, 0),
+        "ResolvedQName": ("c", 48, b""),
+        "ResolvedQMgrName": ("c", 48, b""),
+    }
+
+    StrucId: bytes
+    Version: int
+    Options: int
+    Timeout: int
+    Context: int
+    KnownDestCount: int
+    UnknownDestCount: int
+    InvalidDestCount: int
+    ResolvedQName: bytes
+    ResolvedQMgrName: bytes
+
+
+class GMO(Structure):
+    """MQGMO, the options of a get. What it returns: ``ResolvedQName``; from version 2 on ``GroupStatus``,
+    ``SegmentStatus``, ``Segmentation``; from version 3 on ``ReturnedLength``, in bytes."""
+
+    FIELDS: ClassVar[Fields] = {
+        "StrucId": ("c", 4, CMQC.MQGMO_STRUC_ID),
+        "Version": ("l", 4, CMQC.MQGMO_VERSION_1),
+        "Options": ("l", 4, CMQC.MQGMO_NO_WAIT),
+        "WaitInterval": ("l", 4, 0),
+        "Signal1": ("l", 4, 0),
+        "Signal2": ("l", 4, 0),
+        "ResolvedQName": ("c", 48, b""),
+        "MatchOptions": ("l", 4, CMQC.MQMO_MATCH_MSG_ID | CMQC.MQMO_MATCH_CORREL_ID),
+        "GroupStatus": ("l", 1, CMQC.MQGS_NOT_IN_GROUP),
+        "SegmentStatus": ("l", 1, CMQC.MQSS_NOT_A_SEGMENT),
+        "Segmentation": ("l", 1, CMQC.MQSEG_INHIBITED),
+        "Reserved1": ("c", 1, b""),
+        "MsgToken": ("b", 16, CMQC.MQMTOK_NONE),
+        "ReturnedLength": ("l", 4, CMQC.MQRL_UNDEFINED),
+    }
+
+    StrucId: bytes
+    Version: int
+    Options: int
+    WaitInterval: int
+    Signal1: int
+    Signal2: int
+    ResolvedQName: bytes
+    MatchOptions: int
+    GroupStatus: int
+    SegmentStatus: int
+    Segmentation: int
+    Reserved1: bytes
+    MsgToken: bytes
+    ReturnedLength: int
+
+
+class OD(Structure):
+    """MQOD, which queue is meant: ``ObjectName``, and ``ObjectQMgrName`` when it is another queue manager's."""
+
+    FIELDS: ClassVar[Fields] = {
+        "StrucId": ("c", 4, CMQC.MQOD_STRUC_ID),
+        "Version": ("l", 4, CMQC.MQOD_VERSION_1),
+        "ObjectType": ("l", 4, CMQC.MQOT_Q),
+        "ObjectName": ("c", 48, b""),
+        "ObjectQMgrName": ("c", 48, b""),
+        "DynamicQName": ("c", 48, b"AMQ.*"),
+        "AlternateUserId": ("c", 12, b""),
+    }
+
+    StrucId: bytes
+    Version: int
+    ObjectType: int
+    ObjectName: bytes
+    ObjectQMgrName: bytes
+    DynamicQName: bytes
+    AlternateUserId: bytes
+
+
+def several(options: int, exclusive: int) -> bool:
+    """Whether more than one of these bits is set."""
+    chosen = options & exclusive
+    return chosen & (chosen - 1) != 0
+
+
+def check_put_options(pmo: PMO, *, put1: bool) -> None:
+    """The options of MQPUT and MQPUT1."""
+    if pmo.StrucId != CMQC.MQPMO_STRUC_ID or not 1 <= pmo.Version <= CMQC.MQPMO_CURRENT_VERSION:
+        raise failed(CMQC.MQRC_PMO_ERROR, f"StrucId {pmo.StrucId!r}, Version {pmo.Version}")
+    options = pmo.Options
+    contexts = (
+        CMQC.MQPMO_DEFAULT_CONTEXT
+        | CMQC.MQPMO_NO_CONTEXT
+        | CMQC.MQPMO_SET_IDENTITY_CONTEXT
+        | CMQC.MQPMO_SET_ALL_CONTEXT
+    )
+    if (
+        options & ~_PUT_OPTIONS
+        or several(options, CMQC.MQPMO_SYNCPOINT | CMQC.MQPMO_NO_SYNCPOINT)
+        or several(options, contexts)
+        or (put1 and options & CMQC.MQPMO_LOGICAL_ORDER)
+    ):
+        raise failed(CMQC.MQRC_OPTIONS_ERROR, f"MQPMO.Options {options:#x}")
+
+
+def check_get_options(gmo: GMO, md: MD) -> int:
+    """The options of MQGET; returns the match options that count."""
+    if gmo.StrucId != CMQC.MQGMO_STRUC_ID or not 1 <= gmo.Version <= CMQC.MQGMO_CURRENT_VERSION:
+        raise failed(CMQC.MQRC_GMO_ERROR, f"StrucId {gmo.StrucId!r}, Version {gmo.Version}")
+    if md.StrucId != CMQC.MQMD_STRUC_ID or md.Version not in (CMQC.MQMD_VERSION_1, CMQC.MQMD_VERSION_2):
+        raise failed(CMQC.MQRC_MD_ERROR, f"StrucId {md.StrucId!r}, Version {md.Version}")
+    options = gmo.Options
+    if (
+        options & ~_GET_OPTIONS
+        or several(options, _GET_SYNCPOINTS)
+        or several(options, BROWSING | CMQC.MQGMO_MSG_UNDER_CURSOR)
+        or (options & BROWSING and options & (CMQC.MQGMO_SYNCPOINT | CMQC.MQGMO_SYNCPOINT_IF_PERSISTENT))
+        or (options & CMQC.MQGMO_COMPLETE_MSG and options & CMQC.MQGMO_SYNCPOINT_IF_PERSISTENT)
+    ):
+        raise failed(CMQC.MQRC_OPTIONS_ERROR, f"MQGMO.Options {options:#x}")
+    if options & _GET_VERSION_2 and gmo.Version < CMQC.MQGMO_VERSION_2:
+        raise failed(CMQC.MQRC_WRONG_GMO_VERSION, "these options need an MQGMO of version 2")
+    if options & CMQC.MQGMO_WAIT and gmo.WaitInterval < CMQC.MQWI_UNLIMITED:
+        raise failed(CMQC.MQRC_WAIT_INTERVAL_ERROR, f"WaitInterval {gmo.WaitInterval}")
+    if gmo.Version < CMQC.MQGMO_VERSION_2:
+        return CMQC.MQMO_MATCH_MSG_ID | CMQC.MQMO_MATCH_CORREL_ID
+    if gmo.MatchOptions & ~_MATCH_OPTIONS:
+        raise failed(CMQC.MQRC_MATCH_OPTIONS_ERROR, f"MatchOptions {gmo.MatchOptions:#x}")
+    if gmo.MatchOptions & _MATCH_VERSION_2 and md.Version < CMQC.MQMD_VERSION_2:
+        raise failed(CMQC.MQRC_WRONG_MD_VERSION, "these match options need an MQMD of version 2")
+    return gmo.MatchOptions
+
+
+def check_object_descriptor(od: OD) -> None:
+    """The structure that says which queue is meant."""
+    if od.StrucId != CMQC.MQOD_STRUC_ID or od.Version != CMQC.MQOD_VERSION_1 or od.ObjectType != CMQC.MQOT_Q:
+        raise failed(CMQC.MQRC_OD_ERROR, "only queues, with an MQOD of version 1")
+
+
+def check_open_options(options: int) -> None:
+    """The options of MQOPEN."""
+    binds = CMQC.MQOO_BIND_ON_OPEN | CMQC.MQOO_BIND_NOT_FIXED | CMQC.MQOO_BIND_ON_GROUP
+    contexts = CMQC.MQOO_SET_IDENTITY_CONTEXT | CMQC.MQOO_SET_ALL_CONTEXT
+    if (
+        options & ~_OPEN_OPTIONS
+        or several(options, INPUT)
+        or several(options, binds)
+        or (options & contexts and not options & CMQC.MQOO_OUTPUT)
+        or not options & (INPUT | CMQC.MQOO_BROWSE | CMQC.MQOO_OUTPUT | CMQC.MQOO_INQUIRE)
+    ):
+        raise failed(CMQC.MQRC_OPTIONS_ERROR, f"options {options:#x} of an open")
