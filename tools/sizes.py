@@ -26,8 +26,8 @@ from tools.runtimes import RUNTIMES
 
 #: Component: its entry modules.
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
-    "packets": ("headwater.mqtt.encode", "headwater.mqtt.decode"),
-    "packets of 5.0": ("headwater.mqtt.encode5", "headwater.mqtt.decode5"),
+    "packets": ("headwater.mqtt.packets",),
+    "packets of 5.0": ("headwater.mqtt.properties",),
     "session": ("headwater.mqtt.session",),
     "client": ("headwater.client",),
     "client, kept": ("headwater.keeper", "headwater.client"),

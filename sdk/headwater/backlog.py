@@ -10,8 +10,7 @@ while connected, perhaps sent, not yet acknowledged. The backlog is memory, and 
 """
 
 from headwater.errors import E_AGAIN, E_ARGUMENT, E_CLOSED, E_OFFLINE, E_QOS, E_TOO_LARGE, E_TOPIC, E_WINDOW
-from headwater.mqtt.encode import publish_size
-from headwater.mqtt.topics import check_name
+from headwater.mqtt.packets import check_name, publish_size
 from headwater.store import RamOutbox
 from headwater.wire import const, get_u16, is_bytes, put_block
 

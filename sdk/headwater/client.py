@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
     from headwater.types import Bytes, Dialer, Sink
 
 # The first byte of PUBLISH at QoS 0.

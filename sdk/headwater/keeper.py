@@ -18,7 +18,7 @@ from headwater.keeping import ONLINE as ONLINE
 from headwater.keeping import PASSING as PASSING
 from headwater.keeping import PAUSE as PAUSE
 from headwater.keeping import WANTED, BaseKeeper, hand_in
-from headwater.mqtt.topics import check_filter
+from headwater.mqtt.packets import check_filter
 from headwater.wire import const, is_bytes
 
 TYPE_CHECKING = False

@@ -10,21 +10,45 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from headwater.fmq.frames import Frame
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
     from headwater.rxbuf import RxBuf
 
 #: What can be read by index and sliced: the core reads these and allocates none of them.
 Bytes = bytes | bytearray | memoryview
 
-#: ``check_name(buf, at, end) -> int``: whether a range is a topic name (``headwater.mqtt.topics``).
+#: ``check_name(buf, at, end) -> int``: whether a range is a topic name (``headwater.mqtt.packets``).
 NameCheck = Callable[[Bytes, int, int], int]
-
-#: ``message(packet, at, end) -> int``: takes a short PUBLISH apart (``headwater.mqtt.decode``).
-Scan = Callable[["Packet", int, int], int]
 
 #: A field of one of IBM MQ's headers, and such a header: ``headwater.ibmmq.chain`` explains them.
 Row = tuple[str, int, int, str, int | bytes | None]
 Layout = tuple[bytes, int, int, tuple[Row, ...], tuple[int, ...], int]
+
+
+class Blocks(Protocol):
+    """What a packet of MQTT 5.0 decodes beyond ``headwater.mqtt.packets`` (``properties.Packet5``)."""
+
+    props_at: int
+    props_end: int
+
+    def block(self, at: int, end: int, where: int = 0) -> int:
+        """Check a property block: the offset behind it, or an error."""
+        ...
+
+    def publish_block(self, at: int, end: int) -> int:
+        """Check PUBLISH's property block: as ``packets.decode_publish``."""
+        ...
+
+    def reason(self, at: int) -> int:
+        """Decode a reason code and properties at the end of a packet: 0 or an error."""
+        ...
+
+    def auth(self, at: int) -> int:
+        """Decode the same in AUTH: 0 or an error."""
+        ...
+
+    def connack(self, at: int) -> int:
+        """Decode CONNACK's reason code and properties: 0 or an error."""
+        ...
 
 
 class Transport(Protocol):

@@ -16,12 +16,12 @@ from headwater import errors
 from headwater.backlog import Backlog
 from headwater.client import Client
 from headwater.keeper import CONNECTING, ONLINE, PAUSE, Keeper
-from headwater.mqtt import encode_server
+from headwater.mqtt import packets_server
 from headwater.mqtt.server import ServerSession
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
     from headwater.types import Bytes
 
 TOPIC = b"board/telemetry"
@@ -36,7 +36,7 @@ class Server(ServerSession):
 
     def _answer_filters(self, p: "Packet") -> int:
         self.subscriptions += 1
-        self.tx_end = encode_server.suback(self.tx, self.tx_end, self.tx_size, p.packet_id, GRANTED)
+        self.tx_end = packets_server.encode_suback(self.tx, self.tx_end, self.tx_size, p.packet_id, GRANTED)
         return 0
 
 

@@ -1,4 +1,4 @@
-# paths: write publish, write publish with properties, change a property, scan publish, scan publish with properties
+# paths: write publish, write publish with properties, change a property, decode publish
 # paths: decode publish with properties, find and read properties, acknowledgements, malformed publish
 # frames: change a property, acknowledgements
 """Packets of MQTT 5.0 with properties: written, taken apart, read, refused."""
@@ -7,11 +7,16 @@ from prove import prove
 
 from headwater.errors import E_REPEATED
 from headwater.mqtt import spec5
-from headwater.mqtt.decode import fixed_header
-from headwater.mqtt.decode5 import Packet5, message5, packet_id, publish
-from headwater.mqtt.encode5 import acknowledge, disconnect, put_publish
-from headwater.mqtt.encode5 import publish as write
-from headwater.mqtt.properties import Properties, find, has, number, skip
+from headwater.mqtt.packets import (
+    decode_ack,
+    decode_header,
+    decode_publish,
+    encode_ack,
+    encode_bare,
+    put_publish,
+)
+from headwater.mqtt.packets import encode_publish as write
+from headwater.mqtt.properties import Packet5, Properties, find, has, number, skip
 
 TOPIC = b"board/telemetry"
 PAYLOAD = b"0123456789abcdef"
@@ -26,7 +31,7 @@ assert made.add(spec5.USER_PROPERTY, b"unit", b"K") == 0
 block = made.block
 
 plain = bytearray(128)
-plain_end = write(plain, 0, 128, TOPIC, PAYLOAD, 0x32, 7)
+plain_end = write(plain, 0, 128, TOPIC, PAYLOAD, 0x32, 7, NONE)
 full = bytearray(160)
 full_end = write(full, 0, 160, TOPIC, PAYLOAD, 0x32, 7, block)
 double = bytearray(128)
@@ -57,17 +62,14 @@ def change() -> None:
     assert made.set(spec5.MESSAGE_EXPIRY_INTERVAL, 3600 + turn[0]) == 0
 
 
-def scan_plain() -> None:
-    assert message5(scanned, 0, plain_end) == plain_end
-
-
-def scan_full() -> None:
-    assert message5(full_cursor, 0, full_end) == full_end
+def decode_plain() -> None:
+    assert decode_header(scanned, 0, plain_end) == plain_end
+    assert decode_publish(scanned, scanned.body, plain_end) == 0
 
 
 def decode_full() -> None:
-    assert fixed_header(full_cursor, 0, full_end) == full_end
-    assert publish(full_cursor) == 0
+    assert decode_header(full_cursor, 0, full_end) == full_end
+    assert decode_publish(full_cursor, full_cursor.body, full_end) == 0
 
 
 def read_full() -> None:
@@ -87,29 +89,27 @@ def read_full() -> None:
 
 
 def acknowledgements() -> None:
-    end = acknowledge(acks, 0, 64, 4, 7, 0, NONE)
+    end = encode_ack(acks, 0, 64, 4, 7, 0, NONE)
     assert end == 4
-    assert fixed_header(ack_cursor, 0, end) == end
-    assert packet_id(ack_cursor) == 0
-    end = acknowledge(acks, 0, 64, 5, 7, 0x97, NONE)
+    assert decode_header(ack_cursor, 0, end) == end
+    assert decode_ack(ack_cursor) == 0
+    end = encode_ack(acks, 0, 64, 5, 7, 0x97, NONE)
     assert end == 5
-    assert fixed_header(ack_cursor, 0, end) == end
-    assert packet_id(ack_cursor) == 0
+    assert decode_header(ack_cursor, 0, end) == end
+    assert decode_ack(ack_cursor) == 0
     assert ack_cursor.code == 0x97
-    assert disconnect(acks, 0, 64, 0x82, NONE) == 3
+    assert encode_bare(acks, 0, 64, 14, 0x82, NONE) == 3
 
 
 def malformed() -> None:
-    assert message5(double_cursor, 0, double_end) == 0
-    assert fixed_header(double_cursor, 0, double_end) == double_end
-    assert publish(double_cursor) == E_REPEATED
+    assert decode_header(double_cursor, 0, double_end) == double_end
+    assert decode_publish(double_cursor, double_cursor.body, double_end) == E_REPEATED
 
 
 prove("write publish", write_plain)
 prove("write publish with properties", write_full)
 prove("change a property", change)
-prove("scan publish", scan_plain)
-prove("scan publish with properties", scan_full)
+prove("decode publish", decode_plain)
 prove("decode publish with properties", decode_full)
 prove("find and read properties", read_full)
 prove("acknowledgements", acknowledgements)

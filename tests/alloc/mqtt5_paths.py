@@ -33,8 +33,8 @@ from headwater.wire import get_u16
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
-    from headwater.mqtt.decode5 import Packet5
+    from headwater.mqtt.packets import Packet
+    from headwater.mqtt.properties import Packet5
 
 OTHER = b"board/other"
 TOPICS = (TOPIC, OTHER)
@@ -184,14 +184,12 @@ class Pair5(Pair):
     def too_much(self) -> None:
         client = self.client
         client._takes_flags = 0xF
-        client._most = 30
-        client._plain()
+        client.most = 30
         assert client.publish(TOPIC, PAYLOAD, 2) == E_LIMIT
         assert client.publish(TOPIC, PAYLOAD, 1, False, self.properties) == E_TOO_LARGE
         assert client.publish(TOPIC, PAYLOAD, 1) == E_TOO_LARGE
         client._takes_flags = 0x3F
-        client._most = 0x3FFFFFFF
-        client._plain()
+        client.most = 0x3FFFFFFF
 
     def last_word(self) -> None:
         client = self.client

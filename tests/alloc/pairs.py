@@ -6,8 +6,8 @@ from headwater.client import Client
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
     from headwater.mqtt.endpoint import Endpoint
+    from headwater.mqtt.packets import Packet
     from headwater.mqtt.server import ServerSession
     from headwater.mqtt.session import ClientSession
     from headwater.types import Bytes

@@ -11,7 +11,7 @@ from typing import Any
 
 from pipe import drain
 
-from headwater.mqtt.decode import Packet
+from headwater.mqtt.packets import Packet
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.server31 import ServerSession31

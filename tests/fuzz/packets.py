@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from headwater.mqtt import encode, encode_server, spec
+from headwater.mqtt import packets, packets_server, spec
 
 Encoder = Callable[[bytearray, int, int], int]
 
@@ -37,25 +37,27 @@ def _publish(topic: str, payload: bytes, qos: int, flags: int, packet_id: int) -
     head = 0x30 | qos << 1 | flags & (9 if qos else 1)
 
     def call(buf: bytearray, at: int, limit: int) -> int:
-        return encode.publish(buf, at, limit, topic.encode(), payload, head, packet_id if qos else 0)
+        return packets.encode_publish(buf, at, limit, topic.encode(), payload, head, packet_id if qos else 0)
 
     return Sample(f"PUBLISH {topic!r} {len(payload)} {head:#x}", call)
 
 
 def _acknowledge(kind: int, packet_id: int) -> Sample:
     return Sample(
-        f"{kind} {packet_id}", lambda buf, at, limit: encode.acknowledge(buf, at, limit, kind, packet_id)
+        f"{kind} {packet_id}", lambda buf, at, limit: packets.encode_ack(buf, at, limit, kind, packet_id)
     )
 
 
 def _bare(kind: int) -> Sample:
-    return Sample(str(kind), lambda buf, at, limit: encode.bare(buf, at, limit, kind))
+    return Sample(str(kind), lambda buf, at, limit: packets.encode_bare(buf, at, limit, kind))
 
 
 def _request(packet_id: int, topic_filter: str, qos: int) -> Sample:
     return Sample(
         f"request {topic_filter!r} {qos}",
-        lambda buf, at, limit: encode.subscribe(buf, at, limit, packet_id, topic_filter.encode(), qos),
+        lambda buf, at, limit: packets.encode_subscribe(
+            buf, at, limit, packet_id, topic_filter.encode(), qos
+        ),
     )
 
 
@@ -63,7 +65,7 @@ def _connect(
     client_id: str, clean: bool, will: str | None, user: str | None, password: bytes | None
 ) -> Sample:
     def call(buf: bytearray, at: int, limit: int) -> int:
-        return encode.connect(
+        return packets.encode_connect(
             buf,
             at,
             limit,
@@ -83,14 +85,14 @@ def _connect(
 
 def _connack(present: bool, code: int) -> Sample:
     return Sample(
-        f"CONNACK {code}", lambda buf, at, limit: encode_server.connack(buf, at, limit, present, code)
+        f"CONNACK {code}", lambda buf, at, limit: packets_server.encode_connack(buf, at, limit, present, code)
     )
 
 
 def _suback(packet_id: int, codes: list[int]) -> Sample:
     return Sample(
         f"SUBACK {codes}",
-        lambda buf, at, limit: encode_server.suback(buf, at, limit, packet_id, bytes(codes)),
+        lambda buf, at, limit: packets_server.encode_suback(buf, at, limit, packet_id, bytes(codes)),
     )
 
 

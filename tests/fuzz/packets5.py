@@ -4,9 +4,8 @@ import functools
 
 from hypothesis import strategies as st
 
-from headwater.mqtt import encode, encode5, encode_server5, properties, spec, spec5
-from headwater.mqtt.decode5 import CODES
-from headwater.mqtt.properties import Properties
+from headwater.mqtt import packets, packets_server, properties, spec, spec5
+from headwater.mqtt.properties import CODES, Properties
 from headwater.names5 import PROPERTIES
 from headwater.types import Bytes
 from tests.fuzz.packets import Sample, damaged, ids, names, payloads, texts
@@ -83,7 +82,7 @@ def _publish(topic: str, payload: bytes, qos: int, flags: int, packet_id: int, m
     name = topic.encode()
 
     def call(buf: bytearray, at: int, limit: int) -> int:
-        return encode5.publish(buf, at, limit, name, payload, head, packet_id if qos else 0, made)
+        return packets.encode_publish(buf, at, limit, name, payload, head, packet_id if qos else 0, made)
 
     return Sample(f"PUBLISH {topic!r} {bytes(made)!r}", call)
 
@@ -92,7 +91,7 @@ def _nameless(payload: bytes, alias: int) -> Sample:
     made = block([(spec5.TOPIC_ALIAS, alias, b"")])
     return Sample(
         f"PUBLISH by alias {alias}",
-        lambda buf, at, limit: encode5.publish(buf, at, limit, b"", payload, 0x30, 0, made),
+        lambda buf, at, limit: packets.encode_publish(buf, at, limit, b"", payload, 0x30, 0, made),
     )
 
 
@@ -100,7 +99,7 @@ def _acknowledge(kind: int) -> st.SearchStrategy[Sample]:
     return st.builds(
         lambda packet_id, code, made: Sample(
             f"{kind} {packet_id} {code} {bytes(made)!r}",
-            lambda buf, at, limit: encode5.acknowledge(buf, at, limit, kind, packet_id, code, made),
+            lambda buf, at, limit: packets.encode_ack(buf, at, limit, kind, packet_id, code, made),
         ),
         ids,
         codes(kind),
@@ -117,7 +116,7 @@ def _connect(
     made: Bytes,
 ) -> Sample:
     def call(buf: bytearray, at: int, limit: int) -> int:
-        return encode5.connect(
+        return packets.encode_connect(
             buf,
             at,
             limit,
@@ -130,6 +129,7 @@ def _connect(
             False,
             None if user is None else user.encode(),
             password,
+            spec5.PROTOCOL,
             made,
             b"\0" if will is None else will[1],
         )
@@ -140,18 +140,19 @@ def _connect(
 def _request(packet_id: int, topic_filter: str, options: int, made: Bytes) -> Sample:
     return Sample(
         f"request {topic_filter!r} {options} {bytes(made)!r}",
-        lambda buf, at, limit: encode5.subscribe(
+        lambda buf, at, limit: packets.encode_subscribe(
             buf, at, limit, packet_id, topic_filter.encode(), options, made
         ),
     )
 
 
 def _answers(kind: int) -> st.SearchStrategy[Sample]:
-    write = encode_server5.suback if kind == spec.SUBACK else encode_server5.unsuback
     return st.builds(
         lambda packet_id, found, made: Sample(
             f"{kind} {found} {bytes(made)!r}",
-            lambda buf, at, limit: write(buf, at, limit, packet_id, bytes(found), made),
+            lambda buf, at, limit: packets_server.encode_suback(
+                buf, at, limit, packet_id, bytes(found), made, kind
+            ),
         ),
         ids,
         st.lists(codes(kind), min_size=1, max_size=4),
@@ -183,7 +184,7 @@ connects = st.builds(
 connacks = st.builds(
     lambda code, made: Sample(
         f"CONNACK {code} {bytes(made)!r}",
-        lambda buf, at, limit: encode_server5.connack(buf, at, limit, True, code, made),
+        lambda buf, at, limit: packets_server.encode_connack(buf, at, limit, True, code, made),
     ),
     codes(spec.CONNACK),
     blocks(spec.CONNACK),
@@ -194,20 +195,21 @@ requests = st.builds(_request, ids, _filters, _options, blocks(spec.SUBSCRIBE)) 
 farewells = st.builds(
     lambda code, made: Sample(
         f"DISCONNECT {code} {bytes(made)!r}",
-        lambda buf, at, limit: encode5.disconnect(buf, at, limit, code, made),
+        lambda buf, at, limit: packets.encode_bare(buf, at, limit, spec.DISCONNECT, code, made),
     ),
     codes(spec.DISCONNECT),
     blocks(spec.DISCONNECT),
 )
 auths = st.builds(
     lambda code, made: Sample(
-        f"AUTH {code} {bytes(made)!r}", lambda buf, at, limit: encode5.auth(buf, at, limit, code, made)
+        f"AUTH {code} {bytes(made)!r}",
+        lambda buf, at, limit: packets.encode_bare(buf, at, limit, spec5.AUTH, code, made),
     ),
     codes(spec5.AUTH),
     blocks(spec5.AUTH),
 )
 pings = st.sampled_from([spec.PINGREQ, spec.PINGRESP]).map(
-    lambda kind: Sample(str(kind), lambda buf, at, limit: encode.bare(buf, at, limit, kind))
+    lambda kind: Sample(str(kind), lambda buf, at, limit: packets.encode_bare(buf, at, limit, kind))
 )
 #: A well-formed packet of any type.
 sensible = st.one_of(

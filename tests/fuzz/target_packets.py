@@ -8,21 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headwater import errors
-from headwater.mqtt import (
-    decode,
-    decode5,
-    decode_server,
-    decode_server5,
-    encode,
-    encode5,
-    encode_server,
-    encode_server5,
-    spec,
-    spec5,
-    spec31,
-    topics,
-    topics5,
-)
+from headwater.mqtt import packets, packets_server, spec, spec5, topics
 from headwater.mqtt import properties as props
 from headwater.reasons import REASONS
 from headwater.wire import check_utf8, get_u16
@@ -31,25 +17,25 @@ from tests.fuzz import mqtt_reference as reference
 from tests.fuzz.guarded import Guarded
 from tests.fuzz.mqtt_reference import Malformed, Meaning
 
-PROTOCOLS = {3: spec31.PROTOCOL, 4: spec.PROTOCOL, 5: spec5.PROTOCOL}
+PROTOCOLS = {3: spec.PROTOCOL_31, 4: packets.PROTOCOL, 5: spec5.PROTOCOL}
 BEFORE, BEHIND = b"\xd5\x30", b"\x00\xffa"
 
 # -- what a cursor says ------------------------------------------------------------------------------------------------
 
 
-def _text(p: decode.Packet, at: int, end: int) -> str | None:
+def _text(p: packets.Packet, at: int, end: int) -> str | None:
     return str(p.buf[at:end], "utf-8") if at >= 0 else None
 
 
-def _bytes(p: decode.Packet, at: int, end: int) -> bytes | None:
+def _bytes(p: packets.Packet, at: int, end: int) -> bytes | None:
     return bytes(p.buf[at:end]) if at >= 0 else None
 
 
-def _block(p: decode.Packet, at: int) -> bytes:
+def _block(p: packets.Packet, at: int) -> bytes:
     return bytes(p.buf[at + 2 : at + 2 + get_u16(p.buf, at)])
 
 
-def _value(p: decode.Packet, at: int, ident: int) -> Any:
+def _value(p: packets.Packet, at: int, ident: int) -> Any:
     kind = props.kind_of(ident)
     if kind < props.BINARY:
         return props.number(p.buf, at, ident)
@@ -63,7 +49,7 @@ def _value(p: decode.Packet, at: int, ident: int) -> Any:
     )
 
 
-def properties(p: decode.Packet, at: int, end: int) -> list[tuple[int, Any]]:
+def properties(p: packets.Packet, at: int, end: int) -> list[tuple[int, Any]]:
     """The properties of a block that was checked, walked in both ways that there are."""
     found = []
     while at < end:
@@ -75,8 +61,8 @@ def properties(p: decode.Packet, at: int, end: int) -> list[tuple[int, Any]]:
     return found
 
 
-def _said_properties(p: decode.Packet) -> list[tuple[int, Any]]:
-    if not isinstance(p, decode5.Packet5):
+def _said_properties(p: packets.Packet) -> list[tuple[int, Any]]:
+    if not isinstance(p, props.Packet5):
         return []
     found = properties(p, p.props_at, p.props_end)
     present = {ident for ident, _ in found}
@@ -86,8 +72,8 @@ def _said_properties(p: decode.Packet) -> list[tuple[int, Any]]:
     return found
 
 
-def _connect(p: decode.Packet, c: decode_server.Connect) -> Meaning:
-    five = isinstance(c, decode_server5.Connect5)
+def _connect(p: packets.Packet, c: packets_server.Connect) -> Meaning:
+    five = c.level == 5
     will = None
     if c.will_topic_at >= 0:
         will = (
@@ -95,13 +81,13 @@ def _connect(p: decode.Packet, c: decode_server.Connect) -> Meaning:
             _bytes(p, c.will_payload_at, c.will_payload_end),
             c.will_qos(),
             c.will_retain(),
-            properties(p, c.will_props_at, c.will_props_end) if five else [],  # type: ignore[attr-defined]
+            properties(p, c.will_props_at, c.will_props_end) if five else [],
         )
     return (
         spec.CONNECT,
         c.clean(),
         c.keep_alive,
-        properties(p, c.props_at, c.props_end) if five else [],  # type: ignore[attr-defined]
+        properties(p, c.props_at, c.props_end) if five else [],
         _text(p, c.client_id_at, c.client_id_end),
         will,
         _text(p, c.user_at, c.user_end),
@@ -109,23 +95,23 @@ def _connect(p: decode.Packet, c: decode_server.Connect) -> Meaning:
     )
 
 
-def _filters(p: decode.Packet) -> list[Any]:
+def _filters(p: packets.Packet) -> list[Any]:
     found: list[Any] = []
-    options = decode_server.next_filter(p)
+    options = packets_server.next_filter(p)
     while options >= 0:
         name = p.topic_text()
         found.append((name, options) if p.kind() == spec.SUBSCRIBE else name)
-        options = decode_server.next_filter(p)
+        options = packets_server.next_filter(p)
     assert len(found) == p.code
     return found
 
 
-def said(p: decode.Packet, level: int) -> Meaning:
+def said(p: packets.Packet, level: int) -> Meaning:
     """What a cursor says of a packet that its decoder took, in the reference's words."""
     kind = p.kind()
     if kind == spec.CONNECT:
-        c = (decode_server5.Connect5 if level == 5 else decode_server.Connect)((PROTOCOLS[level],))
-        assert decode_server.connect(p, c) == 0
+        c = packets_server.Connect((PROTOCOLS[level],))
+        assert packets_server.decode_connect(p, c) == 0
         return _connect(p, c)
     if kind == spec.PUBLISH:
         name = p.topic_bytes()
@@ -173,7 +159,7 @@ def _encode(m: Meaning, level: int, buf: bytearray) -> int:
             # Well-formed, and refused by every server: not written.
             return 0
         topic, message, qos, retain, will_found = will or (None, b"", 0, False, [])
-        return encode.connect(
+        return packets.encode_connect(
             buf,
             0,
             n,
@@ -192,64 +178,43 @@ def _encode(m: Meaning, level: int, buf: bytearray) -> int:
         )
     if kind == spec.CONNACK:
         if five:
-            return encode_server5.connack(buf, 0, n, m[1], m[2], block(m[3]))
-        return encode_server.connack(buf, 0, n, m[1], m[2])
+            return packets_server.encode_connack(buf, 0, n, m[1], m[2], block(m[3]))
+        return packets_server.encode_connack(buf, 0, n, m[1], m[2])
     if kind == spec.PUBLISH:
         _, name, payload, qos, dup, retain, packet_id, found = m
         head = 0x30 | qos << 1 | dup << 3 | retain
         if five:
-            return encode5.publish(buf, 0, n, name.encode(), payload, head, packet_id, block(found))
-        return encode.publish(buf, 0, n, name.encode(), payload, head, packet_id)
+            return packets.encode_publish(buf, 0, n, name.encode(), payload, head, packet_id, block(found))
+        return packets.encode_publish(buf, 0, n, name.encode(), payload, head, packet_id)
     if kind in (spec.SUBSCRIBE, spec.UNSUBSCRIBE):
         if len(m[3]) > 1:
             return 0
         name, options = m[3][0] if kind == spec.SUBSCRIBE else (m[3][0], -1)
-        return encode.subscribe(buf, 0, n, m[1], name.encode(), options, block(m[2]))
+        return packets.encode_subscribe(buf, 0, n, m[1], name.encode(), options, block(m[2]))
     if kind == spec.SUBACK or (kind == spec.UNSUBACK and five):
         if not five:
-            return encode_server.suback(buf, 0, n, m[1], bytes(m[3]))
-        write = encode_server5.suback if kind == spec.SUBACK else encode_server5.unsuback
-        return write(buf, 0, n, m[1], bytes(m[3]), block(m[2]))
+            return packets_server.encode_suback(buf, 0, n, m[1], bytes(m[3]))
+        return packets_server.encode_suback(buf, 0, n, m[1], bytes(m[3]), block(m[2]), kind)
     if len(m) == 4:
         if five:
-            return encode5.acknowledge(buf, 0, n, kind, m[1], m[2], block(m[3]))
-        return encode.acknowledge(buf, 0, n, kind, m[1])
+            return packets.encode_ack(buf, 0, n, kind, m[1], m[2], block(m[3]))
+        return packets.encode_ack(buf, 0, n, kind, m[1])
     if len(m) == 3:
-        write_reason = encode5.disconnect if kind == spec.DISCONNECT else encode5.auth
-        return write_reason(buf, 0, n, m[1], block(m[2]))
-    return encode.bare(buf, 0, n, kind)
+        return packets.encode_bare(buf, 0, n, kind, m[1], block(m[2]))
+    return packets.encode_bare(buf, 0, n, kind)
 
 
 # -- packets -----------------------------------------------------------------------------------------------------------
 
-Decoder = Callable[[Any, int, int], int]
 
-
-def _cursor(level: int, data: bytes) -> decode.Packet:
+def _cursor(level: int, data: bytes) -> packets.Packet:
     buf = Guarded(BEFORE + data + BEHIND)
     buf.start = len(BEFORE)
     buf.end = buf.start + len(data)
-    p = decode5.Packet5(buf) if level == 5 else decode.Packet(buf)
+    p = props.Packet5(buf) if level == 5 else packets.Packet(buf)
     if level == 3:
-        p.flags = spec31.FLAGS
+        p.flags = spec.FLAGS_31
     return p
-
-
-def _connect_31(p: decode.Packet) -> int:
-    return decode_server.connect(p, decode_server.Connect((spec31.PROTOCOL,)))
-
-
-_DECODERS_31 = (
-    *decode_server.DECODERS[: spec.CONNECT],
-    _connect_31,
-    *decode_server.DECODERS[spec.CONNECT + 1 :],
-)
-#: By level: the decoders of all packets, those of what a client takes, and the short way through a PUBLISH.
-WAYS: dict[int, tuple[Any, Any, Decoder]] = {
-    3: (_DECODERS_31, decode.DECODERS, decode.message),
-    4: (decode_server.DECODERS, decode.DECODERS, decode.message),
-    5: (decode_server5.DECODERS, decode5.DECODERS, decode5.message5),
-}
 
 
 def _verdict(data: bytes, level: int) -> tuple[Meaning, int] | int:
@@ -276,11 +241,10 @@ def _rightly_early(data: bytes, level: int) -> bool:
 
 def packet(data: bytes, level: int) -> None:
     """The packet at the beginning of ``data``."""
-    decoders, client_decoders, message = WAYS[level]
     want = _verdict(data, level)
     p = _cursor(level, data)
     start, end = len(BEFORE), len(BEFORE) + len(data)
-    got = decode_server.packet(p, start, end, decoders)
+    got = packets_server.decode_packet(p, start, end, PROTOCOLS[level])
     bad_at = p.bad_at
     if got < 0:
         assert errors.blame(got) == errors.PEER and got in REASONS
@@ -296,29 +260,8 @@ def packet(data: bytes, level: int) -> None:
 
     # Whatever of it came first was either not enough, or showed the same error.
     for n in {len(data) // 2, len(data) - 1} - {-1}:
-        early = decode_server.packet(_cursor(level, data[:n]), start, start + n, decoders)
+        early = packets_server.decode_packet(_cursor(level, data[:n]), start, start + n, PROTOCOLS[level])
         assert early in (0, got), (n, early, got)
-
-    # A client takes what it takes as a server does, and refuses the rest.
-    q = _cursor(level, data)
-    at_client = decode_server.packet(q, start, end, client_decoders)
-    if at_client != got:
-        assert at_client == errors.E_TYPE and client_decoders[data[0] >> 4] is decode.no_decoder
-    _short_way(data, level, message, got)
-
-
-def _short_way(data: bytes, level: int, message: Decoder, got: int) -> None:
-    """The short way takes what it may, and says the same."""
-    start = len(BEFORE)
-    p = _cursor(level, data)
-    stop = message(p, start, start + len(data))
-    if stop:
-        want = reference.decode(data, level)
-        assert want is not None and stop == got == start + want[1]
-        assert said(p, level) == want[0]
-    elif got > 0 and data[0] >> 4 == spec.PUBLISH and data[1] < p.short:
-        m = reference.decode(data, level)
-        assert m is not None and spec5.TOPIC_ALIAS in dict(m[0][7]), "the short way was not taken"
 
 
 def _and_back(m: Meaning, level: int, size: int) -> None:
@@ -351,7 +294,7 @@ def property_block(data: bytes) -> None:
     """A block of properties, in the packet that the first byte names."""
     where, data = data[0] & 15 if data else 0, data[1:]
     p = _cursor(5, data)
-    assert isinstance(p, decode5.Packet5)
+    assert isinstance(p, props.Packet5)
     r = reference.Reader(data)
     try:
         want = reference.properties(r, where)
@@ -395,22 +338,22 @@ def topic(data: bytes) -> None:
     name, _, pattern = data.partition(b"\n")
     buf = Guarded(b"#" + name + b"\xff")
     buf.start, buf.end = 1, 1 + len(name)
-    got = topics.check_name(buf, 1, buf.end)
-    assert (got == topics.OK) == _taken(reference.Reader.name, name)
-    assert (got == topics.BAD_UTF8) == (not _taken(reference.Reader.text, name))
+    got = packets.check_name(buf, 1, buf.end)
+    assert (got == 0) == _taken(reference.Reader.name, name)
+    assert (got == packets.BAD_UTF8) == (not _taken(reference.Reader.text, name))
     assert host_check_name(b"+" + name, 1, 1 + len(name)) == got
     assert (check_utf8(buf, 1, buf.end) < 0) == _taken(reference.Reader.text, name)
 
-    plain = topics.check_filter(pattern, 0, len(pattern))
-    assert (plain == topics.OK) == _taken(lambda r: r.filter(False), pattern)
-    five = topics5.check_filter5(pattern, 0, len(pattern))
-    assert (five == topics.OK) == _taken(lambda r: r.filter(True), pattern)
-    if plain == topics.OK:
-        inner = topics5.unshared(pattern, 0, len(pattern))
+    plain = packets.check_filter(pattern, 0, len(pattern))
+    assert (plain == 0) == _taken(lambda r: r.filter(False), pattern)
+    five = props.check_filter5(pattern, 0, len(pattern))
+    assert (five == 0) == _taken(lambda r: r.filter(True), pattern)
+    if plain == 0:
+        inner = props.unshared(pattern, 0, len(pattern))
         shared = pattern.startswith(b"$share/")
-        assert (inner > 0) == (shared and five == topics.OK) and (inner < 0) == (five != topics.OK)
+        assert (inner > 0) == (shared and five == 0) and (inner < 0) == (five != 0)
         if inner > 0:
             assert pattern[inner:] == pattern.split(b"/", 2)[2]
-        if got == topics.OK:
+        if got == 0:
             matches = topics.matches(pattern, buf, 1, buf.end)
             assert matches == reference.matches(pattern.decode(), name.decode())

@@ -5,9 +5,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headwater import errors
-from headwater.mqtt import decode5, decode_server, decode_server5, encode5, spec
+from headwater.mqtt import packets, packets_server, spec, spec5
 from headwater.mqtt import properties as props
-from headwater.mqtt.decode5 import Packet5
+from headwater.mqtt.properties import Packet5
 from headwater.names5 import PROPERTIES, code_name
 from headwater.reasons import REASONS
 from headwater.types import Bytes
@@ -24,7 +24,7 @@ def decoded(data: bytes, before: bytes = b"", behind: bytes = b"") -> tuple[int,
     buf.start = len(before)
     buf.end = len(before) + len(data)
     p = Packet5(buf)
-    got = decode_server5.packet(p, buf.start, buf.end)
+    got = packets_server.decode_packet(p, buf.start, buf.end)
     if got < 0:
         assert errors.blame(got) == errors.PEER and got in REASONS
         assert buf.start <= p.bad_at <= buf.end
@@ -65,8 +65,8 @@ def walk(p: Packet5) -> None:
     """No accessor fails behind a decoder that was content, nor reads outside of the packet."""
     kind = p.kind()
     if kind == spec.CONNECT:
-        c = decode_server5.Connect5()
-        assert decode_server.connect(p, c) == 0
+        c = packets_server.Connect((spec5.PROTOCOL,))
+        assert packets_server.decode_connect(p, c) == 0
         read(p.buf, c.props_at, c.props_end)
         read(p.buf, c.will_props_at, c.will_props_end)
         return
@@ -87,7 +87,7 @@ def walk(p: Packet5) -> None:
         assert p.qos() < 3 and (p.packet_id > 0) == (p.qos() > 0)
     elif kind in (spec.SUBSCRIBE, spec.UNSUBSCRIBE):
         count = 0
-        while (options := decode_server.next_filter(p)) >= 0:
+        while (options := packets_server.next_filter(p)) >= 0:
             assert options & 0xC3 < 3 and options >> 4 < 3
             str(p.topic_bytes(), "utf-8")
             count += 1
@@ -142,43 +142,6 @@ def test_encoders_keep_to_their_limit(packet: Sample, short: int) -> None:
     assert len(buf) == size + 10
 
 
-@given(
-    st.one_of(sensible.map(lambda packet: packet.encoded), broken, st.binary(max_size=40)),
-    st.integers(0, 140),
-)
-def test_the_scan_says_what_the_decoder_says(data: bytes, short: int) -> None:
-    """``message5`` may leave a packet alone; what it takes is what ``publish`` makes of it."""
-    buf = Guarded(b"\x00" + data + b"\x00")
-    buf.start, buf.end = 1, 1 + len(data)
-    p = Packet5(buf)
-    p.short = min(short, 128)
-    stop = decode5.message5(p, 1, buf.end)
-    length, _, other = decoded(data, b"\x00", b"\x00")
-    if stop == 0:
-        alias = length > 0 and other.kind() == spec.PUBLISH and props.has(other, 35)
-        assert (
-            length <= 0
-            or other.kind() != spec.PUBLISH
-            or alias
-            or other.end - other.body >= p.short
-            or data[1] > 127
-        )
-        return
-    assert stop == 1 + length
-    for field in (
-        "head",
-        "topic_at",
-        "topic_end",
-        "packet_id",
-        "props_at",
-        "props_end",
-        "payload_at",
-        "end",
-        "seen",
-    ):
-        assert getattr(p, field) == getattr(other, field), field
-
-
 @given(st.data(), names, payloads, st.integers(0, 2), st.booleans(), st.integers(1, 65535))
 def test_publish_and_back(
     data: st.DataObject, topic: str, payload: bytes, qos: int, retain: bool, packet_id: int
@@ -188,8 +151,8 @@ def test_publish_and_back(
     buf = bytearray(3000)
     name = topic.encode()
     packet_id = packet_id if qos else 0
-    end = encode5.publish(buf, 0, len(buf), name, payload, 0x30 | qos << 1 | retain, packet_id, made)
-    assert end == encode5.publish_size(name, payload, qos, made)
+    end = packets.encode_publish(buf, 0, len(buf), name, payload, 0x30 | qos << 1 | retain, packet_id, made)
+    assert end == packets.publish_size(name, payload, qos, made)
     got, _, p = decoded(bytes(buf[:end]))
     assert got == end
     assert (p.topic_text(), p.payload_bytes(), p.qos(), p.retain()) == (topic, payload, qos, retain)

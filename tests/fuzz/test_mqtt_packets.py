@@ -4,23 +4,23 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headwater import errors
-from headwater.mqtt import decode, decode_server, encode, encode_server, spec
-from headwater.mqtt.topics import check_filter, check_name, matches
+from headwater.mqtt import packets, packets_server, spec
+from headwater.mqtt.packets import check_filter, check_name
+from headwater.mqtt.topics import matches
 from headwater.reasons import REASONS
 from headwater.wire import check_utf8, put_varint, varint_size
 from tests.fuzz import mqtt_reference as reference
-from tests.fuzz import packets
 from tests.fuzz.guarded import Guarded
-from tests.fuzz.packets import broken, names, sensible
+from tests.fuzz.packets import Sample, broken, names, sensible
 
 
-def decoded(data: bytes, before: bytes = b"", behind: bytes = b"") -> tuple[int, int, decode.Packet]:
+def decoded(data: bytes, before: bytes = b"", behind: bytes = b"") -> tuple[int, int, packets.Packet]:
     """(the outcome, the offending offset, the cursor) for a packet between other bytes, none of which may be read."""
     buf = Guarded(before + data + behind)
     buf.start = len(before)
     buf.end = len(before) + len(data)
-    p = decode.Packet(buf)
-    got = decode_server.packet(p, buf.start, buf.end)
+    p = packets.Packet(buf)
+    got = packets_server.decode_packet(p, buf.start, buf.end)
     if got < 0:
         assert errors.blame(got) == errors.PEER and got in REASONS
         # The five-byte length may be known before its fifth byte is here.
@@ -33,7 +33,7 @@ def decoded(data: bytes, before: bytes = b"", behind: bytes = b"") -> tuple[int,
     return 0, 0, p
 
 
-def walk(p: decode.Packet) -> None:
+def walk(p: packets.Packet) -> None:
     """No accessor fails behind a decoder that was content, nor reads outside of the packet."""
     kind = p.kind()
     if kind == spec.PUBLISH:
@@ -43,14 +43,14 @@ def walk(p: decode.Packet) -> None:
         assert p.qos() < 3 and (p.packet_id > 0) == (p.qos() > 0)
     elif kind in (spec.SUBSCRIBE, spec.UNSUBSCRIBE):
         count = 0
-        while (qos := decode_server.next_filter(p)) >= 0:
+        while (qos := packets_server.next_filter(p)) >= 0:
             assert qos < 3
             str(p.topic_bytes(), "utf-8")
             count += 1
         assert count == p.code > 0
     elif kind == spec.CONNECT:
-        c = decode_server.Connect()
-        assert decode_server.connect(p, c) == 0
+        c = packets_server.Connect()
+        assert packets_server.decode_connect(p, c) == 0
         for at, end in (
             (c.client_id_at, c.client_id_end),
             (c.will_topic_at, c.will_topic_end),
@@ -80,7 +80,7 @@ def test_damaged_packets(data: bytes, behind: bytes) -> None:
 
 
 @given(sensible)
-def test_whole_packets_are_read_to_their_end(packet: packets.Sample) -> None:
+def test_whole_packets_are_read_to_their_end(packet: Sample) -> None:
     data = packet.encoded
     assert decoded(data, b"\xff", b"\xff")[0] == len(data)
     for n in range(len(data)):
@@ -88,7 +88,7 @@ def test_whole_packets_are_read_to_their_end(packet: packets.Sample) -> None:
 
 
 @given(sensible, st.integers(0, 40))
-def test_encoders_keep_to_their_limit(packet: packets.Sample, short: int) -> None:
+def test_encoders_keep_to_their_limit(packet: Sample, short: int) -> None:
     """A packet that does not fit is refused, and not a byte is written from the limit on."""
     size = len(packet.encoded)
     buf = bytearray(b"\xa5" * (size + 10))
@@ -107,8 +107,8 @@ def test_publish_and_back(
     name = topic.encode()
     head = 0x30 | qos << 1 | retain | (dup and qos > 0) << 3
     buf = bytearray(len(name) + len(payload) + 20)
-    end = encode.publish(buf, 0, len(buf), name, payload, head, packet_id if qos else 0)
-    assert end == encode.publish_size(name, payload, qos)
+    end = packets.encode_publish(buf, 0, len(buf), name, payload, head, packet_id if qos else 0)
+    assert end == packets.publish_size(name, payload, qos)
     got, _, p = decoded(bytes(buf[:end]))
     assert got == end
     assert (p.topic_text(), p.payload_bytes(), p.qos(), p.retain()) == (topic, payload, qos, retain)
@@ -132,7 +132,7 @@ def test_connect_and_back(
     buf = bytearray(2000)
     topic, message, qos, retain = will or (None, b"", 0, False)
     user, password = login or (None, None)
-    end = encode.connect(
+    end = packets.encode_connect(
         buf,
         0,
         len(buf),
@@ -148,8 +148,8 @@ def test_connect_and_back(
     )
     got, _, p = decoded(bytes(buf[:end]))
     assert got == end
-    c = decode_server.Connect()
-    assert decode_server.connect(p, c) == 0
+    c = packets_server.Connect()
+    assert packets_server.decode_connect(p, c) == 0
 
     def cut(at: int, stop: int) -> bytes | None:
         return bytes(p.buf[at:stop]) if at >= 0 else None
@@ -166,7 +166,7 @@ def test_connect_and_back(
 @given(st.integers(1, 65535), st.lists(st.sampled_from([0, 1, 2, 128]), min_size=1, max_size=200))
 def test_suback_and_back(packet_id: int, codes: list[int]) -> None:
     buf = bytearray(300)
-    end = encode_server.suback(buf, 0, len(buf), packet_id, bytes(codes))
+    end = packets_server.encode_suback(buf, 0, len(buf), packet_id, bytes(codes))
     got, _, p = decoded(bytes(buf[:end]))
     assert got == end and p.packet_id == packet_id and list(p.buf[p.payload_at : p.end]) == codes
 
@@ -200,8 +200,8 @@ def test_varint_and_back(value: int) -> None:
     buf = bytearray(8)
     end = put_varint(buf, 1, value)
     assert end - 1 == varint_size(value)
-    p = decode.Packet(b"\x30" + bytes(buf[1:end]))
-    assert decode.fixed_header(p, 0, end) == end + value
+    p = packets.Packet(b"\x30" + bytes(buf[1:end]))
+    assert packets.decode_header(p, 0, end) == end + value
 
 
 _level = st.sampled_from(["", "a", "b", "ab", "$S"])

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pipe import Ends, Inbox, Outgoing, Sink, drain, feed
 
 from headwater import errors
-from headwater.mqtt.decode import Packet
+from headwater.mqtt.packets import Packet
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.server31 import ServerSession31

@@ -12,9 +12,9 @@ from headwater.errors import HeadwaterError
 from headwater.fmq.client import Client as FmqClient
 from headwater.link.link import Link
 from headwater.link.pump import Pump, Stream
-from headwater.mqtt import decode_server, decode_server5
-from headwater.mqtt.decode import Packet
-from headwater.mqtt.decode5 import Packet5
+from headwater.mqtt import packets_server
+from headwater.mqtt.packets import Packet
+from headwater.mqtt.properties import Packet5
 from headwater_host.capture import CaptureReader
 from headwater_host.gateway.serial_port import new_session, ticks_ms
 from tools.lines import open_pty
@@ -168,8 +168,8 @@ def landed(directory: Path) -> Iterator[Landed]:
             assert (record.direction, record.protocol) == (0, 1)
             assert record.version in (4, 5)
             p = Packet5(record.frame) if record.version == 5 else Packet(record.frame)
-            read = decode_server5.packet if isinstance(p, Packet5) else decode_server.packet
-            assert read(p, 0, len(record.frame)) == len(record.frame), record.frame[:50]  # type: ignore[arg-type]
+            read = packets_server.decode_packet(p, 0, len(record.frame))
+            assert read == len(record.frame), record.frame[:50]
             yield Landed(
                 record.peer,
                 record.connection,

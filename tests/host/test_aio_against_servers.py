@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headwater import errors
-from headwater.mqtt.decode import Packet
+from headwater.mqtt.packets import Packet
 from headwater_host.client.inbox import Inbox
 from headwater_host.client.mqtt import Client, Message, Reconnect, Topic
 from headwater_host.client.mqtt.session import HostServerSession

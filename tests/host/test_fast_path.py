@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipe import packets
 
-from headwater.mqtt import decode, endpoint, server, server31, session, session31
-from headwater.mqtt.decode import Packet
+from headwater.mqtt import endpoint, server, server31, session, session31
+from headwater.mqtt.packets import Packet
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
@@ -239,7 +239,6 @@ def test_the_hosts_path_is_taken(kinds: tuple[type[Any], type[Any]], monkeypatch
 
     monkeypatch.setattr(endpoint, "_messages", never)
     monkeypatch.setattr(endpoint, "_packet", never)
-    monkeypatch.setattr(decode, "fixed_header", never)
     packets = b"\x30\x04\0\x01tx\x33\x06\0\x01t\0\x07x\x34\x05\0\x01t\0\x08\x62\x02\0\x08\x40\x02\0\x01"
     side.feed(packets + b"\x50\x02\0\x02\x70\x02\0\x02" + b"\x30\xc8\x01\0\x01t" + bytes(197))
     events = [entry[:2] for entry in side.log if isinstance(entry, tuple)]

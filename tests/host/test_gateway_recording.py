@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headwater.mqtt.decode import Packet
+from headwater.mqtt.packets import Packet
 from headwater.transitions import IDLE, ONLINE
 from headwater_host.capture import CaptureReader
 from headwater_host.capture.asyncio_writer import AsyncCapture

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import E_TOO_LARGE, E_WINDOW
-from headwater.mqtt import topics as core_topics
-from headwater.mqtt.decode import Packet
-from headwater.mqtt.decode_server import packet
+from headwater.mqtt import packets
+from headwater.mqtt.packets import Packet
+from headwater.mqtt.packets_server import decode_packet
 from headwater.transitions import DONE
 from headwater_host.client.mqtt.session import HostClientSession, frame_start
 from headwater_host.client.outbox import GrowingOutbox
@@ -196,7 +196,7 @@ def test_a_frame_is_found_from_its_topic(length: str, head: str, packet_id: str)
     body = "0001" + "61" + packet_id + ("8080" if not packet_id else "")
     data = bytes.fromhex("c000" + head + length + body)
     p = Packet(data)
-    assert packet(p, 2, len(data)) == len(data)
+    assert decode_packet(p, 2, len(data)) == len(data)
     assert frame_start(p) == 2
 
 
@@ -209,7 +209,7 @@ def test_a_frame_is_found_from_its_topic(length: str, head: str, packet_id: str)
 )
 def test_the_fast_check_of_a_name_answers_as_the_cores(name: bytes) -> None:
     framed = b"xx" + name + b"y"
-    assert check_name(framed, 2, 2 + len(name)) == core_topics.check_name(framed, 2, 2 + len(name))
+    assert check_name(framed, 2, 2 + len(name)) == packets.check_name(framed, 2, 2 + len(name))
 
 
 @pytest.mark.parametrize(

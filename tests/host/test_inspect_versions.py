@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vectors import load, unhex
 
-from headwater.mqtt import decode5
+from headwater.mqtt import properties
 from headwater.names5 import CODES, PROPERTIES, code_name
 from headwater.reasons import REASONS
 from headwater_host.inspect.mqtt import NAMES, mqtt_frames
@@ -127,6 +127,6 @@ def test_as_a_user_meets_it() -> None:
 
 
 def test_everything_has_a_name() -> None:
-    assert set(CODES) == set(decode5.CODES[::3])
+    assert set(CODES) == set(properties.CODES[::3])
     assert len(set(CODES.values())) == len(CODES) == 43
     assert len(set(PROPERTIES.values())) == len(PROPERTIES) == 27

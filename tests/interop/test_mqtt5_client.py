@@ -13,9 +13,8 @@ from headwater import errors
 from headwater.client5 import Client5
 from headwater.errors import HeadwaterError
 from headwater.mqtt import spec5
-from headwater.mqtt.decode import Packet
+from headwater.mqtt.packets import BAD_UTF8, Packet
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
-from headwater.mqtt.topics import BAD_UTF8
 from tests.interop.dialer import SocketDialer
 from tools.broker import Broker, Mosquitto
 

@@ -12,7 +12,7 @@ from headwater import errors
 from headwater.client import Client
 from headwater.errors import HeadwaterError
 from headwater.mqtt import spec5
-from headwater.mqtt.decode import Packet
+from headwater.mqtt.packets import Packet
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.session31 import ClientSession31

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from headwater.errors import E_CLOSED
-from headwater.mqtt.decode import Packet
+from headwater.mqtt.packets import Packet
 from headwater_host.client import blocking
 from headwater_host.client.mqtt import Client, Message
 from headwater_host.client.mqtt.session import HostServerSession

@@ -7,7 +7,7 @@ import pytest
 import vectors
 from test_mqtt_encode import NAMES, encoded
 
-from headwater.mqtt import encode, encode_server, spec
+from headwater.mqtt import packets, packets_server, spec
 from tests.interop.tshark import colons, encoded_packets, flat
 from tools.toolchain import ROOT
 
@@ -87,8 +87,8 @@ def expected(call: str, a: Row) -> Row:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> list[list[Row]]:
     buf = bytearray(64)
-    hello = bytes(buf[: encode.connect(buf, 0, 64, b"c", 60, True)])
-    welcome = bytes(buf[: encode_server.connack(buf, 0, 64, False, spec.ACCEPTED)])
+    hello = bytes(buf[: packets.encode_connect(buf, 0, 64, b"c", 60, True)])
+    welcome = bytes(buf[: packets_server.encode_connack(buf, 0, 64, False, spec.ACCEPTED)])
     path = tmp_path_factory.mktemp("tshark") / "packets.pcap"
     return encoded_packets(VECTORS, encoded, hello, welcome, path)
 

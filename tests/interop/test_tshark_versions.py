@@ -7,7 +7,8 @@ import pytest
 import vectors
 from packets5 import IDENTIFIERS, NAMES, encoded
 
-from headwater.mqtt import encode, encode5, encode_server5, spec31
+from headwater.mqtt import packets as mqtt
+from headwater.mqtt import packets_server, spec, spec5
 from headwater.mqtt import properties as props
 from tests.interop.tshark import Fields, colons, encoded_packets, flat, packets
 from tools import pcap, toolchain
@@ -105,8 +106,10 @@ def expected(call: str, a: Row) -> Fields:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> list[list[Fields]]:
     buf = bytearray(64)
-    hello = bytes(buf[: encode5.connect(buf, 0, 64, b"c", 60, True)])
-    welcome = bytes(buf[: encode_server5.connack(buf, 0, 64, False, 0)])
+    hello = bytes(
+        buf[: mqtt.encode_connect(buf, 0, 64, b"c", 60, True, protocol=spec5.PROTOCOL, properties=b"\0")]
+    )
+    welcome = bytes(buf[: packets_server.encode_connack(buf, 0, 64, False, 0, b"\0")])
     path = tmp_path_factory.mktemp("tshark") / "packets.pcap"
     return encoded_packets(VECTORS, encoded, hello, welcome, path)
 
@@ -138,8 +141,8 @@ def test_tshark_reads_a_connect_of_3_1(tmp_path: Any) -> None:
     tshark = toolchain.find("tshark")
     assert tshark is not None
     buf = bytearray(100)
-    end = encode.connect(
-        buf, 0, 100, b"board", 9, False, b"w", b"gone", 1, True, b"user", b"pw", spec31.PROTOCOL
+    end = mqtt.encode_connect(
+        buf, 0, 100, b"board", 9, False, b"w", b"gone", 1, True, b"user", b"pw", spec.PROTOCOL_31
     )
     path = tmp_path / "packets.pcap"
     pcap.write(path, [[(True, bytes(buf[:end]))]], 1883)

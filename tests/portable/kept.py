@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 
 class Clock:

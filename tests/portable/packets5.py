@@ -4,15 +4,7 @@ import binascii
 
 import vectors
 
-from headwater.mqtt import (
-    decode_server,
-    decode_server5,
-    encode,
-    encode5,
-    encode_server5,
-    spec,
-    spec5,
-)
+from headwater.mqtt import packets, packets_server, spec, spec5
 from headwater.mqtt import properties as props
 from headwater.names5 import PROPERTIES
 from headwater.wire import get_u16
@@ -21,9 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from headwater.mqtt.decode import Packet
-    from headwater.mqtt.decode5 import Packet5
-    from headwater.mqtt.decode_server import Connect
+    from headwater.mqtt.packets import Packet
+    from headwater.mqtt.packets_server import Connect
+    from headwater.mqtt.properties import Packet5
     from headwater.types import Bytes
 
     Row = dict[str, Any]
@@ -74,7 +66,7 @@ def _text(buf: "Bytes", at: int, end: int) -> "str | None":
 
 def connect_fields(p: "Packet", c: "Connect") -> "Row":
     buf = bytes(p.buf)
-    five = isinstance(c, decode_server5.Connect5) and c.level == 5
+    five = c.level == 5
     will: Row | None = None
     if c.will_topic_at >= 0:
         will = {
@@ -84,7 +76,7 @@ def connect_fields(p: "Packet", c: "Connect") -> "Row":
             "retain": c.will_retain(),
         }
         if five:
-            will["properties"] = properties(buf, c.will_props_at, c.will_props_end)  # type: ignore[attr-defined]
+            will["properties"] = properties(buf, c.will_props_at, c.will_props_end)
     fields: Row = {
         "type": "CONNECT",
         "protocol_name": block(buf, p.body).decode(),
@@ -97,14 +89,14 @@ def connect_fields(p: "Packet", c: "Connect") -> "Row":
         "password": _cut(buf, c.password_at, c.password_end),
     }
     if five:
-        fields["properties"] = properties(buf, c.props_at, c.props_end)  # type: ignore[attr-defined]
+        fields["properties"] = properties(buf, c.props_at, c.props_end)
     return fields
 
 
 def _filters(p: "Packet5") -> "list[object]":
     subscribing = p.kind() == spec.SUBSCRIBE
     found: list[object] = []
-    options = decode_server.next_filter(p)
+    options = packets_server.next_filter(p)
     while options >= 0:
         name = _text(p.buf, p.topic_at, p.topic_end)
         found.append(
@@ -118,7 +110,7 @@ def _filters(p: "Packet5") -> "list[object]":
             if subscribing
             else name
         )
-        options = decode_server.next_filter(p)
+        options = packets_server.next_filter(p)
     assert len(found) == p.code
     return found
 
@@ -127,8 +119,8 @@ def fields(p: "Packet5") -> "Row":
     """What a decoded packet says, as the vector file writes it."""
     kind = NAMES[p.kind()]
     if kind == "CONNECT":
-        c = decode_server5.Connect5()
-        assert decode_server.connect(p, c) == 0
+        c = packets_server.Connect((spec5.PROTOCOL,))
+        assert packets_server.decode_connect(p, c) == 0
         return connect_fields(p, c)
     said: Row = {"type": kind}
     if kind in ("PINGREQ", "PINGRESP"):
@@ -192,22 +184,24 @@ def encoded_properties(rows: "list[list[Any]]") -> "Bytes":
 def encoded(call: str, a: "Row", buf: bytearray, at: int, limit: int) -> int:
     """Call an encoder with a row's arguments."""
     if call == "bare":
-        return encode.bare(buf, at, limit, NAMES.index(a["type"]))
+        return packets.encode_bare(buf, at, limit, NAMES.index(a["type"]))
     made = encoded_properties(a["properties"])
     if call == "publish":
         head = 0x30 | (8 if a["dup"] else 0) | a["qos"] << 1 | (1 if a["retain"] else 0)
         topic = a["topic"].encode()
-        return encode5.publish(buf, at, limit, topic, vectors.unhex(a["payload"]), head, a["packet_id"], made)
+        return packets.encode_publish(
+            buf, at, limit, topic, vectors.unhex(a["payload"]), head, a["packet_id"], made
+        )
     if call == "acknowledge":
         kind = NAMES.index(a["type"])
-        return encode5.acknowledge(buf, at, limit, kind, a["packet_id"], a["reason_code"], made)
+        return packets.encode_ack(buf, at, limit, kind, a["packet_id"], a["reason_code"], made)
     if call == "disconnect":
-        return encode5.disconnect(buf, at, limit, a["reason_code"], made)
+        return packets.encode_bare(buf, at, limit, spec.DISCONNECT, a["reason_code"], made)
     if call == "auth":
-        return encode5.auth(buf, at, limit, a["reason_code"], made)
+        return packets.encode_bare(buf, at, limit, spec5.AUTH, a["reason_code"], made)
     if call == "connect":
         will = a["will"] or {"topic": None, "message": "", "qos": 0, "retain": False, "properties": []}
-        return encode5.connect(
+        return packets.encode_connect(
             buf,
             at,
             limit,
@@ -220,13 +214,15 @@ def encoded(call: str, a: "Row", buf: bytearray, at: int, limit: int) -> int:
             will["retain"],
             None if a["user_name"] is None else a["user_name"].encode(),
             None if a["password"] is None else vectors.unhex(a["password"]),
+            spec5.PROTOCOL,
             made,
             encoded_properties(will["properties"]),
         )
     if call in ("subscribe", "unsubscribe"):
         options = a["options"] if call == "subscribe" else -1
-        return encode5.subscribe(buf, at, limit, a["packet_id"], a["filter"].encode(), options, made)
+        return packets.encode_subscribe(buf, at, limit, a["packet_id"], a["filter"].encode(), options, made)
     if call == "connack":
-        return encode_server5.connack(buf, at, limit, a["session_present"], a["reason_code"], made)
-    write = encode_server5.suback if call == "suback" else encode_server5.unsuback
-    return write(buf, at, limit, a["packet_id"], bytes(a["reason_codes"]), made)
+        return packets_server.encode_connack(buf, at, limit, a["session_present"], a["reason_code"], made)
+    kind = NAMES.index(call.upper())
+    codes = bytes(a["reason_codes"])
+    return packets_server.encode_suback(buf, at, limit, a["packet_id"], codes, made, kind)

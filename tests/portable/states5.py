@@ -11,8 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pipe import Link
 
-    from headwater.mqtt.decode import Packet
-    from headwater.mqtt.decode5 import Packet5
+    from headwater.mqtt.packets import Packet
+    from headwater.mqtt.properties import Packet5
 
 CONNACK5 = b"\x20\x03\x00\x00\x00"
 

@@ -20,7 +20,7 @@ from headwater.transitions import CLOSING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 TOPIC = b"topic"
 

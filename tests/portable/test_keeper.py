@@ -11,7 +11,7 @@ from headwater.wire import TICKS_MASK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 
 # -- connecting without waiting ----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from headwater.mqtt.session import ClientSession
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 
 # -- subscriptions -----------------------------------------------------------------------------------------------------

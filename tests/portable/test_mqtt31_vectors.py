@@ -6,9 +6,9 @@ from packets5 import connect_fields
 from test_mqtt_vectors import expected, fields, outcome
 
 from headwater import errors
-from headwater.mqtt import decode_server, encode, spec, spec31
-from headwater.mqtt.decode import Packet
-from headwater.mqtt.decode_server import Connect
+from headwater.mqtt import packets, packets_server, spec
+from headwater.mqtt.packets import Packet
+from headwater.mqtt.packets_server import Connect
 from headwater.reasons import reason
 
 TYPE_CHECKING = False
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 
-def connect(p: Packet) -> int:
-    return decode_server.connect(p, Connect((spec31.PROTOCOL,)))
-
-
-DECODERS = decode_server.DECODERS[: spec.CONNECT] + (connect,) + decode_server.DECODERS[spec.CONNECT + 1 :]
-
-
 def rows() -> "Iterator[tuple[Row, bytes]]":
     for row in vectors.rows("mqtt31", "packets"):
         yield row, vectors.unhex(row["hex"])
@@ -35,12 +28,12 @@ def rows() -> "Iterator[tuple[Row, bytes]]":
 
 def cursor(data: "Bytes") -> Packet:
     p = Packet(data)
-    p.flags = spec31.FLAGS
+    p.flags = spec.FLAGS_31
     return p
 
 
 def outcome31(p: Packet, at: int, end: int) -> "tuple[str, int]":
-    stop = decode_server.packet(p, at, end, DECODERS)
+    stop = packets_server.decode_packet(p, at, end, spec.PROTOCOL_31)
     if stop > 0:
         return "ok", stop - at
     return (reason(stop), p.bad_at - at) if stop else ("truncated", end - at)
@@ -49,8 +42,8 @@ def outcome31(p: Packet, at: int, end: int) -> "tuple[str, int]":
 def said(p: Packet) -> "Row":
     if p.kind() != spec.CONNECT:
         return fields(p)
-    c = Connect((spec31.PROTOCOL,))
-    assert decode_server.connect(p, c) == 0
+    c = Connect((spec.PROTOCOL_31,))
+    assert packets_server.decode_connect(p, c) == 0
     return connect_fields(p, c)
 
 
@@ -95,7 +88,7 @@ def test_encode() -> None:
         want = vectors.unhex(row["hex"])
         buf = bytearray(b"\x55" * (len(want) + 5))
         for limit in range(3, len(want) + 4):
-            end = encode.connect(
+            end = packets.encode_connect(
                 buf,
                 3,
                 limit,
@@ -108,7 +101,7 @@ def test_encode() -> None:
                 will["retain"],
                 None if a["user_name"] is None else a["user_name"].encode(),
                 None if a["password"] is None else vectors.unhex(a["password"]),
-                spec31.PROTOCOL,
+                spec.PROTOCOL_31,
             )
             assert end == (len(want) + 3 if limit == len(want) + 3 else errors.E_TOO_LARGE), row["name"]
         assert buf == b"\x55" * 3 + want + b"\x55" * 2, row["name"]

@@ -13,7 +13,7 @@ from headwater.transitions import ERROR, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 
 def published(e: Ends5, up: bool = True) -> "list[bytes]":

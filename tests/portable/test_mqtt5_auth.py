@@ -13,8 +13,8 @@ from headwater.transitions import CLOSING, CONNECTING, ERROR, IDLE, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
-    from headwater.mqtt.decode5 import Packet5
+    from headwater.mqtt.packets import Packet
+    from headwater.mqtt.properties import Packet5
     from headwater.types import Bytes
 
 

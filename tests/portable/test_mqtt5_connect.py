@@ -17,8 +17,8 @@ from headwater.transitions import CLOSING, ERROR, IDLE, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
-    from headwater.mqtt.decode_server import Connect
+    from headwater.mqtt.packets import Packet
+    from headwater.mqtt.packets_server import Connect
 
 NEVER = b"\xff\xff\xff\xff"
 

@@ -26,7 +26,7 @@ from headwater.transitions import CLOSING, IDLE, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 
 def ends(

@@ -15,7 +15,7 @@ from headwater.wire import get_u16
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 # -- reason codes ------------------------------------------------------------------------------------------------------
 

@@ -8,11 +8,9 @@ import vectors
 from packets5 import NAMES
 
 from headwater import errors
-from headwater.mqtt import decode5, decode_server5, encode5, spec, spec5
+from headwater.mqtt import packets, packets_server, spec, spec5
 from headwater.mqtt import properties as props
-from headwater.mqtt.decode5 import Packet5
-from headwater.mqtt.properties import Properties
-from headwater.mqtt.topics5 import check_filter5, unshared
+from headwater.mqtt.properties import Packet5, Properties, check_filter5, unshared
 from headwater.names5 import CODES, PROPERTIES, code_name
 
 TYPE_CHECKING = False
@@ -59,14 +57,14 @@ def packet(kind: int, block: bytes) -> bytes:
     body = before + bytes([len(block)]) + block + behind
     assert len(body) < 128
     kind = kind or spec.CONNECT
-    return bytes([kind << 4 | spec.FLAGS[kind], len(body)]) + body
+    return bytes([packets.HEADS[kind], len(body)]) + body
 
 
 def outcome(kind: int, block: bytes) -> "tuple[int, int]":
     """0 or the error, and where in the block."""
     data = packet(kind, block)
     p = Packet5(data)
-    stop = decode_server5.packet(p, 0, len(data))
+    stop = packets_server.decode_packet(p, 0, len(data))
     assert stop < 0 or stop == len(data)
     return min(stop, 0), p.bad_at - len(AROUND[kind][0]) - 3
 
@@ -206,7 +204,7 @@ def test_every_reason_code_in_every_packet() -> None:
         for code in range(256):
             data = before + bytes([code]) + behind
             p = Packet5(data)
-            got = decode_server5.packet(p, 0, len(data))
+            got = packets_server.decode_packet(p, 0, len(data))
             good = (kind, code) in legal
             assert got == len(data) if good else (got, p.bad_at) == (errors.E_CODE, len(before)), (
                 kind,
@@ -385,8 +383,22 @@ def test_connect_arguments() -> None:
         password: "Bytes | None" = None,
     ) -> int:
         buf = bytearray(100)
-        return encode5.connect(
-            buf, 0, 100, client_id, keep_alive, False, b"w", b"", will_qos, False, user, password
+        return packets.encode_connect(
+            buf,
+            0,
+            100,
+            client_id,
+            keep_alive,
+            False,
+            b"w",
+            b"",
+            will_qos,
+            False,
+            user,
+            password,
+            spec5.PROTOCOL,
+            spec5.NO_PROPERTIES,
+            spec5.NO_PROPERTIES,
         )
 
     assert write() > 0
@@ -425,18 +437,9 @@ def test_connack_of_an_old_server() -> None:
         for code in range(7):
             data = bytes([0x20, 2, flags, code])
             p = Packet5(data)
-            got = decode_server5.packet(p, 0, 4)
+            got = packets_server.decode_packet(p, 0, 4)
             if (flags, code) == (0, 1):
                 assert got == 4 and p.code == spec5.UNSUPPORTED_PROTOCOL_VERSION
                 assert p.props_at == p.props_end
             else:
                 assert got == (errors.E_SIZE if flags < 2 else errors.E_FLAGS)
-
-
-def test_the_scan_keeps_to_the_room_it_is_given() -> None:
-    """A packet of ``short`` bytes or more is left to the decoder."""
-    data = b"\x30\x06\x00\x01a\x00xx"
-    p = Packet5(data)
-    assert decode5.message5(p, 0, len(data)) == len(data)
-    p.short = 6
-    assert decode5.message5(p, 0, len(data)) == 0

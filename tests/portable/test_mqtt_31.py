@@ -5,7 +5,7 @@ from cuts import LARGE, Count, both_ways, every_cut, published_while_offline, se
 from pipe import Ends, Link, Sink, Wire, drain, feed, packets, receive, send
 
 from headwater import errors
-from headwater.mqtt import spec, spec31
+from headwater.mqtt import spec
 from headwater.mqtt.server import SESSION_PRESENT, ServerSession
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
@@ -14,7 +14,7 @@ from headwater.transitions import CLOSING, CONNECTING, ERROR, IDLE, ONLINE, REL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 
 def ends(
@@ -89,7 +89,7 @@ def test_who_speaks_with_whom() -> None:
     """A server of 3.1 takes both versions; one of 3.1.1 refuses 3.1, whose name it does not know."""
     e = Ends(ClientSession(b"", 0), ServerSession31())
     e.connect()
-    e = Ends(ClientSession(b"c", 0), ServerSession31(protocols=(spec31.PROTOCOL,)))
+    e = Ends(ClientSession(b"c", 0), ServerSession31(protocols=(spec.PROTOCOL_31,)))
     e.open()
     send(e.client, e.link().up)
     assert receive(e.server, e.link().up) == errors.E_PROTOCOL

@@ -8,7 +8,7 @@ from headwater.transitions import ERROR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 
 def test_the_application_acknowledges() -> None:

@@ -11,8 +11,8 @@ from headwater.transitions import ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
-    from headwater.mqtt.decode_server import Connect
+    from headwater.mqtt.packets import Packet
+    from headwater.mqtt.packets_server import Connect
 
 
 def unharmed(e: Ends) -> None:

@@ -16,8 +16,8 @@ from headwater.transitions import CONNECTING, ERROR, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
-    from headwater.mqtt.decode_server import Connect
+    from headwater.mqtt.packets import Packet
+    from headwater.mqtt.packets_server import Connect
 
 
 def breaks(data: bytes, code: int, blame: int = errors.PEER, to: str = "client server") -> None:

@@ -18,7 +18,7 @@ from headwater.wire import put_varint, varint_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 
 class Version:

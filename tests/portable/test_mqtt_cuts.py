@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 
 def ends(links: "list[Link]", rx_size: int = 64, tx_size: int = 64, window: int = 4) -> Ends:

@@ -4,7 +4,7 @@
 import vectors
 
 from headwater import errors
-from headwater.mqtt import decode, decode_server, encode, encode_server
+from headwater.mqtt import packets, packets_server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,14 +23,16 @@ def encoded(call: str, a: "Row", buf: bytearray, at: int, limit: int) -> int:
     if call == "publish":
         head = 0x30 | (8 if a["dup"] else 0) | a["qos"] << 1 | (1 if a["retain"] else 0)
         topic = vectors.text_of(a, "topic")
-        return encode.publish(buf, at, limit, topic, vectors.unhex(a["payload"]), head, a["packet_id"])
+        return packets.encode_publish(
+            buf, at, limit, topic, vectors.unhex(a["payload"]), head, a["packet_id"]
+        )
     if call == "acknowledge":
-        return encode.acknowledge(buf, at, limit, NAMES.index(a["type"]), a["packet_id"])
+        return packets.encode_ack(buf, at, limit, NAMES.index(a["type"]), a["packet_id"])
     if call == "bare":
-        return encode.bare(buf, at, limit, NAMES.index(a["type"]))
+        return packets.encode_bare(buf, at, limit, NAMES.index(a["type"]))
     if call == "connect":
         will = a["will"] or {"topic": None, "message": "", "qos": 0, "retain": False}
-        return encode.connect(
+        return packets.encode_connect(
             buf,
             at,
             limit,
@@ -45,13 +47,15 @@ def encoded(call: str, a: "Row", buf: bytearray, at: int, limit: int) -> int:
             None if a["password"] is None else vectors.unhex(a["password"]),
         )
     if call == "subscribe":
-        return encode.subscribe(buf, at, limit, a["packet_id"], vectors.text_of(a, "filter"), a["qos"])
+        return packets.encode_subscribe(
+            buf, at, limit, a["packet_id"], vectors.text_of(a, "filter"), a["qos"]
+        )
     if call == "unsubscribe":
-        return encode.subscribe(buf, at, limit, a["packet_id"], vectors.text_of(a, "filter"), -1)
+        return packets.encode_subscribe(buf, at, limit, a["packet_id"], vectors.text_of(a, "filter"), -1)
     if call == "connack":
-        return encode_server.connack(buf, at, limit, a["session_present"], a["return_code"])
+        return packets_server.encode_connack(buf, at, limit, a["session_present"], a["return_code"])
     assert call == "suback"
-    return encode_server.suback(buf, at, limit, a["packet_id"], bytes(a["return_codes"]))
+    return packets_server.encode_suback(buf, at, limit, a["packet_id"], bytes(a["return_codes"]))
 
 
 def test_encode() -> None:
@@ -83,12 +87,12 @@ def test_encode_publish_size() -> None:
         if row["call"] == "publish":
             a = row["arguments"]
             topic = vectors.text_of(a, "topic")
-            size = encode.publish_size(topic, vectors.unhex(a["payload"]), a["qos"])
+            size = packets.publish_size(topic, vectors.unhex(a["payload"]), a["qos"])
             assert size == len(vectors.unhex(row["hex"])), row["name"]
 
 
 def test_every_packet_we_write_is_read_back() -> None:
     for row in vectors.rows("mqtt", "encode"):
         data = vectors.unhex(row["hex"])
-        p = decode.Packet(data)
-        assert decode_server.packet(p, 0, len(data)) == len(data), row["name"]
+        p = packets.Packet(data)
+        assert packets_server.decode_packet(p, 0, len(data)) == len(data), row["name"]

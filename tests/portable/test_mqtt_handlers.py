@@ -8,7 +8,7 @@ from headwater.transitions import CLOSING, CONNECTING, IDLE, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
     from headwater.types import Bytes
 
 LARGE = 150

@@ -10,7 +10,7 @@ from headwater.transitions import ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 MIB = b"\x34\x80\x80\x40\x00\x01t\x00\x07"
 MOST = b"\x32\xff\xff\xff\x7f\x00\x01t\x00\x07"

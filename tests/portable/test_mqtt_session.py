@@ -12,8 +12,8 @@ from headwater.transitions import CLOSING, CONNECTING, ERROR, IDLE, ONLINE, REL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
-    from headwater.mqtt.decode_server import Connect
+    from headwater.mqtt.packets import Packet
+    from headwater.mqtt.packets_server import Connect
 
 
 def test_the_server_sees_what_connect_says() -> None:

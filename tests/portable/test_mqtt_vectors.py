@@ -8,7 +8,7 @@ Whatever the pieces and the size of the receive buffer, a packet has one outcome
 import vectors
 
 from headwater import errors
-from headwater.mqtt import decode, decode_server, spec
+from headwater.mqtt import packets, packets_server, spec
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
 from headwater.reasons import REASONS, reason
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from headwater.mqtt.decode import Packet
-    from headwater.mqtt.decode_server import Connect
+    from headwater.mqtt.packets import Packet
+    from headwater.mqtt.packets_server import Connect
     from headwater.types import Bytes
 
     Row = dict[str, Any]
@@ -102,8 +102,8 @@ def fields(p: "Packet") -> "dict[str, object]":
     kind = NAMES[p.kind()]
     buf = p.buf
     if kind == "CONNECT":
-        c = decode_server.Connect()
-        assert decode_server.connect(p, c) == 0
+        c = packets_server.Connect()
+        assert packets_server.decode_connect(p, c) == 0
         return connect_fields(p, c)
     if kind == "CONNACK":
         return {"type": kind, "session_present": p.session_present, "return_code": p.code}
@@ -121,11 +121,11 @@ def fields(p: "Packet") -> "dict[str, object]":
         return {"type": kind, "packet_id": p.packet_id, "return_codes": list(buf[p.payload_at : p.end])}
     if kind in ("SUBSCRIBE", "UNSUBSCRIBE"):
         found: list[object] = []
-        qos = decode_server.next_filter(p)
+        qos = packets_server.next_filter(p)
         while qos >= 0:
             name = text(buf, p.topic_at, p.topic_end)
             found.append({"filter": name, "qos": qos} if kind == "SUBSCRIBE" else name)
-            qos = decode_server.next_filter(p)
+            qos = packets_server.next_filter(p)
         assert len(found) == p.code
         return {"type": kind, "packet_id": p.packet_id, "filters": found}
     if kind in ("PINGREQ", "PINGRESP", "DISCONNECT"):
@@ -153,7 +153,7 @@ def expected(row: "Row") -> "dict[str, object]":
 
 def outcome(p: "Packet", at: int, end: int) -> "tuple[str, int]":
     """What the decoder says of ``buf[at:end]``: ("ok", length), or (reason, offset in the packet)."""
-    stop = decode_server.packet(p, at, end)
+    stop = packets_server.decode_packet(p, at, end)
     if stop > 0:
         return "ok", stop - at
     return (reason(stop), p.bad_at - at) if stop else ("truncated", end - at)
@@ -186,7 +186,7 @@ def test_rows_are_complete() -> None:
 
 def test_decode_whole() -> None:
     for row, data in rows():
-        p = decode.Packet(data)
+        p = packets.Packet(data)
         got = outcome(p, 0, len(data))
         if "error" in row:
             assert got == (row["error"]["reason"], row["error"]["offset"]), (row["name"], got)
@@ -197,7 +197,7 @@ def test_decode_whole() -> None:
 
 def test_decode_byte_by_byte() -> None:
     for row, data in rows():
-        p = decode.Packet(data)
+        p = packets.Packet(data)
         final = outcome(p, 0, len(data))
         n = 0
         while n < len(data):
@@ -212,10 +212,10 @@ def test_decode_with_bytes_behind_and_before() -> None:
     for row, data in rows():
         if "error" in row and row["error"]["reason"] == "truncated":
             continue
-        want = outcome(decode.Packet(data), 0, len(data))
+        want = outcome(packets.Packet(data), 0, len(data))
         for behind in (b"\x00", b"\xff\xff", BEHIND, data[:100]):
             whole = b"\x55\xaa\x30" + data + behind
-            p = decode.Packet(whole)
+            p = packets.Packet(whole)
             assert outcome(p, 3, len(whole)) == want, row["name"]
             if "packet" in row and row["packet"]["type"] != "CONNECT":
                 assert fields(p) == expected(row), row["name"]
@@ -225,7 +225,7 @@ def test_a_decoder_is_reusable() -> None:
     """What a packet before has left in the cursor does not show in the next."""
     longest = 1000
     buf = bytearray(longest)
-    p = decode.Packet(buf)
+    p = packets.Packet(buf)
     for row, data in rows():
         if len(data) > longest:
             continue

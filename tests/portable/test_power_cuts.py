@@ -17,7 +17,7 @@ from headwater.transitions import ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 NEVER = 1 << 20
 # MicroPython samples.

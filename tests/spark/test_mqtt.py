@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater import errors
-from headwater.mqtt import decode as core
-from headwater.mqtt import decode5 as core5
-from headwater.mqtt import spec31
-from headwater.mqtt.decode import Packet
-from headwater.mqtt.decode5 import Packet5
+from headwater.mqtt import packets, spec
+from headwater.mqtt.packets import Packet
+from headwater.mqtt.properties import Packet5
 from headwater.reasons import REASONS, reason
 from headwater_spark.mqtt import decode
 from tests.spark.logs import packet, publish, varint
@@ -63,18 +61,18 @@ def of_core(frame: bytes, level: int = 4) -> dict[str, Any]:
     """The core's answer for a record: one packet, of which only PUBLISH is looked into."""
     p = Packet5(frame) if level == 5 else Packet(frame)
     if level == 3:
-        p.flags = spec31.FLAGS
-    end = core.fixed_header(p, 0, len(frame))
+        p.flags = spec.FLAGS_31
+    end = packets.decode_header(p, 0, len(frame))
     if end < 0:
         return {"error": {"reason": reason(end), "offset": p.bad_at}}
-    if end == core.MORE or end > len(frame):
+    if end == packets.MORE or end > len(frame):
         return {"error": {"reason": reason(errors.E_TRUNCATED), "offset": len(frame)}}
     if end < len(frame):
         return {"error": {"reason": reason(errors.E_SIZE), "offset": end}}
     if frame[0] >> 4 != PUBLISH:
         return {"kind": frame[0] >> 4}
-    bad = core5.publish(p) if isinstance(p, Packet5) else core.publish(p)
-    if bad:
+    bad = packets.decode_publish(p, p.body, p.end)
+    if bad < 0:
         return {"error": {"reason": reason(bad), "offset": p.bad_at}}
     if p.topic_at == p.topic_end:
         # The core leaves it to the session to know what a topic alias stands for; no record says so.

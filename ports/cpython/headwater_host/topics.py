@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from headwater.mqtt import topics as core
+from headwater.mqtt import packets, topics
 from headwater_host.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Topic(str):
         ``$share/group/filter`` is read as ``filter``. Raises ArgumentError when it is not a filter.
         """
         name = self.encode()
-        return core.matches(_pattern(wildcard), name, 0, len(name))
+        return topics.matches(_pattern(wildcard), name, 0, len(name))
 
 
 @lru_cache(maxsize=1024)
@@ -59,7 +59,7 @@ def _pattern(wildcard: str) -> bytes:
 def filter_bytes(value: str) -> bytes:
     """A topic filter in UTF-8. Raises ArgumentError when it is not one."""
     pattern = _encode(value, "topic filter")
-    if len(pattern) > 65535 or core.check_filter(pattern, 0, len(pattern)):
+    if len(pattern) > 65535 or packets.check_filter(pattern, 0, len(pattern)):
         raise ArgumentError(f"{value!r} is not a topic filter")
     return pattern
 
@@ -92,10 +92,10 @@ def _check(name: bytes) -> int:
     try:
         text = name.decode()
     except UnicodeDecodeError:
-        return core.BAD_UTF8
+        return packets.BAD_UTF8
     if "\0" in text:
-        return core.BAD_UTF8
-    return core.BAD_TOPIC if not text or "#" in text or "+" in text else core.OK
+        return packets.BAD_UTF8
+    return packets.BAD_TOPIC if not text or "#" in text or "+" in text else 0
 
 
 def _topic(name: bytes) -> Topic:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import Any
 
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
     from headwater.types import Bytes
 
     core: Any

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwater.mqtt.topics import check_filter
+from headwater.mqtt.packets import check_filter
 from headwater_host.capture.manifest import list_log
 from headwater_host.cli.argument_types import directory, whole
 from headwater_host.exits import FAILED, OK, USAGE, CommandError

@@ -1,6 +1,6 @@
 """MQTT frames, column-wise: the fixed header of every packet (2.2), and PUBLISH whole (3.3).
 
-Gives the same answers as the core's decoders (``headwater.mqtt.decode``, ``decode5``), for some ten thousand
+Gives the same answers as the core's decoders (``headwater.mqtt.packets``, ``properties``), for some ten thousand
 frames at a time. A record of the capture log is one packet, so a frame that is shorter or longer than its
 remaining length says is malformed.
 """
@@ -16,9 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater import errors
-from headwater.mqtt import decode as core
-from headwater.mqtt import decode5 as core5
-from headwater.mqtt import properties, spec5, spec31
+from headwater.mqtt import packets, properties, spec, spec5
 from headwater.mqtt.spec import PUBLISH
 from headwater_host.topics import check_name
 
@@ -26,7 +24,11 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int32]
 
 # The core's rules for the fixed header, by protocol level: flags, and remaining lengths.
-_HEADERS = {3: (spec31.FLAGS, core.SIZES), 4: (core.FLAGS, core.SIZES), 5: (core.FLAGS, core5.SIZES)}
+_HEADERS = {
+    3: (spec.FLAGS_31, packets.SIZES),
+    4: (packets.FLAGS, packets.SIZES),
+    5: (packets.FLAGS, properties.SIZES),
+}
 #: The protocol levels that are decoded.
 LEVELS = tuple(_HEADERS)
 _LEVEL_5 = 5
@@ -196,7 +198,7 @@ class _Blocks:
 
 def _check_block(block: bytes) -> tuple[int, int, bool]:
     """The core's verdict on the properties of a PUBLISH: 0 or an error, where that is, whether there is an alias."""
-    p = core5.Packet5(block, check_name)
+    p = properties.Packet5(block, check_name)
     status = properties.check(p, 0, len(block), 1 << PUBLISH)
     return min(status, 0), p.bad_at, properties.has(p, spec5.TOPIC_ALIAS)
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
     from headwater.types import Bytes, Dialer
 
 _TURN_MS = const(50)

@@ -16,10 +16,9 @@ at every store of an attribute, which costs eight times the store.
 from array import array
 
 from headwater import errors
-from headwater.mqtt import decode, large
-from headwater.mqtt.decode import Packet, fixed_header
+from headwater.mqtt import large
+from headwater.mqtt.packets import MESSAGE, Packet, check_name, decode_ack, decode_header, decode_publish
 from headwater.mqtt.sender import NO_TOPIC, Sender, acknowledged, put_ack
-from headwater.mqtt.topics import check_name
 from headwater.rxbuf import RxBuf
 from headwater.transitions import ONLINE
 from headwater.wire import const
@@ -28,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.types import NameCheck, Outbox, Scan, Sink
+    from headwater.types import NameCheck, Outbox, Sink
 
 _PUBLISH = const(3)
 _PUBACK = const(4)
@@ -79,14 +78,12 @@ class Endpoint(Sender):
         receive_window: int,
         response_ms: int,
         check: "NameCheck" = check_name,
-        scan: "Scan" = decode.message,
     ):
         super().__init__(tx_size, outbox, window, response_ms, check)
         self.rx = rx
         self.packet = self._cursor(rx.buf, check)
         # Above the receive buffer's capacity no packet is taken whole, even when all of it happens to be there.
         self.packet.short = min(128, rx.capacity - 1)
-        self._scan = scan
         #: Counts connections, so that an acknowledgement can be told from one of the connection before.
         self.epoch = 0
         self.auto_ack = True
@@ -211,7 +208,7 @@ class Endpoint(Sender):
         return self._read_publish(p) or self._take(p)
 
     def _read_publish(self, p: Packet) -> int:
-        return decode.publish(p)
+        return decode_publish(p, p.body, p.end)
 
     def _take(self, p: Packet) -> int:
         """Hand a message to the application and answer it, for which there is room: 0 or E_RX_WINDOW.
@@ -362,7 +359,7 @@ class Endpoint(Sender):
         return 0
 
     def _on_pubrel(self, p: Packet) -> int:
-        bad = decode.packet_id(p)
+        bad = decode_ack(p)
         if bad:
             return bad
         i = self._find_open(p.packet_id)
@@ -409,17 +406,23 @@ def _messages(s: Endpoint, i: int, end: int) -> int:
     """
     p = s.packet
     turn = s.turn
-    while i < end:
-        stop = s._scan(p, i, end)
-        if stop == 0:
+    while i + 4 <= end:
+        if not MESSAGE[p.buf[i]]:
             stop = i + 4
-            if stop > end or p.buf[i] != _PUBACK_HEAD or p.buf[i + 1] != 2:
+            if p.buf[i] != _PUBACK_HEAD or p.buf[i + 1] != 2:
                 break
             s.rx.start = stop
             if not acknowledged(s, p.buf, i + 2):
                 break
             i = stop
         else:
+            stop = i + 2 + p.buf[i + 1]
+            if p.buf[i + 1] >= p.short or stop > end:
+                break
+            p.head = p.buf[i]
+            p.end = stop
+            if decode_publish(p, i + 2, stop):
+                break
             if p.head & 6 and s.tx_size - s.tx_end < _ACK_SIZE:
                 break
             # The packet is taken, even when its handler raises.
@@ -441,7 +444,7 @@ def _packet(s: Endpoint, i: int, end: int) -> int:
     """Take one packet, of any kind: the offset behind it; ``i`` when it has to wait, for bytes or for room to answer
     it; negative when the connection is over."""
     p = s.packet
-    stop = fixed_header(p, i, end)
+    stop = decode_header(p, i, end)
     if stop <= 0:
         return s.fail(stop) if stop else i
     kind = p.head >> 4

@@ -6,12 +6,12 @@ overrides by name.
 """
 
 from headwater import errors
-from headwater.mqtt import decode5, encode5, spec5
-from headwater.mqtt.decode5 import Packet5, code_of
+from headwater.mqtt import spec5
 from headwater.mqtt.endpoint import LATER, Endpoint
 from headwater.mqtt.large5 import behind_properties
-from headwater.mqtt.properties import Properties, find, has, number, skip
-from headwater.mqtt.sender import NO_TOPIC, Sender, was_sent
+from headwater.mqtt.packets import decode_ack, decode_publish, encode_ack, encode_bare
+from headwater.mqtt.properties import Packet5, Properties, block_has, block_start, code_of, has, number, skip
+from headwater.mqtt.sender import NO_TOPIC, Sender, is_bad, was_sent
 from headwater.rxbuf import RxBuf
 from headwater.transitions import AT1, AT2, CLOSING, DONE, FINISH, ONLINE
 from headwater.wire import NOT_BYTES, const, get_u16, put_varint
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
     from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
     from headwater.types import Bytes
 
@@ -100,20 +100,14 @@ class Endpoint5(_Base):
         if aliases_in is not None:
             aliases_in.attach(self.rx)
         self.limits = dict(LIMITS)
-        # Of them, for what is handed in: which QoS with and without RETAIN, a bit each, and the largest packet.
+        # Of them, for publishing: which QoS with and without RETAIN, a bit each; and the largest packet.
         self._takes_flags = _ALL_FLAGS
-        self._most = _MOST
+        self.most = _MOST
         #: The reason code of the last CONNACK, DISCONNECT.
         self.return_code = 0
         self.on_refused: Callable[[int, int], object] | None = None
         self.on_reason: Callable[[int, int], object] | None = None
-        # What goes into the PUBLISH that is being handed in: its properties, and whether it has an alias.
-        self._block: Bytes = spec5.NO_PROPERTIES
-        self._aliased = False
-        # How it is written if it has either; bound once.
-        self._size_rich = self._size
-        self._put_rich = self._put_message
-        self._plain()
+        self._block = spec5.NO_PROPERTIES
         # A reason code that is more to the point than the error's.
         self._reason = 0
         # How many messages at QoS 1 and 2 the other end may have under way.
@@ -157,11 +151,10 @@ class Endpoint5(_Base):
         """Judge what is handed in by the properties ``buf[at:end]``; without any, nothing is known of a limit."""
         limits = self.limits
         read_limits(limits, buf, at, end)
-        self._most = limits[spec5.MAXIMUM_PACKET_SIZE]
+        self.most = limits[spec5.MAXIMUM_PACKET_SIZE]
         self._takes_flags = _ALL_FLAGS >> 2 * (2 - limits[spec5.MAXIMUM_QOS])
         if not limits[spec5.RETAIN_AVAILABLE]:
             self._takes_flags &= _NOT_RETAINED
-        self._plain()
 
     def _stop(self) -> None:
         if self._own_window:
@@ -187,7 +180,7 @@ class Endpoint5(_Base):
     def _last_word(self, state: int, reason: int) -> None:
         """Say why the connection ends, which it did in ``state``."""
         if state == ONLINE:
-            self.tx_end = encode5.disconnect(self.tx, 0, self.tx_size, reason)
+            self.tx_end = encode_bare(self.tx, 0, self.tx_size, _DISCONNECT, reason)
 
     def disconnect(self, code: int = 0, properties: "Bytes" = spec5.NO_PROPERTIES) -> int:
         """Queue DISCONNECT (3.14), with a reason code. Close the transport once ``out`` is 0.
@@ -201,7 +194,7 @@ class Endpoint5(_Base):
             if not code_of(_DISCONNECT, code):
                 return errors.E_ARGUMENT
             try:
-                bad = self._put_reason(encode5.disconnect, code, properties)
+                bad = self._put_reason(_DISCONNECT, code, properties)
             except NOT_BYTES:
                 bad = errors.E_ARGUMENT
             if bad:
@@ -231,7 +224,7 @@ class Endpoint5(_Base):
         box = self.outbox
         if box.state[i] != AT1 and box.state[i] != AT2:
             return 0
-        if box.size[i] > self._most:
+        if box.size[i] > self.most:
             return spec5.PACKET_TOO_LARGE
         if self._takes_flags >> (box.buf[box.at[i]] & 7) & 1:
             return 0
@@ -244,18 +237,19 @@ class Endpoint5(_Base):
             self.on_refused(i + 1, code)
 
     def _put(self, end: int) -> int:
-        if end - self.tx_end > self._most:
+        if end - self.tx_end > self.most:
             return errors.E_TOO_LARGE
         return Sender._put(self, end)
 
-    def _put_reason(self, put: "Callable[..., int]", code: int, properties: "Bytes") -> int:
+    def _put_reason(self, packet_type: int, code: int, properties: "Bytes") -> int:
         """Queue DISCONNECT or AUTH: 0, E_AGAIN or E_TOO_LARGE.
 
         A reason string and user properties must not make it too large (3.14.2-3 and -4, 3.15.2-2 and -3).
         """
-        bad = self._put(put(self.tx, self.tx_end, self.tx_size, code, properties))
+        bad = self._put(encode_bare(self.tx, self.tx_end, self.tx_size, packet_type, code, properties))
         if bad == errors.E_TOO_LARGE:
-            bad = self._put(put(self.tx, self.tx_end, self.tx_size, code, _without_texts(properties)))
+            properties = _without_texts(properties)
+            bad = self._put(encode_bare(self.tx, self.tx_end, self.tx_size, packet_type, code, properties))
         return bad
 
     # -- publishing ----------------------------------------------------------------------------------------------------
@@ -282,26 +276,13 @@ class Endpoint5(_Base):
                 return errors.E_ARGUMENT
         except NOT_BYTES:
             return errors.E_ARGUMENT
-        self._rich(properties)
+        self._block = properties
         try:
             return self.hand_in(topic, payload, qos << 1 | (1 if retain else 0))
         finally:
-            # Its properties are not the next message's.
-            self._plain()
+            # The next message has none, and neither this packet's.
+            self._block = spec5.NO_PROPERTIES
             self.ready = NO_TOPIC
-
-    def _rich(self, block: "Bytes") -> None:
-        """What is handed in now has properties, or an alias."""
-        self._block = block
-        self._publish_size = self._size_rich
-        self._put_publish = self._put_rich
-
-    def _plain(self) -> None:
-        """What is handed in from now on has none."""
-        self._aliased = False
-        self._block = spec5.NO_PROPERTIES
-        self._publish_size = encode5.publish_size if self._most == _MOST else self._size_rich
-        self._put_publish = encode5.put_publish
 
     def _may_publish(self, block: "Bytes") -> bool:
         return len(block) > 0 and not block_has(block, spec5.TOPIC_ALIAS)
@@ -314,44 +295,34 @@ class Endpoint5(_Base):
             flags = Sender.hand_in(self, topic, payload, flags)
         else:
             flags = self._hand_in_aliased(topic, payload, flags)
-        if self._most < _SHORT:
+        if self.most < _SHORT:
             self.ready = NO_TOPIC
         return flags
 
     def _hand_in_aliased(self, topic: "Bytes", payload: "Bytes", flags: int) -> int:
         aliases = self.aliases_out
-        if aliases is None or not aliases.choose(topic):
+        if aliases is None or not aliases.choose(topic, self._block):
             return Sender.hand_in(self, topic, payload, flags)
-        self._rich(self._block)
-        self._aliased = True
-        try:
-            flags = Sender.hand_in(self, topic, payload, flags)
-        finally:
-            self._plain()
+        if topic is not self.known_topic and is_bad(self, topic):
+            return errors.E_TOPIC
+        self._block = aliases.block
+        # The topic has been checked, and what is sent in its place need not be.
+        self.known_topic = aliases.topic
+        flags = Sender.hand_in(self, aliases.topic, payload, flags)
+        self.known_topic = topic
+        self._block = aliases.plain
         if flags == 0:
             aliases.sent(topic)
-            if aliases.new:
-                self.ready = NO_TOPIC
+            if self.ready is not NO_TOPIC:
+                self.ready = NO_TOPIC if aliases.new else topic
         return flags
-
-    def _size(self, topic: "Bytes", payload: "Bytes", qos: int) -> int:
-        if self._aliased and self.aliases_out is not None:
-            n = self.aliases_out.publish_size(topic, payload, self._block)
-        else:
-            n = encode5.publish_size(topic, payload, qos, self._block)
-        return n if n <= self._most else errors.E_TOO_LARGE
-
-    def _put_message(self, buf: bytearray, at: int, topic: "Bytes", payload: "Bytes", word: int) -> int:
-        if self._aliased and self.aliases_out is not None:
-            return self.aliases_out.put_publish(buf, at, topic, payload, word, self._block)
-        return encode5.put_publish(buf, at, topic, payload, word, self._block)
 
     # -- acknowledgements of ours --------------------------------------------------------------------------------------
 
     def _on_ack(self, p: "Packet") -> int:
         if self.tx_size - self.tx_end < _LONG_ACK:
             return LATER
-        bad = decode5.packet_id(self.packet)
+        bad = decode_ack(p)
         if bad:
             return bad
         if p.code and p.head >> 4 <= _PUBREC:
@@ -386,7 +357,7 @@ class Endpoint5(_Base):
         self._put_ack(_PUBREL, packet_id, spec5.PACKET_IDENTIFIER_NOT_FOUND)
 
     def _put_ack(self, packet_type: int, packet_id: int, code: int) -> None:
-        self.tx_end = encode5.acknowledge(self.tx, self.tx_end, self.tx_size, packet_type, packet_id, code)
+        self.tx_end = encode_ack(self.tx, self.tx_end, self.tx_size, packet_type, packet_id, code)
 
     # -- what arrives --------------------------------------------------------------------------------------------------
 
@@ -402,8 +373,11 @@ class Endpoint5(_Base):
         return -1 if self.unanswered + self._opened >= self.receive_limit else Endpoint._free_place(self)
 
     def _read_publish(self, p: Packet5) -> int:  # type: ignore[override]  # there is no other here
-        bad = decode5.publish(p)
-        if bad == 0 and has(p, spec5.TOPIC_ALIAS):
+        bad = decode_publish(p, p.body, p.end)
+        if bad > 0:
+            bad = 0
+            if not has(p, spec5.TOPIC_ALIAS):
+                return 0
             if self.aliases_in is None:
                 return errors.E_ALIAS
             bad = self.aliases_in.resolve(p)
@@ -453,7 +427,7 @@ class Endpoint5(_Base):
         return 0
 
     def _on_pubrel(self, p: "Packet") -> int:
-        bad = decode5.packet_id(self.packet)
+        bad = decode_ack(p)
         if bad:
             return bad
         if self._find_open(p.packet_id) >= 0:
@@ -480,24 +454,6 @@ def read_limits(limits: "dict[int, int]", buf: "Bytes", at: int, end: int) -> No
             large = ident == spec5.MAXIMUM_PACKET_SIZE or ident == spec5.SESSION_EXPIRY_INTERVAL
             limits[ident] = _MOST if large and buf[at + 1] >= _MOST_BYTE else number(buf, at + 1, ident)
         at = skip(buf, at)
-
-
-def block_start(block: "Bytes") -> int:
-    """Where the properties begin in a block with its length in front."""
-    at = 1
-    while block[at - 1] > 127:
-        at += 1
-    return at
-
-
-def block_at(block: "Bytes", ident: int) -> int:
-    """Where a property's value is in a block with its length in front, or -1."""
-    return find(block, block_start(block), len(block), ident)
-
-
-def block_has(block: "Bytes", ident: int) -> bool:
-    """Whether a block, with its length in front, has a property."""
-    return block_at(block, ident) >= 0
 
 
 def _without_texts(block: "Bytes") -> bytes:

@@ -8,7 +8,7 @@ from headwater.wire import const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode5 import Packet5
+    from headwater.mqtt.properties import Packet5
 
 # The bytes of a variable byte integer.
 _LONGEST = const(4)

@@ -1,30 +1,31 @@
-"""MQTT 5.0's properties (2.2.2): which there are, checking a block of them, finding one, writing them.
+"""What MQTT 5.0 adds to packets: properties (2.2.2), reason codes (2.4), shared subscriptions (4.8.2).
 
-A block is a length and that many bytes of properties, each an identifier of one byte and a value. ``check`` looks at
-everything in it; behind it no accessor fails. Values are read at their offsets, texts and binary data as
-``get_u16(buf, at)`` bytes from ``at + 2`` on, a pair as two of them behind each other. Variable byte integers may be
-longer than they need be: 1.5.5-1 binds who writes. Nothing here allocates but ``Properties.add`` and ``clear``, and
-numbers that are no small integers (from 2**30 on, on a 32-bit board).
+A property block is a length and that many bytes of properties, each an identifier of one byte and a value. ``check``
+validates a whole block; no accessor fails afterwards. Values are read at their offsets: texts and binary data as
+``get_u16(buf, at)`` bytes from ``at + 2`` on, a pair as two of them in a row. Variable byte integers may be longer than
+necessary: 1.5.5-1 binds the sender. Nothing here allocates, except ``Properties.add`` and ``clear``, and integers from
+2**30 on a 32-bit board.
 """
 
 from headwater.errors import (
     E_ARGUMENT,
+    E_CODE,
     E_FIELD,
     E_LENGTH,
     E_PROPERTY,
     E_REPEATED,
     E_RX_TOPIC,
+    E_SIZE,
     E_TOO_LARGE,
     E_UTF8,
     E_VALUE,
 )
-from headwater.mqtt.topics import BAD_UTF8, check_name
+from headwater.mqtt.packets import BAD_TOPIC, BAD_UTF8, Packet, check_filter, check_name
 from headwater.wire import NOT_BYTES, check_utf8, const, get_u16, is_bytes, put_block, put_varint, varint_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode5 import Packet5
-    from headwater.types import Bytes
+    from headwater.types import Bytes, NameCheck
 
 # The types of values (1.5); of the numbers, those with an odd type are not 0, but for a byte, which is 0 or 1.
 BYTE = const(1)
@@ -46,6 +47,7 @@ _HIGHEST = (0, 1, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 268435455)
 #: Where a property may stand: the bit of a packet type is ``1 << type``, that of the will properties this one.
 WILL_PROPERTIES = const(1)
 _ALL = const(0xFFFF)
+_IN_PUBLISH = const(1 << 3)
 _SUBSCRIBE = const(1 << 8)
 
 #: Table 2-4, by identifier. First the type, with 0x20 where it may stand more than once in any packet, and 0x10 where
@@ -92,11 +94,55 @@ LAST = const(42)
 _ONCE = const(15)
 _ANYWHERE = const(32)
 
+#: Table 2-6 as rows: a reason code, and the packets that may have it, as two bytes of bits (``1 << type``).
+CODES = (
+    b"\x00\xca\xf4"  # success: CONNACK, PUBACK to PUBCOMP, SUBACK, UNSUBACK, DISCONNECT, AUTH
+    b"\x01\x02\x00\x02\x02\x00"  # granted QoS 1 and 2: SUBACK
+    b"\x04\x40\x00"  # disconnect with will message
+    b"\x10\x00\x30"  # no matching subscribers: PUBACK, PUBREC
+    b"\x11\x08\x00"  # no subscription existed: UNSUBACK
+    b"\x18\x80\x00\x19\x80\x00"  # continue authentication, re-authenticate: AUTH
+    b"\x80\x4a\x34"  # unspecified error: CONNACK, PUBACK, PUBREC, SUBACK, UNSUBACK, DISCONNECT
+    b"\x81\x40\x04\x82\x40\x04"  # malformed packet, protocol error: CONNACK, DISCONNECT
+    b"\x83\x4a\x34"  # implementation specific error
+    b"\x84\x00\x04\x85\x00\x04\x86\x00\x04"  # version, client identifier, user name or password: CONNACK
+    b"\x87\x4a\x34"  # not authorized
+    b"\x88\x00\x04"  # server unavailable: CONNACK
+    b"\x89\x40\x04"  # server busy: CONNACK, DISCONNECT
+    b"\x8a\x00\x04"  # banned: CONNACK
+    b"\x8b\x40\x00"  # server shutting down: DISCONNECT
+    b"\x8c\x40\x04"  # bad authentication method: CONNACK, DISCONNECT
+    b"\x8d\x40\x00\x8e\x40\x00"  # keep alive timeout, session taken over: DISCONNECT
+    b"\x8f\x4a\x00"  # topic filter invalid: SUBACK, UNSUBACK, DISCONNECT
+    b"\x90\x40\x34"  # topic name invalid: CONNACK, PUBACK, PUBREC, DISCONNECT
+    b"\x91\x0a\x30"  # packet identifier in use: PUBACK, PUBREC, SUBACK, UNSUBACK
+    b"\x92\x00\xc0"  # packet identifier not found: PUBREL, PUBCOMP
+    b"\x93\x40\x00\x94\x40\x00"  # receive maximum exceeded, topic alias invalid: DISCONNECT
+    b"\x95\x40\x04"  # packet too large: CONNACK, DISCONNECT
+    b"\x96\x40\x00"  # message rate too high: DISCONNECT
+    b"\x97\x42\x34"  # quota exceeded: CONNACK, PUBACK, PUBREC, SUBACK, DISCONNECT
+    b"\x98\x40\x00"  # administrative action: DISCONNECT
+    b"\x99\x40\x34"  # payload format invalid: CONNACK, PUBACK, PUBREC, DISCONNECT
+    b"\x9a\x40\x04\x9b\x40\x04"  # retain, QoS not supported: CONNACK, DISCONNECT
+    b"\x9c\x40\x04\x9d\x40\x04"  # use another server, server moved: CONNACK, DISCONNECT
+    b"\x9e\x42\x00"  # shared subscriptions not supported: SUBACK, DISCONNECT
+    b"\x9f\x40\x04"  # connection rate exceeded: CONNACK, DISCONNECT
+    b"\xa0\x40\x00"  # maximum connect time: DISCONNECT
+    b"\xa1\x42\x00\xa2\x42\x00"  # subscription identifiers, wildcards not supported: SUBACK, DISCONNECT
+)
+
 # What a block has is a set of bits, of which a board's small integers hold 30. The identifiers that may stand in the
 # same packet are different modulo this.
 _SET = const(29)
+_ALIAS = const(1 << 6)
 _METHOD = const(1 << 21)
 _DATA = const(1 << 22)
+
+_PACKET_TOO_LARGE = const(0x95)
+_UNSUPPORTED_PROTOCOL_VERSION = const(0x84)
+
+#: As ``packets.SIZES``.
+SIZES = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00\xff\xff"
 
 
 def kind_of(ident: int) -> int:
@@ -132,6 +178,111 @@ def _varint(buf: "Bytes", at: int) -> int:
         shift += 7
         at += 1
     return value | buf[at] << shift
+
+
+# -- packets -----------------------------------------------------------------------------------------------------------
+
+
+class Packet5(Packet):
+    """A packet of MQTT 5.0, as offsets: ``Packet`` with properties at ``buf[props_at:props_end]``.
+
+    ``code`` is the reason code of CONNACK, PUBACK to PUBCOMP, DISCONNECT and AUTH; those of SUBACK and UNSUBACK are
+    ``buf[payload_at:end]``. A PUBLISH's topic may be empty if a topic alias stands for it.
+    """
+
+    def __init__(self, buf: "Bytes", check: "NameCheck" = check_name):
+        super().__init__(buf, check)
+        self.sizes = SIZES
+        self.five = self
+        self.props_at = self.props_end = 0
+        #: Which properties the last checked block has (``has``).
+        self.seen = 0
+        #: Of these, the ones that ``decode_publish`` reports.
+        self.special = _ALIAS
+
+    # The following are called by the decoders of ``packets``.
+
+    def block(self, at: int, end: int, where: int = 0) -> int:
+        """Check the property block at ``at``, of a packet of this type or ``where``: as ``check``."""
+        return check(self, at, end, where or 1 << (self.head >> 4))
+
+    def publish_block(self, at: int, end: int) -> int:
+        """Check PUBLISH's property block at ``at``, and set payload_at: as ``decode_publish``."""
+        if at < end and self.buf[at] == 0 and self.topic_at < self.topic_end:
+            self.seen = 0
+            self.props_at = self.props_end = self.payload_at = at + 1
+            return 0
+        at = check(self, at, end, _IN_PUBLISH)
+        if at < 0:
+            return at
+        self.payload_at = at
+        if self.topic_at == self.topic_end and not self.seen & _ALIAS:
+            # An empty topic needs a topic alias (3.3.2.1).
+            self.bad_at = self.topic_at
+            return E_RX_TOPIC
+        return self.seen & self.special
+
+    def reason(self, at: int) -> int:
+        """Decode a reason code and properties at the end of a packet; each may be missing (3.4.2.1)."""
+        self.code = self.seen = 0
+        self.props_at = self.props_end = self.payload_at = self.end
+        if at == self.end:
+            return 0
+        return self._code_and_block(at)
+
+    def auth(self, at: int) -> int:
+        """Decode AUTH's reason code and properties (3.15): unless it is empty it names the method (3.15.2.2.2)."""
+        bad = self.reason(at)
+        if bad == 0 and self.end > at and not self.seen & _METHOD:
+            self.bad_at = self.props_at
+            return E_VALUE
+        return bad
+
+    def _code_and_block(self, at: int) -> int:
+        self.code = self.buf[at]
+        self.bad_at = at
+        if not self.accepts(at):
+            return E_CODE
+        at += 1
+        if at == self.end:
+            return 0
+        at = self.block(at, self.end)
+        if 0 < at < self.end:
+            self.bad_at = at
+            return E_SIZE
+        return at if at < 0 else 0
+
+    def accepts(self, at: int) -> bool:
+        """Return whether the reason code at ``at`` is allowed in this packet."""
+        kind = self.head >> 4
+        # Mosquitto sends "packet too large" in PUBACK and PUBREC as well (its message_size_limit). If that were an
+        # error, the message would be retransmitted after every reconnect, and block all messages behind it.
+        return code_of(kind, self.buf[at]) or (self.buf[at] == _PACKET_TOO_LARGE and kind >> 1 == 2)
+
+    def connack(self, at: int) -> int:
+        """Decode CONNACK at ``at``: what follows session present.
+
+        A server of 3.1.1 refuses 5.0 with a CONNACK of its own: that is read as UNSUPPORTED_PROTOCOL_VERSION.
+        """
+        self.seen = 0
+        self.props_at = self.props_end = self.end
+        if at + 2 == self.end:
+            if self.session_present or self.code != 1:
+                return E_SIZE
+            self.code = _UNSUPPORTED_PROTOCOL_VERSION
+            return 0
+        self.bad_at = at + 1
+        if self.code and self.session_present:
+            return E_CODE
+        return self._code_and_block(at + 1)
+
+
+def code_of(packet_type: int, code: int) -> bool:
+    """Return whether a packet of this type may have this reason code (2.4)."""
+    for i in range(0, len(CODES), 3):
+        if CODES[i] == code:
+            return (CODES[i + 1] << 8 | CODES[i + 2]) >> packet_type & 1 != 0
+    return False
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -267,6 +418,24 @@ def number(buf: "Bytes", at: int, ident: int) -> int:
     return value
 
 
+def block_start(block: "Bytes") -> int:
+    """Return where the properties begin in an encoded block, behind its length."""
+    at = 1
+    while block[at - 1] > 127:
+        at += 1
+    return at
+
+
+def block_at(block: "Bytes", ident: int) -> int:
+    """Return where the value of the property ``ident`` is in an encoded block; -1 if there is none."""
+    return find(block, block_start(block), len(block), ident)
+
+
+def block_has(block: "Bytes", ident: int) -> bool:
+    """Return whether an encoded block has the property ``ident``."""
+    return block_at(block, ident) >= 0
+
+
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
@@ -377,3 +546,37 @@ class Properties:
         """Take all properties out."""
         self._end = 4
         self.block = b"\x00"
+
+
+# -- shared subscriptions ----------------------------------------------------------------------------------------------
+
+_SHARE = b"$share/"
+_SLASH = const(47)
+_HASH = const(35)
+_PLUS = const(43)
+
+
+def unshared(buf: "Bytes", at: int, end: int) -> int:
+    """Return where the topic filter begins behind ``$share/ShareName/`` in the well-formed filter ``buf[at:end]``.
+
+    ``at`` if it is not a shared subscription; -1 if share name or filter is missing, or the name has a wildcard.
+    """
+    n = len(_SHARE)
+    if end - at < n:
+        return at
+    for i in range(n):
+        if buf[at + i] != _SHARE[i]:
+            return at
+    start = i = at + n
+    while i < end and buf[i] != _SLASH:
+        # In a well-formed filter a wildcard fills its level: only the first byte can be one.
+        i += 1
+    if i == start or i + 1 >= end or buf[start] == _HASH or buf[start] == _PLUS:
+        return -1
+    return i + 1
+
+
+def check_filter5(buf: "Bytes", at: int, end: int) -> int:
+    """Check a topic filter as ``packets.check_filter`` does, and the share name of a shared subscription."""
+    bad = check_filter(buf, at, end)
+    return bad or (BAD_TOPIC if unshared(buf, at, end) < 0 else 0)

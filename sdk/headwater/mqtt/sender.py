@@ -2,21 +2,22 @@
 the way in; ``headwater.outgoing`` says why what runs for each message looks as it does."""
 
 from headwater import errors
-from headwater.mqtt import decode, spec
-from headwater.mqtt.encode import acknowledge, publish_size, put_publish
+from headwater.mqtt.packets import decode_ack, encode_ack, publish_size, put_publish
 from headwater.mqtt.transitions import DELIVERY
 from headwater.outgoing import Outgoing, go_behind
 from headwater.wire import NOT_BYTES, const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
     from headwater.types import Bytes, NameCheck, Outbox
 
 _PUBREC = const(5)
 _PUBREL = const(6)
 _PUBCOMP = const(7)
 _ACK_SIZE = const(4)
+_DUP = const(8)
+_MAX_PACKET = const(268435460)
 # CONNECT alone takes 14 bytes.
 _SMALLEST = const(16)
 # As in ``transitions``; a constant costs less than a name.
@@ -44,9 +45,10 @@ class Sender(Outgoing):
             raise ValueError("the transmit buffer needs at least 16 bytes")
         super().__init__(tx_size, outbox, window, response_ms)
         self._check = check
-        # How a version writes PUBLISH.
-        self._publish_size = publish_size
-        self._put_publish = put_publish
+        #: The largest packet that the other end accepts (5.0: its Maximum Packet Size).
+        self.most = _MAX_PACKET
+        # The property block of the message that is being published; empty before 5.0.
+        self._block: Bytes = b""
         #: The topic of the last PUBLISH at QoS 0 that was put at the beginning of ``tx``, and where its payload is
         #: there. As long as ``tx`` begins with its first byte and the connection is as it was, it can be sent again
         #: with another payload (``rewrite``): no other packet begins so.
@@ -111,15 +113,17 @@ class Sender(Outgoing):
     def hand_in(self, topic: "Bytes", payload: "Bytes", flags: int) -> int:
         """``publish``, with QoS and RETAIN as they stand in PUBLISH's first byte."""
         try:
-            if topic is not self.known_topic and _is_bad(self, topic):
+            if topic is not self.known_topic and is_bad(self, topic):
                 return errors.E_TOPIC
-            n = self._publish_size(topic, payload, flags >> 1)
+            n = publish_size(topic, payload, flags >> 1, self._block)
+            if n > self.most:
+                return errors.E_TOO_LARGE
             if flags > 1:
                 box = self.outbox
                 if n < 0 or box.reserve(n) < 0:
                     return errors.E_WINDOW if box.count and 0 < n <= len(box.buf) else errors.E_TOO_LARGE
                 packet_id = box.next + 1
-                self._put_publish(box.buf, box.reserved, topic, payload, 0x30 | flags | packet_id << 8)
+                put_publish(box.buf, box.reserved, topic, payload, 0x30 | flags | packet_id << 8, self._block)
                 if box.commit(n, flags >> 1) < 0:
                     return errors.E_STORE
                 self._unsent += 1
@@ -132,7 +136,7 @@ class Sender(Outgoing):
             if at == 0:
                 # Whatever comes of it, this takes the place of the packet that was ready.
                 self.ready = NO_TOPIC
-            self._put_publish(self.tx, at, topic, payload, 0x30 | flags)
+            put_publish(self.tx, at, topic, payload, 0x30 | flags, self._block)
             self.tx_end = at + n
             if (
                 at == 0
@@ -176,7 +180,7 @@ class Sender(Outgoing):
     # -- acknowledgements ----------------------------------------------------------------------------------------------
 
     def _on_ack(self, p: "Packet") -> int:
-        bad = decode.packet_id(p)
+        bad = decode_ack(p)
         if bad:
             return bad
         i = self.outbox.find(p.packet_id)
@@ -231,7 +235,7 @@ def rewrite(s: Sender, payload: "Bytes") -> int:
 
 def put_ack(s: Sender, packet_type: int, packet_id: int) -> None:
     """Answer with a packet id; the caller made sure that there is room."""
-    s.tx_end = acknowledge(s.tx, s.tx_end, s.tx_size, packet_type, packet_id)
+    s.tx_end = encode_ack(s.tx, s.tx_end, s.tx_size, packet_type, packet_id)
 
 
 def acknowledged(s: Sender, buf: "Bytes", at: int) -> bool:
@@ -247,7 +251,7 @@ def acknowledged(s: Sender, buf: "Bytes", at: int) -> bool:
     return True
 
 
-def _is_bad(s: Sender, topic: "Bytes") -> bool:
+def is_bad(s: Sender, topic: "Bytes") -> bool:
     """Check a topic, once: the same object again is known to be right, unless it can be changed."""
     n = len(topic)
     if n > 65535 or s._check(topic, 0, n):
@@ -261,7 +265,7 @@ def _renew(box: "Outbox") -> None:
     """To a session that begins anew nothing is a repetition, whatever may have left before."""
     for i in range(box.slots):
         if box.state[i] == _AT1 or box.state[i] == _AT2:
-            box.buf[box.at[i]] &= 255 - spec.DUP
+            box.buf[box.at[i]] &= 255 - _DUP
 
 
 def was_sent(s: Sender, i: int) -> bool:

@@ -5,10 +5,18 @@ It keeps one client's session. Routing between clients is not its affair.
 """
 
 from headwater import errors
-from headwater.mqtt import decode_server, encode, encode_server, spec
+from headwater.mqtt import spec
 from headwater.mqtt.endpoint import LATER, Endpoint
+from headwater.mqtt.packets import check_name, encode_bare
+from headwater.mqtt.packets_server import (
+    Connect,
+    decode_connect,
+    decode_subscribe,
+    encode_connack,
+    encode_suback,
+    next_filter,
+)
 from headwater.mqtt.sender import put_ack
-from headwater.mqtt.topics import check_name
 from headwater.mqtt.transitions import SERVER_TAKES
 from headwater.rxbuf import RxBuf
 from headwater.store import RamOutbox
@@ -19,8 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.mqtt.decode import Packet
-    from headwater.mqtt.decode_server import Connect
+    from headwater.mqtt.packets import Packet
     from headwater.types import Bytes, NameCheck, Outbox
 
 #: What ``on_connect`` answers to take a client back into its session; 0 takes it into a new one.
@@ -66,7 +73,7 @@ class ServerSession(Endpoint):
             response_ms,
             check,
         )
-        self.connect_packet = decode_server.Connect()
+        self.connect_packet = Connect()
         self.keep_alive = 0
         self.graceful = False
         self.on_connect: Callable[[Connect, Packet], int] | None = None
@@ -108,7 +115,7 @@ class ServerSession(Endpoint):
 
     def _on_connect(self, p: "Packet") -> int:
         c = self.connect_packet
-        bad = decode_server.connect(p, c)
+        bad = decode_connect(p, c)
         if bad == errors.E_PROTOCOL and c.level >= 0:
             return self._refuse_connect(spec.BAD_LEVEL)
         if bad:
@@ -148,10 +155,10 @@ class ServerSession(Endpoint):
         return 0
 
     def _put_connack(self, present: bool, code: int) -> None:
-        self.tx_end = encode_server.connack(self.tx, 0, self.tx_size, present, code)
+        self.tx_end = encode_connack(self.tx, 0, self.tx_size, present, code)
 
     def _on_subscribe(self, p: "Packet") -> int:
-        return decode_server.subscribe(p) or self._answer_filters(p)
+        return decode_subscribe(p) or self._answer_filters(p)
 
     def _answer_filters(self, p: "Packet") -> int:
         """Ask the application about each filter, and send its codes."""
@@ -166,11 +173,11 @@ class ServerSession(Endpoint):
         # The handler may send what is retained: room for the answer is kept.
         self.tx_size -= size
         try:
-            qos = decode_server.next_filter(p)
+            qos = next_filter(p)
             while qos >= 0 and self.turn == turn:
                 self._codes[n] = self._grant(p, qos)
                 n += 1
-                qos = decode_server.next_filter(p)
+                qos = next_filter(p)
         finally:
             if self.turn == turn:
                 self.tx_size += size
@@ -179,14 +186,14 @@ class ServerSession(Endpoint):
         return 0
 
     def _put_codes(self, packet_id: int, codes: "Bytes") -> None:
-        self.tx_end = encode_server.suback(self.tx, self.tx_end, self.tx_size, packet_id, codes)
+        self.tx_end = encode_suback(self.tx, self.tx_end, self.tx_size, packet_id, codes)
 
     def _grant(self, p: "Packet", qos: int) -> int:
         """SUBACK's code for one filter."""
         return self.on_subscribe(p, qos) if self.on_subscribe is not None else qos
 
     def _on_unsubscribe(self, p: "Packet") -> int:
-        bad = decode_server.subscribe(p)
+        bad = decode_subscribe(p)
         if bad:
             return bad
         packet_id = p.packet_id
@@ -194,7 +201,7 @@ class ServerSession(Endpoint):
             turn = self.turn
             self.tx_size -= _UNSUBACK_SIZE
             try:
-                while self.turn == turn and decode_server.next_filter(p) >= 0:
+                while self.turn == turn and next_filter(p) >= 0:
                     self.on_unsubscribe(p)
             finally:
                 if self.turn == turn:
@@ -205,7 +212,7 @@ class ServerSession(Endpoint):
         return 0
 
     def _on_pingreq(self, p: "Packet") -> int:
-        self.tx_end = encode.bare(self.tx, self.tx_end, self.tx_size, spec.PINGRESP)
+        self.tx_end = encode_bare(self.tx, self.tx_end, self.tx_size, spec.PINGRESP)
         return 0
 
     def _on_disconnect(self, p: "Packet") -> int:

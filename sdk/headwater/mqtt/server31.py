@@ -1,12 +1,14 @@
 """A server's end of one connection for clients of MQTT 3.1 (``MQIsdp``), and of 3.1.1 if asked."""
 
-from headwater.mqtt import decode_server, spec, spec31
+from headwater.mqtt import spec
+from headwater.mqtt.packets import PROTOCOL
+from headwater.mqtt.packets_server import Connect
 from headwater.mqtt.server import ServerSession
 from headwater.wire import const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 _MAX_CLIENT_ID = const(23)
 _LEVEL = const(3)
@@ -22,11 +24,11 @@ class ServerSession31(ServerSession):
     def __init__(
         self,
         *args: "object",
-        protocols: "tuple[bytes, ...]" = (spec31.PROTOCOL, spec.PROTOCOL),
+        protocols: "tuple[bytes, ...]" = (spec.PROTOCOL_31, PROTOCOL),
         **options: "object",
     ):
         super().__init__(*args, **options)  # type: ignore[arg-type]
-        self.connect_packet = decode_server.Connect(protocols)
+        self.connect_packet = Connect(protocols)
         self._flags = self.packet.flags
 
     def listen(self, now_ms: int) -> None:
@@ -43,7 +45,7 @@ class ServerSession31(ServerSession):
             n += p.buf[i] & 0xC0 != 0x80
         if not 0 < n <= _MAX_CLIENT_ID:
             return self._refuse_connect(spec.BAD_CLIENT_ID)
-        self.packet.flags = spec31.FLAGS
+        self.packet.flags = spec.FLAGS_31
         return super()._decide(p)
 
     def _put_connack(self, present: bool, code: int) -> None:

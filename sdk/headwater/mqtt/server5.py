@@ -1,23 +1,21 @@
 """A server's end of one connection at MQTT 5.0."""
 
 from headwater import errors
-from headwater.mqtt import (
-    decode5,
-    decode_server,
-    decode_server5,
-    encode5,
-    encode_server,
-    encode_server5,
-    spec,
-    spec5,
-)
-from headwater.mqtt.decode5 import message5
+from headwater.mqtt import spec, spec5
 from headwater.mqtt.endpoint import LATER
-from headwater.mqtt.endpoint5 import LIMITS, Endpoint5, block_at, block_start, new_rx, read_limits
-from headwater.mqtt.properties import Properties, find, has, number
+from headwater.mqtt.endpoint5 import LIMITS, Endpoint5, new_rx, read_limits
+from headwater.mqtt.packets import check_name, encode_bare
+from headwater.mqtt.packets_server import Connect, decode_connect, encode_connack, encode_suback
+from headwater.mqtt.properties import (
+    Properties,
+    block_at,
+    block_start,
+    find,
+    has,
+    number,
+    unshared,
+)
 from headwater.mqtt.server import ServerSession
-from headwater.mqtt.topics import check_name
-from headwater.mqtt.topics5 import unshared
 from headwater.mqtt.transitions import SERVER_TAKES
 from headwater.transitions import CONNECTING, FINISH, ONLINE
 from headwater.wire import const, get_u16
@@ -26,8 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.mqtt.decode import Packet
-    from headwater.mqtt.decode5 import Packet5
+    from headwater.mqtt.packets import Packet
+    from headwater.mqtt.properties import Packet5
     from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
     from headwater.rxbuf import RxBuf
     from headwater.types import Bytes, NameCheck, Outbox
@@ -89,8 +87,9 @@ class ServerSession5(Endpoint5, ServerSession):
             outbox,
         )
         self._setup(aliases_in, aliases_out)
-        self._scan = message_up  # type: ignore[assignment]
-        self.connect_packet: decode_server5.Connect5 = decode_server5.Connect5()
+        # A client must not send a subscription identifier (3.3.4-6).
+        self.packet.special |= 1 << spec5.SUBSCRIPTION_IDENTIFIER
+        self.connect_packet = Connect((spec5.PROTOCOL,))
         self.connack_properties = self._announce(Properties(properties_size, 1 << 2), max_packet)
         #: What this end has said of itself, by property.
         self.own = dict(LIMITS)
@@ -113,7 +112,7 @@ class ServerSession5(Endpoint5, ServerSession):
         if state == CONNECTING:
             # Before CONNACK there is no DISCONNECT (3.14); and to whom speaks another version there is nothing to say.
             if self.connect_packet.level == _LEVEL_5:
-                self.tx_end = encode_server5.connack(self.tx, 0, self.tx_size, False, reason)
+                self.tx_end = encode_connack(self.tx, 0, self.tx_size, False, reason, spec5.NO_PROPERTIES)
         else:
             Endpoint5._last_word(self, state, reason)
 
@@ -127,10 +126,10 @@ class ServerSession5(Endpoint5, ServerSession):
 
     def _on_connect(self, p: "Packet") -> int:
         c = self.connect_packet
-        bad = decode_server.connect(p, c)
+        bad = decode_connect(p, c)
         if bad == errors.E_PROTOCOL and c.level >= 0:
             # In the form that clients of earlier versions understand (3.1.2.2).
-            self.tx_end = encode_server.connack(self.tx, 0, self.tx_size, False, spec.BAD_LEVEL)
+            self.tx_end = encode_connack(self.tx, 0, self.tx_size, False, spec.BAD_LEVEL)
             self.event(FINISH)
             return 0
         if bad:
@@ -165,14 +164,14 @@ class ServerSession5(Endpoint5, ServerSession):
         if code != spec5.CONTINUE_AUTHENTICATION:
             return ServerSession._refuse_connect(self, code)
         self._authenticating = True
-        return self._put(encode5.auth(self.tx, self.tx_end, self.tx_size, code, self.reply))
+        return self._put(encode_bare(self.tx, self.tx_end, self.tx_size, spec5.AUTH, code, self.reply))
 
     def _put_connack(self, present: bool, code: int) -> None:
         block = spec5.NO_PROPERTIES if code else self.connack_properties.block
-        self.tx_end = encode_server5.connack(self.tx, 0, self.tx_size, present, code, block)
+        self.tx_end = encode_connack(self.tx, 0, self.tx_size, present, code, block)
 
     def _on_auth(self, p: "Packet") -> int:
-        bad = decode5.auth(self.packet)
+        bad = self.packet.auth(p.body)
         if bad:
             return bad
         if self.on_auth is None or not self._method_is_theirs():
@@ -197,7 +196,7 @@ class ServerSession5(Endpoint5, ServerSession):
             self._reason = code
             return errors.E_AUTH
         code = code if going else 0
-        return self._put(encode5.auth(self.tx, self.tx_end, self.tx_size, code, self.reply))
+        return self._put(encode_bare(self.tx, self.tx_end, self.tx_size, spec5.AUTH, code, self.reply))
 
     def _method_is_theirs(self) -> bool:
         """Whether AUTH names the method that CONNECT did (4.12.0-5)."""
@@ -223,9 +222,6 @@ class ServerSession5(Endpoint5, ServerSession):
             return errors.E_FLAGS
         return 0
 
-    def _on_subscribe(self, p: "Packet") -> int:
-        return decode_server5.subscribe(self.packet) or self._answer_filters(p)
-
     def _on_unsubscribe(self, p: "Packet") -> int:
         return self._on_subscribe(p)
 
@@ -249,11 +245,19 @@ class ServerSession5(Endpoint5, ServerSession):
         return min(qos & 3, own[spec5.MAXIMUM_QOS])
 
     def _put_codes(self, packet_id: int, codes: "Bytes") -> None:
-        put = encode_server5.suback if self.packet.head >> 4 == spec.SUBSCRIBE else encode_server5.unsuback
-        self.tx_end = put(self.tx, self.tx_end, self.tx_size, packet_id, codes)
+        # SUBACK or UNSUBACK: the type behind the request's.
+        self.tx_end = encode_suback(
+            self.tx,
+            self.tx_end,
+            self.tx_size,
+            packet_id,
+            codes,
+            spec5.NO_PROPERTIES,
+            (self.packet.head >> 4) + 1,
+        )
 
     def _on_disconnect(self, p: "Packet") -> int:
-        bad = decode5.reason(self.packet)
+        bad = self.packet.reason(p.body)
         if bad:
             return bad
         if has(self.packet, spec5.SERVER_REFERENCE):
@@ -271,9 +275,3 @@ class ServerSession5(Endpoint5, ServerSession):
         self.graceful = p.code == 0
         self.event(FINISH)
         return 0
-
-
-def message_up(p: "Packet5", at: int, end: int) -> int:
-    """As ``message5``, for messages of a client: those have no subscription identifier (3.3.4-6)."""
-    at = message5(p, at, end)
-    return 0 if at and has(p, spec5.SUBSCRIPTION_IDENTIFIER) else at

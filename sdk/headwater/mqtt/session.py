@@ -6,10 +6,18 @@ Connect, publish, subscribe, keep alive; what is unacknowledged outlives a conne
 from array import array
 
 from headwater import errors
-from headwater.mqtt import decode, encode, spec
 from headwater.mqtt.endpoint import Endpoint
+from headwater.mqtt.packets import (
+    PROTOCOL,
+    check_filter,
+    check_name,
+    decode_connack,
+    decode_suback,
+    encode_bare,
+    encode_connect,
+    encode_subscribe,
+)
 from headwater.mqtt.sender import NO_TOPIC
-from headwater.mqtt.topics import check_filter, check_name
 from headwater.mqtt.transitions import CLIENT_TAKES
 from headwater.rxbuf import RxBuf
 from headwater.store import FIRST_REQUEST_ID, RamOutbox
@@ -20,9 +28,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.mqtt.decode import Packet
-    from headwater.types import Bytes, NameCheck, Outbox, Scan
+    from headwater.mqtt.packets import Packet
+    from headwater.types import Bytes, NameCheck, Outbox
 
+_SUBACK = const(9)
+_UNSUBACK = const(11)
+_PINGREQ = const(12)
+_DISCONNECT = const(14)
+_SUBSCRIBE_FAILED = const(0x80)
 _REQUESTS = const(8)
 _GENERATIONS = const(31)
 # Topic, payload, QoS and RETAIN.
@@ -44,7 +57,7 @@ class ClientSession(Endpoint):
     """
 
     # What CONNECT says of the version: name and level, and 5.0's blocks of properties.
-    _protocol = spec.PROTOCOL
+    _protocol = PROTOCOL
     _properties: "Bytes" = b""
     _will_properties: "Bytes" = b""
     _check_filter = staticmethod(check_filter)
@@ -64,7 +77,6 @@ class ClientSession(Endpoint):
         receive_window: int = 20,
         response_ms: int = 10000,
         check: "NameCheck" = check_name,
-        scan: "Scan" = decode.message,
         rx: "RxBuf | None" = None,
         outbox: "Outbox | None" = None,
     ):
@@ -76,7 +88,6 @@ class ClientSession(Endpoint):
             receive_window,
             response_ms,
             check,
-            scan,
         )
         self.client_id = client_id
         self.keep_alive = keep_alive
@@ -145,7 +156,7 @@ class ClientSession(Endpoint):
         for i in range(_REQUESTS):
             self._request_ids[i] = 0
         try:
-            end = encode.connect(
+            end = encode_connect(
                 self.tx,
                 0,
                 self.tx_size,
@@ -179,11 +190,11 @@ class ClientSession(Endpoint):
         """
         if qos != 0 and qos != 1 and qos != 2:
             return errors.E_QOS
-        return self._request(topic_filter, qos, spec.SUBACK)
+        return self._request(topic_filter, qos, _SUBACK)
 
     def unsubscribe(self, topic_filter: "Bytes") -> int:
         """UNSUBSCRIBE from one filter; as ``subscribe``."""
-        return self._request(topic_filter, -1, spec.UNSUBACK)
+        return self._request(topic_filter, -1, _UNSUBACK)
 
     def _request(self, topic_filter: "Bytes", qos: int, answer: int, properties: "Bytes" = b"") -> int:
         try:
@@ -196,7 +207,7 @@ class ClientSession(Endpoint):
         if packet_id < 0:
             return packet_id
         bad = self._put(
-            encode.subscribe(self.tx, self.tx_end, self.tx_size, packet_id, topic_filter, qos, properties)
+            encode_subscribe(self.tx, self.tx_end, self.tx_size, packet_id, topic_filter, qos, properties)
         )
         return bad or self._requested(packet_id, answer, 1)
 
@@ -229,7 +240,7 @@ class ClientSession(Endpoint):
         if self.state == CLOSING:
             return 0
         if self.state == ONLINE:
-            bad = self._put(encode.bare(self.tx, self.tx_end, self.tx_size, spec.DISCONNECT))
+            bad = self._put(encode_bare(self.tx, self.tx_end, self.tx_size, _DISCONNECT))
             if bad:
                 return bad
         self.ready = NO_TOPIC
@@ -241,12 +252,12 @@ class ClientSession(Endpoint):
         return any(self._request_ids) or super().awaits()
 
     def _put_ping(self) -> int:
-        return encode.bare(self.tx, self.tx_end, self.tx_size, spec.PINGREQ)
+        return encode_bare(self.tx, self.tx_end, self.tx_size, _PINGREQ)
 
     # -- what arrives --------------------------------------------------------------------------------------------------
 
     def _on_connack(self, p: "Packet") -> int:
-        return decode.connack(p) or self._accepted(p)
+        return decode_connack(p) or self._accepted(p)
 
     def _accepted(self, p: "Packet") -> int:
         """What CONNACK means."""
@@ -266,10 +277,10 @@ class ClientSession(Endpoint):
         return 0
 
     def _on_suback(self, p: "Packet") -> int:
-        return decode.suback(p) or self._answered(p, spec.SUBACK, p.end - p.payload_at)
+        return decode_suback(p) or self._answered(p, _SUBACK, p.end - p.payload_at)
 
     def _on_unsuback(self, p: "Packet") -> int:
-        return decode.packet_id(p) or self._answered(p, spec.UNSUBACK, 0)
+        return decode_suback(p) or self._answered(p, _UNSUBACK, p.end - p.payload_at)
 
     def _answered(self, p: "Packet", answer: int, count: int) -> int:
         """An answer has come, with ``count`` codes at ``payload_at``: one for each filter; 3.1.1's UNSUBACK has 0."""
@@ -292,7 +303,7 @@ class ClientSession(Endpoint):
         code = p.buf[p.payload_at] if count else 0
         if self.on_answer is not None:
             self.on_answer(p.packet_id, code)
-        elif code >= spec.SUBSCRIBE_FAILED:
+        elif code >= _SUBSCRIBE_FAILED:
             raise errors.HeadwaterError(errors.E_REFUSED)
 
     def _on_pingresp(self, p: "Packet") -> int:

@@ -3,13 +3,13 @@ follows.
 """
 
 from headwater import errors
-from headwater.mqtt import spec31
+from headwater.mqtt import spec
 from headwater.mqtt.session import ClientSession
 from headwater.wire import NOT_BYTES, const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 _MAX_CLIENT_ID = const(23)
 _DUP = const(8)
@@ -26,11 +26,11 @@ class ClientSession31(ClientSession):
     filter; a server that sends 3.1.1's nevertheless is understood.
     """
 
-    _protocol = spec31.PROTOCOL
+    _protocol = spec.PROTOCOL_31
 
     def connect(self, now_ms: int) -> int:
         """As of ``ClientSession``."""
-        self.packet.flags = spec31.FLAGS
+        self.packet.flags = spec.FLAGS_31
         try:
             n = 0
             for c in self.client_id:

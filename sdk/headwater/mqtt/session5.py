@@ -1,14 +1,20 @@
 """The client's session at MQTT 5.0."""
 
 from headwater import errors
-from headwater.mqtt import decode5, encode5, spec5
-from headwater.mqtt.decode5 import message5
+from headwater.mqtt import spec5
 from headwater.mqtt.endpoint import LATER
-from headwater.mqtt.endpoint5 import Endpoint5, block_at, block_has, new_rx, same_text
-from headwater.mqtt.properties import Properties, find, has
+from headwater.mqtt.endpoint5 import Endpoint5, new_rx, same_text
+from headwater.mqtt.packets import check_name, decode_connack
+from headwater.mqtt.properties import (
+    Properties,
+    block_at,
+    block_has,
+    check_filter5,
+    find,
+    has,
+    unshared,
+)
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.topics import check_name
-from headwater.mqtt.topics5 import check_filter5, unshared
 from headwater.mqtt.transitions import CLIENT_TAKES
 from headwater.transitions import CONNECTING, ONLINE
 from headwater.wire import NOT_BYTES, const, get_u16, is_bytes
@@ -17,14 +23,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.mqtt.decode import Packet
-    from headwater.mqtt.decode5 import Packet5
+    from headwater.mqtt.packets import Packet
+    from headwater.mqtt.properties import Packet5
     from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
     from headwater.rxbuf import RxBuf
-    from headwater.types import Bytes, NameCheck, Outbox, Scan
+    from headwater.types import Bytes, NameCheck, Outbox
 
 _SUBACK = const(9)
 _UNSUBACK = const(11)
+_AUTH = const(15)
 _NEVER = 0xFFFFFFFF
 # DISCONNECT and AUTH may come from a server of 5.0; AUTH also before CONNACK.
 _TAKES = (0, CLIENT_TAKES[1] | 1 << 15, CLIENT_TAKES[2] | 3 << 14, 0, 0)
@@ -74,7 +81,6 @@ class ClientSession5(Endpoint5, ClientSession):
         receive_window: int = 20,
         response_ms: int = 10000,
         check: "NameCheck" = check_name,
-        scan: "Scan" = message5,  # type: ignore[assignment]
         rx: "RxBuf | None" = None,
         outbox: "Outbox | None" = None,
         session_expiry: int = -1,
@@ -99,7 +105,6 @@ class ClientSession5(Endpoint5, ClientSession):
             receive_window,
             response_ms,
             check,
-            scan,
             rx or new_rx(rx_size, aliases_in),
             outbox,
         )
@@ -228,7 +233,7 @@ class ClientSession5(Endpoint5, ClientSession):
         at = block_at(properties, spec5.AUTHENTICATION_METHOD)
         if at < 0 or not self._is_our_method(properties, at):
             return errors.E_ARGUMENT
-        return self._put_reason(encode5.auth, code, properties)
+        return self._put_reason(_AUTH, code, properties)
 
     def _stop(self) -> None:
         if self._own_keep_alive >= 0:
@@ -239,7 +244,7 @@ class ClientSession5(Endpoint5, ClientSession):
     # -- what arrives --------------------------------------------------------------------------------------------------
 
     def _on_connack(self, p: "Packet") -> int:
-        bad = decode5.connack(self.packet)
+        bad = decode_connack(p)
         if bad:
             return bad
         if p.code == 0:
@@ -254,14 +259,8 @@ class ClientSession5(Endpoint5, ClientSession):
                 self.client_id = bytes(p.buf[at + 2 : at + 2 + get_u16(p.buf, at)])
         return self._accepted(p)
 
-    def _on_suback(self, p: "Packet") -> int:
-        return decode5.suback(self.packet) or self._answered(p, _SUBACK, p.end - p.payload_at)
-
-    def _on_unsuback(self, p: "Packet") -> int:
-        return decode5.suback(self.packet) or self._answered(p, _UNSUBACK, p.end - p.payload_at)
-
     def _on_disconnect(self, p: "Packet") -> int:
-        bad = decode5.reason(self.packet)
+        bad = self.packet.reason(p.body)
         if bad:
             return bad
         if has(self.packet, spec5.SESSION_EXPIRY_INTERVAL):
@@ -273,7 +272,7 @@ class ClientSession5(Endpoint5, ClientSession):
         return errors.E_DISCONNECTED
 
     def _on_auth(self, p: "Packet") -> int:
-        bad = decode5.auth(self.packet)
+        bad = self.packet.auth(p.body)
         if bad:
             return bad
         if self.on_auth is None or p.code == spec5.RE_AUTHENTICATE:

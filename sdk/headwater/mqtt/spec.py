@@ -1,4 +1,8 @@
-"""MQTT's numbers (MQTT 3.1.1, section 2.2 and 3): packet types, fixed header flags, return codes."""
+"""Numbers of MQTT 3.1 and 3.1.1 (2.2 and 3): packet types, flags, return codes.
+
+The core itself has the numbers that it needs as private constants, which cost a board nothing
+(tests/host/test_numbers.py compares them); ``spec5`` has those of 5.0.
+"""
 
 from headwater.wire import const
 
@@ -17,9 +21,6 @@ PINGREQ = const(12)
 PINGRESP = const(13)
 DISCONNECT = const(14)
 
-#: The flags every packet type but PUBLISH must carry in the low nibble of its first byte (2.2.2, table 2.2).
-FLAGS = b"\x00\x00\x00\x00\x00\x00\x02\x00\x02\x00\x02\x00\x00\x00\x00\x00"
-
 #: The bits of PUBLISH's first byte (3.3.1).
 RETAIN = const(1)
 QOS_SHIFT = const(1)
@@ -28,8 +29,7 @@ DUP = const(8)
 #: The largest remaining length (2.2.3).
 MAX_REMAINING = const(268435455)
 
-#: CONNECT's variable header up to the level, and CONNECT's flag bits (3.1.2).
-PROTOCOL = b"\x00\x04MQTT\x04"
+#: CONNECT's flag bits (3.1.2).
 CLEAN_SESSION = const(2)
 WILL = const(4)
 WILL_QOS_SHIFT = const(3)
@@ -47,3 +47,10 @@ NOT_AUTHORIZED = const(5)
 
 #: SUBACK's code for a refused filter (3.9.3).
 SUBSCRIBE_FAILED = const(0x80)
+
+#: MQTT 3.1: CONNECT's protocol name and level, as encoded (3.1).
+PROTOCOL_31 = b"\x00\x06MQIsdp\x03"
+
+#: MQTT 3.1: as ``packets.FLAGS``. PUBREL, SUBSCRIBE and UNSUBSCRIBE may have DUP (2.1); flags that a packet type does
+#: not use are ignored.
+FLAGS_31 = b"\x00\x00\x00\x00\x00\x00\x62\x00\x62\x00\x62\x00\x00\x00\x00\x00"

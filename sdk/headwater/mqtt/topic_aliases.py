@@ -1,19 +1,18 @@
-"""Topic aliases (MQTT 5.0, section 3.3.2.3.4): numbers for topics, of either direction, as long as a connection lasts.
+"""Topic aliases (MQTT 5.0, 3.3.2.3.4) of both directions. They last as long as a connection.
 
-A session takes them as arguments (``aliases_in``, ``aliases_out``) and does without otherwise.
+A session uses them if they are passed as ``aliases_in`` and ``aliases_out``.
 """
 
 from array import array
 
 from headwater.errors import E_ALIAS, E_RX_TOO_LARGE
-from headwater.mqtt.endpoint5 import block_start
-from headwater.mqtt.properties import find
+from headwater.mqtt.properties import block_start, find
 from headwater.mqtt.spec5 import TOPIC_ALIAS
-from headwater.wire import const, get_u16, put_block, put_varint, varint_size
+from headwater.wire import const, get_u16, put_varint, varint_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.decode5 import Packet5
+    from headwater.mqtt.properties import Packet5
     from headwater.rxbuf import RxBuf
     from headwater.types import Bytes
 
@@ -77,75 +76,84 @@ def _copy(buf: bytearray, at: int, to: int, n: int) -> None:
 
 
 class OutgoingAliases:
-    """Numbers for the first ``count`` topics that are published at QoS 0, as far as the other end takes them.
+    """Topic aliases for the first ``count`` topics published at QoS 0, up to the Topic Alias Maximum of the peer.
 
-    Only topics that are ``bytes`` get one: what can be changed would have to be copied. What is kept for
-    retransmission carries its topic always, because a number does not outlive its connection.
+    Only topics that are ``bytes`` get one: what can be changed would have to be copied. Messages that are kept for
+    retransmission always carry their topic, because an alias does not outlive its connection. A message whose property
+    block is longer than ``size`` bytes carries its topic as well.
     """
 
-    def __init__(self, count: int):
+    def __init__(self, count: int, size: int = 64):
         if not 0 < count < 65536:
             raise ValueError("1 to 65535 topics")
         self.count = count
-        #: The number chosen last, and whether the other end does not know it yet.
+        #: The alias chosen last, and whether the peer does not know it yet.
         self.alias = 0
         self.new = False
+        #: What the encoder gets: the topic, empty if the alias stands for it, and the property block with the alias.
+        self.topic: Bytes = b""
+        self.block: Bytes = b""
+        #: The block without the alias.
+        self.plain: Bytes = b""
         self._topics: list[Bytes] = [b""] * count
         self._used = self._limit = 0
+        self._alone = bytearray((_PROPERTY, TOPIC_ALIAS, 0, 0))
+        # The alias in front of other properties; ``_made`` is the part of the buffer that the last block took.
+        self._buf = bytearray(size + _PROPERTY + 1)
+        self._pin = memoryview(self._buf)
+        self._made = self._pin[:0]
 
     def reset(self, limit: int) -> None:
-        """A new connection, over which the other end takes ``limit`` numbers."""
+        """Begin with a new connection, over which the peer accepts ``limit`` aliases."""
         for i in range(self._used):
             self._topics[i] = b""
         self._used = 0
         self._limit = min(limit, self.count)
 
-    def choose(self, topic: "Bytes") -> bool:
-        """Whether ``topic`` has a number, or gets one when it is ``sent``."""
+    def choose(self, topic: "Bytes", block: "Bytes") -> bool:
+        """Choose the alias of ``topic``, or one that it gets when it is ``sent``; set ``topic`` and ``block``.
+
+        ``block`` is the message's property block. False: there is no alias for this message.
+        """
         if not isinstance(topic, bytes):
             return False
         for i in range(self._used):
             if self._topics[i] == topic:
                 self.alias = i + 1
                 self.new = False
-                return True
+                return self._encode(b"", block)
         self.alias = self._used + 1
         self.new = True
-        return self._used < self._limit
+        return self._used < self._limit and self._encode(topic, block)
+
+    def _encode(self, topic: "Bytes", block: "Bytes") -> bool:
+        """Encode the property block with the alias; False if there is no room for it."""
+        self.topic = topic
+        self.plain = block
+        if len(block) == 1:
+            self.block = self._alone
+            self._alone[2] = self.alias >> 8
+            self._alone[3] = self.alias & 255
+            return True
+        k = block_start(block)
+        n = len(block) - k + _PROPERTY
+        at = varint_size(n) + _PROPERTY
+        if at + len(block) - k > len(self._buf):
+            return False
+        # The block's own length is overwritten: the alias precedes its properties.
+        self._buf[at - k : at - k + len(block)] = block
+        put_varint(self._buf, 0, n)
+        self._buf[at - 3] = TOPIC_ALIAS
+        self._buf[at - 2] = self.alias >> 8
+        self._buf[at - 1] = self.alias & 255
+        n += at - _PROPERTY
+        if n != len(self._made):
+            self._made = self._pin[:n]
+        self.block = self._made
+        return True
 
     def sent(self, topic: "Bytes") -> None:
-        """The packet with the number chosen last is on its way."""
+        """Note that the packet with the alias chosen last was sent."""
         if self.new:
             self._topics[self._used] = topic
             self._used += 1
-
-    def publish_size(self, topic: "Bytes", payload: "Bytes", block: "Bytes") -> int:
-        """How many bytes PUBLISH at QoS 0 takes with the number, and ``block``'s properties."""
-        n = len(block) - block_start(block) + _PROPERTY
-        n += varint_size(n) + len(payload) + 2
-        if self.new:
-            n += len(topic)
-        return n + 1 + varint_size(n)
-
-    def put_publish(
-        self, buf: bytearray, at: int, topic: "Bytes", payload: "Bytes", head: int, block: "Bytes"
-    ) -> int:
-        """Write it, where there is room for it; returns the offset behind it."""
-        k = block_start(block)
-        m = len(block) - k + _PROPERTY
-        if not self.new:
-            topic = b""
-        buf[at] = head
-        at = put_varint(buf, at + 1, 2 + len(topic) + varint_size(m) + m + len(payload))
-        at = put_block(buf, at, topic)
-        # The block's own length is written over: before its properties comes the alias.
-        i = at + varint_size(m) + _PROPERTY
-        buf[i - k : i - k + len(block)] = block
-        put_varint(buf, at, m)
-        buf[i - 3] = TOPIC_ALIAS
-        buf[i - 2] = self.alias >> 8
-        buf[i - 1] = self.alias & 255
-        i += m - _PROPERTY
-        at = i + len(payload)
-        buf[i:at] = payload
-        return at

@@ -20,7 +20,7 @@ from headwater_host.client.connection import HOLD_APPLICATION, Connection
 
 if TYPE_CHECKING:
     from headwater.fmq.frames import Frame
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 #: How many messages a server may send without an acknowledgement: as many as there are packet ids.
 RECEIVE_MAXIMUM = 65535

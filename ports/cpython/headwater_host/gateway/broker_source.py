@@ -18,7 +18,7 @@ from headwater_host.gateway.full_window import Plateau
 from headwater_host.gateway.recording import Acknowledgements, Landing
 
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 #: The version that is tried first, and the one for brokers that refuse it.
 FIRST, FALLBACK = "5.0", "3.1.1"

@@ -12,7 +12,7 @@ from headwater_host.gateway.source import Source
 
 if TYPE_CHECKING:
     from headwater.fmq.frames import Frame
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 #: For ever, whatever the server says: who runs it may be mending it.
 RECONNECT = Reconnect(first=0.5, longest=30, refused=30, at_start=True)

@@ -21,7 +21,7 @@ from headwater_host.capture.format import DUPLICATE, ORIGINAL, UNCERTAIN, UNMARK
 from headwater_host.client.mqtt.session import frame_start
 
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
 
 _QOS_2_BIT = 4
 # By packet id: never seen in this session; received at QoS 1 and not answered; answered over this connection; over an

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from headwater.fmq.spec import CONSUMERESP, PUBLISH, REGISTER
-from headwater.mqtt import decode_server, decode_server5, spec, topics
-from headwater.mqtt.decode import Packet
-from headwater.mqtt.decode5 import Packet5
+from headwater.mqtt import packets_server, spec, topics
+from headwater.mqtt.packets import Packet
+from headwater.mqtt.properties import Packet5
 from headwater_host.capture.fmq_frame import message_at, read_fmq, topic_text
 from headwater_host.capture.format import DUPLICATE, FMQ, MQTT, MQTT_5, RECEIVED, UNMARKED, Record
 from headwater_host.fmq.hashes import hash_of
@@ -108,9 +108,8 @@ class Messages:
         frame = record.frame
         is_5 = record.version == MQTT_5
         p: Packet = self._packet5 if is_5 else self._packet
-        read = decode_server5.packet if is_5 else decode_server.packet
         p.buf = frame
-        if read(p, 0, len(frame)) != len(frame):  # type: ignore[arg-type]  # each has its packet
+        if packets_server.decode_packet(p, 0, len(frame)) != len(frame):
             self._count("malformed")
             return None
         if p.topic_at == p.topic_end:

@@ -20,8 +20,8 @@ from headwater_host.gateway.serial_line import Line
 from headwater_host.gateway.serial_port import ticks_ms
 
 if TYPE_CHECKING:
-    from headwater.mqtt.decode import Packet
-    from headwater.mqtt.decode_server import Connect
+    from headwater.mqtt.packets import Packet
+    from headwater.mqtt.packets_server import Connect
 
 # What a board may still send when the gate is closed, so that its pings are heard. At QoS 1 and 2 its window ends it.
 _ALLOWANCE = 1 << 16

@@ -6,9 +6,9 @@ from typing import Any
 
 from headwater import errors
 from headwater.mqtt import spec
-from headwater.mqtt.decode import Packet
-from headwater.mqtt.decode5 import Packet5
 from headwater.mqtt.endpoint import Endpoint
+from headwater.mqtt.packets import Packet
+from headwater.mqtt.properties import Packet5
 from headwater_host.capture.format import MQTT_3_1_1, MQTT_5
 from headwater_host.client.mqtt.session import frame_start
 from headwater_host.gateway.duplicates import Receipts

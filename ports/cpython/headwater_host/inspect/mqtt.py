@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from headwater import errors
-from headwater.mqtt import decode, decode_server, decode_server5, spec, spec31
-from headwater.mqtt.decode import Packet
-from headwater.mqtt.decode5 import Packet5
-from headwater.mqtt.decode_server import Connect, connect, next_filter
+from headwater.mqtt import packets, packets_server, spec
+from headwater.mqtt.packets import Packet
+from headwater.mqtt.packets_server import Connect, decode_connect, next_filter
+from headwater.mqtt.properties import Packet5
 from headwater_host.inspect.mqtt5 import FIELDS as FIELDS_5
 from headwater_host.malformed import MalformedError
 from headwater_host.topics import check_name
@@ -47,7 +47,7 @@ def _frames(
         stop = read(p, at, len(data))
         if stop < 0:
             raise MalformedError(stop, p.bad_at)
-        if stop == decode.MORE:
+        if stop == packets.MORE:
             raise MalformedError(errors.E_TRUNCATED, len(data))
         yield at, stop - at, {"type": NAMES[p.kind()]} | fields[p.kind()](p)
         at = stop
@@ -63,28 +63,19 @@ def mqtt_frames(data: bytes, version: str = "3.1.1") -> Iterator[Frame]:
 
 def _frames_31(data: bytes) -> Iterator[Frame]:
     p = Packet(data, check_name)
-    p.flags = spec31.FLAGS
-    return _frames(p, _packet_31, _MQTT | {spec.CONNECT: lambda p: _connect_fields(p, spec31.PROTOCOL)})
+    p.flags = spec.FLAGS_31
+    return _frames(p, _packet_31, _MQTT | {spec.CONNECT: lambda p: _connect_fields(p, spec.PROTOCOL_31)})
 
 
 def _packet_31(p: Packet, at: int, end: int) -> int:
-    return decode_server.packet(p, at, end, _DECODERS_31)
+    return packets_server.decode_packet(p, at, end, spec.PROTOCOL_31)
 
 
-def _connect_31(p: Packet) -> int:
-    return connect(p, Connect((spec31.PROTOCOL,)))
-
-
-_DECODERS_31 = (
-    *decode_server.DECODERS[: spec.CONNECT],
-    _connect_31,
-    *decode_server.DECODERS[spec.CONNECT + 1 :],
-)
 #: How the packets of each version are taken apart.
 VERSIONS: dict[str, Callable[[bytes], Iterator[Frame]]] = {
     "3.1": _frames_31,
-    "3.1.1": lambda data: _frames(Packet(data, check_name), decode_server.packet, _MQTT),
-    "5": lambda data: _frames(Packet5(data, check_name), decode_server5.packet, FIELDS_5),
+    "3.1.1": lambda data: _frames(Packet(data, check_name), packets_server.decode_packet, _MQTT),
+    "5": lambda data: _frames(Packet5(data, check_name), packets_server.decode_packet, FIELDS_5),
 }
 
 
@@ -92,9 +83,9 @@ def _text(p: Packet, at: int, end: int) -> str:
     return str(p.buf[at:end], "utf-8")
 
 
-def _connect_fields(p: Packet, protocol: bytes = spec.PROTOCOL) -> Fields:
+def _connect_fields(p: Packet, protocol: bytes = packets.PROTOCOL) -> Fields:
     c = Connect((protocol,))
-    connect(p, c)
+    decode_connect(p, c)
     will = None
     if c.will_topic_at >= 0:
         will = {

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from headwater.mqtt import spec, spec5
-from headwater.mqtt.decode5 import Packet5
-from headwater.mqtt.decode_server import connect, next_filter
-from headwater.mqtt.decode_server5 import Connect5
+from headwater.mqtt.packets_server import Connect, decode_connect, next_filter
+from headwater.mqtt.properties import Packet5
 from headwater.names5 import code_name
 from headwater_host.mqtt_properties import decode, plain
 
@@ -27,8 +26,8 @@ def _text(p: Packet5, at: int, end: int) -> str:
 
 
 def _connect(p: Packet5) -> Fields:
-    c = Connect5()
-    connect(p, c)
+    c = Connect((spec5.PROTOCOL,))
+    decode_connect(p, c)
     will = None
     if c.will_topic_at >= 0:
         will = {

@@ -3,9 +3,7 @@
 from typing import TYPE_CHECKING
 
 from headwater.errors import E_ALIAS
-from headwater.mqtt.decode5 import Packet5
-from headwater.mqtt.endpoint5 import block_start
-from headwater.mqtt.properties import find
+from headwater.mqtt.properties import Packet5, block_start, find
 from headwater.mqtt.spec5 import TOPIC_ALIAS
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
 from headwater.rxbuf import RxBuf
@@ -71,20 +69,25 @@ class Numbers(OutgoingAliases):
         self._numbers.clear()
         self._limit = min(limit, self.count)
 
-    def choose(self, topic: "Bytes") -> bool:
+    def choose(self, topic: "Bytes", block: "Bytes") -> bool:
         """As of the core."""
         alias = self._numbers.get(topic)
         self.new = alias is None
         self.alias = alias or len(self._numbers) + 1
-        return self.alias <= self._limit
+        if self.alias > self._limit:
+            return False
+        self.topic = topic if self.new else b""
+        self.plain = block
+        self.block = self._with_alias(bytes(block))
+        return True
 
     def sent(self, topic: "Bytes") -> None:
         """As of the core."""
         if self.new:
             self._numbers[topic] = self.alias
 
-    def added(self, block: bytes) -> bytes:
-        """A block of properties with the number chosen last in front."""
+    def _with_alias(self, block: bytes) -> bytes:
+        """Return a property block with the alias chosen last in front."""
         start = block_start(block)
         head = bytearray(4)
         n = put_varint(head, 0, len(block) - start + _PROPERTY)

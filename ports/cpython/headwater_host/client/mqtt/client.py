@@ -49,7 +49,7 @@ from headwater_host.topics import topic_of
 if TYPE_CHECKING:
     from os import PathLike
 
-    from headwater.mqtt.decode import Packet
+    from headwater.mqtt.packets import Packet
     from headwater_host.client.store import SqliteOutbox
 
 

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from headwater import errors
-from headwater.mqtt import decode, encode, spec
+from headwater.mqtt import packets, spec
 from headwater.mqtt.endpoint import KEEP, Endpoint
 from headwater.mqtt.sender import acknowledged
 from headwater.transitions import ONLINE
@@ -45,7 +45,7 @@ for _retain in (0, 1):
         _WAYS[0x34 | _retain | _dup] = _HANDLE
 _WAYS[_PUBACK] = _ACKNOWLEDGED
 for _kind in (spec.PUBREC, spec.PUBREL, spec.PUBCOMP):
-    _WAYS[_kind << 4 | spec.FLAGS[_kind]] = _HANDLE
+    _WAYS[packets.HEADS[_kind]] = _HANDLE
 
 
 @lru_cache(maxsize=_TOPICS)
@@ -85,7 +85,7 @@ class FastEndpoint(Endpoint):
             or type(topic) is not bytes
             or len(topic) > _REMEMBERED
             or type(payload) not in (bytes, bytearray)
-            or self._put_publish is not encode.put_publish
+            or self._block
         ):
             return super().hand_in(topic, payload, flags)
         front = publish_front(topic, len(payload), flags)
@@ -137,7 +137,7 @@ class FastEndpoint(Endpoint):
             or self.status
             or self._large_left
             or not self._takes[self.state] & _PUBLISH_BIT
-            or self._scan is not decode.message
+            or self.packet.five is not None
         ):
             return super().feed(n)
         if rx.gap:

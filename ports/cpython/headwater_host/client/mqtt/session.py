@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.errors import E_ARGUMENT, E_FILTER, E_LIMIT, E_TOO_LARGE, E_WINDOW
 from headwater.mqtt import spec, spec5
-from headwater.mqtt.decode import Packet
+from headwater.mqtt.packets import Packet, publish_size
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session5 import ClientSession5
@@ -169,7 +169,7 @@ class HostClient(FastEndpoint, _ClientBase):
         if status == E_TOO_LARGE and qos:
             box = self.outbox
             largest = box.limit if isinstance(box, GrowingOutbox) else len(box.buf)
-            if box.count and 0 < self._publish_size(topic, payload, qos) <= largest:
+            if box.count and 0 < publish_size(topic, payload, qos, self._block) <= min(largest, self.most):
                 return E_WINDOW
         return status
 
@@ -350,9 +350,9 @@ class HostClientSession5(HostClient, ClientSession5):
         """As of ``HostClient``, with the topic's number where it has one."""
         numbers = self._numbers
         block = self._publish_block(properties)
-        if numbers is not None and numbers.choose(topic):
+        if numbers is not None and numbers.choose(topic, block):
             try:
-                frame = self._frame(topic if numbers.new else b"", payload, retain, numbers.added(block))
+                frame = self._frame(bytes(numbers.topic), payload, retain, bytes(numbers.block))
             except ArgumentError:
                 # With the number it may be too large, and without it not.
                 return self._frame(topic, payload, retain, block)
