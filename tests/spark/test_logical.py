@@ -17,7 +17,7 @@ from headwater_host.mq.fields import FAULTS
 from headwater_host.mq.reassembly.assembler import Assembler
 from headwater_host.mq.reassembly.outcomes import Problem
 from headwater_host.mq.reassembly.verdicts import judge
-from headwater_spark import assembly, held
+from headwater_spark import assembly
 from headwater_spark.assembly import assemble
 from headwater_spark.logical import logical_messages
 from headwater_spark.sizes import MAX_MESSAGE
@@ -265,7 +265,7 @@ def test_a_message_that_is_too_large_says_so(judged: list[int]) -> None:
 
 
 def test_groups_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch, judged: list[int]) -> None:
-    monkeypatch.setattr(held, "hashes", lambda topics, group_id: 0 * group_id[:, 0])
+    monkeypatch.setattr("headwater_spark.segments.hashes", lambda topics, group_id: 0 * group_id[:, 0])
     names = [GROUP, *(GROUP[:at] + b"x" + GROUP[at + 1 :] for at in (0, 8, 16))]
     pieces = [segmented(bytes([65 + k]) * 7, 3, group=name) for k, name in enumerate(names)]
     mixed = [piece for some in zip(*pieces, strict=True) for piece in some]

@@ -22,7 +22,7 @@ from headwater_host.mq import CMQC
 from headwater_host.mq.fields import IN_GROUP, SEGMENT
 from headwater_host.mq.reassembly.verdicts import Segment, Verdict, judge
 from headwater_spark.arrow import Bools, Rows
-from headwater_spark.held import Hashes, Ints, Segments, collect
+from headwater_spark.segments import Hashes, Ints, Segments, collect
 from headwater_spark.sizes import MAX_MESSAGE
 from headwater_spark.tables import LOGICAL_MESSAGES
 

@@ -21,9 +21,9 @@ from headwater_spark.messages import (
     receipts,
     settle,
 )
+from headwater_spark.overlaps import Runs, rows_in
 from headwater_spark.part import Job, Output, Part
 from headwater_spark.payload import Parser
-from headwater_spark.runs import Runs, rows_in
 from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Column, Table
 
 #: Candidates wait in Parquet for their like.

@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 
 from headwater_host.capture.format import RECEIVED
 from headwater_host.capture.problem import Problem
-from headwater_spark import mqmde, segments
+from headwater_spark import buckets, mqmde
 from headwater_spark.arrow import Rows, numbers, one, take, valid
 from headwater_spark.messages import Key, Settled
+from headwater_spark.overlaps import PartRuns
 from headwater_spark.payload import Metric
 from headwater_spark.plan import Range
-from headwater_spark.runs import PartRuns
 from headwater_spark.stats import Slots, Stats, count
 from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Table, Writer
 
@@ -55,7 +55,7 @@ class Job:
     partitions: list[list[Range]]
     batch_rows: int
     slots: Slots
-    logical: segments.Options = field(default_factory=segments.Options)
+    logical: buckets.Options = field(default_factory=buckets.Options)
 
 
 @dataclass
@@ -141,7 +141,7 @@ class Output:
             )
         good = np.flatnonzero(counts & (found.reason == 0))
         self.part.segments = len(good)
-        segments.write(self._job.out, self._label, self._job.logical.buckets, kept, found, good)
+        buckets.write(self._job.out, self._label, self._job.logical.buckets, kept, found, good)
 
     def _telemetry(self, columns: dict[str, Any], metrics: Iterable[Metric], settled: Settled) -> None:
         if TELEMETRY.name not in self._writers:

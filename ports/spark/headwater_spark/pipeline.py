@@ -3,8 +3,8 @@ report.
 
 Spark cuts the log into parts and runs one task per part; a task decodes, settles and writes its part
 column-wise, and only its numbers come back (``headwater_spark.task``). Frames never cross into the JVM. If
-runs of messages overlap between parts (``headwater_spark.runs``), those parts run again, and Spark brings
-together what they set aside. Segments and groups of IBM MQ are put together behind that (``headwater_spark.segments``).
+runs of messages overlap between parts (``headwater_spark.overlaps``), those parts run again, and Spark brings
+together what they set aside. Segments and groups of IBM MQ are put together behind that (``headwater_spark.buckets``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from headwater_host.capture.problem import Problem
-from headwater_spark import runs, segments
+from headwater_spark import buckets, overlaps
 from headwater_spark.candidates import CANDIDATES, Aside, settle_candidates
 from headwater_spark.engine import Engine, SparkEngine
 from headwater_spark.part import Job, Part
@@ -58,7 +58,7 @@ class Result:
     #: Frames and messages, by protocol.
     frames: Counter[int] = field(default_factory=Counter)
     messages: Counter[int] = field(default_factory=Counter)
-    #: Logical messages of IBM MQ, by what they are: ``segments.KINDS``.
+    #: Logical messages of IBM MQ, by what they are: ``buckets.KINDS``.
     logical: Counter[str] = field(default_factory=Counter)
     undecoded: Counter[tuple[int, int]] = field(default_factory=Counter)
     quarantined: Counter[str] = field(default_factory=Counter)
@@ -118,8 +118,8 @@ def run_on(
     with new_run(out, [table.name for table in TABLES] + list(REPORT_FILES)) as folder:
         for table in TABLES:
             (folder / table.name).mkdir()
-        logical = segments.Options(
-            tuple(logical_topics), max_message, segments.buckets(log.bytes, engine.slots)
+        logical = buckets.Options(
+            tuple(logical_topics), max_message, buckets.buckets(log.bytes, engine.slots)
         )
         job = Job(folder.absolute(), log.partitions, batch_rows, result.slots, logical)
         parts = {part.number: part for part in engine.run(range(len(log.partitions)), partial(run_part, job))}
@@ -154,7 +154,7 @@ def _topics(engine: Engine, job: Job, parts: Iterable[Part]) -> dict[str, str]:
 def _aside(parts: Iterable[Part], topics: dict[str, str]) -> tuple[Aside, list[int]]:
     """What a second pass has to know, and which parts it takes."""
     parts = list(parts)
-    shared = runs.shared((part.number, part.runs) for part in parts)
+    shared = overlaps.shared((part.number, part.runs) for part in parts)
     keys = frozenset(key for part in parts for key in part.unresolved)
     times = sorted({key.time_ns for key in keys})
     again = set(shared.parts)
@@ -204,7 +204,7 @@ def _complete(folder: Path) -> None:
     for table in TABLES:
         if not any((folder / table.name).glob("part-*.parquet")):
             _empty(folder / table.name, table)
-    for name in (CANDIDATES.name, segments.FOLDER):
+    for name in (CANDIDATES.name, buckets.FOLDER):
         shutil.rmtree(folder / name, ignore_errors=True)
 
 

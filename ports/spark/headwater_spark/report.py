@@ -21,7 +21,7 @@ import pyarrow.dataset as ds
 
 from headwater_host.capture.format import PROTOCOLS
 from headwater_spark import arrow, chart
-from headwater_spark.segments import KINDS
+from headwater_spark.buckets import KINDS
 from headwater_spark.stats import Stat, Stats, percentile
 
 if TYPE_CHECKING:

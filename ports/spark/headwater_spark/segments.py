@@ -1,110 +1,156 @@
-"""Messages with an MQMDE on their way from the parts of the log to the tasks that put them together.
-
-Every part lays its own aside in a file, as one record batch for each *bucket*: all there is of a GroupId has the same
-one. A task then takes its batch out of each file. So they meet without a pass through the JVM.
-"""
+"""The segments that a task holds, column-wise: what their MQMDEs say, and where their payloads are."""
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-from collections.abc import Iterator
-from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple
+import mmap
+import tempfile
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import IO, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.mqtt.topics import matches
-from headwater_host.mq import CMQC
-from headwater_host.mq.fields import IN_GROUP, SEGMENT
-from headwater_spark.arrow import Bools, Rows, values
-from headwater_spark.assembly import TOO_LARGE
-from headwater_spark.held import hashes
-from headwater_spark.mqmde import Mqmdes
-from headwater_spark.sizes import MAX_MESSAGE
+from headwater_spark import mqmde
+from headwater_spark.arrow import numbers
 
-#: Where they wait, in the folder of the run.
-FOLDER = "segments"
-#: What a logical message is, in the order of the report.
-KINDS = ("whole", "incomplete", "faulty", "too large")
-_KINDS = {CMQC.MQRC_INCOMPLETE_MSG: "incomplete", TOO_LARGE: "too large"}
-# Bytes of the log per bucket.
-_BUCKET_BYTES = 128 << 20
-_SCHEMA = pa.schema(
-    [
-        pa.field("topic", pa.string()),
-        pa.field("payload", pa.binary()),
-        pa.field("time_ns", pa.int64()),
-    ]
-)
+Ints = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
+
+# Odd numbers without a pattern, to mix a GroupId's three words.
+_MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
 
 
-class Options(NamedTuple):
-    """Which messages count, by filters of their topics; how large a row may be; how many buckets there are."""
-
-    topics: tuple[str, ...] = ()
-    max_message: int = MAX_MESSAGE
-    buckets: int = 1
-
-    def counts(self, topics: Any) -> Bools:
-        """The rows of a dictionary column of topics that count."""
-        if not self.topics:
-            return np.ones(len(topics), np.bool_)
-        patterns = [pattern.encode() for pattern in self.topics]
-        names = [(name or "").encode() for name in values(topics)]
-        known = [any(matches(pattern, name, 0, len(name)) for pattern in patterns) for name in names]
-        # A message without a topic is of none that was asked for.
-        indices = topics.indices.fill_null(len(known)).to_numpy()
-        found: Bools = np.array([*known, False])[indices]
-        return found
+def hashes(topics: Any, group_id: Hashes) -> Hashes:
+    """A number for each (topic, GroupId), the same everywhere; ``topics`` is a dictionary column without nulls."""
+    digests = [blake2b(text.encode(), digest_size=8).digest() for text in topics.dictionary.to_pylist()]
+    mixed: Hashes = np.frombuffer(b"".join(digests), np.uint64)[topics.indices.to_numpy()]
+    for k in range(3):
+        mixed = (mixed ^ group_id[:, k]) * _MIX[k]
+        mixed ^= mixed >> np.uint64(29)
+    mixed ^= mixed >> np.uint64(32)
+    return mixed
 
 
-def buckets(log_bytes: int, slots: int) -> int:
-    """How many buckets a log needs: each task has one."""
-    return max(slots, -(-log_bytes // _BUCKET_BYTES))
+class _Spool:
+    """Bytes that are added, and then read: in memory up to a bound, then in a file."""
+
+    def __init__(self, memory: int):
+        self._memory = memory
+        self._pieces: list[npt.NDArray[np.uint8]] = []
+        self._file: IO[bytes] | None = None
+        self.size = 0
+
+    def add(self, data: npt.NDArray[np.uint8]) -> None:
+        self.size += len(data)
+        self._pieces.append(data)
+        if self._file is None and self.size > self._memory:
+            self._file = tempfile.TemporaryFile(prefix="headwater-")  # noqa: SIM115 (until it is read)
+        if self._file is not None:
+            for piece in self._pieces:
+                self._file.write(piece.data)
+            self._pieces.clear()
+
+    def read(self) -> npt.NDArray[np.uint8]:
+        if self._file is None:
+            return np.concatenate(self._pieces)
+        self._file.flush()
+        with self._file as file:
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), np.uint8)
 
 
-def write(out: Path, label: str, count: int, messages: dict[str, Any], found: Mqmdes, good: Rows) -> None:
-    """Lay aside some of the messages with an MQMDE: ``good`` of ``found``, as part ``label``, in ``count`` buckets."""
-    path = out / FOLDER / f"{label}.arrow"
-    if not len(good):
-        # An earlier pass over the same part may have had some.
-        path.unlink(missing_ok=True)
-        return
-    rows = found.rows[good]
-    topic = messages["topic"].cast(pa.string()).fill_null("").dictionary_encode()
-    key = hashes(topic.take(pa.array(rows)), found.group_id[good])
-    single = found.flags[good] & (SEGMENT | IN_GROUP) == 0
-    # Messages of no group have one GroupId, and need not meet.
-    key[single] = np.arange(np.count_nonzero(single), dtype=np.uint64)
-    bucket = (key % np.uint64(count)).astype(np.int64)
-    order = np.argsort(bucket.astype(np.uint16) if count <= 0x10000 else bucket, kind="stable")
-    edges = np.searchsorted(bucket[order], np.arange(count + 1)).tolist()
-    index = pa.array(rows[order])
-    columns = {"topic": topic, **{name: messages[name] for name in _SCHEMA.names if name != "topic"}}
-    batch = pa.record_batch([columns[f.name].take(index).cast(f.type) for f in _SCHEMA], schema=_SCHEMA)
-    path.parent.mkdir(exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_file(file, _SCHEMA) as writer:
-        for start, end in pairwise(edges):
-            writer.write_batch(batch.slice(start, end - start))
-    partial.replace(path)
+class Segments(NamedTuple):
+    """Segments in the order in which they were given, column-wise.
+
+    ``topic`` and ``format`` are indexes into ``topics`` and ``formats``; ``hash`` is that of (topic, GroupId). The data
+    of segment i are ``data[edges[2 * i] : edges[2 * i + 1]]``.
+    """
+
+    topic: npt.NDArray[np.int32]
+    group_id: Hashes
+    hash: Hashes
+    seq: Ints
+    offset: Ints
+    length: Ints
+    flags: Ints
+    encoding: npt.NDArray[np.int32]
+    ccsid: npt.NDArray[np.int32]
+    format: npt.NDArray[np.int32]
+    time_ns: Ints
+    edges: Ints
+    topics: list[str]
+    formats: list[str]
+    data: npt.NDArray[np.uint8]
+
+    def content(self, i: int) -> memoryview:
+        """The data of a segment."""
+        return self.data[self.edges[2 * i] : self.edges[2 * i + 1]].data
 
 
-def read(out: Path, bucket: int) -> Iterator[Any]:
-    """The record batches of one bucket, in the order of the parts."""
-    for path in sorted((out / FOLDER).glob("[!.]*.arrow")):
-        with pa.memory_map(str(path)) as file:
-            batch = pa.ipc.open_file(file).get_batch(bucket)
-            if batch.num_rows:
-                yield batch
+def _codes(column: Any, numbers_: dict[str, int]) -> npt.NDArray[np.int32]:
+    """A dictionary column as indexes into ``numbers_``, which grows."""
+    own = [numbers_.setdefault(text, len(numbers_)) for text in column.dictionary.to_pylist()]
+    result: npt.NDArray[np.int32] = np.array(own, np.int32)[column.indices.to_numpy()]
+    return result
 
 
-def kinds(columns: dict[str, Any]) -> Counter[str]:
-    """How many of some rows of ``logical_messages`` are what: KINDS."""
-    reasons = columns["reason"]
-    some = reasons.drop_null().to_pylist()
-    found = Counter(_KINDS.get(reason, "faulty") for reason in some)
-    return found + Counter(whole=len(reasons) - len(some))
+def _texts(column: Any, rows: Any) -> Any:
+    """Some rows of a column of strings, as a dictionary column without nulls."""
+    some = column if isinstance(rows, slice) else column.take(pa.array(rows))
+    if some.null_count:
+        some = some.fill_null("")
+    return some.dictionary_encode()
+
+
+def collect(batches: Iterable[Any], memory: int) -> Segments | None:
+    """The segments in some record batches: ``topic`` (string), ``payload`` and ``time_ns``.
+
+    None when there are none. Beyond ``memory`` bytes the payloads are in a file.
+    """
+    spool = _Spool(memory)
+    topics: dict[str, int] = {}
+    formats: dict[str, int] = {}
+    columns: list[tuple[Any, ...]] = []
+    for batch in batches:
+        found = mqmde.decode(batch["payload"])
+        good: Any = np.flatnonzero(found.reason == 0)
+        if not len(good):
+            continue
+        if len(good) == len(found.rows):
+            good = slice(None)
+        rows: Any = found.rows[good]
+        if len(rows) == batch.num_rows:
+            rows = slice(None)
+        group_id, flags, at, length = (
+            found.group_id[good],
+            found.flags[good],
+            found.at[good],
+            found.length[good],
+        )
+        topic = _texts(batch["topic"], rows)
+        begin, end = int(at[0]), int(at[-1] + mqmde.SIZE + length[-1])
+        edges = np.empty((len(at), 2), np.int64)
+        edges[:, 0] = at + mqmde.SIZE - begin + spool.size
+        edges[:, 1] = edges[:, 0] + length
+        spool.add(found.data[begin:end])
+        columns.append(
+            (
+                _codes(topic, topics),
+                group_id,
+                hashes(topic, group_id),
+                found.seq[good],
+                found.offset[good],
+                length,
+                flags,
+                found.encoding[good],
+                found.ccsid[good],
+                _codes(found.format, formats)[good],
+                numbers(batch["time_ns"])[rows],
+                edges.ravel(),
+            )
+        )
+    if not columns:
+        return None
+    joined: list[Any] = [np.concatenate(column) for column in zip(*columns, strict=True)]
+    return Segments._make([*joined, list(topics), list(formats), spool.read()])

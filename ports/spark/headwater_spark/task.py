@@ -19,15 +19,15 @@ from headwater.fmq.names import REASONS as FMQ_REASONS
 from headwater.reasons import REASONS as MQTT_REASONS
 from headwater_host.capture.format import DUPLICATE, ORIGINAL, RECEIVED, UNCERTAIN
 from headwater_host.capture.problem import GAP, Problem
-from headwater_spark import fmq, mqtt, segments
+from headwater_spark import buckets, fmq, mqtt
 from headwater_spark.arrow import Bools, Rows, strings, take
 from headwater_spark.assembly import assemble
 from headwater_spark.candidates import CANDIDATES, Aside, Candidates
 from headwater_spark.columns import Batch, read
 from headwater_spark.messages import COLUMNS, Groups, in_order, settle
+from headwater_spark.overlaps import runs_of
 from headwater_spark.part import BAD_IDENTITY, BLOCK_BYTES, Job, Output, Part, Texts, tally
 from headwater_spark.payload import Metric, Parser
-from headwater_spark.runs import runs_of
 from headwater_spark.tables import FRAMES, LOGICAL_MESSAGES, MESSAGES, QUARANTINE, TELEMETRY, Writer
 from headwater_spark.topics import hash_text, hashes_in, names_in, with_names
 
@@ -242,8 +242,8 @@ def put_together(job: Job, bucket: int) -> Part:
     pa.set_cpu_count(1)
     part = Part(bucket)
     with Writer(LOGICAL_MESSAGES, job.out, f"{bucket:06d}") as writer:
-        for columns in assemble(segments.read(job.out, bucket), max_message=job.logical.max_message):
-            part.logical += segments.kinds(columns)
+        for columns in assemble(buckets.read(job.out, bucket), max_message=job.logical.max_message):
+            part.logical += buckets.kinds(columns)
             writer.write(columns)
     part.rows[LOGICAL_MESSAGES.name] = writer.rows
     return part

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater_spark import runs
+from headwater_spark import overlaps
 from headwater_spark.messages import COLUMNS, Groups, in_order
-from headwater_spark.runs import MAX_RUNS, Shared, rows_in, runs_of, shared
+from headwater_spark.overlaps import MAX_RUNS, Shared, rows_in, runs_of, shared
 
 Identity = tuple[str, str, int, int]
 
@@ -88,7 +88,7 @@ def test_runs_are_bounded_and_keep_the_widest_gaps() -> None:
 )
 def test_whatever_is_in_two_parts_is_shared(parts: list[list[Identity]], max_runs: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "MAX_RUNS", max_runs)
+        patch.setattr(overlaps, "MAX_RUNS", max_runs)
         found = overlap(*parts)
     for k, part in enumerate(parts):
         others = {identity for j, other in enumerate(parts) if j != k for identity in other}

@@ -1,0 +1,110 @@
+"""Messages with an MQMDE on their way from the parts of the log to the tasks that put them together.
+
+Every part lays its own aside in a file, as one record batch for each *bucket*: all there is of a GroupId has the same
+one. A task then takes its batch out of each file. So they meet without a pass through the JVM.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.mqtt.topics import matches
+from headwater_host.mq import CMQC
+from headwater_host.mq.fields import IN_GROUP, SEGMENT
+from headwater_spark.arrow import Bools, Rows, values
+from headwater_spark.assembly import TOO_LARGE
+from headwater_spark.mqmde import Mqmdes
+from headwater_spark.segments import hashes
+from headwater_spark.sizes import MAX_MESSAGE
+
+#: Where they wait, in the folder of the run.
+FOLDER = "segments"
+#: What a logical message is, in the order of the report.
+KINDS = ("whole", "incomplete", "faulty", "too large")
+_KINDS = {CMQC.MQRC_INCOMPLETE_MSG: "incomplete", TOO_LARGE: "too large"}
+# Bytes of the log per bucket.
+_BUCKET_BYTES = 128 << 20
+_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("payload", pa.binary()),
+        pa.field("time_ns", pa.int64()),
+    ]
+)
+
+
+class Options(NamedTuple):
+    """Which messages count, by filters of their topics; how large a row may be; how many buckets there are."""
+
+    topics: tuple[str, ...] = ()
+    max_message: int = MAX_MESSAGE
+    buckets: int = 1
+
+    def counts(self, topics: Any) -> Bools:
+        """The rows of a dictionary column of topics that count."""
+        if not self.topics:
+            return np.ones(len(topics), np.bool_)
+        patterns = [pattern.encode() for pattern in self.topics]
+        names = [(name or "").encode() for name in values(topics)]
+        known = [any(matches(pattern, name, 0, len(name)) for pattern in patterns) for name in names]
+        # A message without a topic is of none that was asked for.
+        indices = topics.indices.fill_null(len(known)).to_numpy()
+        found: Bools = np.array([*known, False])[indices]
+        return found
+
+
+def buckets(log_bytes: int, slots: int) -> int:
+    """How many buckets a log needs: each task has one."""
+    return max(slots, -(-log_bytes // _BUCKET_BYTES))
+
+
+def write(out: Path, label: str, count: int, messages: dict[str, Any], found: Mqmdes, good: Rows) -> None:
+    """Lay aside some of the messages with an MQMDE: ``good`` of ``found``, as part ``label``, in ``count`` buckets."""
+    path = out / FOLDER / f"{label}.arrow"
+    if not len(good):
+        # An earlier pass over the same part may have had some.
+        path.unlink(missing_ok=True)
+        return
+    rows = found.rows[good]
+    topic = messages["topic"].cast(pa.string()).fill_null("").dictionary_encode()
+    key = hashes(topic.take(pa.array(rows)), found.group_id[good])
+    single = found.flags[good] & (SEGMENT | IN_GROUP) == 0
+    # Messages of no group have one GroupId, and need not meet.
+    key[single] = np.arange(np.count_nonzero(single), dtype=np.uint64)
+    bucket = (key % np.uint64(count)).astype(np.int64)
+    order = np.argsort(bucket.astype(np.uint16) if count <= 0x10000 else bucket, kind="stable")
+    edges = np.searchsorted(bucket[order], np.arange(count + 1)).tolist()
+    index = pa.array(rows[order])
+    columns = {"topic": topic, **{name: messages[name] for name in _SCHEMA.names if name != "topic"}}
+    batch = pa.record_batch([columns[f.name].take(index).cast(f.type) for f in _SCHEMA], schema=_SCHEMA)
+    path.parent.mkdir(exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_file(file, _SCHEMA) as writer:
+        for start, end in pairwise(edges):
+            writer.write_batch(batch.slice(start, end - start))
+    partial.replace(path)
+
+
+def read(out: Path, bucket: int) -> Iterator[Any]:
+    """The record batches of one bucket, in the order of the parts."""
+    for path in sorted((out / FOLDER).glob("[!.]*.arrow")):
+        with pa.memory_map(str(path)) as file:
+            batch = pa.ipc.open_file(file).get_batch(bucket)
+            if batch.num_rows:
+                yield batch
+
+
+def kinds(columns: dict[str, Any]) -> Counter[str]:
+    """How many of some rows of ``logical_messages`` are what: KINDS."""
+    reasons = columns["reason"]
+    some = reasons.drop_null().to_pylist()
+    found = Counter(_KINDS.get(reason, "faulty") for reason in some)
+    return found + Counter(whole=len(reasons) - len(some))
