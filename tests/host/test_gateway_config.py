@@ -393,7 +393,7 @@ def test_how_a_broker_cannot_be_reached(
 @pytest.mark.parametrize(
     "arguments, says",
     [
-        ([], b"name the capture log: --capture DIR"),
+        ([], b"the capture log is missing: use --capture DIR"),
         (["--capture", "log"], b"there is nothing to land"),
         (["--capture", "log", "--broker", "h"], b"needs a topic"),
         (["--capture", "log", "--topic", "a"], b"--topic needs --broker"),
@@ -401,7 +401,7 @@ def test_how_a_broker_cannot_be_reached(
         (["--capture", "log", "--broker", "h:x", "--topic", "a"], b"'h:x' is not HOST[:PORT]"),
         (["--capture", "log", "--broker", "h", "--topic", "a#"], b"'a#' is not a topic filter"),
         (["--capture", "log", "--broker", "h", "--topic", "a", "--password-file", "none"], b"cannot read the password"),
-        (["--capture", "", "--serial", "x"], b"the directory's name is empty"),
+        (["--capture", "", "--serial", "x"], b"the directory name is empty"),
         (["--capture", "log", "--serial", "x", "--stats", "/"], b"statistics go to a file, and / is none"),
         (["--capture", "log", "--serial", ""], b"'' is not a serial port"),
         (["--config", "none.toml"], b"cannot read none.toml"),

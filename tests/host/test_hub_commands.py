@@ -48,8 +48,8 @@ def test_a_user_is_made(tmp_path: Path, how: str) -> None:
     "again, status, says",
     [
         (b"secret\n", 0, b""),
-        (b"Secret\n", 2, b"that was not the same"),
-        (b"\x04", 2, b"no password was given"),  # Ctrl-D
+        (b"Secret\n", 2, b"the passwords differ"),
+        (b"\x04", 2, b"no password given"),  # Ctrl-D
     ],
 )
 def test_a_password_is_asked_for_twice_and_not_shown(again: bytes, status: int, says: bytes) -> None:

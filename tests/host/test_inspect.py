@@ -178,7 +178,7 @@ def test_people_are_shown_names_and_no_bare_numbers() -> None:
 @pytest.mark.parametrize(
     "arguments, says",
     [
-        (["--hex", "3"], b"1 digits are not whole bytes"),
+        (["--hex", "3"], b"1 digits; an even number is needed"),
         (["--hex", "30zz"], b"'z' at position 2 is not a hexadecimal digit"),
         (["--hex", "0x30"], b"'x' at position 1"),
         (["--hex", "\u0663\u0663"], b"is not a hexadecimal digit"),

@@ -187,4 +187,4 @@ def test_for_people() -> None:
 def test_only_mqtt_has_versions() -> None:
     shown = headwater("inspect", "--protocol", "fmq", "--version", "5", "--hex", "00")
     assert shown.returncode == 2
-    assert b"fmq has none" in shown.stderr
+    assert b"--version needs --protocol mqtt" in shown.stderr

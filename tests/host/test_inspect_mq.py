@@ -328,10 +328,10 @@ def test_the_example_of_the_documentation(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     "arguments, says",
     [
-        (["--protocol", "mqmde", "--version", "5"], "--version is MQTT's: mqmde has none"),
-        (["--protocol", "mqtt", "--order", "big"], "--order is IBM MQ's: mqtt has none"),
-        (["--protocol", "fmq", "--ccsid", "500"], "--ccsid is IBM MQ's: fmq has none"),
-        (["--protocol", "mqmde", "--format", "MQSTR"], "mqmde has none"),
+        (["--protocol", "mqmde", "--version", "5"], "--version needs --protocol mqtt"),
+        (["--protocol", "mqtt", "--order", "big"], "--order needs --protocol mq or mqmde"),
+        (["--protocol", "fmq", "--ccsid", "500"], "--ccsid needs --protocol mq or mqmde"),
+        (["--protocol", "mqmde", "--format", "MQSTR"], "--format needs --protocol mq"),
         (["--protocol", "mq", "--format", "ninechars"], "'ninechars' is not a Format"),
         (["--protocol", "mq", "--format", ""], "'' is not a Format"),
         (["--protocol", "mq", "--format", "\u00e9"], "is not a Format"),

@@ -46,7 +46,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Run:
         (["put", "-m", "x", "--priority", "10"], 2, "'10' is not a whole number from 0 to 9"),
         (["put", "-f", "/no/file"], 2, "cannot open /no/file: No such file"),
         (["get", "-C", "1", "--all"], 2, "-C or --all, not both"),
-        (["get", "-F", "%z"], 2, "'%z' is no sequence"),
+        (["get", "-F", "%z"], 2, "'%z' is not a sequence"),
         (["get", "-W", "0"], 2, "'0' is not a number of seconds above 0"),
         (["peek"], 2, "there is no command 'peek'"),
     ],

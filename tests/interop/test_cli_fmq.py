@@ -284,7 +284,7 @@ def test_calls_at_a_time_with_values(port: int, tmp_path: Path) -> None:
         assert ok(*call, "[]", "--value") == b'{"sum": 0}\n'
         assert server.wait() == 0
     with serving(port, tmp_path, "none", "--value", "-C", 1, "--", "echo", "no", "json"):
-        assert "what the command says is no JSON" in failed(1, "rpc", "call", "-p", port, "none")
+        assert "the output of the command is not JSON" in failed(1, "rpc", "call", "-p", port, "none")
     gone = tmp_path / "gone"
     gone.touch(0o700)
     with serving(port, tmp_path, "none", "-C", 1, "--", gone):
@@ -306,7 +306,7 @@ def test_commands_that_take_too_long(port: int, tmp_path: Path) -> None:
     program.write_text(f"#!/bin/sh\necho $$ >>{tmp_path}/groups\nsleep 1000 & sleep 1000\n")
     program.chmod(0o700)
     with serving(port, tmp_path, "slow", "-W", 0.5, "--", program):
-        assert "(0x83): it took too long" in failed(1, "rpc", "call", "-p", port, "slow")
+        assert "(0x83): the command took too long" in failed(1, "rpc", "call", "-p", port, "slow")
     with serving(port, tmp_path, "slow", "--", program) as server:
         assert "the server did not answer in time" in failed(4, "rpc", "call", "-p", port, "-W", 0.5, "slow")
         groups = tmp_path / "groups"
@@ -355,7 +355,7 @@ def test_what_is_no_value(text: str, capsys: pytest.CaptureFixture[str]) -> None
         from_json(text)
     assert main(["pub", "--protocol", "fmq", "-t", "a", "--value", text]) == 2
     said = capsys.readouterr()
-    assert "that is no value in JSON: " in said.err
+    assert "the value is not JSON: " in said.err
     assert said.err.count("\n") == 1
 
 
@@ -375,60 +375,60 @@ def ended(arguments: list[str]) -> object:
 @pytest.mark.parametrize(
     "arguments, says",
     [
-        ([*_PUB, "-V", "5"], "-V is MQTT's: there is no such thing in FMQ"),
-        ([*_PUB, "-V", "3.1.1"], "-V is MQTT's"),
-        ([*_PUB, "-x", "0"], "-x is MQTT's"),
-        ([*_PUB, "-D", "publish", "content-type", "x"], "-D is MQTT's"),
-        ([*_SUB, "-q", "0"], "-q is MQTT's"),
-        ([*_SUB, "--no-local"], "--no-local is MQTT's"),
-        ([*_SUB, "--retain-as-published"], "--retain-as-published is MQTT's"),
-        ([*_SUB, "--retain-handling", "always"], "--retain-handling is MQTT's"),
-        (["pub", "-t", "a", "-n", "--tag", "x"], "--tag needs FMQ: --protocol fmq"),
-        (["pub", "-t", "a", "--value", "1"], "--value needs FMQ"),
-        (["sub", "-t", "a", "--value"], "--value needs FMQ"),
-        (["sub", "-t", "a", "--group", "g"], "--group needs FMQ"),
-        (["sub", "-t", "a", "--condition", "x"], "--condition needs FMQ"),
-        (["sub", "-t", "a", "--need-ack"], "--need-ack needs FMQ"),
-        ([*_PUB, "-L", "mqtt://h/a"], "-L says another protocol than --protocol fmq"),
-        ([*_PUB, "-L", "ws://h/a"], "-L says another protocol"),
+        ([*_PUB, "-V", "5"], "-V is an option of MQTT"),
+        ([*_PUB, "-V", "3.1.1"], "-V is an option of MQTT"),
+        ([*_PUB, "-x", "0"], "-x is an option of MQTT"),
+        ([*_PUB, "-D", "publish", "content-type", "x"], "-D is an option of MQTT"),
+        ([*_SUB, "-q", "0"], "-q is an option of MQTT"),
+        ([*_SUB, "--no-local"], "--no-local is an option of MQTT"),
+        ([*_SUB, "--retain-as-published"], "--retain-as-published is an option of MQTT"),
+        ([*_SUB, "--retain-handling", "always"], "--retain-handling is an option of MQTT"),
+        (["pub", "-t", "a", "-n", "--tag", "x"], "--tag needs --protocol fmq"),
+        (["pub", "-t", "a", "--value", "1"], "--value needs --protocol fmq"),
+        (["sub", "-t", "a", "--value"], "--value needs --protocol fmq"),
+        (["sub", "-t", "a", "--group", "g"], "--group needs --protocol fmq"),
+        (["sub", "-t", "a", "--condition", "x"], "--condition needs --protocol fmq"),
+        (["sub", "-t", "a", "--need-ack"], "--need-ack needs --protocol fmq"),
+        ([*_PUB, "-L", "mqtt://h/a"], "-L contradicts --protocol fmq"),
+        ([*_PUB, "-L", "ws://h/a"], "-L contradicts --protocol"),
         (
             ["pub", "--protocol", "mqtt", "-L", "fmqs://h/a", "-n"],
-            "-L says another protocol than --protocol mqtt",
+            "-L contradicts --protocol mqtt",
         ),
         (["pub", "--protocol", "amqp", "-t", "a", "-n"], "invalid choice: 'amqp'"),
-        (["pub", "-L", "fmq://h:0/a", "-n"], "it is SCHEME://"),
+        (["pub", "-L", "fmq://h:0/a", "-n"], "expected SCHEME://"),
         ([*_PUB, "--value", "1"], "not allowed with argument"),
-        (["pub", "-L", "fmq://h/", "-n"], "name a topic: -t"),
+        (["pub", "-L", "fmq://h/", "-n"], "a topic is required: use -t"),
         ([*_PUB, "-P", "secret"], "a password needs a user name"),
-        ([*_PUB, "-c"], "--keep-session needs an identifier"),
-        ([*_PUB, "-h", "a:7761,b"], "port 7761 asks for TLS, the others do not"),
+        ([*_PUB, "-c"], "--keep-session needs a client identifier"),
+        ([*_PUB, "-h", "a:7761,b"], "only some servers use port 7761"),
         ([*_PUB, "--insecure"], "--insecure needs TLS"),
         ([*_PUB, "--will-qos", "1"], "a will needs --will-topic"),
-        ([*_SUB, "--need-ack"], "--need-ack is for consumers: --group"),
-        ([*_SUB, "--group", "g", "--window", "5"], "--window is for --need-ack"),
+        ([*_SUB, "--need-ack"], "--need-ack needs --group"),
+        ([*_SUB, "--group", "g", "--window", "5"], "--window needs --need-ack"),
         ([*_SUB, "--group", "g", "--need-ack", "--window", "201"], "is not a whole number from 1 to 200"),
         ([*_SUB, "--group", "g", "-C", "1"], "--group with -C needs --need-ack"),
-        ([*_SUB, "--group", "g", "--retained-only"], "--retained-only is not for it"),
+        ([*_SUB, "--group", "g", "--retained-only"], "--retained-only does not work with --group"),
         (["rpc"], "required: COMMAND"),
         (["rpc", "dial"], "there is no command 'dial'"),
         (["rpc", "call"], "required: TOPIC"),
         (["rpc", "call", "a/+"], "'a/+' is not a topic"),
         (["rpc", "call", "a", "x", "-f", "y"], "not allowed with argument"),
         (["rpc", "call", "a", "-f", "/nonexistent/x"], "cannot read /nonexistent/x"),
-        (["rpc", "call", "a", "{", "--value"], "that is no value in JSON"),
+        (["rpc", "call", "a", "{", "--value"], "the value is not JSON"),
         (["rpc", "call", "a", "", "--value", "-f", "/dev/null"], "not allowed with argument"),
-        (["rpc", "call", "a", "--value", "-f", "/dev/null"], "that is no value in JSON"),
+        (["rpc", "call", "a", "--value", "-f", "/dev/null"], "the value is not JSON"),
         (["rpc", "call", "a", "-W", "0"], "is not a number of seconds above 0"),
         (
             ["rpc", "call", "a", "-V", "5"],
             "headwater rpc call: unrecognized arguments: -V 5 (see headwater rpc call --help)",
         ),
-        (["rpc", "call", "a", "-L", "fmq://h/b"], "the topic is an argument"),
-        (["rpc", "call", "a", "-L", "mqtt://h"], "-L says another protocol"),
+        (["rpc", "call", "a", "-L", "fmq://h/b"], "give the topic as an argument"),
+        (["rpc", "call", "a", "-L", "mqtt://h"], "-L contradicts --protocol"),
         (["rpc", "serve", "a"], "required: COMMAND"),
         (
             ["rpc", "serve", "a", "--", "/nonexistent/command"],
-            "there is no command '/nonexistent/command' to run",
+            "command not found: '/nonexistent/command'",
         ),
         (["rpc", "serve", "a#", "--", "cat"], "'a#' is not a topic filter"),
         (["rpc", "serve", "a", "-j", "0", "--", "cat"], "'0' is not a whole number from 1 to 1000"),

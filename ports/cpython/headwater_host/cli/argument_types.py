@@ -1,4 +1,4 @@
-"""Types of arguments: what a word of the command line must be, and what it stands for."""
+"""Argument types for argparse: parse and validate the values of options."""
 
 import argparse
 import re
@@ -17,12 +17,12 @@ _VERSIONS = {
     **dict.fromkeys(("mqttv311", "311", "3.1.1"), "3.1.1"),
     **dict.fromkeys(("mqttv5", "5", "5.0"), "5.0"),
 }
-#: A session expiry interval without an end.
+#: A session expiry interval of 2^32 - 1 s: the session never expires.
 FOR_EVER = 0xFFFFFFFF
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """An argument type: a whole number in a range."""
+    """Return an argument type for whole numbers from ``least`` to ``most``."""
 
     def number(text: str) -> int:
         try:
@@ -37,7 +37,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """An argument type: a number of seconds above 0."""
+    """Parse a number of seconds above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -48,33 +48,33 @@ def seconds(text: str) -> float:
 
 
 def pause(text: str) -> float:
-    """An argument type: a number of seconds, or 0."""
+    """Parse a number of seconds, or 0."""
     return 0.0 if text == "0" else seconds(text)
 
 
 def version(text: str) -> str:
-    """An argument type: a version of MQTT, as ``Client`` names it."""
+    """Parse a version of MQTT. Return it as ``Client`` names it."""
     if text not in _VERSIONS:
         raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(_VERSIONS)}")
     return _VERSIONS[text]
 
 
 def expiry(text: str) -> int:
-    """An argument type: a session expiry interval in seconds."""
+    """Parse a session expiry interval in seconds."""
     if text in ("-1", "\N{INFINITY}"):
         return FOR_EVER
     return whole(0, FOR_EVER)(text)
 
 
 def directory(text: str) -> Path:
-    """An argument type: a directory's path. Path makes the current one of an empty text: of an unset variable."""
+    """Parse a directory. Refuses "", which ``Path`` would take as the current directory."""
     if not text:
-        raise argparse.ArgumentTypeError("the directory's name is empty")
+        raise argparse.ArgumentTypeError("the directory name is empty")
     return Path(text)
 
 
 def topic(text: str) -> str:
-    """An argument type: a topic name."""
+    """Parse a topic name."""
     try:
         topic_bytes(text)
     except ArgumentError as error:
@@ -83,7 +83,7 @@ def topic(text: str) -> str:
 
 
 def topic_filter(text: str) -> str:
-    """An argument type: a topic filter."""
+    """Parse a topic filter."""
     try:
         return Wildcard(text)
     except ArgumentError as error:
@@ -91,28 +91,28 @@ def topic_filter(text: str) -> str:
 
 
 def servers(text: str) -> list[tuple[str, int | None]]:
-    """An argument type: hosts, with ports or without, and commas between them."""
+    """Parse a comma-separated list of HOST or HOST:PORT."""
     return [_server(part.strip()) for part in text.split(",")]
 
 
 def _server(text: str) -> tuple[str, int | None]:
     if "://" in text:
-        raise argparse.ArgumentTypeError("it is a host's name, not a URL: -L takes URLs")
+        raise argparse.ArgumentTypeError("a host name is needed, not a URL; for a URL use -L")
     # An IPv6 address without a port need not have brackets.
     found = re.fullmatch(
         r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?|([^:\[\]]*:[^:\[\]]*:[^\[\]]*)", text
     )
     port = int(found[3]) if found and found[3] else None
     if not found or (port is not None and not 1 <= port <= 65535):
-        # Not what was given: there may be a password in it.
+        # The error omits the value, which may contain a password.
         raise argparse.ArgumentTypeError(
-            "it is HOST or HOST:PORT, with commas between several; in front of a port, an IPv6 address is in brackets"
+            "expected HOST or HOST:PORT, separated by commas; an IPv6 address with a port needs brackets"
         )
     return found[1] or found[2] or found[4], port
 
 
 class Url(NamedTuple):
-    """What ``-L`` says. Its repr, which an error may show, has no secrets."""
+    """The parts of a URL. Its repr contains no secrets: errors may print it."""
 
     protocol: str
     secure: bool
@@ -128,7 +128,7 @@ class Url(NamedTuple):
 
 
 def url(text: str) -> Url:
-    """An argument type: how to reach a server, in one piece; but for WebSocket the path is the topic, as it stands."""
+    """Parse a URL. Its path is the topic, except for WebSocket."""
     found = re.fullmatch(
         r"(mqtts?|fmqs?|wss?)://(?:([^/@]*)@)?(?:\[([^\]@]+)\]|([^:/@\[\]\s]+))(?::([0-9]{1,5}))?(?:/(.*))?",
         text,
@@ -136,10 +136,10 @@ def url(text: str) -> Url:
     )
     port = int(found[5]) if found and found[5] else None
     if not found or (port is not None and not 1 <= port <= 65535):
-        # Not what was given: there may be a password in it.
+        # The error omits the value, which may contain a password.
         raise argparse.ArgumentTypeError(
-            "it is SCHEME://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC], with mqtt, mqtts, fmq, fmqs, ws or wss, "
-            "and for the latter two /PATH instead of the topic"
+            "expected SCHEME://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC] with mqtt, mqtts, fmq or fmqs, "
+            "or ws[s]://HOST[:PORT]/PATH"
         )
     scheme, path = found[1], found[6] or None
     name, colon, secret = (found[2] or "").partition(":")

@@ -1,6 +1,6 @@
-"""``headwater capture ls | verify | cat``: look into a capture log.
+"""``headwater capture ls | verify | cat``: list, verify and print a capture log.
 
-The exit status is 0 when all is well (a torn tail included), 1 when the log is damaged, 2 when it cannot be read.
+Exit code 0: no damage (a torn tail is not damage); 1: the log is damaged; 2: it cannot be read.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _COLUMNS = ("segment", "state", "blocks", "records", "bytes", "first", "last")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give ``parser`` the commands and their options."""
+    """Add the subcommands and their options."""
     commands = parser.add_subparsers(dest="capture_command", metavar="COMMAND", required=True)
     ls = commands.add_parser(
         "ls", help="list the segments", description="List the segments of a capture log."
     )
     check = commands.add_parser(
         "verify",
-        help="read everything and report damage",
-        description="Read a whole capture log. Exit status: 0 clean (a torn tail alone is clean), 1 damaged.",
+        help="read the whole log and report damage",
+        description="Read a whole capture log and report damage. Exit code 1 if the log is damaged.",
     )
     cat = commands.add_parser(
         "cat",
         help="print the records",
-        description="Print the records of a capture log, one line of JSON each. Damage is reported on standard error.",
+        description="Print the records of a capture log, one JSON object on each line; damage on standard error.",
     )
     for command in (ls, check, cat):
-        command.add_argument("directory", metavar="DIR", type=Path, help="the log's directory")
+        command.add_argument("directory", metavar="DIR", type=Path, help="Directory of the capture log")
     for command in (ls, check):
-        command.add_argument("--json", action="store_true", help="one JSON object instead of text")
-    cat.add_argument("--limit", metavar="N", type=_count, help="stop after N records")
-    cat.add_argument("--peer", metavar="PEER", help="only records of this peer, as in serial:/dev/ttyACM0")
+        command.add_argument("--json", action="store_true", help="Print one JSON object")
+    cat.add_argument("--limit", metavar="N", type=_count, help="Stop after N records")
+    cat.add_argument("--peer", metavar="PEER", help="Only records of this peer, such as serial:/dev/ttyACM0")
     form = cat.add_mutually_exclusive_group()
-    form.add_argument("--raw", action="store_true", help="write the frames' bytes, one behind the other")
-    form.add_argument("--decode", action="store_true", help="say what the frames are, too: MQTT, FMQ")
-    cat.add_argument("--follow", action="store_true", help="wait for more at the end, until interrupted")
+    form.add_argument("--raw", action="store_true", help="Write only the bytes of the frames")
+    form.add_argument("--decode", action="store_true", help="Add the decoded packet (MQTT, FMQ)")
+    cat.add_argument("--follow", action="store_true", help="Wait for new records until interrupted")
 
 
 def _count(text: str) -> int:
@@ -64,22 +64,19 @@ def _count(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command that was parsed; its exit status.
-
-    Raises CommandError when the log is not there or cannot be read.
-    """
+    """Run the subcommand; return the exit code. Raises CommandError if the log cannot be read."""
     command = {"ls": _ls, "verify": _verify, "cat": _cat}[arguments.capture_command]
     try:
         return command(arguments)
     except BrokenPipeError:
-        raise  # whoever read has enough
+        raise  # the reader closed the pipe
     except OSError as error:
         what = str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
         raise CommandError(what, USAGE) from error
 
 
 def format_time(time_ns: int | None) -> str | None:
-    """A receive time as ISO 8601 with nanoseconds, in UTC; None when there is none or it is beyond the calendar."""
+    """Format a receive time as ISO 8601 in UTC with nanoseconds; None for None or outside the calendar."""
     if time_ns is None:
         return None
     seconds, fraction = divmod(time_ns, 10**9)
@@ -137,7 +134,7 @@ def _print_table(rows: list[list[str]]) -> None:
 def _verify(arguments: argparse.Namespace) -> int:
     report = verify(arguments.directory)
     sums = _sums(report)
-    # A number without a name is printed as it is.
+    # A number without a name is printed as a number.
     protocols = [(PROTOCOLS.get(number, number), count) for number, count in sorted(report.protocols.items())]
     if arguments.json:
         found = {
@@ -206,7 +203,7 @@ def _write(record: Record, raw: bool, decode: bool) -> None:
         "time_ns": record.time_ns,
         "connection": record.connection,
         "peer": record.peer,
-        # A number without a name is printed as it is.
+        # A number without a name is printed as a number.
         "direction": DIRECTIONS.get(record.direction, record.direction),
         "protocol": PROTOCOLS.get(record.protocol, record.protocol),
         "version": record.version,

@@ -1,4 +1,4 @@
-"""FMQ's client as the command line describes it, and what ``pub`` and ``sub`` have for FMQ alone."""
+"""Create an FMQ client from the command line; options and payloads that only FMQ has."""
 
 import argparse
 import json
@@ -11,55 +11,57 @@ from headwater_host.exits import USAGE, CommandError
 if TYPE_CHECKING:
     from headwater_host.client.fmq import Client
 
-#: Messages that a consumer may have before it acknowledges them: at most, and unless told.
+#: Unacknowledged messages of a consumer: maximum and default.
 _MOST, _USUAL = 200, 64
 
 
 def add_tags(parser: "argparse.ArgumentParser | argparse._ArgumentGroup", text: str) -> None:
-    """``--tag``."""
+    """Add ``--tag``."""
     parser.add_argument("--tag", action="append", default=[], help=text)
 
 
 def add_subscription(group: argparse._ArgumentGroup) -> None:
-    """What a subscription may ask for besides its filter."""
-    add_tags(group, "only messages with this tag; repeatable (FMQ)")
+    """Add the options of an FMQ subscription."""
+    add_tags(group, "Only messages with this tag; repeatable (FMQ)")
     group.add_argument(
         "--condition",
         metavar="TEXT",
-        help='only messages for which it is true, as in "hot || celsius > 30" (FMQ)',
+        help='Only messages that match, such as "celsius > 30" (FMQ)',
     )
-    group.add_argument(
-        "--group", metavar="NAME", help="as a consumer of this group, in which each message is for one (FMQ)"
-    )
+    group.add_argument("--group", metavar="NAME", help="Consume as a member of this consumer group (FMQ)")
     group.add_argument(
         "--need-ack",
         action="store_true",
-        help="with --group: a message is done with when it is printed, not when it is sent (FMQ)",
+        help="Acknowledge messages after printing; needs --group (FMQ)",
     )
     group.add_argument(
         "--window",
         type=whole(1, _MOST),
         metavar="N",
-        help=f"with --need-ack: how many may come before they are printed; default: {_USUAL} (FMQ)",
+        help=f"Maximum of unacknowledged messages, with --need-ack (FMQ); default: {_USUAL}",
     )
 
 
 def check_subscription(args: argparse.Namespace) -> None:
-    """Raises CommandError for what does not fit together."""
+    """Raise CommandError for options that contradict each other."""
     if args.need_ack and not args.group:
-        raise CommandError("--need-ack is for consumers: --group", USAGE)
+        raise CommandError("--need-ack needs --group", USAGE)
     if args.window and not args.need_ack:
-        raise CommandError("--window is for --need-ack", USAGE)
+        raise CommandError("--window needs --need-ack", USAGE)
     if args.group and args.count and not args.need_ack:
-        raise CommandError("--group with -C needs --need-ack: what comes beyond COUNT would be lost", USAGE)
+        raise CommandError(
+            "--group with -C needs --need-ack; otherwise messages beyond COUNT would be lost", USAGE
+        )
     if args.group and args.retained_only:
-        raise CommandError("a group gets nothing that was kept: --retained-only is not for it", USAGE)
+        raise CommandError(
+            "--retained-only does not work with --group: groups get no retained messages", USAGE
+        )
 
 
 def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> "Client":
-    """The client that the options describe; ``options`` are further keywords of ``Client``.
+    """Create the client that ``args`` describe; ``options`` are further keywords of ``Client``.
 
-    ``reconnects``: whether a lost connection is made again when the options do not say.
+    ``reconnects``: whether to reconnect without ``--reconnect``. Raises CommandError.
     """
     from headwater_host.client.fmq import Client
 
@@ -86,14 +88,14 @@ def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> "
 
 
 def no_topic(args: argparse.Namespace) -> None:
-    """Raises CommandError when ``-L`` names a topic where none is expected."""
+    """Raise CommandError if ``-L`` names a topic: the command takes it as an argument."""
     connection.choose(args)
     if args.url is not None and args.url.topic is not None:
-        raise CommandError("the topic is an argument: it does not stand in -L", USAGE)
+        raise CommandError("give the topic as an argument, not in -L", USAGE)
 
 
 async def subscribe(client: "Client", args: argparse.Namespace) -> None:
-    """Subscribe to the topics of ``sub``, consume them, and take back what is to be taken back."""
+    """Subscribe to the topics of ``sub`` and consume them; then unsubscribe those of ``-U``."""
     group = args.group or ""
     for name in map(str, args.topic):
         subscription = await client.subscribe(
@@ -104,7 +106,7 @@ async def subscribe(client: "Client", args: argparse.Namespace) -> None:
             window = min(args.window or _USUAL, args.count or _MOST) if args.need_ack else 0
             await client.consume(subscription, window=window, need_ack=args.need_ack)
     for name in map(str, args.unsubscribe):
-        # A subscription is taken back by its number, which the hub says to who subscribes.
+        # UNSUBSCRIBE needs the subscription's number, which the hub returns to SUBSCRIBE.
         await client.unsubscribe(await client.subscribe(name, group=group))
         connection.log.debug("unsubscribed from %r", name)
 
@@ -113,17 +115,17 @@ async def subscribe(client: "Client", args: argparse.Namespace) -> None:
 
 
 def value(text: str) -> bytes:
-    """The value that JSON stands for. Raises CommandError."""
+    """Encode JSON as an FMQ value. Raises CommandError."""
     from headwater_host.fmq.plain import from_json
 
     try:
         return from_json(text)
     except ValueError as error:
-        raise CommandError(f"that is no value in JSON: {error}", USAGE) from error
+        raise CommandError(f"the value is not JSON: {error}", USAGE) from error
 
 
 def read(payload: bytes) -> tuple[Any] | None:
-    """The value that a payload is, as JSON has it; None when it is none."""
+    """Return the FMQ value in ``payload`` as JSON can hold it, in a tuple; None if it is not a value."""
     from headwater_host.fmq.plain import plain
     from headwater_host.fmq.values import MalformedValueError, decode
 
@@ -134,6 +136,6 @@ def read(payload: bytes) -> tuple[Any] | None:
 
 
 def shown(payload: bytes) -> bytes:
-    """A payload that is a value as JSON; another one as it is."""
+    """Return the FMQ value in ``payload`` as JSON text; return any other payload unchanged."""
     found = read(payload)
     return payload if found is None else json.dumps(found[0], ensure_ascii=False).encode(errors="replace")

@@ -1,4 +1,4 @@
-"""``headwater gateway``: serial boards and broker topics into a capture log."""
+"""``headwater gateway``: record messages from boards, brokers and hubs in a capture log."""
 
 import argparse
 import asyncio
@@ -19,87 +19,86 @@ from headwater_host.settings import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
+    """Add the options."""
     parser.description = (
-        "Land what serial boards publish, what a broker's topics carry, and what clients of a hub publish that runs in "
-        "the gateway, in a capture log, until SIGTERM or SIGINT. A message at QoS 1 or 2 is acknowledged when it is on "
-        "disk. See docs/gateway.md."
+        "Record messages from serial boards, MQTT topics and the built-in hub in a capture log, until SIGTERM or "
+        "SIGINT. Messages at QoS 1 and 2 are acknowledged when they are on disk."
     )
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="a TOML file; what is named here comes on top"
+        "--config", type=Path, metavar="FILE", help="Configuration file (TOML); options add to it"
     )
     parser.add_argument(
         "--capture",
         type=argument_types.directory,
         metavar="DIR",
-        help="the capture log; made when it is not there",
+        help="Directory of the capture log",
     )
     parser.add_argument(
-        "--serial", action="append", default=[], metavar="PORT[:BAUD]", help="a port with a board; repeatable"
+        "--serial",
+        action="append",
+        default=[],
+        metavar="PORT[:BAUD]",
+        help="Serial port with an MQTT board; repeatable",
     )
     parser.add_argument(
         "--fmq-serial",
         action="append",
         default=[],
         metavar="PORT[:BAUD]",
-        help="a port with a board that speaks FMQ, to the hub; repeatable",
+        help="Serial port with an FMQ board; repeatable; needs --hub",
     )
-    parser.add_argument(
-        "--hub", type=Path, metavar="FILE", help="run a hub of FMQ as well, which keeps everything in FILE"
-    )
+    parser.add_argument("--hub", type=Path, metavar="FILE", help="Run an FMQ hub with its storage in FILE")
     parser.add_argument(
         "--hub-port",
         type=argument_types.whole(0, 65535),
         metavar="PORT",
-        help=f"of the hub, on 127.0.0.1; default: {DEFAULT_PORTS[False]}; 0: any",
+        help=f"Hub's port on 127.0.0.1, 0 for any; default: {DEFAULT_PORTS[False]}",
     )
-    parser.add_argument("--broker", metavar="HOST[:PORT]", help="a broker; needs --topic")
+    parser.add_argument("--broker", metavar="HOST[:PORT]", help="MQTT broker; needs --topic")
     parser.add_argument(
         "--topic",
         action="append",
         default=[],
         metavar="FILTER[:QOS]",
-        help="what to land from the broker, at QoS 1 unless told; repeatable",
+        help="Broker's topics to record; repeatable; default QoS: 1",
+    )
+    parser.add_argument("--client-id", help="Client identifier at the broker; default: fixed for DIR")
+    parser.add_argument(
+        "--username", help=f"User name at the broker; password: {argument_types.PASSWORD_VARIABLE}"
     )
     parser.add_argument(
-        "--client-id", help="for the broker; by default made of host name and log, so it stays the same"
+        "--password-file", type=Path, metavar="FILE", help="File whose first line is the password"
     )
-    parser.add_argument(
-        "--username", help=f"for the broker; the password is in {argument_types.PASSWORD_VARIABLE}, or:"
-    )
-    parser.add_argument("--password-file", type=Path, metavar="FILE", help="its first line is the password")
-    parser.add_argument(
-        "--stats", type=Path, metavar="FILE", help="write statistics there as JSON, every second"
-    )
+    parser.add_argument("--stats", type=Path, metavar="FILE", help="Write statistics as JSON every second")
     parser.add_argument(
         "--stats-seconds",
         type=argument_types.seconds,
         metavar="SECONDS",
-        help="between lines of statistics; default: 60",
+        help="Interval of statistics in the log; default: 60",
     )
     parser.add_argument(
         "--syncs-per-second",
         type=argument_types.whole(*gateway_config.SYNC_RATES),
         metavar="N",
-        help="limit of disk syncs; 0: none; default: 20 on SD cards and eMMC, none elsewhere",
+        help="Maximum disk sync rate, 0: unlimited; default: 20 on SD/eMMC, else 0",
     )
     parser.add_argument(
         "--sync-credit",
         type=argument_types.whole(*gateway_config.SYNC_CREDITS),
         metavar="N",
-        help=f"syncs saved up for bursts; default: {CREDIT}",
+        help=f"Maximum burst of disk syncs; default: {CREDIT}",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal; 0 when everything that was taken is on disk."""
+    """Run the gateway until a signal. Return 0 if every accepted message is on disk."""
     try:
         config = gateway_config.check(_config(args))
     except ConfigError as error:
         raise CommandError(str(error), USAGE) from error
     if config.serials:
         try:
-            import serial  # noqa: F401 - whether it is there is the question
+            import serial  # noqa: F401 - checks that the extra is installed
         except ImportError as error:
             raise CommandError(
                 "serial ports need pyserial: pip install 'headwater[gateway]'", USAGE
@@ -123,7 +122,7 @@ def _config(args: argparse.Namespace) -> GatewayConfig:
     elif args.capture is not None:
         config = GatewayConfig(args.capture, hub=_hub(**hub))
     else:
-        raise ConfigError("name the capture log: --capture DIR, or in --config FILE")
+        raise ConfigError("the capture log is missing: use --capture DIR or --config FILE")
     if args.hub_port is not None and config.hub is None:
         raise ConfigError("--hub-port needs --hub")
     serials = [gateway_config.parse_serial(text) for text in args.serial]
@@ -161,7 +160,7 @@ def _config(args: argparse.Namespace) -> GatewayConfig:
 
 
 def _hub(storage: Path | None = None, port: int | None = None) -> HubConfig | None:
-    """The hub that the command line names."""
+    """Return the configuration of the hub that the command line names."""
     if storage is None:
         return None
     hub = HubConfig(storage)

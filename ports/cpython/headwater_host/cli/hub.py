@@ -1,4 +1,4 @@
-"""``headwater hub``: the server of FMQ; and ``hub check | passwd``, what its operator needs beside it."""
+"""``headwater hub``: run an FMQ hub; ``hub check`` and ``hub passwd`` for its operator."""
 
 import argparse
 import asyncio
@@ -16,40 +16,42 @@ from headwater_host.settings import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The commands and their options."""
+    """Add the subcommands and their options."""
     parser.description = (
-        "Serve FMQ until SIGTERM or SIGINT. What is acknowledged is on disk. Without options, on 127.0.0.1, port "
-        f"{hub_config.DEFAULT_PORTS[False]}, with everything in the file {hub_config.DEFAULT_STORAGE}. See docs/hub.md."
+        "Run an FMQ hub until SIGTERM or SIGINT. Acknowledged messages are on disk. Without options the hub listens on "
+        f"127.0.0.1, port {hub_config.DEFAULT_PORTS[False]}, and stores everything in {hub_config.DEFAULT_STORAGE}."
     )
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="a TOML file; what is named here counts more"
+        "--config", type=Path, metavar="FILE", help="Configuration file (TOML); options override it"
     )
-    parser.add_argument("--storage", type=Path, metavar="FILE", help="where everything is kept")
+    parser.add_argument("--storage", type=Path, metavar="FILE", help="Storage file")
     parser.add_argument(
         "--port",
         type=argument_types.whole(0, 65535),
         metavar="PORT",
-        help="on 127.0.0.1, where the file says nothing about listeners; 0: any",
+        help="Port on 127.0.0.1, 0 for any; replaces default listener",
     )
     commands = parser.add_subparsers(dest="hub_command", metavar="COMMAND")
     check = commands.add_parser(
         "check",
-        help="say what is wrong with a configuration",
-        description="Read a hub's file. Exit status: 0 right, 2 with every mistake on standard error.",
+        help="check a configuration file",
+        description="Check a configuration file. Exit code 2 if it has mistakes, each printed with its line.",
     )
-    check.add_argument("config", metavar="FILE", type=Path, help="the TOML file: see docs/hub.md")
+    check.add_argument("config", metavar="FILE", type=Path, help="Configuration file (TOML)")
     passwd = commands.add_parser(
         "passwd",
-        help="make a user for the configuration",
-        description="Print the lines that make a user, for the hub's TOML file. The password is asked for, unless "
-        f"standard input is no terminal (then it is its first line) or {PASSWORD_VARIABLE} holds it.",
+        help="print a user entry for the configuration file",
+        description="Print a user entry for the configuration file. Prompts for the password, unless "
+        f"{PASSWORD_VARIABLE} is set or standard input is not a terminal (its first line is the password).",
     )
-    passwd.add_argument("name", metavar="NAME", help="the user")
-    passwd.add_argument("--password-file", type=Path, metavar="FILE", help="its first line is the password")
+    passwd.add_argument("name", metavar="NAME", help="User name")
+    passwd.add_argument(
+        "--password-file", type=Path, metavar="FILE", help="File whose first line is the password"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked for: 0."""
+    """Run the subcommand; return the exit code."""
     try:
         if args.hub_command is None:
             return _serve(args)
@@ -90,8 +92,8 @@ def _password(file: Path | None) -> bytes:
         password = getpass.getpass()
         again = getpass.getpass("Again: ")
     except EOFError:
-        print(file=sys.stderr)  # behind the prompt
-        raise CommandError("no password was given", USAGE) from None
+        print(file=sys.stderr)  # end the line of the prompt
+        raise CommandError("no password given", USAGE) from None
     if password != again:
-        raise CommandError("that was not the same", USAGE)
+        raise CommandError("the passwords differ", USAGE)
     return password.encode()

@@ -44,7 +44,7 @@ def _mqmde(data: bytes, args: argparse.Namespace) -> Iterator[Frame]:
 
 _MQ = ("mq", "mqmde")
 _BIG = {None: None, "big": True, "little": False}
-#: How the frames of each protocol are taken apart, by what the options say.
+#: The decoder of each protocol.
 PROTOCOLS: dict[str, Callable[[bytes, argparse.Namespace], Iterator[Frame]]] = {
     "mqtt": _mqtt,
     "fmq": _fmq,
@@ -52,51 +52,48 @@ PROTOCOLS: dict[str, Callable[[bytes, argparse.Namespace], Iterator[Frame]]] = {
     "mq": _mq,
     "mqmde": _mqmde,
 }
-#: Options that not every protocol has: whose they are.
+#: Options that only some protocols have.
 _OPTIONS = {
-    "version": ("MQTT's", ("mqtt",)),
-    "order": ("IBM MQ's", _MQ),
-    "ccsid": ("IBM MQ's", _MQ),
-    "format": ("for a chain of IBM MQ's headers (mq)", ("mq",)),
+    "version": ("mqtt",),
+    "order": _MQ,
+    "ccsid": _MQ,
+    "format": ("mq",),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
+    """Add the options."""
     parser.description = (
-        "Show what packets say, one line each; packets of both directions may follow each other. Malformed or "
-        "cut short: the packets before it are shown, then what is wrong and where, and the exit code is 1."
-    )
-    parser.add_argument("--protocol", choices=sorted(PROTOCOLS), default="mqtt", help="default: mqtt")
-    parser.add_argument(
-        "--version", choices=sorted(VERSIONS), help="of MQTT, the only protocol with versions; default: 3.1.1"
+        "Decode packets of both directions and print one line for each. Stops at malformed or truncated input with "
+        "its reason and offset, and exit code 1."
     )
     parser.add_argument(
-        "--order", choices=("big", "little"), help="of IBM MQ's first header; default: as it makes sense"
+        "--protocol", choices=sorted(PROTOCOLS), default="mqtt", help="Protocol; default: mqtt"
+    )
+    parser.add_argument("--version", choices=sorted(VERSIONS), help="MQTT version; default: 3.1.1")
+    parser.add_argument(
+        "--order", choices=("big", "little"), help="Byte order of the first IBM MQ header; default: automatic"
     )
     parser.add_argument(
         "--ccsid",
         type=_ccsid,
         metavar="N",
-        help="character set of IBM MQ's first header: 37, 500, 1047 and 1140 are EBCDIC, all others ASCII; "
-        "default: as it makes sense",
+        help="Character set of the first IBM MQ header; default: automatic",
     )
     parser.add_argument(
         "--format",
         type=_format,
         metavar="NAME",
-        help="what a chain (mq) begins with, MQHMDE for instance; default: as its StrucId says",
+        help="Format of the first header of mq; default: automatic",
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--hex",
         metavar="HEX",
-        help="the bytes in hexadecimal, blanks allowed; - reads them from standard input",
+        help="Input in hexadecimal; - reads standard input",
     )
-    source.add_argument(
-        "--file", metavar="FILE", help="a file with the bytes as they are; - reads standard input"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object per frame and line")
+    source.add_argument("--file", metavar="FILE", help="File with the input; - reads standard input")
+    parser.add_argument("--json", action="store_true", help="Print a JSON object for each frame")
 
 
 def _ccsid(text: str) -> int:
@@ -107,7 +104,7 @@ def _ccsid(text: str) -> int:
 
 def _format(text: str) -> str:
     if not (1 <= len(text) <= 8 and text.isascii() and text.isprintable()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a Format: 1 to 8 characters of ASCII")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a Format: 1 to 8 ASCII characters")
     return text
 
 
@@ -127,15 +124,15 @@ def _input(args: argparse.Namespace) -> bytes:
         if digit not in "0123456789abcdefABCDEF":
             raise CommandError(f"--hex: {digit!r} at position {at} is not a hexadecimal digit", USAGE)
     if len(digits) % 2:
-        raise CommandError(f"--hex: {len(digits)} digits are not whole bytes; one is missing", USAGE)
+        raise CommandError(f"--hex: {len(digits)} digits; an even number is needed", USAGE)
     return bytes.fromhex(digits)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the frames; 1 when the input is malformed."""
-    for name, (whose, protocols) in _OPTIONS.items():
+    """Print the frames. Return 1 if the input is malformed."""
+    for name, protocols in _OPTIONS.items():
         if getattr(args, name) is not None and args.protocol not in protocols:
-            raise CommandError(f"--{name} is {whose}: {args.protocol} has none", USAGE)
+            raise CommandError(f"--{name} needs --protocol {' or '.join(protocols)}", USAGE)
     data = _input(args)
     line = _line
     if args.protocol in _MQ:
@@ -158,7 +155,7 @@ def _line(at: int, size: int, fields: Fields) -> str:
 
 
 def _shown(name: str, value: object) -> str:
-    """A field's value for people: codes with their names."""
+    """Format the value of a field; add the names of codes."""
     if name == "return_codes" and isinstance(value, list):
         return f"[{', '.join('128 (failure)' if code == spec.SUBSCRIBE_FAILED else str(code) for code in value)}]"
     if name == "return_code" and value in REFUSALS:

@@ -6,7 +6,7 @@ from typing import Any
 from headwater_host.inspect.mq import Fields, flags, names, reason_name
 from headwater_host.mq import CMQC
 
-#: Fields whose numbers have names, by what these begin with.
+#: Fields whose numbers have names: the prefix of these.
 _NAMED = {
     "MsgType": "MQMT_",
     "Expiry": "MQEI_",
@@ -15,28 +15,28 @@ _NAMED = {
     "PutApplType": "MQAT_",
     "CodedCharSetId": "MQCCSI_",
 }
-#: Fields that are flags.
+#: Fields of flags: the prefix of their names.
 _FLAGS = {"Report": "MQRO_", "MsgFlags": "MQMF_", "Flags": "MQMDEF_"}
 _ENCODINGS = ("MQENC_NORMAL", "MQENC_REVERSED", "MQENC_S390", "MQENC_TNS")
 
 
 def _readable(name: str, value: Any) -> str:
-    """A field's value, with the name of a number that has one."""
+    """Format the value of a field; add the name of a number."""
     if isinstance(value, str):
         return json.dumps(value.rstrip(" \0"), ensure_ascii=False)
     if name in _FLAGS:
         return flags(value, _FLAGS[name])
     if name == "Encoding":
-        said = next((known for known in _ENCODINGS if getattr(CMQC, known) == value), "")
+        label = next((known for known in _ENCODINGS if getattr(CMQC, known) == value), "")
     elif name in ("Reason", "Feedback"):
-        said = names("MQFB_").get(value) or reason_name(value)
+        label = names("MQFB_").get(value) or reason_name(value)
     else:
-        said = names(_NAMED[name]).get(value, "") if name in _NAMED else ""
-    return f"{value} ({said})" if said else str(value)
+        label = names(_NAMED[name]).get(value, "") if name in _NAMED else ""
+    return f"{value} ({label})" if label else str(value)
 
 
 def line(at: int, size: int, fields: Fields) -> str:
-    """A header, or what is behind the last one; both of what ``extension`` gives. Empty fields are left out."""
+    """Format a header or the data after it; for ``extension``, both. Omits empty fields."""
     if "type" not in fields:
         end = CMQC.MQMDE_LENGTH_2
         head = line(at, end, {"type": "MQMDE", "fields": fields["fields"]})
@@ -47,11 +47,11 @@ def line(at: int, size: int, fields: Fields) -> str:
 
 
 def _says(name: str, value: int | str) -> bool:
-    """Whether there is something in a field that ``line`` has not said yet."""
+    """Whether ``line`` prints a field: not empty, and not implied by the type."""
     if name in ("StrucId", "StrucLength"):
         return False
     if isinstance(value, int):
         return value != 0
-    # Ids and tokens have 24 bytes or more.
+    # Identifiers and tokens have at least 24 bytes.
     empty = not value.strip(" \0") or (len(value) >= 48 and set(value) == {"0"})
     return name == "payload" or not empty

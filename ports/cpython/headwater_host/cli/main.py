@@ -1,4 +1,4 @@
-"""The command ``headwater``. Each subcommand is a module, imported when it is asked for and not before."""
+"""The command ``headwater``. Each subcommand is a module that is imported only when it runs."""
 
 import argparse
 import contextlib
@@ -17,22 +17,22 @@ from headwater_host.exits import FAILED, OK, SIGNALLED, USAGE, CommandError, cod
 
 
 class _Parser(argparse.ArgumentParser):
-    """What is wrong is one line: the usage of a command with many options would hide it."""
+    """Reports an error in one line, without the usage, which would hide it."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """What a command does not know is that command's affair, and its help has what it knows."""
+        """Report unrecognized arguments with the name of the subcommand."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return known, unknown
 
     def error(self, message: str) -> NoReturn:
-        said = _plainly(message, self._option_string_actions)
-        self.exit(USAGE, f"{self.prog}: {said} (see {self.prog} --help)\n")
+        text = _with_suggestion(message, self._option_string_actions)
+        self.exit(USAGE, f"{self.prog}: {text} (see {self.prog} --help)\n")
 
 
-def _plainly(message: str, options: Iterable[str]) -> str:
-    """What argparse says, with the command, value or option that is most like the one that there is not."""
+def _with_suggestion(message: str, options: Iterable[str]) -> str:
+    """Add the most similar command, value or option to a message of argparse."""
     if found := re.search(r"invalid choice: '([^']+)' \(choose from (.+)\)$", message):
         given, known = found[1], re.findall(r"[\w.-]+", found[2])
     elif found := re.match(r"unrecognized arguments: (--[^ =]+)", message):
@@ -48,17 +48,17 @@ def _plainly(message: str, options: Iterable[str]) -> str:
 
 
 class Command(Protocol):
-    """What a module must offer to be a subcommand."""
+    """What the module of a subcommand defines."""
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
-        """Describe the command and its options."""
+        """Add the command's options and its description to ``parser``."""
 
     def run(self, args: argparse.Namespace, /) -> int:
-        """Do it; returns the exit code. Raises CommandError, ClientError or KeyboardInterrupt instead of printing."""
+        """Run the command and return the exit code. Raises CommandError, ClientError or KeyboardInterrupt."""
 
 
 class Entry(NamedTuple):
-    """A subcommand: its module, a line about it, and what to install for it when a module is missing."""
+    """A subcommand: its module, its help text, and the requirement to install if a module is missing."""
 
     module: str
     help: str
@@ -67,22 +67,22 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "pub": Entry("headwater_host.cli.pub", "publish messages"),
-    "sub": Entry("headwater_host.cli.sub", "subscribe and print what comes"),
-    "rpc": Entry("headwater_host.cli.rpc", "call who serves a topic of FMQ, or serve one"),
-    "topic": Entry("headwater_host.cli.topic", "list a hub's topics, make and remove them"),
+    "sub": Entry("headwater_host.cli.sub", "subscribe and print messages"),
+    "rpc": Entry("headwater_host.cli.rpc", "call or provide a remote procedure over FMQ"),
+    "topic": Entry("headwater_host.cli.topic", "list, create and delete the topics of a hub"),
     "gateway": Entry(
         "headwater_host.cli.gateway",
-        "serial boards, topics and a hub's clients into a capture log",
+        "record messages from boards, brokers and hubs",
         "headwater[gateway]",
     ),
-    "hub": Entry("headwater_host.cli.hub", "serve FMQ; check a hub's file, make users"),
+    "hub": Entry("headwater_host.cli.hub", "run an FMQ hub, check its file, create users"),
     "mq": Entry(
-        "headwater_mq.commands.main", "a local queue of IBM MQ's kind: put, get, browse", "headwater-mq"
+        "headwater_mq.commands.main", "put, get and browse messages of local IBM MQ queues", "headwater-mq"
     ),
-    "capture": Entry("headwater_host.cli.capture", "look into capture logs, and check them"),
-    "inspect": Entry("headwater_host.cli.inspect", "show what packets say"),
+    "capture": Entry("headwater_host.cli.capture", "list, verify and print capture logs"),
+    "inspect": Entry("headwater_host.cli.inspect", "decode packets, frames and headers"),
     "pipeline": Entry(
-        "headwater_spark.commands", "turn capture logs into tables with Spark", "headwater[spark]"
+        "headwater_spark.commands", "convert capture logs to tables with Spark", "headwater[spark]"
     ),
 }
 
@@ -95,7 +95,7 @@ def _load(name: str) -> Command:
 
 @contextlib.contextmanager
 def _extra(name: str) -> Iterator[None]:
-    """Say what to install when a module that the command needs is missing."""
+    """Turn a missing module into an error that names the requirement to install."""
     install = COMMANDS[name].install
     try:
         yield
@@ -109,7 +109,7 @@ def _extra(name: str) -> Iterator[None]:
 
 
 class _Version(argparse.Action):
-    """What it needs takes longer to import than all the rest."""
+    """``--version``: imports importlib.metadata, which is slow, only when needed."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         import importlib.metadata
@@ -122,10 +122,10 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(prog="headwater", description="Messages from a microcontroller to a Spark table.")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
-    # The first argument that is no option is the command: only its module is needed.
+    # The first argument that is not an option is the command. Only its module is imported.
     chosen = next((argument for argument in argv if not argument.startswith("-")), "")
     for name, entry in COMMANDS.items():
-        # Where -h is the host, as mosquitto's users expect, help is --help.
+        # -h is the host in commands that connect, as in mosquitto_pub: there, help is --help only.
         sub = commands.add_parser(
             name,
             help=entry.help,
@@ -141,10 +141,10 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``headwater`` with the arguments ``argv`` (those of the process by default): the exit code."""
+    """Run ``headwater`` with ``argv``, by default the process's arguments. Return the exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Topics and JSON are UTF-8, whatever the terminal is.
+        # Topics and JSON are UTF-8, whatever the terminal's encoding is.
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     args = argparse.Namespace()
 
@@ -167,10 +167,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         complain(error)
         return code_of(error)
     except OSError as error:
-        # Python would complain once more when it flushes at its end.
+        # Python flushes standard output when it exits, and would report the error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):  # who read our output has seen enough
-            return 0
+        if isinstance(error, BrokenPipeError):  # the reader closed the pipe, as head -1 does
+            return OK
         complain(error)
         return FAILED
     except KeyboardInterrupt:

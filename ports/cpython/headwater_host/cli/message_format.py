@@ -1,4 +1,4 @@
-"""``sub -F FORMAT``: how a message is printed, in mosquitto_sub's sequences."""
+"""``sub -F FORMAT``: print a message with the sequences of mosquitto_sub."""
 
 import json
 import re
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 
 class Received(NamedTuple):
-    """A message, and when it came."""
+    """A message and its receive time."""
 
     message: "Message | FmqMessage"
     time_ns: int
-    #: As it is to be shown.
+    #: The payload to print.
     payload: bytes
 
     @property
     def mid(self) -> int:
-        """The packet id; 0 without one."""
+        """The packet identifier, 0 without one."""
         return getattr(self.message, "mid", 0)
 
     @property
     def properties(self) -> Properties:
-        """MQTT 5.0's."""
+        """The properties (MQTT 5.0)."""
         found: Properties = getattr(self.message, "properties", {})
         return found
 
     def local(self, shape: str) -> str:
-        """The time as of ``time.strftime``."""
+        """Format the time in local time, as ``time.strftime`` does."""
         return time.strftime(shape, time.localtime(self.time_ns // 10**9))
 
-    def said(self, name: str) -> Any:
-        """A property; empty without it."""
+    def property_value(self, name: str) -> Any:
+        """Return a property, "" without it."""
         return self.properties.get(name, "")
 
 
@@ -45,17 +45,17 @@ Part = Callable[[Any], "str | bytes"]
 
 
 def _pairs(r: Received) -> str:
-    return " ".join(f"{name}:{value}" for name, value in r.said("user_property"))
+    return " ".join(f"{name}:{value}" for name, value in r.property_value("user_property"))
 
 
 def _numbers(r: Received) -> str:
-    return ",".join(map(str, r.said("subscription_identifier")))
+    return ",".join(map(str, r.property_value("subscription_identifier")))
 
 
 def _property(name: str) -> Part:
     def value(r: Received) -> "str | bytes":
-        said = r.said(name)
-        return said if isinstance(said, bytes) else str(said)
+        found = r.property_value(name)
+        return found if isinstance(found, bytes) else str(found)
 
     return value
 
@@ -64,7 +64,7 @@ def _property(name: str) -> Part:
 
 
 def _object(items: Iterable[tuple[str, str]]) -> str:
-    """An object of names and JSON texts. Names may repeat, as user properties do."""
+    """Format an object of names and JSON texts. Names may repeat, as in user properties."""
     return "{" + ",".join(f"{_text(name)}:{value}" for name, value in items) + "}"
 
 
@@ -89,7 +89,7 @@ def _as_it_is(payload: bytes) -> tuple[str, str]:
         json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return _quoted(payload)
-    # In one line: in JSON's strings there are no line ends.
+    # JSON strings contain no line ends, so all are whitespace.
     return "payload", text.replace("\r", " ").replace("\n", " ").strip()
 
 
@@ -125,7 +125,7 @@ def _properties(r: Received) -> Iterable[tuple[str, str]]:
 
 # -- the sequences -----------------------------------------------------------------------------------------------------
 
-#: What stands behind %.
+#: The fields after %.
 FIELDS: dict[str, Part] = {
     "t": lambda r: str(r.message.topic),
     "p": lambda r: r.payload,
@@ -148,7 +148,7 @@ FIELDS: dict[str, Part] = {
     "R": _property("response_topic"),
     "S": _numbers,
 }
-# Those that the flag 0 fills with zeros.
+# The fields that the flag 0 pads with zeros.
 _ZEROS = "AEFlmSxX"
 _ESCAPES = {
     "\\": "\\",
@@ -164,9 +164,9 @@ _SEQUENCE = re.compile(r"%([-0]*)([0-9]{0,4})(?:\.([0-9]{0,4}))?(.?)|@(.?)|\\(.?
 
 
 def parse(text: str, fields: "dict[str, Part] | None" = None, zeros: str = _ZEROS) -> list[Part]:
-    """The parts of a format. Raises ValueError, which says which sequence there is not.
+    """Parse a format into its parts. Raises ValueError for an unknown sequence.
 
-    ``fields``: what stands behind % when that is not ``FIELDS``, and ``zeros``, which of them 0 fills with zeros.
+    ``fields``: the fields after %, by default ``FIELDS``; ``zeros``: those that the flag 0 pads with zeros.
     """
     return [_part(found, FIELDS if fields is None else fields, zeros) for found in _SEQUENCE.finditer(text)]
 
@@ -178,7 +178,7 @@ def _part(found: "re.Match[str]", fields: dict[str, Part], filled: str) -> Part:
         return _always(whole[0])
     if field is not None:
         if field not in fields or not field:
-            raise ValueError(f"{whole!r} is no sequence: behind % there may be {', '.join(fields)} or %")
+            raise ValueError(f"{whole!r} is not a sequence; % is followed by {', '.join(fields)} or %")
         value = fields[field]
         if not (width or most):
             return value
@@ -186,11 +186,11 @@ def _part(found: "re.Match[str]", fields: dict[str, Part], filled: str) -> Part:
         return _fitted(value, int(width or 0), int(most) if most else None, "-" in flags, zeros)
     if moment is not None:
         if not (moment.isascii() and moment.isalpha()) or moment in "EO":
-            raise ValueError(f"{whole!r} is no sequence: behind @ stands a letter of strftime, or N, or @")
+            raise ValueError(f"{whole!r} is not a sequence; @ is followed by a letter of strftime, N or @")
         return _moment(moment)
     if escape is not None:
         if escape not in _ESCAPES or not escape:
-            raise ValueError(f"{whole!r} is no sequence: behind \\ there may be {', '.join(_ESCAPES)}")
+            raise ValueError(f"{whole!r} is not a sequence; \\ is followed by {', '.join(_ESCAPES)}")
         return _always(_ESCAPES[escape])
     return _always(whole)
 
@@ -207,15 +207,15 @@ def _moment(letter: str) -> Part:
 
 def _fitted(value: Part, width: int, most: int | None, left: bool, zeros: bool) -> Part:
     def fit(r: Received) -> "str | bytes":
-        said = value(r)[:most]
-        if isinstance(said, bytes):
-            return said.ljust(width) if left else said.rjust(width)
-        return said.ljust(width) if left else said.rjust(width, "0" if zeros else " ")
+        text = value(r)[:most]
+        if isinstance(text, bytes):
+            return text.ljust(width) if left else text.rjust(width)
+        return text.ljust(width) if left else text.rjust(width, "0" if zeros else " ")
 
     return fit
 
 
 def render(parts: list[Part], received: Any) -> bytes:
-    """A message as the parts say, without a line end."""
-    said = (part(received) for part in parts)
-    return b"".join(s if isinstance(s, bytes) else s.encode("utf-8", "surrogateescape") for s in said)
+    """Format a message, without a line end."""
+    texts = (part(received) for part in parts)
+    return b"".join(s if isinstance(s, bytes) else s.encode("utf-8", "surrogateescape") for s in texts)

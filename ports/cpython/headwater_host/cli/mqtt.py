@@ -1,4 +1,4 @@
-"""MQTT's client as the command line describes it."""
+"""Create an MQTT client from the command line."""
 
 import argparse
 from typing import Any
@@ -11,9 +11,9 @@ from headwater_host.exits import USAGE, CommandError
 
 
 def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> Client:
-    """The client that the options describe; ``options`` are further keywords of ``Client``.
+    """Create the client that ``args`` describe; ``options`` are further keywords of ``Client``.
 
-    ``reconnects``: whether a lost connection is made again when the options do not say.
+    ``reconnects``: whether to reconnect without ``--reconnect``. Raises CommandError.
     """
     will = connection.will(args)
     args.protocol_version = args.protocol_version or "3.1.1"
@@ -41,25 +41,23 @@ def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> C
 
 
 def _session(args: argparse.Namespace) -> dict[str, Any]:
-    """Whose session, and for how long. Takes the interval out of what ``-D`` says for CONNECT."""
-    if args.protocol_version != "5.0" and (args.said or args.session_expiry_interval is not None):
+    """Return the keywords for the session. Removes the expiry interval from the CONNECT properties."""
+    if args.protocol_version != "5.0" and (args.properties or args.session_expiry_interval is not None):
         raise CommandError("-D and -x need MQTT 5.0: -V mqttv5", USAGE)
     identifier = connection.identifier(args)
-    seconds_kept = (args.said or {}).get("connect", {}).pop("session_expiry_interval", None)
-    if seconds_kept is None:
-        seconds_kept = args.session_expiry_interval
+    expiry = (args.properties or {}).get("connect", {}).pop("session_expiry_interval", None)
+    if expiry is None:
+        expiry = args.session_expiry_interval
     elif args.session_expiry_interval is not None:
-        raise CommandError("-x or -D connect session-expiry-interval, not both", USAGE)
-    if seconds_kept == FOR_EVER and not identifier:
-        raise CommandError("a session that is kept for ever needs an identifier: -i", USAGE)
+        raise CommandError("use -x or -D connect session-expiry-interval, not both", USAGE)
+    if expiry == FOR_EVER and not identifier:
+        raise CommandError("a session that never expires needs a client identifier: -i", USAGE)
     if "session_expiry_interval" in (of(args, "disconnect") or ()) and not (
-        args.keep_session if seconds_kept is None else seconds_kept
+        args.keep_session if expiry is None else expiry
     ):
-        raise CommandError(
-            "-D disconnect session-expiry-interval needs a session that is kept: -c or -x", USAGE
-        )
+        raise CommandError("-D disconnect session-expiry-interval needs -c or -x", USAGE)
     return {
         "identifier": identifier,
         "clean_session": not args.keep_session,
-        "session_expiry": seconds_kept,
+        "session_expiry": expiry,
     }

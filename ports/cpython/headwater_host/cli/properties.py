@@ -1,4 +1,4 @@
-"""``-D COMMAND PROPERTY VALUE``: what the packets of MQTT 5.0 are to say besides, by mosquitto's names."""
+"""``-D COMMAND PROPERTY VALUE``: properties of MQTT 5.0 packets, with the names that mosquitto uses."""
 
 import argparse
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from headwater.names5 import PROPERTIES
 from headwater_host.errors import ArgumentError
 from headwater_host.mqtt_properties import Properties, encode
 
-#: The packets that a client sends, and the will: where the core's table has them.
+#: The packets that take properties, and the will: their bits in the core's property table.
 PACKETS = {
     "connect": 1 << spec.CONNECT,
     "publish": 1 << spec.PUBLISH,
@@ -19,7 +19,7 @@ PACKETS = {
     "disconnect": 1 << spec.DISCONNECT,
     "will": props.WILL_PROPERTIES,
 }
-# What stands in these packets, but is not for us to say: the server's, or the session's own affair.
+# Allowed in these packets, but set by the server or by the session.
 _NOT_OURS = {
     ("publish", "subscription-identifier"),
     ("publish", "topic-alias"),
@@ -28,7 +28,7 @@ _NOT_OURS = {
 
 
 def names(packet: str) -> dict[str, int]:
-    """The properties that may be said in a packet, with their identifiers."""
+    """Return the names of the properties that ``packet`` may have, with their identifiers."""
     named = ((name.replace("_", "-"), ident) for ident, name in PROPERTIES.items())
     return {
         name: ident
@@ -38,7 +38,7 @@ def names(packet: str) -> dict[str, int]:
 
 
 class PropertyAction(argparse.Action):
-    """Collects ``-D`` in ``said``, by packet. ``const`` are the packets that the command sends."""
+    """Collects ``-D`` in ``properties``, by packet. ``const``: the packets that the command sends."""
 
     def __call__(
         self,
@@ -47,23 +47,23 @@ class PropertyAction(argparse.Action):
         values: "str | Sequence[Any] | None",
         option_string: str | None = None,
     ) -> None:
-        """Take one. The error does not show the value, which may be a secret."""
-        if namespace.said is None:
-            namespace.said = {}
+        """Add one property. The error omits the value, which may be a secret."""
+        if namespace.properties is None:
+            namespace.properties = {}
         try:
-            _add(namespace.said, list(values or ()), self.const)
+            _add(namespace.properties, list(values or ()), self.const)
         except ValueError as error:
             raise argparse.ArgumentError(self, str(error)) from None
 
 
-def _add(said: dict[str, dict[str, Any]], words: list[str], packets: Sequence[str]) -> None:
+def _add(collected: dict[str, dict[str, Any]], words: list[str], packets: Sequence[str]) -> None:
     if words[0] not in packets:
         raise ValueError(f"{words[0]!r} is not one of {', '.join(packets)}")
     packet = words[0]
     known = names(packet)
     if len(words) < 2 or words[1] not in known:
-        what = "a property is missing" if len(words) < 2 else f"{words[1]!r} is none for {packet}"
-        raise ValueError(f"{what}: there are {', '.join(known)}")
+        what = "a property is missing" if len(words) < 2 else f"{words[1]!r} is not a property of {packet}"
+        raise ValueError(f"{what}; choose from {', '.join(known)}")
     name, values = words[1], words[2:]
     ident = known[name]
     kind = props.kind_of(ident)
@@ -77,11 +77,11 @@ def _add(said: dict[str, dict[str, Any]], words: list[str], packets: Sequence[st
         encode({key: value}, PACKETS[packet])
     except ArgumentError:
         raise ValueError(f"{name} cannot have this value") from None
-    mine = said.setdefault(packet, {})
+    mine = collected.setdefault(packet, {})
     if kind == props.PAIR:
         mine.setdefault(key, []).append(value)
     elif key in mine:
-        raise ValueError(f"{packet} {name} is said twice")
+        raise ValueError(f"{packet} {name} is given twice")
     else:
         mine[key] = value
 
@@ -95,10 +95,10 @@ def _value(kind: int, name: str, values: list[str]) -> object:
     if kind > props.VARINT:
         return text
     if not (text.isascii() and text.isdigit()) or len(text) > 10:
-        raise ValueError(f"{name} is a whole number, and not so large or below 0")
+        raise ValueError(f"{name} is a whole number from 0 to 4294967295")
     return int(text)
 
 
 def of(args: argparse.Namespace, packet: str) -> Properties | None:
-    """What ``-D`` says for a packet; None for nothing."""
-    return (args.said or {}).get(packet)
+    """Return the properties that ``-D`` gives for a packet, or None."""
+    return (args.properties or {}).get(packet)

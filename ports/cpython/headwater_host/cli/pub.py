@@ -18,46 +18,38 @@ if TYPE_CHECKING:
     from headwater_host.client import fmq as hub_client
     from headwater_host.client import mqtt as aio
 
-# How many lines may be on their way at a time; and bytes of segments, beside what the client keeps of them.
+# Limits for unacknowledged publications: lines; bytes of segments, in addition to the client's outbox.
 _WINDOW = 256
 _BYTES = 16 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.description = (
-        "Publish. At QoS 1 and 2 the command ends well only when the server has acknowledged everything."
-    )
-    parser.add_argument("-t", "--topic", type=argument_types.topic)
-    # One of them is required, but it may stand in a file of options.
+    """Add the options."""
+    parser.description = "Publish messages. At QoS 1 and 2, exit code 0 means acknowledged."
+    parser.add_argument("-t", "--topic", type=argument_types.topic, help="Topic")
+    # One is required, but may be in the options file: `_source` checks.
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("-m", "--message", metavar="TEXT", help="the payload, sent in UTF-8")
-    what.add_argument(
-        "-f", "--file", metavar="FILE", help="a file's content as the payload; - is standard input"
-    )
-    what.add_argument("-s", "--stdin-file", action="store_true", help="the whole of standard input")
-    what.add_argument(
-        "-l", "--stdin-lines", action="store_true", help="a message for each line of standard input"
-    )
-    what.add_argument("-n", "--null-message", action="store_true", help="an empty payload")
-    what.add_argument("--value", metavar="JSON", help="a value of FMQ, such as a map, as JSON (FMQ)")
-    parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0)
-    parser.add_argument(
-        "-r", "--retain", action="store_true", help="the server keeps it for later subscribers"
-    )
+    what.add_argument("-m", "--message", metavar="TEXT", help="Payload, encoded as UTF-8")
+    what.add_argument("-f", "--file", metavar="FILE", help="File with the payload; - reads standard input")
+    what.add_argument("-s", "--stdin-file", action="store_true", help="Payload: all of standard input")
+    what.add_argument("-l", "--stdin-lines", action="store_true", help="Publish each line of standard input")
+    what.add_argument("-n", "--null-message", action="store_true", help="Empty payload")
+    what.add_argument("--value", metavar="JSON", help="Payload: this JSON as an FMQ value (FMQ)")
+    parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="QoS; default: 0")
+    parser.add_argument("-r", "--retain", action="store_true", help="Retain the message on the server")
     parser.add_argument(
         "--repeat",
         type=argument_types.whole(1, 1 << 62),
         default=1,
         metavar="N",
-        help="publish it N times; not with -l",
+        help="Publish the message N times; not with -l",
     )
     parser.add_argument(
         "--repeat-delay",
         type=argument_types.pause,
         default=0.0,
         metavar="SECONDS",
-        help="wait in between",
+        help="Pause between repetitions",
     )
     parser.add_argument(
         "-M",
@@ -65,53 +57,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=argument_types.whole(1, 65535),
         default=20,
         metavar="N",
-        help="how many are sent without an acknowledgement; default: %(default)s",
+        help="Maximum of unacknowledged messages; default: %(default)s",
     )
     parser.add_argument(
         "--drop-oldest",
         type=argument_types.whole(1, 65280),
         metavar="N",
-        help="with -l and --repeat: when N messages wait that were never sent, drop the oldest for each new one "
-        "instead of waiting",
+        help="Keep the newest N unsent messages; needs -l or --repeat",
     )
-    group = parser.add_argument_group("segments, as IBM MQ has them")
+    group = parser.add_argument_group("segments (IBM MQ)")
     group.add_argument(
         "--segment-size",
         type=_segment_size,
         metavar="BYTES",
-        help="with -f and -s: publish it in messages of so many bytes, a multiple of 16, each behind an MQMDE",
+        help="Split -f or -s into this size, multiple of 16",
     )
-    group.add_argument("--format", type=_format, metavar="NAME", help="what the data are; default: nothing")
+    group.add_argument("--format", type=_format, metavar="NAME", help="Format of the data; default: none")
     group.add_argument(
         "--ccsid",
         type=argument_types.whole(1, 65535),
         metavar="N",
-        help="their character set; default: 1208 for MQSTR",
+        help="Character set of the data; default: 1208 for MQSTR",
     )
     group.add_argument(
-        "--encoding", type=argument_types.whole(1, (1 << 31) - 1), metavar="N", help="how they write numbers"
+        "--encoding",
+        type=argument_types.whole(1, (1 << 31) - 1),
+        metavar="N",
+        help="Number encoding of the data; default: 273",
     )
-    fmq.add_tags(parser, "a tag of the message; repeatable (FMQ)")
-    connection.add_connection(
-        parser,
-        "default: with -l and --repeat for ever, otherwise not at all",
-        ("connect", "publish", "disconnect", "will"),
-    )
+    fmq.add_tags(parser, "Tag of the message; repeatable (FMQ)")
+    connection.add_connection(parser, None, ("connect", "publish", "disconnect", "will"))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Publish; 0 when all was acknowledged (QoS 1, 2) or sent (QoS 0)."""
+    """Publish. Return 0 when all messages are acknowledged (QoS 1 and 2) or sent (QoS 0)."""
     protocol = connection.choose(args)
     args.topic, *others = connection.topics(args, [] if args.topic is None else [args.topic])
     if others:
-        raise CommandError("one topic: -t, or in the path of -L", USAGE)
-    # What a kept session has for us is not for this command: it stays with the server.
+        raise CommandError("give one topic: -t, or the path of -L", USAGE)
     keeps_on = args.stdin_lines or args.repeat > 1
     source, most = _source(args)
     more: dict[str, Any] = {}
     if args.drop_oldest is not None:
         if not keeps_on:
-            raise CommandError("--drop-oldest is for -l and --repeat", USAGE)
+            raise CommandError("--drop-oldest needs -l or --repeat", USAGE)
         more = {"when_full": "drop_oldest", "max_queued_outgoing_messages": args.drop_oldest}
     more |= {"max_inflight_messages": args.max_inflight, "auto_ack": False}
     if protocol == "fmq":
@@ -129,7 +118,7 @@ def _segment_size(text: str) -> int:
     from headwater_host.mq.CMQC import MQMDE_LENGTH_2
     from headwater_host.mq.fields import LARGEST
 
-    # What follows the MQMDE in IBM's largest message.
+    # IBM's largest message minus the MQMDE.
     size = argument_types.whole(16, (LARGEST - MQMDE_LENGTH_2) // 16 * 16)(text)
     if size % 16:
         raise argparse.ArgumentTypeError(f"{text!r} is not a multiple of 16")
@@ -137,7 +126,7 @@ def _segment_size(text: str) -> int:
 
 
 def _format(text: str) -> str:
-    # What is one character in every character set of the MQMDE, as the core has it.
+    # Characters with one byte in every character set of the MQMDE.
     if not re.fullmatch(r"[A-Za-z0-9 ._/%]{0,8}", text):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a Format: at most 8 letters, digits, blanks and . _ / %"
@@ -146,7 +135,7 @@ def _format(text: str) -> str:
 
 
 def _source(args: argparse.Namespace) -> tuple[AsyncIterator[bytes], int]:
-    """What is to be published, and how many of it may be on their way at a time."""
+    """Return the payloads, and how many may be unacknowledged at a time. Raises CommandError."""
     given = (
         args.message is not None,
         args.file is not None,
@@ -158,28 +147,28 @@ def _source(args: argparse.Namespace) -> tuple[AsyncIterator[bytes], int]:
     if sum(given) != 1:
         which = "-m/--message -f/--file -s/--stdin-file -l/--stdin-lines -n/--null-message --value"
         raise CommandError(f"one of the arguments {which} is required", USAGE)
-    # What is over is forgotten then. With --drop-oldest so many cannot wait: nothing keeps the lines from being read.
+    # With --drop-oldest, reading never waits: more lines may be in flight than are kept.
     most = _WINDOW + (0 if args.drop_oldest is None else args.drop_oldest + args.max_inflight)
     if args.segment_size is not None:
         return _segments(args)
     if (args.format, args.ccsid, args.encoding) != (None, None, None):
-        raise CommandError("--format, --ccsid and --encoding are for --segment-size", USAGE)
+        raise CommandError("--format, --ccsid and --encoding need --segment-size", USAGE)
     if not args.stdin_lines:
         return _repeated(_payload(args), args), most
     if args.repeat > 1:
-        raise CommandError("--repeat is not for -l", USAGE)
+        raise CommandError("--repeat does not work with -l", USAGE)
     return stdin.in_thread(stdin.lines(), _WINDOW), most
 
 
 def _segments(args: argparse.Namespace) -> tuple[AsyncIterator[bytes], int]:
-    """A file in segments: never more of it in memory than may be sent without an acknowledgement, or 16 MiB."""
+    """Return the segments of a file. At most the unacknowledged ones, or 16 MiB, are in memory."""
     if args.file is None and not args.stdin_file:
-        raise CommandError("--segment-size is for -f and -s", USAGE)
+        raise CommandError("--segment-size needs -f or -s", USAGE)
     if args.repeat > 1:
-        raise CommandError("--repeat is not for --segment-size", USAGE)
+        raise CommandError("--repeat does not work with --segment-size", USAGE)
     if args.retain:
         raise CommandError(
-            "-r is not for --segment-size: of all segments the server would keep the last", USAGE
+            "-r does not work with --segment-size: the server would retain only the last segment", USAGE
         )
     from headwater_host.cli import segmented
 
@@ -188,7 +177,7 @@ def _segments(args: argparse.Namespace) -> tuple[AsyncIterator[bytes], int]:
 
 
 def _payload(args: argparse.Namespace) -> bytes:
-    """A message."""
+    """Return the payload of a single message. Raises CommandError."""
     if args.null_message:
         return b""
     if args.value is not None:
@@ -212,7 +201,7 @@ async def _repeated(payload: bytes, args: argparse.Namespace) -> AsyncIterator[b
 
 
 def _raise_why(done: set[asyncio.Task[None]]) -> None:
-    """Several may have failed for one reason, which is told once: a server may refuse one and close the connection."""
+    """Raise the most specific error of the tasks: a server may refuse one message and then close the connection."""
     errors = [error for error in (task.exception() for task in done) if error is not None]
     if errors:
         raise min(errors, key=lambda error: isinstance(error, NotConnectedError))
@@ -232,7 +221,7 @@ async def _publish(
         try:
             await send(args.topic, data, args.qos, args.retain, timeout=patience)
         except QueueFullError:
-            # As it was wanted.
+            # --drop-oldest
             connection.log.debug("dropped a message of %d bytes", len(data))
             return
         if args.qos:
@@ -246,7 +235,7 @@ async def _publish(
                 if args.qos == 0 and args.drop_oldest is None:
                     await publish(data)
                     continue
-                # Tasks begin in their order, and so leave the messages.
+                # Tasks start in order, so messages are sent in order.
                 under_way.add(asyncio.ensure_future(publish(data)))
                 if len(under_way) >= most:
                     done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""``headwater rpc``: call who serves a topic of FMQ, and serve one with a command."""
+"""``headwater rpc``: call a remote procedure over FMQ, or provide one with a command."""
 
 import argparse
 import asyncio
@@ -19,64 +19,62 @@ if TYPE_CHECKING:
     from headwater_host.client.fmq import Client
     from headwater_host.client.fmq.messages import Call
 
-#: Reason codes (MQTT 5.0, 2.4) with which a call is refused.
+#: Reason codes (MQTT 5.0, 2.4) of refused calls.
 _FAILED, _TOO_SLOW, _TOO_LARGE = 0x80, 0x83, 0x95
-#: The longest result, and how much of what a command says on standard error is looked at.
+#: Maximum bytes of a result, and of standard error that is searched for its last line.
 _LONGEST = 15 << 20
 _WORDS = 1 << 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The commands and their options."""
-    parser.description = "Remote calls over a hub of FMQ. See docs/cli.md."
+    """Add the subcommands and their options."""
+    parser.description = "Call or provide a remote procedure over FMQ."
     commands = parser.add_subparsers(dest="rpc_command", metavar="COMMAND", required=True)
     call = commands.add_parser(
         "call",
-        help="call who serves a topic, and print the result",
-        description="Call who serves TOPIC, and print the result, and a newline unless it ends with one.",
+        help="call a procedure and print its result",
+        description="Call the procedure TOPIC and print its result.",
         conflict_handler="resolve",
         allow_abbrev=False,
     )
-    call.add_argument("topic", type=topic, metavar="TOPIC")
+    call.add_argument("topic", type=topic, metavar="TOPIC", help="Topic of the procedure")
     given = call.add_mutually_exclusive_group()
-    given.add_argument("arguments", nargs="?", metavar="ARGUMENTS", help="a text; nothing by default")
-    given.add_argument("-f", "--file", metavar="FILE", help="a file's content; - is standard input")
+    given.add_argument("arguments", nargs="?", metavar="ARGUMENTS", help="Arguments as text; default: none")
+    given.add_argument("-f", "--file", metavar="FILE", help="File with the arguments; - reads standard input")
     call.add_argument(
         "--value",
         action="store_true",
-        help="the arguments are JSON, and go as a value of FMQ; the result, if it is a value, is shown as JSON",
+        help="Convert JSON arguments to an FMQ value, and back",
     )
-    call.add_argument(
-        "-N", "--no-newline", action="store_true", help="no line end behind a result that has none"
-    )
+    call.add_argument("-N", "--no-newline", action="store_true", help="Add no newline to the result")
     call.add_argument(
         "-W",
         "--wait",
         type=seconds,
         default=60.0,
         metavar="SECONDS",
-        help="for the result; default: %(default)g. The hub itself waits for 30 s, unless it is set otherwise",
+        help="Timeout for the result; default: %(default)g",
     )
-    connection.add_connection(call, "default: not at all")
+    connection.add_connection(call, False)
     serve = commands.add_parser(
         "serve",
-        help="serve a topic with a command",
-        description="Run COMMAND for each call: the call's arguments are its standard input, its standard output is "
-        "the result. When it fails, the call is refused, with the last line that it says on standard error.",
+        help="answer calls by running a command",
+        description="Run COMMAND for each call, with the arguments as its standard input and its standard output as "
+        "the result. If COMMAND fails, the call is refused with the last line of its standard error.",
         conflict_handler="resolve",
         allow_abbrev=False,
     )
-    serve.add_argument("topic", type=topic_filter, metavar="TOPIC", help="wildcards allowed")
+    serve.add_argument("topic", type=topic_filter, metavar="TOPIC", help="Topic filter of the procedures")
     serve.add_argument(
         "words",
         nargs="+",
         metavar="COMMAND",
-        help="behind --, with its arguments; $HEADWATER_TOPIC is what is called",
+        help="Command and its arguments, after --; gets $HEADWATER_TOPIC",
     )
     serve.add_argument(
         "--value",
         action="store_true",
-        help="arguments that are a value of FMQ are given as JSON; what the command says is JSON, and goes as a value",
+        help="Convert an FMQ value to JSON, and the result back",
     )
     serve.add_argument(
         "-j",
@@ -84,27 +82,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole(1, 1000),
         default=4,
         metavar="N",
-        help="calls at a time; default: %(default)s",
+        help="Maximum of concurrent calls; default: %(default)s",
     )
-    serve.add_argument("-C", "--count", type=whole(1, 1 << 62), help="end after this many calls")
+    serve.add_argument("-C", "--count", type=whole(1, 1 << 62), help="Stop after this many calls")
     serve.add_argument(
         "-W",
         "--wait",
         type=seconds,
         default=30.0,
         metavar="SECONDS",
-        help="a command that takes longer is killed; default: %(default)g",
+        help="Timeout after which COMMAND is killed; default: %(default)g",
     )
-    connection.add_connection(serve, "default: for ever")
+    connection.add_connection(serve, True)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked for: 0, or 128 + n for signal n; that is the way to end ``serve`` without a count."""
+    """Run the subcommand; return 0, or 128 + n after signal n. ``serve`` without a count returns 0 after a signal."""
     fmq.no_topic(args)
     if args.rpc_command == "call":
         return connection.run_until_signal(_call(fmq.make_client(args, False), args, _arguments(args)))
     if shutil.which(args.words[0]) is None:
-        raise CommandError(f"there is no command {args.words[0]!r} to run", USAGE)
+        raise CommandError(f"command not found: {args.words[0]!r}", USAGE)
     code = connection.run_until_signal(_serve(fmq.make_client(args, True), args))
     return OK if code > SIGNALLED and args.count is None else code
 
@@ -127,7 +125,7 @@ def _arguments(args: argparse.Namespace) -> bytes:
     try:
         return fmq.value(data.decode())
     except UnicodeDecodeError as error:
-        raise CommandError("that is no value in JSON: it is not UTF-8", USAGE) from error
+        raise CommandError("the value is not JSON: it is not UTF-8", USAGE) from error
 
 
 async def _call(client: "Client", args: argparse.Namespace, arguments: bytes) -> int:
@@ -152,7 +150,7 @@ async def _serve(client: "Client", args: argparse.Namespace) -> int:
         try:
             await _answer(call, args)
         except ClientError as error:
-            # The caller has been told, or will be when its time is up.
+            # The caller has the error already, or gets a timeout.
             connection.log.debug("not answered: %s", error)
         finally:
             room.release()
@@ -179,7 +177,7 @@ async def _serve(client: "Client", args: argparse.Namespace) -> int:
 
 
 class _RefusedError(Exception):
-    """A command has no result."""
+    """The command has no result: ``code`` and the text go to the caller."""
 
     def __init__(self, code: int, text: str):
         super().__init__(text)
@@ -187,7 +185,7 @@ class _RefusedError(Exception):
 
 
 async def _answer(call: "Call", args: argparse.Namespace) -> None:
-    """Run the command for a call, and answer."""
+    """Run the command for ``call`` and answer it."""
     connection.log.debug("called: %r", call)
     try:
         try:
@@ -196,9 +194,9 @@ async def _answer(call: "Call", args: argparse.Namespace) -> None:
             if args.value:
                 result = fmq.value(result.decode())
         except asyncio.TimeoutError:
-            raise _RefusedError(_TOO_SLOW, "it took too long") from None
+            raise _RefusedError(_TOO_SLOW, "the command took too long") from None
         except (CommandError, UnicodeDecodeError):
-            raise _RefusedError(_FAILED, "what the command says is no JSON") from None
+            raise _RefusedError(_FAILED, "the output of the command is not JSON") from None
     except _RefusedError as error:
         connection.log.debug("refused: %s", error)
         await call.refuse(error.code, str(error))
@@ -208,7 +206,10 @@ async def _answer(call: "Call", args: argparse.Namespace) -> None:
 
 
 async def _result(call: "Call", given: bytes, words: list[str]) -> bytes:
-    """What the command says when it is ``given`` this. Raises _RefusedError. It ends with this."""
+    """Run the command with ``given`` as its input; return its output. Raises _RefusedError.
+
+    If cancelled, kills the command and the processes that it started.
+    """
     try:
         process = await asyncio.create_subprocess_exec(
             *words,
@@ -230,9 +231,8 @@ async def _result(call: "Call", given: bytes, words: list[str]) -> bytes:
         asyncio.ensure_future(process.wait()),
     )
     try:
-        _, result, said, code = await asyncio.gather(*parts)
+        _, result, last_line, code = await asyncio.gather(*parts)
     except BaseException:
-        # With all that it has started.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         for part in parts:
@@ -242,12 +242,12 @@ async def _result(call: "Call", given: bytes, words: list[str]) -> bytes:
         raise
     if code:
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
-        raise _RefusedError(_FAILED, said or how)
+        raise _RefusedError(_FAILED, last_line or how)
     return result
 
 
 async def _feed(stdin: asyncio.StreamWriter, data: bytes) -> None:
-    # A command need not read what it is given.
+    # The command may exit without reading its input.
     with contextlib.suppress(ConnectionError):
         stdin.write(data)
         await stdin.drain()
@@ -257,7 +257,7 @@ async def _feed(stdin: asyncio.StreamWriter, data: bytes) -> None:
 
 
 async def _take(stdout: asyncio.StreamReader) -> bytes:
-    """All of it. Raises _RefusedError when that is too much."""
+    """Return the whole output. Raises _RefusedError if it is too long."""
     parts: list[bytes] = []
     size = 0
     while part := await stdout.read(1 << 16):
@@ -269,7 +269,7 @@ async def _take(stdout: asyncio.StreamReader) -> bytes:
 
 
 async def _tell(stderr: asyncio.StreamReader) -> str:
-    """Pass it on to our standard error: its last line that is not empty."""
+    """Copy to our standard error; return the last line that is not empty."""
     last = b""
     while part := await stderr.read(_WORDS):
         sys.stderr.buffer.write(part)

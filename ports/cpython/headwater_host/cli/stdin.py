@@ -1,4 +1,4 @@
-"""What a command reads while it is connected: in a thread, so that neither a signal nor the server has to wait."""
+"""Read standard input in a thread, so that signals and the connection are served meanwhile."""
 
 import asyncio
 import contextlib
@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 
 
 def lines() -> Iterator[bytes]:
-    """The lines of standard input, without their ends."""
-    # Not through sys.stdin: its lock, held by a thread that waits, would abort the interpreter at its end.
+    """Yield the lines of standard input without line ends."""
+    # A thread that waits in sys.stdin holds its lock, which would abort the interpreter at exit: use os.read.
     begun: list[bytes] = []
     while data := os.read(0, 1 << 16):
         first, *lines = data.split(b"\n")
@@ -22,7 +22,7 @@ def lines() -> Iterator[bytes]:
 
 
 async def in_thread(source: Iterator[bytes], room: int) -> AsyncIterator[bytes]:
-    """What a source has, or raises; so many of it may be read ahead."""
+    """Yield the items of ``source``, at most ``room`` read ahead. Raises what it raises."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
     free = threading.Semaphore(room)

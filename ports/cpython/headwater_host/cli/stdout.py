@@ -1,4 +1,4 @@
-"""Standard output whose reader may go, as in ``headwater sub ... | head -1``: noticed also when nothing is written."""
+"""Notice that the reader of standard output has gone (``headwater sub ... | head -1``), even without writing."""
 
 import asyncio
 import io
@@ -9,12 +9,12 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
-#: How long a command that waits for something to write lets pass before it looks again, in s.
+#: Seconds between checks while a command has nothing to write.
 LOOK_AGAIN_S = 0.25
 
 
 def check_reader() -> None:
-    """Raise BrokenPipeError when standard output is a pipe, or a socket, and nobody reads it any more."""
+    """Raise BrokenPipeError if standard output is a pipe or socket that its reader closed."""
     fd = _pipe()
     if fd >= 0:
         poll = select.poll()
@@ -24,7 +24,7 @@ def check_reader() -> None:
 
 
 async def while_read(work: Coroutine[Any, Any, None]) -> None:
-    """Await ``work``, which writes to standard output; cancel it and raise BrokenPipeError when nobody reads that."""
+    """Await ``work``. Cancel it and raise BrokenPipeError when the reader of standard output has gone."""
     if _pipe() < 0:
         return await work
     task = asyncio.ensure_future(work)
@@ -38,7 +38,7 @@ async def while_read(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _pipe() -> int:
-    """The descriptor of standard output when that is a pipe or a socket, else -1."""
+    """Return the descriptor of standard output if it is a pipe or socket, otherwise -1."""
     try:
         fd = sys.stdout.fileno()
         mode = os.fstat(fd).st_mode

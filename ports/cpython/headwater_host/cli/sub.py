@@ -1,4 +1,4 @@
-"""``headwater sub``: subscribe and print what comes."""
+"""``headwater sub``: subscribe and print messages."""
 
 import argparse
 import asyncio
@@ -26,38 +26,36 @@ if TYPE_CHECKING:
 AnyClient = Union["aio.Client", "hub_client.Client"]
 AnyMessage = Union[Message, "hub_messages.Message"]
 
-# In the order of their numbers (MQTT 5.0, 3.8.3.1).
+# The index is the value in SUBSCRIBE (MQTT 5.0, 3.8.3.1).
 _RETAIN_HANDLING = ("always", "new", "never")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.description = (
-        "Subscribe, and print each message's payload and a newline, until COUNT, SECONDS or a signal."
-    )
+    """Add the options."""
+    parser.description = "Subscribe and print the payload of each message, until COUNT, SECONDS or a signal."
     parser.add_argument(
         "-t",
         "--topic",
         type=argument_types.topic_filter,
         action="append",
         default=[],
-        help="a filter; repeatable",
+        help="Topic filter; repeatable",
     )
     parser.add_argument(
-        "-q", "--qos", dest="most_qos", type=int, choices=(0, 1, 2), help="the highest; default: 0 (MQTT)"
+        "-q", "--qos", dest="most_qos", type=int, choices=(0, 1, 2), help="Maximum QoS (MQTT); default: 0"
     )
     parser.add_argument(
-        "-C", "--count", type=argument_types.whole(1, 1 << 62), help="end after this many messages"
+        "-C", "--count", type=argument_types.whole(1, 1 << 62), help="Stop after this many printed messages"
     )
     parser.add_argument(
         "-W",
         "--wait",
         type=argument_types.seconds,
         metavar="SECONDS",
-        help="end after this time; with -C, exit code 4 when fewer came",
+        help="Stop after this time; exit code 4 with -C",
     )
     parser.add_argument(
-        "-E", "--subscribed", action="store_true", help="end when the server has granted the subscriptions"
+        "-E", "--subscribed", action="store_true", help="Stop when the server has granted the subscriptions"
     )
     parser.add_argument(
         "-U",
@@ -66,9 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TOPIC",
-        help="then take this subscription of a kept session back; repeatable",
+        help="Unsubscribe from this filter; repeatable",
     )
-    group = parser.add_argument_group("which messages")
+    group = parser.add_argument_group("message selection")
     group.add_argument(
         "-T",
         "--filter-out",
@@ -76,48 +74,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TOPIC",
-        help="none with a topic that this filter takes; repeatable",
+        help="Exclude topics that match this filter; repeatable",
     )
     kept = group.add_mutually_exclusive_group()
-    kept.add_argument("-R", "--no-retained", action="store_true", help="none that the server had kept")
+    kept.add_argument("-R", "--no-retained", action="store_true", help="Exclude retained messages")
     kept.add_argument(
         "--retained-only",
         action="store_true",
-        help="those that the server had kept; the first other one ends it",
+        help="Print retained messages; stop at the first other one",
     )
     group.add_argument(
         "--remove-retained",
         action="store_true",
-        help="let the server forget each that it had kept, once it is printed",
+        help="Delete each retained message from the server after printing",
     )
-    group.add_argument("--no-local", action="store_true", help="none that this client publishes (MQTT 5.0)")
+    group.add_argument(
+        "--no-local", action="store_true", help="Exclude messages that this client publishes (MQTT 5.0)"
+    )
     group.add_argument(
         "--retain-as-published",
         action="store_true",
-        help="leave the retain flag as it was published (MQTT 5.0)",
+        help="Keep the retain flag as published (MQTT 5.0)",
     )
     group.add_argument(
         "--retain-handling",
         choices=_RETAIN_HANDLING,
-        help="when the server sends what it has kept, always unless said; new is when there was no such subscription "
-        "(MQTT 5.0)",
+        help="When to send retained messages (MQTT 5.0); default: always",
     )
     fmq.add_subscription(group)
     group = parser.add_argument_group("output")
     shape = group.add_mutually_exclusive_group()
-    shape.add_argument("-v", "--verbose", action="store_true", help="the topic in front of each payload")
-    shape.add_argument("--json", action="store_true", help="a JSON object for each message")
+    shape.add_argument("-v", "--verbose", action="store_true", help="Print the topic before each payload")
+    shape.add_argument("--json", action="store_true", help="Print a JSON object for each message")
     shape.add_argument(
         "-F",
         "--format",
         type=_format,
-        help="a text with sequences such as %%t, %%p, %%q, as of mosquitto_sub: see docs/cli.md",
+        help="Print this text with sequences such as %%t, %%p",
     )
-    group.add_argument("-N", "--no-newline", action="store_true", help="no line end behind a message")
-    group.add_argument("--value", action="store_true", help="payloads that are values of FMQ as JSON (FMQ)")
-    connection.add_connection(
-        parser, "default: for ever", ("connect", "subscribe", "unsubscribe", "disconnect", "will")
+    group.add_argument("-N", "--no-newline", action="store_true", help="Print no newline after a message")
+    group.add_argument(
+        "--value", action="store_true", help="Print payloads that are FMQ values as JSON (FMQ)"
     )
+    connection.add_connection(parser, True, ("connect", "subscribe", "unsubscribe", "disconnect", "will"))
 
 
 def _format(text: str) -> list[Part]:
@@ -128,7 +127,7 @@ def _format(text: str) -> list[Part]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print messages; see ``add_arguments`` for when it ends how."""
+    """Print messages until the count, the time or a signal; return the exit code."""
     protocol = connection.choose(args)
     if args.topic or not args.unsubscribe or (args.url is not None and args.url.topic is not None):
         args.topic = connection.topics(args, args.topic)
@@ -143,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
         _check_flags(args)
         work = _subscribe(client, partial(_ask, client, args), args)
     code = connection.run_until_signal(work)
-    # Without a count a signal is the way to end.
+    # Without a count, a signal is the normal end.
     return OK if code > SIGNALLED and args.count is None else code
 
 
@@ -153,11 +152,11 @@ def _check_flags(args: argparse.Namespace) -> None:
             "--no-local, --retain-as-published and --retain-handling need MQTT 5.0: -V mqttv5", USAGE
         )
     if args.no_local and any(name.startswith("$share/") for name in args.topic):
-        raise CommandError("--no-local is not for shared subscriptions (MQTT 5.0, 3.8.3.1)", USAGE)
+        raise CommandError("--no-local does not work with shared subscriptions (MQTT 5.0, 3.8.3.1)", USAGE)
 
 
 def _flags(args: argparse.Namespace) -> int:
-    """The options of MQTT 5.0's SUBSCRIBE (3.8.3.1)."""
+    """Return the subscription options of MQTT 5.0 (3.8.3.1)."""
     return (
         (spec5.NO_LOCAL if args.no_local else 0)
         | (spec5.RETAIN_AS_PUBLISHED if args.retain_as_published else 0)
@@ -179,7 +178,7 @@ async def _subscribe(
 
 
 async def _ask(client: "aio.Client", args: argparse.Namespace) -> None:
-    """SUBSCRIBE, and then UNSUBSCRIBE."""
+    """Send SUBSCRIBE, then UNSUBSCRIBE."""
     if args.topic:
         granted = await client.subscribe(
             [(name, args.most_qos or 0) for name in args.topic],
@@ -198,13 +197,13 @@ async def _print(client: AnyClient, ask: Callable[[], Awaitable[object]], args: 
     async with client:
         connection.show_connection(client)
         await ask()
-        # One that is refused later ends the command, at its place among the messages.
+        # A subscription that is refused later, after a reconnect, ends the command after the messages before it.
         client.on_subscription_refused = client.messages.put_error
         try:
             if not args.subscribed:
                 await while_read(_take(client, args))
         except BrokenPipeError as error:
-            # Nothing has failed: the command ends well, and so does its consumer.
+            # The reader closed the pipe: disconnect in good order first.
             closed = error
     connection.log.debug("disconnected")
     if closed is not None:
@@ -212,7 +211,7 @@ async def _print(client: AnyClient, ask: Callable[[], Awaitable[object]], args: 
 
 
 async def _take(client: AnyClient, args: argparse.Namespace) -> None:
-    """Print messages, and acknowledge them, until there were enough."""
+    """Print and acknowledge messages until ``args.count`` is reached."""
     out = sys.stdout.buffer
     left = args.count
     patience = connection.patience(client)
@@ -223,7 +222,7 @@ async def _take(client: AnyClient, args: argparse.Namespace) -> None:
         properties = getattr(message, "properties", None)
         connection.log.debug("%r%s", message, f", {sorted(properties)}" if properties else "")
         if args.retained_only and not message.retain:
-            # Nor is it acknowledged.
+            # Not acknowledged.
             over = True
         else:
             seen.append(message)
@@ -233,7 +232,7 @@ async def _take(client: AnyClient, args: argparse.Namespace) -> None:
                     left -= 1
                     over = left == 0
         if over or not client.messages:
-            # One write for a burst; and only what is printed is removed and acknowledged.
+            # One write per burst. Messages are deleted and acknowledged only after they are written.
             out.flush()
             for message in seen:
                 if args.remove_retained and message.retain and _is_wanted(message, args):

@@ -1,4 +1,4 @@
-"""``headwater topic``: which topics a hub of FMQ has."""
+"""``headwater topic``: list, create and delete the topics of an FMQ hub."""
 
 import argparse
 import json
@@ -13,14 +13,14 @@ from headwater_host.exits import OK
 if TYPE_CHECKING:
     from headwater_host.client.fmq import Client
 
-#: What the hub is called for: see docs/protocols/fmq.md, section 4.
+#: The hub's procedure that lists topics: docs/protocols/fmq.md, section 4.
 _TOPICS = "$hub/topics"
 _NUMBERS = ("queues", "messages", "bytes")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The commands and their options."""
-    parser.description = "List a hub's topics, make them and remove them. See docs/hub.md."
+    """Add the subcommands and their options."""
+    parser.description = "List, create and delete the topics of an FMQ hub."
     commands = parser.add_subparsers(dest="topic_command", metavar="COMMAND", required=True)
 
     def add(name: str, text: str) -> argparse.ArgumentParser:
@@ -32,31 +32,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             allow_abbrev=False,
         )
 
-    show = add("list", "print the names of topics, one in a line")
+    show = add("list", "list the topics, one on each line")
     show.add_argument(
-        "filter", nargs="?", type=topic_filter, metavar="FILTER", help="only those that it takes"
+        "filter", nargs="?", type=topic_filter, metavar="FILTER", help="Only topics that match this filter"
     )
     shape = show.add_mutually_exclusive_group()
     shape.add_argument(
         "-v",
         "--verbose",
         action="store_true",
-        help="queues, messages and bytes in front, with tabs between them",
+        help="Print queues, messages and bytes before each name",
     )
-    shape.add_argument("--json", action="store_true", help="a JSON object for each topic")
-    register = add("register", "let there be a topic, with so many queues at least")
-    register.add_argument("topic", type=topic, metavar="TOPIC")
+    shape.add_argument("--json", action="store_true", help="Print a JSON object for each topic")
+    register = add("register", "create a topic with at least N queues")
+    register.add_argument("topic", type=topic, metavar="TOPIC", help="Topic")
     register.add_argument(
-        "--queues", type=whole(1, 65536), default=1, metavar="N", help="default: 1; a topic does not shrink"
+        "--queues", type=whole(1, 65536), default=1, metavar="N", help="Minimum number of queues; default: 1"
     )
-    unregister = add("unregister", "let a topic be no more, with its messages; its consumers end")
-    unregister.add_argument("topic", type=topic, metavar="TOPIC")
+    unregister = add("unregister", "delete a topic and its messages; disconnect its consumers")
+    unregister.add_argument("topic", type=topic, metavar="TOPIC", help="Topic")
     for sub in (show, register, unregister):
-        connection.add_connection(sub, "default: not at all")
+        connection.add_connection(sub, False)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked for: 0."""
+    """Run the subcommand; return the exit code."""
     fmq.no_topic(args)
     return connection.run_until_signal(_run(fmq.make_client(args, False), args))
 
@@ -84,7 +84,7 @@ async def _topics(client: "Client", pattern: str | None) -> AsyncIterator[dict[s
             after = page["after"]
             found = [(one["topic"], *(int(one[name]) for name in _NUMBERS)) for one in page["topics"]]
         except (MalformedValueError, LookupError, TypeError, ValueError) as error:
-            raise ProtocolError(f"what the hub says of its topics is not understood: {error!r}") from error
+            raise ProtocolError(f"the hub's list of topics is malformed: {error!r}") from error
         for name, *numbers in found:
             yield {"topic": name, **dict(zip(_NUMBERS, numbers, strict=True))}
         if after is None:
