@@ -294,7 +294,7 @@ def test_a_full_queue_stops_the_follower_which_catches_up_later(log: Log, bound:
             assert status["state"] == "full"
             full += 1
             assert status["depth"] <= 7 or "depth" not in bound
-            size_now = follower._forward.size()
+            size_now = follower._forward.file.size()
             assert size_now <= 300_000 + (1 << 16) + 8192 or "bytes" not in bound
         elif not status["depth"]:
             break

@@ -18,8 +18,9 @@ from headwater_host.mq.descriptors import MD
 from headwater_host.mq.errors import MQMIError, failed
 from headwater_host.mq.fields import LARGEST
 from headwater_host.mq.uplink.uplink import State, Stored
-from headwater_mq import messages, putting
+from headwater_mq import messages
 from headwater_mq.attributes import QueueAttributes, QueueManagerAttributes, dump
+from headwater_mq.putting import Putting
 from headwater_mq.queue_file import QueueFile
 
 #: In the MQDLH of what is set aside here.
@@ -60,6 +61,7 @@ class Forward:
                     MaxMsgLength=queue.message_bytes,
                     MsgDeliverySequence=CMQC.MQMDS_FIFO,
                 )
+                self._of: dict[int, tuple[str, QueueAttributes]] = {}
                 self._id = self._define(queue.name, room)
                 # What is malformed, or too long for the queue, must not be so for this one, with what comes in front.
                 self._dead = self._define(queue.dead_letter_queue, replace(room, MaxMsgLength=LARGEST))
@@ -79,6 +81,7 @@ class Forward:
         # Nobody deletes it meanwhile.
         opened = (self.file.connection, number, number, 0, 1)
         self.file.db.execute("INSERT INTO opens VALUES (?, ?, ?, ?, ?)", opened)
+        self._of[int(number)] = name, attributes
         return int(number)
 
     def _widen(self) -> None:
@@ -102,8 +105,8 @@ class Forward:
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def put(self, md: MD, data: "bytes | memoryview") -> None:
-        """Within a transaction: a put to the queue. MQRC_Q_FULL and MQRC_STORAGE_MEDIUM_FULL: there is no room for now;
-        otherwise MQMIError is for the message."""
+        """Within a transaction: MQPUT to the queue. MQRC_Q_FULL and MQRC_STORAGE_MEDIUM_FULL: there is no room for now;
+        any other MQMIError is for the message."""
         read = put.read(md, data, self.settings)
         if len(read.data) > self._queue.message_bytes:
             raise failed(CMQC.MQRC_MSG_TOO_BIG_FOR_Q, f"it has {len(read.data)} bytes")
@@ -114,7 +117,7 @@ class Forward:
         LARGEST_DEAD bytes at most, as has any record of the log."""
         self._bury(md, data, reason, self._queue.bytes * 3 // 4)
 
-    def _bury(self, md: MD, data: "bytes | memoryview", reason: int, most: int) -> None:
+    def _bury(self, md: MD, data: "bytes | memoryview", reason: int, most: int | None) -> None:
         now = time.gmtime()
         dlh = {
             "Reason": reason,
@@ -134,28 +137,18 @@ class Forward:
         kept.set(
             Format=CMQC.MQFMT_DEAD_LETTER_HEADER, Encoding=settings.encoding, CodedCharSetId=settings.ccsid
         )
-        body = header + data
-        special = put.dead_letter(kept, memoryview(body), settings)
-        if special is not None:
-            kept, body = special
-        self._insert(self._dead, kept, body, most)
+        self._insert(self._dead, kept, memoryview(header + data), most)
 
-    def _insert(self, queue: int, md: MD, data: "bytes | memoryview", most: int) -> None:
-        db = self.file.db
-        (depth,) = db.execute("SELECT depth FROM queues WHERE id = ?", (queue,)).fetchone()
-        if depth >= self._queue.depth:
-            raise failed(CMQC.MQRC_Q_FULL, f"{depth} messages")
-        if self.size() + len(data) > most:
-            raise failed(CMQC.MQRC_STORAGE_MEDIUM_FULL, f"{self.size()} bytes")
-        if not md.PutDate.strip():
-            md.set(UserIdentifier=putting.user(), **putting.origin(self.file.wall()))
-        if md.MsgId == CMQC.MQMI_NONE:
-            md.MsgId = self.new_id()
-        if md.Persistence == CMQC.MQPER_PERSISTENCE_AS_Q_DEF:
-            md.Persistence = CMQC.MQPER_PERSISTENT
-        if md.Priority == CMQC.MQPRI_PRIORITY_AS_Q_DEF:
-            md.Priority = 0
-        messages.insert(db, queue, md, data, fifo=True, put_by=0, now=self.file.now())
+    def _insert(self, queue: int, md: MD, data: memoryview, most: int | None) -> None:
+        name, attributes = self._of[queue]
+        to = Putting(
+            *(self.file, self.file.attributes, queue, name, attributes, attributes, None, self.file.now()),
+            file_bytes=most,
+        )
+        # A message from the queue keeps its context.
+        options = CMQC.MQPMO_SET_ALL_CONTEXT if md.PutDate.strip() else CMQC.MQPMO_DEFAULT_CONTEXT
+        described, _ = to.described(md, options, 0, put1=True)
+        to.insert(self.file.db, described, data, syncpoint=False, options=options)
 
     def new_id(self) -> bytes:
         """Within a transaction: 24 bytes for a MsgId or GroupId that nobody else has."""
@@ -167,14 +160,6 @@ class Forward:
         with self.file.reading() as db:
             found = db.execute(table).fetchone() and db.execute("SELECT 1 FROM assembly_group").fetchone()
         return found is not None
-
-    def size(self) -> int:
-        """What the file holds, in bytes."""
-        db = self.file.db
-        (pages,), (free,), (size,) = (
-            db.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count", "page_size")
-        )
-        return int((pages - free) * size)
 
     # -- out: ``uplink.Outbox`` --------------------------------------------------------------------------------------
 
@@ -222,8 +207,8 @@ class Forward:
                 if db.execute("SELECT 1 FROM messages WHERE id = ?", (token,)).fetchone() is not None:
                     md, body = messages.read(db, token, now)
                     messages.take(db, [token], 0)
-                    # It was there already: no bytes come to those that are.
-                    self._bury(md, body, reason, 1 << 62)
+                    # Its bytes are in the file already.
+                    self._bury(md, body, reason, None)
             messages.expire(db, self._id, now)
             if number is not None:
                 self._number(db, number)

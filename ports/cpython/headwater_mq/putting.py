@@ -67,6 +67,8 @@ class Putting(NamedTuple):
     remote: "tuple[bytes, bytes] | None"
     #: Age time, in ms.
     now: int
+    #: How many bytes of the file the messages may take; None: no limit but the disk's.
+    file_bytes: int | None = None
 
     @property
     def settings(self) -> QueueManagerSettings:
@@ -133,6 +135,7 @@ class Putting(NamedTuple):
                 body = transmission.wrap(kept, body, *self.remote, self.settings)
                 kept = transmission.outer(kept, self.settings)
                 kept.MsgId = new_id()
+            self._make_room(db, len(body))
             messages.insert(
                 *(db, self.target, kept, body),
                 fifo=self.attributes.MsgDeliverySequence == CMQC.MQMDS_FIFO,
@@ -140,7 +143,6 @@ class Putting(NamedTuple):
                 now=self.now,
             )
             count += 1
-        self._check_depth(db)
         return count
 
     def _parts(self, md: MD, data: memoryview) -> Iterator[tuple[MD, memoryview]]:
@@ -166,14 +168,16 @@ class Putting(NamedTuple):
         put.check_segment_end(md.MsgSeqNumber, md.Offset, len(data))
         return put.split(md, data, most)
 
-    def _check_depth(self, db: sqlite3.Connection) -> None:
+    def _make_room(self, db: sqlite3.Connection, size: int) -> None:
+        """Raise MQRC_Q_FULL or MQRC_STORAGE_MEDIUM_FULL if one more message, with ``size`` bytes, does not fit."""
+        most = self.attributes.MaxQDepth
         query = "SELECT depth FROM queues WHERE id = ?"
-        if db.execute(query, (self.target,)).fetchone()[0] <= self.attributes.MaxQDepth:
-            return
-        messages.expire(db, self.target, self.now)
-        (depth,) = db.execute(query, (self.target,)).fetchone()
-        if depth > self.attributes.MaxQDepth:
-            raise failed(CMQC.MQRC_Q_FULL, f"{self.name} takes {self.attributes.MaxQDepth} messages")
+        if db.execute(query, (self.target,)).fetchone()[0] >= most:
+            messages.expire(db, self.target, self.now)
+            if db.execute(query, (self.target,)).fetchone()[0] >= most:
+                raise failed(CMQC.MQRC_Q_FULL, f"{self.name} takes {most} messages")
+        if self.file_bytes is not None and self.file.size() + size > self.file_bytes:
+            raise failed(CMQC.MQRC_STORAGE_MEDIUM_FULL, f"{self.file.path} has {self.file.size()} bytes")
 
     def returned(self, md: MD, kept: MD, pmo: PMO) -> None:
         """Fill in what the call returns. Nothing is returned in an MQMDE."""

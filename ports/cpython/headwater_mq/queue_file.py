@@ -228,6 +228,14 @@ class QueueFile:
             raise explained(self.path, error) from error
         return version, self.db.total_changes
 
+    def size(self) -> int:
+        """Return how many bytes of the file are in use."""
+        (pages,), (free,), (size,) = (
+            self.db.execute(f"PRAGMA {name}").fetchone()
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return int((pages - free) * size)
+
     def new_id(self, db: sqlite3.Connection) -> bytes:
         """24 bytes that no other id of this queue manager has: ``AMQ ``, its name, and a number."""
         at, end = self._ids

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.ibmmq.header import MQMDE
+from headwater_host.mq.errors import REASONS
 from headwater_host.mq.fields import FAULTS, checks
-from headwater_host.mq.reassembly.logical import REASONS
 from headwater_host.mq.structures import to_bytes, to_text
 from headwater_spark.arrow import Bools, Rows
 

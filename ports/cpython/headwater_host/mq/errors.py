@@ -2,7 +2,8 @@
 
 from headwater_host.mq import CMQC
 
-_NAMES = {value: name for name, value in vars(CMQC).items() if name.startswith("MQRC_")}
+#: IBM's names of reason codes.
+REASONS = {value: name for name, value in vars(CMQC).items() if name.startswith("MQRC_")}
 _WORDS = {CMQC.MQCC_OK: "OK", CMQC.MQCC_WARNING: "WARNING", CMQC.MQCC_FAILED: "FAILED"}
 
 
@@ -33,7 +34,7 @@ class MQMIError(Exception):
 
     def errorAsString(self) -> str:  # noqa: N802 (its name for those who know the MQI from Python)
         """Completion code and reason in IBM's words: ``FAILED: MQRC_Q_FULL``."""
-        return f"{_WORDS.get(self.comp, self.comp)}: {_NAMES.get(self.reason, f'reason {self.reason}')}"
+        return f"{_WORDS.get(self.comp, self.comp)}: {REASONS.get(self.reason, f'reason {self.reason}')}"
 
     def __str__(self) -> str:
         what = f"{self.errorAsString()} ({self.reason})"

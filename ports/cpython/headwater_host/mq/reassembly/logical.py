@@ -13,12 +13,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
-from headwater_host.mq import CMQC
 from headwater_host.mq.CMQC import MQMF_LAST_MSG_IN_GROUP, MQMF_LAST_SEGMENT, MQRC_NONE
+from headwater_host.mq.errors import REASONS
 from headwater_host.mq.fields import IN_GROUP, SEGMENT, Fault, refused
-
-#: IBM's names of reasons.
-REASONS = {value: name for name, value in vars(CMQC).items() if name.startswith("MQRC_")}
 
 Range: TypeAlias = "tuple[int, int | None]"
 

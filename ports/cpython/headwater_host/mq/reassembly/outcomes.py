@@ -4,7 +4,8 @@ are gone when the assembler is called again."""
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from headwater_host.mq.reassembly.logical import NOTHING, REASONS, Missing
+from headwater_host.mq.errors import REASONS
+from headwater_host.mq.reassembly.logical import NOTHING, Missing
 
 
 class Writable(Protocol):

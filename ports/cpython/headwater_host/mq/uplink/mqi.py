@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwater_host.exits import USAGE, CommandError
+from headwater_host.mq import CMQC
 from headwater_host.mq.fields import LARGEST
 from headwater_host.mq.uplink import mqi_reasons
 
@@ -131,7 +132,7 @@ class Connection:
             raise MqiError(verb, error.reason) from None
         except self._mq.PYIFError as error:
             # A handle that is gone: the library has noticed first.
-            raise MqiError(verb, mqi_reasons.HCONN_ERROR, f"{verb}: {error}") from None
+            raise MqiError(verb, CMQC.MQRC_HCONN_ERROR, f"{verb}: {error}") from None
 
     def open_output(self, queue: str) -> Any:
         """MQOPEN a queue to put messages to. In a cluster all go to the same one: a group stays together."""

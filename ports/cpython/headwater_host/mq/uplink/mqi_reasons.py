@@ -8,11 +8,6 @@ a new connection is the most that a client can do, and nothing is lost by it.
 
 CONNECTION, WAIT, MESSAGE, CONFIGURATION = "connection", "wait", "message", "configuration"
 
-BACKED_OUT = 2003
-HCONN_ERROR = 2018
-SYNCPOINT_LIMIT_REACHED = 2024
-NO_MSG_AVAILABLE = 2033
-
 _TABLE = {
     CONNECTION: """
         2009 CONNECTION_BROKEN, 2018 HCONN_ERROR, 2019 HOBJ_ERROR, 2025 MAX_CONNS_LIMIT_REACHED, 2041 OBJECT_CHANGED,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from headwater_host.mq.CMQC import MQPER_PERSISTENT
+from headwater_host.mq import CMQC
 from headwater_host.mq.errors import MQMIError
 from headwater_host.mq.uplink import mqi, mqi_reasons
 from headwater_host.mq.uplink.mqi import MqiError
@@ -32,7 +32,7 @@ FIRST, LONGEST, SLOW = 1.0, 60.0, 300.0
 # How often a quiet local queue is looked at.
 _LOOK_S = 0.25
 # After these what was put before cannot be committed.
-_UNIT_IS_LOST = (mqi_reasons.BACKED_OUT, mqi_reasons.SYNCPOINT_LIMIT_REACHED)
+_UNIT_IS_LOST = (CMQC.MQRC_BACKED_OUT, CMQC.MQRC_SYNCPOINT_LIMIT_REACHED)
 
 _logger = logging.getLogger("headwater.uplink")
 
@@ -294,7 +294,7 @@ class Uplink:
         return number
 
     def _put_record(self, link: QueueManager, number: int) -> None:
-        fields = {"CorrelId": self._correl_id, "Format": b"MQSTR   ", "Persistence": MQPER_PERSISTENT}
+        fields = {"CorrelId": self._correl_id, "Format": b"MQSTR   ", "Persistence": CMQC.MQPER_PERSISTENT}
         link.put(self._record, fields, b"headwater %d" % number)
 
     # -- a unit of work ----------------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ class Uplink:
         try:
             link.commit()
         except MqiError as error:
-            if error.reason == mqi_reasons.BACKED_OUT:
+            if error.reason == CMQC.MQRC_BACKED_OUT:
                 if number is not None:
                     self._outbox.number(number - 1)
             else:
@@ -372,7 +372,7 @@ class Uplink:
                 state = "waiting"
             except MqiError:
                 self._drop()
-            if error.reason == mqi_reasons.SYNCPOINT_LIMIT_REACHED and self._limit > 1:
+            if error.reason == CMQC.MQRC_SYNCPOINT_LIMIT_REACHED and self._limit > 1:
                 self._limit //= 2
                 return 0.0
         else:
