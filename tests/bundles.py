@@ -15,19 +15,21 @@ from tools.toolchain import ROOT
 PORTABLE = ROOT / "tests" / "portable"
 ALLOC = ROOT / "tests" / "alloc"
 
-#: What a board may have of the client's side. The server's end, and what else a test needs, is there as plain modules.
+#: What a board may have of the client's side, and the server's sessions, which share its base. What else a test
+#: needs is there as plain modules.
 CLIENT = (
     "headwater.errors",
-    "headwater.client",
-    "headwater.driver",
-    "headwater.keeper",
-    "headwater.backlog",
+    "headwater.mqtt.client",
+    "headwater.mqtt.client5",
+    "headwater.mqtt.keeper",
+    "headwater.mqtt.backlog",
     "headwater.journal",
-    "headwater.store",
-    "headwater.rxbuf",
     "headwater.mqtt.session",
     "headwater.mqtt.session31",
     "headwater.mqtt.session5",
+    "headwater.mqtt.server",
+    "headwater.mqtt.server31",
+    "headwater.mqtt.server5",
 )
 BUNDLES = {"client bundle": CLIENT, "bundle of all": tuple(sorted(sizes.imports(mpy.SDK)))}
 

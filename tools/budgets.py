@@ -51,11 +51,11 @@ class Part:
 
 _SIZES = "rx_size=512, tx_size=512, outbox_size=512"
 _CLIENT = f"""
-from headwater.client import Client
+from headwater.mqtt.client import Client
 client = Client(Dialer(b"\\x20\\x02\\0\\0"), b"board", {_SIZES})
 """
 _CLIENT5 = f"""
-from headwater.client import Client
+from headwater.mqtt.client import Client
 from headwater.mqtt.session5 import ClientSession5
 client = Client(Dialer(b"\\x20\\x03\\0\\0\\0"), session=ClientSession5(b"board", {_SIZES}))
 """
@@ -72,7 +72,7 @@ from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session31 import ClientSession31
 VERSIONS = {{3: ClientSession31, 4: ClientSession, 5: ClientSession5}}
 """
-_KEEPER = f"{_CLIENT}from headwater.keeper import Keeper\nkeeper = Keeper(client)\n"
+_KEEPER = f"{_CLIENT}from headwater.mqtt.keeper import Keeper\nkeeper = Keeper(client)\n"
 # The ACK to AUTH, whose id is the first that a board without a number makes: process 5, no session, no time.
 _FMQ = f"""
 from headwater.fmq.client import Client
@@ -81,20 +81,20 @@ client = Client(Dialer(answer), b"board", {_SIZES})
 """
 _FMQ_KEEPER = f"{_FMQ}from headwater.fmq.keeper import Keeper\nkeeper = Keeper(client)\n"
 _FMQ_KEPT = ("headwater.fmq.client", "headwater.fmq.keeper")
-_CLIENT_5 = ("headwater.client", "headwater.mqtt.session5")
+_CLIENT_5 = ("headwater.mqtt.client", "headwater.mqtt.session5")
 _ALL = (*_CLIENT_5, "headwater.mqtt.session31")
 _UPTIME = Options(only_used=True, texts=False)
 
 PARTS: dict[str, Part] = {
     **{name: Part(entries, modules=True) for name, entries in sizes.COMPONENTS.items()},
-    "client": Part(("headwater.client",), _CLIENT, modules=True),
-    "client, kept": Part(("headwater.client", "headwater.keeper"), _KEEPER, modules=True),
+    "client": Part(("headwater.mqtt.client",), _CLIENT, modules=True),
+    "client, kept": Part(("headwater.mqtt.client", "headwater.mqtt.keeper"), _KEEPER, modules=True),
     "client of 5.0": Part(_CLIENT_5, _CLIENT5, modules=True),
     "client of 3.1, 3.1.1 and 5.0": Part(_ALL, _CLIENT5, modules=True),
     "fmq client": Part(("headwater.fmq.client",), _FMQ, modules=True),
     "fmq client, kept": Part(_FMQ_KEPT, _FMQ_KEEPER, modules=True),
-    "bundle: client": Part(("headwater.client",), _CLIENT),
-    "bundle: client, kept": Part(("headwater.client", "headwater.keeper"), _KEEPER),
+    "bundle: client": Part(("headwater.mqtt.client",), _CLIENT),
+    "bundle: client, kept": Part(("headwater.mqtt.client", "headwater.mqtt.keeper"), _KEEPER),
     "bundle: client of 5.0": Part(_CLIENT_5, _CLIENT5),
     "bundle: client of 3.1, 3.1.1 and 5.0": Part(_ALL, _CLIENT5),
     "bundle: fmq client": Part(("headwater.fmq.client",), _FMQ),

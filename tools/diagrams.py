@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from headwater import transitions
+from headwater import connection as transitions
 from headwater.link import link
+from headwater.mqtt import session as mqtt
 from headwater.mqtt import spec
-from headwater.mqtt import transitions as mqtt
 from headwater_spark.options import OPTIONS
 from headwater_spark.tables import (
     BADBLOCKS,

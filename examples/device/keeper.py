@@ -2,10 +2,10 @@
 
 import gc
 
-from headwater.backlog import Backlog
-from headwater.client import Client
 from headwater.errors import name_of
-from headwater.keeper import Keeper
+from headwater.mqtt.backlog import Backlog
+from headwater.mqtt.client import Client
+from headwater.mqtt.keeper import Keeper
 from headwater_board.tcp import Tcp
 
 brokers = [Tcp("broker.local"), Tcp("broker-2.local")]

@@ -2,10 +2,10 @@
 
 import os
 
-from headwater.client import Client
 from headwater.errors import name_of
 from headwater.ibmmq.segments import Segmenter
-from headwater.keeper import Keeper
+from headwater.mqtt.client import Client
+from headwater.mqtt.keeper import Keeper
 from headwater_board.ids import group_ids
 from headwater_board.tcp import Tcp
 

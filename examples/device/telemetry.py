@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from headwater.client import Client
     from headwater.fmq.client import Client as FmqClient
+    from headwater.mqtt.client import Client
     from headwater.types import Bytes, Dialer
 
 QUEUE = 64
@@ -69,7 +69,7 @@ def make_client(settings: "dict[str, Any]") -> "Client | FmqClient":
     if settings.get("protocol") == "fmq":
         from headwater.fmq.client import Client
     else:
-        from headwater.client import Client  # type: ignore[assignment]  # of two classes, one
+        from headwater.mqtt.client import Client  # type: ignore[assignment]  # of two classes, one
     return Client(
         dialer(settings),
         settings["name"].encode(),

@@ -2,8 +2,8 @@ import json
 import os
 import time
 
-from headwater.client import Client
 from headwater.errors import HeadwaterError
+from headwater.mqtt.client import Client
 from headwater_board.tcp import Tcp
 
 # Replace localhost with your broker's name or address.

@@ -23,8 +23,8 @@ This module does no I/O: it is given a file (``types.JournalFile``).
 
 from array import array
 
+from headwater.connection import FIRST_REQUEST_ID, RamOutbox
 from headwater.errors import E_STORE
-from headwater.store import FIRST_REQUEST_ID, RamOutbox
 from headwater.wire import TICKS_MASK, const
 
 TYPE_CHECKING = False

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from headwater.connection import RxBuf
     from headwater.fmq.frames import Frame
     from headwater.mqtt.packets import Packet
-    from headwater.rxbuf import RxBuf
 
 #: What can be read by index and sliced: the core reads these and allocates none of them.
 Bytes = bytes | bytearray | memoryview
@@ -114,7 +114,7 @@ class PollDialer(Dialer, Protocol):
 
 
 class Session(Protocol):
-    """What ``headwater.driver`` drives: the client's session of a protocol. It does no I/O and knows no clock."""
+    """What ``headwater.connection`` drives: the client's session of a protocol. It does no I/O and knows no clock."""
 
     state: int
     rx: "RxBuf"
@@ -257,7 +257,7 @@ class ReceivedIds(Protocol):
 
 
 class Outbox(Protocol):
-    """What holds the unacknowledged messages; see ``headwater.store`` for the meaning of each member.
+    """What holds the unacknowledged messages; see ``headwater.connection`` for the meaning of each member.
 
     What returns a status returns E_STORE when a store cannot keep what it is told. ``commit`` has then made no entry,
     ``set`` to REL has changed nothing, and ``set`` to DONE is kept until the store takes it.

@@ -1,7 +1,7 @@
 """A transport to a hub that answers at once, and allocates nothing for it."""
 
+from headwater.connection import RxBuf
 from headwater.fmq.frames import Frame, decode_header, encode_answer, encode_frame
-from headwater.rxbuf import RxBuf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@
 from fmq_line import SUBSCRIPTION, TIME, Line, made
 from prove import prove, prove_session
 
+from headwater.connection import ACCEPT, OPEN
 from headwater.fmq.client import Client
 from headwater.fmq.frames import Frame, tag_list
-from headwater.transitions import ACCEPT, OPEN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

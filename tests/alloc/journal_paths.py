@@ -4,8 +4,8 @@
 
 from prove import prove
 
+from headwater.connection import AT1, AT2, DONE, REL
 from headwater.journal import JournalOutbox
-from headwater.transitions import AT1, AT2, DONE, REL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ says so by an exception, which costs what exceptions cost; here nobody answers i
 from prove import prove
 
 from headwater import errors
-from headwater.backlog import Backlog
-from headwater.client import Client
-from headwater.keeper import CONNECTING, ONLINE, PAUSE, Keeper
 from headwater.mqtt import packets_server
+from headwater.mqtt.backlog import Backlog
+from headwater.mqtt.client import Client
+from headwater.mqtt.keeper import CONNECTING, ONLINE, PAUSE, Keeper
 from headwater.mqtt.server import ServerSession
 
 TYPE_CHECKING = False

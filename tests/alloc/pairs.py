@@ -2,14 +2,13 @@
 
 from prove import prove
 
-from headwater.client import Client
+from headwater.mqtt.client import Client
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.endpoint import Endpoint
     from headwater.mqtt.packets import Packet
     from headwater.mqtt.server import ServerSession
-    from headwater.mqtt.session import ClientSession
+    from headwater.mqtt.session import ClientSession, Session
     from headwater.types import Bytes
 
 TOPIC = b"board/telemetry"
@@ -40,7 +39,7 @@ class Counter:
             self.messages += 1
 
 
-def move(source: "Endpoint", target: "Endpoint") -> bool:
+def move(source: "Session", target: "Session") -> bool:
     """Carry what one end has to send to the other; whether there was anything."""
     n = source.out()
     if n <= 0:

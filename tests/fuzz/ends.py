@@ -11,6 +11,7 @@ from typing import Any
 
 from pipe import drain
 
+from headwater.connection import ERROR, ONLINE
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server5 import ServerSession5
@@ -20,7 +21,6 @@ from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.session31 import ClientSession31
 from headwater.mqtt.topic_aliases import IncomingAliases
 from headwater.reasons import REASONS
-from headwater.transitions import ERROR, ONLINE
 from headwater.types import Bytes
 from tests.fuzz import mqtt_reference as reference
 

@@ -6,9 +6,7 @@ are acknowledged.
 
 from collections import deque
 
-from headwater.rxbuf import RxBuf
-from headwater.store import RamOutbox
-from headwater.transitions import AT1, AT2, DONE, REL
+from headwater.connection import AT1, AT2, DONE, REL, RamOutbox, RxBuf
 from headwater_host.client.outbox import GrowingOutbox
 from headwater_host.client.rxbuf import GrowingRxBuf
 from tests.fuzz.script import Script

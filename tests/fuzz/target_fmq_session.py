@@ -10,11 +10,11 @@ from typing import Any
 from fmq_hub import TIME
 from pipe import drain, feed
 
+from headwater.connection import ERROR, ONLINE
 from headwater.errors import E_RX_TOO_LARGE, E_RX_WINDOW, PEER, blame
 from headwater.fmq import frames, spec
 from headwater.fmq.frames import Frame
 from headwater.fmq.session import ClientSession
-from headwater.transitions import ERROR, ONLINE
 
 NO_SINK, APPLICATION_ACKS, BEFORE_AUTH, RAISING = 1, 2, 4, 8
 RX_SIZES = (64, 100, 200, 512)

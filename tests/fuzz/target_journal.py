@@ -6,8 +6,8 @@ script of records, most of them with the right checksum (see ``_image``).
 
 from journal_file import MemoryFile
 
+from headwater.connection import AT1, AT2, DONE, REL
 from headwater.journal import JournalOutbox, crc30
-from headwater.transitions import AT1, AT2, DONE, REL
 from tests.fuzz.script import Script
 
 RECEIVE_WINDOW = 3

@@ -6,7 +6,7 @@ handshake; handlers raise), a byte that chooses the receive buffer and the piece
 
 from typing import Any
 
-from headwater.transitions import CLOSING, ERROR, ONLINE
+from headwater.connection import CLOSING, ERROR, ONLINE
 from tests.fuzz.ends import KINDS, SMALLEST_RX, Expected, Footprint, Kind, Watched, answers, begin
 
 NO_SINK, APPLICATION_ACKS, BEFORE_HANDSHAKE, RAISING = 1, 2, 4, 8

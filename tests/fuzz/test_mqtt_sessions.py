@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pipe import Ends, Inbox, Outgoing, Sink, drain, feed
 
 from headwater import errors
+from headwater.connection import CLOSING, ERROR, ONLINE
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server5 import ServerSession5
@@ -15,7 +16,6 @@ from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.session31 import ClientSession31
-from headwater.transitions import CLOSING, ERROR, ONLINE
 from tests.fuzz import packets, packets5
 from tests.fuzz.ends import KINDS, SMALLEST_RX, Kind, Raised, Watched, begin
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from journal_file import MemoryFile
 
+from headwater.connection import AT1, AT2, DONE, REL, RamOutbox
 from headwater.journal import JournalOutbox
-from headwater.store import RamOutbox
-from headwater.transitions import AT1, AT2, DONE, REL
 from headwater_host.client.outbox import GrowingOutbox
 from headwater_host.client.store import SqliteOutbox
 from headwater_host.mqtt_properties import Properties

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.rxbuf import RxBuf
+from headwater.connection import RxBuf
 from tests.fuzz.targets import CORPUS, TARGETS, Target, read_corpus
 from tools.toolchain import ROOT
 

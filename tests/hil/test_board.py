@@ -81,12 +81,12 @@ def test_headwater_is_deployed_and_only_changes_are_copied_again(board: Board) -
     changed, stale = deploy(board)
     assert (changed, stale) == (["/lib/headwater/rxbuf.mpy"], ["/lib/headwater/wire.py"])
     board.soft_reset()
-    board.exec("import headwater.wire, headwater.rxbuf")
+    board.exec("import headwater.wire, headwater.connection")
 
 
 def test_a_bundle_takes_the_place_of_the_modules(board: Board, tmp_path: Path) -> None:
     deploy(board)
-    what = ["headwater.client", "headwater.errors", "headwater_board.tcp"]
+    what = ["headwater.mqtt.client", "headwater.errors", "headwater_board.tcp"]
     changed, stale = deploy(board, files=bundle_files(what, folder=tmp_path))
     assert changed == [
         "/lib/headwater/__init__.mpy",
@@ -95,7 +95,7 @@ def test_a_bundle_takes_the_place_of_the_modules(board: Board, tmp_path: Path) -
     ]
     assert "/lib/headwater/mqtt/session.mpy" in stale
     board.soft_reset()
-    code = "from headwater.client import Client\nfrom headwater.errors import E_TOPIC\n"
+    code = "from headwater.mqtt.client import Client\nfrom headwater.errors import E_TOPIC\n"
     assert board.exec(f"{code}from headwater_board.tcp import Tcp\nprint(E_TOPIC)") == "-1\n"
     deploy(board)
 

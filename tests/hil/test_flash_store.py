@@ -29,7 +29,7 @@ RECEIVE_WINDOW = DOWN * len(CUTS)
 
 MAIN = """
 import time
-from headwater.client import Client
+from headwater.mqtt.client import Client
 from headwater_board.flash import flash_outbox
 from headwater_board.tcp import Tcp
 

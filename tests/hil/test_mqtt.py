@@ -34,7 +34,7 @@ def broker(deployed_board: Board, request: pytest.FixtureRequest) -> tuple[str, 
 
 
 ECHO = """
-from headwater.client import Client
+from headwater.mqtt.client import Client
 from headwater_board.tcp import Tcp
 client = Client(Tcp({host!r}, {port}), b"hil-echo", clean=True, rx_size=512)
 got = []
@@ -69,7 +69,7 @@ def test_every_qos_there_and_back(board: Board, broker: tuple[str, int]) -> None
 
 
 LARGE = """
-from headwater.client import Client
+from headwater.mqtt.client import Client
 from headwater_board.tcp import Tcp
 
 class Sink:
@@ -128,7 +128,7 @@ def test_a_message_larger_than_the_buffer_is_streamed(board: Board, broker: tupl
 
 PUBLISH_FOR_EVER = """
 import json, os
-from headwater.client import Client
+from headwater.mqtt.client import Client
 from headwater_board.tcp import Tcp
 client = Client(Tcp({host!r}, {port}), b"hil-power", clean=False, slots=8)
 waiting = {{}}

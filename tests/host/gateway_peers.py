@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from headwater.client import Client
 from headwater.errors import HeadwaterError
 from headwater.fmq.client import Client as FmqClient
 from headwater.link.link import Link
 from headwater.link.pump import Pump, Stream
 from headwater.mqtt import packets_server
+from headwater.mqtt.client import Client
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.properties import Packet5
 from headwater_host.capture import CaptureReader

@@ -14,34 +14,28 @@ CORE = [
     ["headwater.errors"],
     [
         "headwater.reasons",
-        "headwater.rxbuf",
-        "headwater.store",
-        "headwater.transitions",
-        "headwater.mqtt.packets",
+        "headwater.connection",
         "headwater.mqtt.spec",
         "headwater.mqtt.spec5",
-        "headwater.mqtt.topics",
+        "headwater.mqtt.packets",
     ],
     [
         "headwater.journal",
         "headwater.names5",
-        "headwater.outgoing",
-        "headwater.mqtt.transitions",
+        "headwater.reconnect",
+        "headwater.mqtt.topics",
         "headwater.mqtt.properties",
+        "headwater.mqtt.large",
     ],
-    ["headwater.mqtt.packets_server", "headwater.mqtt.large"],
-    ["headwater.mqtt.sender"],
-    ["headwater.mqtt.endpoint"],
-    ["headwater.mqtt.session", "headwater.mqtt.server"],
-    ["headwater.mqtt.session31", "headwater.mqtt.server31", "headwater.mqtt.large5"],
-    ["headwater.mqtt.endpoint5"],
-    ["headwater.mqtt.topic_aliases", "headwater.mqtt.session5", "headwater.mqtt.server5"],
-    ["headwater.driver"],
-    ["headwater.client"],
-    ["headwater.client5"],
-    ["headwater.backlog"],
-    ["headwater.keeping"],
-    ["headwater.keeper", "headwater.compat.umqtt"],
+    ["headwater.mqtt.packets_server", "headwater.mqtt.topic_aliases", "headwater.mqtt.large5"],
+    ["headwater.mqtt.session"],
+    ["headwater.mqtt.server"],
+    ["headwater.mqtt.session31", "headwater.mqtt.server31", "headwater.mqtt.endpoint5"],
+    ["headwater.mqtt.session5", "headwater.mqtt.server5"],
+    ["headwater.mqtt.client"],
+    ["headwater.mqtt.client5"],
+    ["headwater.mqtt.backlog"],
+    ["headwater.mqtt.keeper", "headwater.compat.umqtt"],
     # FMQ stands beside MQTT: neither knows of the other.
     ["headwater.fmq.spec", "headwater.fmq.murmur3"],
     ["headwater.fmq.values", "headwater.fmq.ids"],
@@ -131,7 +125,7 @@ def reached_from(*entries: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("entry", ["headwater.client", "headwater.mqtt.session"])
+@pytest.mark.parametrize("entry", ["headwater.mqtt.client", "headwater.mqtt.session"])
 def test_a_client_of_3_1_1_does_not_pay_for_other_versions(entry: str) -> None:
     reached = reached_from(entry)
     assert "headwater.mqtt.packets" in reached
@@ -142,13 +136,18 @@ def test_a_client_of_3_1_1_does_not_pay_for_other_versions(entry: str) -> None:
 
 
 def test_a_client_does_not_pay_for_the_server_nor_a_board_for_names() -> None:
-    for entry in ("headwater.client", "headwater.mqtt.session5", "headwater.mqtt.session31"):
+    for entry in ("headwater.mqtt.client", "headwater.mqtt.session5", "headwater.mqtt.session31"):
         reached = reached_from(entry)
         assert not {name for name in reached if "server" in name or name in NAMES}, entry
 
 
 def test_whoever_speaks_mqtt_does_not_pay_for_fmq() -> None:
-    for entry in ("headwater.client", "headwater.client5", "headwater.keeper", "headwater.mqtt.server5"):
+    for entry in (
+        "headwater.mqtt.client",
+        "headwater.mqtt.client5",
+        "headwater.mqtt.keeper",
+        "headwater.mqtt.server5",
+    ):
         assert not {name for name in reached_from(entry) if name.startswith("headwater.fmq")}, entry
 
 

@@ -179,10 +179,10 @@ TRAPS = {
     ),
 }
 CONNECT = """
-from headwater.backlog import Backlog
-from headwater.client import Client
+from headwater.mqtt.backlog import Backlog
+from headwater.mqtt.client import Client
 from headwater.errors import E_WINDOW
-from headwater.keeper import Keeper
+from headwater.mqtt.keeper import Keeper
 class Line:
     answer = b"\\x20\\x02\\0\\0"
     def readinto(self, buf, n):
@@ -284,14 +284,14 @@ def test_what_cannot_be_bundled_is_refused_with_its_place(text: str, tmp_path: P
         ("{}/absent.py", "No such file"),
         ("{}/broken.py", "invalid syntax"),
         ("{}/wrong.py", "headwater.errors has no E_NOTHING"),
-        ("{}/dotted.py", r"dotted\.py:2: a bundle has no headwater\.client: import it with `from`"),
+        ("{}/dotted.py", r"dotted\.py:2: a bundle has no headwater\.mqtt\.client: import it with `from`"),
         ("{}/other.py", "there is nothing of headwater"),
     ],
 )
 def test_what_is_asked_for_must_exist(what: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def")
     (tmp_path / "wrong.py").write_text("from headwater.errors import E_NOTHING")
-    (tmp_path / "dotted.py").write_text("import os\nimport headwater.client as c")
+    (tmp_path / "dotted.py").write_text("import os\nimport headwater.mqtt.client as c")
     (tmp_path / "other.py").write_text("import time")
     with pytest.raises(BundleError, match=message):
         build([what.format(tmp_path)])
@@ -299,7 +299,7 @@ def test_what_is_asked_for_must_exist(what: str, message: str, tmp_path: Path) -
 
 def test_only_what_programs_use_needs_programs() -> None:
     with pytest.raises(BundleError, match="name programs instead"):
-        build(["headwater.client"], Options(only_used=True))
+        build(["headwater.mqtt.client"], Options(only_used=True))
 
 
 def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_names_with_a_number_have_one(tmp_path: Path) -> None:
 
 
 def test_public_names_stay_and_private_ones_go() -> None:
-    source = build(["headwater.client", "headwater.errors", "headwater_board.tcp"])
+    source = build(["headwater.mqtt.client", "headwater.errors", "headwater_board.tcp"])
     text = source.sources["__init__"]
     for kept in (
         "class Client:",
@@ -332,19 +332,19 @@ def test_public_names_stay_and_private_ones_go() -> None:
         "def __init__(self, dialer, client_id=b'', session=None, **options):",
         "outbox_size=1024",
         "self.on_message",
-        "modules['headwater.client'] = modules['headwater']",
     ):
         assert kept in text, kept
     for gone in ("_hand_in", "headwater_mqtt", '"""', "Transport", "E_WINDOW", "const("):
         assert gone not in text, gone
     assert "E_WINDOW = -21\n" in source.sources["errors"]
+    assert "from headwater import Client" in source.sources["mqtt/client"]
     assert list(source.ports) == ["headwater_board.tcp"]
 
 
 def test_only_used_keeps_what_the_program_and_its_port_name(tmp_path: Path) -> None:
     program = tmp_path / "main.py"
     program.write_text(
-        "from headwater.client import Client\nfrom headwater_board.tcp import Tcp\n"
+        "from headwater.mqtt.client import Client\nfrom headwater_board.tcp import Tcp\n"
         "client = Client(Tcp('x'))\nclient.connect()\nclient.publish(b'a', b'b')\n"
     )
     bundle = build([str(program)], Options(only_used=True))
@@ -355,7 +355,7 @@ def test_only_used_keeps_what_the_program_and_its_port_name(tmp_path: Path) -> N
     assert "def unsubscribe(" in build([str(program)]).sources["__init__"]
 
 
-HANDLERS = "from headwater.client import Client\nclient = Client(x)\nclient.connect()\n"
+HANDLERS = "from headwater.mqtt.client import Client\nclient = Client(x)\nclient.connect()\n"
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ def test_a_handler_whose_name_is_put_together_is_kept(text: str, tmp_path: Path)
         ("vars(client)[kind] = print", "vars(client)"),
         ("exec('client.on_message = print')", "exec('client.on_message = print')"),
         ("eval(x)", "eval(x)"),
-        ("__import__('headwater.client')", "__import__('headwater.client')"),
+        ("__import__('headwater.mqtt.client')", "__import__('headwater.mqtt.client')"),
         ("__import__(x)", "__import__(x)"),
         ("import operator\noperator.attrgetter(x)(client)", "operator.attrgetter(x)"),
         ("type('Mine', (Client,), x)", "type('Mine', (Client,), x)"),
@@ -457,7 +457,7 @@ def test_handlers_that_are_set_by_computed_names_are_called_on_a_board(tmp_path:
     script = tmp_path / "program" / "main.py"
     script.parent.mkdir()
     script.write_text(
-        "from headwater.client import Client\n"
+        "from headwater.mqtt.client import Client\n"
         "class Line:\n"
         "    data = b'\\x20\\x02\\x00\\x00\\x30\\x04\\x00\\x01th'\n"
         "    def open(self): return self\n"
@@ -482,7 +482,8 @@ def test_handlers_that_are_set_by_computed_names_are_called_on_a_board(tmp_path:
 def test_what_a_program_makes_no_use_of_goes(tmp_path: Path) -> None:
     """A hook that nobody sets, a choice that nobody makes, a count that nobody reads: and what is there for them."""
     program = tmp_path / "main.py"
-    plain = "from headwater.client import Client\nclient = Client(x)\nclient.connect()\nclient.on_message = print\n"
+    plain = "from headwater.mqtt.client import Client\nclient = Client(x)\nclient.connect()\n"
+    plain += "client.on_message = print\n"
     program.write_text(plain)
     bundle = build([str(program)], Options(only_used=True))
     assert {"sink", "on_delivered", "auto_ack", "strays", "_will"} <= set(bundle.settled)
@@ -509,7 +510,7 @@ def test_names_of_the_program_are_left_alone(tmp_path: Path) -> None:
     """It may override a private method, or have an attribute that a short name would hide."""
     program = tmp_path / "main.py"
     program.write_text(
-        "from headwater.client import Client\nfrom headwater.mqtt.session import ClientSession\n"
+        "from headwater.mqtt.client import Client\nfrom headwater.mqtt.session import ClientSession\n"
         "class Mine(ClientSession):\n    iter = 4\n    def _on_connack(self, p):\n        return self._stuck\n"
     )
     names = build([str(program)]).names
@@ -523,16 +524,17 @@ def test_names_of_the_program_are_left_alone(tmp_path: Path) -> None:
 def test_documented_imports_work_on_a_board(tmp_path: Path) -> None:
     options = Options()
     write(
-        build(["headwater.client", "headwater.errors", "headwater.mqtt.session"], options), tmp_path / "lib"
+        build(["headwater.mqtt.client", "headwater.errors", "headwater.mqtt.session"], options),
+        tmp_path / "lib",
     )
     script = tmp_path / "program" / "main.py"
     script.parent.mkdir()
     script.write_text(
         "from headwater.errors import E_WINDOW, HeadwaterError\n"
-        "from headwater.client import Client\n"
+        "from headwater.mqtt.client import Client\n"
         "from headwater.mqtt.session import ClientSession\n"
         "from headwater import errors\n"
-        "from headwater import client\n"
+        "from headwater.mqtt import client\n"
         "print(E_WINDOW, errors.E_TOPIC, client.Client is Client, issubclass(HeadwaterError, Exception))\n"
         "class Nothing:\n    def open(self): raise OSError(5)\n    def ticks_ms(self): return 0\n"
         "client = Client(Nothing(), session=ClientSession(b'a', keep_alive=7))\n"
@@ -545,11 +547,11 @@ def test_documented_imports_work_on_a_board(tmp_path: Path) -> None:
 @pytest.mark.needs_micropython
 def test_line_numbers_are_those_of_the_source_beside(tmp_path: Path) -> None:
     options = Options(lines=True)
-    write(build(["headwater.client"], options), tmp_path / "lib", options)
+    write(build(["headwater.mqtt.client"], options), tmp_path / "lib", options)
     script = tmp_path / "program" / "main.py"
     script.parent.mkdir()
     script.write_text(
-        "import sys\nfrom headwater.client import Client\n"
+        "import sys\nfrom headwater.mqtt.client import Client\n"
         "try:\n    Client(None)\nexcept AttributeError as e:\n    sys.print_exception(e)\n"
     )
     where = [line for line in run(script, tmp_path / "lib").splitlines() if '"headwater"' in line][-1]
@@ -576,7 +578,7 @@ def test_command_tells_what_it_made(tmp_path: Path) -> None:
 
 
 def test_every_byte_is_somebodys(tmp_path: Path) -> None:
-    what = ["headwater.client", "headwater.keeper"]
+    what = ["headwater.mqtt.client", "headwater.mqtt.keeper"]
     made = write(build(what), tmp_path)["headwater/__init__.mpy"].read_bytes()
     found = contents(made, build(what, Options(names=True)).sources["__init__"])
     # The head has the magic number, the version, two bytes more, and how many names and constants there are.

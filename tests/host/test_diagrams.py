@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater import transitions
+from headwater import connection as transitions
 from tools import diagrams
 from tools.toolchain import ROOT
 

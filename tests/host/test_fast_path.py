@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipe import packets
 
-from headwater.mqtt import endpoint, server, server31, session, session31
+from headwater.connection import ONLINE, RxBuf
+from headwater.mqtt import server, server31, session, session31
+from headwater.mqtt import session as endpoint
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session31 import ClientSession31
-from headwater.rxbuf import RxBuf
-from headwater.transitions import ONLINE
 from headwater_host.client.mqtt.fast import FastEndpoint
 from headwater_host.client.outbox import GrowingOutbox
 from headwater_host.client.rxbuf import GrowingRxBuf

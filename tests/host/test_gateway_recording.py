@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from headwater.connection import IDLE, ONLINE
 from headwater.mqtt.packets import Packet
-from headwater.transitions import IDLE, ONLINE
 from headwater_host.capture import CaptureReader
 from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.client.mqtt.session import HostClientSession5, HostServerSession

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwater.connection import DONE
 from headwater.errors import E_TOO_LARGE, E_WINDOW
 from headwater.mqtt import packets
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.packets_server import decode_packet
-from headwater.transitions import DONE
 from headwater_host.client.mqtt.session import HostClientSession, frame_start
 from headwater_host.client.outbox import GrowingOutbox
 from headwater_host.client.payload import payload_bytes

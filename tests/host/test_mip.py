@@ -28,11 +28,9 @@ def test_mip_installs_what_a_board_imports(form: str, tmp_path: Path) -> None:
 
     package = mip.PACKAGE
     if form == "bundle":
-        write(build(["headwater.client", "headwater_board.tcp"]), tmp_path / "bundle")
+        write(build(["headwater.mqtt.client", "headwater_board.tcp"]), tmp_path / "bundle")
         package = tmp_path / "bundle" / "package.json"
     with VirtualBoard() as board:
         mpremote("mip", "install", str(package))
-        code = (
-            "from headwater.client import Client; from headwater_board.tcp import Tcp; print(Client.__name__)"
-        )
+        code = "from headwater.mqtt.client import Client; from headwater_board.tcp import Tcp; print(Client.__name__)"
         assert mpremote("exec", code).split() == ["Client"]

@@ -78,7 +78,9 @@ BUNDLED = [
 PROGRAMS = [
     file
     for file in FILES
-    if bundles.concerns(PORTABLE / file, ["headwater.client", "headwater.journal", "headwater.link.link"])
+    if bundles.concerns(
+        PORTABLE / file, ["headwater.mqtt.client", "headwater.journal", "headwater.link.link"]
+    )
     and is_run("bundle of what it uses", file, "micropython")
 ]
 

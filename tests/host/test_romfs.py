@@ -76,7 +76,7 @@ def test_the_command_writes_an_image_with_all_files(tmp_path: Path) -> None:
     rom = tmp_path / "out" / "bundle.romfs"
     assert f"{rom.stat().st_size:>8,}  bundle.romfs\n" in done.stdout
     listing = "print(sorted(os.listdir('/rom/lib')), os.listdir('/rom/lib/headwater_board'))\n"
-    loaded = "from headwater.client import Client\nfrom headwater_board.tcp import Tcp\n"
+    loaded = "from headwater.mqtt.client import Client\nfrom headwater_board.tcp import Tcp\n"
     said = run(tmp_path / "main.py", rom, f"{listing}{loaded}print(Client(Tcp('x')).connected)\n")
     assert said == "['headwater', 'headwater_board'] ['tcp.mpy']\nFalse\n"
     for name in ("headwater/__init__.mpy", "headwater_board/tcp.mpy"):

@@ -12,9 +12,9 @@ import pytest
 from pipe import Ends, Link, Wire
 from test_store import CASES
 
+from headwater.connection import AT1, AT2, DONE, REL
 from headwater.errors import E_STORE
 from headwater.mqtt.server import ServerSession
-from headwater.transitions import AT1, AT2, DONE, REL
 from headwater_host.client.backlog import Waiting
 from headwater_host.client.mqtt.session import HostClientSession
 from headwater_host.client.store import SqliteOutbox

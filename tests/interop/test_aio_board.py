@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headwater import errors
-from headwater.client import Client
+from headwater.mqtt.client import Client
 from tests.interop.dialer import SocketDialer
 from tests.interop.test_keeper_board import WAIT_S, Listener, board, frozen, send
 from tools.broker import Mosquitto

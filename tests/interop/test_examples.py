@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.client import Client
+from headwater.mqtt.client import Client
 from headwater_host.capture import CaptureReader
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import TELEMETRY
@@ -37,7 +37,7 @@ def test_uptime_publishes_and_takes_commands_over_a_broker_that_restarts(
     # The second client is the same core, on another board.
     listener = f"""
 import time
-from headwater.client import Client
+from headwater.mqtt.client import Client
 from headwater_board.tcp import Tcp
 client = Client(Tcp("127.0.0.1", {broker.port}), b"listener", clean=True)
 got = []

@@ -394,7 +394,7 @@ def test_a_real_micropython_on_the_serial_line(mosquitto: StartBroker, tmp_path:
     broker = mosquitto()
     program = """
 import time
-from headwater.client import Client
+from headwater.mqtt.client import Client
 from headwater.errors import HeadwaterError
 from headwater_board.serial import Serial
 client = Client(Serial(0), b"uart-board", clean=False)

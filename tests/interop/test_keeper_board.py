@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headwater import errors
-from headwater.client import Client
+from headwater.mqtt.client import Client
 from tests.certificates import Pki
 from tests.interop.dialer import SocketDialer
 from tools import deploy, mpy

@@ -10,9 +10,9 @@ from pipe import packets
 from states5 import made, number_in, text_in
 
 from headwater import errors
-from headwater.client5 import Client5
 from headwater.errors import HeadwaterError
 from headwater.mqtt import spec5
+from headwater.mqtt.client5 import Client5
 from headwater.mqtt.packets import BAD_UTF8, Packet
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
 from tests.interop.dialer import SocketDialer

@@ -9,9 +9,9 @@ import pytest
 from pipe import packets
 
 from headwater import errors
-from headwater.client import Client
 from headwater.errors import HeadwaterError
 from headwater.mqtt import spec5
+from headwater.mqtt.client import Client
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session5 import ClientSession5

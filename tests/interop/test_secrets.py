@@ -49,7 +49,7 @@ def told(error: BaseException) -> str:
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """All that anybody logs, looked through at the end."""
     caplog.set_level(logging.DEBUG)
-    for name in ("asyncio", "headwater", "headwater.client", "websockets", "websockets.client"):
+    for name in ("asyncio", "headwater", "headwater.mqtt.client", "websockets", "websockets.client"):
         caplog.set_level(logging.DEBUG, name)
     yield caplog
     records = caplog.get_records("call")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.client import Client
+from headwater.mqtt.client import Client
 from headwater_host.capture import CaptureReader
 from headwater_host.inspect.records import decoded
 from headwater_host.mq.reassembly.assembler import Assembler

@@ -122,7 +122,7 @@ def test_the_newest_arrive_when_the_broker_is_back(
             await client.publish("t", "end", qos)
             assert await got(b"end") == [b"end"]
 
-    with caplog.at_level(logging.WARNING, "headwater.client"):
+    with caplog.at_level(logging.WARNING, "headwater.mqtt.client"):
         asyncio.run(scenario())
     told = [r.getMessage() for r in caplog.records if "dropped" in r.getMessage()]
     assert told == [

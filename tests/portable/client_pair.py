@@ -2,8 +2,8 @@
 
 from pipe import Line, Wire, receive, send
 
-from headwater.client import Client
 from headwater.errors import HeadwaterError
+from headwater.mqtt.client import Client
 from headwater.mqtt.server import ServerSession
 from headwater.wire import TICKS_MASK
 

@@ -6,12 +6,12 @@ It keeps its session over connections, drops what it has stored before, and keep
 
 from pipe import Link, receive, send
 
+from headwater.connection import ONLINE
 from headwater.errors import E_CLOSED
 from headwater.fmq import frames, spec
 from headwater.fmq.frames import Frame, decode_frame
 from headwater.fmq.ids import IdMaker
 from headwater.fmq.values import Value, number, read
-from headwater.transitions import ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from pipe import Line, Wire, receive, send
 
-from headwater.client import Client
-from headwater.keeper import ONLINE, Keeper
+from headwater.mqtt.client import Client
+from headwater.mqtt.keeper import ONLINE, Keeper
 from headwater.mqtt.server import SESSION_PRESENT, ServerSession
 from headwater.wire import TICKS_MASK
 

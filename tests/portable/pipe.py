@@ -4,9 +4,9 @@
 server's session back to back over links, and connects them again when a link is cut, as applications do.
 """
 
+from headwater.connection import ONLINE
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.transitions import ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from pipe import Ends, drain, feed
 
+from headwater.connection import CLOSING, CONNECTING, ERROR, IDLE
 from headwater.mqtt import spec
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.transitions import CLOSING, CONNECTING, ERROR, IDLE
 
 CONNACK = b"\x20\x02\x00\x00"
 SESSION_KEPT = b"\x20\x02\x01\x00"

@@ -5,10 +5,10 @@ from client_pair import Dialer, Pair, raised
 from pipe import Line, packets
 
 from headwater import errors
-from headwater.client import Client
+from headwater.connection import ONLINE
+from headwater.mqtt.client import Client
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.transitions import ONLINE
 from headwater.wire import TICKS_MASK
 
 TYPE_CHECKING = False

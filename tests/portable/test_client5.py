@@ -6,9 +6,10 @@ from pipe import packets
 from states5 import made, number_in, text_in
 
 from headwater import errors
-from headwater.client import Client
-from headwater.client5 import Client5
+from headwater.connection import CLOSING
 from headwater.mqtt import spec5
+from headwater.mqtt.client import Client
+from headwater.mqtt.client5 import Client5
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.server31 import ServerSession31
@@ -16,7 +17,6 @@ from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.session31 import ClientSession31
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
-from headwater.transitions import CLOSING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from client_pair import Pair, raised
 from pipe import Line, packets, send
 
 from headwater import errors
-from headwater.transitions import IDLE
+from headwater.connection import IDLE
 from headwater.wire import TICKS_MASK
 
 TYPE_CHECKING = False

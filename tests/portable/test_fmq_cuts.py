@@ -11,7 +11,7 @@ import sys
 from fmq_hub import Pair, small
 from pipe import Link, Random, Wire
 
-from headwater.transitions import CLOSING, ONLINE
+from headwater.connection import CLOSING, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@
 from fmq_hub import PROCESS, Pair, pair, small
 
 from headwater import errors
+from headwater.connection import RamOutbox
 from headwater.errors import E_AGAIN, E_ARGUMENT, E_OFFLINE, E_QOS, E_TOO_LARGE, E_TOPIC, E_WINDOW
 from headwater.fmq import spec
 from headwater.fmq.frames import tag_list
-from headwater.store import RamOutbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

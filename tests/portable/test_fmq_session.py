@@ -4,6 +4,7 @@
 from fmq_hub import PROCESS, TIME, Pair, pair, small
 
 from headwater import errors
+from headwater.connection import CLOSING, ERROR, IDLE, ONLINE
 from headwater.errors import (
     E_ARGUMENT,
     E_DISCONNECTED,
@@ -17,7 +18,6 @@ from headwater.errors import (
 )
 from headwater.fmq import spec
 from headwater.fmq.session import ClientSession
-from headwater.transitions import CLOSING, ERROR, IDLE, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import struct
 from kept import Kept
 from segmenting import LAST, NONE, PIECE, SEGMENT, SOURCES, TOPIC, Stream, joined, made, mde, payload_of, sent
 
-from headwater.backlog import Backlog
 from headwater.errors import E_AGAIN, E_ARGUMENT, E_CLOSED, E_OFFLINE, E_QOS, E_STATE, E_TOO_LARGE, E_WINDOW
 from headwater.ibmmq.header import MDE_FORMAT, sniff
 from headwater.ibmmq.segments import DONE, E_EARLY, E_LATE, LATER, MORE, MOST, Segmenter
+from headwater.mqtt.backlog import Backlog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

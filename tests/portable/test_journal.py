@@ -6,9 +6,9 @@ import sys
 from journal_file import MemoryFile, PowerCutError
 from pipe import Random
 
+from headwater.connection import AT1, AT2, DONE, FREE, REL
 from headwater.errors import E_STORE
 from headwater.journal import JournalOutbox, crc30
-from headwater.transitions import AT1, AT2, DONE, FREE, REL
 
 LIMIT = 260
 

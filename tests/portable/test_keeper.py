@@ -5,8 +5,8 @@ from kept import Clock, Kept, PollSite, Site
 from pipe import packets
 
 from headwater import errors
-from headwater.client import Client
-from headwater.keeper import CONNECTING, GIVEN_UP, OFF, ONLINE, PAUSE, Keeper
+from headwater.mqtt.client import Client
+from headwater.mqtt.keeper import CONNECTING, GIVEN_UP, OFF, ONLINE, PAUSE, Keeper
 from headwater.wire import TICKS_MASK
 
 TYPE_CHECKING = False

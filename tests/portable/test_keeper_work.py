@@ -4,9 +4,9 @@
 from kept import Clock, Kept, PollSite, Site
 
 from headwater import errors
-from headwater.backlog import Backlog
-from headwater.client import Client
-from headwater.keeper import CONNECTING, OFF, ONLINE, PAUSE, Keeper
+from headwater.mqtt.backlog import Backlog
+from headwater.mqtt.client import Client
+from headwater.mqtt.keeper import CONNECTING, OFF, ONLINE, PAUSE, Keeper
 from headwater.mqtt.session import ClientSession
 
 TYPE_CHECKING = False

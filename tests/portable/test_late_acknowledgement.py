@@ -3,10 +3,10 @@
 The server's end takes messages with ``auto_ack`` off; a client's end publishes to it.
 """
 
+from headwater.connection import ONLINE
 from headwater.errors import E_UNKNOWN_ID
 from headwater.mqtt.server import SESSION_PRESENT, ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.transitions import ONLINE
 
 
 def _carry(source: "ClientSession | ServerSession", target: "ClientSession | ServerSession") -> int:

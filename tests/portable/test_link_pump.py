@@ -3,8 +3,8 @@
 
 from stream_pair import Dialer, Pair, Server, publish_all
 
-from headwater.client import Client
 from headwater.link.link import ENDED, OPENING, WHY_LINE
+from headwater.mqtt.client import Client
 from headwater.mqtt.server import ServerSession
 
 TYPE_CHECKING = False

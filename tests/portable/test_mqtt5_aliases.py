@@ -5,11 +5,11 @@ from pipe import Link, Outgoing, Wire, drain, feed, packets, receive
 from states5 import Ends5, client5, connack5, made
 
 from headwater import errors
+from headwater.connection import ERROR, ONLINE
 from headwater.mqtt import spec5
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
-from headwater.transitions import ERROR, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from pipe import Link, Wire, drain, feed, receive, send
 from states5 import Ends5, made, online5, text_in
 
 from headwater import errors
+from headwater.connection import CLOSING, CONNECTING, ERROR, IDLE, ONLINE
 from headwater.mqtt import spec5
 from headwater.mqtt.server import SESSION_PRESENT
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session5 import ClientSession5
-from headwater.transitions import CLOSING, CONNECTING, ERROR, IDLE, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

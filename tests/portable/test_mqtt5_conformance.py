@@ -9,12 +9,12 @@ from pipe import drain, feed, packets
 from states5 import CONNACK5, client5, connack5, made
 
 from headwater import errors
-from headwater.client5 import Client5
+from headwater.connection import CLOSING, ERROR, ONLINE
 from headwater.mqtt import spec, spec5
+from headwater.mqtt.client5 import Client5
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.topic_aliases import IncomingAliases
-from headwater.transitions import CLOSING, ERROR, ONLINE
 
 METHOD = made((spec5.AUTHENTICATION_METHOD, b"M"))
 RESUMED = b"\x20\x03\x01\x00\x00"

@@ -6,6 +6,7 @@ from states import CONNACK
 from states5 import CONNACK5, Ends5, client5, connack5, made, online5, text_in
 
 from headwater import errors
+from headwater.connection import CLOSING, ERROR, IDLE, ONLINE
 from headwater.mqtt import spec5
 from headwater.mqtt.properties import Properties
 from headwater.mqtt.server import SESSION_PRESENT, ServerSession
@@ -13,7 +14,6 @@ from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
-from headwater.transitions import CLOSING, ERROR, IDLE, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from cuts import (
 from pipe import Link, Random, Sink, Wire
 from states5 import Ends5, as5, text_in
 
+from headwater.connection import CLOSING, IDLE, ONLINE
 from headwater.mqtt import spec5
 from headwater.mqtt.properties import Properties
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
-from headwater.transitions import CLOSING, IDLE, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from pipe import Wire, drain, feed, receive, send
 from states5 import CONNACK5, client5, made, online5, text_in
 
 from headwater import errors
+from headwater.connection import CLOSING, ERROR, ONLINE
 from headwater.mqtt import spec5
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session5 import ClientSession5
-from headwater.transitions import CLOSING, ERROR, ONLINE
 
 
 def test_the_server_disconnects() -> None:

@@ -5,12 +5,11 @@ from pipe import Wire, drain, feed, packets, receive, send
 from states5 import Ends5, as5, client5, made, number_in, online5, text_in
 
 from headwater import errors
+from headwater.connection import DONE, FIRST_REQUEST_ID, REL
 from headwater.mqtt import spec5
 from headwater.mqtt.properties import PAIR, TABLE, find, skip
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session5 import ClientSession5
-from headwater.store import FIRST_REQUEST_ID
-from headwater.transitions import DONE, REL
 from headwater.wire import get_u16
 
 TYPE_CHECKING = False

@@ -5,12 +5,12 @@ from cuts import LARGE, Count, both_ways, every_cut, published_while_offline, se
 from pipe import Ends, Link, Sink, Wire, drain, feed, packets, receive, send
 
 from headwater import errors
+from headwater.connection import CLOSING, CONNECTING, ERROR, IDLE, ONLINE, REL
 from headwater.mqtt import spec
 from headwater.mqtt.server import SESSION_PRESENT, ServerSession
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session31 import ClientSession31
-from headwater.transitions import CLOSING, CONNECTING, ERROR, IDLE, ONLINE, REL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from pipe import Ends, small_ends
 
+from headwater.connection import ERROR
 from headwater.errors import E_AGAIN, E_OFFLINE, E_QOS, E_STATE, E_UNKNOWN_ID
-from headwater.mqtt.endpoint import KEEP
-from headwater.transitions import ERROR
+from headwater.mqtt.session import KEEP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

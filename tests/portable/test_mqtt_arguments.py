@@ -5,9 +5,9 @@ from pipe import Ends, drain
 from states import sessions
 
 from headwater import errors
+from headwater.connection import ONLINE
 from headwater.mqtt.server import SESSION_PRESENT
 from headwater.mqtt.session import ClientSession
-from headwater.transitions import ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from pipe import Ends, drain, feed
 from states import CONNACK, GOOD, PACKETS, client_in, server_in, sessions
 
 from headwater import errors
+from headwater.connection import CONNECTING, ERROR, ONLINE
 from headwater.mqtt import spec
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.transitions import CONNECTING, ERROR, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from states import CONNACK, SESSION_KEPT
 from states5 import CONNACK5, Ends5
 
 from headwater import errors
+from headwater.connection import ERROR, IDLE, ONLINE
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session import ClientSession
 from headwater.mqtt.session5 import ClientSession5
-from headwater.transitions import ERROR, IDLE, ONLINE
 from headwater.wire import put_varint, varint_size
 
 TYPE_CHECKING = False

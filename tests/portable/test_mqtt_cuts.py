@@ -19,9 +19,9 @@ from cuts import (
 )
 from pipe import Ends, Link, Random, Sink, Wire, packets
 
+from headwater.connection import CLOSING, IDLE, ONLINE
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.transitions import CLOSING, IDLE, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from pipe import Ends, Sink, again, small_ends
 
+from headwater.connection import CLOSING, CONNECTING, IDLE, ONLINE
 from headwater.errors import E_AGAIN
 from headwater.mqtt.server import ServerSession
-from headwater.transitions import CLOSING, CONNECTING, IDLE, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from pipe import Sink, drain, feed, small_ends
 from states import CONNACK, GOOD, client_in, sessions
 
 from headwater import errors
+from headwater.connection import ONLINE
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.transitions import ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from pipe import Ends, Sink, again, small_ends
 
-from headwater.transitions import IDLE, ONLINE
+from headwater.connection import IDLE, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,10 +5,9 @@ from pipe import Ends, drain, feed, receive, send
 from states import CONNACK, SESSION_KEPT, client_in, online
 
 from headwater import errors
+from headwater.connection import CLOSING, CONNECTING, ERROR, FIRST_REQUEST_ID, IDLE, ONLINE, REL
 from headwater.mqtt.server import SESSION_PRESENT, ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.store import FIRST_REQUEST_ID
-from headwater.transitions import CLOSING, CONNECTING, ERROR, IDLE, ONLINE, REL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

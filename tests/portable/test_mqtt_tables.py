@@ -1,14 +1,14 @@
-"""The session follows its tables (``headwater.transitions`` and ``headwater.mqtt.transitions``), cell by cell."""
+"""The session follows its tables (``headwater.connection`` and ``headwater.mqtt.session``), cell by cell."""
 
 from pipe import drain, feed
 from states import CONNACK, PACKETS, client_in, online, server_in
 
-from headwater import errors, transitions
+from headwater import connection as transitions
+from headwater import errors
+from headwater.connection import CLOSING, CONNECTING, ERROR, EVENTS, IDLE, NEXT, ONLINE, STATES
 from headwater.mqtt import spec
 from headwater.mqtt.server import ServerSession
-from headwater.mqtt.session import ClientSession
-from headwater.mqtt.transitions import CLIENT_TAKES, DELIVERY, SERVER_TAKES
-from headwater.transitions import CLOSING, CONNECTING, ERROR, EVENTS, IDLE, NEXT, ONLINE, STATES
+from headwater.mqtt.session import CLIENT_TAKES, DELIVERY, SERVER_TAKES, ClientSession
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from pipe import Ends, drain, feed, packets
 
 from headwater import errors
+from headwater.connection import ERROR
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.transitions import ERROR
 from headwater.wire import TICKS_MASK
 
 

@@ -8,11 +8,11 @@ Whatever the pieces and the size of the receive buffer, a packet has one outcome
 import vectors
 
 from headwater import errors
+from headwater.connection import CLOSING, ERROR, ONLINE
 from headwater.mqtt import packets, packets_server, spec
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
 from headwater.reasons import REASONS, reason
-from headwater.transitions import CLOSING, ERROR, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,11 +5,10 @@ from pipe import Ends, Link, Random, Wire, drain, feed, packets, receive, send
 from states import CONNACK, PACKETS, client_in, online, server_in
 
 from headwater import errors
+from headwater.connection import ERROR, FIRST_REQUEST_ID, ONLINE
 from headwater.mqtt import spec
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.store import FIRST_REQUEST_ID
-from headwater.transitions import ERROR, ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

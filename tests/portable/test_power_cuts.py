@@ -10,10 +10,10 @@ import sys
 from journal_file import MemoryFile, PowerCutError
 from pipe import Ends, Inbox, Link, Wire, feed
 
+from headwater.connection import ONLINE
 from headwater.journal import JournalOutbox
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
-from headwater.transitions import ONLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

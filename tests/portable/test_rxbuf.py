@@ -2,7 +2,7 @@
 
 from pipe import Random
 
-from headwater.rxbuf import RxBuf
+from headwater.connection import RxBuf
 
 
 class Stream:

@@ -7,9 +7,8 @@
 from journal_file import MemoryFile
 from pipe import Random
 
+from headwater.connection import AT1, AT2, DONE, FREE, REL, RamOutbox
 from headwater.journal import JournalOutbox
-from headwater.store import RamOutbox
-from headwater.transitions import AT1, AT2, DONE, FREE, REL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,13 +1,14 @@
 """Makes headwater small for a board: all that a program needs of the core in one .mpy file, without what it does not.
 
     python -m tools.bundle examples/device/telemetry.py         what this program imports
-    python -m tools.bundle headwater.client headwater.keeper headwater_board.tcp
+    python -m tools.bundle headwater.mqtt.client headwater.mqtt.keeper headwater_board.tcp
     python -m tools.bundle --only-used main.py                  and nothing that it makes no use of
-    python -m tools.bundle --bytes headwater.client             what the bytes are
-    python -m tools.bundle --romfs headwater.client             also an image, to be run from flash
+    python -m tools.bundle --bytes headwater.mqtt.client             what the bytes are
+    python -m tools.bundle --romfs headwater.mqtt.client             also an image, to be run from flash
 
-Programs go on importing as the documentation says (``from headwater.client import Client``), and public names, also
-those of parameters and attributes, stay as they are. Modules of ``headwater_board`` that a program imports go along.
+Programs go on importing as the documentation says (``from headwater.mqtt.client import Client``), and public names,
+also those of parameters and attributes, stay as they are. Modules of ``headwater_board`` that a program imports go
+along.
 The result is for a board alone: it cannot be mixed with modules of the core that were left out, and a class of an
 application that inherits from one of the core's must not have attributes called as built-in functions are.
 """

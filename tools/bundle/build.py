@@ -1,8 +1,8 @@
 """Puts the pieces together: what to bundle, in which steps, and the files that it makes.
 
 A bundle is a package ``headwater`` whose ``__init__`` holds all code. A program on a board goes on importing what the
-documentation says: ``headwater.client`` and its like are entered in ``sys.modules`` as names of the bundle. A module
-that offers numbers, such as ``headwater.errors``, becomes a small file of its own, because within the bundle its
+documentation says: ``headwater.mqtt.client`` and its like are entered in ``sys.modules`` as names of the bundle. A
+module that offers numbers, such as ``headwater.errors``, becomes a small file of its own, because within the bundle its
 numbers are part of the code, and only a program that names them should pay for them; and so does one within a package.
 """
 
@@ -77,7 +77,7 @@ class Bundle:
 
 
 def ask(what: Iterable[str], root: Path = mpy.SDK) -> Asked:
-    """What modules (``headwater.client``, ``headwater_board.tcp``) and programs (``main.py``) need of the core."""
+    """What modules (``headwater.mqtt.client``, ``headwater_board.tcp``) and programs (``main.py``) need of the core."""
     asked = Asked()
     for one in what:
         package = one.split(".")[0]

@@ -10,7 +10,7 @@ import gc
 import micropython
 import vfs
 
-from headwater.transitions import AT1, AT2, DONE, REL
+from headwater.connection import AT1, AT2, DONE, REL
 from headwater_board.flash import FlashFile, flash_outbox
 
 MESSAGES = 400

@@ -29,7 +29,7 @@ def make_client() -> "Any":
     if SETTINGS["protocol"] == "fmq":
         from headwater.fmq.client import Client
     else:
-        from headwater.client import Client  # type: ignore[assignment]  # of two classes, one
+        from headwater.mqtt.client import Client  # type: ignore[assignment]  # of two classes, one
     return Client(dialer, b"gigabyte", rx_size=512, tx_size=2048, outbox_size=SETTINGS["outbox"], slots=64)
 
 

@@ -7,17 +7,17 @@
         async for message in client:
             print(message.topic, message.payload)
 
-A task keeps the connection (``headwater.keeper``), so that nothing here is lost or raised because of a broken one:
+A task keeps the connection (``headwater.mqtt.keeper``), so that nothing here is lost or raised because of a broken one:
 what is awaited comes about on the next. To wait no longer than so long, use ``asyncio.wait_for_ms``: any of these
 calls may be cancelled. What allocates, and how much: ``docs/connection.md``.
 """
 
 import asyncio
 
-from headwater.driver import send_out
+from headwater.connection import send_out
 from headwater.errors import E_AGAIN, E_OFFLINE, E_REFUSED, E_RX_WINDOW, E_WINDOW, HeadwaterError
-from headwater.keeper import GIVEN_UP, OFF, ONLINE, Keeper
-from headwater.mqtt.endpoint import KEEP
+from headwater.mqtt.keeper import GIVEN_UP, OFF, ONLINE, Keeper
+from headwater.mqtt.session import KEEP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -21,11 +21,10 @@ What is different, on purpose:
 - What is published at QoS 0 must fit in ``tx_size``, at QoS 1 and 2 in ``outbox_size``: attributes of the class, to
   be set before the first client is made. What arrives may be as large as the heap allows.
 
-The callback gets bytes of its own, so messages allocate, as they did before. ``headwater.client`` does not.
+The callback gets bytes of its own, so messages allocate, as they did before. ``headwater.mqtt.client`` does not.
 """
 
-from headwater.client import Client
-from headwater.driver import idle
+from headwater.connection import idle
 from headwater.errors import (
     CALLER,
     E_AGAIN,
@@ -39,6 +38,7 @@ from headwater.errors import (
     HeadwaterError,
     blame,
 )
+from headwater.mqtt.client import Client
 from headwater.wire import TICKS_MASK, const
 
 TYPE_CHECKING = False

@@ -1,4 +1,4 @@
-"""The FMQ client that applications use: a session over a transport, as ``headwater.client`` is for MQTT.
+"""The FMQ client that applications use: a session over a transport, as ``headwater.mqtt.client`` is for MQTT.
 
     client = Client(Tcp("hub.local", 7760), b"board-1", clean=False)
     client.on_message = lambda frame: print(frame.topic_text(), frame.payload_bytes())
@@ -12,7 +12,7 @@
 polling, receiving and acknowledging allocate nothing once connected; requests do.
 """
 
-from headwater.driver import Driver, send_out, send_ready, send_request
+from headwater.connection import Driver, send_out, send_ready, send_request
 from headwater.errors import E_AGAIN, E_QOS
 from headwater.fmq.frames import NO_TAGS
 from headwater.fmq.session import ClientSession, rewrite

@@ -8,15 +8,14 @@
         keeper.publish(b"board-1/telemetry", sample(), 1)
         keeper.wait(1000)
 
-How it tries again: ``headwater.keeping``, which has the same for MQTT. Nothing here allocates, but connecting and what
-is asked for.
+``headwater.reconnect`` says how it reconnects. Only connecting and requests allocate.
 """
 
 from array import array
 
 from headwater.errors import E_ARGUMENT, E_FILTER
 from headwater.fmq.frames import NO_TAGS, check_filter
-from headwater.keeping import (
+from headwater.reconnect import (
     ASKED,
     CONSUMING,
     ENDED,
@@ -29,11 +28,11 @@ from headwater.keeping import (
     BaseKeeper,
     hand_in,
 )
-from headwater.keeping import CONNECTING as CONNECTING
-from headwater.keeping import GIVEN_UP as GIVEN_UP
-from headwater.keeping import OFF as OFF
-from headwater.keeping import ONLINE as ONLINE
-from headwater.keeping import PAUSE as PAUSE
+from headwater.reconnect import CONNECTING as CONNECTING
+from headwater.reconnect import GIVEN_UP as GIVEN_UP
+from headwater.reconnect import OFF as OFF
+from headwater.reconnect import ONLINE as ONLINE
+from headwater.reconnect import PAUSE as PAUSE
 from headwater.wire import NOT_BYTES, is_bytes
 
 TYPE_CHECKING = False
@@ -48,7 +47,7 @@ _NONE = (b"", (), b"", 0, False)
 
 
 class Keeper(BaseKeeper):
-    """``client`` is kept connected from ``start`` to ``stop``, by ``poll``: see ``headwater.keeping.BaseKeeper``.
+    """``client`` is kept connected from ``start`` to ``stop``, by ``poll``: see ``headwater.reconnect.BaseKeeper``.
 
     A subscription is known by its filter and its group. ``on_answer(topic_filter, code)`` tells: 0 when it is granted,
     or taken back; a reason code when the hub has refused it, or has ended its consuming, which begins again on the next

@@ -8,6 +8,18 @@ Publishing, receiving, acknowledging, resending and keep-alive allocate nothing;
 """
 
 from headwater import errors
+from headwater.connection import (
+    ACCEPT,
+    CLOSING,
+    CONNECTING,
+    FINISH,
+    LOST,
+    ONLINE,
+    OPEN,
+    Endpoint,
+    RamOutbox,
+    RxBuf,
+)
 from headwater.errors import PEER, blame
 from headwater.fmq.frames import (
     NO_TAGS,
@@ -40,10 +52,6 @@ from headwater.fmq.spec import (
     UNSUBSCRIBE,
 )
 from headwater.fmq.values import put_text, read
-from headwater.outgoing import Outgoing
-from headwater.rxbuf import RxBuf
-from headwater.store import RamOutbox
-from headwater.transitions import ACCEPT, CLOSING, CONNECTING, FINISH, LOST, ONLINE, OPEN
 from headwater.wire import NOT_BYTES, const, is_bytes
 
 TYPE_CHECKING = False
@@ -55,7 +63,7 @@ if TYPE_CHECKING:
     from headwater.types import Bytes, FrameSink, Outbox
 
 
-# What may follow what in FMQ's session (docs/protocols/fmq.md), beside ``headwater.transitions``.
+# What may follow what in FMQ's session (docs/protocols/fmq.md), beside ``headwater.connection``.
 #
 # In CONNECTING only an ACK may arrive, AUTH's.
 #
@@ -107,7 +115,7 @@ NO_TOPIC = bytearray(0)
 ANSWER_SIZE = const(20)
 
 
-class Sender(Outgoing):
+class Sender(Endpoint):
     """What ``session.ClientSession`` sends with.
 
     ``on_delivered(number)`` is called when a message of ours at QoS 1 or 2 has been answered to its end, and
@@ -131,7 +139,7 @@ class Sender(Outgoing):
         self.ready_length = self.ready_at = 0
 
     def event(self, event: int) -> None:
-        """As of ``Outgoing``."""
+        """As of ``Endpoint``."""
         super().event(event)
         self.ready = NO_TOPIC
 

@@ -6,14 +6,12 @@ overrides by name.
 """
 
 from headwater import errors
+from headwater.connection import AT1, AT2, CLOSING, DONE, FINISH, ONLINE, RxBuf
 from headwater.mqtt import spec5
-from headwater.mqtt.endpoint import LATER, Endpoint
 from headwater.mqtt.large5 import behind_properties
 from headwater.mqtt.packets import decode_ack, decode_publish, encode_ack, encode_bare
 from headwater.mqtt.properties import Packet5, Properties, block_has, block_start, code_of, has, number, skip
-from headwater.mqtt.sender import NO_TOPIC, Sender, is_bad, was_sent
-from headwater.rxbuf import RxBuf
-from headwater.transitions import AT1, AT2, CLOSING, DONE, FINISH, ONLINE
+from headwater.mqtt.session import LATER, NO_TOPIC, Session, is_bad, was_sent
 from headwater.wire import NOT_BYTES, const, get_u16, put_varint
 
 TYPE_CHECKING = False
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
     from headwater.types import Bytes
 
-    _Base = Endpoint
+    _Base = Session
 else:
     _Base = object
 
@@ -162,7 +160,7 @@ class Endpoint5(_Base):
             self._own_window = 0
         # The next server may be another one.
         self._set_limits(b"", 0, 0)
-        Endpoint._stop(self)
+        Session._stop(self)
 
     def fail(self, code: int) -> int:
         """End the connection for a reason, and tell it to the other end, unless a packet is half sent."""
@@ -172,7 +170,7 @@ class Endpoint5(_Base):
             reason = 0
         state = self.state
         self._reason = 0
-        Sender.fail(self, code)
+        Session.fail(self, code)
         if reason:
             self._last_word(state, reason)
         return code
@@ -204,7 +202,7 @@ class Endpoint5(_Base):
         return 0
 
     def resume(self, session_present: bool) -> None:
-        """As of ``Endpoint``; what waits and does not keep to the limits is given up before."""
+        """As of ``Session``; what waits and does not keep to the limits is given up before."""
         turn = self.turn
         # ``on_refused`` may publish: nothing leaves the outbox before it is settled what of it is left.
         self.in_flight = self.window
@@ -217,7 +215,7 @@ class Endpoint5(_Base):
                 if self.turn != turn:
                     return
             i = i + 1 if i + 1 < box.slots else 0
-        Endpoint.resume(self, session_present)
+        Session.resume(self, session_present)
 
     def _unfit(self, i: int) -> int:
         """Why entry ``i`` cannot be sent to this server: a reason code; or 0."""
@@ -239,7 +237,7 @@ class Endpoint5(_Base):
     def _put(self, end: int) -> int:
         if end - self.tx_end > self.most:
             return errors.E_TOO_LARGE
-        return Sender._put(self, end)
+        return Session._put(self, end)
 
     def _put_reason(self, packet_type: int, code: int, properties: "Bytes") -> int:
         """Queue DISCONNECT or AUTH: 0, E_AGAIN or E_TOO_LARGE.
@@ -262,7 +260,7 @@ class Endpoint5(_Base):
         retain: bool = False,
         properties: "Bytes" = spec5.NO_PROPERTIES,
     ) -> int:
-        """As of ``Sender``, with a block of properties (``Properties.block``); that must not have a topic alias.
+        """As of ``Session``, with a block of properties (``Properties.block``); that must not have a topic alias.
 
         Also E_LIMIT: the other end has no such QoS, or does not retain; E_TOO_LARGE is also said of what is above its
         maximum packet size.
@@ -288,11 +286,11 @@ class Endpoint5(_Base):
         return len(block) > 0 and not block_has(block, spec5.TOPIC_ALIAS)
 
     def hand_in(self, topic: "Bytes", payload: "Bytes", flags: int) -> int:
-        """As of ``Sender``."""
+        """As of ``Session``."""
         if not self._takes_flags >> flags & 1:
             return errors.E_LIMIT
         if flags > 1 or self.aliases_out is None:
-            flags = Sender.hand_in(self, topic, payload, flags)
+            flags = Session.hand_in(self, topic, payload, flags)
         else:
             flags = self._hand_in_aliased(topic, payload, flags)
         if self.most < _SHORT:
@@ -302,13 +300,13 @@ class Endpoint5(_Base):
     def _hand_in_aliased(self, topic: "Bytes", payload: "Bytes", flags: int) -> int:
         aliases = self.aliases_out
         if aliases is None or not aliases.choose(topic, self._block):
-            return Sender.hand_in(self, topic, payload, flags)
+            return Session.hand_in(self, topic, payload, flags)
         if topic is not self.known_topic and is_bad(self, topic):
             return errors.E_TOPIC
         self._block = aliases.block
         # The topic has been checked, and what is sent in its place need not be.
         self.known_topic = aliases.topic
-        flags = Sender.hand_in(self, aliases.topic, payload, flags)
+        flags = Session.hand_in(self, aliases.topic, payload, flags)
         self.known_topic = topic
         self._block = aliases.plain
         if flags == 0:
@@ -335,7 +333,7 @@ class Endpoint5(_Base):
                 if self.turn != i:
                     return 0
         # PUBCOMP may say that the id was not known: it is free then as well (4.3.3).
-        return Sender._on_ack(self, p)
+        return Session._on_ack(self, p)
 
     def _on_refusal(self, p: "Packet") -> int:
         """PUBACK or PUBREC with an error: the message is over (4.3.2, 4.3.3)."""
@@ -351,7 +349,7 @@ class Endpoint5(_Base):
 
     def _stray(self, packet_type: int, packet_id: int) -> None:
         if packet_type != _PUBREC:
-            Sender._stray(self, packet_type, packet_id)
+            Session._stray(self, packet_type, packet_id)
             return
         self.strays += 1
         self._put_ack(_PUBREL, packet_id, spec5.PACKET_IDENTIFIER_NOT_FOUND)
@@ -362,15 +360,15 @@ class Endpoint5(_Base):
     # -- what arrives --------------------------------------------------------------------------------------------------
 
     def feed(self, n: int) -> int:
-        """As of ``Endpoint``. E_RX_WINDOW also when more messages wait for the application to acknowledge them than the
+        """As of ``Session``. E_RX_WINDOW also when more messages wait for the application to acknowledge them than the
         receive maximum that was announced (3.3.4)."""
-        status = Endpoint.feed(self, n)
+        status = Session.feed(self, n)
         if self.unanswered and status == 0 and self.unanswered + self._opened > self.receive_limit:
             return self.fail(errors.E_RX_WINDOW)
         return status
 
     def _free_place(self) -> int:
-        return -1 if self.unanswered + self._opened >= self.receive_limit else Endpoint._free_place(self)
+        return -1 if self.unanswered + self._opened >= self.receive_limit else Session._free_place(self)
 
     def _read_publish(self, p: Packet5) -> int:  # type: ignore[override]  # there is no other here
         bad = decode_publish(p, p.body, p.end)
@@ -389,17 +387,17 @@ class Endpoint5(_Base):
     def _payload_begins(self, i: int, end: int) -> int:
         if 0 < self._max_packet < self.packet.end - i:
             return errors.E_RX_TOO_LARGE
-        at = Endpoint._payload_begins(self, i, end)
+        at = Session._payload_begins(self, i, end)
         return behind_properties(self.packet, at, end, i + self.rx.capacity) if at > 0 else at
 
     def acknowledge(self, packet_id: int, qos: int, epoch: int, code: int = 0) -> int:
-        """As of ``Endpoint``, with a reason code; one from 0x80 on refuses the message, which its sender then gives up.
+        """As of ``Session``, with a reason code; one from 0x80 on refuses the message, which its sender then gives up.
 
         A message of an earlier connection cannot be refused: E_STATE. E_ARGUMENT: a code that is none of PUBACK's and
         PUBREC's.
         """
         if code == 0:
-            return Endpoint.acknowledge(self, packet_id, qos, epoch)
+            return Session.acknowledge(self, packet_id, qos, epoch)
         if qos != 1 and qos != 2:
             return errors.E_QOS
         if not code_of(_PUBACK, code):
@@ -431,7 +429,7 @@ class Endpoint5(_Base):
         if bad:
             return bad
         if self._find_open(p.packet_id) >= 0:
-            return Endpoint._on_pubrel(self, p)
+            return Session._on_pubrel(self, p)
         if self.tx_size - self.tx_end < _LONG_ACK:
             return LATER
         self.strays += 1

@@ -11,7 +11,7 @@ from headwater.wire import const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.mqtt.endpoint import Endpoint
+    from headwater.mqtt.session import Session
     from headwater.types import Bytes
 
 _PUBLISH = const(3)
@@ -21,7 +21,7 @@ _QOS_1 = const(-1)
 _REPETITION = const(-1)
 
 
-def begin(s: "Endpoint", i: int, end: int) -> int:
+def begin(s: "Session", i: int, end: int) -> int:
     """As ``endpoint._packet``, for one that is larger than the receive buffer, even if all of it happens to be here:
     what becomes of a packet is not a matter of how it arrives."""
     p = s.packet
@@ -79,7 +79,7 @@ def begin(s: "Endpoint", i: int, end: int) -> int:
     return at
 
 
-def go_on(s: "Endpoint", i: int, end: int) -> int:
+def go_on(s: "Session", i: int, end: int) -> int:
     """Pass on what is here of the large message: the offset reached, or negative when the connection is over."""
     if end - i >= s._large_left and s.tx_size - s.tx_end < _ACK_SIZE:
         s.stalled = True
@@ -107,7 +107,7 @@ def go_on(s: "Endpoint", i: int, end: int) -> int:
     return i
 
 
-def _write(s: "Endpoint", buf: "Bytes", at: int, n: int) -> None:
+def _write(s: "Session", buf: "Bytes", at: int, n: int) -> None:
     """Hand ``n`` bytes of the payload to the sink; what it raises ends the message for it, unacknowledged."""
     try:
         s._taker.write(buf, at, n)  # type: ignore[union-attr]  # there is one
@@ -117,7 +117,7 @@ def _write(s: "Endpoint", buf: "Bytes", at: int, n: int) -> None:
         raise
 
 
-def _end(s: "Endpoint") -> int:
+def _end(s: "Session") -> int:
     """All of the large message has passed: 0 or E_RX_WINDOW."""
     place = _QOS_1
     if s._large_qos == 0:

@@ -5,8 +5,8 @@ It keeps one client's session. Routing between clients is not its affair.
 """
 
 from headwater import errors
+from headwater.connection import ACCEPT, CLOSING, FINISH, OPEN, RamOutbox, RxBuf
 from headwater.mqtt import spec
-from headwater.mqtt.endpoint import LATER, Endpoint
 from headwater.mqtt.packets import check_name, encode_bare
 from headwater.mqtt.packets_server import (
     Connect,
@@ -16,11 +16,7 @@ from headwater.mqtt.packets_server import (
     encode_suback,
     next_filter,
 )
-from headwater.mqtt.sender import put_ack
-from headwater.mqtt.transitions import SERVER_TAKES
-from headwater.rxbuf import RxBuf
-from headwater.store import RamOutbox
-from headwater.transitions import ACCEPT, CLOSING, FINISH, OPEN
+from headwater.mqtt.session import LATER, SERVER_TAKES, Session, put_ack
 from headwater.wire import TICKS_MASK, const
 
 TYPE_CHECKING = False
@@ -37,7 +33,7 @@ _MAX_FILTERS = const(64)
 _UNSUBACK_SIZE = const(4)
 
 
-class ServerSession(Endpoint):
+class ServerSession(Session):
     """A server's end of a connection. ``listen`` when a transport is there; CONNECT must come within
     ``response_ms``.
 

@@ -1,8 +1,8 @@
 """A server's end of one connection at MQTT 5.0."""
 
 from headwater import errors
+from headwater.connection import CONNECTING, FINISH, ONLINE
 from headwater.mqtt import spec, spec5
-from headwater.mqtt.endpoint import LATER
 from headwater.mqtt.endpoint5 import LIMITS, Endpoint5, new_rx, read_limits
 from headwater.mqtt.packets import check_name, encode_bare
 from headwater.mqtt.packets_server import Connect, decode_connect, encode_connack, encode_suback
@@ -16,18 +16,17 @@ from headwater.mqtt.properties import (
     unshared,
 )
 from headwater.mqtt.server import ServerSession
-from headwater.mqtt.transitions import SERVER_TAKES
-from headwater.transitions import CONNECTING, FINISH, ONLINE
+from headwater.mqtt.session import LATER, SERVER_TAKES
 from headwater.wire import const, get_u16
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headwater.connection import RxBuf
     from headwater.mqtt.packets import Packet
     from headwater.mqtt.properties import Packet5
     from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
-    from headwater.rxbuf import RxBuf
     from headwater.types import Bytes, NameCheck, Outbox
 
 _LEVEL_5 = const(5)

@@ -1,36 +1,134 @@
-"""The client's session (MQTT 3.1.1).
+"""MQTT sessions: what both ends of a connection do (``Session``), and the client's end (``ClientSession``).
 
-Connect, publish, subscribe, keep alive; what is unacknowledged outlives a connection.
+A session does no I/O and knows no clock. Its caller
+
+- reads at most ``rx.room`` bytes to the start of ``rx.view`` (after ``rx.window()``) and calls ``feed(n)``;
+- sends ``out_buf[out_at : out_at + n]``, n from ``out()``, and calls ``sent(k)`` with how many were taken;
+- calls ``poll(now_ms)`` a few times a second, and drops the transport on a negative answer of any of these.
+
+After an error of the peer the state is ERROR: ``feed`` and ``out`` return the same code again and do nothing.
+Publishing, receiving, acknowledging, retransmitting and keep-alive allocate nothing.
+
+In CONNECTING only CONNACK (client) or CONNECT (server) may arrive [3.1.0-1, 3.2.0-1]; in ONLINE a second one is wrong
+[3.1.0-2]. In CLOSING the last packet, DISCONNECT or a CONNACK that refuses, is being sent; what arrives is not parsed
+[3.14.4-2]. ``headwater.connection`` has the states, ``docs/mqtt-session.md`` the diagrams drawn from both.
+
+Delivery of what we publish at QoS 1 and 2 [4.3.2, 4.3.3]:
+
+- AT1: PUBLISH (QoS 1) is stored; PUBACK ends it.
+- AT2: PUBLISH (QoS 2) is stored; PUBREC moves it to REL.
+- REL: PUBREL is to be sent, or was; PUBCOMP ends it. PUBREC again means that the peer did not get our PUBREL: it is
+  retransmitted.
+- DONE: acknowledged; its place is free once everything older is acknowledged.
+
+An acknowledgement for a packet identifier that is not in flight is STRAY: counted and otherwise ignored, because after
+a lost session it is nobody's error; a stray PUBREC is still answered with PUBREL, so that the peer can forget the
+identifier. One of the wrong kind for the QoS of its message is the peer's error: WRONG.
+
+No class here has a property: MicroPython would then look through all its bases at every store of an attribute, which
+costs eight times the store.
 """
 
 from array import array
 
 from headwater import errors
-from headwater.mqtt.endpoint import Endpoint
+from headwater.connection import (
+    ACCEPT,
+    CLOSING,
+    FINISH,
+    FIRST_REQUEST_ID,
+    LOST,
+    ONLINE,
+    OPEN,
+    Endpoint,
+    RamOutbox,
+    RxBuf,
+    go_behind,
+)
+from headwater.mqtt import large
 from headwater.mqtt.packets import (
+    MESSAGE,
     PROTOCOL,
+    Packet,
     check_filter,
     check_name,
+    decode_ack,
     decode_connack,
+    decode_header,
+    decode_publish,
     decode_suback,
+    encode_ack,
     encode_bare,
     encode_connect,
     encode_subscribe,
+    publish_size,
+    put_publish,
 )
-from headwater.mqtt.sender import NO_TOPIC
-from headwater.mqtt.transitions import CLIENT_TAKES
-from headwater.rxbuf import RxBuf
-from headwater.store import FIRST_REQUEST_ID, RamOutbox
-from headwater.transitions import ACCEPT, CLOSING, FINISH, LOST, ONLINE, OPEN
 from headwater.wire import NOT_BYTES, const, is_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.mqtt.packets import Packet
-    from headwater.types import Bytes, NameCheck, Outbox
+    from headwater.types import Bytes, NameCheck, Outbox, Sink
 
+#: The packet types that may arrive, a bit each, by state: at a client, and at a server.
+CLIENT_TAKES = (0, 1 << 2, 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 9 | 1 << 11 | 1 << 13, 0, 0)
+SERVER_TAKES = (
+    0,
+    1 << 1,
+    1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 12 | 1 << 14,
+    0,
+    0,
+)
+
+#: The next state of a message: ``DELIVERY[state * 4 + type - 4]`` for PUBACK (4), PUBREC (5), PUBREL (not
+#: ours) and PUBCOMP (7).
+DELIVERY = (
+    # PUBACK PUBREC - PUBCOMP
+    b"\x05\x05\x05\x05"  # FREE
+    b"\x04\x06\x06\x06"  # AT1
+    b"\x06\x03\x06\x06"  # AT2
+    b"\x06\x03\x06\x04"  # REL
+    b"\x05\x05\x05\x05"  # DONE
+)
+
+_PUBLISH = const(3)
+_PUBACK = const(4)
+_PUBREC = const(5)
+_PUBREL = const(6)
+_PUBCOMP = const(7)
+_ACK_SIZE = const(4)
+_PUBACK_HEAD = const(0x40)
+# In ``_takes``: the bit of PUBLISH. Where it is taken, PUBACK is.
+_TAKES_PUBLISH = const(8)
+_DUP = const(8)
+_MAX_PACKET = const(268435460)
+# CONNECT alone takes 14 bytes.
+_SMALLEST = const(16)
+# As in ``connection``; a constant costs less than a name.
+_FREE = const(0)
+_AT1 = const(1)
+_AT2 = const(2)
+_REL = const(3)
+_DONE = const(4)
+_WRONG = const(6)
+_ONLINE = const(2)
+# The longest packet whose remaining length has one byte.
+_SHORT = const(129)
+# Nobody's topic is this object.
+NO_TOPIC = bytearray(0)
+# An open QoS 2 id: delivered to the application, which has not acknowledged it; answered with PUBREC; or delivered,
+# and sent again on this connection before the application acknowledged it.
+_DELIVERED = const(1)
+_ANSWERED = const(2)
+_REPEATED = const(3)
+# In the place of a place among the open ids: a message at QoS 2 that has come before.
+_REPETITION = const(-1)
+#: What a handler answers when its packet is to be taken again later.
+LATER = const(1)
+#: What ``on_message`` returns for a message at QoS 1 or 2 that ``acknowledge`` will acknowledge, not its return.
+KEEP = "keep"
 _SUBACK = const(9)
 _UNSUBACK = const(11)
 _PINGREQ = const(12)
@@ -42,7 +140,676 @@ _GENERATIONS = const(31)
 _NO_WILL: "tuple[Bytes | None, Bytes, int, bool]" = (None, b"", 0, False)
 
 
-class ClientSession(Endpoint):
+class Session(Endpoint):
+    """One end of a connection: ``ClientSession`` or ``server.ServerSession``.
+
+    ``on_message(packet)`` is called for each message, with the reusable cursor: copy what must outlive the
+    call. At QoS 1 and 2 the acknowledgement goes out when the call returns; with ``auto_ack`` off, when
+    ``acknowledge`` is called, and so for each message of which it returns ``KEEP``. A message whose handler raises is
+    not acknowledged: the exception passes through ``feed``, and the next ``feed(0)`` goes on behind the message.
+
+    ``sink`` takes the messages that are larger than the receive buffer, in pieces (``headwater.types.Sink``).
+    Without a sink they are skipped: acknowledged, counted in ``skipped``, not delivered.
+
+    ``on_delivered(packet_id)`` is called when a message of ours at QoS 1 or 2 has been acknowledged to its
+    end.
+    """
+
+    # What a version brings of its own: the cursor.
+    _cursor = Packet
+
+    #: What an acknowledgement makes of a message; a session may have a table of its own.
+    delivery = DELIVERY
+
+    def __init__(
+        self,
+        rx: RxBuf,
+        tx_size: int,
+        outbox: "Outbox",
+        window: int,
+        receive_window: int,
+        response_ms: int,
+        check: "NameCheck" = check_name,
+    ):
+        if tx_size < _SMALLEST:
+            raise ValueError("the transmit buffer needs at least 16 bytes")
+        super().__init__(tx_size, outbox, window, response_ms)
+        self._check = check
+        #: The largest packet that the other end accepts (5.0: its Maximum Packet Size).
+        self.most = _MAX_PACKET
+        # The property block of the message that is being published; empty before 5.0.
+        self._block: Bytes = b""
+        #: The topic of the last PUBLISH at QoS 0 that was put at the beginning of ``tx``, and where its payload is
+        #: there. As long as ``tx`` begins with its first byte and the connection is as it was, it can be sent again
+        #: with another payload (``rewrite``): no other packet begins so.
+        self.ready: Bytes = NO_TOPIC
+        self.ready_at = 0
+        # Releasing the ids of a forgotten life: answers still awaited, and the last id asked for.
+        self._sweep = self._swept = 0
+        self.rx = rx
+        self.packet = self._cursor(rx.buf, check)
+        # Above the receive buffer's capacity no packet is taken whole, even when all of it happens to be there.
+        self.packet.short = min(128, rx.capacity - 1)
+        #: Counts connections, so that an acknowledgement can be told from one of the connection before.
+        self.epoch = 0
+        self.auto_ack = True
+        #: Messages at QoS 1 of this connection that the application has to acknowledge.
+        self.unanswered = 0
+        self.on_message: Callable[[Packet], object] | None = None
+        #: Where messages larger than the receive buffer go; None skips them.
+        self.sink: Sink | None = None
+        #: Messages larger than the buffer that were skipped, and repetitions at QoS 2 that were not delivered.
+        self.skipped = self.duplicates = 0
+        #: With True a message at QoS 2 for which there is no place does not end the connection: neither it nor any
+        #: message at QoS 2 behind it is taken (``excess`` counts them), until the next connection brings them again.
+        self.leave_excess = False
+        self.excess = 0
+        #: Whether what was read waits for room to answer it; ``feed(0)`` goes on once something was sent.
+        self.stalled = False
+        #: From ``feed`` on until its caller clears it: so that a caller notices when a handler calls it again.
+        self.feeding = False
+        # QoS 2 ids that wait for PUBREL (0 = free place), what became of each, and the epoch it came in. Then how many
+        # of them this connection has opened.
+        self._opened = 0
+        self._received = outbox.received
+        if self._received is not None:
+            receive_window = max(receive_window, len(self._received.ids))
+        self._open_ids = array("H", bytes(2 * receive_window))
+        self._open_state = bytearray(receive_window)
+        self._open_epoch = array("I", [0] * receive_window)
+        if self._received is not None:
+            # Those of an earlier life: their messages were delivered and answered then.
+            for i in range(len(self._received.ids)):
+                self._open_ids[i] = self._received.ids[i]
+                self._open_state[i] = _ANSWERED
+        # The message larger than the receive buffer that is passing (``large``): how much of it is to come, and of that
+        # how much of a topic that does not fit; its QoS, 0 also when it is not to be acknowledged; and its sink.
+        self._large_left = self._large_head = 0
+        self._large_qos = self._large_id = 0
+        self._taker: Sink | None = None
+        self._close_taker = self._close_sink
+        # The packet types that may arrive, by state, and their handlers, bound once.
+        self._takes: tuple[int, ...] = (0, 0, 0, 0, 0)
+        self._handlers: tuple[Callable[[Packet], int], ...] = ()
+
+    # -- the connection ------------------------------------------------------------------------------------------------
+
+    def begin(self, now_ms: int) -> None:
+        """A transport is there: forget what the connection before left half read and half sent."""
+        self._stop()
+        self.rx.clear()
+        self.status = 0
+        self.epoch += 1
+        self.unanswered = self._opened = self.excess = 0
+        self.now = self.rx_time = self.tx_time = now_ms
+        for i in range(len(self._open_state)):
+            if self._open_state[i] == _REPEATED:
+                self._open_state[i] = _DELIVERED
+
+    def _stop(self) -> None:
+        super()._stop()
+        self.stalled = self.feeding = False
+        self.ready = NO_TOPIC
+        self._large_left = self._large_head = 0
+        # Last, because the sink may raise.
+        self._close_sink(False)
+
+    def resume(self, session_present: bool) -> None:
+        """Retransmit everything unacknowledged (4.4), PUBREL first, and either in its order; new messages follow.
+
+        When the other end has lost the session, a QoS 2 message that it had answered with PUBREC is
+        delivered: done. The others are new messages of the new session.
+        """
+        if not session_present:
+            for i in range(len(self._open_ids)):
+                self._open_ids[i] = 0
+            if self._received is not None and self._received.closed(0):
+                self.fail(errors.E_STORE)
+                return
+        box = self.outbox
+        turn = self.turn
+        # ``on_delivered`` may publish: nothing leaves the outbox before it is settled what of it is left.
+        self.in_flight = self.window
+        try:
+            if not session_present:
+                _renew(box)
+                i = box.head
+                for _ in range(box.count):
+                    if box.state[i] == _REL:
+                        self._delivered(i)
+                        if self.turn != turn:
+                            return
+                    i = i + 1 if i + 1 < box.slots else 0
+        finally:
+            # Also when ``on_delivered`` raises; but not when it has ended the connection, and perhaps begun another.
+            if self.turn == turn:
+                self._entry = box.head
+                self._unsent = box.count
+                # REL is 3.
+                self.in_flight = box.state.count(b"\x03")
+                self._ahead = 1 + box.count
+                # A server that kept a session which this end has forgotten (a reset, and the outbox was in memory) may
+                # hold QoS 2 messages of it under ids that are about to be used again, and would take the new ones for
+                # repetitions. So before the first of them every id is released; an id that was not held is answered as
+                # well (4.3.3). Not sooner: a server that knows no QoS 2 does not know PUBREL either.
+                self._sweep = box.slots if session_present and box.fresh else 0
+                self._swept = 0
+                if box.fresh and not session_present and box.settle():
+                    self.fail(errors.E_STORE)
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    def feed(self, n: int) -> int:
+        """Parse ``n`` more bytes, just read into ``rx.view``: 0, or the error that broke the connection.
+
+        Whole packets are handled where they lie; the rest waits. Stops early, with ``stalled`` set, when an
+        answer has no room in the transmit buffer.
+        """
+        rx = self.rx
+        if n:
+            self.rx_time = self.now
+            if rx.gap:
+                rx.join(n)
+        # From here on n is where what has been read ends.
+        n += rx.end
+        rx.end = n
+        if self.status:
+            return self.status
+        self.stalled = False
+        self.feeding = True
+        i = rx.start
+        if not self._takes[self.state]:
+            # CLOSING, or no connection: what arrives is not looked at.
+            i = n
+        # A handler may end the connection, or begin another: then nothing known here holds any more.
+        turn = self.turn
+        while i < n:
+            at = i
+            if self._large_left:
+                i = large.go_on(self, i, n)
+            else:
+                if self._takes[self.state] & _TAKES_PUBLISH:
+                    at = i = _messages(self, i, n)
+                if 0 <= i < n:
+                    i = _packet(self, i, n)
+            if i < 0 or self.turn != turn:
+                return self.feed(0)
+            if i == at:
+                break
+        rx.start = i
+        return 0
+
+    def _refuse(self, p: Packet) -> int:
+        """Stands where a packet type is never taken: ``_takes`` has refused it before."""
+        return errors.E_UNEXPECTED
+
+    def _on_publish(self, p: Packet) -> int:
+        return self._read_publish(p) or self._take(p)
+
+    def _read_publish(self, p: Packet) -> int:
+        return decode_publish(p, p.body, p.end)
+
+    def _take(self, p: Packet) -> int:
+        """Hand a message to the application and answer it, for which there is room: 0 or E_RX_WINDOW.
+
+        LATER when the answers before it are to leave first: what they acknowledge does not come again on the next
+        connection, so that a server which sends more than the window (mosquitto may, when it takes a session up again)
+        gets all of it across in the end.
+        """
+        if p.head & 4:
+            i = self._open(p.packet_id)
+            if i == _REPETITION:
+                return 0
+            if i < 0:
+                if self.tx_end or not self.leave_excess:
+                    return LATER if self.tx_end else i
+                self.excess += 1
+                return 0
+            self._deliver(self.on_message, p, i, p.packet_id, self.auto_ack)
+        elif p.head & 2:
+            _deliver_1(self, p)
+        elif self.on_message is not None:
+            self.on_message(p)
+        return 0
+
+    def _find_open(self, packet_id: int) -> int:
+        """The place of an open QoS 2 id (0 finds a free place), or -1."""
+        ids = self._open_ids
+        for i in range(len(ids)):
+            if ids[i] == packet_id:
+                return i
+        return -1
+
+    def _open(self, packet_id: int) -> int:
+        """Open a QoS 2 id for a new message: its place; or E_RX_WINDOW.
+
+        _REPETITION when it is open already (4.3.3): that is answered, and not delivered.
+        """
+        i = self._find_open(packet_id)
+        if i >= 0:
+            self.duplicates += 1
+            if self._open_state[i] == _ANSWERED:
+                self._answer(i, packet_id)
+            else:
+                self._open_state[i] = _REPEATED
+            return _REPETITION
+        i = -1 if self.excess else self._free_place()
+        if i < 0:
+            return errors.E_RX_WINDOW
+        self._open_ids[i] = packet_id
+        self._open_state[i] = _DELIVERED
+        self._open_epoch[i] = self.epoch
+        self._opened += 1
+        return i
+
+    def _free_place(self) -> int:
+        """A place for another open QoS 2 id, or -1."""
+        return self._find_open(0)
+
+    def _close_id(self, i: int) -> None:
+        """The QoS 2 id in place ``i`` is free again."""
+        self._open_ids[i] = 0
+        if self._open_epoch[i] == self.epoch:
+            self._opened -= 1
+
+    def _deliver(
+        self, handler: "Callable[..., object] | None", message: object, i: int, packet_id: int, answer: bool
+    ) -> None:
+        """Hand over a message at QoS 2, ``i`` being its place among the open ids, or at QoS 1; and answer it.
+
+        The handler may publish until the transmit buffer is full: room for the answer is kept. It may raise: the
+        message then counts as if it had never come. It may end the connection, and even begin another one.
+        """
+        turn = self.turn
+        epoch = self.epoch
+        if i < 0:
+            # Until its PUBACK; the handler may acknowledge it.
+            self.unanswered += 1
+        if handler is not None:
+            self.tx_size -= _ACK_SIZE
+            try:
+                if handler(message) == KEEP:
+                    answer = False
+            except BaseException:
+                # Unless it was acknowledged first.
+                if (
+                    i >= 0
+                    and self._open_ids[i] == packet_id
+                    and self._open_epoch[i] == epoch
+                    and self._open_state[i] != _ANSWERED
+                ):
+                    self._close_id(i)
+                raise
+            finally:
+                if self.turn == turn:
+                    self.tx_size += _ACK_SIZE
+        if not answer:
+            return
+        if self.turn != turn:
+            # Its connection is over. At QoS 1 it comes again; at QoS 2 it is its repetition that is to be answered.
+            if i >= 0 and self.acknowledge(packet_id, 2, epoch) <= errors.E_AGAIN:
+                self._open_state[i] = _ANSWERED
+        elif i >= 0:
+            self._answer(i, packet_id)
+        else:
+            self.unanswered -= 1
+            put_ack(self, _PUBACK, packet_id)
+
+    def _answer(self, i: int, packet_id: int) -> None:
+        """Answer a message at QoS 2: from now on, whatever happens, it is not delivered again."""
+        self._open_state[i] = _ANSWERED
+        if self._received is not None and self._received.opened(packet_id):
+            self.fail(errors.E_STORE)
+        else:
+            put_ack(self, _PUBREC, packet_id)
+
+    def acknowledge(self, packet_id: int, qos: int, epoch: int) -> int:
+        """With ``auto_ack`` off: acknowledge a message; ``epoch`` is the endpoint's when the message came.
+
+        Acknowledge in the order of arrival (4.6). 0; E_QOS; E_AGAIN when the transmit buffer is full for now;
+        E_STATE for a QoS 1 message of an earlier connection (it comes again); E_UNKNOWN_ID for what is no packet id, or
+        at QoS 2 does not wait for an acknowledgement.
+        """
+        if qos != 1 and qos != 2:
+            return errors.E_QOS
+        if not 0 < packet_id < 65536:
+            return errors.E_UNKNOWN_ID
+        i = 0
+        if qos == 2:
+            i = self._find_open(packet_id)
+            if i < 0 or self._open_epoch[i] != epoch or self._open_state[i] == _ANSWERED:
+                return errors.E_UNKNOWN_ID
+            if self.state != ONLINE or (epoch != self.epoch and self._open_state[i] != _REPEATED):
+                # Its repetition will be answered at once.
+                if self._received is not None and self._received.opened(packet_id):
+                    return errors.E_STORE
+                self._open_state[i] = _ANSWERED
+                return 0
+        elif epoch != self.epoch or self.state != ONLINE:
+            return errors.E_STATE
+        if self.tx_size - self.tx_end < _ACK_SIZE:
+            return errors.E_AGAIN
+        if qos == 2:
+            self._answer(i, packet_id)
+            return self.status
+        if self.unanswered:
+            self.unanswered -= 1
+        put_ack(self, _PUBACK, packet_id)
+        return 0
+
+    def _on_pubrel(self, p: Packet) -> int:
+        bad = decode_ack(p)
+        if bad:
+            return bad
+        i = self._find_open(p.packet_id)
+        if i >= 0:
+            if self._received is not None and self._received.closed(p.packet_id):
+                return errors.E_STORE
+            self._close_id(i)
+        else:
+            # The other end missed our PUBCOMP, or it is confused: either way it may forget the id (4.3.3).
+            self.strays += 1
+        put_ack(self, _PUBCOMP, p.packet_id)
+        return 0
+
+    # -- messages larger than the receive buffer ---------------------------------------------------------------------
+
+    def _payload_begins(self, i: int, end: int) -> int:
+        """Where the payload of the PUBLISH at ``i`` begins, by what it says of its topic; 0 when that is not all here,
+        or E_FIELD. Behind the receive buffer's capacity it may be any offset."""
+        p = self.packet
+        at = p.body
+        if end - at < 2:
+            return 0
+        i = at + 2 + (p.buf[at] << 8 | p.buf[at + 1])
+        if p.head & 6:
+            i += 2
+        if i > p.end:
+            p.bad_at = at
+            return errors.E_FIELD
+        return i
+
+    def _close_sink(self, complete: bool) -> None:
+        """Tell the sink that its message is over."""
+        sink = self._taker
+        if sink is not None:
+            self._taker = None
+            sink.close(complete)
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:
+        """Hand in a message; it leaves through ``out``. Allocates nothing when topic and payload are
+        bytes-like.
+
+        Returns 0 (QoS 0), or its packet id (QoS 1, 2): it is then in the outbox, connection or not, until
+        acknowledged. Errors: E_TOPIC, E_QOS; E_ARGUMENT (not bytes); E_OFFLINE (QoS 0 without a connection); E_AGAIN
+        (the transmit buffer is full for now); E_WINDOW (the outbox is); E_TOO_LARGE.
+        """
+        if qos != 0 and qos != 1 and qos != 2:
+            return errors.E_QOS
+        return self.hand_in(topic, payload, qos << 1 | (1 if retain else 0))
+
+    def hand_in(self, topic: "Bytes", payload: "Bytes", flags: int) -> int:
+        """``publish``, with QoS and RETAIN as they stand in PUBLISH's first byte."""
+        try:
+            if topic is not self.known_topic and is_bad(self, topic):
+                return errors.E_TOPIC
+            n = publish_size(topic, payload, flags >> 1, self._block)
+            if n > self.most:
+                return errors.E_TOO_LARGE
+            if flags > 1:
+                box = self.outbox
+                if n < 0 or box.reserve(n) < 0:
+                    return errors.E_WINDOW if box.count and 0 < n <= len(box.buf) else errors.E_TOO_LARGE
+                packet_id = box.next + 1
+                put_publish(box.buf, box.reserved, topic, payload, 0x30 | flags | packet_id << 8, self._block)
+                if box.commit(n, flags >> 1) < 0:
+                    return errors.E_STORE
+                self._unsent += 1
+                return packet_id
+            if self.state != _ONLINE:
+                return errors.E_OFFLINE
+            at = self.tx_end
+            if n < 0 or n > self.tx_size - at:
+                return errors.E_AGAIN if 0 < n <= len(self.tx) else errors.E_TOO_LARGE
+            if at == 0:
+                # Whatever comes of it, this takes the place of the packet that was ready.
+                self.ready = NO_TOPIC
+            put_publish(self.tx, at, topic, payload, 0x30 | flags, self._block)
+            self.tx_end = at + n
+            if (
+                at == 0
+                and flags == 0
+                and topic is self.known_topic
+                and n <= _SHORT <= self.tx_size - _ACK_SIZE
+            ):
+                self.ready = topic
+                self.ready_at = n - len(payload)
+        except NOT_BYTES:
+            return errors.E_ARGUMENT
+        return 0
+
+    def _put_ahead(self) -> int:
+        """PUBREL for what was answered with PUBREC, whatever the window (5.0, 4.9); then, and with the first message at
+        QoS 2, for the ids to be released. As many as the transmit buffer holds; -1 while answers are awaited."""
+        box = self.outbox
+        if self.state != _ONLINE or not self._unsent:
+            return 0
+        while self.tx_size - self.tx_end >= _ACK_SIZE:
+            i = self._entry
+            if self._ahead > 1:
+                if box.state[i] == _REL:
+                    put_ack(self, _PUBREL, i + 1)
+                self._entry = i + 1 if i + 1 < box.slots else 0
+                self._ahead -= 1
+                if self._ahead == 1:
+                    go_behind(self, box.head - 1, box.count + 1)
+            elif self._sweep and box.state[i] == _AT2:
+                # What is under way is acknowledged first: its ids are among these.
+                if self.in_flight or self._swept == box.slots:
+                    break
+                self._swept += 1
+                put_ack(self, _PUBREL, self._swept)
+            else:
+                if not self._sweep:
+                    self._ahead = 0
+                return self.tx_end
+        return self.tx_end or -1
+
+    # -- acknowledgements ----------------------------------------------------------------------------------------------
+
+    def _on_ack(self, p: "Packet") -> int:
+        bad = decode_ack(p)
+        if bad:
+            return bad
+        i = self.outbox.find(p.packet_id)
+        if i >= 0 and self.outbox.state[i] != _REL and not was_sent(self, i):
+            i = -1
+        new = self.delivery[(self.outbox.state[i] if i >= 0 else _FREE) * 4 + (p.head >> 4) - 4]
+        if new == _DONE:
+            self.in_flight -= 1
+            self._delivered(i)
+        elif new == _REL:
+            # From now on it is its PUBREL that a new connection sends again.
+            if self.outbox.set(i, _REL):
+                return errors.E_STORE
+            put_ack(self, _PUBREL, p.packet_id)
+        elif new == _WRONG:
+            return errors.E_ACK_KIND
+        else:
+            self._stray(p.head >> 4, p.packet_id)
+        return 0
+
+    def _stray(self, packet_type: int, packet_id: int) -> None:
+        """An acknowledgement of what is not under way."""
+        if self._sweep and packet_type == _PUBCOMP and packet_id <= self.outbox.slots:
+            self._sweep -= 1
+            if not self._sweep and self.outbox.settle():
+                self.fail(errors.E_STORE)
+            return
+        self.strays += 1
+        if packet_type == _PUBREC:
+            put_ack(self, _PUBREL, packet_id)
+
+    def _delivered(self, i: int) -> None:
+        """Entry ``i`` is acknowledged to its end."""
+        self.outbox.set(i, _DONE)
+        if self.on_delivered is not None:
+            self.on_delivered(i + 1)
+
+
+def rewrite(s: Session, payload: "Bytes") -> int:
+    """Put another payload into the packet that is ready, to be sent: its size; or 0 when ``hand_in`` must see to it."""
+    try:
+        s.tx_end = s.ready_at + len(payload)
+        if s.tx_end <= _SHORT:
+            s.tx[1] = s.tx_end - 2
+            s.tx[s.ready_at : s.tx_end] = payload
+            return s.tx_end
+    except NOT_BYTES:
+        pass
+    s.tx_end = 0
+    return 0
+
+
+def put_ack(s: Session, packet_type: int, packet_id: int) -> None:
+    """Answer with a packet id; the caller made sure that there is room."""
+    s.tx_end = encode_ack(s.tx, s.tx_end, s.tx_size, packet_type, packet_id)
+
+
+def acknowledged(s: Session, buf: "Bytes", at: int) -> bool:
+    """PUBACK has come, with its packet id at ``at``: whether it ends a message at QoS 1; if not, nothing happened."""
+    box = s.outbox
+    i = (buf[at] << 8 | buf[at + 1]) - 1
+    if i < 0 or i >= box.slots or box.state[i] != _AT1 or not was_sent(s, i):
+        return False
+    s.in_flight -= 1
+    box.set(i, _DONE)
+    if s.on_delivered is not None:
+        s.on_delivered(i + 1)
+    return True
+
+
+def is_bad(s: Session, topic: "Bytes") -> bool:
+    """Check a topic, once: the same object again is known to be right, unless it can be changed."""
+    n = len(topic)
+    if n > 65535 or s._check(topic, 0, n):
+        return True
+    if isinstance(topic, bytes):
+        s.known_topic = topic
+    return False
+
+
+def _renew(box: "Outbox") -> None:
+    """To a session that begins anew nothing is a repetition, whatever may have left before."""
+    for i in range(box.slots):
+        if box.state[i] == _AT1 or box.state[i] == _AT2:
+            box.buf[box.at[i]] &= 255 - _DUP
+
+
+def was_sent(s: Session, i: int) -> bool:
+    """Whether this connection has sent entry ``i`` to its last byte: only then can it be acknowledged."""
+    box = s.outbox
+    i -= box.head
+    if i < 0:
+        i += box.slots
+    return i < box.count - s._unsent
+
+
+def _messages(s: Session, i: int, end: int) -> int:
+    """Take the packets that come most: PUBLISH, whole and short, and PUBACK, as many as stand one behind the other.
+
+    A board's throughput is decided here; whatever is unusual about a packet is left to ``_packet``. Returns the offset
+    reached, or negative when the connection is over.
+    """
+    p = s.packet
+    turn = s.turn
+    while i + 4 <= end:
+        if not MESSAGE[p.buf[i]]:
+            stop = i + 4
+            if p.buf[i] != _PUBACK_HEAD or p.buf[i + 1] != 2:
+                break
+            s.rx.start = stop
+            if not acknowledged(s, p.buf, i + 2):
+                break
+            i = stop
+        else:
+            stop = i + 2 + p.buf[i + 1]
+            if p.buf[i + 1] >= p.short or stop > end:
+                break
+            p.head = p.buf[i]
+            p.end = stop
+            if decode_publish(p, i + 2, stop):
+                break
+            if p.head & 6 and s.tx_size - s.tx_end < _ACK_SIZE:
+                break
+            # The packet is taken, even when its handler raises.
+            s.rx.start = stop
+            if p.head & 6 == 0:
+                if s.on_message is not None:
+                    s.on_message(p)
+            elif p.head & 2:
+                _deliver_1(s, p)
+            elif s._take(p):
+                break
+            i = stop
+        if s.turn != turn:
+            return -1
+    return i
+
+
+def _packet(s: Session, i: int, end: int) -> int:
+    """Take one packet, of any kind: the offset behind it; ``i`` when it has to wait, for bytes or for room to answer
+    it; negative when the connection is over."""
+    p = s.packet
+    stop = decode_header(p, i, end)
+    if stop <= 0:
+        return s.fail(stop) if stop else i
+    kind = p.head >> 4
+    if not s._takes[s.state] >> kind & 1:
+        return s.fail(errors.E_UNEXPECTED)
+    if s.tx_size - s.tx_end < _ACK_SIZE:
+        s.stalled = True
+        return i
+    if stop - i > s.rx.capacity:
+        return large.begin(s, i, end)
+    if stop > end:
+        return i
+    # The packet is taken, even when its handler raises.
+    s.rx.start = stop
+    bad = s._handlers[kind](p)
+    if bad < 0:
+        return s.fail(bad)
+    if bad:
+        # The answer has no room yet, or others must leave first: the packet is taken again later.
+        s.stalled = True
+        return i
+    return stop
+
+
+def _deliver_1(s: Session, p: Packet) -> None:
+    """As ``_deliver``, for a message at QoS 1 that is whole."""
+    packet_id = p.packet_id
+    turn = s.turn
+    # As at QoS 2: what a handler changes holds from the next message on.
+    auto_ack = s.auto_ack
+    # Until its PUBACK; the handler may acknowledge it.
+    s.unanswered += 1
+    if s.on_message is not None:
+        s.tx_size -= _ACK_SIZE
+        try:
+            if s.on_message(p) == KEEP:
+                auto_ack = False
+        finally:
+            if s.turn == turn:
+                s.tx_size += _ACK_SIZE
+    if s.turn == turn and auto_ack:
+        s.unanswered -= 1
+        put_ack(s, _PUBACK, packet_id)
+
+
+class ClientSession(Session):
     """A client's end. Strings are bytes in UTF-8; times are milliseconds, ``keep_alive`` seconds (0 = none).
 
     ``clean`` (3.1.2.4): with False the server keeps the session, and QoS 2 is exactly once across

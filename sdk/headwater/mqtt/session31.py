@@ -48,7 +48,7 @@ class ClientSession31(ClientSession):
         return errors.E_ARGUMENT
 
     def resume(self, session_present: bool) -> None:
-        """As of ``Endpoint``: with the session, as far as we know."""
+        """As of ``Session``: with the session, as far as we know."""
         super().resume(not self.clean)
 
     def _on_connack(self, p: "Packet") -> int:

@@ -1,8 +1,8 @@
 """The client's session at MQTT 5.0."""
 
 from headwater import errors
+from headwater.connection import CONNECTING, ONLINE
 from headwater.mqtt import spec5
-from headwater.mqtt.endpoint import LATER
 from headwater.mqtt.endpoint5 import Endpoint5, new_rx, same_text
 from headwater.mqtt.packets import check_name, decode_connack
 from headwater.mqtt.properties import (
@@ -14,19 +14,17 @@ from headwater.mqtt.properties import (
     has,
     unshared,
 )
-from headwater.mqtt.session import ClientSession
-from headwater.mqtt.transitions import CLIENT_TAKES
-from headwater.transitions import CONNECTING, ONLINE
+from headwater.mqtt.session import CLIENT_TAKES, LATER, ClientSession
 from headwater.wire import NOT_BYTES, const, get_u16, is_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headwater.connection import RxBuf
     from headwater.mqtt.packets import Packet
     from headwater.mqtt.properties import Packet5
     from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
-    from headwater.rxbuf import RxBuf
     from headwater.types import Bytes, NameCheck, Outbox
 
 _SUBACK = const(9)

@@ -12,8 +12,8 @@ from headwater.wire import const, get_u16, put_varint, varint_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from headwater.connection import RxBuf
     from headwater.mqtt.properties import Packet5
-    from headwater.rxbuf import RxBuf
     from headwater.types import Bytes
 
 _TOO_LONG = const(65535)

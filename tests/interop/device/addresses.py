@@ -3,7 +3,7 @@
 import socket
 import sys
 
-from headwater.client import Client
+from headwater.mqtt.client import Client
 from headwater_board import tcp
 
 

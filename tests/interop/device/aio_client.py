@@ -5,9 +5,9 @@ import gc
 
 import settings
 
-from headwater.client import Client
 from headwater.errors import HeadwaterError
-from headwater.keeper import Keeper
+from headwater.mqtt.client import Client
+from headwater.mqtt.keeper import Keeper
 from headwater_board import aio
 from headwater_board.tcp import Tcp
 

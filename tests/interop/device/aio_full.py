@@ -4,8 +4,8 @@ import asyncio
 
 import settings
 
-from headwater.client import Client
-from headwater.keeper import Keeper
+from headwater.mqtt.client import Client
+from headwater.mqtt.keeper import Keeper
 from headwater_board import aio
 from headwater_board.tcp import Tcp
 

@@ -4,9 +4,9 @@ import asyncio
 
 import settings
 
-from headwater.client import Client
 from headwater.errors import HeadwaterError
-from headwater.keeper import Keeper
+from headwater.mqtt.client import Client
+from headwater.mqtt.keeper import Keeper
 from headwater.mqtt.session5 import ClientSession5
 from headwater_board import aio
 from headwater_board.tcp import Tcp

@@ -4,16 +4,16 @@ import time
 
 import settings
 
-from headwater.keeper import CONNECTING, Keeper
+from headwater.mqtt.keeper import CONNECTING, Keeper
 from headwater_board.tcp import Tcp
 
 options = {}
 if getattr(settings, "V5", False):
-    from headwater.client5 import Client5 as Client
+    from headwater.mqtt.client5 import Client5 as Client
 
     options["session_expiry"] = 3600
 else:
-    from headwater.client import Client
+    from headwater.mqtt.client import Client
 if getattr(settings, "TLS", False):
     from headwater_board.tls import Tls
 

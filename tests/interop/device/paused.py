@@ -2,7 +2,7 @@
 
 import settings
 
-from headwater.client import Client
+from headwater.mqtt.client import Client
 from headwater_board.tcp import Tcp
 
 TURNS = 1000 // 20

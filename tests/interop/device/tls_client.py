@@ -8,7 +8,7 @@ import sys
 import micropython
 
 import headwater_board.tcp  # noqa: F401 - what is measured comes on top
-from headwater.client import Client
+from headwater.mqtt.client import Client
 
 gc.collect()
 before = gc.mem_alloc()

@@ -23,7 +23,7 @@ class Bench(common.Base):
         client.connect()
 
     def face(self):
-        from headwater.client import Client
+        from headwater.mqtt.client import Client
 
         return Client
 

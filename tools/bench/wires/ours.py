@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headwater.client import Client
 from headwater.errors import E_WINDOW, HeadwaterError
 from headwater.fmq.client import Client as FmqClient
+from headwater.mqtt.client import Client
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.topic_aliases import OutgoingAliases
 from headwater_host.hub.config import HubConfig, Listener

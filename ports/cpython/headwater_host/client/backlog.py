@@ -1,6 +1,6 @@
 """Messages that wait, not yet handed to the session: never sent, so that the oldest of them may be dropped.
 
-``headwater.backlog`` for a host. What was handed to the session is in its outbox, may have been sent, and is never
+``headwater.mqtt.backlog`` for a host. What was handed to the session is in its outbox, may have been sent, and is never
 dropped.
 """
 

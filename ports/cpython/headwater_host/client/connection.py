@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from headwater.connection import CLOSING, ONLINE
 from headwater.errors import E_CLOSED, E_STORE
-from headwater.transitions import CLOSING, ONLINE
 
 if TYPE_CHECKING:
-    from headwater.rxbuf import RxBuf
+    from headwater.connection import RxBuf
     from headwater.types import Outbox
 
 #: How often, in seconds, a connection looks at the clock at least.
@@ -396,7 +396,7 @@ class Connection(asyncio.BufferedProtocol):
         """Milliseconds until a client has to send a packet that keeps the connection alive.
 
         That is half of the keep-alive while reading is held, and otherwise when the session asks for it, at three
-        quarters (``headwater.outgoing``).
+        quarters (``headwater.connection``).
         """
         session = self.session
         if not session.keep_alive or session.state != ONLINE:

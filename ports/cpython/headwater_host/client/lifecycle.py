@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Protocol, TypeVar
 
 from headwater import errors
+from headwater.connection import ONLINE
 from headwater.reasons import describe
-from headwater.transitions import ONLINE
 from headwater_host.client.connection import TICK, Connection, Driven
 from headwater_host.client.reconnect import Pauses, Reconnect, is_refusal
 from headwater_host.client.route import Route

@@ -1,6 +1,6 @@
 """The outbox in memory: unacknowledged messages, in a buffer that grows with them."""
 
-from headwater.store import RamOutbox
+from headwater.connection import RamOutbox
 
 #: Default size of the buffer while it is empty, in bytes.
 OUTBOX_SIZE = 1 << 16

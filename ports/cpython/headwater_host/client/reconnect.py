@@ -1,9 +1,9 @@
-"""When a lost connection is tried again, and when not any more: the policy of ``headwater.keeper``, for a host."""
+"""When a lost connection is tried again, and when not any more: the policy of ``headwater.mqtt.keeper``, for a host."""
 
 import random
 from dataclasses import dataclass
 
-from headwater.keeper import PASSING
+from headwater.mqtt.keeper import PASSING
 from headwater_host.arguments import check_seconds, check_whole
 from headwater_host.errors import ArgumentError, ClientError, ConnectRefusedError, SubscribeError
 

@@ -4,7 +4,7 @@ On CPython a slice of a memoryview costs nothing worth saving, so there is one v
 unparsed rest is moved only when the room behind it gets short.
 """
 
-from headwater.rxbuf import RxBuf
+from headwater.connection import RxBuf
 
 #: MQTT's largest packet: five bytes of fixed header and 268 435 455 behind it (3.1.1, section 2.2.3).
 MAX_PACKET = 268_435_460
@@ -15,7 +15,7 @@ _KEEP = 1 << 20
 
 
 class GrowingRxBuf(RxBuf):
-    """``size`` bytes at first, more when a packet needs them; the interface is ``headwater.rxbuf.RxBuf``'s.
+    """``size`` bytes at first, more when a packet needs them; the interface is ``headwater.connection.RxBuf``'s.
 
     ``capacity`` is the largest packet that can be held whole. The buffer grows only as bytes of the packet arrive, to
     about twice what has arrived: a length that is only claimed costs no memory. ``buf`` stays the same object. The

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from headwater import errors, reasons
-from headwater.store import FIRST_REQUEST_ID
+from headwater.connection import FIRST_REQUEST_ID
 from headwater_host.arguments import check_seconds, check_whole
 from headwater_host.client.backlog import Backlog
 from headwater_host.client.connection import Connection

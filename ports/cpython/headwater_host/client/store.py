@@ -20,9 +20,9 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, TypeVar
 
+from headwater.connection import AT1, AT2, DONE, FREE, REL
 from headwater.errors import E_STORE
 from headwater.mqtt import spec
-from headwater.transitions import AT1, AT2, DONE, FREE, REL
 from headwater_host.client.backlog import Backlog, Waiting
 from headwater_host.client.outbox import OUTBOX_LIMIT, GrowingOutbox
 from headwater_host.errors import ArgumentError, StoreError

@@ -8,10 +8,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from headwater import errors, reasons
+from headwater.connection import CLOSING
 from headwater.link.link import UP
 from headwater.mqtt import spec
 from headwater.mqtt.server import SESSION_PRESENT
-from headwater.transitions import CLOSING
 from headwater_host.capture.format import MAX_FRAME
 from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.gateway.config import SerialConfig

@@ -6,9 +6,9 @@ from typing import Any
 
 from headwater import errors
 from headwater.mqtt import spec
-from headwater.mqtt.endpoint import Endpoint
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.properties import Packet5
+from headwater.mqtt.session import Session
 from headwater_host.capture.format import MQTT_3_1_1, MQTT_5
 from headwater_host.client.mqtt.session import frame_start
 from headwater_host.gateway.duplicates import Receipts
@@ -87,7 +87,7 @@ class Source:
         self.records[qos] += 1
         self.bytes += size
 
-    def land_malformed(self, session: Endpoint) -> None:
+    def land_malformed(self, session: Session) -> None:
         """Keep what broke the connection, so that it can be looked at; to be called before the session goes on."""
         frame = offending_frame(session)
         if frame:
@@ -114,7 +114,7 @@ def _level(p: Packet) -> int:
     return MQTT_5 if isinstance(p, Packet5) else MQTT_3_1_1
 
 
-def offending_frame(session: Endpoint) -> bytes:
+def offending_frame(session: Session) -> bytes:
     """The PUBLISH for which ``session`` broke the connection, or the bytes that are no packet; otherwise nothing."""
     rx = session.rx
     p = session.packet

@@ -150,7 +150,7 @@ class Client(Receiving):
             routes,
             policy,
             timeout,
-            logger or logging.getLogger("headwater.client"),
+            logger or logging.getLogger("headwater.mqtt.client"),
         )
         session.auto_ack = auto_ack
         session.on_refused = self._on_refused

@@ -8,12 +8,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from headwater import errors
+from headwater.connection import AT1, AT2, ONLINE
 from headwater.fmq.frames import NO_TAGS, Frame, check_name, put_length
 from headwater.fmq.session import ANSWER_SIZE, ClientSession, on_frame, over, take
 from headwater.fmq.spec import ACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from headwater.fmq.values import put_text
 from headwater.mqtt.spec import DUP
-from headwater.transitions import AT1, AT2, ONLINE
 from headwater_host.client.connection import Chunks
 from headwater_host.client.outbox import GrowingOutbox
 from headwater_host.fmq.usual import usual

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headwater import errors
+from headwater.connection import ONLINE
 from headwater.fmq import frames
 from headwater.fmq.frames import NO_TAGS
 from headwater.fmq.names import REASONS
 from headwater.fmq.session import LIVE, WAITS_1
 from headwater.fmq.spec import ACK, HEADER_SIZE, ID_SIZE, PINGREQ, PUBLISH
-from headwater.transitions import ONLINE
 from headwater_host.client.fmq.fast import FastSession, front, length
 from headwater_host.client.fmq.ids import ClockIdMaker, HostIdTable
 from headwater_host.client.fmq.store import FmqOutbox

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from headwater.connection import RxBuf
 from headwater.errors import E_ALIAS
 from headwater.mqtt.properties import Packet5, block_start, find
 from headwater.mqtt.spec5 import TOPIC_ALIAS
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
-from headwater.rxbuf import RxBuf
 from headwater.wire import get_u16, put_varint
 
 if TYPE_CHECKING:

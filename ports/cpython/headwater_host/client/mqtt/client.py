@@ -185,7 +185,7 @@ class Client(Subscribing):
             routes,
             policy,
             timeout,
-            logger or logging.getLogger("headwater.client"),
+            logger or logging.getLogger("headwater.mqtt.client"),
         )
         session.auto_ack = auto_ack
         session.on_message = self._on_message

@@ -13,10 +13,9 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from headwater import errors
+from headwater.connection import ONLINE
 from headwater.mqtt import packets, spec
-from headwater.mqtt.endpoint import KEEP, Endpoint
-from headwater.mqtt.sender import acknowledged
-from headwater.transitions import ONLINE
+from headwater.mqtt.session import KEEP, Session, acknowledged
 from headwater.wire import put_varint
 from headwater_host.topics import check_name
 
@@ -66,8 +65,8 @@ def publish_front(topic: bytes, size: int, flags: int) -> bytes:
     return bytes(front[: at + 2]) + topic
 
 
-class FastEndpoint(Endpoint):
-    """``Endpoint`` with these ways in and out, for MQTT 3.1.1 and 3.1; other versions take the core's."""
+class FastEndpoint(Session):
+    """``Session`` with these ways in and out, for MQTT 3.1.1 and 3.1; other versions take the core's."""
 
     #: Where a message at QoS 1 or 2 that can leave at once is put, as a whole packet; None: it leaves through ``out``.
     frames: "list[bytes | bytearray | memoryview] | None" = None

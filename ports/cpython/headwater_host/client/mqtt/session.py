@@ -8,16 +8,15 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headwater.connection import AT2, DONE
 from headwater.errors import E_ARGUMENT, E_FILTER, E_LIMIT, E_TOO_LARGE, E_WINDOW
 from headwater.mqtt import spec, spec5
 from headwater.mqtt.packets import Packet, publish_size
 from headwater.mqtt.server import ServerSession
-from headwater.mqtt.session import ClientSession
+from headwater.mqtt.session import DELIVERY, ClientSession
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.session31 import ClientSession31
-from headwater.mqtt.transitions import DELIVERY
 from headwater.reasons import REASONS
-from headwater.transitions import AT2, DONE
 from headwater.wire import put_varint, varint_size
 from headwater_host.client.mqtt.aliases import HostAliases, Numbers
 from headwater_host.client.mqtt.fast import FastEndpoint

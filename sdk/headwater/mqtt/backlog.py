@@ -9,14 +9,14 @@ the backlog, at every QoS; and so it does while the outbox is full. Once connect
 while connected, perhaps sent, not yet acknowledged. The backlog is memory, and does not outlive a reset.
 """
 
+from headwater.connection import RamOutbox
 from headwater.errors import E_AGAIN, E_ARGUMENT, E_CLOSED, E_OFFLINE, E_QOS, E_TOO_LARGE, E_TOPIC, E_WINDOW
 from headwater.mqtt.packets import check_name, publish_size
-from headwater.store import RamOutbox
 from headwater.wire import const, get_u16, is_bytes, put_block
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.client import Client
+    from headwater.mqtt.client import Client
     from headwater.mqtt.session import ClientSession
     from headwater.types import Bytes
 

@@ -7,24 +7,24 @@
         keeper.publish(b"board-1/telemetry", sample(), 1)
         keeper.wait(1000)
 
-How it tries again: ``headwater.keeping``, which has the same for FMQ. Nothing here allocates, but ``subscribe``.
+How it tries again: ``headwater.reconnect``, which has the same for FMQ. Nothing here allocates, but ``subscribe``.
 """
 
 from headwater.errors import E_ARGUMENT, E_FILTER, E_QOS
-from headwater.keeping import CONNECTING as CONNECTING
-from headwater.keeping import GIVEN_UP as GIVEN_UP
-from headwater.keeping import OFF as OFF
-from headwater.keeping import ONLINE as ONLINE
-from headwater.keeping import PASSING as PASSING
-from headwater.keeping import PAUSE as PAUSE
-from headwater.keeping import WANTED, BaseKeeper, hand_in
 from headwater.mqtt.packets import check_filter
+from headwater.reconnect import CONNECTING as CONNECTING
+from headwater.reconnect import GIVEN_UP as GIVEN_UP
+from headwater.reconnect import OFF as OFF
+from headwater.reconnect import ONLINE as ONLINE
+from headwater.reconnect import PASSING as PASSING
+from headwater.reconnect import PAUSE as PAUSE
+from headwater.reconnect import WANTED, BaseKeeper, hand_in
 from headwater.wire import const, is_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headwater.backlog import Backlog
-    from headwater.client import Client
+    from headwater.mqtt.backlog import Backlog
+    from headwater.mqtt.client import Client
     from headwater.types import Bytes
 
 # Subscription options (5.0, 3.8.3.1) are below.
@@ -32,7 +32,7 @@ _OPTIONS = const(64)
 
 
 class Keeper(BaseKeeper):
-    """``client`` is kept connected from ``start`` to ``stop``, by ``poll``: see ``headwater.keeping.BaseKeeper``."""
+    """``client`` is kept connected from ``start`` to ``stop``, by ``poll``: see ``headwater.reconnect.BaseKeeper``."""
 
     client: "Client"
     backlog: "Backlog | None"

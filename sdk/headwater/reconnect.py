@@ -1,4 +1,4 @@
-"""Keeps a client connected, whatever it speaks: what ``headwater.keeper`` and ``headwater.fmq.keeper`` are made of.
+"""Reconnects a client of any protocol: the base of ``headwater.mqtt.keeper`` and ``headwater.fmq.keeper``.
 
 A round of attempts tries each dialer once, without a pause between them. After a round in vain, or a connection that
 was lost, comes a pause of random length (full jitter) below a limit, which doubles from ``first_ms`` to ``longest_ms``
@@ -9,7 +9,8 @@ Nothing here allocates, retrying included; what a dialer allocates to open a tra
 
 from array import array
 
-from headwater.driver import idle
+from headwater.connection import ONLINE as SESSION_ONLINE
+from headwater.connection import idle
 from headwater.errors import (
     CALLER,
     E_AGAIN,
@@ -22,7 +23,6 @@ from headwater.errors import (
     E_WINDOW,
     blame,
 )
-from headwater.transitions import ONLINE as SESSION_ONLINE
 from headwater.wire import TICKS_MASK, const
 
 TYPE_CHECKING = False

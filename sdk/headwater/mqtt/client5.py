@@ -8,9 +8,9 @@
 A program that needs none of them does as well with ``Client(dialer, session=ClientSession5(...))``.
 """
 
-from headwater.client import Client
-from headwater.driver import send_out, send_request
+from headwater.connection import send_out, send_request
 from headwater.errors import E_AGAIN, HeadwaterError
+from headwater.mqtt.client import Client
 from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.spec5 import NO_PROPERTIES
 

@@ -12,10 +12,9 @@
 this port. The core itself has no clock. Publishing, polling and receiving allocate nothing once connected.
 """
 
-from headwater.driver import Driver, send_out, send_ready, send_request
+from headwater.connection import Driver, send_out, send_ready, send_request
 from headwater.errors import E_AGAIN, E_QOS
-from headwater.mqtt.sender import rewrite
-from headwater.mqtt.session import ClientSession
+from headwater.mqtt.session import ClientSession, rewrite
 from headwater.wire import const
 
 TYPE_CHECKING = False
