@@ -1,6 +1,5 @@
 """The command ``headwater`` itself: what it says of itself, and how it ends when it is called wrongly."""
 
-import argparse
 import json
 import os
 import re
@@ -11,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from headwater_host.cli import message_format as sequences
-from headwater_host.cli import properties, pub, sub
+from headwater_host.cli import properties
 from headwater_host.cli.argument_types import servers
 from headwater_host.cli.main import COMMANDS, main
 from tests.host.command import HEADWATER, PACKAGES, environment, headwater
+from tools import option_tables
 from tools.toolchain import ROOT
 
 
@@ -219,13 +219,27 @@ def test_several_servers(text: str, named: list[tuple[str, int | None]]) -> None
     assert servers(text) == named
 
 
-def test_the_documentation_has_every_option_property_and_sequence() -> None:
+def test_commands_with_one_table_of_options_have_the_same_options() -> None:
+    for one, other in option_tables.SAME.items():
+        known = option_tables.parsers(other.partition(" ")[0])
+        names = {words: set(known[words]._option_string_actions) for words in (one, other)}
+        assert names[one] <= names[other]
+
+
+def test_help_texts_are_short() -> None:
+    """At most ten words before the default; the page docs/cli.md has the details."""
+    long = []
+    for name in COMMANDS.keys() - {"mq", "pipeline"}:
+        for words, parser in option_tables.parsers(name).items():
+            for action in (*option_tables.options(parser), *option_tables.options(parser, "connection")):
+                text = re.sub(r"; default.*| \((MQTT 5\.0|FMQ|MQTT)\)", "", action.help or "")
+                if not 1 <= len(text.split()) <= 10:
+                    long.append(f"{words}: {action.option_strings or action.dest}: {text!r}")
+    assert long == []
+
+
+def test_the_documentation_has_every_property_and_sequence() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
-    for command in (pub, sub):
-        parser = argparse.ArgumentParser(conflict_handler="resolve")
-        command.add_arguments(parser)
-        options = [action.option_strings for action in parser._actions if action.dest != "help"]
-        assert [names for names in options if not any(f"`{name}" in text for name in names)] == []
     rows = dict(re.findall(r"^\| `(\w+)`[^|]* \| (.*) \|$", text, re.M))
     for packet in properties.PACKETS:
         said = set(re.findall("`([a-z-]+)`", rows[packet]))

@@ -118,7 +118,8 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+def make_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser, with the options of the command that ``argv`` names."""
     parser = _Parser(prog="headwater", description="Messages from a microcontroller to a Spark table.")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
@@ -154,9 +155,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         if not arguments:
-            _parser(arguments).print_help()
+            make_parser(arguments).print_help()
             return OK
-        _parser(arguments).parse_args(arguments, args)
+        make_parser(arguments).parse_args(arguments, args)
         with _extra(args.command):
             code: int = args.run(args)
         sys.stdout.flush()
