@@ -175,8 +175,8 @@ def test_spark_writes_the_same_table(
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--logical-topic", "a/#/b"], "a/#/b: not a topic filter"),
-        (["--max-message", "2g"], "2g: not between 1 and 1g"),
+        (["--logical-topic", "a/#/b"], "a/#/b: not a valid topic filter"),
+        (["--max-message", "2g"], "2g: a size here is 1 to 1g"),
     ],
 )
 def test_wrong_options(

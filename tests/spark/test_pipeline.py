@@ -311,7 +311,7 @@ def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
 
 def test_what_no_pipeline_made_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "out/messages").mkdir(parents=True)
-    with pytest.raises(FileExistsError, match="messages is in the way"):
+    with pytest.raises(FileExistsError, match="messages was not made by a pipeline"):
         run_on(InProcess(), capture_of(tmp_path / "log"), tmp_path / "out")
 
 
@@ -383,7 +383,7 @@ def test_the_command(spark: "SparkSession", tmp_path: Path, capsys: pytest.Captu
     assert (b1["sent"], b1["acknowledged"], b1["lost"], b1["duplicates_left"]) == (3, 2, 1, 0)
     page = (tmp_path / "out/report.html").read_text()
     assert "data:image/png;base64," in page
-    assert "What the boards say themselves" in page
+    assert "Comparison with the boards' own records" in page
 
 
 @pytest.mark.needs_java
@@ -401,7 +401,7 @@ def test_the_command_says_what_a_task_failed_on(
     monkeypatch.setattr(pipeline, "plan", plan_and_lose)
     assert main(["pipeline", "run", "--capture", str(capture), "--out", str(tmp_path / "out")]) == 1
     last = capfd.readouterr().err.splitlines()[-1]
-    assert last.startswith("headwater: a task of Spark failed: FileNotFoundError: ")
+    assert last.startswith("headwater: a Spark task failed: FileNotFoundError: ")
     assert "segment-" in last
     assert not (tmp_path / "out/messages").exists()
 
@@ -418,13 +418,13 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         (["--capture", "/no/such/place"], "is not a directory"),
         (["--capture", "empty"], "no capture log in"),
         (["--capture", ".", "--sent", "/no/such/file"], "is not a file"),
-        (["--capture", ".", "--partition-bytes", "2g"], "not between 1 and 1g"),
+        (["--capture", ".", "--partition-bytes", "2g"], "a size here is 1 to 1g"),
         (["--capture", ".", "--partition-bytes", "x"], "x: not a size such as"),
         (["--capture", ".", "--batch-rows", "0"], "is not a whole number from 1"),
         (["--capture", ".", "--batch-rows", "x"], "is not a whole number from 1"),
         (["--capture", ".", "--out", "."], "is the capture log itself"),
         (["--capture", ".", "--out", ""], "the directory's name is empty"),
-        (["--capture", ".", "--conf", "key"], "not KEY=VALUE"),
+        (["--capture", ".", "--conf", "key"], "expected KEY=VALUE"),
         ([], "--capture"),
     ],
 )
@@ -451,7 +451,7 @@ def test_a_wrong_command_line_says_what_is_wrong(
 @pytest.mark.parametrize(
     "home, path, message",
     [
-        ("/no/such/place", None, "JAVA_HOME=/no/such/place: there is no program /no/such/place/bin/java"),
+        ("/no/such/place", None, "JAVA_HOME=/no/such/place: /no/such/place/bin/java does not exist"),
         ("", "", "JAVA_HOME is empty, and PATH has no java"),
         (None, "", "Spark needs Java 17 or newer: PATH has no java"),
     ],
@@ -480,6 +480,6 @@ def test_a_spark_that_does_not_start_is_no_traceback(tmp_path: Path) -> None:
     log = capture_of(tmp_path / "log")
     places = ("--capture", log, "--out", tmp_path / "out")
     shown = headwater("pipeline", "run", *places, "--master", "nonsense")
-    assert b"headwater: Spark does not start (--master, --conf?): " in shown.stderr
+    assert b"headwater: Spark does not start; check --master and --conf: " in shown.stderr
     assert b"Traceback" not in shown.stderr
     assert shown.returncode == 1

@@ -1,5 +1,5 @@
-"""Capture logs in Spark: a data source, a column-wise MQTT decoder, and a pipeline to tables.
+"""Read capture logs in Spark: a data source, column-wise decoders, and a pipeline to tables.
 
-``spark.read.format("headwater").load(directory)`` needs nothing but this distribution installed;
-``docs/spark.md`` has the tables, the options and the rules.
+`spark.read.format("headwater").load(directory)` works when this distribution is installed. `docs/spark.md`
+describes the tables, the options and the rules of duplicates.
 """

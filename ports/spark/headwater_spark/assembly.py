@@ -1,12 +1,11 @@
-"""Logical messages from segments, column-wise: everything there is of some GroupIds, in any order.
+"""Reassemble logical messages from segments, column by column.
 
-The rules stand in ``ibmmq/reassembly/logical``. Here the usual group is found with numpy (its segments follow one
-another without a gap up to one last, its messages count from 1 to one last, and nothing came twice) and its bytes are
-brought together by Arrow, with no Python for each message. Every other group goes through those rules, one at a time.
+numpy finds the usual groups: their segments are contiguous up to one last segment, their messages count from 1 to
+one last message, and nothing is duplicated. Arrow joins their bytes without Python code for each message. Every
+other group goes through the rules of `headwater_host.mq.reassembly.logical`, one at a time.
 
-What is in memory: about 200 bytes for each segment, 300 more in a group that goes through the rules, and the payloads
-up to a bound; beyond it they are in a file that has no name, in the folder for temporary files (``TMPDIR``). So a
-message may be larger than the memory there is; how large a row may be is an option of its own.
+Memory: about 200 bytes for each segment, 300 more in an unusual group, and payloads up to a limit. More payloads go
+to an unnamed file in `TMPDIR`, so a message may be larger than the memory.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from headwater_spark.segments import Hashes, Ints, Segments, collect
 from headwater_spark.sizes import MAX_MESSAGE
 from headwater_spark.tables import LOGICAL_MESSAGES
 
-#: Payloads in memory at most, per task.
+#: Default limit of payload bytes in memory, per task.
 MEMORY = 256 << 20
-#: What a row says that is larger than it may be.
+#: Reason code of a message that is larger than the limit of a row.
 TOO_LARGE = CMQC.MQRC_MSG_TOO_BIG_FOR_Q
-# Missing ranges of a message, or of a group, that are named.
+# Maximum number of missing ranges that a row lists.
 _NAMED = 100
-# A batch of rows ends at so many, or at so many bytes.
+# Limits of a batch of rows.
 _BATCH_ROWS = 1 << 14
 _BATCH_BYTES = 32 << 20
 
@@ -42,12 +41,12 @@ _LAST_SEGMENT, _LAST_IN_GROUP = CMQC.MQMF_LAST_SEGMENT, CMQC.MQMF_LAST_MSG_IN_GR
 def assemble(
     batches: Iterable[Any], *, max_message: int = MAX_MESSAGE, memory: int = MEMORY
 ) -> Iterator[dict[str, Any]]:
-    """The rows of ``logical_messages``, in some batches: Arrow columns by name.
+    """Yield batches of rows of `logical_messages`, as Arrow columns by name.
 
-    ``batches`` (record batches with ``topic``, ``payload`` and ``time_ns``) must have all there is of each
-    (topic, GroupId). Payloads without an MQMDE, or with one that is refused, are passed over. What is in no
-    group and no segment is a row by itself. A message of more than ``max_message`` bytes has no payload but says so.
-    ``memory``: bytes of payloads that are held in memory.
+    `batches` are record batches with `topic`, `payload` and `time_ns` that contain all segments of each (topic,
+    GroupId). Payloads without a valid MQMDE are ignored. A message outside of a group and of segments is a row of
+    its own. A message larger than `max_message` bytes gets no payload and a reason. `memory` limits the bytes of
+    payloads held in memory.
     """
     found = collect(batches, memory)
     if found is None:
@@ -75,16 +74,16 @@ def assemble(
 
 
 def _in_order(found: Segments, rows: Rows) -> tuple[Rows, Hashes]:
-    """Some rows by group, MsgSeqNumber and Offset; and numbers that are equal in rows of one group."""
+    """Sort rows by group, MsgSeqNumber and Offset; also return numbers that are equal within a group."""
     order = rows[np.argsort(found.seq[rows] << 30 | found.offset[rows])]
-    # Hash and place in one number: numpy sorts numbers faster than it sorts indexes by them.
+    # Hash and index in one number: numpy sorts numbers faster than indexes by key.
     bits = np.uint64(len(order).bit_length())
     key = found.hash[order] >> bits << bits | np.arange(len(order), dtype=np.uint64)
     key.sort()
     group = key >> bits
     ordered = order[key & ((np.uint64(1) << bits) - np.uint64(1))]
     if (_others(found, ordered) & (group[1:] == group[:-1])).any():
-        # Two groups with one number.
+        # Two groups share a hash.
         words = (found.group_id[order, k] for k in range(3))
         ordered = order[np.lexsort((*words, found.topic[order]))]
         group = np.append(False, _others(found, ordered)).cumsum().astype(np.uint64)
@@ -92,7 +91,7 @@ def _in_order(found: Segments, rows: Rows) -> tuple[Rows, Hashes]:
 
 
 def _others(found: Segments, rows: Rows) -> Bools:
-    """Whether each of some rows but the first has another topic or GroupId than the one before it."""
+    """Return where a row has another topic or GroupId than the row before it."""
     topic, group_id = found.topic[rows], found.group_id[rows]
     other: Bools = topic[1:] != topic[:-1]
     for k in range(3):
@@ -101,7 +100,7 @@ def _others(found: Segments, rows: Rows) -> Bools:
 
 
 def _unusual(found: Segments, order: Rows, new_group: Bools) -> Bools:
-    """Rows, in order, that make their group one for the rules: all that a sender that loses nothing does not send."""
+    """Return the sorted rows that make their group unusual, so that it needs the rules."""
     seq, offset, flags = found.seq[order], found.offset[order], found.flags[order]
     encoding, ccsid = found.encoding[order], found.ccsid[order]
     stop = offset + found.length[order]
@@ -113,11 +112,11 @@ def _unusual(found: Segments, order: Rows, new_group: Bools) -> Bools:
     odd: Bools = new & (offset != 0)
     odd |= ends != (~is_segment | (flags & _LAST_SEGMENT != 0))
     odd |= member & ((new_group & (seq != 1)) | (ends_group & ~last))
-    # Of one message.
+    # Within a message.
     differs = (offset[1:] != stop[:-1]) | ~is_segment[1:] | ~is_segment[:-1] | (last[1:] != last[:-1])
     differs |= (encoding[1:] != encoding[:-1]) | (ccsid[1:] != ccsid[:-1])
     odd[1:] |= ~new[1:] & differs
-    # Of one group.
+    # Within a group.
     follows = new[1:] & ~new_group[1:] & member[1:]
     odd[1:] |= follows & ((seq[1:] != seq[:-1] + 1) | last[:-1])
     odd[1:] |= ~new_group[1:] & (member[1:] != member[:-1])
@@ -125,10 +124,10 @@ def _unusual(found: Segments, order: Rows, new_group: Bools) -> Bools:
 
 
 def _whole(found: Segments, order: Rows, bounds: Rows, max_message: int) -> Iterator[dict[str, Any]]:
-    """Rows of whole messages: the segments of message k are ``order[bounds[k] : bounds[k + 1]]``."""
+    """Yield rows of complete messages. The segments of message k are `order[bounds[k] : bounds[k + 1]]`."""
     totals = np.add.reduceat(found.length[order], bounds[:-1])
     large = totals > max_message
-    # What has no payload takes no room.
+    # A row without a payload needs no bytes.
     room = np.cumsum(np.where(large, 0, totals))
     begin = 0
     while begin < len(totals):
@@ -172,11 +171,11 @@ def _whole_rows(found: Segments, order: Rows, bounds: Rows, totals: Ints, large:
 
 
 def _payloads(found: Segments, rows: Rows, sizes: Ints, missing: Bools) -> Any:
-    """The data of some segments, one behind the other, as a binary column of these sizes."""
+    """Join the data of consecutive segments into a binary column with these sizes."""
     edges = found.edges
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(found.data)]
     source = pa.Array.from_buffers(pa.large_binary(), len(edges) - 1, buffers)
-    # Between those of two segments lies the MQMDE of the second.
+    # The MQMDE of a segment lies between its data and the previous segment's.
     data = source.take(pa.array(2 * rows)).buffers()[2]
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
@@ -187,7 +186,7 @@ def _payloads(found: Segments, rows: Rows, sizes: Ints, missing: Bools) -> Any:
 
 
 def _judged(found: Segments, groups: Iterable[Rows], max_message: int) -> Iterator[dict[str, Any]]:
-    """Rows of groups that go through the rules one at a time."""
+    """Yield rows of groups that go through the rules."""
     lines: list[_Line] = []
     size = 0
     for rows in groups:
@@ -204,7 +203,7 @@ def _judged(found: Segments, groups: Iterable[Rows], max_message: int) -> Iterat
 
 
 class _Line(NamedTuple):
-    """One row of a group that went through the rules. ``first``: the segment that says what the payload is."""
+    """One row of a group that went through the rules. `first` is the segment whose MQMDE describes the payload."""
 
     first: int
     first_ns: int
@@ -248,7 +247,7 @@ def _judge(found: Segments, rows: Rows, max_message: int) -> Iterator[_Line]:
         member = flags & IN_GROUP != 0
         times = found.time_ns[mine]
         yield _Line(
-            # Where its beginning is missing, the one that is nearest to it.
+            # If the first segment is missing, the one with the lowest Offset.
             first=int(rows[one.first]) if one.first >= 0 else int(mine[np.argmin(found.offset[mine])]),
             first_ns=int(times.min()),
             last_ns=int(times.max()),
@@ -276,7 +275,7 @@ def _lines(found: Segments, lines: list[_Line]) -> dict[str, Any]:
 
 
 def _columns(found: Segments, first: Rows, first_ns: Ints, last_ns: Ints, **columns: Any) -> dict[str, Any]:
-    """All columns of some rows, by the first segment of each."""
+    """Return all columns of rows, taking the common ones from the first segment of each."""
     ends = np.arange(0, 24 * len(first) + 1, 24, dtype=np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(found.group_id[first])]
     return {

@@ -1,7 +1,7 @@
-"""Messages with an MQMDE on their way from the parts of the log to the tasks that put them together.
+"""Carry messages with an MQMDE from the parts of the log to the tasks that reassemble them.
 
-Every part lays its own aside in a file, as one record batch for each *bucket*: all there is of a GroupId has the same
-one. A task then takes its batch out of each file. So they meet without a pass through the JVM.
+Each part writes a file with one record batch per *bucket*; all messages of a GroupId are in the same bucket. A task
+reads its batch from every file, so the rows do not pass through the JVM.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from headwater_spark.mqmde import Mqmdes
 from headwater_spark.segments import hashes
 from headwater_spark.sizes import MAX_MESSAGE
 
-#: Where they wait, in the folder of the run.
+#: Subfolder of the run's folder.
 FOLDER = "segments"
-#: What a logical message is, in the order of the report.
+#: Kinds of logical messages, in the order of the report.
 KINDS = ("whole", "incomplete", "faulty", "too large")
 _KINDS = {CMQC.MQRC_INCOMPLETE_MSG: "incomplete", TOO_LARGE: "too large"}
 # Bytes of the log per bucket.
@@ -42,42 +42,42 @@ _SCHEMA = pa.schema(
 
 
 class Options(NamedTuple):
-    """Which messages count, by filters of their topics; how large a row may be; how many buckets there are."""
+    """Topic filters of the messages to reassemble, the maximum payload size, and the number of buckets."""
 
     topics: tuple[str, ...] = ()
     max_message: int = MAX_MESSAGE
     buckets: int = 1
 
     def counts(self, topics: Any) -> Bools:
-        """The rows of a dictionary column of topics that count."""
+        """Return the rows of a dictionary column of topics that match."""
         if not self.topics:
             return np.ones(len(topics), np.bool_)
         patterns = [pattern.encode() for pattern in self.topics]
         names = [(name or "").encode() for name in values(topics)]
         known = [any(matches(pattern, name, 0, len(name)) for pattern in patterns) for name in names]
-        # A message without a topic is of none that was asked for.
+        # A message without a topic matches no filter.
         indices = topics.indices.fill_null(len(known)).to_numpy()
         found: Bools = np.array([*known, False])[indices]
         return found
 
 
 def buckets(log_bytes: int, slots: int) -> int:
-    """How many buckets a log needs: each task has one."""
+    """Return how many buckets a log needs; each task has one."""
     return max(slots, -(-log_bytes // _BUCKET_BYTES))
 
 
 def write(out: Path, label: str, count: int, messages: dict[str, Any], found: Mqmdes, good: Rows) -> None:
-    """Lay aside some of the messages with an MQMDE: ``good`` of ``found``, as part ``label``, in ``count`` buckets."""
+    """Write messages with an MQMDE, `good` of `found`, as part `label` in `count` buckets."""
     path = out / FOLDER / f"{label}.arrow"
     if not len(good):
-        # An earlier pass over the same part may have had some.
+        # An earlier attempt at this part may have written a file.
         path.unlink(missing_ok=True)
         return
     rows = found.rows[good]
     topic = messages["topic"].cast(pa.string()).fill_null("").dictionary_encode()
     key = hashes(topic.take(pa.array(rows)), found.group_id[good])
     single = found.flags[good] & (SEGMENT | IN_GROUP) == 0
-    # Messages of no group have one GroupId, and need not meet.
+    # Messages without a group share one GroupId and need not meet.
     key[single] = np.arange(np.count_nonzero(single), dtype=np.uint64)
     bucket = (key % np.uint64(count)).astype(np.int64)
     order = np.argsort(bucket.astype(np.uint16) if count <= 0x10000 else bucket, kind="stable")
@@ -94,7 +94,7 @@ def write(out: Path, label: str, count: int, messages: dict[str, Any], found: Mq
 
 
 def read(out: Path, bucket: int) -> Iterator[Any]:
-    """The record batches of one bucket, in the order of the parts."""
+    """Yield the record batches of one bucket, in the order of the parts."""
     for path in sorted((out / FOLDER).glob("[!.]*.arrow")):
         with pa.memory_map(str(path)) as file:
             batch = pa.ipc.open_file(file).get_batch(bucket)
@@ -103,7 +103,7 @@ def read(out: Path, bucket: int) -> Iterator[Any]:
 
 
 def kinds(columns: dict[str, Any]) -> Counter[str]:
-    """How many of some rows of ``logical_messages`` are what: KINDS."""
+    """Count rows of `logical_messages` by KINDS."""
     reasons = columns["reason"]
     some = reasons.drop_null().to_pylist()
     found = Counter(_KINDS.get(reason, "faulty") for reason in some)

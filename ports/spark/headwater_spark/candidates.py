@@ -1,4 +1,4 @@
-"""Rows that may have a copy in another part: set aside by the parts, brought together by Spark."""
+"""Set aside rows that may have a copy in another part, and settle them together."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ from headwater_spark.part import Job, Output, Part
 from headwater_spark.payload import Parser
 from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Column, Table
 
-#: Candidates wait in Parquet for their like.
+#: Candidates are kept in Parquet until Spark shuffles them.
 CANDIDATES = Table(
     "candidates",
     "rows that may have a copy in another part",
     (
         *(column for column in MESSAGES.columns if column.name not in VERDICTS),
-        Column("position", "long", "place in the log"),
-        Column("doubtful", "boolean", "what the mark leaves open"),
+        Column("position", "long", "position in the log"),
+        Column("doubtful", "boolean", "whether the mark leaves the row uncertain"),
         Column("packet_id", "int", "packet id"),
-        Column("first_ns", "long", "receive time of what a duplicate repeats"),
-        Column("origin", "string", "who made the FMQ message id", repeats=True),
+        Column("first_ns", "long", "receive time of a duplicate's original"),
+        Column("origin", "string", "maker of the FMQ message id", repeats=True),
         Column("made_ns", "long", "when"),
-        Column("meet", "binary", "equal in rows that have to meet"),
+        Column("meet", "binary", "equal for rows that have to meet"),
     ),
 )
 
 
 @dataclass(frozen=True)
 class Aside:
-    """What a second pass knows: what to set aside, which is identities that are shared, and receipts that duplicates in
-    another part repeat; and the names of topics that are given by their hash."""
+    """What a second pass sets aside: rows with shared identities and receipts that duplicates elsewhere refer to. Also
+    the names of topics that are given as a hash.
+    """
 
     ranges: dict[Name, Runs] = field(default_factory=dict)
     keys: frozenset[Key] = frozenset()
@@ -57,14 +58,14 @@ class Aside:
 
 
 class Candidates:
-    """Sets rows of one part aside."""
+    """Set aside rows of one part."""
 
     def __init__(self, aside: Aside, output: Output):
         self._aside = aside
         self._output = output
 
     def write(self, table: Any, groups: Groups, elsewhere: Bools) -> Bools:
-        """Write the candidates among the rows; returns where they are."""
+        """Write the candidates among the rows and return where they are."""
         columns = {name: one(table[name]) for name in COLUMNS.names}
         aside = np.zeros(table.num_rows, np.bool_)
         shared = np.sort(rows_in(groups, self._aside.ranges))
@@ -97,10 +98,10 @@ def _join(rows: dict[str, Any], *names: str) -> Any:
 
 
 def settle_candidates(job: Job, number: int, batches: list[Any]) -> Part:
-    """Settle candidates, at least one: all of those that have to meet, as record batches in any order."""
+    """Settle one or more record batches of candidates that have to meet, in any order."""
     pa.set_cpu_count(1)
     part = Part(number)
-    # Spark names the time zone of a timestamp as it likes.
+    # Spark may name the time zone of a timestamp differently.
     rows = pa.Table.from_batches(batches).cast(CANDIDATES.plain).sort_by("position")
     table = _as_columns(rows)
     none = np.zeros(table.num_rows, np.bool_)
@@ -112,7 +113,7 @@ def settle_candidates(job: Job, number: int, batches: list[Any]) -> Part:
 
 
 def _as_columns(rows: Any) -> Any:
-    """The rows with the dictionaries of COLUMNS."""
+    """Return the rows with the dictionaries of COLUMNS."""
     columns = [
         column.combine_chunks().dictionary_encode()
         if pa.types.is_dictionary(f.type)

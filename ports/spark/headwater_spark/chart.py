@@ -1,4 +1,4 @@
-"""The report's chart: how many messages came when, and how late."""
+"""Draw the report's chart: messages over time, and latencies."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from headwater_spark.stats import SLOTS, Slots, Stats, percentile
 
-#: Boards that have a line of their own; the others share one.
+#: Number of boards with a line of their own.
 _LINES = 9
 _SHARES = [k / 100 for k in range(1, 100)] + [0.995, 0.999, 1.0]
 
 
 def draw(stats: Stats, slots: Slots) -> bytes | None:
-    """The chart as PNG; None when matplotlib is not installed."""
+    """Return the chart as PNG, or None if matplotlib is not installed."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -22,12 +22,12 @@ def draw(stats: Stats, slots: Slots) -> bytes | None:
     except ModuleNotFoundError:
         return None
     lines = _lines(stats)
-    # Names come from strangers: no formulas in them.
+    # Names are untrusted: do not interpret formulas in them.
     with mpl.rc_context({"text.parse_math": False}):
         figure = Figure(figsize=(11, 7), layout="constrained")
         rate, late = figure.subplots(2, 1)
         seconds = slots.width_ns / 1e9
-        # The same colour for the same board in both.
+        # A board has the same color in both charts.
         colours = {name: f"C{place}" for place, name in enumerate(lines)}
         for name, (timeline, _) in lines.items():
             counts = [timeline[k] / seconds for k in range(SLOTS)]
@@ -42,7 +42,7 @@ def draw(stats: Stats, slots: Slots) -> bytes | None:
                     values, [100 * share for share in _SHARES], label=name, color=colours[name], linewidth=1.2
                 )
         late.set(xlabel="latency, ms", ylabel="messages within, %", xscale="log", ylim=(0, 101))
-        # The usual labels of a logarithmic axis are formulas.
+        # The default labels of a logarithmic axis are formulas.
         late.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: f"{ms:g}"))
         late.xaxis.set_minor_formatter(NullFormatter())
         for axes in (rate, late):
@@ -55,7 +55,7 @@ def draw(stats: Stats, slots: Slots) -> bytes | None:
 
 
 def _lines(stats: Stats) -> dict[str, tuple[Counter[int], Counter[int]]]:
-    """Timeline and latencies by label: the boards with the most messages, then the rest together."""
+    """Return timeline and latencies by label: the boards with the most messages, then all others together."""
     boards: dict[str | None, list[Any]] = {}
     for (board, _), stat in stats.items():
         boards.setdefault(board, []).append(stat)
@@ -73,8 +73,6 @@ def _lines(stats: Stats) -> dict[str, tuple[Counter[int], Counter[int]]]:
 def _label(board: str | None) -> str:
     if board is None:
         return "(no identity)"
-    # A label that begins with an underscore is not shown.
+    # matplotlib hides labels that begin with an underscore.
     name = "".join(c for c in board if c.isprintable())[:40]
-    return (
-        f"\N{ZERO WIDTH SPACE}{name}" if name.startswith("_") else name or "(a name that cannot be printed)"
-    )
+    return f"\N{ZERO WIDTH SPACE}{name}" if name.startswith("_") else name or "(unprintable name)"

@@ -1,4 +1,4 @@
-"""The records of a range, column-wise: blocks of the log as numpy arrays, in batches of a good size."""
+"""Read ranges of a capture log as batches of numpy columns."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from headwater_host.capture.scan import BlockInfo, Scan
 from headwater_spark.plan import OFFSET_BITS, Range
 
 Ints = npt.NDArray[np.int64]
-#: A batch ends at this many bytes of frames, however few its records are.
+#: A batch ends at this many bytes of frames, whatever its number of records.
 BATCH_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class Batch:
-    """n records. ``data[starts[i] : starts[i + 1]]`` is the frame of record i.
+    """A batch of n records. `data[starts[i] : starts[i + 1]]` is the frame of record i.
 
-    ``first_ns`` is 0 but for duplicates. ``position`` grows in the order of the log; ``peer`` and ``file`` are indexes
-    into ``peers`` and ``files``; ``offset`` is that of the record's block, and ``record`` the record's number in it.
+    `first_ns` is 0 except for duplicates. `position` increases in the order of the log. `peer` and `file` are
+    indexes into `peers` and `files`. `offset` is the offset of the record's block, and `record` its index in the
+    block.
     """
 
     time_ns: Ints
@@ -51,7 +52,7 @@ class Batch:
         return len(self.time_ns)
 
     def slice(self, start: int, end: int) -> Batch:
-        """Records ``start`` to ``end``, without a copy."""
+        """Return records `start` to `end` without a copy."""
         part = slice(start, end)
         return Batch(
             self.time_ns[part],
@@ -73,7 +74,7 @@ class Batch:
         )
 
     def select(self, rows: Ints) -> Batch:
-        """Some records, with a copy of their frames."""
+        """Return some records, with a copy of their frames."""
         frames = self.frames().take(pa.array(rows))
         _, starts, data = frames.buffers()
         return Batch(
@@ -96,17 +97,17 @@ class Batch:
         )
 
     def frames(self) -> Any:
-        """The frames as an Arrow binary array over the same bytes."""
+        """Return the frames as an Arrow binary array over the same bytes."""
         buffers = [None, pa.py_buffer(self.starts), pa.py_buffer(self.data)]
         return pa.Array.from_buffers(pa.binary(), len(self), buffers)
 
     def frame(self, i: int) -> bytes:
-        """The frame of record ``i``."""
+        """Return the frame of record `i`."""
         return self.data[self.starts[i] : self.starts[i + 1]].tobytes()
 
 
 def _array(column: memoryview, dtype: str) -> npt.NDArray[Any]:
-    # The block's memoryviews are in native byte order.
+    # The block's memoryviews have native byte order.
     return np.frombuffer(column, dtype)
 
 
@@ -122,7 +123,7 @@ def _from_block(info: BlockInfo, block: Block, number: int) -> Batch:
     first = (number << OFFSET_BITS) + info.offset + HEADER_BYTES
     return Batch(
         time_ns=_array(block.time_ns, "i8"),
-        # A connection id is below 2**63 until the year 2248; a larger one keeps its bits.
+        # Connection ids are below 2**63 until the year 2248; larger ones keep their bits.
         connection=_array(block.connection, "i8"),
         direction=_array(block.direction, "u1"),
         protocol=_array(block.protocol, "u1"),
@@ -135,7 +136,7 @@ def _from_block(info: BlockInfo, block: Block, number: int) -> Batch:
         files=[info.file],
         offset=np.full(n, info.offset, np.int64),
         record=np.arange(n, dtype=np.int32),
-        # Where the record's receive time stands: no other record has that place.
+        # The position of the record's receive time is unique.
         position=np.arange(first, first + 8 * n, 8, dtype=np.int64),
         starts=starts,
         data=np.frombuffer(block.body, np.uint8)[block.frames_at :],
@@ -145,18 +146,18 @@ def _from_block(info: BlockInfo, block: Block, number: int) -> Batch:
 def _codes(
     parts: Sequence[tuple[npt.NDArray[np.int32], list[str]]],
 ) -> tuple[npt.NDArray[np.int32], list[str]]:
-    """Columns of indexes into lists of their own as one column into one list."""
+    """Merge columns of indexes with their own lists into one column with one list."""
     number: dict[str, int] = {}
     columns = []
     for codes, strings in parts:
-        # A string table may name the same string twice.
+        # A string table may contain a string twice.
         own = np.array([number.setdefault(string, len(number)) for string in strings], np.int32)
         columns.append(own[codes])
     return np.concatenate(columns), list(number)
 
 
 def _join(parts: Sequence[Batch]) -> Batch:
-    """Whole blocks as one batch."""
+    """Join whole blocks into one batch."""
     if len(parts) == 1:
         return parts[0]
     sizes = [int(part.starts[-1]) for part in parts]
@@ -185,9 +186,9 @@ def _join(parts: Sequence[Batch]) -> Batch:
 
 
 def scan(ranges: Iterable[Range]) -> Iterator[tuple[Range, tuple[BlockInfo, Block] | Problem]]:
-    """The good blocks of the ranges, and what is wrong between them, in the order of the log.
+    """Yield the good blocks of the ranges and the problems between them, in the order of the log.
 
-    Raises FileNotFoundError when a segment has gone since the plan was made.
+    Raises FileNotFoundError when a segment has been removed since the plan was made.
     """
     for part in ranges:
         fd = os.open(part.path, os.O_RDONLY)
@@ -204,9 +205,9 @@ def scan(ranges: Iterable[Range]) -> Iterator[tuple[Range, tuple[BlockInfo, Bloc
 
 
 def read(ranges: Iterable[Range], batch_rows: int) -> Iterator[Batch | Problem]:
-    """The records of the ranges in batches of ``batch_rows``, the last one smaller; small blocks are joined.
+    """Yield the records of the ranges in batches of at most `batch_rows`; small blocks are joined.
 
-    A batch with many bytes is smaller as well. Problems come in the order of the log, batches soon behind.
+    Batches with many bytes are smaller. Problems are yielded in the order of the log, soon before their batches.
     """
     waiting: list[Batch] = []
     rows = size = 0
@@ -227,7 +228,7 @@ def read(ranges: Iterable[Range], batch_rows: int) -> Iterator[Batch | Problem]:
 
 
 def _split(batch: Batch, batch_rows: int) -> Iterator[Batch]:
-    """Pieces of at most ``batch_rows`` and about equal size, and of about BATCH_BYTES."""
+    """Yield pieces of about equal size, of at most `batch_rows` records and about BATCH_BYTES."""
     n = len(batch)
     pieces = max(-(-n // batch_rows), -(-int(batch.starts[-1] - batch.starts[0]) // BATCH_BYTES))
     for k in range(min(pieces, n)):

@@ -1,6 +1,6 @@
-"""``headwater pipeline``: capture logs into tables.
+"""Run `headwater pipeline`: turn capture logs into tables.
 
-What the extra ``spark`` brings is imported when the command runs: its help needs nothing of it.
+Modules of the extra `spark` are imported when the command runs, so that its help works without them.
 """
 
 from __future__ import annotations
@@ -31,35 +31,37 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
+    """Add the options of the command."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
     run_ = actions.add_parser(
         "run",
-        help="read a capture log, write tables and a report",
+        help="turn a capture log into tables and a report",
         description=(
             "Read a capture log; write the Parquet tables frames, messages, logical_messages, telemetry and "
-            "quarantine, report.json, report.html and chart.png. They appear in DIR all at once, in the place of "
-            "those of the last run."
+            "quarantine, report.json, report.html and chart.png. They replace those of the last run in DIR "
+            "at once."
         ),
     )
-    run_.add_argument("--capture", metavar="DIR", type=directory, required=True, help="the capture log")
-    run_.add_argument("--out", metavar="DIR", type=directory, required=True, help="where the tables go")
     run_.add_argument(
-        "--master", default="local[*]", help="Spark's master (default: %(default)s, this machine)"
+        "--capture", metavar="DIR", type=directory, required=True, help="directory of the capture log"
+    )
+    run_.add_argument("--out", metavar="DIR", type=directory, required=True, help="directory for the tables")
+    run_.add_argument(
+        "--master", default="local[*]", help="Spark master (default: %(default)s, this machine)"
     )
     run_.add_argument(
         "--partition-bytes",
         metavar="SIZE",
         type=_size,
         default=PARTITION_BYTES,
-        help="bytes of the log per task at most, such as 32m (the default)",
+        help="maximum bytes of the log per task (default: 32m)",
     )
     run_.add_argument(
         "--batch-rows",
         metavar="N",
         type=whole(1, MAX_BATCH_ROWS),
         default=BATCH_ROWS,
-        help="frames that are decoded at once (default: %(default)s)",
+        help="frames to decode at once (default: %(default)s)",
     )
     run_.add_argument(
         "--sent",
@@ -67,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="a board's own record of what it sent, to compare with; may be given again",
+        help="compare with a board's record of sent messages; repeatable",
     )
     run_.add_argument(
         "--logical-topic",
@@ -75,17 +77,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_filter,
         action="append",
         default=[],
-        help="put together IBM MQ's segments and groups of these topics only; may be given again (default: all)",
+        help="reassemble IBM MQ segments of these topics; repeatable (default: all)",
     )
     run_.add_argument(
         "--max-message",
         metavar="SIZE",
         type=_size,
         default=MAX_MESSAGE,
-        help="bytes of a payload in logical_messages at most (default: 100m); larger ones say so",
+        help="maximum payload size in logical_messages (default: 100m)",
     )
     run_.add_argument(
-        "--conf", metavar="KEY=VALUE", type=_setting, action="append", default=[], help="a setting of Spark's"
+        "--conf",
+        metavar="KEY=VALUE",
+        type=_setting,
+        action="append",
+        default=[],
+        help="Spark setting; repeatable",
     )
 
 
@@ -95,27 +102,27 @@ def _size(text: str) -> int:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from error
     if not 1 <= value <= MAX_PARTITION_BYTES:
-        raise argparse.ArgumentTypeError(f"{text}: not between 1 and 1g")
+        raise argparse.ArgumentTypeError(f"{text}: a size here is 1 to 1g")
     return value
 
 
 def _filter(text: str) -> str:
     pattern = text.encode()
     if check_filter(pattern, 0, len(pattern)):
-        raise argparse.ArgumentTypeError(f"{text}: not a topic filter")
+        raise argparse.ArgumentTypeError(f"{text}: not a valid topic filter")
     return text
 
 
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not (key and equals):
-        raise argparse.ArgumentTypeError(f"{text}: not KEY=VALUE")
+        raise argparse.ArgumentTypeError(f"{text}: expected KEY=VALUE")
     return key, value
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the pipeline; 1 when a board's record says that something acknowledged is lost, or doubled."""
-    # Ahead of what the extra has, whose absence the command names, and of Spark's start, which takes half a minute.
+    """Run the pipeline. Returns 1 if an acknowledged message of a board's record is lost or duplicated."""
+    # Check before importing the extra's modules and before Spark starts, which takes half a minute.
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -133,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
         spark = running or local_session("headwater pipeline", args.master, dict(args.conf))
     except (Py4JError, PySparkException) as error:
         raise CommandError(
-            f"Spark does not start (--master, --conf?): {_cause(str(error))}", FAILED
+            f"Spark does not start; check --master and --conf: {_cause(str(error))}", FAILED
         ) from error
     numbers: dict[str, Any] = {}
 
@@ -155,7 +162,7 @@ def run(args: argparse.Namespace) -> int:
     except (BusyError, OSError) as error:
         raise CommandError(str(error), FAILED) from error
     except (Py4JError, PySparkException) as error:
-        raise CommandError(f"a task of Spark failed: {_cause(str(error))}", FAILED) from error
+        raise CommandError(f"a Spark task failed: {_cause(str(error))}", FAILED) from error
     finally:
         if running is None:
             spark.stop()
@@ -163,7 +170,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_places(args: argparse.Namespace) -> None:
-    """Raise CommandError when a log, a board's record or the place of the tables cannot be right."""
+    """Raise CommandError when the log, a board's record or the output directory is unusable."""
     if not args.capture.is_dir():
         raise CommandError(f"--capture: {args.capture} is not a directory", USAGE)
     if args.out.resolve() == args.capture.resolve():
@@ -178,14 +185,14 @@ def _check_places(args: argparse.Namespace) -> None:
 
 
 def _check_java() -> None:
-    """Raise CommandError when the ``java`` that Spark's scripts would start is not there."""
+    """Raise CommandError when there is no `java` that Spark's scripts can start."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = Path(home, "bin/java")
         if shutil.which(java) is None:
             raise CommandError(
-                f"JAVA_HOME={home}: there is no program {java}; name the folder of Java 17 or newer, "
-                "or unset JAVA_HOME to take the java on PATH",
+                f"JAVA_HOME={home}: {java} does not exist; set JAVA_HOME to a directory of Java 17 or newer, "
+                "or unset it to use java from PATH",
                 FAILED,
             )
     elif shutil.which("java") is None:
@@ -196,19 +203,19 @@ def _check_java() -> None:
 
 
 def say(text: str) -> None:
-    """A line about how far it is."""
+    """Print a line of progress."""
     print("pipeline:", text, file=sys.stderr, flush=True)
 
 
 def _cause(text: str) -> str:
-    """What was raised, in what Spark says: the end of the first Python traceback, or the JVM's error, or all of it."""
+    """Extract the cause from Spark's error: the last line of a Python traceback, the JVM's error, or all of it."""
     python = re.search(r"^Traceback \(most recent call last\):\n(?: .*\n)+(.+)$", text, re.MULTILINE)
     found = python or re.search(r"^: (.+)\n\tat ", text, re.MULTILINE)
     return found[1] if found else text
 
 
 def show(numbers: dict[str, Any], out: Path) -> int:
-    """Print a run's report; the exit code."""
+    """Print a run's report and return the exit code."""
     from headwater_spark import report
 
     print(report.headline(numbers))

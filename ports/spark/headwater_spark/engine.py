@@ -1,4 +1,4 @@
-"""What the pipeline asks of Spark: run a function once per part, bring rows together that must meet."""
+"""Run functions in Spark tasks: once per part, and on rows that have to meet."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ Settle = Callable[[int, list[Any]], Part]
 
 
 class Engine(Protocol):
-    """Runs the pipeline's work somewhere."""
+    """Run the pipeline's work, in Spark or in a test's process."""
 
     @property
     def slots(self) -> int:
-        """How many tasks run at a time."""
+        """Return how many tasks run at a time."""
         ...
 
     def run(self, numbers: Sequence[int], work: Work) -> list[Part]:
-        """Call ``work`` once for each number; a task that failed may be called again."""
+        """Call `work` once for each number. A failed task may be called again."""
         ...
 
     def settle(self, folder: Path, tasks: int, first: int, settle: Settle) -> list[Part]:
-        """Call ``settle`` for disjoint sets of the rows of the Parquet files in ``folder``.
+        """Call `settle` for disjoint sets of the rows of the Parquet files in `folder`.
 
-        The sets are numbered from ``first`` on. Rows that are equal in the column ``meet`` are in one set;
-        there are ``tasks`` sets, some may be empty.
+        The `tasks` sets are numbered from `first`; some may be empty. Rows with the same value in the column `meet`
+        are in one set.
         """
         ...
 
 
 class SparkEngine:
-    """Spark runs it."""
+    """Run the work in Spark."""
 
     def __init__(self, spark: SparkSession):
         self._spark = spark
         self.slots = spark.sparkContext.defaultParallelism
 
     def run(self, numbers: Sequence[int], work: Work) -> list[Part]:
-        """One task per part."""
+        """Run one task per part."""
         if not numbers:
             return []
-        # Not mapInArrow: its workers import pandas, which takes seconds on a small machine.
+        # Workers of mapInArrow import pandas, which takes seconds on a small machine.
         return self._spark.sparkContext.parallelize(numbers, len(numbers)).map(work).collect()
 
     def settle(self, folder: Path, tasks: int, first: int, settle: Settle) -> list[Part]:
-        """Spark's shuffle brings the rows together."""
+        """Let Spark shuffle the rows by `meet`."""
 
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             found = [batch for batch in batches if batch.num_rows]
@@ -71,6 +71,6 @@ class SparkEngine:
 
         waiting = self._spark.read.parquet(str(folder))
         rows = waiting.repartition(tasks, "meet").mapInArrow(work, "part binary").collect()
-        # Our own tasks' answers, over Spark's own connection.
+        # These results come from tasks of this program over Spark's connection, so unpickling is safe.
         parts: list[Part] = [pickle.loads(bytes(row.part)) for row in rows]
         return sorted(parts, key=lambda part: part.number)

@@ -1,8 +1,7 @@
-"""FMQ frames, column-wise: type and message id of every frame, PUBLISH and CONSUMERESP whole.
+"""Decode FMQ frames column by column: type and message id of every frame, and complete PUBLISH and CONSUMERESP.
 
-Two ways, one answer. Frames as an encoder writes them, which is nearly all, are taken apart by numpy, some
-ten thousand at a time. Whatever is unusual about a frame (doubtful, malformed, written in a rare way, of a
-type that is rare) is left to the core's decoder, frame by frame, so the verdict on it is the core's.
+numpy decodes frames as encoders usually write them, ten thousand at a time. Every other frame (malformed, rare
+form, rare type) goes through the core's decoder, which alone decides whether it is valid.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from headwater_spark.words import Data, Offsets, Words
 
 Starts = npt.NDArray[np.int32]
 
-# First bytes that are right for sure. DUP at QoS 0 is for the core to judge.
+# Valid first bytes. The core judges DUP at QoS 0.
 _USUAL = np.zeros(256, np.bool_)
 _USUAL[[0x30, 0x31, *range(0x32, 0x36), *range(0x3A, 0x3E), 0x50, 0x60, 0x70, 0xB0, 0xC0, 0xE0]] = True
-# PUBREC, PUBREL, PUBCOMP and PINGREQ have no body and no length of one.
+# PUBREC, PUBREL, PUBCOMP and PINGREQ have no body and no length.
 _HAS_LENGTH = np.ones(16, np.bool_)
 _HAS_LENGTH[[5, 6, 7, 12]] = False
-#: Tags of one message that numpy goes through.
+#: Maximum number of tags of a message that numpy reads.
 _MAX_TAGS = 8
 # Pieces of a frame: type, id, length and correlation, topic, tags, payload.
 _PIECES = 6
@@ -38,7 +37,7 @@ _ID, _TOPIC, _TAGS, _PAYLOAD = 1, 3, 4, 5
 
 @dataclass
 class _Ids:
-    """Message ids. Where ``usual`` is False the rest means nothing."""
+    """Message ids. The other fields are undefined where `usual` is False."""
 
     usual: Bools
     process: Words
@@ -48,7 +47,7 @@ class _Ids:
 
 
 def _ids(data: Data, at: Offsets) -> _Ids:
-    """The message ids that begin at some offsets (section 2): as makers write them, and of a time from 1970 on."""
+    """Read the message ids at these offsets (section 2), in their usual form and with a time from 1970."""
     octets = data.octets
     p = (octets[at] & 15).astype(np.int64)
     thread_at = at + 1 + p
@@ -59,7 +58,7 @@ def _ids(data: Data, at: Offsets) -> _Ids:
     size = (tag & 7).astype(np.int64)
     size[size == 0] = 8
     made = data.integers(time_at + 1, size)
-    # Up to four bytes of process number and three of thread number: together with the type one 64-bit number.
+    # Up to 4 bytes of process number and 3 of thread number fit into 64 bits with the type.
     usual = (p <= 4) & (t <= 3) & (tag & 0xF8 == 0xB0) & (made >> np.uint64(63) == 0)
     process = data.integers(at + 1, np.minimum(p, 8))
     thread = data.integers(thread_at + 1, np.minimum(t, 8)) << np.uint64(4) | (low & 15).astype(np.uint64)
@@ -67,7 +66,7 @@ def _ids(data: Data, at: Offsets) -> _Ids:
 
 
 class _Frames:
-    """Where the pieces of n frames are, in ``data``; ``usual``: those that numpy understands."""
+    """Offsets of the pieces of n frames in `data`. numpy understands the `usual` ones."""
 
     def __init__(self, data: Data, starts: Offsets):
         self.data = data
@@ -90,24 +89,24 @@ class _Frames:
         self._message(np.flatnonzero(self.usual & self.message))
         self.error = np.zeros(n, np.int8)
         self.error_at = np.zeros(n, np.int32)
-        #: Message ids whose parts do not fit the columns.
+        #: Message ids whose numbers do not fit the columns.
         self.odd_ids: list[int] = []
 
     def _body(self) -> Offsets:
-        """Where the bodies begin (section 3); the beginning of the frame for those that are not usual."""
+        """Return where the bodies begin (section 3), or the start of the frame if it is not usual."""
         data, at = self.data, np.where(self.usual, self.id_end, self.begin)
         has = _HAS_LENGTH[self.kind]
         first = data.octets[at]
         more = np.where(has, first >> 4, 0).astype(np.int64)
         length = data.integers(at + 1, np.minimum(more, 8)) << np.uint64(4) | (first & 15).astype(np.uint64)
         body = at + has + more
-        # A megabyte and more is for the core.
+        # The core decodes bodies of a megabyte and more.
         self.usual &= more <= 2
         self.usual &= body + np.where(has, length, 0).astype(np.int64) == self.end
         return np.where(self.usual, body, self.begin)
 
     def _message(self, rows: Offsets) -> None:
-        """Topic and tags of usual messages."""
+        """Find topic and tags of usual messages."""
         data, octets = self.data, self.data.octets
         at, end = self.topic_at[rows], self.end[rows]
         usual = np.ones(len(rows), np.bool_)
@@ -115,7 +114,7 @@ class _Frames:
         if answers.any():
             at = self._correlation(rows, at, end, answers, usual)
         tag, size = octets[at], octets[at + 1].astype(np.int64)
-        # A string of up to 255 bytes, one of up to 65535, a hash; None in an answer.
+        # A string of up to 255 or 65,535 bytes, a hash, or None in a reply.
         topic_end = at + 2 + size
         usual_topic = (tag == 0x11) & (size > 0)
         longer = tag == 0x12
@@ -145,7 +144,7 @@ class _Frames:
         self.usual[rows] = usual
 
     def _correlation(self, rows: Offsets, at: Offsets, end: Offsets, answers: Bools, usual: Bools) -> Offsets:
-        """Where the topics begin behind the correlations of answers: a subscription's id, or that of a CONSUME."""
+        """Return where topics begin behind the correlation of a subscription or a CONSUME."""
         octets = self.data.octets
         tag = octets[at]
         size = (tag & 7).astype(np.int64)
@@ -162,7 +161,7 @@ class _Frames:
         return np.where(answers, np.where(good, behind, self.begin[rows]), at)
 
     def _tags(self, rows: Offsets, tags_at: Offsets, tags_end: Offsets, end: Offsets, usual: Bools) -> None:
-        """Go through the lists of tags of some messages."""
+        """Walk through the lists of tags of some messages."""
         octets = self.data.octets
         count = octets[tags_at[rows] + 1]
         good = (count > 0) & (count <= _MAX_TAGS)
@@ -178,7 +177,7 @@ class _Frames:
         usual[rows] &= good
 
     def look(self) -> None:
-        """Have the core look at whatever is not usual."""
+        """Decode with the core what is not usual."""
         for row in np.flatnonzero(~self.usual).tolist():
             begin, end = int(self.begin[row]), int(self.end[row])
             found = Look(self.data.octets[begin:end].tobytes())
@@ -197,7 +196,7 @@ class _Frames:
                 self.odd_ids.append(row)
 
     def pieces(self, rows: Bools) -> Any:
-        """One Arrow array of _PIECES pieces per frame, over the same bytes, for the frames in ``rows``."""
+        """Return an Arrow array of _PIECES pieces per frame over the same bytes, for the frames in `rows`."""
         n = len(self.begin)
         pieces = np.empty(_PIECES * n + 1, np.int32)
         pieces[0:-1:_PIECES] = self.begin
@@ -213,32 +212,31 @@ class _Frames:
 
 
 def _take(pieces: Any, k: int, where: Bools) -> Any:
-    """Piece ``k`` of each frame, null where not ``where``."""
+    """Return piece `k` of each frame, null unless `where`."""
     rows = np.arange(k, _PIECES * len(where), _PIECES, dtype=np.int32)
     return pieces.take(pa.array(rows) if where.all() else pa.array(rows, mask=~where))
 
 
 def _doubtful(column: Any, is_plain: Callable[[bytes], bool]) -> Bools:
-    """The rows of a dictionary column with a value that is not plain."""
+    """Return the rows of a dictionary column whose value is not plain."""
     doubtful = [not is_plain(raw) for raw in column.dictionary.to_pylist()]
     if not any(doubtful):
         return np.zeros(len(column), np.bool_)
-    # Null has the index -1.
+    # Null has index -1.
     return np.array([*doubtful, False])[codes(column)]
 
 
 @dataclass(frozen=True)
 class Packets:
-    """n frames, decoded.
+    """n decoded frames.
 
-    ``kind`` is the frame type, 0 … 15 (0 as well for a frame of no bytes). ``error`` is 0 or a code of
-    ``headwater.errors``, and ``error_at`` the offset in the frame of what is wrong; where it is not 0, the
-    columns behind it mean nothing, and Arrow's are null. ``message`` are PUBLISH and CONSUMERESP; what only
-    these have is null elsewhere.
+    `kind` is the frame type, 0 to 15, also 0 for an empty frame. `error` is 0 or a code of `headwater.errors`, and
+    `error_at` the offset of the error in the frame. With an error, the later columns are undefined and Arrow's are
+    null. `message` marks PUBLISH and CONSUMERESP; their fields are null elsewhere.
 
-    The message id: its bytes; the type of the message that it was made for; process and thread number and the
-    time in ns since 1970, which mean nothing ``where odd``: there they are beyond 32, 28 and 63 bits.
-    ``origin`` (dictionary of string) names who made it: ids are the same when origin and time are.
+    The message id has its bytes, its frame type, process and thread number, and its time in ns since 1970. The
+    numbers are undefined where `odd`: beyond 32, 28 and 63 bits. `origin` (dictionary of string) names the maker;
+    two ids are equal if origin and time are.
     """
 
     kind: npt.NDArray[np.uint8]
@@ -262,7 +260,7 @@ class Packets:
 
 
 def decode(data: npt.NDArray[np.uint8], starts: Starts) -> Packets:
-    """Decode the frames ``data[starts[i] : starts[i + 1]]``; ``data`` has less than 2 GiB."""
+    """Decode the frames `data[starts[i] : starts[i + 1]]`. `data` is smaller than 2 GiB."""
     first = int(starts[0])
     frames = _Frames(Data(data[first : starts[-1]]), (starts - first).astype(np.int64))
     message = frames.usual & frames.message
@@ -278,7 +276,7 @@ def decode(data: npt.NDArray[np.uint8], starts: Starts) -> Packets:
 
 
 def registered(data: npt.NDArray[np.uint8], starts: Starts, packets: Packets) -> set[str]:
-    """The topics that REGISTER frames among these name."""
+    """Return the topics that REGISTER frames name."""
     rows = np.flatnonzero((packets.kind == REGISTER) & (packets.error == 0)).tolist()
     return {registered_topic(data[starts[row] : starts[row + 1]].tobytes()) for row in rows}
 
@@ -290,7 +288,7 @@ def _packets(frames: _Frames, message: Bools, pieces: Any, topics: Any, tags: An
     odd[frames.odd_ids] = True
     ids = _take(pieces, _ID, good)
     texts = [topic_text(raw) for raw in topics.dictionary.to_pylist()]
-    # None stands for the topic of the subscription.
+    # None means the topic of the subscription.
     named = np.array([*(text is not None for text in texts), False])[codes(topics)]
     topic = pa.DictionaryArray.from_arrays(
         pa.array(topics.indices.fill_null(0).to_numpy(), mask=~named),
@@ -322,7 +320,7 @@ def _packets(frames: _Frames, message: Bools, pieces: Any, topics: Any, tags: An
 
 
 def _origins(id_type: npt.NDArray[np.uint8], frames: _Frames, good: Bools, odd: Bools, ids: Any) -> Any:
-    """Type, process and thread of each id as a text, or all of an odd one."""
+    """Return type, process and thread of each id as a string, or the whole id if it is odd."""
     key = id_type.astype(np.uint64) << np.uint64(60) | frames.process << np.uint64(28) | frames.thread
     found = pa.array(key).dictionary_encode()
     names = [

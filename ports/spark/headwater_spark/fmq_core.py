@@ -1,4 +1,4 @@
-"""What the column-wise decoders of FMQ leave to the core: one frame, one value at a time."""
+"""Decode single FMQ frames and values with the core, for what the column-wise decoders cannot."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from headwater.fmq.values import Value, check, number
 from headwater_host.capture.fmq_frame import id_parts, message_at, read_fmq, topic_text
 from headwater_host.malformed import MalformedError
 
-#: How deep a host looks into a value.
+#: Maximum nesting depth of a value.
 DEPTH = 32
-# Of longer integers there is no double; a map that is larger stays what it is, and so do longer decimals.
+# Longer integers have no double. Larger Maps and longer decimals stay in the payload.
 _MAX_INTEGER = 128
 _MAX_MAP = 1 << 20
 _MAX_SCALE = 1000
@@ -29,7 +29,7 @@ class Time(int):
 
 
 def time_text(ns: int) -> str:
-    """A time as ISO 8601 in UTC with nanoseconds; beyond the calendar the number itself."""
+    """Format a time as ISO 8601 in UTC with nanoseconds, or as a number outside of the calendar."""
     seconds, rest = divmod(ns, 10**9)
     try:
         moment = _EPOCH + timedelta(seconds=seconds)
@@ -39,12 +39,12 @@ def time_text(ns: int) -> str:
 
 
 class Look:
-    """A record of the log as the core's decoder sees it: one frame.
+    """One frame as the core's decoder sees it.
 
-    ``error`` and ``error_at`` as ``fmq.Packets`` has them. Offsets: the id stands behind the first byte and
-    before ``id_end``; topic, tags and payload begin at ``topic_at``, ``topic_end`` and ``tags_end``, values
-    with their tags; in another type than PUBLISH and CONSUMERESP all three are where the body begins.
-    ``fits``: process and thread number have no more than 32 and 28 bits, and ``made`` has 63 and no sign.
+    `error` and `error_at` are as in `fmq.Packets`. Offsets: the id lies between the first byte and `id_end`. Topic,
+    tags and payload begin at `topic_at`, `topic_end` and `tags_end`, each value with its tag; for types other than
+    PUBLISH and CONSUMERESP all three are the start of the body. `fits` is true if process and thread number have at
+    most 32 and 28 bits and `made` at most 63 without a sign.
     """
 
     def __init__(self, data: bytes):
@@ -64,18 +64,18 @@ class Look:
 
 
 def registered_topic(data: bytes) -> str:
-    """The topic of a well-formed REGISTER."""
+    """Return the topic of a well-formed REGISTER."""
     f = read_fmq(data)
     return topic_text(data[f.at[0] :]) or ""
 
 
 def is_plain_topic(raw: bytes) -> bool:
-    """Whether a topic that numpy has found is one beyond doubt."""
+    """Whether a topic that numpy found is certainly valid."""
     return raw[0] >> 4 != spec.STRING or _is_plain(raw[2:] if raw[0] == 0x11 else raw[3:], b"+#\0")
 
 
 def are_plain_tags(raw: bytes) -> bool:
-    """The same of tags, each of which has two bytes before its text."""
+    """Whether tags that numpy found are certainly valid. Each has two bytes before its text."""
     at = 2
     while at < len(raw):
         end = at + 2 + raw[at + 1]
@@ -94,10 +94,11 @@ def _is_plain(text: bytes, without: bytes) -> bool:
 
 
 def load_map(payload: bytes) -> dict[str, Any] | None:
-    """The values in the FMQ Map that a payload is, or None: strings, booleans, numbers, ``Time``; None for others.
+    """Return the values of an FMQ Map, or None if the payload is not a Map.
 
-    Keys that are no strings are left out. A decimal is a float, a duration a float of seconds. Integers of
-    more than 128 bytes, and decimals with more than 1000 places, are None; so is a map of more than 1 MiB.
+    Values are strings, booleans, numbers, `Time`, or None for other types. Keys that are not strings are omitted. A
+    decimal becomes a float, a duration a float of seconds. Integers over 128 bytes and decimals with more than
+    1,000 places are None, and so is a Map over 1 MiB.
     """
     v = Value(payload, DEPTH)
     end = len(payload)
@@ -133,7 +134,7 @@ def _plain(v: Value) -> Any:
 
 
 def _quotient(a: int, b: int) -> float:
-    """The double nearest to ``a / b``; infinity beyond the largest."""
+    """Return the double nearest to `a / b`, or infinity beyond the largest."""
     try:
         return a / b
     except OverflowError:
@@ -141,7 +142,7 @@ def _quotient(a: int, b: int) -> float:
 
 
 def _decimal(v: Value, unscaled: int) -> float | None:
-    """The double nearest to the decimal at a cursor."""
+    """Return the double nearest to the decimal at a cursor."""
     widths = v.buf[v.end]
     at = v.end + 1 + (widths >> 4)
     scale = int.from_bytes(v.buf[at : at + (widths & 15)], "little")

@@ -1,8 +1,8 @@
-"""Payloads that are an FMQ Map, column-wise: the values at the top of the map, by key.
+"""Decode payloads that are FMQ Maps column by column: the values at the top level, by key.
 
-Two ways, one answer, as with frames. Maps of strings, booleans, integers, floats, decimals, durations and
-times under string keys that differ are taken apart by numpy. Any other (nested, large, doubtful, malformed)
-goes through the core's decoder, one by one (``fmq_core.load_map``).
+numpy decodes Maps of strings, booleans, integers, floats, decimals, durations and times under distinct string keys.
+Every other Map (nested, large, malformed) goes through the core's decoder (`fmq_core.load_map`), with the same
+result.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from headwater.fmq.spec import BOOL, DATETIME, DECIMAL, DURATION, FLOAT, INT, NO
 from headwater_spark.arrow import Bools, Rows
 from headwater_spark.words import Data, Offsets, Words
 
-# What numpy goes through: pairs of one map, different keys.
+# Limits of numpy's decoder: pairs of a Map, distinct keys.
 _MAX_PAIRS = 32
 _MAX_KEYS = 256
-#: A second way to write an Int.
+#: Alternative tag of an Int.
 _INT_TOO = 5
-# By first byte, how many bytes a value has behind it; -1 where another byte says so, or it is for the core.
+# By tag byte: the number of bytes that follow, or -1 if another byte determines it or the core decodes it.
 _SIZE = np.full(256, -1, np.int64)
 _SIZE[[0x00, 0x10, 0x20, 0x21, 0x40, 0x41, 0x4F]] = 0
 _SIZE[[0x42, 0x44, 0x48]] = 2, 4, 8
-# By low nibble, how many bytes an integer has.
+# By low nibble: the number of bytes of an integer.
 _INT_SIZE = np.array([low & 7 or 8 for low in range(16)], np.int64)
 for _tag in (INT, _INT_TOO, DURATION, DATETIME):
     _SIZE[_tag << 4 : (_tag + 1) << 4] = _INT_SIZE
 _FLOATS = {0: np.nan, 1: 0.0, 15: np.inf}
-# Powers of ten that a double holds exactly, and integers.
+# Powers of ten and integers that a double holds exactly.
 _TENS = 10.0 ** np.arange(23)
 _EXACT = np.uint64(1 << 53)
 _BEYOND = np.uint64(1 << 63)
@@ -42,7 +42,7 @@ _LEAST = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class Column:
-    """Values of one key in some rows: doubles, or strings (an Arrow array)."""
+    """Values of one key in some rows: doubles, or strings as an Arrow array."""
 
     name: str
     rows: Rows
@@ -59,10 +59,10 @@ class Whole:
 
 @dataclass(frozen=True)
 class Maps:
-    """What n payloads say, as far as numpy understands them: these are ``good``.
+    """The Maps among n payloads that numpy understands: `good`.
 
-    ``columns`` have all values but None. Of the keys that were asked for, ``integers`` and ``times`` (in ns
-    since 1970) have those values once more, and exactly, as far as they fit.
+    `columns` have all values except None. For the requested keys, `integers` and `times` (ns since 1970) have exact
+    values where they fit.
     """
 
     good: Bools
@@ -72,7 +72,7 @@ class Maps:
 
 
 class _Pairs:
-    """The pairs of some maps, map by map: the row of each, where its key and its value stand."""
+    """The pairs of some Maps in order: the row of each and the offsets of its key and value."""
 
     def __init__(self, data: Data, at: Offsets, end: Offsets):
         octets = data.octets
@@ -97,7 +97,7 @@ class _Pairs:
         count[~good] = 0
         self.good = good
         self.row = np.repeat(np.arange(len(at)), count)
-        # The first pair of each map.
+        # The first pair of each Map.
         first = np.cumsum(count) - count
         places = np.empty((4, len(self.row)), np.int64)
         for k, (here, columns) in enumerate(found):
@@ -111,7 +111,7 @@ class _Pairs:
 
 
 def _ends(data: Data, at: Offsets) -> Offsets:
-    """Where the values at ``at`` end; ``at`` itself for what the core must see."""
+    """Return where the values at `at` end, or `at` itself for values that the core must decode."""
     head = data.octets[at]
     size = _SIZE[head]
     end = at + 1 + size
@@ -122,7 +122,7 @@ def _ends(data: Data, at: Offsets) -> Offsets:
         end = np.where(long, at + 3 + data.integers(at + 1, np.full(len(at), 2)).astype(np.int64), end)
     decimal = head >> 4 == DECIMAL
     if decimal.any():
-        # Behind the integer: how many bytes the precision and the scale have, at least one and none.
+        # The byte behind the integer has the sizes of the precision, at least 1, and of the scale.
         widths_at = at + 1 + _INT_SIZE[head & 15]
         widths = data.octets[np.where(decimal, widths_at, at)]
         decimal &= widths > 15
@@ -131,7 +131,7 @@ def _ends(data: Data, at: Offsets) -> Offsets:
 
 
 def _numbers(data: Data, pairs: _Pairs) -> tuple[npt.NDArray[np.float64], Words, Bools]:
-    """Each value as a double, and as an integer in two's complement; and which the core must see."""
+    """Return each value as a double and as an integer in two's complement, and which ones the core must decode."""
     tag, low = pairs.tag, pairs.low
     magnitude = data.integers(pairs.at + 1, _INT_SIZE[low])
     # A negative integer is stored as its complement.
@@ -141,7 +141,7 @@ def _numbers(data: Data, pairs: _Pairs) -> tuple[npt.NDArray[np.float64], Words,
     integers = _SIZE[tag << 4] == 8
     refused = integers & negative & (magnitude >= _BEYOND)
     refused |= (tag == DATETIME) & ((magnitude >= _BEYOND) | (whole.view(np.int64) == _LEAST))
-    # Rounded once only.
+    # The division is the only rounding.
     refused |= ((tag == DURATION) | (tag == DECIMAL)) & (magnitude >= _EXACT)
     doubles[tag == DURATION] /= 1e9
     rows = np.flatnonzero(tag == DECIMAL)
@@ -159,14 +159,14 @@ def _numbers(data: Data, pairs: _Pairs) -> tuple[npt.NDArray[np.float64], Words,
         for width in (2, 4, 8):
             here = rows[widths == width]
             words = data.integers(pairs.at[here] + 1, np.full(len(here), width)).astype(f"u{width}")
-            # A signalling NaN becomes a quiet one.
+            # Arithmetic turns a signalling NaN into a quiet one.
             with np.errstate(invalid="ignore"):
                 doubles[here] = words.view(f"f{width}")
     return doubles, whole, refused
 
 
 def _scales(data: Data, at: Offsets) -> tuple[Offsets, Bools]:
-    """The scales of some decimals, and which the core must see; ``at`` is behind the unscaled values."""
+    """Return the scales of decimals, and which ones the core must decode. `at` is behind the unscaled values."""
     widths = data.octets[at].astype(np.int64)
     size = widths & 15
     scale = data.integers(at + 1 + (widths >> 4), np.minimum(size, 8))
@@ -175,7 +175,7 @@ def _scales(data: Data, at: Offsets) -> tuple[Offsets, Bools]:
 
 
 def _texts(data: Data, at: Offsets, end: Offsets) -> Any:
-    """A binary Arrow array of what stands at rising offsets, each behind the end of the one before."""
+    """Return a binary Arrow array of byte ranges with increasing, disjoint offsets."""
     pieces = np.zeros(2 * len(at) + 1, np.int32)
     pieces[0:-1:2] = at
     pieces[1::2] = end
@@ -186,7 +186,7 @@ def _texts(data: Data, at: Offsets, end: Offsets) -> Any:
 
 
 def _strings(texts: Any) -> tuple[Any, Bools]:
-    """A binary array as strings, and where it is not UTF-8: these are empty."""
+    """Convert a binary array to strings; also return where it is not UTF-8, which becomes empty."""
     bad = np.zeros(len(texts), np.bool_)
     try:
         return texts.cast(pa.string()), bad
@@ -202,7 +202,7 @@ def _strings(texts: Any) -> tuple[Any, Bools]:
 
 
 def read(payloads: Any, wanted: Collection[str]) -> Maps:
-    """Read a binary Arrow array without nulls; ``wanted``: keys whose integers and times are asked for."""
+    """Decode a binary Arrow array without nulls. `wanted` are the keys whose exact integers and times are requested."""
     n = len(payloads)
     _, starts_buffer, data_buffer = payloads.buffers()
     starts = np.frombuffer(starts_buffer, np.int32)[payloads.offset : payloads.offset + n + 1].astype(
@@ -217,7 +217,7 @@ def read(payloads: Any, wanted: Collection[str]) -> Maps:
     key = keys.indices.to_numpy()
     refused |= (bad | (np.arange(len(bad)) >= _MAX_KEYS))[key]
     order = np.argsort(key.astype(np.uint16) if len(bad) <= 0x10000 else key, kind="stable")
-    # By key, each in the order of the rows: a key that stands twice in a map stands beside itself.
+    # Sorted by key, then by row, so duplicate keys of a Map are adjacent.
     row = pairs.row[order]
     again = row[1:] == row[:-1]
     if again.any():
@@ -225,7 +225,7 @@ def read(payloads: Any, wanted: Collection[str]) -> Maps:
 
     head = data.octets[pairs.at]
     text = np.flatnonzero(pairs.tag == STRING)
-    # The empty one has no length.
+    # The empty key has no length.
     text_at = pairs.at[text] + 1 + (head[text] & 15)
     strings, bad = _strings(_texts(data, text_at, pairs.end[text]))
     refused[text[bad]] = True
@@ -257,5 +257,5 @@ def read(payloads: Any, wanted: Collection[str]) -> Maps:
 
 
 def _time_texts(times: npt.NDArray[Any]) -> Any:
-    """As ``fmq_core.time_text``."""
+    """Format times as `fmq_core.time_text` does."""
     return pa.array(np.strings.add(np.datetime_as_string(times), "Z").tolist(), pa.string())

@@ -1,16 +1,15 @@
 """Decide which received messages of one part of the log are the same message.
 
-The rows are those of the table ``messages``, with the columns that the decision needs. The rules:
+Rows are those of the table `messages` with the columns that the decision needs. The rules:
 
-- **By message id**, for FMQ. Rows are one message when type, process, thread and time of their ids are equal:
-  ``origin`` and ``made_ns``. The first received stays. One with another payload is a conflict, not a copy.
-- **By identity**, for MQTT. Rows whose payload has a board, boot and seq are one message when topic, board, boot and
-  seq are equal. First and conflict as above.
-- **By mark**, for MQTT's rows without an identity. A row that the receiver marked as a duplicate repeats the row that
-  the same peer sent under the same packet id at the time that the mark names, when the log has that row, with the same
-  QoS, topic and payload. Nothing else proves that two such rows are one message: all others stay. A row is
-  ``doubtful`` when its mark says uncertain, when it has DUP and no mark, or when it is a duplicate of a row that the
-  log does not have.
+- **By message id**, for FMQ. Rows are one message if type, process, thread and time of their ids are equal
+  (`origin`, `made_ns`). The first received row stays. A row with another payload is a conflict.
+- **By identity**, for MQTT. Rows are one message if topic, board, boot and seq are equal. The first row stays,
+  conflicts are as above.
+- **By mark**, for MQTT rows without an identity. A row that the receiver marked as a duplicate repeats the row that
+  the same peer sent under the same packet identifier at the marked time, if the log has that row with the same QoS,
+  topic and payload. All other rows stay. A row is `doubtful` if its mark is uncertain, if it has DUP and no mark,
+  or if the log does not have the row that it repeats.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ import pyarrow.compute as pc
 from headwater_spark.arrow import Bools, Rows, codes, flags, null_codes, numbers, one, valid, values
 from headwater_spark.tables import MESSAGES
 
-#: The columns of the table that the rules make.
+#: Columns of the table that the rules determine.
 VERDICTS = ("copies", "possible_duplicate")
-#: The columns of rows that are not settled yet: the others of the table, and what only the rules need.
+#: Columns of unsettled rows: the table's other columns and those that only the rules need.
 COLUMNS: Any = pa.schema(
     [f for f in MESSAGES.arrow if f.name not in VERDICTS]
     + [
@@ -48,7 +47,7 @@ Name = tuple[str, str, int]
 
 
 class Key(NamedTuple):
-    """What a mark names: the first receipt of a message."""
+    """What a mark refers to: the first receipt of a message."""
 
     peer: str
     packet_id: int
@@ -57,27 +56,24 @@ class Key(NamedTuple):
 
 @dataclass
 class Settled:
-    """What became of each row: kept, with how many frames it came in; a conflict; or else a copy.
-
-    Or it is settled elsewhere.
-    """
+    """What became of each row: kept, with the number of its frames, a conflict, a copy, or settled elsewhere."""
 
     keep: Bools
     copies: npt.NDArray[np.int32]
     conflict: Bools
     elsewhere: Bools
-    #: Kept rows that may be another row's message.
+    #: Kept rows that may duplicate another row.
     doubtful: Bools
-    #: What duplicates repeat that is not in these rows.
+    #: Originals of duplicates that are not among these rows.
     unresolved: set[Key] = field(default_factory=set)
-    #: Least and greatest receive time of the rows that a mark may name; None without any.
+    #: Earliest and latest receive time of the rows that a mark may refer to, or None.
     span: tuple[int, int] | None = None
 
 
 class Groups:
-    """The rows with an identity that are settled here, by (topic, board, boot) or origin, in order of ``seq``.
+    """The rows with an identity that are settled here, by (topic, board, boot) or origin, in order of `seq`.
 
-    ``seq`` is made_ns for an origin's: what grows from message to message.
+    For an origin, `seq` is `made_ns`.
     """
 
     def __init__(self, table: Any, elsewhere: Bools):
@@ -93,14 +89,14 @@ class Groups:
         self.origins = values(table["origin"])
         group = (topic * np.int64(len(self.boards)) + board[self.rows]) * len(self.boots) + boot
         seq = numbers(table["seq"])[self.rows]
-        #: Groups of origins are numbered behind the others.
+        #: Numbers of origin groups follow the others.
         self.first_origin = len(self.topics) * len(self.boards) * len(self.boots)
         if len(self.origins):
             mine = of_origin[self.rows]
             group = np.where(mine, self.first_origin + origin[self.rows].astype(np.int64), group)
             seq = np.where(mine, numbers(table["made_ns"])[self.rows], seq)
         size = self.first_origin + len(self.origins)
-        # Sorting 16-bit numbers is linear; a board's messages mostly come in the order of seq.
+        # Sorting 16-bit numbers takes linear time, and a board's messages are mostly in order of seq.
         order = np.argsort(group.astype(np.uint16) if size <= 0x10000 else group, kind="stable")
         if not _rises(group[order], seq[order]):
             order = np.lexsort((seq, group))
@@ -109,7 +105,7 @@ class Groups:
         self.seq = seq[order]
 
     def name(self, group: int) -> Name:
-        """(topic, board, boot) of a group's number; of an origin ("", origin, 0): no topic is empty."""
+        """Return (topic, board, boot) of a group number, or ("", origin, 0). Topics are never empty."""
         if group >= self.first_origin:
             return "", self.origins[group - self.first_origin], 0
         rest, boot = divmod(group, len(self.boots))
@@ -117,7 +113,7 @@ class Groups:
         return self.topics[topic], self.boards[board], self.boots[boot]
 
     def parts(self) -> Iterable[tuple[Name, slice]]:
-        """The name of each group and where it stands in ``rows`` and ``seq``."""
+        """Yield each group's name and its slice of `rows` and `seq`."""
         if not len(self.group):
             return
         edges = np.flatnonzero(np.diff(self.group)) + 1
@@ -131,10 +127,10 @@ def _rises(group: Rows, seq: Rows) -> bool:
 
 
 def in_order(batches: Iterable[Any], schema: Any) -> Any:
-    """Record batches as one table of one chunk; columns that one lacks are null there."""
+    """Return record batches as one table with one chunk; missing columns are null."""
     batches = list(batches)
     lacking = {name for batch in batches for name in schema.names if name not in batch.schema.names}
-    # Those that all lack are made once.
+    # Create columns that every batch lacks once.
     there = pa.schema([f for f in schema if any(f.name in batch.schema.names for batch in batches)])
     if lacking:
         batches = [_completed(batch, there) for batch in batches]
@@ -160,7 +156,7 @@ def _nulls(n: int, type_: Any) -> Any:
 
 
 def settle(table: Any, groups: Groups, elsewhere: Bools) -> Settled:
-    """Apply the rules to rows of COLUMNS; ``groups`` are theirs. Rows ``elsewhere`` are not to be settled here."""
+    """Apply the rules to rows with COLUMNS and their `groups`. Rows `elsewhere` are not settled here."""
     n = table.num_rows
     settled = Settled(
         ~elsewhere, np.ones(n, np.int32), np.zeros(n, np.bool_), elsewhere, np.zeros(n, np.bool_)
@@ -174,7 +170,7 @@ def _by_identity(table: Any, groups: Groups, settled: Settled) -> None:
     same = (groups.group[1:] == groups.group[:-1]) & (groups.seq[1:] == groups.seq[:-1])
     if not same.any():
         return
-    # Only the rows that are not alone, by message, then by receipt.
+    # Rows with copies, by message and then by receipt.
     member = np.append(same, False) | np.append(False, same)
     message = np.cumsum(np.append(True, ~same))[member]
     rows = groups.rows[member]
@@ -192,8 +188,9 @@ def _by_identity(table: Any, groups: Groups, settled: Settled) -> None:
 
 
 def receipts(table: Any, elsewhere: Bools) -> tuple[Bools, Bools]:
-    """Where rows are that only a mark can tell apart, MQTT's at QoS 1 and 2 without an identity: first receipts, and
-    duplicates, which have a ``first_ns``."""
+    """Return where rows are that only a mark distinguishes (MQTT, QoS 1 and 2, no identity): first receipts, and
+    duplicates, which have a `first_ns`.
+    """
     plain = (codes(table["board"]) < 0) & (codes(table["origin"]) < 0) & (numbers(table["qos"]) > 0)
     plain &= ~elsewhere
     duplicate = plain & valid(table["first_ns"])
@@ -201,8 +198,7 @@ def receipts(table: Any, elsewhere: Bools) -> tuple[Bools, Bools]:
 
 
 def named(table: Any, where: Bools, column: str, times: Collection[int]) -> Iterator[tuple[int, Key]]:
-    """The rows that have one of some times, and what they are to a mark. ``column`` is ``time_ns``, or ``first_ns`` of
-    duplicates."""
+    """Yield the rows whose `column` (`time_ns`, or `first_ns` of duplicates) is in `times`, with their mark keys."""
     peers, peer = values(table["peer"]), codes(table["peer"])
     packet_id, time_ns = numbers(table["packet_id"]), numbers(table[column])
     for row in np.flatnonzero(where & np.isin(time_ns, list(times))).tolist():

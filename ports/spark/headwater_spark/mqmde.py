@@ -1,9 +1,9 @@
-"""IBM MQ's MQMDE at the beginning of payloads, column-wise: which payloads have one, what it says, whether it can be.
+"""Decode MQMDEs at the start of payloads column by column, and refuse invalid ones.
 
-A payload has one when it begins with StrucId, Version and StrucLength of an MQMDE, in either byte order, in ASCII or in
-EBCDIC: the core's ``sniff``, for a column at once. The fields are those of the core's table. What is refused is what
-``mq.fields.checks`` finds. Encoding, CodedCharSetId and Format say what the
-data are, and are taken as they stand.
+A payload has an MQMDE if it begins with its StrucId, Version and StrucLength in either byte order, in ASCII or
+EBCDIC. The fields follow the core's table. Flags that MQPUT refuses, and the cases of `refused` in
+`headwater_host.mq.reassembly`, are refused. Encoding, CodedCharSetId and Format describe the payload and are not
+checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headwater_spark.arrow import Bools, Rows
 
 Ints = npt.NDArray[np.int64]
 
-#: Bytes of an MQMDE.
+#: Size of an MQMDE in bytes.
 SIZE = MQMDE[2]
 _NUMBERS = {"l": "i4", "f": "u4"}
 _FIELDS = {
@@ -36,9 +36,9 @@ _FIELDS = {
     for order in "<>"
 }
 _AT = {name: at for name, at, *_ in MQMDE[3]}
-# ASCII, and 500, which writes the characters of IBM's names as the other EBCDICs do.
+# ASCII, and EBCDIC 500, which encodes the characters of IBM's names like the other EBCDICs.
 _CCSIDS = (819, 500)
-#: The first 12 bytes of an MQMDE, in its four forms: big-endian and little-endian, then both in EBCDIC.
+#: The first 12 bytes of an MQMDE: ASCII big-endian and little-endian, then EBCDIC.
 SIGNATURES = tuple(
     to_bytes("MDE ", ccsid) + np.array([2, SIZE], f"{order}i4").tobytes()
     for ccsid in _CCSIDS
@@ -51,11 +51,11 @@ _REST = np.array([int.from_bytes(signature[8:], "little") for signature in SIGNA
 
 @dataclass(frozen=True)
 class Mqmdes:
-    """The MQMDEs of n payloads: those of ``rows``, rising. All columns are theirs.
+    """The MQMDEs of n payloads. `rows` are those that have one, in order; all columns are theirs.
 
-    ``reason``: IBM's reason code where one is refused, and ``error_at`` the offset of the field; of a payload that ends
-    within it nothing else is right. ``at``: where the payload begins among the bytes ``data``; ``length``: bytes behind
-    the MQMDE. ``group_id``: the 24 bytes as three words. ``format``: a dictionary column, without the blanks behind it.
+    `reason` is IBM's reason code of a refusal and `error_at` the field's offset; the other fields of a truncated
+    MQMDE are undefined. `at` is where the payload begins in `data`, `length` the number of bytes behind the MQMDE.
+    `group_id` has the 24 bytes as three words. `format` is a dictionary column without trailing blanks.
     """
 
     rows: Rows
@@ -75,7 +75,7 @@ class Mqmdes:
 
 
 def decode(payloads: Any) -> Mqmdes:
-    """Read a binary Arrow array; payloads that are null have none."""
+    """Decode the MQMDEs of a binary Arrow array. Null payloads have none."""
     _, starts, data_ = payloads.buffers()
     edges = np.frombuffer(starts or bytes(4), np.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
     data = np.frombuffer(data_ or b"", np.uint8)
@@ -121,14 +121,14 @@ def decode(payloads: Any) -> Mqmdes:
 
 
 def _sniff(data: npt.NDArray[np.uint8], edges: Any) -> tuple[Rows, npt.NDArray[np.int64]]:
-    """The rows that begin with a signature, and with which of them."""
+    """Return the rows that begin with a signature, and which one."""
     rows = np.flatnonzero(np.diff(edges) >= _HEAD)
     if not len(rows):
         return rows, rows
     words: Any = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
     first = words[edges[rows]]
     rows = rows[np.isin(first, _FIRST)]
-    # The last four of the twelve bytes stand in the upper half of the word that ends with them.
+    # The last 4 of the 12 bytes are the upper half of the word that ends with them.
     ends = edges[rows].astype(np.int64) + _HEAD - 8
     first, rest = words[edges[rows]], words[ends] >> np.uint64(32)
     form = np.full(len(rows), -1)
@@ -147,7 +147,7 @@ def _fields(heads: Any, big: Bools) -> dict[str, Any]:
 
 
 def _cut_at(size: Ints) -> Any:
-    """Where the field begins that a payload of ``size`` bytes does not have whole."""
+    """Return the offset of the first field that is truncated in a payload of `size` bytes."""
     ends = [at + width for _, at, width, *_ in MQMDE[3]]
     return np.array(list(_AT.values()))[np.searchsorted(ends, size, "right")]
 
@@ -164,6 +164,6 @@ def _formats(heads: Any, is_ebcdic: Bools) -> Any:
 
 
 def refusal(reason: int, error_at: int) -> str:
-    """What is wrong with an MQMDE, in words."""
+    """Describe why an MQMDE was refused."""
     field = next(name for name, at in _AT.items() if at == error_at)
     return f"MQMDE: {field} at byte {error_at}: {reason} {REASONS[reason]}"

@@ -1,8 +1,7 @@
-"""MQTT frames, column-wise: the fixed header of every packet (2.2), and PUBLISH whole (3.3).
+"""Decode MQTT packets column by column: the fixed header of every packet (2.2), and complete PUBLISH (3.3).
 
-Gives the same answers as the core's decoders (``headwater.mqtt.packets``, ``properties``), for some ten thousand
-frames at a time. A record of the capture log is one packet, so a frame that is shorter or longer than its
-remaining length says is malformed.
+The results equal those of the core's decoder, for ten thousand packets at a time. A record of the capture log is
+one packet, so a record that is shorter or longer than its Remaining Length is malformed.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from headwater_host.topics import check_name
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int32]
 
-# The core's rules for the fixed header, by protocol level: flags, and remaining lengths.
+# The core's rules for the fixed header by protocol level: flags and Remaining Lengths.
 _HEADERS = {
     3: (spec.FLAGS_31, packets.SIZES),
     4: (packets.FLAGS, packets.SIZES),
     5: (packets.FLAGS, properties.SIZES),
 }
-#: The protocol levels that are decoded.
+#: Supported protocol levels.
 LEVELS = tuple(_HEADERS)
 _LEVEL_5 = 5
-# As remaining lengths: there is no such packet type; any.
+# Remaining Lengths: no such packet type; any.
 _NO_TYPE, _VARIES = 254, 255
-# By byte: whether a topic needs a second look (U+0000, '#', '+', anything beyond ASCII).
+# By byte: whether a topic needs a closer check (U+0000, '#', '+', non-ASCII).
 _LOOK = np.zeros(256, np.bool_)
 _LOOK[[0, 0x23, 0x2B]] = True
 _LOOK[128:] = True
@@ -42,14 +41,13 @@ _LOOK[128:] = True
 
 @dataclass(frozen=True)
 class Packets:
-    """n frames, decoded.
+    """n decoded packets.
 
-    Where ``error`` is not 0, or ``kind`` is not PUBLISH, the columns from ``dup`` on mean nothing.
-    ``kind`` is the packet type, 0 … 15 (0 as well for a frame of no bytes). ``error`` is 0 or a code of
-    ``headwater.errors``, and ``error_at`` the offset in the frame of what is wrong; the body is checked for
-    PUBLISH only. ``body`` is the offset in ``data`` behind the fixed header. ``packet_id`` is 0 at QoS 0.
-    ``topic`` (dictionary of string) and ``payload`` (binary) are Arrow arrays, null where there is no
-    well-formed PUBLISH.
+    The columns from `dup` on are defined only where `error` is 0 and `kind` is PUBLISH. `kind` is the packet type,
+    0 to 15, also 0 for an empty record. `error` is 0 or a code of `headwater.errors`, and `error_at` the offset of
+    the error in the packet; only PUBLISH bodies are checked. `body` is the offset in `data` behind the fixed
+    header. `packet_id` is 0 at QoS 0. `topic` (dictionary of string) and `payload` (binary) are Arrow arrays, null
+    unless there is a well-formed PUBLISH.
     """
 
     kind: npt.NDArray[np.uint8]
@@ -66,14 +64,14 @@ class Packets:
 
 
 class _Errors:
-    """The first error of each frame."""
+    """The first error of each packet."""
 
     def __init__(self, n: int):
         self.code = np.zeros(n, np.int8)
         self.at = np.zeros(n, np.int32)
 
     def note(self, where: Bools, code: int, at: Ints | int) -> None:
-        """``code`` where nothing was wrong so far; ``at`` is the offset of the fault in each frame."""
+        """Record `code` where there is no error yet; `at` is the error's offset in each packet."""
         if not where.any():
             return
         rows = np.flatnonzero(where & (self.code == 0))
@@ -84,7 +82,7 @@ class _Errors:
 def _remaining_length(
     byte: Callable[[Ints], npt.NDArray[np.uint8]], start: Ints, size: Ints, errors_: _Errors
 ) -> tuple[Ints, Ints]:
-    """(remaining length, length of the fixed header) of each frame (2.2.3)."""
+    """Return the Remaining Length and the length of the fixed header of each packet (2.2.3)."""
     first = byte(start + 1)
     value = first.astype(np.int32)
     header = np.full(len(start), 2, np.int32)
@@ -109,7 +107,7 @@ def _remaining_length(
 
 
 def _bad_name(name: bytes) -> int:
-    """0, E_UTF8 or E_RX_TOPIC of a name that is not empty, as ``headwater.mqtt.topics.check_name`` has it."""
+    """Return 0, E_UTF8 or E_RX_TOPIC for a non-empty name, as the core's `check_name` does."""
     try:
         name.decode()
     except UnicodeDecodeError:
@@ -120,9 +118,9 @@ def _bad_name(name: bytes) -> int:
 
 
 def _check_names(names: Any) -> npt.NDArray[np.int8]:
-    """What is wrong with each of some distinct topic names, a binary array. An empty one is another's affair.
+    """Return the error of each distinct topic name in a binary array; empty names are checked elsewhere.
 
-    One look at all the bytes; name by name only where there is need.
+    Scans all bytes at once and checks single names only where necessary.
     """
     n = len(names)
     bad = np.zeros(n, np.int8)
@@ -141,8 +139,9 @@ def _check_names(names: Any) -> npt.NDArray[np.int8]:
 
 @dataclass
 class _Blocks:
-    """The property blocks (2.2.2) of n frames: where each begins and ends, the first error in it, or 0, and where
-    that is; whether it has a topic alias. Offsets are those in the data."""
+    """The property blocks (2.2.2) of n packets: start, end, first error or 0 with its offset, and whether there is a
+    topic alias. Offsets are those in the data.
+    """
 
     at: Ints
     end: Ints
@@ -152,7 +151,7 @@ class _Blocks:
 
     @classmethod
     def find(cls, byte: Callable[[Ints], npt.NDArray[np.uint8]], at: Ints, end: Ints) -> _Blocks:
-        """The blocks that begin at ``at``, by their lengths, in packets that end at ``end``."""
+        """Find the blocks that begin at `at` in packets that end at `end`."""
         n = len(at)
         error = np.zeros(n, np.int8)
         first = byte(at)
@@ -169,14 +168,13 @@ class _Blocks:
             length[rows] |= (more & 127).astype(np.int32) << shift
             begin[rows] += 1
             rows = rows[more > 127]
-        # The length, or what it counts, reaches beyond the packet; or it has a fifth byte.
+        # The length or its block extends beyond the packet, or the length has a fifth byte.
         error[begin + length > end] = errors.E_FIELD
         error[rows] = errors.E_LENGTH
         return cls(at, np.where(error == 0, begin + length, end), error, at.copy(), np.zeros(n, np.bool_))
 
     def check(self, data: npt.NDArray[np.uint8], where: Bools) -> None:
-        """Look into the blocks of the frames ``where``. Blocks mostly repeat: each that differs is looked into once,
-        by the core."""
+        """Check the blocks of the packets `where`. Blocks mostly repeat, so the core checks each distinct one once."""
         rows = np.flatnonzero(where & (self.error == 0) & (self.end - self.at > 1))
         if not len(rows):
             return
@@ -197,17 +195,17 @@ class _Blocks:
 
 
 def _check_block(block: bytes) -> tuple[int, int, bool]:
-    """The core's verdict on the properties of a PUBLISH: 0 or an error, where that is, whether there is an alias."""
+    """Let the core check the properties of a PUBLISH: 0 or an error, its offset, whether there is a topic alias."""
     p = properties.Packet5(block, check_name)
     status = properties.check(p, 0, len(block), 1 << PUBLISH)
     return min(status, 0), p.bad_at, properties.has(p, spec5.TOPIC_ALIAS)
 
 
 def decode(data: npt.NDArray[np.uint8], starts: Ints, level: int = 4) -> Packets:
-    """Decode the frames ``data[starts[i] : starts[i + 1]]``; ``data`` has less than 2 GiB.
+    """Decode the packets `data[starts[i] : starts[i + 1]]`. `data` is smaller than 2 GiB.
 
-    ``level`` is the protocol level, of ``LEVELS``. A PUBLISH of MQTT 5.0 with a topic alias in the place of its topic
-    is an E_ALIAS: what the alias stands for was said elsewhere, and the gateway never offers any.
+    `level` is the protocol level, one of `LEVELS`. A PUBLISH of MQTT 5.0 with a topic alias instead of its topic is
+    E_ALIAS: the record does not contain the topic.
     """
     start = starts[:-1]
     end = starts[1:]
@@ -217,7 +215,7 @@ def decode(data: npt.NDArray[np.uint8], starts: Ints, level: int = 4) -> Packets
     flags, sizes = (np.frombuffer(table, np.uint8) for table in _HEADERS[level])
 
     def byte(at: Ints) -> npt.NDArray[np.uint8]:
-        """The bytes at some offsets; any byte for one behind the data: its frame's size tells."""
+        """Return the bytes at some offsets, or any byte behind the data."""
         return data.take(at, mode="clip") if len(data) else np.zeros(len(at), np.uint8)
 
     def u16(at: Ints) -> Ints:
@@ -240,7 +238,7 @@ def decode(data: npt.NDArray[np.uint8], starts: Ints, level: int = 4) -> Packets
     wrong.note(header + remaining > size, errors.E_TRUNCATED, size)
     wrong.note(header + remaining < size, errors.E_SIZE, header + remaining)
 
-    # PUBLISH: topic, packet id, properties, payload.
+    # PUBLISH: topic, packet identifier, properties, payload.
     body = start + header
     topic_at = body + 2
     topic_end = topic_at + u16(body)
@@ -253,8 +251,8 @@ def decode(data: npt.NDArray[np.uint8], starts: Ints, level: int = 4) -> Packets
         blocks = _Blocks.find(byte, id_end, end)
         payload_at = blocks.end
 
-    # One Arrow array of four pieces per frame, over the same bytes: header, topic, what is behind it, payload.
-    # Taking each fourth of them copies the topics, and the payloads, in C.
+    # One Arrow array over the same bytes with four pieces per packet: header, topic, middle, payload.
+    # Taking every fourth piece copies topics and payloads in C.
     pieces = np.empty(4 * n + 1, np.int32)
     pieces[0:-1:4] = start
     pieces[-1] = end[-1] if n else 0
@@ -276,7 +274,7 @@ def decode(data: npt.NDArray[np.uint8], starts: Ints, level: int = 4) -> Packets
         bad_row = np.where(good, bad[codes], np.int8(0))
         for code in np.unique(bad[bad != 0]).tolist():
             wrong.note(bad_row == code, code, topic_at - start)
-        # A name that is not UTF-8 cannot stand in a column of strings, not even unused.
+        # A column of strings cannot contain a name that is not UTF-8, even if it is unused.
         topics = pa.array([b"" if bad[i] else name for i, name in enumerate(topics.to_pylist())], pa.binary())
     nameless = good & (topic_end == topic_at)
     if blocks is None:

@@ -1,10 +1,9 @@
-"""Which messages may be in more than one part of the log: found from ranges of seq.
+"""Find the messages that may be in more than one part of the log, from ranges of sequence numbers.
 
-Each part says which runs of ``seq`` it holds, per topic, board and boot; of FMQ's messages, per origin, which
-runs of times. Boards count upwards, so that a
-part of a hundred thousand messages has a few runs; where there are many, close ones are joined. What lies
-in the runs of one part only cannot have a copy elsewhere. The rest is *shared*: these rows, and no others,
-have to meet. A run that was joined may make a row shared that has no copy, never the other way round.
+Each part reports its runs of `seq` for each topic, board and boot, or of times for each FMQ origin. A part of a
+hundred thousand messages has few runs, because boards count upwards; close runs are joined if there are many. A
+message outside of overlapping runs has no copy elsewhere. All others are *shared* and have to meet. Joining runs
+may mark a row as shared that has no copy, never the reverse.
 """
 
 from __future__ import annotations
@@ -19,30 +18,30 @@ import numpy.typing as npt
 
 from headwater_spark.messages import Groups, Name
 
-#: Runs per part and group at most.
+#: Maximum runs per part and group.
 MAX_RUNS = 1024
 
 
 class Runs(NamedTuple):
-    """Least and greatest seq of each run of one group in one part, rising, apart from each other."""
+    """First and last seq of each run of one group in one part, in order and disjoint."""
 
     low: npt.NDArray[np.int64]
     high: npt.NDArray[np.int64]
 
 
-#: The runs of one part, by group.
+#: The runs of one part by group.
 PartRuns = dict[Name, Runs]
 
 
 class Shared(NamedTuple):
-    """Ranges of seq, both ends included, that may be in several parts; and the parts with a run there."""
+    """Ranges of seq, ends included, that may be in several parts, and the parts with a run there."""
 
     ranges: dict[Name, Runs]
     parts: set[int]
 
 
 def runs_of(groups: Groups) -> PartRuns:
-    """The runs of one part."""
+    """Return the runs of one part."""
     result = {}
     for name, place in groups.parts():
         seq = groups.seq[place]
@@ -56,7 +55,7 @@ def runs_of(groups: Groups) -> PartRuns:
 
 
 def shared(parts: Iterable[tuple[int, PartRuns]]) -> Shared:
-    """Where runs of different parts overlap."""
+    """Return where runs of different parts overlap."""
     by_name: dict[Name, list[tuple[int, int, int]]] = defaultdict(list)
     for part, runs in parts:
         for name, (low, high) in runs.items():
@@ -70,7 +69,7 @@ def shared(parts: Iterable[tuple[int, PartRuns]]) -> Shared:
         result.ranges[name] = Runs(low, high)
         highs = high.tolist()
         for lo, hi, part in runs_:
-            # The first range that does not end in front of the run.
+            # The first range that does not end before the run.
             at = bisect_right(highs, lo - 1)
             if at < len(ranges) and ranges[at][0] <= hi:
                 result.parts.add(part)
@@ -78,9 +77,9 @@ def shared(parts: Iterable[tuple[int, PartRuns]]) -> Shared:
 
 
 def _overlaps(runs: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """Ranges in two runs or more, rising, apart from each other. The runs of one part never overlap."""
+    """Return disjoint ranges that lie in two or more runs. The runs of one part never overlap."""
     ranges: list[tuple[int, int]] = []
-    reach = -1  # the greatest seq of the runs so far
+    reach = -1  # the last seq of the runs so far
     for low, high, _ in sorted(runs):
         common = min(high, reach)
         if low <= common:
@@ -93,7 +92,7 @@ def _overlaps(runs: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
 
 
 def rows_in(groups: Groups, ranges: dict[Name, Runs]) -> npt.NDArray[np.int64]:
-    """The rows of a part whose identity lies in the ranges."""
+    """Return the rows of a part whose identity lies in the ranges."""
     found = [np.zeros(0, np.int64)]
     for name, place in groups.parts():
         runs = ranges.get(name)

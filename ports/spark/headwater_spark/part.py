@@ -1,4 +1,4 @@
-"""What a task makes of settled rows: rows of ``messages``, ``telemetry``, ``quarantine``, and numbers."""
+"""Write a part's settled rows to `messages`, `telemetry` and `quarantine`, and count them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from headwater_spark.plan import Range
 from headwater_spark.stats import Slots, Stats, count
 from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY, Table, Writer
 
-#: This much of a damaged block goes into the quarantine.
+#: Maximum bytes of a damaged block in the quarantine.
 BLOCK_BYTES = 1 << 20
 
-#: By the core's code: its name, and what happened.
+#: By the core's code: its name and its description.
 Texts = Mapping[int, tuple[str, str]]
 
 BAD_BLOCK = "bad_block"
@@ -37,12 +37,12 @@ IDENTITY_CONFLICT = "identity_conflict"
 BAD_MQMDE = "bad_mqmde"
 _DETAILS = {
     BAD_IDENTITY: "board must be a string, boot and seq integers from 0",
-    IDENTITY_CONFLICT: "another payload than the message with the same identity",
+    IDENTITY_CONFLICT: "payload differs from the message with the same identity",
 }
 
 
 def tally(values: npt.NDArray[Any]) -> Counter[int]:
-    """How many there are of each of some small numbers."""
+    """Count each of some small numbers."""
     counts = np.bincount(values)
     return Counter({value: int(counts[value]) for value in np.flatnonzero(counts).tolist()})
 
@@ -65,13 +65,13 @@ class Part:
     number: int
     #: Rows written, by table.
     rows: Counter[str] = field(default_factory=Counter)
-    #: Frames, and messages that stay, by protocol.
+    #: Frames and kept messages, by protocol.
     frames: Counter[int] = field(default_factory=Counter)
     messages: Counter[int] = field(default_factory=Counter)
-    #: Messages with an MQMDE that are to be put together; logical messages, by what they are.
+    #: Messages with an MQMDE to reassemble; logical messages by kind.
     segments: int = 0
     logical: Counter[str] = field(default_factory=Counter)
-    #: Frames that are not decoded, by (protocol, version).
+    #: Undecoded frames by (protocol, version).
     undecoded: Counter[tuple[int, int]] = field(default_factory=Counter)
     quarantined: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
@@ -79,15 +79,15 @@ class Part:
     runs: PartRuns = field(default_factory=dict)
     unresolved: set[Key] = field(default_factory=set)
     span: tuple[int, int] | None = None
-    #: Messages that stay and may be duplicates.
+    #: Kept messages that may be duplicates.
     doubtful: int = 0
-    #: Topics of FMQ that are given by their hash; names of some, as far as they were found.
+    #: FMQ topics given as a hash; names that were found for some.
     hashes: set[str] = field(default_factory=set)
     topics: dict[str, str] = field(default_factory=dict)
 
 
 class Output:
-    """The files of one part, for ``with``: they are there when it ends well, and none is when it does not."""
+    """The output files of one part, as a context manager: they exist only if it ends without an exception."""
 
     def __init__(self, job: Job, part: Part, label: str, tables: Iterable[Table]):
         self.part = part
@@ -111,7 +111,7 @@ class Output:
             self._writers[table.name].write(columns)
 
     def settled(self, table: Any, metrics: Iterable[Metric], settled: Settled) -> None:
-        """Write the messages that stay and their telemetry, quarantine the conflicts, count."""
+        """Write kept messages and their telemetry, quarantine conflicts, and count."""
         self.part.stats = count(table, settled, self._job.slots)
         self.part.messages = tally(numbers(table["protocol"])[settled.keep])
         columns = {name: one(table[name]) for name in table.schema.names}
@@ -127,7 +127,7 @@ class Output:
         self._segments(kept)
 
     def _segments(self, kept: dict[str, Any]) -> None:
-        """Lay aside the messages with an MQMDE; one that is refused stays a message, and says why in the quarantine."""
+        """Set aside messages with an MQMDE. A message with a refused MQMDE stays and is quarantined as well."""
         found = mqmde.decode(kept["payload"])
         counts = self._job.logical.counts(kept["topic"])[found.rows]
         bad = np.flatnonzero(counts & (found.reason != 0))
@@ -177,7 +177,7 @@ class Output:
     def refuse_messages(
         self, reason: str, rows: dict[str, Any], details: list[str] | None = None, error_at: Any = None
     ) -> None:
-        """Quarantine messages whose frames are well-formed; ``rows`` has columns of ``messages``."""
+        """Quarantine messages with a refused payload. `rows` has columns of `messages`."""
         n = len(rows["payload"])
         columns = {
             "bytes": rows["payload"],
@@ -189,9 +189,9 @@ class Output:
     def refuse_frames(
         self, texts: Texts, codes: npt.NDArray[Any], error_at: npt.NDArray[Any], rows: dict[str, Any]
     ) -> None:
-        """Quarantine malformed frames, by the core's codes and their protocol's ``texts`` of these.
+        """Quarantine malformed frames by the core's codes; `texts` are the protocol's texts of these.
 
-        ``rows`` has the columns of ``frames``.
+        `rows` has the columns of `frames`.
         """
         columns = {"bytes": rows["frame"], "error_at": pa.array(error_at)}
         found = [texts[code] for code in codes.tolist()]
@@ -208,7 +208,7 @@ class Output:
         self.write(QUARANTINE, {name: rows[name] for name in QUARANTINE.names})
 
     def refuse_block(self, problem: Problem, data: bytes) -> None:
-        """Quarantine a damaged block; ``data`` is its beginning."""
+        """Quarantine a damaged block. `data` is its beginning."""
         self.part.quarantined[BAD_BLOCK] += 1
         row = {
             "kind": "block",
@@ -228,7 +228,7 @@ class Output:
 
 def _rows(columns: dict[str, Any], rows: Rows) -> dict[str, Any]:
     n = len(columns["topic"])
-    # A metric that every row of a batch has stands in a run of rows.
+    # A metric of every row of a batch occupies consecutive rows.
     if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows) and bool(np.all(rows[1:] > rows[:-1])):
         if len(rows) == n:
             return dict(columns)

@@ -1,16 +1,14 @@
-"""What boards put into messages: JSON objects or FMQ Maps with a message identity and values, column-wise.
+"""Parse payloads, JSON objects or FMQ Maps, into identities and metrics, column by column.
 
-An object that has all of ``board``, ``boot`` and ``seq`` (none of them null) claims an identity: ``board``
-must be a string, ``boot`` and ``seq`` integers from 0 to 2**63 - 1; otherwise the message is bad. With an
-identity, an integer ``t`` is when the board sent the message, in µs since 1970. Every other number, boolean
-and string at the top of the object is a metric, also in an object without an identity. Nested values and
-nulls stay in the payload.
+An object with non-null `board`, `boot` and `seq` has an identity. `board` must be a string, `boot` and `seq`
+integers from 0 to 2**63 - 1; otherwise the message is bad. With an identity, an integer `t` is the send time in µs
+since 1970. Every other number, boolean and string at the top level is a metric, also without an identity. Nested
+values and nulls stay in the payload.
 
-A Map is as an object; what JSON has not are decimals, which are numbers, durations, which are numbers of
-seconds, and times, which are strings as ISO 8601 has them. ``t`` may be a time as well.
+In a Map, decimals are numbers, durations seconds, and times ISO 8601 strings; `t` may be a time.
 
-Payloads are parsed by Arrow, many at once; what Arrow refuses, or might read otherwise than Python's
-``json`` does, goes through ``json`` one by one. The answer is the same either way.
+Arrow parses many payloads at once. Payloads that Arrow refuses, or could read differently from Python's `json`, go
+through `json` one by one, with the same result.
 """
 
 from __future__ import annotations
@@ -36,24 +34,24 @@ from headwater_spark.maps import Maps, Whole
 
 _IDENTITY = ("board", "boot", "seq")
 _TIME = "t"
-#: The last moment that fits a timestamp in ns: in the year 2255.
+#: The latest time that fits a timestamp in ns, in the year 2255.
 _MAX_TIME = 9_000_000_000_000_000
 _MAX_INTEGER = (1 << 63) - 1
-#: How many keys Arrow may be told of: each is a column as long as the batch, and a stranger chooses them.
+#: Maximum keys announced to Arrow: each is a column of the batch, and senders are untrusted.
 _MAX_KEYS = 256
-#: This many payloads at most go through Python in one go when Arrow refused them.
+#: Maximum number of refused payloads that Python parses at once.
 _SMALL = 32
 _STRING, _DOUBLE, _LONG, _BOOL = pa.string(), pa.float64(), pa.int64(), pa.bool_()
 _NO_ROWS = np.zeros(0, np.int64)
 _NO_INTEGERS = Whole(_NO_ROWS, _NO_ROWS)
 _KINDS = {int: _DOUBLE, float: _DOUBLE, str: _STRING, bool: _BOOL, type(None): _DOUBLE}
-# What these must be; Arrow refuses anything else, and Python then sees what it is.
+# Types of the identity. Arrow refuses others, which Python then examines.
 _RESERVED = {"board": _STRING, "boot": _LONG, "seq": _LONG, _TIME: _LONG}
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric's values, of some rows: numbers (booleans are 0 and 1), or else strings (an Arrow array)."""
+    """One metric's values in some rows: numbers (booleans are 0 and 1), or strings as an Arrow array."""
 
     name: str
     rows: Rows
@@ -63,7 +61,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Parsed:
-    """n payloads. ``board`` is an index into ``boards``, -1 without an identity; ``sent_us`` is -1 if unknown."""
+    """n parsed payloads. `board` is an index into `boards`, -1 without an identity. `sent_us` is -1 if unknown."""
 
     board: npt.NDArray[np.int32]
     boards: list[str]
@@ -78,12 +76,12 @@ def _no_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
-# The same rules as Arrow's: NaN and Infinity are not JSON.
+# As for Arrow: NaN and Infinity are not JSON.
 _loads = json.JSONDecoder(parse_constant=_no_constant).decode
 
 
 def load(payload: bytes) -> dict[str, Any] | None:
-    """The JSON object that a payload is, or None."""
+    """Return the JSON object of a payload, or None."""
     try:
         value = _loads(payload.decode())
     except (ValueError, RecursionError):
@@ -96,15 +94,15 @@ def _is_integer(value: object) -> bool:
 
 
 class Parser:
-    """Parses payloads; remembers the keys it has seen, to tell Arrow of them in the next batch."""
+    """Parse payloads, and remember their keys to announce them to Arrow in the next batch."""
 
     def __init__(self) -> None:
         self._keys: dict[str, Any] = dict(_RESERVED)
-        # Keys that were null so far.
+        # Keys whose values were all null so far.
         self._tentative: set[str] = set()
 
     def parse(self, payloads: Any) -> Parsed:
-        """Parse a binary Arrow array; a null is neither JSON nor a Map."""
+        """Parse a binary Arrow array. Null is neither JSON nor a Map."""
         result = _Result(len(payloads))
         others = _maps(payloads, result)
         if others is not None:
@@ -115,13 +113,13 @@ class Parser:
         candidates, risky = _triage(payloads)
         rows = candidates[~risky]
         if len(rows):
-            # The first payloads show which keys to expect.
+            # The first payloads show which keys to announce.
             self._python(payloads, rows[:_SMALL], result)
             self._arrow(payloads, rows[_SMALL:], result)
         self._python(payloads, candidates[risky], result)
 
     def _arrow(self, payloads: Any, rows: Rows, result: _Result) -> None:
-        """Parse by Arrow; halve what it refuses until the payloads to blame are alone."""
+        """Parse with Arrow, and halve what it refuses until the faulty payloads are isolated."""
         if len(rows) <= _SMALL:
             self._python(payloads, rows, result)
             return
@@ -135,14 +133,14 @@ class Parser:
         self._arrow(payloads, rows[middle:], result)
 
     def _read(self, payloads: Any) -> Any:
-        """A table with one row per payload, or None."""
+        """Return a table with one row per payload, or None."""
         lines = pc.binary_join_element_wise(payloads, pa.scalar(b""), pa.scalar(b"\n"))
         starts = np.frombuffer(lines.buffers()[1], np.int32)[lines.offset : lines.offset + len(lines) + 1]
         start, end = int(starts[0]), int(starts[-1])
         try:
             table = pj.read_json(
                 pa.BufferReader(lines.buffers()[2].slice(start, end - start)),
-                # One block: Arrow must not cut what it reads into pieces of types of their own.
+                # One block, because Arrow infers types for each block.
                 pj.ReadOptions(use_threads=False, block_size=end - start + 1),
                 pj.ParseOptions(
                     explicit_schema=pa.schema(list(self._keys.items())), unexpected_field_behavior="error"
@@ -153,7 +151,7 @@ class Parser:
         if table.num_rows != len(payloads):
             return None
         for column in table.columns:
-            # Arrow reads NaN and Infinity, which are not JSON.
+            # Arrow accepts NaN and Infinity, which are not JSON.
             if column.type == _DOUBLE and not math.isfinite(pc.sum(pc.abs(column), min_count=0).as_py()):
                 return None
         return table
@@ -180,7 +178,7 @@ class Parser:
 
 
 def _mask(n: int, *rows: Rows) -> Bools:
-    """Where some of n rows are."""
+    """Return a mask of some of n rows."""
     result = np.zeros(n, np.bool_)
     for some in rows:
         result[some] = True
@@ -188,7 +186,7 @@ def _mask(n: int, *rows: Rows) -> Bools:
 
 
 def _maps(payloads: Any, result: _Result) -> Any:
-    """Parse those that may be Maps; returns the payloads with null in their place, None if there is no other."""
+    """Parse payloads that may be Maps. Returns the others, with null in place of Maps, or None if there are none."""
     where = _begin_with_tag(payloads, MAP)
     if where is None:
         return payloads
@@ -205,7 +203,7 @@ def _maps(payloads: Any, result: _Result) -> Any:
 
 
 def _begin_with_tag(payloads: Any, tag: int) -> Bools | None:
-    """Where payloads begin with an FMQ value of this tag; None when nowhere."""
+    """Return where payloads begin with an FMQ value of this tag, or None if nowhere."""
     n = len(payloads)
     _, starts_buffer, data_buffer = payloads.buffers()
     data = np.frombuffer(data_buffer or b"", np.uint8)
@@ -220,7 +218,7 @@ def _begin_with_tag(payloads: Any, tag: int) -> Bools | None:
 
 
 def _is_text(value: str) -> bool:
-    """Whether a string can be UTF-8: an escape may have made half a surrogate pair."""
+    """Whether a string can be UTF-8; a JSON escape may produce half a surrogate pair."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -229,11 +227,11 @@ def _is_text(value: str) -> bool:
 
 
 def _triage(payloads: Any) -> tuple[Rows, Bools]:
-    """The rows that may be JSON objects, and which of these Arrow must not see.
+    """Return the rows that may be JSON objects, and which of these must not reach Arrow.
 
-    Arrow gets one object per line, so a payload with a line break could put the rows out of step, as could
-    one with two objects; deep nesting could exhaust its stack; and it does not check UTF-8. Without these,
-    as many lines as rows means that each row is its own line.
+    Arrow reads one object per line and does not check UTF-8. A line break or two objects in a payload would shift
+    the rows, and deep nesting could exhaust its stack. Without such payloads, as many lines as rows means one line
+    per row.
     """
     n = len(payloads)
     if not n:
@@ -251,7 +249,7 @@ def _triage(payloads: Any) -> tuple[Rows, Bools]:
         return np.zeros(0, np.int64), np.zeros(0, np.bool_)
     last = len(data) - 1
     opens = filled & (data[np.minimum(begins, last)] == 0x7B) & (data[np.maximum(ends - 1, 0)] == 0x7D)
-    # Blanks around an object are rare: let Python look.
+    # Blanks around an object are rare; Python checks them.
     blank = np.zeros(256, np.bool_)
     blank[[9, 10, 13, 32]] = True
     padded = filled & ~opens & (blank[data[np.minimum(begins, last)]] | blank[data[np.maximum(ends - 1, 0)]])
@@ -267,7 +265,7 @@ def _triage(payloads: Any) -> tuple[Rows, Bools]:
     braces = data == 0x7B
     if int(np.count_nonzero(braces)) != int(np.count_nonzero(opens)):
         at = np.flatnonzero(braces)
-        # All but the first byte of a row.
+        # All bytes of a row except the first.
         row = np.searchsorted(starts, at + first, side="right") - 1
         odd.append(at[at != begins[row]])
     for at in odd:
@@ -286,7 +284,7 @@ def _is_utf8(payloads: Any) -> bool:
 
 
 class _Result:
-    """What was found so far, in whichever order the rows came."""
+    """Results so far; rows may arrive in any order."""
 
     def __init__(self, n: int):
         self.n = n
@@ -300,7 +298,7 @@ class _Result:
         self.single: dict[tuple[str, bool], list[tuple[int, Any]]] = defaultdict(list)
 
     def add(self, row: int, value: dict[str, Any]) -> None:
-        """One payload, as Python read it."""
+        """Add one payload that Python parsed."""
         reserved: tuple[str, ...] = ()
         if all(value.get(key) is not None for key in _IDENTITY):
             board, boot, seq = (value[key] for key in _IDENTITY)
@@ -329,7 +327,7 @@ class _Result:
                 self.single[key, False].append((row, _double(item)))
 
     def add_columns(self, rows: Rows, table: Any) -> None:
-        """Many payloads, as Arrow read them: a column per key, null where the key is missing or null."""
+        """Add payloads that Arrow parsed: a column per key, null where the key is missing or null."""
         columns = {name: one(table[name]) for name in table.schema.names}
         there = {name: valid(column) for name, column in columns.items() if column.null_count < len(column)}
         none = np.zeros(len(rows), np.bool_)
@@ -339,7 +337,7 @@ class _Result:
             claimed, timed = self._identities(rows, columns, claimed, there.get(_TIME, none))
         bad = self.bad[rows]
         for name, where in there.items():
-            # An identity and its time are no metrics.
+            # An identity and its time are not metrics.
             if name in _IDENTITY:
                 where = where & ~claimed
             elif name == _TIME:
@@ -349,7 +347,7 @@ class _Result:
     def _identities(
         self, rows: Rows, columns: dict[str, Any], claimed: Bools, timed: Bools
     ) -> tuple[Bools, Bools]:
-        """Note the identities; returns where there is one, and where ``t`` is its time."""
+        """Record identities. Returns where there is one, and where `t` is its time."""
         board = columns["board"]
         boots, seqs = numbers(columns["boot"]), numbers(columns["seq"])
         good = claimed & (boots >= 0) & (seqs >= 0)
@@ -373,7 +371,7 @@ class _Result:
         return claimed, timed
 
     def add_maps(self, rows: Rows, found: Maps) -> None:
-        """Many maps, as numpy read them."""
+        """Add Maps that numpy parsed."""
         claimed = found.good.copy()
         for name in _IDENTITY:
             claimed &= _mask(len(rows), *(column.rows for column in found.columns if column.name == name))
@@ -382,7 +380,7 @@ class _Result:
             claimed, timed = self._map_identities(rows, found, claimed)
         bad = self.bad[rows]
         for column in found.columns:
-            # An identity and its time are no metrics.
+            # An identity and its time are not metrics.
             hidden = bad
             if column.name in _IDENTITY:
                 hidden = hidden | claimed
@@ -402,7 +400,7 @@ class _Result:
                 )
 
     def _map_identities(self, rows: Rows, found: Maps, claimed: Bools) -> tuple[Bools, Bools]:
-        """As ``_identities``."""
+        """Record identities of Maps. Returns where there is one, and where `t` is its time."""
         n = len(rows)
         good = claimed.copy()
         for name, target in (("boot", self.boot), ("seq", self.seq)):
@@ -448,7 +446,7 @@ class _Result:
         self.metrics.append(Metric(name, here, values if every else values[where], None))
 
     def parsed(self) -> Parsed:
-        """The whole."""
+        """Return the results."""
         return Parsed(
             self.board,
             list(self.numbers),

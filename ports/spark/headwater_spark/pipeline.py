@@ -1,10 +1,9 @@
-"""From a capture log to the tables ``frames``, ``messages``, ``logical_messages``, ``telemetry``, ``quarantine``, and a
-report.
+"""Turn a capture log into tables and a report.
 
-Spark cuts the log into parts and runs one task per part; a task decodes, settles and writes its part
-column-wise, and only its numbers come back (``headwater_spark.task``). Frames never cross into the JVM. If
-runs of messages overlap between parts (``headwater_spark.overlaps``), those parts run again, and Spark brings
-together what they set aside. Segments and groups of IBM MQ are put together behind that (``headwater_spark.buckets``).
+Spark runs one task per part of the log. A task decodes, settles and writes its part column by column, and returns
+counts (`headwater_spark.task`); frames never enter the JVM. Parts whose ranges of messages overlap
+(`headwater_spark.overlaps`) run again, and Spark brings together the rows that they set aside. Finally, tasks
+reassemble IBM MQ groups and segments (`headwater_spark.buckets`).
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from headwater_spark.task import run as run_part
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What a run leaves in its folder beside the tables.
+#: Files in a run's folder beside the tables.
 REPORT_FILES = ("report.json", "report.html", "chart.png")
-# A part of less is not worth a task.
+# Minimum bytes of a part.
 _LEAST_BYTES = 1 << 20
-# Candidates that one task settles, about.
+# Approximate number of candidates per task.
 _CANDIDATES = 500_000
 
 Say = Callable[[str], None]
@@ -53,37 +52,37 @@ class Result:
 
     capture: Path
     plan: Plan
-    #: Rows, by table.
+    #: Rows by table.
     rows: Counter[str] = field(default_factory=Counter)
-    #: Frames and messages, by protocol.
+    #: Frames and messages by protocol.
     frames: Counter[int] = field(default_factory=Counter)
     messages: Counter[int] = field(default_factory=Counter)
-    #: Logical messages of IBM MQ, by what they are: ``buckets.KINDS``.
+    #: Logical messages of IBM MQ by kind: ``buckets.KINDS``.
     logical: Counter[str] = field(default_factory=Counter)
     undecoded: Counter[tuple[int, int]] = field(default_factory=Counter)
     quarantined: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
     stats: Stats = field(default_factory=dict)
     slots: Slots = field(default_factory=lambda: Slots(0, 1_000_000))
-    #: Parts that ran a second time, and rows that had to meet.
+    #: Parts that ran twice, and rows that Spark shuffled.
     again: int = 0
     candidates: int = 0
-    #: Messages that may be duplicates, and stay because nothing proves it.
+    #: Kept messages that may be duplicates.
     possible_duplicates: int = 0
     seconds: float = 0.0
 
     @property
     def duplicates(self) -> int:
-        """Frames that repeat a message."""
+        """Return how many frames repeat a message."""
         received = sum(stat.received for stat in self.stats.values())
         stored = sum(stat.stored for stat in self.stats.values())
         return received - stored - self.quarantined["identity_conflict"]
 
 
 def run(spark: SparkSession, capture: Path, out: Path, **settings: Any) -> Result:
-    """Run the pipeline on Spark; see ``run_on`` for the settings.
+    """Run the pipeline on Spark; see `run_on` for the settings.
 
-    Every executor must see ``capture`` and ``out`` at the same paths.
+    Every executor must see `capture` and `out` at the same paths.
     """
     return run_on(SparkEngine(spark), capture, out, **settings)
 
@@ -100,14 +99,14 @@ def run_on(
     report: Callable[[Result, Path], None] | None = None,
     say: Say = lambda text: None,
 ) -> Result:
-    """Run the pipeline: when it returns, the tables stand in ``out``, and what ``report`` writes.
+    """Run the pipeline. When it returns, `out` has the tables and what `report` writes.
 
-    ``logical_topics``: filters, as MQTT has them, of the topics whose messages go into ``logical_messages`` if they
-    have an MQMDE; without any, all. ``max_message``: bytes of a payload there at most.
+    `logical_topics` are MQTT filters of the topics whose MQMDEs are reassembled; by default all. `max_message` is
+    the maximum payload size in `logical_messages`.
 
-    Running it again over the same log gives the same tables. Raises FileNotFoundError or NotADirectoryError
-    without a log, ``publish.BusyError`` when another run writes to ``out``, FileExistsError when something
-    else is in the way there.
+    The same log gives the same tables. Raises FileNotFoundError or NotADirectoryError without a log,
+    `publish.BusyError` when another run writes to `out`, and FileExistsError when `out` contains something else
+    under a table's name.
     """
     began = time.monotonic()
     log = plan(capture, partition_bytes, 2 * engine.slots, _LEAST_BYTES)
@@ -126,12 +125,12 @@ def run_on(
         settled: list[Part] = []
         aside, again = _aside(parts.values(), _topics(engine, job, parts.values()))
         if aside:
-            say(f"{len(again)} parts may share messages or topics: once more for them")
+            say(f"{len(again)} parts may share messages or topics: reading them again")
             settled = _run_again(engine, job, parts, aside, again)
         together: list[Part] = []
         count = sum(part.segments for part in (*parts.values(), *settled))
         if count:
-            say(f"{count} messages have an MQMDE: putting them together")
+            say(f"{count} messages have an MQMDE: reassembling them")
             together = engine.run(range(logical.buckets), partial(put_together, job))
         _collect(result, [*parts.values(), *settled, *together])
         result.again = len(again)
@@ -143,7 +142,7 @@ def run_on(
 
 
 def _topics(engine: Engine, job: Job, parts: Iterable[Part]) -> dict[str, str]:
-    """The names of topics that are given by their hash, as far as the log has them."""
+    """Return the names of topics given as a hash, as far as the log has them."""
     hashes = frozenset(text for part in parts for text in part.hashes)
     if not hashes:
         return {}
@@ -152,7 +151,7 @@ def _topics(engine: Engine, job: Job, parts: Iterable[Part]) -> dict[str, str]:
 
 
 def _aside(parts: Iterable[Part], topics: dict[str, str]) -> tuple[Aside, list[int]]:
-    """What a second pass has to know, and which parts it takes."""
+    """Return what a second pass needs to know, and the parts that it reads."""
     parts = list(parts)
     shared = overlaps.shared((part.number, part.runs) for part in parts)
     keys = frozenset(key for part in parts for key in part.unresolved)
@@ -160,7 +159,7 @@ def _aside(parts: Iterable[Part], topics: dict[str, str]) -> tuple[Aside, list[i
     again = set(shared.parts)
     for part in parts:
         low, high = part.span or (0, -1)
-        # Where the least time from ``low`` on lies in the part, so may what it names.
+        # If the part contains the earliest time from ``low`` on, it may contain the original.
         at = bisect_left(times, low)
         if part.unresolved or (at < len(times) and times[at] <= high):
             again.add(part.number)
@@ -171,7 +170,7 @@ def _aside(parts: Iterable[Part], topics: dict[str, str]) -> tuple[Aside, list[i
 def _run_again(
     engine: Engine, job: Job, parts: dict[int, Part], aside: Aside, again: Sequence[int]
 ) -> list[Part]:
-    """Run parts again, and settle what they set aside; updates ``parts``, returns those of the candidates."""
+    """Run parts again and settle what they set aside. Updates `parts` and returns those of the candidates."""
     for part in engine.run(again, partial(run_part, job, aside=aside)):
         part.rows[FRAMES.name] = parts[part.number].rows[FRAMES.name]
         parts[part.number] = part
@@ -200,7 +199,7 @@ def _collect(result: Result, parts: Sequence[Part]) -> None:
 
 
 def _complete(folder: Path) -> None:
-    """Every table can be read, also one without rows; what only this run needed goes."""
+    """Write files for tables without rows, so that every table is readable, and remove temporary files."""
     for table in TABLES:
         if not any((folder / table.name).glob("part-*.parquet")):
             _empty(folder / table.name, table)

@@ -1,7 +1,7 @@
-"""What there is to read in a capture log, cut into ranges for Spark: headers only, no bodies.
+"""Split a capture log into ranges for Spark, reading only headers.
 
-A ``Plan`` is a snapshot. Positions in a log are good for ever, so several passes over one plan read the
-same records, also while the gateway goes on writing behind it.
+A `Plan` is a snapshot. Positions in a log never change, so several passes over a plan read the same records while
+the gateway continues to write.
 """
 
 from __future__ import annotations
@@ -15,47 +15,45 @@ from headwater_host.capture.manifest import Segment, list_log
 from headwater_host.capture.problem import BAD, TORN, Problem
 from headwater_host.capture.scan import BlockInfo, Scan
 
-#: A position as one number that grows in the order of the log: the segment's number in the plan, then the
-#: offset.
+#: A position as one number in the order of the log: the segment's number in the plan, then the offset.
 OFFSET_BITS = 40
 
 
 class Range(NamedTuple):
-    """Blocks that stand one behind the other in one segment, damaged ones included."""
+    """Consecutive blocks of one segment, damaged ones included."""
 
     path: str
     salt: int
-    #: The segment's place in the plan.
+    #: The segment's index in the plan.
     number: int
     start: int
     end: int
-    #: The sequence number that the first block should have.
+    #: The expected sequence number of the first block.
     expected: int
 
     @property
     def file(self) -> str:
-        """The segment's file name."""
+        """Return the segment's file name."""
         return os.path.basename(self.path)  # noqa: PTH119  # a path object per use would cost more than the name
 
 
 class Plan(NamedTuple):
-    """The ranges of each partition, the records in them, and what is wrong with the log beside its blocks."""
+    """The ranges of each partition, the number of records, and problems of the log outside of blocks."""
 
     partitions: list[list[Range]]
-    #: Segments that are gone, a damaged manifest, a torn tail. What is wrong inside a range its reader
-    #: reports.
+    #: Missing segments, a damaged manifest, a torn tail. Readers report problems within ranges.
     problems: list[Problem]
     segments: int
     blocks: int
     bytes: int
-    #: By the headers: a damaged body is counted too.
+    #: Counted from headers, damaged bodies included.
     records: int
     first_ns: int
     last_ns: int
 
 
 class _Walk:
-    """One segment: its blocks by their headers, and the places where it can be cut."""
+    """One segment: its blocks by their headers, and the offsets where it can be split."""
 
     def __init__(self, segment: Segment, expected: int | None):
         self.segment = segment
@@ -72,15 +70,14 @@ class _Walk:
         finally:
             os.close(fd)
         if segment.entry is not None:
-            # Where the last block is bad, the manifest knows how the numbers go on.
+            # If the last block is bad, the manifest has the next sequence number.
             self.expected = segment.entry.next_sequence
             if self.end < segment.entry.bytes:
                 lost = segment.entry.bytes - self.end
                 self.problems.append(
                     Problem(BAD, segment.path.name, self.end, lost, "the end of a sealed segment is missing")
                 )
-        #: (offset, sequence number expected there): the beginning, each block that begins where another
-        #: ends, the end.
+        #: (offset, expected sequence number): the start, each boundary between adjacent blocks, the end.
         self.edges: list[tuple[int, int]] = [(0, first)]
         self.edges += (
             (block.offset, before.header.sequence + 1)
@@ -111,7 +108,7 @@ class _Walk:
         self.expected = scan.expected or 0
 
     def _tail(self, fd: int) -> None:
-        """What has right headers but no good body up to the end may be in the writing as well."""
+        """Exclude blocks at the end whose headers are valid but whose bodies are incomplete."""
         while self.blocks:
             block = self.blocks[-1]
             scan = self._scan(fd, block.offset, None, bodies=True)
@@ -121,7 +118,7 @@ class _Walk:
             self.expected = block.header.sequence
 
     def _torn(self, problem: Problem) -> bool:
-        """Note a torn tail. What else is wrong, whoever reads the range finds again, with its bytes."""
+        """Record a torn tail. The range's reader finds all other problems again, with their bytes."""
         if problem.kind != TORN:
             return False
         self.problems = [problem]
@@ -132,11 +129,10 @@ class _Walk:
 def plan(
     directory: str | os.PathLike[str], partition_bytes: int, min_partitions: int, least_bytes: int = 0
 ) -> Plan:
-    """Cut the log in ``directory`` into partitions of ``partition_bytes`` or less.
+    """Split the log in `directory` into partitions of at most `partition_bytes`.
 
-    Their number is a multiple of ``min_partitions``. There are fewer when there are too few blocks, or when
-    they would have less than ``least_bytes``. Raises FileNotFoundError or NotADirectoryError when there is
-    no log.
+    Their number is a multiple of `min_partitions`, unless there are too few blocks or partitions would be smaller
+    than `least_bytes`. Raises FileNotFoundError or NotADirectoryError without a log.
     """
     listing = list_log(directory)
     problems = list(listing.problems)
@@ -146,7 +142,7 @@ def plan(
         try:
             walk = _Walk(segment, expected)
         except FileNotFoundError:
-            continue  # removed by retention since it was listed
+            continue  # retention removed it after the listing
         expected = walk.expected
         problems += walk.problems
         walks.append(walk)
@@ -168,10 +164,10 @@ def plan(
 
 
 def _cut(walks: Sequence[_Walk], target: float) -> list[list[Range]]:
-    """Cut at the first block boundary at or behind each multiple of ``target`` bytes."""
+    """Split at the first block boundary at or behind each multiple of `target` bytes."""
     partitions: list[list[Range]] = []
     current: list[Range] = []
-    before = 0  # bytes of the segments before this one
+    before = 0  # bytes of the preceding segments
     for number, walk in enumerate(walks):
         path = str(walk.segment.path.absolute())
         start, expected = walk.edges[0]

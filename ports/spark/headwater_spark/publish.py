@@ -1,9 +1,8 @@
-"""A run's tables appear all at once, or not at all.
+"""Replace all tables of a run atomically.
 
-``OUT/<table>`` are links through ``OUT/current``, which is a link to the run's own folder,
-``OUT/.runs/<name>``. A run writes into its folder; then ``current`` is renamed over the old one, in one
-step. A crash before that leaves the old tables, all of them; after it, the new ones. The folder of the old
-run is removed then, and by the next run whatever a crash has left.
+`OUT/<table>` are links through `OUT/current`, which is a link to the run's folder `OUT/.runs/<name>`. A run writes
+to its folder, then one rename replaces `current`. A crash before the rename leaves the previous tables, a crash
+after it the new ones. Then the previous run's folder is removed; the next run removes what a crash has left.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ _CURRENT = "current"
 
 
 class BusyError(RuntimeError):
-    """Another run writes to the same place."""
+    """Another run writes to the same directory."""
 
 
 @contextmanager
 def new_run(out: Path, names: Iterable[str]) -> Iterator[Path]:
-    """A folder for a run; what it holds of ``names`` stands in ``out`` when the block ends well.
+    """Create a folder for a run. When the block ends, `out` has links to the files among `names` that the folder
+    contains.
 
-    Names that it does not hold do not stand there any more. When the block raises, nothing changes. Raises
-    BusyError when another process is in such a block for ``out``, and FileExistsError when something that
-    no run has made is in the way.
+    Names that it does not contain are removed. If the block raises, nothing changes. Raises BusyError when another
+    process is in such a block for `out`, and FileExistsError when `out` contains something that no run has created.
     """
     out.mkdir(parents=True, exist_ok=True)
     lock = os.open(out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -41,7 +40,9 @@ def new_run(out: Path, names: Iterable[str]) -> Iterator[Path]:
         names = list(names)
         for name in (*names, _CURRENT):
             if (out / name).exists() and not (out / name).is_symlink():
-                raise FileExistsError(f"{out / name} is in the way: it was not made by a pipeline")
+                raise FileExistsError(
+                    f"{out / name} was not made by a pipeline: remove it, or choose another directory"
+                )
         old = _current(out)
         _clear(out, keep=old)
         number = int(old.name) + 1 if old is not None and old.name.isdecimal() else 1
@@ -83,7 +84,7 @@ def _link(path: Path, target: str) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Put the files on the disk before their names count."""
+    """Sync the files to disk before their names become visible."""
     for path in (*folder.rglob("*"), folder):
         fd = os.open(path, os.O_RDONLY)
         try:

@@ -1,6 +1,6 @@
-"""What a run found: as numbers (``report.json``), as a page that needs no other file, and as a text.
+"""Report a run: as numbers (`report.json`), as a self-contained page, and as text.
 
-``compare`` holds the table ``messages`` against what the boards wrote down themselves, and says what is lost.
+`compare` compares the table `messages` with the boards' own records of what they sent.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
     from headwater_spark.pipeline import Result
 
-#: What stands for messages without an identity.
+#: Label of messages without an identity.
 NO_BOARD = "(no identity)"
 
 
 @dataclass(frozen=True)
 class BoardRow:
-    """One board. ``gaps``: messages that are missing between others of one start. Latencies are in ms."""
+    """One board. `gaps` are sequence numbers missing within one start. Latencies are in ms."""
 
     board: str
     starts: int
@@ -51,10 +51,10 @@ class BoardRow:
 
 @dataclass(frozen=True)
 class Compared:
-    """One board's own record beside the table ``messages``.
+    """One board's own record compared with the table `messages`.
 
-    ``lost``: acknowledged at QoS 1 or 2, and not stored. ``duplicates_left``: rows beyond the first of a
-    message.
+    `lost` messages were acknowledged at QoS 1 or 2 and are not stored. `duplicates_left` are rows beyond the first
+    of a message.
     """
 
     board: str
@@ -75,7 +75,7 @@ def _time(ns: int) -> str:
 
 
 def board_rows(stats: Stats) -> list[BoardRow]:
-    """The boards by name, messages without an identity last."""
+    """Return the boards by name, with messages without an identity last."""
     starts: dict[str | None, list[Stat]] = defaultdict(list)
     for (board, _), stat in stats.items():
         starts[board].append(stat)
@@ -105,7 +105,7 @@ def _board_row(board: str | None, starts: Sequence[Stat]) -> BoardRow:
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """A run's numbers, as JSON holds them."""
+    """Return a run's numbers for JSON."""
     log = result.plan
     return {
         "capture": str(result.capture),
@@ -142,11 +142,11 @@ def summary(result: Result) -> dict[str, Any]:
 
 
 def compare(messages: str | os.PathLike[str], sent: Iterable[str | os.PathLike[str]]) -> list[Compared]:
-    """Each board's own record beside the table in the directory ``messages``.
+    """Compare each board's own record with the table in the directory `messages`.
 
-    ``sent``: files of one JSON object per line with ``board``, ``boot``, ``seq`` and ``qos``; with
-    ``"acknowledged": false`` it says that a message was handed in, otherwise that the other end has
-    acknowledged it. A line that is not one is passed over: a power cut may tear it.
+    `sent` are files with one JSON object per line: `board`, `boot`, `seq` and `qos`. With `"acknowledged": false`
+    the message was published, otherwise it was acknowledged. Other lines are ignored, because a power cut may
+    truncate one.
     """
     handed_in: dict[str, set[tuple[int, int]]] = defaultdict(set)
     acknowledged: dict[str, dict[tuple[int, int], int]] = defaultdict(dict)
@@ -202,7 +202,7 @@ def _compare(
 
 
 def write(result: Result, folder: Path, sent: Sequence[str | os.PathLike[str]] = ()) -> dict[str, Any]:
-    """Write a run's report into its folder; returns its numbers. ``sent``: the boards' own records."""
+    """Write a run's report to its folder and return its numbers. `sent` are the boards' own records."""
     numbers = summary(result)
     if sent:
         numbers["compared"] = [asdict(row) for row in compare(folder / "messages", sent)]
@@ -217,12 +217,12 @@ def write(result: Result, folder: Path, sent: Sequence[str | os.PathLike[str]] =
 def render(
     folder: Path, numbers: dict[str, Any], png: bytes | None, compared: Iterable[Compared] | None = None
 ) -> Path:
-    """Write ``report.html`` of the numbers of ``summary``, a chart and a comparison, if any; returns its path."""
+    """Write `report.html` from the numbers of `summary`, with an optional chart and comparison, and return its path."""
     rows = numbers["compared"] if compared is None else [asdict(row) for row in compared]
     picture = (
         f'<img alt="Messages per second, and latencies" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
         if png is not None
-        else "<p>There is no chart: <code>pip install 'headwater[report]'</code> draws one.</p>"
+        else "<p>Install matplotlib to get a chart: <code>pip install 'headwater[report]'</code>.</p>"
     )
     parts = [
         f"<h1>{_escape(numbers['capture'])}</h1>",
@@ -232,7 +232,7 @@ def render(
         _html_table(numbers["boards"]),
     ]
     if rows:
-        parts += ["<h2>What the boards say themselves</h2>", _html_table(rows)]
+        parts += ["<h2>Comparison with the boards' own records</h2>", _html_table(rows)]
     parts += [
         "<h2>Tables</h2>",
         _html_table([{"table": name, "rows": n} for name, n in numbers["tables"].items()]),
@@ -246,7 +246,7 @@ def render(
         quarantined = [{"reason": name, "rows": n} for name, n in numbers["quarantined"].items()]
         parts += ["<h2>Quarantine</h2>", _html_table(quarantined)]
     if numbers["undecoded"]:
-        parts += ["<h2>Frames that are not decoded yet</h2>", _html_table(numbers["undecoded"])]
+        parts += ["<h2>Undecoded frames</h2>", _html_table(numbers["undecoded"])]
     if numbers["problems"]:
         parts += ["<h2>Problems of the log</h2>", _html_table(numbers["problems"])]
     path = folder / "report.html"
@@ -255,7 +255,7 @@ def render(
 
 
 def headline(numbers: dict[str, Any]) -> str:
-    """A run in one sentence."""
+    """Summarize a run in one sentence."""
     tables = numbers["tables"]
     logical = ", ".join(
         f"{n} {'logical messages ' if k == 0 else ''}{kind}"
@@ -272,7 +272,7 @@ def headline(numbers: dict[str, Any]) -> str:
 
 
 def text_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as aligned text, their keys as the head."""
+    """Format rows as aligned text with their keys as the header."""
     if not rows:
         return "(nothing)"
     head = list(rows[0])
@@ -293,7 +293,7 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.2f}"
-    # Names come from strangers.
+    # Names are untrusted.
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
 
 

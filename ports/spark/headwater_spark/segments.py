@@ -1,4 +1,4 @@
-"""The segments that a task holds, column-wise: what their MQMDEs say, and where their payloads are."""
+"""Hold a task's segments column by column: the fields of their MQMDEs and where their payloads are."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from headwater_spark.arrow import numbers
 Ints = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 
-# Odd numbers without a pattern, to mix a GroupId's three words.
+# Odd numbers without a pattern mix a GroupId's three words.
 _MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
 
 
 def hashes(topics: Any, group_id: Hashes) -> Hashes:
-    """A number for each (topic, GroupId), the same everywhere; ``topics`` is a dictionary column without nulls."""
+    """Return a number for each (topic, GroupId), equal on every machine. `topics` is a dictionary column without
+    nulls.
+    """
     digests = [blake2b(text.encode(), digest_size=8).digest() for text in topics.dictionary.to_pylist()]
     mixed: Hashes = np.frombuffer(b"".join(digests), np.uint64)[topics.indices.to_numpy()]
     for k in range(3):
@@ -34,7 +36,7 @@ def hashes(topics: Any, group_id: Hashes) -> Hashes:
 
 
 class _Spool:
-    """Bytes that are added, and then read: in memory up to a bound, then in a file."""
+    """Collect bytes and read them back: in memory up to a limit, then in a file."""
 
     def __init__(self, memory: int):
         self._memory = memory
@@ -61,10 +63,10 @@ class _Spool:
 
 
 class Segments(NamedTuple):
-    """Segments in the order in which they were given, column-wise.
+    """Segments in their original order, as columns.
 
-    ``topic`` and ``format`` are indexes into ``topics`` and ``formats``; ``hash`` is that of (topic, GroupId). The data
-    of segment i are ``data[edges[2 * i] : edges[2 * i + 1]]``.
+    `topic` and `format` are indexes into `topics` and `formats`; `hash` is that of (topic, GroupId). The data of
+    segment i are `data[edges[2 * i] : edges[2 * i + 1]]`.
     """
 
     topic: npt.NDArray[np.int32]
@@ -84,19 +86,19 @@ class Segments(NamedTuple):
     data: npt.NDArray[np.uint8]
 
     def content(self, i: int) -> memoryview:
-        """The data of a segment."""
+        """Return the data of a segment."""
         return self.data[self.edges[2 * i] : self.edges[2 * i + 1]].data
 
 
 def _codes(column: Any, numbers_: dict[str, int]) -> npt.NDArray[np.int32]:
-    """A dictionary column as indexes into ``numbers_``, which grows."""
+    """Return a dictionary column as indexes into `numbers_`, which grows."""
     own = [numbers_.setdefault(text, len(numbers_)) for text in column.dictionary.to_pylist()]
     result: npt.NDArray[np.int32] = np.array(own, np.int32)[column.indices.to_numpy()]
     return result
 
 
 def _texts(column: Any, rows: Any) -> Any:
-    """Some rows of a column of strings, as a dictionary column without nulls."""
+    """Return rows of a column of strings as a dictionary column without nulls."""
     some = column if isinstance(rows, slice) else column.take(pa.array(rows))
     if some.null_count:
         some = some.fill_null("")
@@ -104,9 +106,9 @@ def _texts(column: Any, rows: Any) -> Any:
 
 
 def collect(batches: Iterable[Any], memory: int) -> Segments | None:
-    """The segments in some record batches: ``topic`` (string), ``payload`` and ``time_ns``.
+    """Collect the segments of record batches with `topic` (string), `payload` and `time_ns`.
 
-    None when there are none. Beyond ``memory`` bytes the payloads are in a file.
+    Returns None if there are none. Payloads beyond `memory` bytes go to a file.
     """
     spool = _Spool(memory)
     topics: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""A Spark session for one machine, and what any session needs so that its Python workers run this code."""
+"""Create a Spark session whose Python workers can run this package."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 def local_session(
     name: str, master: str = "local[*]", settings: dict[str, str] | None = None
 ) -> SparkSession:
-    """A session that listens on the loopback interface only, without a web interface and with few words.
+    """Return a session that listens on loopback only, without a web interface and with little logging.
 
-    ``settings`` go above the ones here. When a session is there already, it is that one.
+    `settings` override the defaults. An existing session is reused.
     """
     from pyspark.sql import SparkSession
 
-    # The workers must run the interpreter that has this package, not whichever is first on PATH.
+    # Workers must use the interpreter that has this package, not the first one on PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     defaults = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        # Before the JVM starts, or it says a dozen lines that mean nothing.
+        # Set before the JVM starts; otherwise it prints irrelevant lines.
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     }
     if master.startswith("local"):

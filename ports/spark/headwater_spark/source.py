@@ -1,7 +1,7 @@
-"""The data source: ``spark.read.format("headwater").load(directory)``.
+"""The data source: `spark.read.format("headwater").load(directory)`.
 
-Rows are views of the log (``tables.VIEWS``). Spark does not tell a Python data source which columns a query
-needs, but it passes on a schema: ``.schema("time_ns long, frame binary")`` reads these columns only.
+Rows are views of the log (`tables.VIEWS`). Spark does not tell a Python data source which columns a query needs,
+but it passes on a schema: `.schema("time_ns long, frame binary")` reads these columns only.
 """
 
 from __future__ import annotations
@@ -33,40 +33,40 @@ _SHORT_NAMES = {
 
 @dataclass
 class LogPartition(InputPartition):
-    """Ranges of the log, and findings that need no reading."""
+    """Ranges of the log, and problems found while planning."""
 
     ranges: list[Range]
     problems: list[Problem]
 
 
 class HeadwaterSource(DataSource):
-    """The format ``headwater``."""
+    """The format `headwater`."""
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return "headwater"
 
     def schema(self) -> str:
-        """All columns of the view."""
+        """Return the schema with all columns of the view."""
         return VIEWS[parse(self.options).view].ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of the columns in ``schema``."""
+        """Return a reader of the columns in `schema`."""
         options = parse(self.options)
         return LogReader(options, _columns(VIEWS[options.view], schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """What refuses to be a stream.
+        """Return a reader that refuses to stream.
 
-        Spark tells a Python data source that it is a stream when a query starts, not at ``load``, and hides what is
-        raised here behind an error of its own.
+        Spark reports that a query is a stream when it starts, not at `load`, and replaces exceptions raised here
+        with its own.
         """
         return NoStream()
 
 
 def _columns(view: Table, schema: StructType) -> list[str]:
-    """The columns a schema asks for. Raises OptionError for one that is missing or of another type."""
+    """Return the columns of a schema. Raises OptionError for an unknown column or another type."""
     types = {column.name: column.type for column in view.columns}
     for field in schema.fields:
         given = field.dataType.simpleString()
@@ -81,38 +81,38 @@ def _columns(view: Table, schema: StructType) -> list[str]:
 
 
 class NoStream(DataSourceStreamReader):
-    """Refuses whatever a query asks first."""
+    """Refuse a streaming query at its first call."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Raises OptionError, as the others do."""
+        """Raise OptionError, as all methods do."""
         raise OptionError(
             'format("headwater") has no stream reader: read the log with spark.read, or run the pipeline again'
         )
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
-        """See ``initialOffset``."""
+        """Raise OptionError."""
         return self.initialOffset()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """See ``initialOffset``."""
+        """Raise OptionError."""
         self.initialOffset()
         return []
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """See ``initialOffset``."""
+        """Raise OptionError."""
         self.initialOffset()
         return iter(())
 
 
 class LogReader(DataSourceReader):
-    """Reads some columns of a view, a plan made once."""
+    """Read columns of a view, with a plan made once."""
 
     def __init__(self, options: ReadOptions, columns: list[str]):
         self.options = options
         self.columns = columns
 
     def partitions(self) -> list[InputPartition]:
-        """The partitions: ranges of blocks that stand one behind the other."""
+        """Return the partitions: ranges of consecutive blocks."""
         options = self.options
         log = plan(options.path, options.partition_bytes, options.min_partitions)
         parts: list[InputPartition] = [LogPartition(ranges, []) for ranges in log.partitions]
@@ -121,10 +121,10 @@ class LogReader(DataSourceReader):
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows of a partition as Arrow record batches."""
+        """Yield the rows of a partition as Arrow record batches."""
         if not isinstance(partition, LogPartition):
             return  # a log without blocks
-        # Whoever only looks for the format must not wait for these.
+        # Import late, so that finding the format is fast.
         import pyarrow as pa
 
         from headwater_spark.columns import Batch, read, scan
@@ -151,7 +151,7 @@ class LogReader(DataSourceReader):
                     [rows for rows, _ in parts], [_record_batch(chosen, schema) for _, chosen in parts]
                 )
             else:
-                # The view badblocks has it; whoever reads frames only finds it in the executor's log.
+                # The view badblocks has this row; for other views, print it to the executor's log.
                 print(f"headwater: skipped {found}", file=sys.stderr)
 
 
@@ -166,7 +166,7 @@ def _record_batch(columns: Mapping[str, Any], schema: Any) -> Any:
 
 
 def _in_order(rows: list[Any], batches: list[Any]) -> Any:
-    """Batches of some rows each as one, in the order of the rows."""
+    """Combine batches of some rows each into one, in the order of the rows."""
     import numpy as np
     import pyarrow as pa
 
@@ -187,7 +187,7 @@ def _frames(batch: Batch, names: list[str]) -> Iterator[_Part]:
 
 
 def _decoded(batch: Batch, names: list[str]) -> Iterator[_Part]:
-    """The records of each version of a protocol, their numbers before them."""
+    """Yield the records of each version of a protocol, with their row numbers."""
     import pyarrow as pa
 
     from headwater_spark.task import FMQ, MQTT, by_version, frame_columns
@@ -261,7 +261,7 @@ def _common(packets: mqtt.Packets | fmq.Packets, publish: Any, texts: Texts) -> 
 
 
 def _not(where: Any) -> Any:
-    """A mask of what is null; None when nothing is, which is faster."""
+    """Return a mask of null values, or None if nothing is null, which is faster."""
     return None if where.all() else ~where
 
 

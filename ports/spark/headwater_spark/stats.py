@@ -1,8 +1,8 @@
-"""What the report says about each board, counted part by part and added up.
+"""Count statistics of each board part by part, and add them up for the report.
 
-Latencies are counted in buckets that are 1.1 % wide, so that their percentiles can be added up as well: a
-percentile is right to 0.6 % or 1 µs. A board's start is a (board, boot); its gaps are the ``seq`` that are
-missing between its least and its greatest.
+Latencies are counted in buckets 1.1 % wide, so that percentiles of several parts can be computed; a percentile is
+accurate to 0.6 % or 1 µs. A board's start is a (board, boot). Its gaps are the sequence numbers missing between its
+first and last.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from headwater_spark.messages import Settled
 #: Buckets per factor of 2.
 _FINE = 64
 
-#: Time slots of the timeline.
+#: Number of slots of the timeline.
 SLOTS = 120
 
 
 class Slots(NamedTuple):
-    """The timeline: slot k begins at ``first_ns + k * width_ns``."""
+    """The timeline: slot k begins at `first_ns + k * width_ns`."""
 
     first_ns: int
     width_ns: int
 
     @classmethod
     def over(cls, first_ns: int, last_ns: int) -> Slots:
-        """SLOTS slots, of a millisecond or more, over a span of time."""
+        """Return SLOTS slots of at least a millisecond over a span of time."""
         return cls(first_ns, max(1_000_000, (last_ns - first_ns) // SLOTS + 1))
 
 
-#: (board, boot); (None, 0) are the messages without an identity.
+#: (board, boot), or (None, 0) for messages without an identity.
 Start = tuple[str | None, int]
 
 
 @dataclass
 class Stat:
-    """One start of a board. Times: ns since 1970; ``latency`` counts by bucket, ``timeline`` by time slot."""
+    """One start of a board. Times are ns since 1970; `latency` counts by bucket, `timeline` by slot."""
 
     received: int = 0
     stored: int = 0
@@ -56,7 +56,7 @@ class Stat:
     timeline: Counter[int] = field(default_factory=Counter)
 
     def add(self, other: Stat) -> None:
-        """Count what another part counted."""
+        """Add the counts of another part."""
         if other.stored:
             if not self.stored:
                 self.low, self.high = other.low, other.high
@@ -75,14 +75,14 @@ Stats = dict[Start, Stat]
 
 
 def buckets(latency_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The bucket of each latency; a negative one (clocks that differ) has a negative bucket."""
+    """Return the bucket of each latency; a negative latency (clocks differ) has a negative bucket."""
     size = np.rint(_FINE * np.log2(1 + np.abs(latency_us.astype(np.float64)))).astype(np.int64)
     result: npt.NDArray[np.int64] = np.where(latency_us < 0, -size, size)
     return result
 
 
 def percentile(latency: Counter[int], share: float) -> float | None:
-    """The latency in ms that ``share`` (0 to 1) of the messages do not exceed; None without any."""
+    """Return the latency in ms that a `share` (0 to 1) of the messages does not exceed, or None without messages."""
     left = max(1, math.ceil(share * sum(latency.values())))
     for bucket in sorted(latency):
         left -= latency[bucket]
@@ -92,7 +92,7 @@ def percentile(latency: Counter[int], share: float) -> float | None:
 
 
 def count(table: Any, settled: Settled, slots: Slots) -> Stats:
-    """The statistics of settled rows (``messages.COLUMNS``)."""
+    """Return the statistics of settled rows (`messages.COLUMNS`)."""
     result: Stats = {}
     if not table.num_rows:
         return result
@@ -106,7 +106,7 @@ def count(table: Any, settled: Settled, slots: Slots) -> Stats:
     start = (np.cumsum(received > 0) - 1)[wide]
     stats = [Stat(received=n) for n in received[names].tolist()]
     rows = np.flatnonzero(settled.keep)
-    # Sorting 16-bit numbers is linear.
+    # Sorting 16-bit numbers takes linear time.
     small = start[rows].astype(np.uint16) if len(names) <= 0x10000 else start[rows]
     rows = rows[np.argsort(small, kind="stable")]
     edges = np.searchsorted(start[rows], np.arange(len(names) + 1)).tolist()
@@ -127,7 +127,7 @@ def count(table: Any, settled: Settled, slots: Slots) -> Stats:
 
 
 def _spread(stats: list[Stat], start: npt.NDArray[np.intp], value: npt.NDArray[np.int64], name: str) -> None:
-    """Count the values of each start. There are some thousand different values at most."""
+    """Count the values of each start. There are at most some thousand different values."""
     if not len(start):
         return
     low = int(value.min())
@@ -139,7 +139,7 @@ def _spread(stats: list[Stat], start: npt.NDArray[np.intp], value: npt.NDArray[n
 
 
 def add(parts: Iterable[Stats]) -> Stats:
-    """The statistics of several parts together."""
+    """Add up the statistics of several parts."""
     total: Stats = {}
     for part in parts:
         for start, stat in part.items():

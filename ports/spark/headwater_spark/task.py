@@ -1,8 +1,7 @@
-"""What one Spark task does with one part of the log: decode it, settle it, write its rows of every table.
+"""Process one part of the log in a Spark task: decode it, settle it, write its rows of every table.
 
-Only numbers go back to the driver. A part is settled by itself at first. When the driver finds that
-messages may be shared between parts, these parts run again and set the shared rows aside as *candidates*
-(``headwater_spark.candidates``).
+Only counts return to the driver. If the driver finds that parts may share messages, these parts run again and set
+the shared rows aside as *candidates* (`headwater_spark.candidates`).
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from headwater_spark.tables import FRAMES, LOGICAL_MESSAGES, MESSAGES, QUARANTIN
 from headwater_spark.topics import hash_text, hashes_in, names_in, with_names
 
 MQTT, FMQ = 1, 2
-#: What is decoded, by protocol: its versions.
+#: Decoded versions by protocol.
 VERSIONS = {MQTT: mqtt.LEVELS, FMQ: (0,)}
-# FMQ's makers of ids that do not know the time count from 1972 on, and never come so far as 2010.
+# Clients without a clock make FMQ ids with times from 1972, which never reach 2010.
 _CLOCK_NS = 1_262_304_000 * 10**9
 
 _FIRST_PASS = (FRAMES, MESSAGES, TELEMETRY, QUARANTINE)
@@ -42,9 +41,10 @@ _SECOND_PASS = (MESSAGES, TELEMETRY, QUARANTINE, CANDIDATES)
 
 
 def run(job: Job, number: int, aside: Aside | None = None) -> Part:
-    """Work on one part.
+    """Process one part.
 
-    With ``aside``, again: ``frames`` stays as it is, the rest is written anew, without what is set aside.
+    With `aside`, for the second time: `frames` is kept, and the other tables are written without the rows to set
+    aside.
     """
     pa.set_cpu_count(1)  # Spark counts on one core per task
     part = Part(number)
@@ -55,7 +55,7 @@ def run(job: Job, number: int, aside: Aside | None = None) -> Part:
 
 
 class _Work:
-    """One task's state while it goes through its part."""
+    """The state of a task."""
 
     def __init__(self, job: Job, output: Output):
         self.job = job
@@ -86,14 +86,14 @@ class _Work:
         settled = settle(table, groups, elsewhere)
         self.part.runs = runs_of(groups)
         self.part.span = settled.span
-        # In front of the first part there is nothing.
+        # Nothing precedes the first part.
         self.part.unresolved = settled.unresolved if self.part.number else set()
         self.output.settled(table, self.metrics, settled)
 
     def _problem(self, problem: Problem) -> None:
         self.part.problems.append(problem)
         if problem.kind == GAP:
-            return  # there are no bytes
+            return  # no bytes to quarantine
         path = next(part.path for part in self.ranges if part.file == problem.file)
         with Path(path).open("rb") as file:
             file.seek(problem.offset)
@@ -147,7 +147,7 @@ class _Work:
                 {
                     "qos": pa.array(packets.qos[rows].astype(np.int16), mask=answer),
                     "retain": pa.array(packets.retain[rows], mask=answer),
-                    # What only the rule for marks needs.
+                    # Columns that only the rule for marks needs.
                     "doubtful": pa.array(np.zeros(len(rows), np.bool_)),
                     "packet_id": pa.array(np.zeros(len(rows), np.int32)),
                     **take(
@@ -180,10 +180,10 @@ class _Work:
         own: dict[str, Any],
         made_ns: Rows | None = None,
     ) -> None:
-        """Take messages; ``own``: the columns that are the protocol's. ``made_ns``: their time if they have one."""
+        """Add messages. `own` are the columns of their protocol, `made_ns` the times of their ids."""
         columns = {name: frames[name] for name in frames if name in COLUMNS.names}
         if columns["first_ns"].null_count == len(batch):
-            del columns["first_ns"]  # what all lack is made once
+            del columns["first_ns"]  # a column that every batch lacks is created once
         columns |= {"topic": packets.topic, "payload": packets.payload}
         if len(rows) < len(batch):
             columns = take(columns, rows)
@@ -215,13 +215,13 @@ def _first_ns(batch: Batch) -> Any:
 
 
 def _doubtful(dup: Bools, mark: npt.NDArray[np.uint8]) -> Bools:
-    """Where the receiver did not know whether a message is a duplicate, or does not say and there is DUP."""
+    """Return where the receiver was uncertain, or where there is DUP without a mark."""
     doubtful: Bools = (mark == UNCERTAIN) | (dup & (mark != ORIGINAL) & (mark != DUPLICATE))
     return doubtful
 
 
 def find_names(job: Job, hashes: frozenset[str], number: int) -> Part:
-    """Report the names in one part of the log that have some of these hashes."""
+    """Report the names in one part of the log that have one of these hashes."""
     part = Part(number)
     seen: set[str] = set()
     for found in read(job.partitions[number], job.batch_rows):
@@ -250,10 +250,9 @@ def put_together(job: Job, bucket: int) -> Part:
 
 
 def by_version(batch: Batch) -> Iterator[tuple[int | None, int, Rows, Batch]]:
-    """The records of each version of a protocol that is decoded, and those of others under None: protocol, version,
-    their numbers, and they.
+    """Yield protocol, version, row numbers and records of each decoded version, and of all others under None.
 
-    Without a copy if they are all alike.
+    Does not copy if all records are alike.
     """
     left = np.ones(len(batch), np.bool_)
     for protocol, versions in VERSIONS.items():
@@ -273,7 +272,7 @@ def _some(batch: Batch, where: Bools) -> tuple[Rows, Batch]:
 
 
 def frame_columns(batch: Batch, names: Collection[str] = FRAMES.names) -> dict[str, Any]:
-    """The columns of the table ``frames``, those of ``names``."""
+    """Return the columns `names` of the table `frames`."""
     return {name: make(batch) for name, make in _FRAME_COLUMNS.items() if name in names}
 
 

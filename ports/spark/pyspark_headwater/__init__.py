@@ -1,4 +1,4 @@
-"""Lets Spark find ``format("headwater")`` by itself: it looks for packages of this name with a ``DefaultSource``."""
+"""Let Spark find `format("headwater")`: Spark looks for a `DefaultSource` in packages named `pyspark_*`."""
 
 from headwater_spark.source import HeadwaterSource as DefaultSource
 
