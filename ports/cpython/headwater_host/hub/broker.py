@@ -18,7 +18,7 @@ from headwater_host.hub.errors import (
     KEEP_ALIVE_TIMEOUT,
     PROTOCOL_ERROR,
     QUOTA_EXCEEDED,
-    SHUTTING_DOWN,
+    SERVER_SHUTTING_DOWN,
     RefusedError,
 )
 from headwater_host.hub.groups import Consuming
@@ -379,5 +379,5 @@ class Broker:
         for task in self.tasks:
             task.cancel()
         for connection in list(self.connections):
-            connection.close(SHUTTING_DOWN)
+            connection.close(SERVER_SHUTTING_DOWN)
         self.users.close()

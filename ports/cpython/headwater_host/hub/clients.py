@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headwater_host.hub.errors import NO_SUBSCRIPTION, RefusedError
+from headwater_host.hub.errors import NO_SUBSCRIPTION_EXISTED, RefusedError
 from headwater_host.hub.storage import Subscription
 from headwater_host.hub.wanted import Wanted
 
@@ -89,5 +89,5 @@ class Client:
         """A subscription of this client. Raises RefusedError."""
         found = self.subscriptions.get(number & 0xFFFFFFFF)
         if found is None or found.number != number:
-            raise RefusedError(NO_SUBSCRIPTION, "there is no such subscription")
+            raise RefusedError(NO_SUBSCRIPTION_EXISTED, "there is no such subscription")
         return found

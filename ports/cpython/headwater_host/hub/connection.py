@@ -14,11 +14,11 @@ from headwater.fmq.names import TYPES
 from headwater_host.fmq.usual import usual
 from headwater_host.hub import access, frames
 from headwater_host.hub.errors import (
-    MALFORMED,
+    MALFORMED_PACKET,
     PACKET_TOO_LARGE,
     PROTOCOL_ERROR,
     QUOTA_EXCEEDED,
-    UNSPECIFIED,
+    UNSPECIFIED_ERROR,
     RefusedError,
 )
 
@@ -197,12 +197,12 @@ class Connection(asyncio.Protocol):
                 self.send(frames.refusal(ident, error.reason, str(error)))
         except Exception:
             _logger.exception("a frame of %s could not be handled", self.peer)
-            self.close(UNSPECIFIED)
+            self.close(UNSPECIFIED_ERROR)
 
     def _malformed(self, bad: int, data: bytes, at: int, end: int) -> None:
         """Answer what is no frame, if it has an id, and end it. ``end`` is where its body does, if that is known."""
         broker = self._broker
-        reason = PACKET_TOO_LARGE if bad == E_RX_TOO_LARGE else MALFORMED
+        reason = PACKET_TOO_LARGE if bad == E_RX_TOO_LARGE else MALFORMED_PACKET
         stop = id_end(data, at + 1, len(data))
         broker.malformed.add()
         if broker.observer is not None and self.client is not None:

@@ -9,10 +9,10 @@ from headwater_host.fmq.values import decode_at, encode
 from headwater_host.hub import frames
 from headwater_host.hub.clients import Client, Subscribed
 from headwater_host.hub.errors import (
-    IDENTIFIER_IN_USE,
-    NO_MATCH,
+    NO_MATCHING_SUBSCRIBERS,
+    PACKET_IDENTIFIER_IN_USE,
     QUOTA_EXCEEDED,
-    TAKEN_OVER,
+    SESSION_TAKEN_OVER,
     TOPIC_FILTER_INVALID,
     RefusedError,
 )
@@ -132,7 +132,7 @@ class Consumer(Member):
 def on_consume(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
     """CONSUME."""
     if connection.client is not None and ident in connection.client.consumers:
-        raise RefusedError(IDENTIFIER_IN_USE, "there is a CONSUME with this id")
+        raise RefusedError(PACKET_IDENTIFIER_IN_USE, "there is a CONSUME with this id")
     if f.head & spec.ONCE:
         _on_once(broker, connection, f, ident)
         return
@@ -147,7 +147,7 @@ def on_consume(broker: "Broker", connection: "Connection", f: Frame, ident: byte
         connection.check(kind, subscribed.subscription.topic)
     if not subscribed.subscription.group:
         raise RefusedError(TOPIC_FILTER_INVALID, "what is subscribed to without a group comes by itself")
-    end_consumers(client, number, TAKEN_OVER)
+    end_consumers(client, number, SESSION_TAKEN_OVER)
     most = broker.config.clients.window
     Consumer(broker, client, subscribed, ident, min(asked or most, most) if f.head & spec.NEEDACK else 0)
 
@@ -184,7 +184,7 @@ def overdue(broker: "Broker", now: float) -> None:
     """Who waited for one message in vain is told so."""
     waiting = broker.consuming.waiting
     while waiting and (consumer := next(iter(waiting))).deadline <= now:
-        consumer.end(NO_MATCH)
+        consumer.end(NO_MATCHING_SUBSCRIBERS)
 
 
 def topic_gone(broker: "Broker", topic: str) -> None:

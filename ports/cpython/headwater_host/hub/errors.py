@@ -1,31 +1,53 @@
-"""What the hub refuses, and what it cannot do."""
+"""What the hub refuses, and what it cannot do. ``refusals`` says when each reason code is sent."""
 
+from headwater.mqtt.spec5 import (
+    BAD_USER_NAME_OR_PASSWORD,
+    CLIENT_IDENTIFIER_NOT_VALID,
+    IMPLEMENTATION_SPECIFIC_ERROR,
+    KEEP_ALIVE_TIMEOUT,
+    MALFORMED_PACKET,
+    NO_MATCHING_SUBSCRIBERS,
+    NO_SUBSCRIPTION_EXISTED,
+    NOT_AUTHORIZED,
+    PACKET_IDENTIFIER_IN_USE,
+    PACKET_TOO_LARGE,
+    PAYLOAD_FORMAT_INVALID,
+    PROTOCOL_ERROR,
+    QUOTA_EXCEEDED,
+    SERVER_SHUTTING_DOWN,
+    SESSION_TAKEN_OVER,
+    TOPIC_FILTER_INVALID,
+    TOPIC_NAME_INVALID,
+    UNSPECIFIED_ERROR,
+)
 from headwater.names5 import code_name
 
-#: Reason codes of refusals (MQTT 5.0, 2.4).
-NO_MATCH = 0x10
-NO_SUBSCRIPTION = 0x11
-UNSPECIFIED = 0x80
-MALFORMED = 0x81
-CLIENT_ID_INVALID = 0x85
-BAD_CREDENTIALS = 0x86
-SHUTTING_DOWN = 0x8B
-KEEP_ALIVE_TIMEOUT = 0x8D
-TAKEN_OVER = 0x8E
-PACKET_TOO_LARGE = 0x95
-CONNECTION_RATE = 0x9F
-NOT_AUTHORIZED = 0x87
-TOPIC_FILTER_INVALID = 0x8F
-TOPIC_NAME_INVALID = 0x90
-IDENTIFIER_IN_USE = 0x91
-QUOTA_EXCEEDED = 0x97
-PROTOCOL_ERROR = 0x82
-IMPLEMENTATION_ERROR = 0x83
-PAYLOAD_FORMAT_INVALID = 0x99
+__all__ = [
+    "BAD_USER_NAME_OR_PASSWORD",
+    "CLIENT_IDENTIFIER_NOT_VALID",
+    "IMPLEMENTATION_SPECIFIC_ERROR",
+    "KEEP_ALIVE_TIMEOUT",
+    "MALFORMED_PACKET",
+    "NOT_AUTHORIZED",
+    "NO_MATCHING_SUBSCRIBERS",
+    "NO_SUBSCRIPTION_EXISTED",
+    "PACKET_IDENTIFIER_IN_USE",
+    "PACKET_TOO_LARGE",
+    "PAYLOAD_FORMAT_INVALID",
+    "PROTOCOL_ERROR",
+    "QUOTA_EXCEEDED",
+    "SERVER_SHUTTING_DOWN",
+    "SESSION_TAKEN_OVER",
+    "TOPIC_FILTER_INVALID",
+    "TOPIC_NAME_INVALID",
+    "UNSPECIFIED_ERROR",
+    "RefusedError",
+    "StorageError",
+]
 
 
 class RefusedError(Exception):
-    """What a client asked for is not done. ``reason`` is a reason code of MQTT 5, the text is for its user."""
+    """A client's request is refused. ``reason`` is a reason code of MQTT 5.0 (2.4); the text is for its user."""
 
     def __init__(self, reason: int, text: str):
         super().__init__(text)
@@ -36,4 +58,4 @@ class RefusedError(Exception):
 
 
 class StorageError(Exception):
-    """The file cannot be opened, is damaged, is something else; or it cannot be written."""
+    """The storage file cannot be opened or written, is damaged, or belongs to another program."""

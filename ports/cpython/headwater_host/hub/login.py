@@ -9,11 +9,11 @@ from headwater_host.fmq.values import decode_at
 from headwater_host.hub import frames
 from headwater_host.hub.clients import Client, Will
 from headwater_host.hub.errors import (
-    BAD_CREDENTIALS,
-    CLIENT_ID_INVALID,
+    BAD_USER_NAME_OR_PASSWORD,
+    CLIENT_IDENTIFIER_NOT_VALID,
     PROTOCOL_ERROR,
     QUOTA_EXCEEDED,
-    TAKEN_OVER,
+    SESSION_TAKEN_OVER,
     RefusedError,
 )
 from headwater_host.hub.publish import HUB, check_ours, check_size
@@ -71,7 +71,9 @@ async def _login(
             password = (request.password or "").encode()
             known = await broker.users.verify(request.user or "", password, connection.peer)
             if not known:
-                raise RefusedError(BAD_CREDENTIALS, "there is no such user, or the password is wrong")
+                raise RefusedError(
+                    BAD_USER_NAME_OR_PASSWORD, "there is no such user, or the password is wrong"
+                )
         connection.login = None
         if connection.closed is None:
             _accept(broker, connection, ident, request, payload)
@@ -89,11 +91,13 @@ def _accept(
 ) -> None:
     name, user = request.name, request.user
     if len(name) > LONGEST_ID or not name.isprintable():
-        raise RefusedError(CLIENT_ID_INVALID, f"a client id is text of at most {LONGEST_ID} characters")
+        raise RefusedError(
+            CLIENT_IDENTIFIER_NOT_VALID, f"a client id is text of at most {LONGEST_ID} characters"
+        )
     if name == HUB:
-        raise RefusedError(CLIENT_ID_INVALID, "this client id is the hub's own")
+        raise RefusedError(CLIENT_IDENTIFIER_NOT_VALID, "this client id is the hub's own")
     if not name and not request.clean:
-        raise RefusedError(CLIENT_ID_INVALID, "a session that is kept needs a client id")
+        raise RefusedError(CLIENT_IDENTIFIER_NOT_VALID, "a session that is kept needs a client id")
     will = None
     if request.topic is not None:
         check_ours(request.topic)
@@ -133,9 +137,9 @@ def _client(broker: "Broker", request: Request) -> tuple[Client, bool]:
     if before is not None:
         if before.user != user:
             # The session of somebody else, or the connection, is nobody's to take.
-            raise RefusedError(CLIENT_ID_INVALID, "this client id is another user's")
+            raise RefusedError(CLIENT_IDENTIFIER_NOT_VALID, "this client id is another user's")
         if before.connection is not None:
-            before.connection.close(TAKEN_OVER, "another connection has this client id")
+            before.connection.close(SESSION_TAKEN_OVER, "another connection has this client id")
         before = broker.clients.get(name)
     if before is not None:
         if before.kept and not request.clean:

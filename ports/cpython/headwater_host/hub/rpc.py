@@ -16,9 +16,9 @@ from headwater_host.fmq.values import decode_at, encode
 from headwater_host.hub import frames
 from headwater_host.hub.clients import Client, Subscribed
 from headwater_host.hub.errors import (
-    IDENTIFIER_IN_USE,
-    IMPLEMENTATION_ERROR,
-    NO_MATCH,
+    IMPLEMENTATION_SPECIFIC_ERROR,
+    NO_MATCHING_SUBSCRIBERS,
+    PACKET_IDENTIFIER_IN_USE,
     PACKET_TOO_LARGE,
     PAYLOAD_FORMAT_INVALID,
     QUOTA_EXCEEDED,
@@ -132,7 +132,7 @@ class Calls:
         for subscribed in client.subscriptions.values():
             self.leave(client, subscribed)
         for call in list(responder.asked.values()):
-            self._fail(call, "lost", IMPLEMENTATION_ERROR, "the responder is gone")
+            self._fail(call, "lost", IMPLEMENTATION_SPECIFIC_ERROR, "the responder is gone")
         for call in list(responder.waiting.values()):
             message = call.message
             assert message is not None
@@ -156,7 +156,7 @@ class Calls:
             self.listing.ask(connection, ident, arguments)
             return
         if ident in self._open:
-            raise RefusedError(IDENTIFIER_IN_USE, "there is a call with this id")
+            raise RefusedError(PACKET_IDENTIFIER_IN_USE, "there is a call with this id")
         if len(client.calls) >= limits.calls or len(self._open) >= limits.all_calls:
             raise RefusedError(QUOTA_EXCEEDED, f"{len(client.calls)} of your calls are under way")
         message = Message(0, ident, SERVED + wish.topic, 0, wish.tags, arguments, 0, False, 0)
@@ -175,7 +175,9 @@ class Calls:
             if who.may_serve(message.topic) and subscribed.wanted(message)
         ]
         if not able:
-            raise RefusedError(NO_MATCH, f"nobody serves {message.topic.removeprefix(SERVED)!r}")
+            raise RefusedError(
+                NO_MATCHING_SUBSCRIBERS, f"nobody serves {message.topic.removeprefix(SERVED)!r}"
+            )
         found = min(able, key=Responder.burden)
         full = found.waiting and found.waiting_bytes + message.held > _UNREAD * limits.unread
         if found.count >= limits.calls or full:
@@ -224,7 +226,7 @@ class Calls:
         responder = client.responder
         call = responder.asked.get(buf[f.payload_at : stop]) if responder is not None else None
         if call is None:
-            raise RefusedError(NO_MATCH, "nobody waits for this reply of yours")
+            raise RefusedError(NO_MATCHING_SUBSCRIBERS, "nobody waits for this reply of yours")
         qos = f.qos()
         self._broker.received.add(1, str(qos))
         caller = call.caller.connection
@@ -248,7 +250,7 @@ class Calls:
             return
         text = decode_at(bytes(f.buf), f.at[1], f.end)[0] if f.count > 1 else ""
         short = text.encode()[:_LONGEST_TEXT].decode(errors="ignore")
-        self._fail(call, "refused", f.code if f.code >= _FAILED else IMPLEMENTATION_ERROR, short)
+        self._fail(call, "refused", f.code if f.code >= _FAILED else IMPLEMENTATION_SPECIFIC_ERROR, short)
 
     def overdue(self, now: float) -> None:
         """Time has passed."""
@@ -256,7 +258,7 @@ class Calls:
             call = next(iter(self._open.values()))
             if call.deadline > now:
                 break
-            self._fail(call, "late", IMPLEMENTATION_ERROR, "no answer has come in time")
+            self._fail(call, "late", IMPLEMENTATION_SPECIFIC_ERROR, "no answer has come in time")
 
     def _fail(self, call: Call, outcome: str, reason: int, text: str) -> None:
         self._end(call, outcome)

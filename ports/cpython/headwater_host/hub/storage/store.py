@@ -21,7 +21,7 @@ from os import PathLike, fspath
 from typing import NamedTuple
 
 from headwater_host.hub.errors import (
-    IMPLEMENTATION_ERROR,
+    IMPLEMENTATION_SPECIFIC_ERROR,
     QUOTA_EXCEEDED,
     TOPIC_NAME_INVALID,
     RefusedError,
@@ -345,7 +345,7 @@ class Store:
             raise RefusedError(QUOTA_EXCEEDED, f"a topic has 1 to {self.limits.queues} queues")
         if topic is not None and queues < len(topic.queues):
             text = f"{name!r} has {len(topic.queues)} queues, and cannot have {queues}"
-            raise RefusedError(IMPLEMENTATION_ERROR, text)
+            raise RefusedError(IMPLEMENTATION_SPECIFIC_ERROR, text)
         if topic is not None and queues == len(topic.queues):
             return False
         before, groups = (len(topic.queues), len(topic.groups)) if topic else (0, 0)
