@@ -83,7 +83,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "takes what was not acknowledged for done": _patch(groups.Group, "give_up", _done_with),
     "keeps no acknowledgements": _patch(writer.Writer, "change", _unwritten),
     "hands out backwards": _patch(Position, "take", _backwards),
-    "does not push everything": _patch(broadcast.Broadcast, "stored", _gaps),
+    "does not push everything": _patch(broadcast.Broadcasts, "stored", _gaps),
     "keeps no wills": _patch(sessions.Sessions, "keep_will", _nothing),
     "keeps wills for ever": _patch(sessions.Sessions, "forget_will", _nothing),
     "keeps nothing retained": _patch(restore, "retained", _never),

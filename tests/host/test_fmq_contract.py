@@ -257,7 +257,7 @@ def test_names_beyond_their_number_are_forgotten_and_their_numbers_not_given_aga
         numbers = [(await Peer.login(hub, name)).process for name in "abc"]
         for connection in list(hub.broker.connections):
             connection.abort()
-        await until(lambda: not hub.broker.clients)
+        await until(lambda: not hub.broker.clients.by_name)
         kept = [await Peer.login(hub, name) for name in "cd"]
         assert kept[0].process == numbers[2]
         # The oldest that was not in use.

@@ -269,7 +269,7 @@ def test_a_subscribe_that_is_refused_leaves_nothing_behind(tmp_path: Path) -> No
             peer.abort()
         async with hub_of(settings) as hub:
             assert hub.broker.store.sessions.get("kept") is not None
-            assert not hub.broker.clients["kept"].subscriptions
+            assert not hub.broker.clients.by_name["kept"].subscriptions
             # There is room for what fits.
             peer = await Peer.login(hub)
             assert await peer.subscribe("t/1", group="g")
@@ -292,7 +292,7 @@ def test_a_group_without_room_for_a_topic_goes_on_with_the_others(tmp_path: Path
         two.consume(number, need_ack=False)
         await two.ping()
         one.abort()
-        await until(lambda: len(hub.broker.consuming.groups["g"].members) == 1)
+        await until(lambda: len(hub.broker.groups.by_name["g"].members) == 1)
         await two.send_message("t/1", b"x")
         assert [(got.topic, got.payload) for got in [await two.next()]] == [("t/1", b"x")]
 

@@ -45,7 +45,7 @@ def landed(directory: Path) -> list[tuple[str, bytes]]:
 
 def left(hub: Hub) -> int:
     """Messages that the group has not acknowledged."""
-    return int(sum(backlog(hub.broker.store).values()))
+    return int(sum(behind for _, behind in backlog(hub.broker.store)))
 
 
 async def at_most(hub: Hub, count: int) -> None:
@@ -154,7 +154,7 @@ def test_while_the_log_cannot_be_written_messages_are_given_back(
         ):
             await publish(hub, *(("t", b"%d" % n) for n in range(20)))
             await until(lambda: landing.error is not None)
-            groups = hub.broker.consuming.groups
+            groups = hub.broker.groups.by_name
             await until(lambda: not any(group.members for group in groups.values()))
             # It says so when the hub has answered.
             await until(lambda: source.state == "waiting")
@@ -215,7 +215,7 @@ def test_a_topic_that_is_unregistered_is_consumed_again(
         async with hub_of(config(tmp_path)) as hub, consuming(tmp_path, hub, "t") as (source, landing):
             await publish(hub, ("t", b"0"))
             await until(lambda: left(hub) == 0 and landing.durable == 1)
-            hub.broker.topics.unregister("t")
+            hub.broker.registry.unregister("t")
             await until(lambda: source.last_error is not None and source.state == "consuming")
             await publish(hub, ("t", b"1"))
             await until(lambda: landing.durable == 2)

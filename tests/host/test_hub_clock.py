@@ -63,7 +63,7 @@ def test_a_hub_whose_clock_is_set_keeps_messages_and_ids(
         peer.consume(await peer.subscribe("other", group="g"))
         await peer.send_message("other", b"dead")
         peer.send(spec.ACK, (0x80,), ident=(await peer.next()).id)
-        await until(lambda: "$dead/other" in hub.broker.topics.known)
+        await until(lambda: "$dead/other" in hub.broker.registry.known)
         ahead[0] = step
         hub.broker._trimmed = -1e9
         await until(lambda: hub.broker._trimmed > 0)

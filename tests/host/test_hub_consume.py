@@ -131,7 +131,7 @@ def test_each_queue_has_one_consumer_and_its_order(tmp_path: Path) -> None:
         for peer in peers:
             peer.consume(await peer.subscribe("t", group="g"))
             await peer.ping()
-        group = hub.broker.consuming.groups["g"]
+        group = hub.broker.groups.by_name["g"]
         await until(lambda: sorted(len(member.lanes) for member in group.members) == [1, 1, 2])
         await fill(two, "t", 100, 4)
         seen: dict[int, list[int]] = {}
@@ -178,7 +178,7 @@ def test_a_queue_on_which_something_stays_open_is_not_held_up_by_another_consume
         one.consume(await one.subscribe("t", group="g"), 100)
         first = await responses(one, 2, ack=False)
         two.consume(await two.subscribe("t", group="g"), 100)
-        lanes = hub.broker.consuming.groups["g"].lanes.values()
+        lanes = hub.broker.groups.by_name["g"].lanes.values()
         await until(lambda: any(lane.heir is not lane.owner for lane in lanes))
         for n in range(2, 22, 4):
             await fill(one, "t", 4, 2, first=n)
@@ -198,7 +198,7 @@ def test_a_queue_on_which_something_stays_open_is_not_held_up_by_another_consume
         assert (moving.patience, moving.stuck) == (0.05, set())
         await fill(one, "t", 2, 2, first=22)
         assert len(await responses(one, 1)) == len(await responses(two, 1)) == 1
-        assert not hub.broker.consuming.draining
+        assert not hub.broker.groups.draining
 
 
 def test_what_a_consumer_had_goes_to_another_when_it_dies(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_once(tmp_path: Path) -> None:
         await fill(one, "t", 1)
         assert (await one.answer_or_response(waiting)).payload == b"0"
         assert (await one.ask(spec.CONSUME, (b"t", (), b"", b""), spec.ONCE)).code == 0x10
-        await until(lambda: not hub.broker.consuming.groups)
+        await until(lambda: not hub.broker.groups.by_name)
 
 
 def test_a_queue_that_was_about_to_move_and_stays_goes_on(
@@ -361,7 +361,7 @@ def test_a_queue_that_was_about_to_move_and_stays_goes_on(
         one.consume(await one.subscribe("t", group="g"))
         await responses(one, 2, ack=False)
         two.consume(await two.subscribe("t", group="g"))
-        lanes = hub.broker.consuming.groups["g"].lanes.values()
+        lanes = hub.broker.groups.by_name["g"].lanes.values()
         await until(lambda: any(lane.heir is not lane.owner for lane in lanes))
         await fill(one, "t", 2, 2, first=2)
         (first,) = payloads(await responses(one, 1, ack=False))

@@ -31,7 +31,7 @@ async def a_dead_letter(hub: Hub) -> None:
     await ann.send_message("secret/x", b"hers")
     got = await ann.next()
     ann.send(spec.ACK, (0x80,), ident=got.id)
-    await until(lambda: DEAD in hub.broker.topics.known)
+    await until(lambda: DEAD in hub.broker.registry.known)
 
 
 @pytest.mark.parametrize("topics", [("#",), ("secret/#",), ("+/x", "secret/+"), ("secret/x",)], ids="|".join)
@@ -172,7 +172,7 @@ def test_a_consumer_is_given_no_queue_of_a_topic_that_it_may_not_have(tmp_path: 
         ann = await Peer.login(hub, **ANN)
         ann.consume(await ann.subscribe("jobs/+", group="g"))
         await eve.ping()
-        hub.broker.access = Access(DENIED, open_=True)
+        hub.broker.shared.access = Access(DENIED, open_=True)
         for n in range(4):
             await ann.ask(spec.REGISTER, (b"jobs/secret", n + 1))
             await ann.ask(spec.REGISTER, (b"jobs/%d" % n, 1))
@@ -190,7 +190,7 @@ def test_a_consumer_that_is_alone_is_given_none_either(tmp_path: Path) -> None:
         eve, ann = await Peer.login(hub), await Peer.login(hub, **ANN)
         eve.consume(await eve.subscribe("jobs/+", group="g"))
         await eve.ping()
-        hub.broker.access = Access(DENIED, open_=True)
+        hub.broker.shared.access = Access(DENIED, open_=True)
         await ann.send_message("jobs/secret", b"hers")
         await ann.send_message("jobs/1", b"anybody's")
         assert (await eve.next()).payload == b"anybody's"
@@ -205,9 +205,9 @@ def test_a_listing_names_no_topic_that_is_denied(tmp_path: Path) -> None:
     @with_hub(config(tmp_path, rules=rules))
     async def test(hub: Hub) -> None:
         for n in range(2 * PAGE + 7):
-            hub.broker.topics.register(f"b/{n}", 1)
+            hub.broker.registry.register(f"b/{n}", 1)
         for name in ("a", "c", "d"):
-            hub.broker.topics.register(name, 1)
+            hub.broker.registry.register(name, 1)
         peer = await Peer.login(hub)
         found, after, seen = [], None, []
         while True:

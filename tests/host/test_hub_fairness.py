@@ -10,9 +10,9 @@ import pytest
 
 from headwater.fmq import frames, spec
 from headwater.fmq.frames import tag_list
-from headwater_host.hub import broadcast, connection
+from headwater_host.hub import broadcast, connection, turns
+from headwater_host.hub.broadcast import Subscriber
 from headwater_host.hub.connection import Connection
-from headwater_host.hub.pushing import Pusher
 from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Limits, Message, Store, writer
 from headwater_host.hub.storage import store as storage
@@ -288,17 +288,17 @@ def test_a_full_topic_makes_room_by_what_everybody_is_done_with(
 def test_a_message_for_many_clients_is_handed_out_in_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broadcast, "_TURN", 8)
+    monkeypatch.setattr(turns, "STEPS", 8)
     monkeypatch.setattr(broadcast, "_MOST", 3)
     put = [0]
-    real = Pusher.put
+    real = Subscriber.put
 
-    def putting(self: Pusher, message: Message, *, retain: bool = False) -> None:
+    def putting(self: Subscriber, message: Message) -> None:
         put[0] += 1
-        real(self, message, retain=retain)
+        real(self, message)
 
-    monkeypatch.setattr(Pusher, "put", putting)
-    turns = since(monkeypatch, broadcast.Broadcast, "_go_on", put)
+    monkeypatch.setattr(Subscriber, "put", putting)
+    each = since(monkeypatch, turns.Turns, "_run", put)
 
     @with_hub(config(tmp_path))
     async def test(hub: Hub) -> None:
@@ -315,8 +315,8 @@ def test_a_message_for_many_clients_is_handed_out_in_turns(
                 got.append(int(one.payload))
                 peer.ack(one.id)
             assert got == list(range(40))
-        assert max(turns) <= 8
-        assert sum(turns) == 12 * 40
+        assert max(each) <= 8
+        assert sum(each) == 12 * 40
 
 
 def test_messages_that_are_stored_already_are_answered_however_many(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_who_waits_and_who_comes_hears_why(
         await peer.ended()
         # Who waits for nothing goes on.
         await reader.ping()
-        assert "clients are turned away until the hub can store something again" in caplog.text
+        assert "logins are refused until the hub can store something again" in caplog.text
         pages(hub, 1_000_000)
         await until(lambda: hub.broker.store.error is None and not hub.broker.unable)
         for qos, ident in enumerate(sent):
@@ -95,7 +95,7 @@ def test_a_moment_without_room_is_waited_for(
         pages(hub, 1_000_000)
         assert reason(await peer.answer(sent)) == ("ACK", 0, "")
 
-    assert "turned away" not in caplog.text
+    assert "logins are refused" not in caplog.text
 
 
 @contextlib.contextmanager
@@ -139,6 +139,6 @@ def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
 
             asyncio.run(scenario())
             assert "nothing is acknowledged: database or disk is full" in hub.errors
-            assert "clients are turned away" in hub.errors
+            assert "logins are refused" in hub.errors
             assert "Traceback" not in hub.errors
             assert hub.end() == 0

@@ -48,6 +48,12 @@ async def deliver(hub: Hub, publisher: Peer, consumer: Peer, topic: str) -> None
     await consumer.ping()
 
 
+async def quiet(hub: Hub) -> None:
+    """Nothing is to be written."""
+    writer = hub.broker.store._writer
+    await until(lambda: not writer.batch and writer._writing is None)
+
+
 async def measure(path: Path, idle: int) -> dict[str, int]:
     """The steps of some things that happen, with so many topics and groups to which nothing does."""
     async with hub_of(config(path, clients=ClientLimits(subscriptions=10_000))) as hub:
@@ -56,7 +62,7 @@ async def measure(path: Path, idle: int) -> dict[str, int]:
         broker._ticker.cancel()
         other = await Peer.login(hub, "other")
         for n in range(idle):
-            broker.topics.register(f"idle/{n}", 1)
+            broker.registry.register(f"idle/{n}", 1)
             other.consume(await other.subscribe(f"idle/{n}", group=f"group {n}"))
         other.consume(await other.subscribe("idle/#", group="all"))
         await other.ping()
@@ -75,10 +81,13 @@ async def measure(path: Path, idle: int) -> dict[str, int]:
             broker._ticker.cancel()
             found["tick"].append(steps.count)
             consumer.ack(got.id)
+            await consumer.ping()
+            await quiet(hub)
             with Steps() as steps:
-                broker.topics.register(f"new/{n}", 1)
+                broker.registry.register(f"new/{n}", 1)
                 await publisher.ping()
             found["topic"].append(steps.count)
+            await quiet(hub)
         return {what: min(counts) for what, counts in found.items()}
 
 

@@ -56,7 +56,7 @@ def test_many_topics_are_listed_in_pages(tmp_path: Path) -> None:
     async def test(hub: Hub) -> None:
         count = 2 * PAGE + 1
         for n in range(count):
-            hub.broker.topics.register(f"t/{n % 7}/{n}", 1)
+            hub.broker.registry.register(f"t/{n % 7}/{n}", 1)
         peer = await Peer.login(hub)
         for pattern in (None, "t/3/+"):
             found: list[str] = []

@@ -25,7 +25,7 @@ def test_the_text() -> None:
     connections.add()
     connections.add(-3)
     size.call(lambda: 1.5)
-    topics.call(lambda: {("t",): 5})
+    topics.call(lambda: [(("t",), 5)])
     text = metrics.text()
     assert text == (
         "# HELP headwater_hub_frames_total Frames received.\n"

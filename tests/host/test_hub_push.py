@@ -9,7 +9,7 @@ from headwater.fmq import spec
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.fmq.values import encode
 from headwater_host.hub.access import ANY, Rule
-from headwater_host.hub.pushing import WINDOW
+from headwater_host.hub.broadcast import WINDOW
 from headwater_host.hub.service import Hub
 from tests.host.hub_client import ClientLimits, Got, Peer, config, hub_of, until, with_hub
 
@@ -183,7 +183,7 @@ def test_a_session_gets_what_came_meanwhile(tmp_path: Path) -> None:
             one.send(spec.PUBREC, ident=second.id)
             assert (await one.answer(second.id)).name == "PUBREL"
             one.abort()
-            await until(lambda: hub.broker.clients["one"].connection is None)
+            await until(lambda: hub.broker.clients.by_name["one"].connection is None)
             await two.send_message("t", b"3")
             await two.send_message("new/1", b"4")
         async with hub_of(config(tmp_path)) as hub:
@@ -231,7 +231,7 @@ def test_who_takes_nothing_is_cut_off_and_others_go_on(tmp_path: Path) -> None:
             await peer.subscribe("t")
         payload = bytes(20_000)
         got = 0
-        while "slow" in hub.broker.clients:
+        while "slow" in hub.broker.clients.by_name:
             two.publish("t", payload)
             assert (await quick.next()).payload == payload
             got += 1

@@ -296,7 +296,7 @@ def test_an_id_is_of_one_call(tmp_path: Path) -> None:
         caller.send(spec.CONSUME, values, spec.ONCE, ident=ident)
         assert (await refusal(caller, caller.send(spec.CONSUME, values, spec.ONCE, ident=ident)))[0] == 0x91
         caller.abort()
-        await until(lambda: not hub.broker.consuming.groups)
+        await until(lambda: not hub.broker.groups.by_name)
 
 
 def test_how_many_calls_there_may_be(tmp_path: Path) -> None:
@@ -334,10 +334,7 @@ def test_a_responder_that_does_not_read(tmp_path: Path) -> None:
     async def test(hub: Hub) -> None:
         stuck, caller = await serving(hub, "a"), await Peer.login(hub)
         large = bytes(1 << 15)
-        connection = next(iter(c for c in hub.broker.connections if c.client and c.client.responder))
-        client = connection.client
-        assert client is not None
-        assert client.responder is not None
+        (responder,) = hub.broker.calls.responders.values()
         refused = 0
         idents: set[bytes] = set()
         while not refused:
@@ -350,8 +347,8 @@ def test_a_responder_that_does_not_read(tmp_path: Path) -> None:
                 idents.remove(got.id)
                 refused += 1
         # What waits is bounded, and the caller is not disturbed.
-        assert client.responder.waiting_bytes <= 8 << 16
-        waiting = set(client.responder.waiting)
+        assert responder.waiting_bytes <= 8 << 16
+        waiting = set(responder.waiting)
         assert waiting
         sent = idents - waiting
         # Who reads is asked first.
@@ -373,11 +370,9 @@ def test_what_waits_is_sent_when_the_responder_reads_again(tmp_path: Path) -> No
     @with_hub(config(tmp_path, clients=ClientLimits(unread=1 << 16, calls=100_000)))
     async def test(hub: Hub) -> None:
         responder, caller = await serving(hub, "a"), await Peer.login(hub)
-        (served,) = [c.client for c in hub.broker.connections if c.client and c.client.responder]
-        assert served is not None
-        assert served.responder is not None
+        (served,) = hub.broker.calls.responders.values()
         idents = []
-        while len(served.responder.waiting) < 3:
+        while len(served.waiting) < 3:
             idents.append(call(caller, "a", bytes(1 << 15)))
             await caller.ping()
         # One that is given up is not sent any more.
@@ -392,7 +387,7 @@ def test_what_waits_is_sent_when_the_responder_reads_again(tmp_path: Path) -> No
         assert [(await caller.next()).correlation for _ in idents] == idents
         await responder.ping()
         assert not responder.got
-        assert served.responder.waiting_bytes == 0
+        assert served.waiting_bytes == 0
 
 
 def test_a_caller_that_does_not_read(tmp_path: Path) -> None:
@@ -406,7 +401,7 @@ def test_a_caller_that_does_not_read(tmp_path: Path) -> None:
         assert (await caller.auth()).code == 0
         idents = [call(caller, "a") for _ in range(600)]
         result = bytes(1 << 16)
-        (connection,) = [c for c in hub.broker.connections if c.client and not c.client.responder]
+        (connection,) = [c for c in hub.broker.connections if c.client not in hub.broker.calls.responders]
         most = 0
         for _ in idents:
             ident = (await asked(responder)).id

@@ -70,7 +70,7 @@ def test_auth_is_refused(tmp_path: Path, name: str, more: dict[str, object], rea
         peer = await Peer.open(hub)
         assert (await peer.auth(name, **more)).code == reason  # type: ignore[arg-type]
         assert await peer.ended() == []
-        assert not hub.broker.clients
+        assert not hub.broker.clients.by_name
 
 
 def test_a_user_comes_in_and_another_cannot_take_the_name(tmp_path: Path) -> None:

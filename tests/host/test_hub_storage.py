@@ -370,7 +370,7 @@ def test_statistics(tmp_path: Path) -> None:
         taken(store)
         store.ack("g", "t", 0, seqs[0])
         store.ack("g", "t", 0, seqs[3])
-        assert backlog(store) == {("t", "g"): 5, ("t", "h"): 7}
+        assert dict(backlog(store)) == {("t", "g"): 5, ("t", "h"): 7}
         assert statistics(store) == {
             "topics": 1, "messages": 7, "message_bytes": 700, "retained_messages": 1, "sessions": 0,
             "sequence": store.durable, "unwritten_bytes": 0, "write_error": 0, "commits_total": 1,

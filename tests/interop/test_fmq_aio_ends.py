@@ -407,7 +407,7 @@ def test_a_subscription_that_nobody_waited_for_is_taken_back(tmp_path: Path, ste
             if steps >= 0:
                 task.cancel()
             await asyncio.wait({task})
-            known = hub.broker.clients["c"].subscriptions
+            known = hub.broker.clients.by_name["c"].subscriptions
             if not task.cancelled() and not task.exception():
                 # So fast.
                 await c.unsubscribe(task.result())

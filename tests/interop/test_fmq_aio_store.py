@@ -11,8 +11,8 @@ from headwater_host.client.fmq import Client, Reconnect
 from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.client.store import SqliteOutbox
 from headwater_host.errors import ArgumentError, FmqRequestError, StoreError
+from headwater_host.hub.broadcast import WINDOW
 from headwater_host.hub.config import Listener
-from headwater_host.hub.pushing import WINDOW
 from headwater_host.hub.service import Hub
 from tests.host.hub_client import ClientLimits, config, hub_of, replace, until
 from tests.interop.fmq_peers import SECONDS, client

@@ -148,5 +148,7 @@ def test_a_board_calls_a_host(tmp_path: Path) -> None:
         for sum_ in (b"3", b"7"):
             reply(responder, (await asked(responder)).id, sum_)
         assert await board == "[b'3', b'7']"
-        assert await on_board(hub, "call", "nobody", "x") == str([(0x10, b"nobody serves 'nobody'")])
+        assert await on_board(hub, "call", "nobody", "x") == str(
+            [(0x10, b"there is no responder for 'nobody'")]
+        )
         responder.abort()

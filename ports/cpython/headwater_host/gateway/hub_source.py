@@ -12,6 +12,7 @@ from headwater_host.gateway.recording import Landing
 from headwater_host.gateway.source import GARBAGE, Source
 from headwater_host.hub.config import HubConfig
 from headwater_host.hub.connection import Connection
+from headwater_host.hub.observer import Origin
 from headwater_host.hub.service import Hub
 
 
@@ -34,7 +35,7 @@ class HubSource(Source):
         super().__init__(landing, "fmq:hub")
         self._config = config
         self.hub = Hub(config, self)
-        self._taps: WeakKeyDictionary[Connection, _Tap] = WeakKeyDictionary()
+        self._taps: WeakKeyDictionary[Origin, _Tap] = WeakKeyDictionary()
         self._stopping = False
         # What the hub says itself: wills.
         self._own = _Tap(self, landing.new_connection(), self.peer)
@@ -54,11 +55,11 @@ class HubSource(Source):
 
     def connect(self, board: Source) -> Connection:
         """A connection for a board that comes another way; what it brings counts with ``board``."""
-        connection = Connection(self.hub.broker)
+        connection = self.hub.broker.connect()
         self._taps[connection] = _Tap(board, board.connection, board.peer)
         return connection
 
-    def _tap(self, connection: Connection | None) -> _Tap:
+    def _tap(self, connection: Origin | None) -> _Tap:
         if connection is None:
             return self._own
         tap = self._taps.get(connection)
@@ -72,19 +73,19 @@ class HubSource(Source):
 
     # -- what the hub tells ------------------------------------------------------------------------------------------
 
-    def published(self, connection: Connection | None, frame: bytes) -> None:
+    def published(self, connection: Origin | None, frame: bytes) -> None:
         """Land a message."""
         source, number, peer = self._tap(connection)
         source.count(frame[0] >> 1 & 3, len(frame))
         self.landing.take(number, peer, frame, 0, FMQ)
 
-    def registered(self, connection: Connection, frame: bytes) -> None:
+    def registered(self, connection: Origin, frame: bytes) -> None:
         """Land the name of a topic, which its messages may give by hash."""
         source, number, peer = self._tap(connection)
         source.bytes += len(frame)
         self.landing.take(number, peer, frame, 0, FMQ)
 
-    def broke(self, connection: Connection, data: bytes) -> None:
+    def broke(self, connection: Origin, data: bytes) -> None:
         """Keep what broke a connection."""
         source, number, peer = self._tap(connection)
         source.malformed += 1

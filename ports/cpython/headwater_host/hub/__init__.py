@@ -1,31 +1,30 @@
 """The hub: the server of FMQ (docs/hub.md). One process, asyncio, one SQLite file.
 
-===============  ====================================================================================
-``service``      the process: listeners, and an end in good order
-``connection``   bytes into frames, frames out, bounds
-``broker``       who is connected, which frame goes where, what happens as time passes
-``memory``       what is held for all connections, and who is cut off when that is too much
-``clients``      what is known of a client
-``login``        AUTH, sessions
-``publish``      messages in, topics, wills
-``wishes``       what SUBSCRIBE and CONSUME ask for
-``subscribe``   SUBSCRIBE, UNSUBSCRIBE
-``broadcast``    who is to have a message that was stored
-``pushing``      PUBLISH to subscribers
-``groups``       consumer groups: who has which queue, what is open
-``consume``      CONSUME
-``rpc``          RPC: who calls, who serves, what is under way
-``topic_list``   what the hub answers itself when it is called: which topics there are
-``wanted``       which messages a subscription gets
-``frames``       the frames that the hub sends
-``scrape``       metrics over HTTP
-``conditions``   the condition of a subscription
-``topics``       which subscriptions a topic matches, which topics a filter names
-``groups``       who of a consumer group gets which queue
-``storage``      everything that outlives the process; an answer waits until it is on the disk
-``users``        names and hashes of passwords
-``access``       who may do what
-``config``       the TOML file
-``metrics``      counters and gauges as Prometheus reads them
-===============  ====================================================================================
+Each part takes what it uses, as arguments or as narrow protocols; imports point up in this table only.
+
+==================  ===============================================================================================
+``service``         the process: storage, listeners, start and stop
+``broker``          puts the parts together: which handles which request, and what time brings
+``login``           AUTH
+``publish``         PUBLISH, PUBREL, REGISTER, UNREGISTER
+``subscribe``       SUBSCRIBE, UNSUBSCRIBE
+``consume``         CONSUME: members of consumer groups
+``rpc``             remote procedure calls; ``topic_list``: the one that the hub provides
+``broadcast``       PUBLISH to subscriptions without a group: live and retained messages, sessions that are kept
+``groups``          consumer groups: lanes, their members, redelivery; ``assignment``: which member gets which queue
+``wills``           will messages, and the hub's own message ids
+``registry``        topics by name and by hash
+``connection``      one connection: bytes into frames, frames into bytes, bounds; ``memory``: the bound on all
+``clients``         clients and their sessions
+``requests``        the fields of each request; ``frames``: the frames that the hub sends
+``observer``        a program that embeds the hub, and answers that wait for it and for the storage
+``turns``           work that is spread over turns of the event loop
+``metrics``         counters and gauges, and the HTTP server for Prometheus
+``config``          the TOML file
+``access``          rules: who may do what; ``users``: names and hashes of passwords
+``conditions``      which messages a subscription gets: tags and conditions
+``storage``         everything that outlives the process
+``topics``          topic names and filters, and indexes that find the one by the other
+``errors``          refusals, and the reason codes they have
+==================  ===============================================================================================
 """

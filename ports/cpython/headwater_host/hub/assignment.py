@@ -1,38 +1,56 @@
-"""Who of a consumer group gets which queue (FMQ, section 4): each queue one consumer, evenly, with few moves.
+"""Assigns the queues of a consumer group to its members (FMQ, section 4): each queue to one, evenly, with few moves.
 
-Functions of what is, without a state of their own. A queue is anything that can be a key, such as ``(topic, number)``;
-so is a member. A member may have subscribed to some of the topics only.
+These are pure functions. A queue is anything hashable, such as ``(topic, number)``, and so is a member. A member may
+have subscribed to some of the topics only.
 """
 
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
+from typing import TypeVar, cast
+
+#: Queues that are looked at in a step.
+_PACE = 16
 
 Q = TypeVar("Q", bound=Hashable)
 M = TypeVar("M", bound=Hashable)
 
 
 def assign(queues: Mapping[Q, Sequence[M]], now: Mapping[Q, M]) -> dict[Q, M]:
-    """The consumer of each queue that has one: ``queues`` gives who may be, ``now`` who is.
+    """Return the consumer of each queue that has one. ``queues`` gives who may be, ``now`` who is.
 
     A queue stays where it is unless its consumer may not have it any more, or moving it makes the shares more even:
     in the end no chain of moves could lower the share of anybody who has two or more than somebody else. Of all such
     answers, when everybody may have every queue, it is one with the fewest moves. It depends on the order of both
     mappings only, not on chance.
     """
-    loads: dict[M, int] = {}
-    for members in queues.values():
-        for member in members:
-            loads.setdefault(member, 0)
+    steps = assigning(queues, now)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(dict[Q, M], end.value)
+
+
+def assigning(queues: Mapping[Q, Sequence[M]], now: Mapping[Q, M]) -> Generator[None, None, dict[Q, M]]:
+    """Do what ``assign`` does in short steps; neither mapping may change meanwhile."""
+    held: dict[M, dict[Q, None]] = {}
     given: dict[Q, M] = {}
-    held: dict[M, dict[Q, None]] = {member: {} for member in loads}
-    for queue, members in queues.items():
+    for n, members in enumerate(queues.values()):
+        for member in members:
+            held.setdefault(member, {})
+        if not n % _PACE:
+            yield
+    for n, (queue, members) in enumerate(queues.items()):
         if queue in now and now[queue] in members:
             _give(queue, now[queue], given, held)
-    for queue, members in queues.items():
+        if not n % _PACE:
+            yield
+    for n, (queue, members) in enumerate(queues.items()):
         if queue not in given and members:
             _give(queue, min(members, key=lambda member: len(held[member])), given, held)
-    _even(queues, given, held)
+        if not n % _PACE:
+            yield
+    yield from _even(queues, given, held)
     return given
 
 
@@ -44,13 +62,14 @@ def _give(queue: Q, member: M, given: dict[Q, M], held: dict[M, dict[Q, None]]) 
     held[member][queue] = None
 
 
-def _even(queues: Mapping[Q, Sequence[M]], given: dict[Q, M], held: dict[M, dict[Q, None]]) -> None:
-    """Move queues along chains from who has more to who has less by two, until there are none."""
+def _even(queues: Mapping[Q, Sequence[M]], given: dict[Q, M], held: dict[M, dict[Q, None]]) -> Iterator[None]:
+    """Move queues along chains from a member to one that has at least two fewer, until there are none."""
     settled: set[M] = set()
     while waiting := [member for member in held if member not in settled]:
         busiest = max(waiting, key=lambda member: len(held[member]))
         for queue, member in _chain(busiest, queues, held, settled):
             _give(queue, member, given, held)
+        yield
 
 
 def _chain(
@@ -89,10 +108,3 @@ def _walk(end: M, start: M, came: dict[M, tuple[Q, M]]) -> list[tuple[Q, M]]:
         chain.append((queue, end))
         end = member
     return chain
-
-
-def moved(before: Mapping[Q, M], after: Mapping[Q, M]) -> list[tuple[Q, M | None, M | None]]:
-    """What changed: queue, who had it, who has it; None for nobody."""
-    queues = dict.fromkeys([*before, *after])
-    changes = [(queue, before.get(queue), after.get(queue)) for queue in queues]
-    return [change for change in changes if change[1] != change[2]]

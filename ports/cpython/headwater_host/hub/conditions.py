@@ -1,4 +1,4 @@
-"""The condition of a subscription: read once, asked for each message (FMQ, section 4).
+"""Which messages of its topics a subscription gets: those that have its tags and meet its condition (FMQ, section 4).
 
     condition = Condition('alarm && (celsius >= 21.5 || !indoors)')
     condition(topic, tags, payload.get)
@@ -19,7 +19,10 @@ from collections.abc import Callable, Collection
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from headwater_host.fmq.kinds import Pairs
+from headwater_host.fmq.values import MalformedValueError, decode
 from headwater_host.hub.errors import TOPIC_FILTER_INVALID, RefusedError
+from headwater_host.hub.storage import Message
 
 LONGEST = 4096
 DEEPEST = 32
@@ -221,3 +224,45 @@ def _number(op: str, literal: int | Decimal) -> Callable[[object], bool]:
         return compare(value, literal)
 
     return holds
+
+
+class _Keys:
+    """The keys of the payload that was decoded last: many subscriptions ask about one message."""
+
+    def __init__(self) -> None:
+        self._of: Message | None = None
+        self._keys: dict[Any, Any] = {}
+
+    def get(self, message: Message, name: str) -> object:
+        if message is not self._of:
+            self._of, self._keys = message, {}
+            try:
+                found = decode(message.payload)
+            except MalformedValueError:
+                found = None
+            if isinstance(found, Pairs):
+                # A dict cannot tell some of its keys apart, but it can texts.
+                found = {key: value for key, value in found if isinstance(key, str)}
+            if isinstance(found, dict):
+                self._keys = found
+        return self._keys.get(name)
+
+
+_keys = _Keys()
+
+
+class Selection:
+    """The tags and the condition of a subscription. Raises ConditionError for a malformed condition."""
+
+    def __init__(self, tags: Collection[str], condition: str):
+        self._tags = frozenset(tags)
+        self._condition = Condition(condition) if condition else None
+
+    def takes(self, message: Message) -> bool:
+        """Return whether the subscription gets a message of one of its topics."""
+        if not self._tags.issubset(message.tags):
+            return False
+        condition = self._condition
+        return condition is None or condition(
+            message.topic, message.tags, lambda name: _keys.get(message, name)
+        )

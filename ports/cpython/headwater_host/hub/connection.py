@@ -1,11 +1,13 @@
-"""A client's connection: bytes into whole frames, frames out, and its bounds. What frames mean is the broker's."""
+"""A client's connection: bytes into frames, frames into bytes, and its bounds. What frames mean is for ``Events``."""
 
 import asyncio
 import contextlib
 import logging
 import ssl
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from headwater.errors import E_RX_TOO_LARGE
 from headwater.fmq.frames import Frame, decode_fields, decode_header
@@ -13,6 +15,9 @@ from headwater.fmq.ids import MORE, id_end
 from headwater.fmq.names import TYPES
 from headwater_host.fmq.usual import usual
 from headwater_host.hub import access, frames
+from headwater_host.hub.access import Access
+from headwater_host.hub.clients import Client
+from headwater_host.hub.config import ClientLimits
 from headwater_host.hub.errors import (
     MALFORMED_PACKET,
     PACKET_TOO_LARGE,
@@ -21,10 +26,9 @@ from headwater_host.hub.errors import (
     UNSPECIFIED_ERROR,
     RefusedError,
 )
-
-if TYPE_CHECKING:
-    from headwater_host.hub.broker import Broker
-    from headwater_host.hub.clients import Client
+from headwater_host.hub.memory import Memory
+from headwater_host.hub.metrics import Metric
+from headwater_host.hub.observer import Observer
 
 #: The longest body of a frame before AUTH has been accepted.
 STRANGERS_FRAME = 64 << 10
@@ -37,20 +41,78 @@ _ENOUGH = 64 << 10
 _logger = logging.getLogger("headwater.hub")
 
 
+class Tasks:
+    """Work of the hub that is cancelled when the hub ends."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self._loop = loop
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Start a coroutine."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def cancel(self) -> None:
+        """Cancel all that is not done."""
+        for task in self._tasks:
+            task.cancel()
+
+
+@dataclass
+class Shared:
+    """What all connections of a hub use."""
+
+    loop: asyncio.AbstractEventLoop
+    limits: ClientLimits
+    access: Access
+    memory: Memory
+    #: Requests that were refused, by type; frames that were malformed.
+    refused: Metric
+    malformed: Metric
+    observer: Observer | None
+    tasks: Tasks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tasks = Tasks(self.loop)
+
+
+class Events(Protocol):
+    """What a connection reports."""
+
+    def opened(self, connection: "Connection") -> None:
+        """A connection has been made."""
+
+    def closed(self, connection: "Connection") -> None:
+        """A connection has ended or is about to: nothing more is taken from it."""
+
+    def gone(self, connection: "Connection") -> None:
+        """The transport has ended. May be called twice."""
+
+    def writable(self, client: Client) -> None:
+        """A client can be sent more."""
+
+    def frame(self, connection: "Connection", f: Frame, ident: bytes) -> None:
+        """A well-formed frame has come. Raises RefusedError."""
+
+
 class Connection(asyncio.Protocol):
     """One connection.
 
-    Bytes are read into a buffer that grows up to the frame that is coming, whose size is bounded before it is read.
-    While the peer does not read what it is sent, nothing is read from it, and ``writable`` is false; so what is kept
-    for it is bounded by ``unread`` and the answers to one read; for all connections together, see ``memory``. With a
-    ``context`` it begins with TLS, of which there must be an end before a good AUTH is too late.
+    Bytes are collected up to the end of the frame that is coming, whose size is checked first. While the client does
+    not read, nothing is read from it and ``writable`` is false. So what is held for it is bounded by ``unread`` and the
+    answers to one read; ``memory`` bounds the sum. With a ``context`` the connection begins with a TLS handshake, which
+    must finish within the login timeout.
     """
 
-    def __init__(self, broker: "Broker", context: ssl.SSLContext | None = None):
-        self._broker = broker
+    def __init__(self, shared: Shared, events: Events, context: ssl.SSLContext | None = None):
+        self._shared = shared
+        self._events = events
         self._context = context
-        self._loop = broker.loop
-        self._frame = Frame(b"", min(STRANGERS_FRAME, broker.config.clients.frame))
+        self._loop = shared.loop
+        self._frame = Frame(b"", min(STRANGERS_FRAME, shared.limits.frame))
         self._rest = bytearray()
         # With fewer bytes than that there is nothing new to see.
         self._need = 0
@@ -93,19 +155,19 @@ class Connection(asyncio.Protocol):
         """Somebody is there."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(high=self._broker.config.clients.unread)
+        transport.set_write_buffer_limits(high=self._shared.limits.unread)
         name = transport.get_extra_info("peername")
         if name:
             self.peer = access.address(name[0])
             self.address = name[:2]
-        self._broker.opened(self)
+        self._events.opened(self)
         if self._context is not None and self.closed is None:
             # What comes with the end of the handshake waits for ``_secure``.
             self._holds += 1
-            self._broker.begin(self._secure(transport, self._context))
+            self._shared.tasks.begin(self._secure(transport, self._context))
 
     async def _secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
-        limits = self._broker.config.clients
+        limits = self._shared.limits
         secured = None
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             secured = await self._loop.start_tls(
@@ -114,7 +176,7 @@ class Connection(asyncio.Protocol):
         if not isinstance(secured, asyncio.Transport) or self.closed is not None:
             self.abort()
             # asyncio does not tell of the end of what was not there yet.
-            self._broker.gone(self)
+            self._events.gone(self)
             return
         self._transport = secured
         secured.set_write_buffer_limits(high=limits.unread)
@@ -123,7 +185,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is there any more."""
         self._end()
-        self._broker.gone(self)
+        self._events.gone(self)
 
     def pause_writing(self) -> None:
         """The peer does not read."""
@@ -135,7 +197,7 @@ class Connection(asyncio.Protocol):
         self.stuck = None
         self.release()
         if self.client is not None and self.closed is None:
-            self._broker.writable(self.client)
+            self._events.writable(self.client)
 
     def data_received(self, data: bytes) -> None:
         """Take what came."""
@@ -188,25 +250,28 @@ class Connection(asyncio.Protocol):
     def _dispatch(self, f: Frame) -> None:
         ident = bytes(f.buf[f.id_at : f.id_end])
         try:
-            self._broker.frame(self, f, ident)
+            self._events.frame(self, f, ident)
         except RefusedError as error:
-            self._broker.refused.add(1, TYPES[f.head >> 4])
-            if error.reason == PROTOCOL_ERROR:
-                self.close(error.reason, str(error), ident)
-            else:
-                self.send(frames.refusal(ident, error.reason, str(error)))
+            self.refuse(TYPES[f.head >> 4], ident, error)
         except Exception:
             _logger.exception("a frame of %s could not be handled", self.peer)
             self.close(UNSPECIFIED_ERROR)
 
+    def refuse(self, kind: str, ident: bytes, error: RefusedError) -> None:
+        """Answer a request with a reason code; a protocol error ends the connection."""
+        self._shared.refused.add(1, kind)
+        if error.reason == PROTOCOL_ERROR:
+            self.close(error.reason, str(error), ident)
+        else:
+            self.send(frames.refusal(ident, error.reason, str(error)))
+
     def _malformed(self, bad: int, data: bytes, at: int, end: int) -> None:
         """Answer what is no frame, if it has an id, and end it. ``end`` is where its body does, if that is known."""
-        broker = self._broker
         reason = PACKET_TOO_LARGE if bad == E_RX_TOO_LARGE else MALFORMED_PACKET
         stop = id_end(data, at + 1, len(data))
-        broker.malformed.add()
-        if broker.observer is not None and self.client is not None:
-            broker.observer.broke(self, data[at : end if end > 0 else len(data)])
+        self._shared.malformed.add()
+        if self._shared.observer is not None and self.client is not None:
+            self._shared.observer.broke(self, data[at : end if end > 0 else len(data)])
         self.close(reason, ident=data[at + 1 : stop] if stop > 0 else self.auth_id)
 
     @property
@@ -240,15 +305,15 @@ class Connection(asyncio.Protocol):
 
     def may(self, kind: str, topic: str) -> bool:
         """Whether the rules allow its user a request of this type about a topic, from where it is."""
-        return self._broker.access.allows(kind, topic, self.user, self.peer)
+        return self._shared.access.allows(kind, topic, self.user, self.peer)
 
     def check(self, kind: str, topic: str) -> None:
         """Raises RefusedError when ``may`` says no."""
-        self._broker.access.check(kind, topic, self.user, self.peer)
+        self._shared.access.check(kind, topic, self.user, self.peer)
 
     def trust(self) -> None:
         """AUTH was accepted: frames may be as large as anybody's."""
-        self._frame.limit = self._broker.config.clients.frame
+        self._frame.limit = self._shared.limits.frame
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
@@ -289,7 +354,7 @@ class Connection(asyncio.Protocol):
 
     def weigh(self) -> None:
         """It may hold more, or less."""
-        self._broker.memory.weigh(self)
+        self._shared.memory.weigh(self)
 
     def shed(self) -> None:
         """The hub holds too much, and most of it for this one."""
@@ -340,4 +405,4 @@ class Connection(asyncio.Protocol):
             self._rest.clear()
             if self.login is not None:
                 self.login.cancel()
-            self._broker.closed(self)
+            self._events.closed(self)

@@ -1,13 +1,17 @@
-"""CONSUME: members of a group who get CONSUMERESP (docs/protocols/fmq.md, section 4)."""
+"""CONSUME: members of consumer groups, which get CONSUMERESP (docs/protocols/fmq.md, section 4)."""
 
-from collections import deque
-from typing import TYPE_CHECKING
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
 
 from headwater.fmq import spec
 from headwater.fmq.frames import Frame
-from headwater_host.fmq.values import decode_at, encode
-from headwater_host.hub import frames
+from headwater_host.fmq.values import encode
+from headwater_host.hub import frames, requests
 from headwater_host.hub.clients import Client, Subscribed
+from headwater_host.hub.conditions import Selection
+from headwater_host.hub.config import ClientLimits
+from headwater_host.hub.connection import Connection
 from headwater_host.hub.errors import (
     NO_MATCHING_SUBSCRIBERS,
     PACKET_IDENTIFIER_IN_USE,
@@ -16,63 +20,59 @@ from headwater_host.hub.errors import (
     TOPIC_FILTER_INVALID,
     RefusedError,
 )
-from headwater_host.hub.groups import Lane, Member, Opening
-from headwater_host.hub.storage import Delivery
+from headwater_host.hub.groups import Groups, Lane, Member, Opening
+from headwater_host.hub.metrics import Metric
+from headwater_host.hub.registry import Registry
+from headwater_host.hub.storage import Delivery, Subscription
 from headwater_host.hub.topics import is_literal
-from headwater_host.hub.wanted import Wanted
-from headwater_host.hub.wishes import have_topic, read_subscription
 
-if TYPE_CHECKING:
-    from headwater_host.hub.broker import Broker
-    from headwater_host.hub.connection import Connection
-
-#: Messages that a consumer who does not acknowledge is sent in a turn.
+#: Messages that a consumer that does not acknowledge is sent in a turn.
 _UNBOUNDED = 64
+
+#: Handles a CONSUME with ONCE that names no group: a call.
+OnCall = Callable[[Connection, Frame, bytes, Subscription], None]
+#: Reads what SUBSCRIBE, or CONSUME with ONCE, asks for. Raises RefusedError.
+ReadWish = Callable[[Frame], Subscription]
 
 
 class Consumer(Member):
-    """One CONSUME; with ``once`` for one message. ``window`` 0: it does not acknowledge."""
+    """One CONSUME; with ``deadline`` for one message until then. ``window`` 0: it does not acknowledge."""
 
     def __init__(
         self,
-        broker: "Broker",
+        consumers: "Consumers",
         client: Client,
         subscribed: Subscribed,
         ident: bytes,
         window: int,
-        *,
-        once: bool = False,
+        deadline: float = 0.0,
     ):
         super().__init__()
-        self._broker = broker
+        self._consumers = consumers
         self._client = client
         self.subscribed = subscribed
         self.pattern = subscribed.subscription.topic
-        self.group = broker.consuming.group(subscribed.subscription.group)
+        self.group = consumers.groups.group(subscribed.subscription.group)
         self.ident = ident
-        self._correlation = ident if once else encode(subscribed.number)
+        self.once = deadline > 0
+        self._correlation = ident if self.once else encode(subscribed.number)
         self._window = window
-        self.once = once
-        #: Of ``once``: until when it waits, by the loop's clock; 0 when it has got its message.
-        self.deadline = broker.loop.time() + broker.config.clients.once if once else 0.0
-        if once:
-            broker.consuming.waiting[self] = None
+        #: With ONCE: 0 once it has its message.
+        self.deadline = deadline
         self._unacknowledged = 0
-        client.consumers[ident] = self
-        self.group.join(self)
 
     def patterns(self) -> list[str]:
-        """Its subscription's."""
+        """Return its subscription's filter."""
         return [self.pattern]
 
     def may_have(self, topic: str) -> bool:
-        """As the rules say."""
+        """Return what the rules say."""
         connection = self._client.connection
         kinds = ("CONSUME",) if self.once else ("SUBSCRIBE", "CONSUME")
         return connection is not None and all(connection.may(kind, topic) for kind in kinds)
 
     def room(self) -> int:
-        """Up to its window, while its connection takes something."""
+        """Return how much of its window is free, 0 while its client does not read."""
         connection = self._client.connection
         if connection is None or not connection.writable:
             return 0
@@ -81,128 +81,197 @@ class Consumer(Member):
         return self._window - self._unacknowledged if self._window else _UNBOUNDED
 
     def hand(self, lane: Lane, delivery: Delivery) -> bool:
-        """Send it, if it is wanted."""
+        """Send a message, if the subscription gets it."""
         message, connection = delivery.message, self._client.connection
-        if connection is None or not self.subscribed.wanted(message):
+        if connection is None or not self.subscribed.selection.takes(message):
             return False
         topic = None if is_literal(self.pattern) else message.topic
         body = frames.message(topic, message.tags, message.payload)
         connection.send(frames.response(message.id, self._correlation, body))
-        self._broker.sent.add(1, "CONSUMERESP")
-        if self.once:
-            self.deadline = 0.0
-            del self._broker.consuming.waiting[self]
+        self.deadline = 0.0
+        self._consumers.handed(self, self._client, lane, message.seq, message.id, bool(self._window))
         if self._window:
-            until = self._broker.loop.time() + self._broker.config.clients.redelivery
-            lane.open[message.seq] = Opening(message.id, until)
-            self._broker.consuming.watch(lane, until)
-            self._client.open.setdefault(message.id, deque()).append((lane, message.seq))
             self._unacknowledged += 1
-            return True
-        if self.once:
-            self._broker.loop.call_soon(self.finish)
-        return False
+        return self._window > 0
 
     def closed(self, lane: Lane, seq: int, ident: bytes) -> None:
-        """There is room for another one."""
+        """Make room for another message."""
         self._unacknowledged -= 1
-        waiting = self._client.open.get(ident)
-        if waiting is not None:
-            waiting.remove((lane, seq))
-            if not waiting:
-                del self._client.open[ident]
-        if self.once:
-            self._broker.loop.call_soon(self.finish)
-
-    def finish(self, *, failed: bool = False) -> None:
-        """Leave the group, without a word."""
-        self._broker.consuming.waiting.pop(self, None)
-        self._client.consumers.pop(self.ident, None)
-        self.group.leave(self, failed=failed)
+        self._consumers.closed(self, self._client, lane, seq, ident)
 
     def end(self, reason: int) -> None:
-        """Leave the group, and say why."""
+        """Leave the group, and tell the client why."""
         connection = self._client.connection
         if connection is not None:
             answer = frames.refusal(self.ident, reason) if reason else frames.ack(self.ident)
             connection.send(answer)
-        self.finish()
+        self._consumers.finish(self, self._client)
 
 
-def on_consume(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
-    """CONSUME."""
-    if connection.client is not None and ident in connection.client.consumers:
-        raise RefusedError(PACKET_IDENTIFIER_IN_USE, "there is a CONSUME with this id")
-    if f.head & spec.ONCE:
-        _on_once(broker, connection, f, ident)
-        return
-    client = connection.client
-    assert client is not None
-    buf = bytes(f.buf)
-    number = decode_at(buf, f.at[0], f.end)[0]
-    asked = decode_at(buf, f.at[1], f.end)[0] if f.count > 1 else 0
-    subscribed = client.subscribed(number)
-    # It may have subscribed from another network, or before the rules were changed.
-    for kind in ("SUBSCRIBE", "CONSUME"):
-        connection.check(kind, subscribed.subscription.topic)
-    if not subscribed.subscription.group:
-        raise RefusedError(TOPIC_FILTER_INVALID, "what is subscribed to without a group comes by itself")
-    end_consumers(client, number, SESSION_TAKEN_OVER)
-    most = broker.config.clients.window
-    Consumer(broker, client, subscribed, ident, min(asked or most, most) if f.head & spec.NEEDACK else 0)
+class _Consuming:
+    """What one client consumes."""
+
+    def __init__(self) -> None:
+        #: By the id of their CONSUME.
+        self.consumers: dict[bytes, Consumer] = {}
+        #: Messages that were sent and are not acknowledged, by id. The same message may be in several groups.
+        self.open: dict[bytes, deque[tuple[Lane, int]]] = {}
 
 
-def end_consumers(client: Client, number: int, reason: int) -> None:
-    """End what consumes from a subscription."""
-    for consumer in list(client.consumers.values()):
-        if not consumer.once and consumer.subscribed.number == number:
-            consumer.end(reason)
+class Consumers:
+    """The handler of CONSUME, and all consumers."""
 
+    def __init__(
+        self,
+        groups: Groups,
+        registry: Registry,
+        limits: ClientLimits,
+        sent: Metric,
+        loop: asyncio.AbstractEventLoop,
+        read_wish: ReadWish,
+        on_call: OnCall,
+    ):
+        self.groups = groups
+        self._registry = registry
+        self._limits = limits
+        self._sent = sent
+        self._loop = loop
+        self._read_wish = read_wish
+        self._on_call = on_call
+        self._of: dict[Client, _Consuming] = {}
+        #: Those that wait for one message, in the order of their deadlines.
+        self._waiting: OrderedDict[Consumer, None] = OrderedDict()
 
-def _on_once(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
-    client = connection.client
-    assert client is not None
-    wish = read_subscription(broker, f)
-    connection.check("CONSUME", wish.topic)
-    if not wish.group:
-        broker.calls.call(connection, f, ident, wish)
-        return
-    if len(client.consumers) >= broker.config.clients.subscriptions:
-        raise RefusedError(QUOTA_EXCEEDED, f"{len(client.consumers)} are waiting already")
-    have_topic(broker, wish.topic)
-    subscribed = Subscribed(wish, Wanted(wish.tags, wish.condition), 0)
-    Consumer(broker, client, subscribed, ident, 1 if f.head & spec.NEEDACK else 0, once=True)
+    # -- requests ----------------------------------------------------------------------------------------------------
 
+    def on_consume(self, connection: Connection, f: Frame, ident: bytes) -> None:
+        """Begin to consume a subscription, or with ONCE wait for one message or call a remote procedure."""
+        client = connection.client
+        assert client is not None
+        if ident in self._consumers(client):
+            raise RefusedError(PACKET_IDENTIFIER_IN_USE, "there is a CONSUME with this id")
+        if f.head & spec.ONCE:
+            self._on_once(connection, client, f, ident)
+            return
+        asked = requests.consume(f)
+        subscribed = client.subscribed(asked.number)
+        # It may have subscribed from another network, or before the rules were changed.
+        for kind in ("SUBSCRIBE", "CONSUME"):
+            connection.check(kind, subscribed.subscription.topic)
+        if not subscribed.subscription.group:
+            raise RefusedError(TOPIC_FILTER_INVALID, "a subscription without a group needs no CONSUME")
+        self.end(client, asked.number, SESSION_TAKEN_OVER)
+        most = self._limits.window
+        window = min(asked.window or most, most) if f.head & spec.NEEDACK else 0
+        self._join(client, Consumer(self, client, subscribed, ident, window))
 
-def lost(client: Client) -> None:
-    """The connection is gone: what is open goes to the group again."""
-    for consumer in list(client.consumers.values()):
-        consumer.finish(failed=True)
+    def _on_once(self, connection: Connection, client: Client, f: Frame, ident: bytes) -> None:
+        wish = self._read_wish(f)
+        connection.check("CONSUME", wish.topic)
+        if not wish.group:
+            self._on_call(connection, f, ident, wish)
+            return
+        count = len(self._consumers(client))
+        if count >= self._limits.subscriptions:
+            raise RefusedError(QUOTA_EXCEEDED, f"{count} CONSUMEs of this client are waiting already")
+        self._registry.require_named(wish.topic)
+        subscribed = Subscribed(wish, Selection(wish.tags, wish.condition), 0)
+        window = 1 if f.head & spec.NEEDACK else 0
+        consumer = Consumer(self, client, subscribed, ident, window, self._loop.time() + self._limits.once)
+        self._waiting[consumer] = None
+        self._join(client, consumer)
 
+    def _join(self, client: Client, consumer: Consumer) -> None:
+        self._of.setdefault(client, _Consuming()).consumers[consumer.ident] = consumer
+        consumer.group.join(consumer)
 
-def overdue(broker: "Broker", now: float) -> None:
-    """Who waited for one message in vain is told so."""
-    waiting = broker.consuming.waiting
-    while waiting and (consumer := next(iter(waiting))).deadline <= now:
-        consumer.end(NO_MATCHING_SUBSCRIBERS)
+    def _consumers(self, client: Client) -> dict[bytes, Consumer]:
+        of = self._of.get(client)
+        return of.consumers if of is not None else {}
 
+    def on_ack(self, client: Client, ident: bytes, code: int) -> bool:
+        """Acknowledge a message, or with a reason code give it back. Return whether it was unacknowledged."""
+        of = self._of.get(client)
+        opened = of.open.get(ident) if of is not None else None
+        if not opened:
+            return False
+        lane, seq = opened[0]
+        if code:
+            lane.group.back(lane, seq)
+        else:
+            lane.group.done(lane, seq)
+        return True
 
-def topic_gone(broker: "Broker", topic: str) -> None:
-    """Those who consume a topic that is about to be forgotten, and no other, are told so."""
-    for group in broker.consuming.interested(topic):
-        for member in list(group.members):
-            if isinstance(member, Consumer) and member.pattern == topic:
-                member.end(TOPIC_FILTER_INVALID)
+    # -- what consumers report ---------------------------------------------------------------------------------------
 
+    def handed(
+        self, consumer: Consumer, client: Client, lane: Lane, seq: int, ident: bytes, needs_ack: bool
+    ) -> None:
+        """Note that a message was sent to a consumer."""
+        self._sent.add(1, "CONSUMERESP")
+        if consumer.once:
+            del self._waiting[consumer]
+        if needs_ack:
+            until = self._loop.time() + self._limits.redelivery
+            lane.open[seq] = Opening(ident, until)
+            self.groups.watch(lane, until)
+            self._of[client].open.setdefault(ident, deque()).append((lane, seq))
+        elif consumer.once:
+            self._loop.call_soon(self.finish, consumer, client)
 
-def on_ack(client: Client, ident: bytes, code: int) -> bool:
-    """A CONSUMERESP is acknowledged, or, with a reason, given back at once: whether there was one."""
-    waiting = client.open.get(ident)
-    if not waiting:
-        return False
-    lane, seq = waiting[0]
-    if code:
-        lane.group.back(lane, seq)
-    else:
-        lane.group.done(lane, seq)
-    return True
+    def closed(self, consumer: Consumer, client: Client, lane: Lane, seq: int, ident: bytes) -> None:
+        """Note that a message is not unacknowledged any more."""
+        opened = self._of[client].open
+        waiting = opened.get(ident)
+        if waiting is not None:
+            waiting.remove((lane, seq))
+            if not waiting:
+                del opened[ident]
+        if consumer.once:
+            self._loop.call_soon(self.finish, consumer, client)
+
+    def finish(self, consumer: Consumer, client: Client, *, failed: bool = False) -> None:
+        """Remove a consumer from its group. ``failed``: what it did not acknowledge counts a try."""
+        self._waiting.pop(consumer, None)
+        of = self._of.get(client)
+        if of is not None and of.consumers.get(consumer.ident) is consumer:
+            del of.consumers[consumer.ident]
+        consumer.group.leave(consumer, failed=failed)
+        if of is not None and not of.consumers and not of.open:
+            self._of.pop(client, None)
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def end(self, client: Client, number: int, reason: int) -> None:
+        """End what consumes a subscription."""
+        for consumer in list(self._consumers(client).values()):
+            if not consumer.once and consumer.subscribed.number == number:
+                consumer.end(reason)
+
+    def renew(self, client: Client, subscribed: Subscribed) -> None:
+        """Let consumers of a subscription go by its new tags and condition."""
+        for consumer in self._consumers(client).values():
+            if consumer.subscribed.number == subscribed.number:
+                consumer.subscribed = subscribed
+
+    def lost(self, client: Client) -> None:
+        """The connection is gone: what is unacknowledged goes to the group again."""
+        for consumer in list(self._consumers(client).values()):
+            self.finish(consumer, client, failed=True)
+
+    def writable(self, client: Client) -> None:
+        """The client can be sent more."""
+        for consumer in self._consumers(client).values():
+            self.groups.wake(consumer)
+
+    def overdue(self, now: float) -> None:
+        """Refuse each CONSUME with ONCE whose time is up."""
+        while self._waiting and (consumer := next(iter(self._waiting))).deadline <= now:
+            consumer.end(NO_MATCHING_SUBSCRIBERS)
+
+    def topic_gone(self, topic: str) -> None:
+        """End consumers of a topic that is about to be deleted, but not those of a filter that matches it."""
+        for group in self.groups.interested(topic):
+            for member in list(group.members):
+                if isinstance(member, Consumer) and member.pattern == topic:
+                    member.end(TOPIC_FILTER_INVALID)

@@ -7,26 +7,27 @@ goes on with its owner, and moves after what was open then.
 """
 
 import abc
+import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from headwater_host.hub.assignment import assign
+from headwater_host.hub.assignment import assigning
 from headwater_host.hub.errors import RefusedError
-from headwater_host.hub.storage import Delivery, Message
+from headwater_host.hub.storage import Delivery, Message, Store
 from headwater_host.hub.topics import Subscriptions
-
-if TYPE_CHECKING:
-    from headwater_host.hub.broker import Broker
-    from headwater_host.hub.consume import Consumer
+from headwater_host.hub.turns import Steps, Turns
 
 #: Seconds that a queue that is to move waits for an acknowledgement, at first, before its owner gets more of it.
 PATIENCE = 1.0
 #: Messages that are handed out in a turn of the event loop, and how many of a lane at once.
 _TURN = 256
 _AT_ONCE = 32
+#: Topics or lanes that are looked at in a step.
+_PACE = 16
 
 _logger = logging.getLogger("headwater.hub")
 
@@ -80,6 +81,10 @@ class Member(abc.ABC):
         """Whether it may have the messages of one of the topics that its filters match."""
         return True
 
+    def may_take(self, topic: str) -> bool:
+        """Return whether messages of one of its lanes may be handed to it now. If not, they stay for it."""
+        return True
+
     @abc.abstractmethod
     def room(self) -> int:
         """How many messages it can take now."""
@@ -92,13 +97,25 @@ class Member(abc.ABC):
         """A message is not open any more, for whatever reason."""
 
 
+class _Pace:
+    """Makes a step of several small ones."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def step(self) -> Sequence[None]:
+        """Return what to yield: mostly nothing."""
+        self._count += 1
+        return () if self._count % _PACE else (None,)
+
+
 class Group:
     """The members of one group, and their lanes."""
 
-    def __init__(self, consuming: "Consuming", name: str):
+    def __init__(self, groups: "Groups", name: str):
         self.name = name
-        self._consuming = consuming
-        self._store = consuming.broker.store
+        self._groups = groups
+        self._store = groups.store
         self.members: dict[Member, None] = {}
         self.lanes: dict[Key, Lane] = {}
         self._given: dict[Key, Member] = {}
@@ -106,11 +123,13 @@ class Group:
         self.patterns: set[str] = set()
         #: Whether there was no room for one of its topics.
         self._crowded = False
+        #: Whether its lanes are being spread.
+        self.is_spreading = False
 
     def join(self, member: Member) -> None:
         """Somebody is there."""
         self.members[member] = None
-        self._consuming.spread(self)
+        self._groups.spread(self)
 
     def leave(self, member: Member, *, failed: bool) -> None:
         """Somebody is not there any more. What they had goes to the others; ``failed``: and counts a try."""
@@ -121,7 +140,7 @@ class Group:
             self.give_up(lane, failed=failed)
             self._take_away(lane)
             lane.owner = None
-        self._consuming.spread(self)
+        self._groups.spread(self)
 
     def give_up(self, lane: Lane, *, failed: bool) -> None:
         """Everything that is open goes out again."""
@@ -129,43 +148,61 @@ class Group:
         for seq in opened:
             self._close(lane, seq)
         if failed and opened:
-            self._store.give_back(
-                self.name, lane.topic, lane.queue, opened, time_ns=self._consuming.broker.now_ns()
-            )
+            self._store.give_back(self.name, lane.topic, lane.queue, opened, time_ns=self._store.age.now())
         elif opened:
             self._store.rewind(self.name, lane.topic, lane.queue)
 
-    def spread(self) -> None:
-        """Give each lane its member."""
+    def spread(self) -> Steps:
+        """Give each lane its member. Members and topics may come and go meanwhile: then the group is spread again."""
+        members = list(self.members)
+        self._groups.index(self, {pattern for member in members for pattern in member.patterns()})
+        matched: dict[str, list[str]] = {}
+        able: dict[str, list[Member]] = {}
+        pace = _Pace()
+        for member in members:
+            for pattern in member.patterns():
+                if pattern not in matched:
+                    matched[pattern] = self._store.names.match(pattern)
+                for topic in matched[pattern]:
+                    found = able.setdefault(topic, [])
+                    if (not found or found[-1] is not member) and member.may_have(topic):
+                        found.append(member)
+                    yield from pace.step()
         queues: dict[Key, list[Member]] = {}
-        topics: dict[str, list[Member]] = {}
-        for member in self.members:
-            names = [topic for pattern in member.patterns() for topic in self._store.names.match(pattern)]
-            for topic in dict.fromkeys(names):
-                if member.may_have(topic):
-                    topics.setdefault(topic, []).append(member)
-        for topic, members in topics.items():
-            if not self._attach(topic):
-                continue
-            for n in range(len(self._store.topics[topic].queues)):
-                queues[topic, n] = members
-        self._given = assign(queues, self._given)
-        entitled = {topic: set(members) for topic, members in topics.items()}
-        for key in self._given:
-            if key not in self.lanes:
-                self.lanes[key] = Lane(self, *key)
-        for key, lane in list(self.lanes.items()):
-            lane.heir = self._given.get(key)
-            lane.stays = lane.owner in entitled.get(lane.topic, ())
-            if not lane.stays:
-                lane.stuck.clear()
-            self._settle(lane)
-        self._consuming.index(self, {pattern for member in self.members for pattern in member.patterns()})
+        for topic, found in able.items():
+            if found and topic in self._store.topics and self._attach(topic):
+                for n in range(len(self._store.topics[topic].queues)):
+                    queues[topic, n] = found
+            yield from pace.step()
+        given = yield from assigning(queues, dict(self._given))
+        self._given = given
+        for key in dict.fromkeys([*self.lanes, *given]):
+            self._give(key, given.get(key), able.get(key[0], ()))
+            yield from pace.step()
 
-    def take_in(self, topics: Iterable[str]) -> None:
-        """Topics are new, or have grown: with one member there is nothing else to spread."""
-        (member,) = self.members
+    def _give(self, key: Key, heir: "Member | None", able: Sequence["Member"]) -> None:
+        """Let a lane move to its heir. ``able``: the members that may have it."""
+        topic = self._store.topics.get(key[0])
+        if topic is None or key[1] >= len(topic.queues) or (heir is not None and heir not in self.members):
+            return
+        lane = self.lanes.get(key)
+        if lane is None:
+            if heir is None:
+                return
+            lane = self.lanes[key] = Lane(self, *key)
+        lane.heir = heir
+        # Most often the owner is the heir, and a search of all members is saved.
+        lane.stays = lane.owner is not None and (lane.owner is heir or lane.owner in able)
+        if not lane.stays:
+            lane.stuck.clear()
+        self._settle(lane)
+
+    def take_in(self, topics: Iterable[str]) -> Steps:
+        """Take topics that are new or have grown. The group has one member, so nothing else moves."""
         for topic in topics:
+            member = next(iter(self.members), None)
+            if member is None:
+                return
             if topic not in self._store.topics or not member.may_have(topic) or not self._attach(topic):
                 continue
             for n in range(len(self._store.topics[topic].queues)):
@@ -173,6 +210,7 @@ class Group:
                     lane = self.lanes[topic, n] = Lane(self, topic, n)
                     lane.heir = self._given[topic, n] = member
                     self._settle(lane)
+            yield
 
     def _attach(self, topic: str) -> bool:
         """Whether it consumes a topic, for which there may be no room: then its other topics, and others, go on."""
@@ -195,7 +233,7 @@ class Group:
         elif owner is not None and not lane.stuck:
             owner.ready.pop(lane, None)
             if lane.open and lane.stays:
-                self._consuming.drain(lane)
+                self._groups.drain(lane)
         if lane.open:
             return
         if owner is not heir:
@@ -212,7 +250,7 @@ class Group:
         """A lane is not about to move."""
         lane.stuck.clear()
         lane.patience = PATIENCE
-        self._consuming.draining.pop(lane, None)
+        self._groups.draining.pop(lane, None)
 
     def stall(self, lane: Lane) -> None:
         """Nothing was acknowledged for too long on a lane that is to move: its owner goes on with it until all that is
@@ -231,7 +269,7 @@ class Group:
         owner = lane.owner
         if owner is not None and (lane.heir is owner or lane.stuck):
             owner.ready[lane] = None
-            self._consuming.wake(owner)
+            self._groups.wake(owner)
 
     def _close(self, lane: Lane, seq: int) -> None:
         opening = lane.open.pop(seq)
@@ -246,18 +284,16 @@ class Group:
             self._close(lane, seq)
             self._store.ack(self.name, lane.topic, lane.queue, seq)
             if lane.heir is not owner:
-                self._consuming.draining.pop(lane, None)
+                self._groups.draining.pop(lane, None)
                 self._settle(lane)
             if owner is not None:
-                self._consuming.wake(owner)
+                self._groups.wake(owner)
 
     def back(self, lane: Lane, seq: int) -> None:
         """A message was not acknowledged: it goes out again, or is dead."""
         if seq in lane.open:
             self._close(lane, seq)
-            self._store.give_back(
-                self.name, lane.topic, lane.queue, [seq], time_ns=self._consuming.broker.now_ns()
-            )
+            self._store.give_back(self.name, lane.topic, lane.queue, [seq], time_ns=self._store.age.now())
             self._settle(lane)
             self.wake(lane)
 
@@ -273,23 +309,21 @@ class Group:
             self._rest(lane)
             self._given.pop(key, None)
 
-    def topics(self) -> set[str]:
-        """The topics of which it has lanes."""
-        return {topic for topic, _ in self.lanes}
 
+class Groups:
+    """All groups, and what is handed out to their members in each turn of the event loop."""
 
-class Consuming:
-    """All groups."""
-
-    def __init__(self, broker: "Broker"):
-        self.broker = broker
-        self.groups: dict[str, Group] = {}
+    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, turns: Turns):
+        self.store = store
+        self._loop = loop
+        self._turns = turns
+        self.by_name: dict[str, Group] = {}
         #: Groups to spread: because of these topics only, or None.
         self._unsettled: dict[Group, dict[str, None] | None] = {}
+        #: Whether ``_spread`` is called soon.
+        self._is_soon = False
         #: By what their members have subscribed to.
         self._index: Subscriptions[Group] = Subscriptions()
-        #: Who waits for one message, in the order of their deadlines.
-        self.waiting: OrderedDict[Consumer, None] = OrderedDict()
         #: Lanes that are to move, and until when an acknowledgement is waited for.
         self.draining: dict[Lane, float] = {}
         #: Lanes on which something is open, by when to look at them.
@@ -301,29 +335,33 @@ class Consuming:
 
     def group(self, name: str) -> Group:
         """The group of this name."""
-        found = self.groups.get(name)
+        found = self.by_name.get(name)
         if found is None:
-            found = self.groups[name] = Group(self, name)
+            found = self.by_name[name] = Group(self, name)
         return found
 
-    def attach(self, group: str, pattern: str, *, from_now: bool = False) -> None:
-        """Have a group consume all topics of a filter, from their oldest messages or from now; or none of them: raises
-        RefusedError."""
-        store = self.broker.store
-        fresh = [topic for topic in store.names.match(pattern) if group not in store.topics[topic].groups]
+    def attach(self, name: str, pattern: str) -> Steps:
+        """Let a group consume all topics of a filter, from their oldest messages. Raises RefusedError: then none."""
+        store = self.store
+        fresh: list[str] = []
         try:
-            for topic in fresh:
-                store.attach(group, topic, from_now=from_now)
+            for topic in store.names.match(pattern):
+                if topic in store.topics and store.attach(name, topic):
+                    fresh.append(topic)
+                yield
         except RefusedError:
-            for topic in fresh:
-                store.detach(group, topic)
+            group = self.by_name.get(name)
+            for topic in fresh if group is None or not group.members else ():
+                store.detach(name, topic)
+                yield
             raise
 
     def spread(self, group: Group, topic: str | None = None) -> None:
-        """Spread a group's lanes anew, at the end of this turn: once, however many come and go. ``topic``: because this
-        one is new, or has grown."""
-        if not self._unsettled:
-            self.broker.loop.call_soon(self._spread)
+        """Spread a group's lanes from the end of this turn on: once, however many members come and go. ``topic`` is the
+        reason: it is new or has grown."""
+        if not self._is_soon:
+            self._is_soon = True
+            self._loop.call_soon(self._spread)
         topics = self._unsettled.setdefault(group, {})
         if topic is None:
             self._unsettled[group] = None
@@ -331,14 +369,20 @@ class Consuming:
             topics[topic] = None
 
     def _spread(self) -> None:
-        groups, self._unsettled = self._unsettled, {}
-        for group, topics in groups.items():
-            if topics is not None and len(group.members) == 1:
-                group.take_in(topics)
-            else:
-                group.spread()
-            if not group.members and not group.lanes:
-                self.groups.pop(group.name, None)
+        self._is_soon = False
+        for group in [group for group in self._unsettled if not group.is_spreading]:
+            topics = self._unsettled.pop(group)
+            alone = topics is not None and len(group.members) == 1
+            group.is_spreading = True
+            steps = group.take_in(topics) if alone and topics is not None else group.spread()
+            self._turns.begin(steps, partial(self._settled, group))
+
+    def _settled(self, group: Group) -> None:
+        group.is_spreading = False
+        if group in self._unsettled:
+            self.spread(group, next(iter(self._unsettled[group] or ()), None))
+        elif not group.members and not group.lanes:
+            self.by_name.pop(group.name, None)
 
     def index(self, group: Group, patterns: set[str]) -> None:
         """These are the filters of a group's members now."""
@@ -359,7 +403,7 @@ class Consuming:
             self._busy.append(member)
             if not self._scheduled:
                 self._scheduled = True
-                self.broker.loop.call_soon(self._hand_out)
+                self._loop.call_soon(self._hand_out)
 
     def _hand_out(self) -> None:
         """Hand out what there is, to one member after the other, and the rest in the next turn."""
@@ -374,13 +418,16 @@ class Consuming:
         finally:
             self._scheduled = bool(self._busy)
             if self._scheduled:
-                self.broker.loop.call_soon(self._hand_out)
+                self._loop.call_soon(self._hand_out)
 
     def _pump(self, member: Member, left: int) -> int:
         """Hand a member at most ``left`` messages, as far as there is room: how many may be handed to others."""
-        store = self.broker.store
+        store = self.store
         while member.ready and (room := min(member.room(), left)) > 0:
             lane = next(iter(member.ready))
+            if not member.may_take(lane.topic):
+                del member.ready[lane]
+                continue
             member.ready.move_to_end(lane)
             group = lane.group
             found = store.take(group.name, lane.topic, lane.queue, min(room, _AT_ONCE))
@@ -395,11 +442,11 @@ class Consuming:
 
     def stored(self, messages: list[Message]) -> None:
         """Messages are on the disk."""
-        topics = self.broker.store.topics
+        topics = self.store.topics
         for topic, queue in {(message.topic, message.queue) for message in messages}:
             found = topics.get(topic)
             for name in found.groups if found is not None else ():
-                group = self.groups.get(name)
+                group = self.by_name.get(name)
                 lane = group.lanes.get((topic, queue)) if group is not None else None
                 if lane is not None:
                     lane.group.wake(lane)
@@ -411,9 +458,9 @@ class Consuming:
 
     def topic_gone(self, topic: str) -> None:
         """A topic is about to be forgotten."""
-        found = self.broker.store.topics.get(topic)
+        found = self.store.topics.get(topic)
         for name in found.groups if found is not None else ():
-            group = self.groups.get(name)
+            group = self.by_name.get(name)
             if found is not None and group is not None:
                 group.topic_gone(topic, len(found.queues))
 
@@ -428,7 +475,7 @@ class Consuming:
 
     def drain(self, lane: Lane) -> None:
         """A lane gets nothing more until it has moved, as long as its owner acknowledges what it has."""
-        self.draining.setdefault(lane, self.broker.loop.time() + lane.patience)
+        self.draining.setdefault(lane, self._loop.time() + lane.patience)
 
     def overdue(self, now: float) -> None:
         """What was not acknowledged in time goes out again."""

@@ -1,4 +1,4 @@
-"""Counters and gauges, as Prometheus reads them (its text format, version 0.0.4).
+"""Counters and gauges in Prometheus' text format, version 0.0.4, and the HTTP server that serves them.
 
 metrics = Metrics()
 frames = metrics.counter("frames_total", "Frames received.", "type")
@@ -7,36 +7,51 @@ metrics.gauge("connections", "Open connections.").call(lambda: len(connections))
 text = metrics.text()
 """
 
+import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
 
-#: What the text is, for the answer's header.
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_PREFIX = "headwater_hub_"
-#: Of one metric: whatever clients do, what they are told apart by stays bounded.
+#: What every name begins with.
+PREFIX = "headwater_hub_"
+#: Series of one metric. Labels may come from clients.
 _MOST_SERIES = 1000
+#: Lines that are made in a turn of the event loop.
+_LINES = 256
+#: Seconds that a request may take, and bytes of its head.
+_PATIENCE = 10.0
+_LONGEST = 8192
+#: Requests at the same time.
+_MOST = 20
+_STATUS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 400: "Bad Request"}
+_TYPES = {200: "text/plain; version=0.0.4; charset=utf-8"}
+
+#: The values of a metric by its labels, or its only value.
+Labels = tuple[str, ...]
+Values = float | Mapping[Labels, float] | Iterable[tuple[Labels, float]]
 
 
 class Metric:
-    """One name, and a number for each combination of the labels' values."""
+    """A name, and a value for each combination of its labels' values."""
 
     def __init__(self, kind: str, name: str, text: str, labels: tuple[str, ...]):
-        self.name = _PREFIX + name
+        self.name = PREFIX + name
         self.kind = kind
         self.labels = labels
-        self._text = text
+        self.text = text
         self._values: dict[tuple[str, ...], float] = {} if labels else {(): 0}
-        self._ask: Callable[[], float | Mapping[tuple[str, ...], float]] | None = None
+        self._ask: Callable[[], Values] | None = None
 
     def add(self, amount: float = 1, *labels: str) -> None:
-        """Count up."""
+        """Increase the value."""
         if labels in self._values:
             self._values[labels] += amount
             return
         self.set(self._values.get(labels, 0) + amount, *labels)
 
     def set(self, value: float, *labels: str) -> None:
-        """Be this. What would be one series too many is counted as "other"."""
+        """Replace the value. Beyond the limit of series, labels become "other"."""
         values = self._values
         if labels not in values:
             if len(labels) != len(self.labels):
@@ -48,22 +63,20 @@ class Metric:
                 labels = other
         values[labels] = value
 
-    def call(self, ask: Callable[[], float | Mapping[tuple[str, ...], float]]) -> None:
-        """Ask for the value, or the values by labels, when they are read."""
+    def call(self, ask: Callable[[], Values]) -> None:
+        """Ask for the value, or for the values by labels, each time the metric is read."""
         self._ask = ask
 
-    def lines(self) -> list[str]:
-        """As text."""
-        values: Mapping[tuple[str, ...], float] = self._values
-        if self._ask is not None:
-            asked = self._ask()
-            values = asked if isinstance(asked, Mapping) else {(): asked}
-        help_ = self._text.replace("\\", r"\\").replace("\n", r"\n")
-        return [
-            f"# HELP {self.name} {help_}",
-            f"# TYPE {self.name} {self.kind}",
-            *(f"{self.name}{self._labelled(labels)} {_number(value)}" for labels, value in values.items()),
-        ]
+    def lines(self) -> Iterator[str]:
+        """Yield the metric as text, without line ends."""
+        help_ = self.text.replace("\\", r"\\").replace("\n", r"\n")
+        yield f"# HELP {self.name} {help_}"
+        yield f"# TYPE {self.name} {self.kind}"
+        values: Values = dict(self._values) if self._ask is None else self._ask()
+        if isinstance(values, int | float):
+            values = [((), values)]
+        for labels, value in values.items() if isinstance(values, Mapping) else values:
+            yield f"{self.name}{self._labelled(labels)} {_number(value)}"
 
     def _labelled(self, values: tuple[str, ...]) -> str:
         pairs = ",".join(
@@ -83,25 +96,97 @@ def _number(value: float) -> str:
 
 
 class Metrics:
-    """All of them, in the order in which they were made."""
+    """All metrics of a hub, in the order in which they were made."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, Metric] = {}
 
+    def __iter__(self) -> Iterator[Metric]:
+        return iter(self._metrics.values())
+
     def _make(self, kind: str, name: str, text: str, labels: tuple[str, ...]) -> Metric:
         if name in self._metrics:
-            raise ValueError(f"there is a metric {name!r} already")
+            raise ValueError(f"the metric {name!r} exists already")
         self._metrics[name] = metric = Metric(kind, name, text, labels)
         return metric
 
     def counter(self, name: str, text: str, *labels: str) -> Metric:
-        """A number that only grows; its name ends with ``_total``."""
+        """Add a value that only grows; its name ends with ``_total``."""
         return self._make("counter", name, text, labels)
 
     def gauge(self, name: str, text: str, *labels: str) -> Metric:
-        """A number that goes up and down."""
+        """Add a value that goes up and down."""
         return self._make("gauge", name, text, labels)
 
+    def lines(self) -> Iterator[str]:
+        """Yield all of them as text, without line ends."""
+        return chain.from_iterable(metric.lines() for metric in self)
+
     def text(self) -> str:
-        """What Prometheus reads."""
-        return "".join(line + "\n" for metric in self._metrics.values() for line in metric.lines())
+        """Return all of them as text."""
+        return "".join(line + "\n" for line in self.lines())
+
+
+@dataclass
+class Traffic:
+    """Messages of clients by QoS, and messages to clients by type of frame."""
+
+    received: Metric
+    sent: Metric
+
+
+# -- the HTTP server -----------------------------------------------------------------------------------------------
+
+
+async def serve(host: str, port: int, metrics: Metrics) -> asyncio.AbstractServer:
+    """Serve ``GET /metrics``. Raises OSError."""
+    busy = asyncio.Semaphore(_MOST)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with busy:
+                await asyncio.wait_for(_answer(reader, writer, metrics), _PATIENCE)
+        except (OSError, asyncio.TimeoutError):
+            writer.transport.abort()
+        finally:
+            writer.close()
+
+    return await asyncio.start_server(answer, host, port, limit=_LONGEST)
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, metrics: Metrics) -> None:
+    method = b""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+        method, path, _ = head.partition(b"\r\n")[0].split(b" ")
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+        status, body = 400, b"This is no HTTP request.\n"
+    else:
+        if path.partition(b"?")[0] != b"/metrics":
+            status, body = 404, b"Not found; the metrics are at /metrics.\n"
+        elif method not in (b"GET", b"HEAD"):
+            status, body = 405, b"Method not allowed; use GET.\n"
+        else:
+            status, body = 200, await _page(metrics)
+    writer.write(_head(status, len(body)) + (b"" if method == b"HEAD" else body))
+    await writer.drain()
+
+
+async def _page(metrics: Metrics) -> bytes:
+    """Return the text, made over several turns of the event loop: there may be a series for each topic."""
+    lines: list[str] = []
+    for line in metrics.lines():
+        lines.append(line)
+        if not len(lines) % _LINES:
+            await asyncio.sleep(0)
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _head(status: int, length: int) -> bytes:
+    lines = [
+        f"HTTP/1.1 {status} {_STATUS[status]}",
+        f"Content-Type: {_TYPES.get(status, 'text/plain; charset=utf-8')}",
+        f"Content-Length: {length}",
+        "Connection: close",
+    ]
+    return "".join(line + "\r\n" for line in [*lines, ""]).encode()

@@ -1,20 +1,22 @@
-"""RPC: who calls, who serves, what is under way (docs/protocols/fmq.md, section 4).
+"""Remote procedure calls: callers, responders, and calls in progress (docs/protocols/fmq.md, section 4).
 
-A call is a CONSUME with ONCE and without a group. Nothing of it is stored: it ends with its answer, with the caller's
-connection, with its responder's, or when ``clients.rpc`` seconds are over. What a responder was sent is never sent to
-another one, because it may have been done; what still waits for a responder to read may be.
+A call is a CONSUME with ONCE and without a group. It is not stored: it ends with its answer, with the caller's or the
+responder's connection, or when ``clients.rpc`` seconds are over. A call that was sent to a responder is never sent to
+another one, because it may have been executed; a call that waits until a responder reads may be.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from headwater.fmq import spec
 from headwater.fmq.frames import Frame
 from headwater.fmq.ids import id_end
-from headwater_host.fmq.values import decode_at, encode
-from headwater_host.hub import frames
+from headwater_host.fmq.values import encode
+from headwater_host.hub import frames, requests
 from headwater_host.hub.clients import Client, Subscribed
+from headwater_host.hub.config import ClientLimits
+from headwater_host.hub.connection import Connection
 from headwater_host.hub.errors import (
     IMPLEMENTATION_SPECIFIC_ERROR,
     NO_MATCHING_SUBSCRIBERS,
@@ -23,29 +25,35 @@ from headwater_host.hub.errors import (
     PAYLOAD_FORMAT_INVALID,
     QUOTA_EXCEEDED,
     TOPIC_FILTER_INVALID,
+    UNSPECIFIED_ERROR,
     RefusedError,
 )
+from headwater_host.hub.metrics import Metrics, Traffic
+from headwater_host.hub.observer import Durable
 from headwater_host.hub.storage import Message, Subscription
-from headwater_host.hub.topic_list import Listing
 from headwater_host.hub.topics import Subscriptions, is_literal
 
-if TYPE_CHECKING:
-    from headwater_host.hub.broker import Broker
-    from headwater_host.hub.connection import Connection
-
-#: Where answers are published, and what the topics begin with that responders subscribe to.
-REPLY = "$rpc/reply"
+#: Topics that responders subscribe to begin with this.
 SERVED = "$rpc/"
-#: What may wait for a responder, or for a caller, that does not read: bytes, as a multiple of ``unread``.
+#: Bytes that may wait for a responder, or for a caller, that does not read, as a multiple of ``unread``.
 _UNREAD = 8
-#: Bytes of a responder's words that a caller is told.
+#: Bytes of a responder's error text that reach the caller.
 _LONGEST_TEXT = 256
-_FAILED = 0x80
+
+
+def check_responder(wish: Subscription) -> None:
+    """Raise RefusedError when a subscription to calls names a group."""
+    if wish.group and wish.topic.startswith(SERVED):
+        raise RefusedError(TOPIC_FILTER_INVALID, "a responder subscribes without a group")
+
+
+#: Answers a call itself, with its id and arguments: a procedure that the hub provides.
+Procedure = Callable[[Connection, bytes, bytes], None]
 
 
 @dataclass(eq=False)
 class Call:
-    """A call under way; ``message`` is what its responder is to be sent, until it is."""
+    """A call in progress. ``message`` is what the responder is to be sent, None once it was."""
 
     ident: bytes
     caller: Client
@@ -55,80 +63,96 @@ class Call:
 
 
 class Responder:
-    """A client that serves something: the calls that it was sent, and those that wait until it reads, by their ids."""
+    """A client that provides a procedure: the calls that it was sent, and those that wait until it reads, by id."""
 
     def __init__(self, client: Client):
         self.client = client
         self.asked: dict[bytes, Call] = {}
         self.waiting: dict[bytes, Call] = {}
         self.waiting_bytes = 0
-        #: The hub's count of calls when it got one last.
-        self.turn = 0
+        #: The number of its last call, among all.
+        self.last = 0
 
     @property
     def reads(self) -> bool:
-        """Whether it can be sent a call now."""
+        """Whether a call can be sent to it now."""
         connection = self.client.connection
         return connection is not None and connection.writable and not self.waiting
 
     def may_serve(self, topic: str) -> bool:
-        """Whether the rules let it have calls of this topic, ``$rpc/`` in front, whatever filter it subscribed to."""
+        """Return whether the rules let it have calls of a topic (with ``$rpc/``), whatever filter it subscribed to."""
         connection = self.client.connection
         return connection is not None and connection.may("SUBSCRIBE", topic)
 
     @property
     def count(self) -> int:
-        """The calls that it has."""
+        """Calls that it has."""
         return len(self.asked) + len(self.waiting)
 
     def burden(self) -> tuple[bool, int, int]:
-        """The smallest gets the next call: who reads, has the fewest, and got none for the longest time."""
-        return not self.reads, self.count, self.turn
+        """Return a key; the smallest gets the next call: it reads, has the fewest calls, and had none for longest."""
+        return not self.reads, self.count, self.last
 
 
 class Calls:
-    """All calls."""
+    """The handler of calls and their answers."""
 
-    def __init__(self, broker: "Broker"):
-        self._broker = broker
+    def __init__(
+        self,
+        limits: ClientLimits,
+        clock: Callable[[], float],
+        durable: Durable,
+        make_id: Callable[[], bytes],
+        traffic: Traffic,
+        metrics: Metrics,
+        procedures: dict[str, Procedure],
+    ):
+        self._limits = limits
+        self._clock = clock
+        self._durable = durable
+        self._make_id = make_id
+        self._traffic = traffic
+        self._procedures = procedures
+        self.responders: dict[Client, Responder] = {}
         self._served: Subscriptions[tuple[Responder, Subscribed]] = Subscriptions()
-        #: By id, the one that began first in front.
+        #: By id, the oldest first; and those of each caller.
         self._open: dict[bytes, Call] = {}
-        self._turn = 0
-        self.listing = Listing(broker)
-        self._over = broker.metrics.counter("calls_total", "Calls that are over.", "outcome")
-        broker.metrics.gauge("calls", "Calls under way.").call(lambda: len(self._open))
+        self._of: dict[Client, dict[bytes, Call]] = {}
+        self._count = 0
+        self._over = metrics.counter("calls_total", "Calls that have ended.", "outcome")
+        metrics.gauge("calls", "Calls in progress.").call(lambda: len(self._open))
 
     # -- responders --------------------------------------------------------------------------------------------------
 
     def serve(self, client: Client, subscribed: Subscribed) -> None:
-        """A client that is connected has subscribed: to calls, it may be. Raises RefusedError."""
-        pattern, group = subscribed.subscription.topic, subscribed.subscription.group
-        if not pattern.startswith(SERVED):
+        """Add a subscription of a connected client, if it is to calls."""
+        pattern = subscribed.subscription.topic
+        if not pattern.startswith(SERVED) or client.connection is None:
             return
-        if group:
-            raise RefusedError(TOPIC_FILTER_INVALID, "who serves a topic subscribes without a group")
-        if client.responder is None:
-            client.responder = Responder(client)
-        self._served.add(pattern, client, (client.responder, subscribed))
+        responder = self.responders.get(client)
+        if responder is None:
+            responder = self.responders[client] = Responder(client)
+            client.backlogs.append(responder)
+        self._served.add(pattern, client, (responder, subscribed))
 
-    def back(self, client: Client) -> None:
-        """A client has been accepted, with the subscriptions of its session."""
+    def resume(self, client: Client) -> None:
+        """Add the subscriptions of a session that is resumed."""
         for subscribed in client.subscriptions.values():
             if not subscribed.subscription.group:
                 self.serve(client, subscribed)
 
     def leave(self, client: Client, subscribed: Subscribed) -> None:
-        """It has unsubscribed. What it was asked it may still answer."""
+        """Remove a subscription. Calls that the client was sent may still be answered."""
         self._served.remove(subscribed.subscription.topic, client)
 
     def lost(self, client: Client) -> None:
-        """It has no connection any more."""
-        for call in list(client.calls.values()):
+        """End the calls of a client whose connection is gone; those that wait for it go to other responders."""
+        for call in list(self._of.get(client, {}).values()):
             self._end(call, "abandoned")
-        responder, client.responder = client.responder, None
+        responder = self.responders.pop(client, None)
         if responder is None:
             return
+        client.backlogs.remove(responder)
         for subscribed in client.subscriptions.values():
             self.leave(client, subscribed)
         for call in list(responder.asked.values()):
@@ -145,58 +169,60 @@ class Calls:
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def call(self, connection: "Connection", f: Frame, ident: bytes, wish: Subscription) -> None:
-        """Somebody calls. Raises RefusedError."""
-        client, limits = connection.client, self._broker.config.clients
+    def on_call(self, connection: Connection, f: Frame, ident: bytes, wish: Subscription) -> None:
+        """Begin a call. Raises RefusedError."""
+        client, limits = connection.client, self._limits
         assert client is not None
         if not is_literal(wish.topic) or wish.condition:
             raise RefusedError(TOPIC_FILTER_INVALID, "a call names one topic, and has no condition")
-        arguments = bytes(f.buf[f.at[4] : f.end])
-        if wish.topic in self.listing.topics:
-            self.listing.ask(connection, ident, arguments)
+        arguments = requests.arguments(f)
+        procedure = self._procedures.get(wish.topic)
+        if procedure is not None:
+            procedure(connection, ident, arguments)
             return
         if ident in self._open:
             raise RefusedError(PACKET_IDENTIFIER_IN_USE, "there is a call with this id")
-        if len(client.calls) >= limits.calls or len(self._open) >= limits.all_calls:
-            raise RefusedError(QUOTA_EXCEEDED, f"{len(client.calls)} of your calls are under way")
+        count = len(self._of.get(client, ()))
+        if count >= limits.calls or len(self._open) >= limits.all_calls:
+            raise RefusedError(QUOTA_EXCEEDED, f"{count} calls of this client are in progress")
         message = Message(0, ident, SERVED + wish.topic, 0, wish.tags, arguments, 0, False, 0)
-        if len(encode(message.topic)) + f.at[2] - f.at[1] + len(arguments) > limits.frame:
-            raise RefusedError(PACKET_TOO_LARGE, "for the responder the arguments are too long")
-        call = Call(ident, client, self._broker.loop.time() + limits.rpc, message, self._pick(message))
-        self._open[ident] = client.calls[ident] = call
+        if len(encode(message.topic)) + requests.tags_size(f) + len(arguments) > limits.frame:
+            raise RefusedError(PACKET_TOO_LARGE, "the call is too long for the responder")
+        call = Call(ident, client, self._clock() + limits.rpc, message, self._pick(message))
+        self._open[ident] = call
+        self._of.setdefault(client, {})[ident] = call
         self._hand(call, message)
 
     def _pick(self, message: Message) -> Responder:
-        """Who gets a call. Raises RefusedError."""
-        limits = self._broker.config.clients
+        """Return the responder that gets a call. Raises RefusedError."""
         able = [
-            who
-            for who, subscribed in self._served.match(message.topic)
-            if who.may_serve(message.topic) and subscribed.wanted(message)
+            responder
+            for responder, subscribed in self._served.match(message.topic)
+            if responder.may_serve(message.topic) and subscribed.selection.takes(message)
         ]
         if not able:
-            raise RefusedError(
-                NO_MATCHING_SUBSCRIBERS, f"nobody serves {message.topic.removeprefix(SERVED)!r}"
-            )
+            topic = message.topic.removeprefix(SERVED)
+            raise RefusedError(NO_MATCHING_SUBSCRIBERS, f"there is no responder for {topic!r}")
         found = min(able, key=Responder.burden)
-        full = found.waiting and found.waiting_bytes + message.held > _UNREAD * limits.unread
-        if found.count >= limits.calls or full:
-            raise RefusedError(QUOTA_EXCEEDED, "whoever serves this has as many calls as may wait")
+        full = found.waiting and found.waiting_bytes + message.held > _UNREAD * self._limits.unread
+        if found.count >= self._limits.calls or full:
+            raise RefusedError(QUOTA_EXCEEDED, "every responder has as many calls as may wait")
         return found
 
     def _hand(self, call: Call, message: Message) -> None:
         """Send a call to its responder, now or when that reads."""
-        self._turn += 1
-        call.responder.turn = self._turn
-        reads = call.responder.reads
-        call.responder.waiting[call.ident] = call
-        call.responder.waiting_bytes += message.held
+        self._count += 1
+        responder = call.responder
+        responder.last = self._count
+        reads = responder.reads
+        responder.waiting[call.ident] = call
+        responder.waiting_bytes += message.held
         if reads:
-            self.go_on(call.responder.client)
+            self.writable(responder.client)
 
-    def go_on(self, client: Client) -> None:
-        """A client reads: what waits for it is sent."""
-        responder, connection = client.responder, client.connection
+    def writable(self, client: Client) -> None:
+        """Send what waits for a client that reads."""
+        responder, connection = self.responders.get(client), client.connection
         while responder is not None and responder.waiting and connection is not None and connection.writable:
             call = next(iter(responder.waiting.values()))
             message = call.message
@@ -206,7 +232,7 @@ class Calls:
             responder.asked[call.ident] = call
             body = frames.message(message.topic, message.tags, message.payload)
             connection.send(frames.publish(call.ident, body))
-            self._broker.sent.add(1, "PUBLISH")
+            self._traffic.sent.add(1, "PUBLISH")
 
     @staticmethod
     def _unqueue(call: Call) -> None:
@@ -215,45 +241,45 @@ class Calls:
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    def on_reply(self, connection: "Connection", f: Frame, ident: bytes) -> None:
-        """A PUBLISH to ``REPLY``. Raises RefusedError."""
+    def on_reply(self, connection: Connection, f: Frame, ident: bytes) -> None:
+        """Pass the result of a call on: a PUBLISH to ``$rpc/reply``. Raises RefusedError."""
         client = connection.client
         assert client is not None
-        buf = bytes(f.buf)
-        stop = id_end(buf, f.payload_at, f.end)
+        result = requests.payload(f)
+        stop = id_end(result, 0, len(result))
         if stop <= 0:
             raise RefusedError(PAYLOAD_FORMAT_INVALID, "a reply begins with the id of its call")
-        responder = client.responder
-        call = responder.asked.get(buf[f.payload_at : stop]) if responder is not None else None
+        responder = self.responders.get(client)
+        call = responder.asked.get(result[:stop]) if responder is not None else None
         if call is None:
-            raise RefusedError(NO_MATCHING_SUBSCRIBERS, "nobody waits for this reply of yours")
+            raise RefusedError(NO_MATCHING_SUBSCRIBERS, "no call of this responder waits for this reply")
         qos = f.qos()
-        self._broker.received.add(1, str(qos))
+        self._traffic.received.add(1, str(qos))
         caller = call.caller.connection
         assert caller is not None
-        if caller.unread > _UNREAD * self._broker.config.clients.unread:
-            self._fail(call, "refused", QUOTA_EXCEEDED, "results come faster than they are taken")
+        if caller.unread > _UNREAD * self._limits.unread:
+            self._fail(call, "refused", QUOTA_EXCEEDED, "results come faster than they are read")
         else:
             self._end(call, "answered")
-            tags = decode_at(buf, f.tags_at, f.end)[0]
-            body = frames.message(None, tags, buf[stop : f.end])
-            caller.send(frames.response(self._broker.voice.ident(), call.ident, body))
-            self._broker.sent.add(1, "CONSUMERESP")
+            body = frames.message(None, requests.tags(f), result[stop:])
+            caller.send(frames.response(self._make_id(), call.ident, body))
+            self._traffic.sent.add(1, "CONSUMERESP")
         if qos:
-            told = frames.ack(ident) if qos == 1 else frames.bare(spec.PUBREC, ident)
-            self._broker.after(partial(connection.send, told))
+            answer = frames.ack(ident) if qos == 1 else frames.bare(spec.PUBREC, ident)
+            self._durable.after(partial(connection.send, answer))
 
     def on_ack(self, client: Client, f: Frame, ident: bytes) -> None:
-        """An ACK has come: with a reason it refuses a call, if it is about one."""
-        call = client.responder.asked.get(ident) if client.responder is not None else None
+        """Refuse a call with the reason and the text of its responder's ACK, if the ACK is about a call."""
+        responder = self.responders.get(client)
+        call = responder.asked.get(ident) if responder is not None else None
         if call is None or not f.code:
             return
-        text = decode_at(bytes(f.buf), f.at[1], f.end)[0] if f.count > 1 else ""
-        short = text.encode()[:_LONGEST_TEXT].decode(errors="ignore")
-        self._fail(call, "refused", f.code if f.code >= _FAILED else IMPLEMENTATION_SPECIFIC_ERROR, short)
+        text = requests.refusal_text(f).encode()[:_LONGEST_TEXT].decode(errors="ignore")
+        reason = f.code if f.code >= UNSPECIFIED_ERROR else IMPLEMENTATION_SPECIFIC_ERROR
+        self._fail(call, "refused", reason, text)
 
     def overdue(self, now: float) -> None:
-        """Time has passed."""
+        """Refuse calls whose time is up."""
         while self._open:
             call = next(iter(self._open.values()))
             if call.deadline > now:
@@ -268,7 +294,9 @@ class Calls:
     def _end(self, call: Call, outcome: str) -> None:
         """Forget a call."""
         self._open.pop(call.ident, None)
-        call.caller.calls.pop(call.ident, None)
+        of = self._of.get(call.caller)
+        if of is not None and of.pop(call.ident, None) is not None and not of:
+            del self._of[call.caller]
         call.responder.asked.pop(call.ident, None)
         self._unqueue(call)
         self._over.add(1, outcome)

@@ -4,18 +4,17 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from headwater_host.daemon import serving
 from headwater_host.exits import FAILED, OK, CommandError
-from headwater_host.hub import scrape
+from headwater_host.hub import metrics
 from headwater_host.hub.broker import Broker
 from headwater_host.hub.config import HubConfig
-from headwater_host.hub.connection import Connection
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.observer import Observer
-from headwater_host.hub.storage import Store, backlog, statistics
+from headwater_host.hub.storage import Store
 
 #: Seconds that clients have to take what was sent to them before the end.
 FAREWELL = 2.0
@@ -48,14 +47,14 @@ class Hub:
         try:
             for listener in self.config.listeners:
                 at = listener.host, listener.port
+                context = listener.context()
                 with _named(*at):
-                    server = await loop.create_server(partial(Connection, broker, listener.context()), *at)
+                    server = await loop.create_server(partial(broker.connect, context), *at)
                 self._servers.append(server)
                 self.addresses += [socket.getsockname()[:2] for socket in server.sockets]
             if self.config.metrics is not None:
-                text = _measured(broker, store)
                 with _named(*self.config.metrics):
-                    self._servers.append(await scrape.serve(*self.config.metrics, text))
+                    self._servers.append(await metrics.serve(*self.config.metrics, broker.metrics))
         except BaseException:
             await self.stop()
             raise
@@ -79,7 +78,7 @@ class Hub:
 
     async def _settled(self) -> None:
         done = asyncio.Event()
-        self.broker.after(done.set)
+        self.broker.durable.after(done.set)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(done.wait(), FAREWELL)
         await asyncio.sleep(0)
@@ -87,26 +86,6 @@ class Hub:
     async def _alone(self) -> None:
         while self.broker.connections:
             await asyncio.sleep(0.01)
-
-
-def _measured(broker: Broker, store: Store) -> Callable[[], str]:
-    """What says what the metrics are, those of the storage among them."""
-    metrics = broker.metrics
-    known = {
-        name: (metrics.counter if name.endswith("_total") else metrics.gauge)(
-            f"storage_{name}", "Of the storage: see docs/hub.md."
-        )
-        for name in statistics(store)
-    }
-    late = metrics.gauge("backlog", "Messages that a group has not acknowledged.", "topic", "group")
-    late.call(lambda: backlog(store))
-
-    def text() -> str:
-        for name, value in statistics(store).items():
-            known[name].set(value)
-        return metrics.text()
-
-    return text
 
 
 @contextlib.contextmanager

@@ -1,106 +1,154 @@
 """SUBSCRIBE and UNSUBSCRIBE (docs/protocols/fmq.md, section 4)."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from headwater.fmq.frames import Frame
-from headwater_host.fmq.values import decode_at
-from headwater_host.hub import consume, frames
+from headwater.fmq.names import TYPES
+from headwater.fmq.spec import SUBSCRIBE
+from headwater_host.hub import frames, requests
+from headwater_host.hub.broadcast import Broadcasts
 from headwater_host.hub.clients import Client, Subscribed, cost
-from headwater_host.hub.errors import QUOTA_EXCEEDED, RefusedError
-from headwater_host.hub.pushing import Pusher
-from headwater_host.hub.storage import Subscription
-from headwater_host.hub.wanted import Wanted
-from headwater_host.hub.wishes import have_topic, read_subscription
+from headwater_host.hub.conditions import Selection
+from headwater_host.hub.config import ClientLimits
+from headwater_host.hub.connection import Connection
+from headwater_host.hub.consume import Consumers
+from headwater_host.hub.errors import QUOTA_EXCEEDED, TOPIC_FILTER_INVALID, UNSPECIFIED_ERROR, RefusedError
+from headwater_host.hub.groups import Groups
+from headwater_host.hub.registry import OWN, Registry
+from headwater_host.hub.rpc import Calls, check_responder
+from headwater_host.hub.storage import Message, Store, Subscription
+from headwater_host.hub.topics import check_filter
+from headwater_host.hub.turns import Steps, Turns
 
-if TYPE_CHECKING:
-    from headwater_host.hub.broker import Broker
-    from headwater_host.hub.connection import Connection
+#: Characters of the longest name of a consumer group.
+LONGEST_GROUP = 256
 
 
-def on_subscribe(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
-    """SUBSCRIBE."""
-    client = connection.client
-    assert client is not None
-    wish = read_subscription(broker, f)
-    connection.check("SUBSCRIBE", wish.topic)
-    wanted = Wanted(wish.tags, wish.condition)
-    serial = _serial(broker, client, wish)
-    have_topic(broker, wish.topic)
-    subscription = replace(wish, serial=serial)
-    known = client.subscriptions.get(serial)
-    more = cost(subscription) - (cost(known.subscription) if known else 0)
-    if more > 0 and broker.subscribed + more > broker.config.clients.all_subscriptions:
-        raise RefusedError(QUOTA_EXCEEDED, "there is no room for more subscriptions")
-    since = known.since if known else broker.store.seq
-    subscribed = Subscribed(subscription, wanted, client.number(serial), since)
-    if wish.group:
-        broker.consuming.attach(wish.group, wish.topic)
-    else:
-        pusher_of(broker, client).attach(wish.topic)
-    broker.calls.serve(client, subscribed)
-    if client.kept:
-        broker.store.sessions.subscribe(client.name, subscription)
-    for consumer in client.consumers.values():
-        if consumer.subscribed.number == subscribed.number:
-            consumer.subscribed = subscribed
-    client.subscriptions[serial] = subscribed
-    broker.subscribed += more
+def read_wish(registry: Registry, f: Frame) -> Subscription:
+    """Return what SUBSCRIBE, or CONSUME with ONCE, asks for. Raises RefusedError."""
+    wish = requests.subscribe(f)
+    topic, group = check_filter(registry.name(wish.topic)), wish.group
+    if len(group) > LONGEST_GROUP or group.startswith(OWN) or not group.isprintable():
+        text = f"a group's name is printable text of at most {LONGEST_GROUP} characters that does not begin with $"
+        raise RefusedError(TOPIC_FILTER_INVALID, text)
+    return Subscription(0, topic, tuple(wish.tags), wish.condition, group)
 
-    retained = [] if wish.group else pusher_of(broker, client).retained(subscribed)
 
-    def answer() -> None:
+@dataclass
+class Subscriptions:
+    """Handlers of SUBSCRIBE and UNSUBSCRIBE, and what all subscriptions cost."""
+
+    store: Store
+    registry: Registry
+    limits: ClientLimits
+    turns: Turns
+    groups: Groups
+    broadcasts: Broadcasts
+    consumers: Consumers
+    calls: Calls
+    #: Bytes of memory that all subscriptions take, by ``cost``.
+    held: int = 0
+
+    def on_subscribe(self, connection: Connection, f: Frame, ident: bytes) -> None:
+        """Begin a subscription. A filter may match many topics, so this may go on over several turns; the client's next
+        frame waits."""
+        client = connection.client
+        assert client is not None
+        wish = read_wish(self.registry, f)
+        connection.check("SUBSCRIBE", wish.topic)
+        selection = Selection(wish.tags, wish.condition)
+        check_responder(wish)
+        serial = self._serial(client, wish)
+        self.registry.require_named(wish.topic)
+        subscription = replace(wish, serial=serial)
+        known = client.subscriptions.get(serial)
+        more = cost(subscription) - (cost(known.subscription) if known else 0)
+        if more > 0 and self.held + more > self.limits.all_subscriptions:
+            raise RefusedError(QUOTA_EXCEEDED, "there is no room for more subscriptions")
+        since = known.since if known else self.store.seq
+        subscribed = Subscribed(subscription, selection, client.number(serial), since)
+        connection.hold()
+        self.turns.begin(self._subscribe(connection, client, subscribed, more, ident), connection.release)
+
+    def _subscribe(
+        self, connection: Connection, client: Client, subscribed: Subscribed, more: int, ident: bytes
+    ) -> Steps:
+        """Attach the group to its topics, look for what is retained, then answer."""
+        subscription = subscribed.subscription
+        retained: list[Message] = []
+        try:
+            if subscription.group:
+                yield from self.groups.attach(subscription.group, subscription.topic)
+            else:
+                yield from self.broadcasts.subscribe(client, subscribed, retained)
+        except RefusedError as error:
+            if not subscription.group:
+                self.broadcasts.abandon(client, subscribed)
+            connection.refuse(TYPES[SUBSCRIBE], ident, error)
+            return
+        except Exception:
+            connection.close(UNSPECIFIED_ERROR)
+            raise
+        if client.is_over:
+            return
+        self.calls.serve(client, subscribed)
+        if client.kept:
+            self.store.sessions.subscribe(client.name, subscription)
+        self.consumers.renew(client, subscribed)
+        client.subscriptions[subscription.serial] = subscribed
+        self.held += more
+        connection.asked = self.store.seq
+        self.store.after(partial(self._answer, connection, client, subscribed, retained, ident))
+
+    def _answer(
+        self,
+        connection: Connection,
+        client: Client,
+        subscribed: Subscribed,
+        retained: list[Message],
+        ident: bytes,
+    ) -> None:
         connection.send(frames.subscribed(ident, subscribed.number))
-        if not wish.group and connection.client is client and client.pusher is not None:
-            client.pusher.begin(subscribed, retained)
+        if not subscribed.subscription.group:
+            self.broadcasts.answered(client, subscribed, retained)
 
-    broker.store.after(answer)
+    def _serial(self, client: Client, wish: Subscription) -> int:
+        """Return the serial of the client's subscription to the same filter for the same group, or a new one."""
+        for serial, known in client.subscriptions.items():
+            if (known.subscription.topic, known.subscription.group) == (wish.topic, wish.group):
+                return serial
+        count = len(client.subscriptions)
+        if count >= self.limits.subscriptions:
+            raise RefusedError(QUOTA_EXCEEDED, f"this client has {count} subscriptions already")
+        return max(client.subscriptions, default=0) + 1
 
-
-def _serial(broker: "Broker", client: Client, wish: Subscription) -> int:
-    """The serial of a subscription: of the one to the same filter for the same group, or a new one."""
-    for serial, known in client.subscriptions.items():
-        if (known.subscription.topic, known.subscription.group) == (wish.topic, wish.group):
-            return serial
-    if len(client.subscriptions) >= broker.config.clients.subscriptions:
-        raise RefusedError(QUOTA_EXCEEDED, f"there are {len(client.subscriptions)} subscriptions already")
-    return max(client.subscriptions, default=0) + 1
-
-
-def pusher_of(broker: "Broker", client: Client) -> Pusher:
-    """What a client's broadcast subscriptions go through."""
-    if client.pusher is None:
-        client.pusher = Pusher(broker, client)
-    return client.pusher
-
-
-def on_unsubscribe(broker: "Broker", connection: "Connection", f: Frame, ident: bytes) -> None:
-    """UNSUBSCRIBE. What consumes from it is ended in good order. A group stays where it is."""
-    client = connection.client
-    assert client is not None
-    subscribed = client.subscribed(decode_at(bytes(f.buf), f.at[0], f.end)[0])
-    subscription = subscribed.subscription
-    connection.check("UNSUBSCRIBE", subscription.topic)
-    del client.subscriptions[subscription.serial]
-    broker.subscribed -= cost(subscription)
-    if client.kept:
-        broker.store.sessions.unsubscribe(client.name, subscription.serial)
-    consume.end_consumers(client, subscribed.number, 0)
-    broker.calls.leave(client, subscribed)
-    if client.pusher is not None and not subscription.group:
-        client.pusher.end(subscribed)
-    broker.store.after(partial(connection.send, frames.ack(ident)))
-
-
-def restore(broker: "Broker", client: Client, subscriptions: dict[int, Subscription]) -> None:
-    """Take in the subscriptions of a session that was kept."""
-    for serial, subscription in subscriptions.items():
-        wanted = Wanted(subscription.tags, subscription.condition)
-        subscribed = Subscribed(subscription, wanted, client.number(serial))
-        client.subscriptions[serial] = subscribed
-        broker.subscribed += cost(subscription)
+    def on_unsubscribe(self, connection: Connection, f: Frame, ident: bytes) -> None:
+        """End a subscription, and what consumes it. A group stays where it is."""
+        client = connection.client
+        assert client is not None
+        subscribed = client.subscribed(requests.unsubscribe(f))
+        subscription = subscribed.subscription
+        connection.check("UNSUBSCRIBE", subscription.topic)
+        del client.subscriptions[subscription.serial]
+        self.held -= cost(subscription)
+        if client.kept:
+            self.store.sessions.unsubscribe(client.name, subscription.serial)
+        self.consumers.end(client, subscribed.number, 0)
+        self.calls.leave(client, subscribed)
         if not subscription.group:
-            pusher_of(broker, client).restore(subscribed)
-    if client.pusher is not None:
-        client.pusher.recall()
+            self.broadcasts.unsubscribe(client, subscribed)
+        self.store.after(partial(connection.send, frames.ack(ident)))
+
+    def restore(self, client: Client, subscriptions: dict[int, Subscription]) -> None:
+        """Go on with the subscriptions of a kept session, after a start of the hub."""
+        for serial, subscription in subscriptions.items():
+            selection = Selection(subscription.tags, subscription.condition)
+            client.subscriptions[serial] = Subscribed(subscription, selection, client.number(serial))
+            self.held += cost(subscription)
+        self.broadcasts.restore(client)
+
+    def end(self, client: Client) -> None:
+        """Forget the subscriptions of a client that is gone for good."""
+        self.held -= sum(cost(known.subscription) for known in client.subscriptions.values())
+        self.broadcasts.end(client)

@@ -1,52 +1,53 @@
-"""What the hub answers itself: ``$hub/topics``, which topics there are (docs/protocols/fmq.md, section 4)."""
+"""``$hub/topics``: the list of topics, a remote procedure that the hub provides (docs/protocols/fmq.md, section 4)."""
 
+import asyncio
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from headwater_host.fmq.values import MalformedValueError, decode_at, encode
 from headwater_host.hub import frames
 from headwater_host.hub.access import covers
+from headwater_host.hub.connection import Connection
 from headwater_host.hub.errors import PAYLOAD_FORMAT_INVALID, RefusedError
+from headwater_host.hub.storage import Store
 from headwater_host.hub.topics import check_filter
 
-if TYPE_CHECKING:
-    from headwater_host.hub.broker import Broker
-    from headwater_host.hub.connection import Connection
-
+#: The topic that is called.
+NAME = "$hub/topics"
 #: Topics that are looked at for one answer.
 PAGE = 1000
 
 
-class Listing:
-    """The names of all topics, sorted, so that a page of them costs what is on it."""
+class TopicList:
+    """The names of all topics, sorted, so that the cost of a page depends on the page only."""
 
-    #: What is called for it.
-    topics = ("$hub/topics",)
-
-    def __init__(self, broker: "Broker"):
-        self._broker = broker
-        self._names = sorted(broker.store.topics)
+    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, make_id: Callable[[], bytes]):
+        self._topics = store.topics
+        self._loop = loop
+        self._make_id = make_id
+        self._names = sorted(store.topics)
 
     def add(self, name: str) -> None:
-        """A topic is there, as it may have been before."""
+        """Add a topic, unless it is there."""
         at = bisect_left(self._names, name)
         if self._names[at : at + 1] != [name]:
             self._names.insert(at, name)
 
     def remove(self, name: str) -> None:
-        """It is not there any more, if it was."""
+        """Remove a topic, if it is there."""
         at = bisect_left(self._names, name)
         if self._names[at : at + 1] == [name]:
             del self._names[at]
 
-    def ask(self, connection: "Connection", ident: bytes, arguments: bytes) -> None:
-        """Answer a call with a part of the topics that its user may subscribe to. Raises RefusedError."""
+    def on_call(self, connection: Connection, ident: bytes, arguments: bytes) -> None:
+        """Answer a call with a page of the topics that the caller may subscribe to. Raises RefusedError."""
         pattern, after = _read(arguments)
-        # The next request is for the next turn: others are not to wait for all of them.
+        # A client that reads page after page takes a turn for each.
         connection.hold()
-        self._look(connection, ident, pattern, after or "")
+        self._answer(connection, ident, pattern, after or "")
 
-    def _look(self, connection: "Connection", ident: bytes, pattern: str | None, after: str) -> None:
+    def _answer(self, connection: Connection, ident: bytes, pattern: str | None, after: str) -> None:
         if connection.closed is not None:
             return
         begin = bisect_right(self._names, after)
@@ -54,21 +55,20 @@ class Listing:
         more = begin + PAGE < len(self._names)
         allowed = [name for name in names if connection.may("SUBSCRIBE", name)]
         if more and not allowed:
-            # There is no name to go on behind that its user may see.
-            self._broker.loop.call_soon(self._look, connection, ident, pattern, names[-1])
+            # The client could not name a topic to continue after: the hub looks at the next page.
+            self._loop.call_soon(self._answer, connection, ident, pattern, names[-1])
             return
-        topics = self._broker.store.topics
-        found = [topics[name] for name in allowed if pattern is None or covers(pattern, name)]
+        found = [self._topics[name] for name in allowed if pattern is None or covers(pattern, name)]
         rows = [
             {"topic": t.name, "queues": len(t.queues), "messages": t.count, "bytes": t.bytes} for t in found
         ]
         answer = encode({"topics": rows, "after": allowed[-1] if more else None})
-        connection.send(frames.response(self._broker.voice.ident(), ident, frames.message(None, (), answer)))
-        self._broker.loop.call_soon(connection.release)
+        connection.send(frames.response(self._make_id(), ident, frames.message(None, (), answer)))
+        self._loop.call_soon(connection.release)
 
 
 def _read(arguments: bytes) -> tuple[str | None, str | None]:
-    """The filter, and the name behind which the page begins; None for all, and for the first."""
+    """Return the filter, and the name that the page begins after; None: every topic, the first page."""
     given: list[Any] = []
     at = 0
     try:
@@ -80,6 +80,6 @@ def _read(arguments: bytes) -> tuple[str | None, str | None]:
     pattern, after = [*given, None, None][:2]
     if len(given) > 2 or not all(value is None or isinstance(value, str) for value in given):
         raise RefusedError(
-            PAYLOAD_FORMAT_INVALID, "the arguments are a filter, and the topic to go on behind"
+            PAYLOAD_FORMAT_INVALID, "the arguments are a filter, and the topic to continue after"
         )
     return check_filter(pattern) if pattern else None, after

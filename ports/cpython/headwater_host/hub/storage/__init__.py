@@ -16,7 +16,7 @@
 """
 
 from headwater_host.hub.storage.records import Change, Message
-from headwater_host.hub.storage.sessions import Session, Subscription
+from headwater_host.hub.storage.sessions import Session, Sessions, Subscription
 from headwater_host.hub.storage.statistics import backlog, statistics
 from headwater_host.hub.storage.store import Delivery, Store
 from headwater_host.hub.storage.topic import DEAD, Limits
@@ -28,6 +28,7 @@ __all__ = [
     "Limits",
     "Message",
     "Session",
+    "Sessions",
     "Store",
     "Subscription",
     "backlog",

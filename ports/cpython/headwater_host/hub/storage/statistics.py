@@ -1,33 +1,37 @@
-"""What the storage has to tell about itself, for metrics."""
+"""What the storage reports as metrics."""
+
+from collections.abc import Callable, Iterator
 
 from headwater_host.hub.storage.store import Store
 
+#: By name: the text, and the value. A name that ends with ``_total`` counts from the start of the hub.
+STATISTICS: dict[str, tuple[str, Callable[[Store], float]]] = {
+    "topics": ("Registered topics.", lambda store: len(store.topics)),
+    "messages": ("Stored messages.", lambda store: store.count),
+    "message_bytes": ("Size of the stored messages.", lambda store: store.bytes),
+    "retained_messages": ("Retained messages.", lambda store: len(store.retained)),
+    "sessions": ("Sessions that are kept.", lambda store: len(store.sessions)),
+    "sequence": ("Sequence number of the last change on the disk.", lambda store: store.durable),
+    "unwritten_bytes": ("Size of messages and changes that wait for the disk.", lambda store: store.waiting),
+    "write_error": ("1 while the file cannot be written.", lambda store: int(store.error is not None)),
+    "commits_total": ("Transactions.", lambda store: store.commits),
+    "duplicates_total": ("Messages that were stored already.", lambda store: store.duplicates),
+    "dead_letters_total": ("Messages moved to a dead-letter topic.", lambda store: store.dead),
+    "dropped_total": ("Messages dropped before every group had them.", lambda store: store.dropped),
+    "damaged_total": ("Messages that could not be read.", lambda store: store.damaged),
+}
+
 
 def statistics(store: Store) -> dict[str, float]:
-    """Numbers by name. What ends with ``_total`` has only grown since the start."""
-    return {
-        "topics": len(store.topics),
-        "messages": sum(topic.count for topic in store.topics.values()),
-        "message_bytes": store.bytes,
-        "retained_messages": len(store.retained),
-        "sessions": len(store.sessions),
-        "sequence": store.durable,
-        "unwritten_bytes": store.waiting,
-        "write_error": int(store.error is not None),
-        "commits_total": store.commits,
-        "duplicates_total": store.duplicates,
-        "dead_letters_total": store.dead,
-        "dropped_total": store.dropped,
-        "damaged_total": store.damaged,
-    }
+    """Return the value of each."""
+    return {name: ask(store) for name, (_, ask) in STATISTICS.items()}
 
 
-def backlog(store: Store) -> dict[tuple[str, ...], float]:
-    """By topic and group: messages that the group has not acknowledged."""
-    return {
-        (topic.name, group): sum(
-            position.behind(queue) for queue, position in zip(topic.queues, positions, strict=True)
-        )
-        for topic in store.topics.values()
-        for group, positions in topic.groups.items()
-    }
+def backlog(store: Store) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Yield how many messages a group has not acknowledged, by topic and group. Topics may come and go meanwhile."""
+    for topic in list(store.topics.values()):
+        for group, positions in list(topic.groups.items()):
+            behind = sum(
+                position.behind(queue) for queue, position in zip(topic.queues, positions, strict=False)
+            )
+            yield (topic.name, group), behind

@@ -84,8 +84,8 @@ class Store:
         self.retained: dict[str, Message] = {}
         #: Called after each commit with the messages that can be handed out now.
         self.on_commit: Callable[[list[Message]], None] = lambda stored: None
-        #: Bytes of all messages, and of the retained ones.
-        self.bytes = self.retained_bytes = 0
+        #: All messages; their bytes, and those of the retained ones.
+        self.count = self.bytes = self.retained_bytes = 0
         #: Since the start: messages that were dropped though somebody was still to have them; that came a second time;
         #: that went to a dead-letter topic.
         self.dropped = self.duplicates = self.dead = 0
@@ -182,6 +182,7 @@ class Store:
                 if seqs[0] <= last:
                     times = [one if seq > last else at for seq, one in zip(seqs, times, strict=True)]
                 self.topics[names[number]].extend(queue, seqs, sizes, times)
+                self.count += len(seqs)
                 self.bytes += sum(sizes)
             opened: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
             for group, number, queue, seq, tries in restore.rows(file, "open"):
@@ -384,6 +385,7 @@ class Store:
             return False
         self.names.remove(name)
         self._leaving[topic.number] = topic.queues
+        self.count -= topic.count
         self.bytes -= topic.bytes
         self._queues -= len(topic.queues)
         self._places -= len(topic.queues) * len(topic.groups)
@@ -441,6 +443,7 @@ class Store:
         held = fresh.held
         writer.fill(held)
         topic.append(fresh.queue, fresh.seq, size, fresh.time_ns)
+        self.count += 1
         self.bytes += size
         self._cache.put(fresh, held)
         if fresh.retain:
@@ -502,6 +505,7 @@ class Store:
             return
         if topic.groups:
             self.dropped += sum(seq > done for seq in gone)
+        self.count -= len(gone)
         self.bytes -= before - topic.bytes
         self._cache.drop(gone)
         self._writer.batch.gone += gone
