@@ -7,16 +7,13 @@ from prove import prove
 
 from headwater.errors import E_REPEATED
 from headwater.mqtt import spec5
-from headwater.mqtt.packets import (
-    decode_ack,
-    decode_header,
-    decode_publish,
-    encode_ack,
-    encode_bare,
-    put_publish,
-)
+from headwater.mqtt.packets import decode_ack, decode_header, decode_publish, packet_size, put_publish
 from headwater.mqtt.packets import encode_publish as write
-from headwater.mqtt.properties import Packet5, Properties, find, has, number, skip
+from headwater.mqtt.properties import Packet5, Properties, encode_reason, find, has, number, skip
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from headwater.types import Bytes
 
 TOPIC = b"board/telemetry"
 PAYLOAD = b"0123456789abcdef"
@@ -48,12 +45,24 @@ values = [b"0001", b"0002"]
 turn = [0]
 
 
+def put(word: int, n: int, properties: "Bytes") -> int:
+    """As a session encodes PUBLISH."""
+    n += len(TOPIC) + len(PAYLOAD) + len(properties)
+    i = put_publish(out, 0, TOPIC, n, word)
+    k = i + len(properties)
+    out[i:k] = properties
+    n = packet_size(n)
+    out[k:n] = PAYLOAD
+    return n
+
+
 def write_plain() -> None:
-    assert put_publish(out, 0, TOPIC, PAYLOAD, 0x30, NONE) > 0
+    assert put(0x30, 2, NONE) == plain_end - 2
 
 
 def write_full() -> None:
-    assert put_publish(out, 0, TOPIC, PAYLOAD, 0x32 | 7 << 8, block) == full_end
+    assert put(0x32 | 7 << 8, 4, block) == full_end
+    assert out[full_end - 1] == full[full_end - 1]
 
 
 def change() -> None:
@@ -89,16 +98,16 @@ def read_full() -> None:
 
 
 def acknowledgements() -> None:
-    end = encode_ack(acks, 0, 64, 4, 7, 0, NONE)
+    end = encode_reason(acks, 0, 64, 4, 7, 0, NONE)
     assert end == 4
     assert decode_header(ack_cursor, 0, end) == end
     assert decode_ack(ack_cursor) == 0
-    end = encode_ack(acks, 0, 64, 5, 7, 0x97, NONE)
+    end = encode_reason(acks, 0, 64, 5, 7, 0x97, NONE)
     assert end == 5
     assert decode_header(ack_cursor, 0, end) == end
     assert decode_ack(ack_cursor) == 0
     assert ack_cursor.code == 0x97
-    assert encode_bare(acks, 0, 64, 14, 0x82, NONE) == 3
+    assert encode_reason(acks, 0, 64, 14, 0, 0x82, NONE) == 3
 
 
 def malformed() -> None:

@@ -99,7 +99,7 @@ def _acknowledge(kind: int) -> st.SearchStrategy[Sample]:
     return st.builds(
         lambda packet_id, code, made: Sample(
             f"{kind} {packet_id} {code} {bytes(made)!r}",
-            lambda buf, at, limit: packets.encode_ack(buf, at, limit, kind, packet_id, code, made),
+            lambda buf, at, limit: properties.encode_reason(buf, at, limit, kind, packet_id, code, made),
         ),
         ids,
         codes(kind),
@@ -195,7 +195,7 @@ requests = st.builds(_request, ids, _filters, _options, blocks(spec.SUBSCRIBE)) 
 farewells = st.builds(
     lambda code, made: Sample(
         f"DISCONNECT {code} {bytes(made)!r}",
-        lambda buf, at, limit: packets.encode_bare(buf, at, limit, spec.DISCONNECT, code, made),
+        lambda buf, at, limit: properties.encode_reason(buf, at, limit, spec.DISCONNECT, 0, code, made),
     ),
     codes(spec.DISCONNECT),
     blocks(spec.DISCONNECT),
@@ -203,7 +203,7 @@ farewells = st.builds(
 auths = st.builds(
     lambda code, made: Sample(
         f"AUTH {code} {bytes(made)!r}",
-        lambda buf, at, limit: packets.encode_bare(buf, at, limit, spec5.AUTH, code, made),
+        lambda buf, at, limit: properties.encode_reason(buf, at, limit, spec5.AUTH, 0, code, made),
     ),
     codes(spec5.AUTH),
     blocks(spec5.AUTH),

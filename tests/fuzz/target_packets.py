@@ -197,10 +197,10 @@ def _encode(m: Meaning, level: int, buf: bytearray) -> int:
         return packets_server.encode_suback(buf, 0, n, m[1], bytes(m[3]), block(m[2]), kind)
     if len(m) == 4:
         if five:
-            return packets.encode_ack(buf, 0, n, kind, m[1], m[2], block(m[3]))
+            return props.encode_reason(buf, 0, n, kind, m[1], m[2], block(m[3]))
         return packets.encode_ack(buf, 0, n, kind, m[1])
     if len(m) == 3:
-        return packets.encode_bare(buf, 0, n, kind, m[1], block(m[2]))
+        return props.encode_reason(buf, 0, n, kind, 0, m[1], block(m[2]))
     return packets.encode_bare(buf, 0, n, kind)
 
 

@@ -194,11 +194,11 @@ def encoded(call: str, a: "Row", buf: bytearray, at: int, limit: int) -> int:
         )
     if call == "acknowledge":
         kind = NAMES.index(a["type"])
-        return packets.encode_ack(buf, at, limit, kind, a["packet_id"], a["reason_code"], made)
+        return props.encode_reason(buf, at, limit, kind, a["packet_id"], a["reason_code"], made)
     if call == "disconnect":
-        return packets.encode_bare(buf, at, limit, spec.DISCONNECT, a["reason_code"], made)
+        return props.encode_reason(buf, at, limit, spec.DISCONNECT, 0, a["reason_code"], made)
     if call == "auth":
-        return packets.encode_bare(buf, at, limit, spec5.AUTH, a["reason_code"], made)
+        return props.encode_reason(buf, at, limit, spec5.AUTH, 0, a["reason_code"], made)
     if call == "connect":
         will = a["will"] or {"topic": None, "message": "", "qos": 0, "retain": False, "properties": []}
         return packets.encode_connect(

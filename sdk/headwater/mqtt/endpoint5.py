@@ -9,8 +9,18 @@ from headwater import errors
 from headwater.connection import AT1, AT2, CLOSING, DONE, FINISH, ONLINE, RxBuf
 from headwater.mqtt import spec5
 from headwater.mqtt.large5 import behind_properties
-from headwater.mqtt.packets import decode_ack, decode_publish, encode_ack, encode_bare
-from headwater.mqtt.properties import Packet5, Properties, block_has, block_start, code_of, has, number, skip
+from headwater.mqtt.packets import decode_ack, decode_publish
+from headwater.mqtt.properties import (
+    Packet5,
+    Properties,
+    block_has,
+    block_start,
+    code_of,
+    encode_reason,
+    has,
+    number,
+    skip,
+)
 from headwater.mqtt.session import LATER, NO_TOPIC, Session, is_bad, was_sent
 from headwater.wire import NOT_BYTES, const, get_u16, put_varint
 
@@ -178,7 +188,7 @@ class Endpoint5(_Base):
     def _last_word(self, state: int, reason: int) -> None:
         """Say why the connection ends, which it did in ``state``."""
         if state == ONLINE:
-            self.tx_end = encode_bare(self.tx, 0, self.tx_size, _DISCONNECT, reason)
+            self.tx_end = encode_reason(self.tx, 0, self.tx_size, _DISCONNECT, 0, reason)
 
     def disconnect(self, code: int = 0, properties: "Bytes" = spec5.NO_PROPERTIES) -> int:
         """Queue DISCONNECT (3.14), with a reason code. Close the transport once ``out`` is 0.
@@ -244,10 +254,12 @@ class Endpoint5(_Base):
 
         A reason string and user properties must not make it too large (3.14.2-3 and -4, 3.15.2-2 and -3).
         """
-        bad = self._put(encode_bare(self.tx, self.tx_end, self.tx_size, packet_type, code, properties))
+        bad = self._put(encode_reason(self.tx, self.tx_end, self.tx_size, packet_type, 0, code, properties))
         if bad == errors.E_TOO_LARGE:
             properties = _without_texts(properties)
-            bad = self._put(encode_bare(self.tx, self.tx_end, self.tx_size, packet_type, code, properties))
+            bad = self._put(
+                encode_reason(self.tx, self.tx_end, self.tx_size, packet_type, 0, code, properties)
+            )
         return bad
 
     # -- publishing ----------------------------------------------------------------------------------------------------
@@ -355,7 +367,7 @@ class Endpoint5(_Base):
         self._put_ack(_PUBREL, packet_id, spec5.PACKET_IDENTIFIER_NOT_FOUND)
 
     def _put_ack(self, packet_type: int, packet_id: int, code: int) -> None:
-        self.tx_end = encode_ack(self.tx, self.tx_end, self.tx_size, packet_type, packet_id, code)
+        self.tx_end = encode_reason(self.tx, self.tx_end, self.tx_size, packet_type, packet_id, code)
 
     # -- what arrives --------------------------------------------------------------------------------------------------
 

@@ -127,28 +127,24 @@ def check_filter(buf: "Bytes", at: int, end: int) -> int:
 # -- encoding ----------------------------------------------------------------------------------------------------------
 
 
-def publish_size(topic: "Bytes", payload: "Bytes", qos: int, properties: "Bytes" = b"") -> int:
-    """Return how many bytes PUBLISH takes; E_TOO_LARGE if MQTT has no length for it (2.2.3)."""
-    n = len(topic) + len(payload) + len(properties) + 2
-    if qos:
-        n += 2
-    if n < 128:
-        return n + 2
+def packet_size(n: int) -> int:
+    """Return how many bytes a packet of the remaining length ``n`` takes; E_TOO_LARGE if MQTT has none (2.2.3)."""
     return n + 1 + varint_size(n) if n <= _MAX_REMAINING else E_TOO_LARGE
 
 
-def put_publish(
-    buf: bytearray, at: int, topic: "Bytes", payload: "Bytes", word: int, properties: "Bytes" = b""
-) -> int:
-    """Encode PUBLISH (3.3) where ``publish_size`` bytes are free.
+def publish_size(topic: "Bytes", payload: "Bytes", qos: int, properties: "Bytes" = b"") -> int:
+    """Return how many bytes PUBLISH takes, or E_TOO_LARGE."""
+    return packet_size(len(topic) + len(payload) + len(properties) + (4 if qos else 2))
 
-    ``word`` is the first byte (0x30 with DUP, QoS and RETAIN) and, shifted left by 8, the packet identifier (0 at
-    QoS 0). The topic must have been checked by ``check_name``; at 5.0 it is empty if a topic alias stands for it.
+
+def put_publish(buf: bytearray, at: int, topic: "Bytes", n: int, word: int) -> int:
+    """Encode PUBLISH (3.3) up to its packet identifier; return the offset where property block and payload go.
+
+    ``n`` is the remaining length: ``packet_size(n)`` bytes must be free. ``word`` is the first byte (0x30 with DUP, QoS
+    and RETAIN) and, shifted left by 8, the packet identifier (0 at QoS 0). The topic must have been checked by
+    ``check_name``; at 5.0 it is empty if a topic alias stands for it.
     """
-    # Locals are reused (n is a length, then the end of a field): a frame over 11 words is heap-allocated.
-    n = len(topic) + len(payload) + len(properties) + 2
-    if word > 255:
-        n += 2
+    # n is reused: a frame over 11 words is heap-allocated.
     buf[at] = word & 255
     if n < 128:
         buf[at + 1] = n
@@ -164,14 +160,8 @@ def put_publish(
     if word > 255:
         buf[n] = word >> 16
         buf[n + 1] = word >> 8 & 255
-        n += 2
-    if properties:
-        at = n + len(properties)
-        buf[n:at] = properties
-        n = at
-    at = n + len(payload)
-    buf[n:at] = payload
-    return at
+        return n + 2
+    return n
 
 
 def encode_publish(
@@ -184,28 +174,20 @@ def encode_publish(
     packet_id: int,
     properties: "Bytes" = b"",
 ) -> int:
-    """Encode PUBLISH (3.3): ``put_publish`` with a check of its size. ``packet_id`` is 0 at QoS 0."""
-    n = publish_size(topic, payload, packet_id, properties)
-    if n < 0 or at + n > limit:
+    """Encode PUBLISH (3.3): ``put_publish`` with a check of the size, property block and payload."""
+    n = len(topic) + len(payload) + len(properties) + (4 if packet_id else 2)
+    size = packet_size(n)
+    if size < 0 or at + size > limit:
         return E_TOO_LARGE
-    return put_publish(buf, at, topic, payload, head | packet_id << 8, properties)
+    i = put_publish(buf, at, topic, n, head | packet_id << 8)
+    return _put(buf, _put(buf, i, properties), payload)
 
 
-def encode_ack(
-    buf: bytearray,
-    at: int,
-    limit: int,
-    packet_type: int,
-    packet_id: int,
-    code: int = 0,
-    properties: "Bytes" = b"",
-) -> int:
+def encode_ack(buf: bytearray, at: int, limit: int, packet_type: int, packet_id: int) -> int:
     """Encode PUBACK, PUBREC, PUBREL, PUBCOMP (3.4 to 3.7), or UNSUBACK before 5.0 (3.11).
 
-    Reason code and properties (5.0, 3.4.2.1) are left out if they say nothing.
+    ``properties.encode_reason`` encodes the same with a reason code.
     """
-    if code or properties:
-        return _encode_reason(buf, at, limit, HEADS[packet_type] | packet_id << 8, code, properties)
     if at + 4 > limit:
         return E_TOO_LARGE
     buf[at] = HEADS[packet_type]
@@ -215,46 +197,13 @@ def encode_ack(
     return at + 4
 
 
-def encode_bare(
-    buf: bytearray, at: int, limit: int, packet_type: int, code: int = 0, properties: "Bytes" = b""
-) -> int:
-    """Encode PINGREQ, PINGRESP, DISCONNECT (3.12 to 3.14) or AUTH (5.0, 3.15), which have no packet identifier.
-
-    Only DISCONNECT and AUTH have a reason code and properties (5.0), which are left out if they say nothing.
-    """
-    if code or properties:
-        return _encode_reason(buf, at, limit, HEADS[packet_type], code, properties)
+def encode_bare(buf: bytearray, at: int, limit: int, packet_type: int) -> int:
+    """Encode PINGREQ, PINGRESP or DISCONNECT (3.12 to 3.14): two bytes."""
     if at + 2 > limit:
         return E_TOO_LARGE
     buf[at] = HEADS[packet_type]
     buf[at + 1] = 0
     return at + 2
-
-
-def _encode_reason(buf: bytearray, at: int, limit: int, word: int, code: int, properties: "Bytes") -> int:
-    """Encode a packet of a reason code and properties.
-
-    ``word`` is the first byte and, shifted left by 8, the packet identifier, if there is one.
-    """
-    n = len(properties)
-    n = n + 1 if n > 1 else 1 if code else 0
-    if word > 255:
-        n += 2
-    if at + 1 + varint_size(n) + n > limit:
-        return E_TOO_LARGE
-    buf[at] = word & 255
-    at = put_varint(buf, at + 1, n)
-    n += at
-    if word > 255:
-        buf[at] = word >> 16
-        buf[at + 1] = word >> 8 & 255
-        at += 2
-    if at < n:
-        buf[at] = code
-        at += 1
-        if at < n:
-            buf[at:n] = properties
-    return n
 
 
 def encode_connect(

@@ -20,8 +20,18 @@ from headwater.errors import (
     E_UTF8,
     E_VALUE,
 )
-from headwater.mqtt.packets import BAD_TOPIC, BAD_UTF8, Packet, check_filter, check_name
-from headwater.wire import NOT_BYTES, check_utf8, const, get_u16, is_bytes, put_block, put_varint, varint_size
+from headwater.mqtt.packets import BAD_TOPIC, BAD_UTF8, HEADS, Packet, check_filter, check_name
+from headwater.wire import (
+    NOT_BYTES,
+    check_utf8,
+    const,
+    get_u16,
+    is_bytes,
+    put_block,
+    put_u16,
+    put_varint,
+    varint_size,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -498,6 +508,39 @@ def _put(buf: bytearray, at: int, ident: int, value: "int | Bytes", value2: "Byt
         buf[i] = value & 255  # type: ignore[operator]
         value >>= 8  # type: ignore[operator]
     return end
+
+
+def encode_reason(
+    buf: bytearray,
+    at: int,
+    limit: int,
+    packet_type: int,
+    packet_id: int,
+    code: int,
+    properties: "Bytes" = b"",
+) -> int:
+    """Encode PUBACK, PUBREC, PUBREL, PUBCOMP, DISCONNECT or AUTH with a reason code and properties.
+
+    They are left out if they say nothing (3.4.2.1, 3.14.2.1). ``packet_id`` is 0 for DISCONNECT and AUTH; AUTH's
+    properties must name the method (3.15.2.2.2). Conventions as in ``packets``.
+    """
+    n = len(properties)
+    n = n + 1 if n > 1 else 1 if code else 0
+    if packet_id:
+        n += 2
+    if at + 1 + varint_size(n) + n > limit:
+        return E_TOO_LARGE
+    buf[at] = HEADS[packet_type]
+    at = put_varint(buf, at + 1, n)
+    n += at
+    if packet_id:
+        at = put_u16(buf, at, packet_id)
+    if at < n:
+        buf[at] = code
+        at += 1
+        if at < n:
+            buf[at:n] = properties
+    return n
 
 
 class Properties:

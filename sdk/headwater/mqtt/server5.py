@@ -4,12 +4,13 @@ from headwater import errors
 from headwater.connection import CONNECTING, FINISH, ONLINE
 from headwater.mqtt import spec, spec5
 from headwater.mqtt.endpoint5 import LIMITS, Endpoint5, new_rx, read_limits
-from headwater.mqtt.packets import check_name, encode_bare
+from headwater.mqtt.packets import check_name
 from headwater.mqtt.packets_server import Connect, decode_connect, encode_connack, encode_suback
 from headwater.mqtt.properties import (
     Properties,
     block_at,
     block_start,
+    encode_reason,
     find,
     has,
     number,
@@ -163,7 +164,7 @@ class ServerSession5(Endpoint5, ServerSession):
         if code != spec5.CONTINUE_AUTHENTICATION:
             return ServerSession._refuse_connect(self, code)
         self._authenticating = True
-        return self._put(encode_bare(self.tx, self.tx_end, self.tx_size, spec5.AUTH, code, self.reply))
+        return self._put(encode_reason(self.tx, self.tx_end, self.tx_size, spec5.AUTH, 0, code, self.reply))
 
     def _put_connack(self, present: bool, code: int) -> None:
         block = spec5.NO_PROPERTIES if code else self.connack_properties.block
@@ -195,7 +196,7 @@ class ServerSession5(Endpoint5, ServerSession):
             self._reason = code
             return errors.E_AUTH
         code = code if going else 0
-        return self._put(encode_bare(self.tx, self.tx_end, self.tx_size, spec5.AUTH, code, self.reply))
+        return self._put(encode_reason(self.tx, self.tx_end, self.tx_size, spec5.AUTH, 0, code, self.reply))
 
     def _method_is_theirs(self) -> bool:
         """Whether AUTH names the method that CONNECT did (4.12.0-5)."""

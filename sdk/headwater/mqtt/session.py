@@ -61,7 +61,7 @@ from headwater.mqtt.packets import (
     encode_bare,
     encode_connect,
     encode_subscribe,
-    publish_size,
+    packet_size,
     put_publish,
 )
 from headwater.wire import NOT_BYTES, const, is_bytes
@@ -555,37 +555,48 @@ class Session(Endpoint):
         try:
             if topic is not self.known_topic and is_bad(self, topic):
                 return errors.E_TOPIC
-            n = publish_size(topic, payload, flags >> 1, self._block)
-            if n > self.most:
+            n = len(topic) + len(payload) + len(self._block) + (4 if flags > 1 else 2)
+            size = n + 2 if n < 128 else packet_size(n)
+            if size > self.most:
                 return errors.E_TOO_LARGE
+            buf: bytearray = self.tx
+            packet_id = 0
             if flags > 1:
                 box = self.outbox
-                if n < 0 or box.reserve(n) < 0:
-                    return errors.E_WINDOW if box.count and 0 < n <= len(box.buf) else errors.E_TOO_LARGE
+                if size < 0 or box.reserve(size) < 0:
+                    return errors.E_WINDOW if box.count and 0 < size <= len(box.buf) else errors.E_TOO_LARGE
+                buf = box.buf
+                at = box.reserved
                 packet_id = box.next + 1
-                put_publish(box.buf, box.reserved, topic, payload, 0x30 | flags | packet_id << 8, self._block)
-                if box.commit(n, flags >> 1) < 0:
+            else:
+                if self.state != _ONLINE:
+                    return errors.E_OFFLINE
+                at = self.tx_end
+                if size < 0 or size > self.tx_size - at:
+                    return errors.E_AGAIN if 0 < size <= len(self.tx) else errors.E_TOO_LARGE
+                if at == 0:
+                    # Whatever comes of it, this takes the place of the packet that was ready.
+                    self.ready = NO_TOPIC
+            i = put_publish(buf, at, topic, n, 0x30 | flags | packet_id << 8)
+            if self._block:
+                n = i + len(self._block)
+                buf[i:n] = self._block
+                i = n
+            buf[i : at + size] = payload
+            if flags > 1:
+                if self.outbox.commit(size, flags >> 1) < 0:
                     return errors.E_STORE
                 self._unsent += 1
                 return packet_id
-            if self.state != _ONLINE:
-                return errors.E_OFFLINE
-            at = self.tx_end
-            if n < 0 or n > self.tx_size - at:
-                return errors.E_AGAIN if 0 < n <= len(self.tx) else errors.E_TOO_LARGE
-            if at == 0:
-                # Whatever comes of it, this takes the place of the packet that was ready.
-                self.ready = NO_TOPIC
-            put_publish(self.tx, at, topic, payload, 0x30 | flags, self._block)
-            self.tx_end = at + n
+            self.tx_end = at + size
             if (
                 at == 0
                 and flags == 0
                 and topic is self.known_topic
-                and n <= _SHORT <= self.tx_size - _ACK_SIZE
+                and size <= _SHORT <= self.tx_size - _ACK_SIZE
             ):
                 self.ready = topic
-                self.ready_at = n - len(payload)
+                self.ready_at = size - len(payload)
         except NOT_BYTES:
             return errors.E_ARGUMENT
         return 0
