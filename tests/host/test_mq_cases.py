@@ -58,7 +58,7 @@ def decide(case: dict[str, Any], body: bytearray) -> tuple[str, MD, bytes, MD, b
     data = bytes(found.data)
     if kept is None:
         return found.outcome, found.md, data, found.md, data
-    return put.GENERATED, found.md, data, *kept
+    return "mqmde-generated", found.md, data, *kept
 
 
 @cases("MQPUT")

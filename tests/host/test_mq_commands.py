@@ -309,5 +309,5 @@ def test_a_file_that_another_has_only_begun_is_new(mq: Run) -> None:
         manager.delete("Q", purge=True)
     mq.ok("put", "-m", "to a file without queues")
     mq("put", "-m", "no", queue="OTHER")
-    assert (mq.code, mq.err.count("--define makes it")) == (1, 1)
+    assert (mq.code, mq.err.count("--define creates it")) == (1, 1)
     assert mq.ok("get", "--all") == b"to a file without queues\n"

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from headwater_mq.commands import main as command
+from headwater_mq.commands.arguments import FLAGS
 from headwater_mq.commands.output import FIELDS
 from tests.host.command import HEADWATER, environment
 from tools.toolchain import ROOT
@@ -26,7 +27,7 @@ def test_the_documentation_has_every_option_flag_and_sequence() -> None:
         for name in action.option_strings[:1]
     }
     assert [name for name in sorted(options - {"-h"}) if f"`{name}" not in SECTION] == []
-    assert [name for name in command._FLAGS if f"`{name}`" not in SECTION] == []
+    assert [name for name in FLAGS if f"`{name}`" not in SECTION] == []
     assert [letter for letter in FIELDS if f"`%{letter}`" not in SECTION and letter not in "IU"] == []
 
 

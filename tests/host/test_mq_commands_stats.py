@@ -51,7 +51,7 @@ def test_stats(mq: Run) -> None:
     assert (full["queue"], full["messages"]) == ("Q", 9)
     text = mq.ok("stats", queue="").decode().splitlines()
     assert text[0] == "EMPTY: 0 messages, 0 bytes"
-    assert re.fullmatch(r"Q: 9 messages, 188 bytes, the oldest of \S+Z, 1 dead letter", text[1])
+    assert re.fullmatch(r"Q: 9 messages, 188 bytes, the oldest from \S+Z, 1 dead letter", text[1])
     assert text[2] == "  groups: 1 complete, 1 incomplete"
     assert text[3] == f"    {GROUP}: missing: messages 1 to 2 (2241 MQRC_INCOMPLETE_GROUP)"
     assert text[4] == "  segmented messages: 1 complete, 1 incomplete"
@@ -108,7 +108,7 @@ def test_stats_of_what_is_damaged(damage: str, mq: Run) -> None:
     (damaged,) = said["segmented"]["incomplete"]
     assert (damaged["group_id"], damaged["reason"]) == (GROUP, CMQC.MQRC_OBJECT_DAMAGED)
     assert (said["messages"], said["groups"]["complete"]) == (3, 1)
-    line = f"    {GROUP}: a message is not what was written (2101 MQRC_OBJECT_DAMAGED)"
+    line = f"    {GROUP}: a message is damaged (2101 MQRC_OBJECT_DAMAGED)"
     assert line in mq.ok("stats").decode().splitlines()
 
 
@@ -128,7 +128,7 @@ def test_stats_of_what_a_gateway_has_not_put_together(mq: Run) -> None:
         file = list(db.iterdump())
         assert mq.ok("stats") == before
         assert mq.ok("stats", queue="").removeprefix(before).decode().splitlines() == [
-            "not put together yet: 2",
+            "in reassembly, incomplete: 2",
             f"    a/b, GroupId {GROUP}: incomplete, missing: messages 1 to 2, 4 to the last, which is not known "
             "(2241 MQRC_INCOMPLETE_GROUP)",
             f"    c, GroupId {OTHER}: incomplete, missing: of message 1 bytes 0 to 1, 4 to its end, which is not known "

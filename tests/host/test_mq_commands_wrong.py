@@ -31,7 +31,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Run:
         (["put", "-m", "x", "-n"], 2, "not allowed with argument"),
         (["put", "-m", "x", "--queue", "a b"], 2, "'a b' is not 1 to 48 of"),
         (["put", "-m", "x", "--group", "00"], 2, "'00' is not 24 bytes in hexadecimal"),
-        (["put", "-m", "x", "--flags", "LAST"], 2, "'LAST' is no flag: SEGMENTATION_ALLOWED"),
+        (["put", "-m", "x", "--flags", "LAST"], 2, "'LAST' is not a flag: SEGMENTATION_ALLOWED"),
         (["put", "-m", "x", "--format", "ninechars"], 2, "'ninechars' is not a Format: at most 8 characters"),
         (["put", "-m", "x", "--format", "\u00e9"], 2, "'\u00e9' is not a Format"),
         (

@@ -31,7 +31,7 @@ def restored(name: str, path: Path, **changed: object) -> None:
 
 
 def test_a_file_of_queues_of_version_1(tmp_path: Path) -> None:
-    restored("mq-queue-1.sql", tmp_path / "queues.db")
+    restored("mq-queue-1.dump", tmp_path / "queues.db")
     with QueueManager("QM1", tmp_path / "queues.db", create=False) as manager:
         assert manager.attributes.MaxUncommittedMsgs == 50
         assert list(manager.queues()) == ["Q", "THERE", "XMIT"]
@@ -85,7 +85,7 @@ def test_a_file_of_a_gateway_of_version_1(tmp_path: Path) -> None:
         place = {
             "segment-00000000000000000000-aa18f866e80a1d1b.hwc',856": f"{segment.name}',{segment.stat().st_size}"
         }
-        restored("mq-gateway-1.sql", tmp_path / "mq.db", **place)
+        restored("mq-gateway-1.dump", tmp_path / "mq.db", **place)
         follower = log.follow()
         follower.step()
         # Nothing is read twice.
@@ -103,7 +103,7 @@ def test_a_file_of_a_gateway_of_version_1(tmp_path: Path) -> None:
 
 def test_a_file_of_a_newer_version_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "queues.db"
-    restored("mq-queue-1.sql", path, **{"user_version = 1": "user_version = 2"})
+    restored("mq-queue-1.dump", path, **{"user_version = 1": "user_version = 2"})
     before = path.read_bytes()
     with pytest.raises(MQMIError, match="is of version 2; this program knows version 1") as caught:
         QueueManager("QM1", path)

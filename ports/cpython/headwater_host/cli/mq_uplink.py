@@ -1,4 +1,4 @@
-"""``headwater mq uplink``: what is in a local queue goes to a queue manager, by a process of its own."""
+"""``headwater mq uplink``: send a local queue to a queue manager, without a gateway."""
 
 import argparse
 import asyncio
@@ -9,13 +9,13 @@ from headwater_host.daemon import serving
 from headwater_host.exits import FAILED, OK, USAGE, CommandError
 
 _TEXT = (
-    "Send what is in a local queue to a queue manager, until SIGTERM or SIGINT; what has not gone when it ends goes at "
-    "the next start. A gateway with the same file does so by itself. See docs/ibm-mq-uplink.md."
+    "Send the messages of a local queue to a queue manager until SIGTERM or SIGINT. A gateway with the same file does "
+    "so itself. See docs/ibm-mq-uplink.md."
 )
 
 
 def add_arguments(commands: Any) -> None:
-    """Its options."""
+    """Add the subcommand and its options."""
     parser = commands.add_parser(
         "uplink", help="send a local queue to a queue manager", description=_TEXT, allow_abbrev=False
     )
@@ -24,19 +24,18 @@ def add_arguments(commands: Any) -> None:
         required=True,
         type=Path,
         metavar="FILE",
-        help="a TOML file with the tables [mq] and [mq.uplink]: a gateway's will do",
+        help="TOML file with the tables [mq] and [mq.uplink], such as a gateway's",
     )
     parser.add_argument(
         "--begin-again",
         action="store_true",
-        help="forget the record queue's last record, and write a new one: when it is lost, or the local queue was put "
-        "back. What was in doubt is sent again",
+        help="replace a lost record on the record queue; messages in doubt are retransmitted",
     )
 
 
 def serve(args: argparse.Namespace) -> int:
-    """Until a signal: 0."""
-    # The other commands of ``headwater mq`` need nothing of the gateway.
+    """Send until a signal arrives."""
+    # Only this command needs the gateway's modules.
     from headwater_host.gateway import mq_config
     from headwater_host.settings import ConfigError
 

@@ -15,7 +15,7 @@ from headwater_host.mq.errors import failed
 from headwater_host.mq.fields import HIGHEST, IN_GROUP, NEEDS_GROUP_ID, SEGMENT, UNKNOWN, refused
 from headwater_host.mq.structures import HeaderError, latin_1
 
-NO_MQMDE, AS_DATA, HONOURED, GENERATED = "no-mqmde", "treated-as-data", "honoured", "mqmde-generated"
+NO_MQMDE, AS_DATA, HONOURED = "no-mqmde", "treated-as-data", "honoured"
 
 #: The bits of Report that ask for reports: MQRO_EXCEPTION, MQRO_EXPIRATION, MQRO_COA and MQRO_COD, each with more or
 #: less of the data, MQRO_PAN, MQRO_NAN and MQRO_ACTIVITY.

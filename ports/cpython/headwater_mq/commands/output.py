@@ -1,4 +1,4 @@
-"""How ``headwater mq`` prints a message: as it is, as JSON, or in sequences as of ``sub -F``."""
+"""Print a message of ``headwater mq``: its data, JSON, or a format with sequences."""
 
 import argparse
 import calendar
@@ -13,7 +13,7 @@ from headwater_host.mq.descriptors import MD, V2_FIELDS
 
 
 class Got(NamedTuple):
-    """A message of a queue, as a get gave it."""
+    """A message that MQGET returned."""
 
     queue: str
     md: MD
@@ -21,7 +21,7 @@ class Got(NamedTuple):
 
     @property
     def time_ns(self) -> int:
-        """When it was put; 0 when its descriptor does not say."""
+        """Time of the put in ns since 1970; 0 if the descriptor has none."""
         text = (self.md.PutDate + self.md.PutTime).decode("latin-1")
         try:
             seconds = calendar.timegm(time.strptime(text[:14], "%Y%m%d%H%M%S"))
@@ -30,16 +30,16 @@ class Got(NamedTuple):
             return 0
 
     def put(self) -> str | None:
-        """When it was put, in GMT; None when its descriptor does not say."""
+        """Return the time of the put in UTC, or None if the descriptor has none."""
         seconds = self.time_ns // 10**9
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else None
 
     def local(self, shape: str) -> str:
-        """The time as of ``time.strftime``; nothing when there is none."""
+        """Format the time of the put with ``time.strftime``; an empty string if there is none."""
         return time.strftime(shape, time.localtime(self.time_ns // 10**9)) if self.time_ns else ""
 
     def fields(self) -> dict[str, Any]:
-        """The descriptor's fields, as JSON has them: characters with their blanks, bytes as hex."""
+        """Return the descriptor for JSON: characters with their blanks, bytes as hexadecimal."""
         found: dict[str, Any] = {}
         for name, value in self.md.get().items():
             if self.md.Version > CMQC.MQMD_VERSION_1 or name not in V2_FIELDS:
@@ -50,12 +50,12 @@ class Got(NamedTuple):
         return found
 
     def text(self, name: str) -> str:
-        """A field of characters, without the blanks behind them."""
+        """Return a field of characters without trailing blanks."""
         value: bytes = getattr(self.md, name)
         return value.decode("latin-1").rstrip(" \0")
 
     def json(self) -> str:
-        """One object in one line."""
+        """Return one line of JSON."""
         told: dict[str, Any] = {"queue": self.queue, "fields": self.fields()}
         try:
             told["payload"] = self.payload.decode()
@@ -64,7 +64,7 @@ class Got(NamedTuple):
         return json.dumps(told)
 
 
-#: What stands behind % in a format.
+#: Sequences of ``-F``, by the character after %.
 FIELDS: dict[str, Part] = {
     "t": lambda got: got.queue,
     "p": lambda got: got.payload,
@@ -88,7 +88,7 @@ _NUMBERS = "xXlson"
 
 
 def sequences(text: str) -> list[Part]:
-    """An argument type: a format."""
+    """Parse the argument of ``-F``."""
     try:
         return parse(text, FIELDS, _NUMBERS)
     except ValueError as error:

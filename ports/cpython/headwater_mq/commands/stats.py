@@ -1,4 +1,4 @@
-"""``headwater mq stats``: how much is in each queue, and what is missing of groups and of messages in segments."""
+"""``headwater mq stats``: counts of each queue, and the gaps of groups and segmented messages."""
 
 import argparse
 import json
@@ -21,11 +21,11 @@ from headwater_mq.commands.output import Got
 from headwater_mq.manager import QueueManager
 from headwater_mq.messages import DamagedError, is_number
 
-#: How many missing ranges of one group are named.
+#: Missing ranges of one group that are listed at most.
 _RANGES = 20
-#: What can be got now, or by and by.
+#: Messages that are available, in SQL.
 _THERE = "queue = ? AND taken_by = 0 AND put_by = 0 AND aside = 0"
-# An MQMD's Format stands at offset 32.
+# Format is at offset 32 of an MQMD.
 _COUNTS = f"""
 SELECT count(*) FILTER (WHERE {_THERE}), coalesce(sum({messages.LENGTH}) FILTER (WHERE {_THERE}), 0),
  count(*) FILTER (WHERE put_by OR taken_by), count(*) FILTER (WHERE {_THERE} AND substr(md, 33, 8) = ?)
@@ -33,8 +33,13 @@ FROM messages WHERE queue = ?
 """
 
 
-def show(args: argparse.Namespace) -> int:
-    """Print it: of one queue, or of all."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each queue")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the statistics of one queue or of all."""
     with QueueManager(path=args.store, create=False) as manager:
         names = manager.queues()
         if args.queue is not None and args.queue not in names:
@@ -44,7 +49,7 @@ def show(args: argparse.Namespace) -> int:
                 with manager.file.reading() as db:
                     row = db.execute("SELECT id FROM queues WHERE name = ?", (name,)).fetchone()
                     if row is None:
-                        # Deleted meanwhile.
+                        # Another process has deleted it.
                         continue
                     said = of_queue(db, row[0])
                 print(json.dumps({"queue": name} | said) if args.json else lines(name, said))
@@ -54,7 +59,7 @@ def show(args: argparse.Namespace) -> int:
 
 
 def _show_assembly(manager: QueueManager, as_json: bool) -> None:
-    """What a gateway's assembler has in the file, if there is anything: it is in no queue yet."""
+    """Print incomplete messages of a gateway's reassembly, which are in no queue yet."""
     with manager.file.reading() as db:
         if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'assembly_group'").fetchone():
             return
@@ -62,11 +67,11 @@ def _show_assembly(manager: QueueManager, as_json: bool) -> None:
     if found and as_json:
         print(json.dumps({"reassembly": [one.as_dict() for one in found]}))
     elif found:
-        print("\n    ".join([f"not put together yet: {len(found)}", *map(str, found)]))
+        print("\n    ".join([f"in reassembly, incomplete: {len(found)}", *map(str, found)]))
 
 
 def of_queue(db: sqlite3.Connection, queue: int) -> dict[str, Any]:
-    """What there is to say of a queue, for JSON: within a transaction of the caller's."""
+    """Return the statistics of a queue for JSON, within the caller's transaction."""
     dead = CMQC.MQFMT_DEAD_LETTER_HEADER
     depth, size, open_work, letters = db.execute(_COUNTS, (queue, queue, queue, dead, queue)).fetchone()
     aside = db.execute(
@@ -92,7 +97,7 @@ def _oldest(db: sqlite3.Connection, queue: int) -> str | None:
 
 
 def _groups(db: sqlite3.Connection, queue: int) -> dict[str, Any]:
-    """Of groups, and of segmented messages in none: how many are whole, and what is the matter with the others."""
+    """Count complete groups and segmented messages; list incomplete and contradictory ones."""
     found: dict[str, Any] = {
         "groups": {"complete": 0, "incomplete": []},
         "segmented": {"complete": 0, "incomplete": []},
@@ -110,7 +115,7 @@ def _groups(db: sqlite3.Connection, queue: int) -> dict[str, Any]:
             verdict = _judged(db, of_group)
         except DamagedError:
             size = sum(row[3] for row in of_group if is_number(row[3]))
-            text = "a message is not what was written (2101 MQRC_OBJECT_DAMAGED)"
+            text = "a message is damaged (2101 MQRC_OBJECT_DAMAGED)"
             said = {"group_id": group_id.hex(), "bytes": size, "text": text}
             kind["incomplete"].append(said | described(CMQC.MQRC_OBJECT_DAMAGED, None, NOTHING))
             continue
@@ -123,7 +128,7 @@ def _groups(db: sqlite3.Connection, queue: int) -> dict[str, Any]:
 
 
 def _judged(db: sqlite3.Connection, rows: list[tuple[int, int, int, int, int]]) -> Verdict:
-    """What the rules say of the messages of one GroupId: their numbers in the file, and what follows. DamagedError."""
+    """Judge the messages of one GroupId: rows of (id, MsgSeqNumber, Offset, length, MsgFlags). Raises DamagedError."""
     for number, *values in rows:
         messages.check_numbers(number, values)
     segments = [Segment(*row[1:], *messages.written(db, row[0])) for row in rows]
@@ -131,10 +136,10 @@ def _judged(db: sqlite3.Connection, rows: list[tuple[int, int, int, int, int]]) 
 
 
 def lines(name: str, said: dict[str, Any]) -> str:
-    """The same for people."""
+    """Return the statistics of a queue as text."""
     parts = [_many(said["messages"], "message"), _many(said["bytes"], "byte")]
     if said["oldest"]:
-        parts.append(f"the oldest of {said['oldest']}")
+        parts.append(f"the oldest from {said['oldest']}")
     if said["in_units_of_work"]:
         parts.append(f"{said['in_units_of_work']} in units of work")
     if said["dead_letters"]:
