@@ -1,1 +1,1 @@
-"""Tools of the project: what its tests, demo and benchmarks share. Run with the repository's root on the path."""
+"""Tools that tests, demo and benchmarks share. Run them with the repository's root on the path."""

@@ -1,6 +1,6 @@
-"""A board at a serial port, real or virtual, for tests and for deployment: run code on it, copy files, reset it.
+"""Control a real or virtual board over its serial port: run code, copy files, reset it.
 
-It is spoken to by mpremote's own transport, so what works here works for mpremote's users.
+It uses mpremote's transport, so tests and mpremote's users see the same behavior.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from serial import SerialException
 
 from tools.virtual_board import VirtualBoard
 
-#: A command that switches a real board's supply; ``{state}`` in it becomes ``on`` or ``off``. Example:
+#: Environment variable with a command that switches a board's supply, ``{state}`` being ``on`` or ``off``. Example:
 #: ``HEADWATER_BOARD_POWER="uhubctl -l 1-1 -p 2 -a {state}"``.
 POWER_COMMAND = "HEADWATER_BOARD_POWER"
 _OPEN_S = 15.0
-#: How long a board may take to stop what it does.
+#: Seconds that a board may take to stop its program.
 _INTERRUPT_S = 5.0
-#: How often the raw prompt is asked for.
+#: Number of requests for the raw prompt.
 _ATTEMPTS = 3
 _CHUNK = 1024
-# In one piece of code, because each has its way to the board and back.
+# One piece of code, because each takes a round trip.
 _MAKE_FOLDERS = """
 import os
 _path = ""
@@ -44,16 +44,16 @@ for _name in {}:
 
 
 class DeviceError(Exception):
-    """Code on the board raised; the text is its traceback, ``stdout`` what it had printed."""
+    """Code on the board raised an exception. The text is its traceback, `stdout` what it printed."""
 
     def __init__(self, traceback: str, stdout: str) -> None:
-        """Keep both."""
+        """Store the traceback and the output."""
         super().__init__(traceback)
         self.stdout = stdout
 
 
 class NotSupported(Exception):  # noqa: N818 - a fact about the board, not an error
-    """This board cannot do that; the text says why."""
+    """This board cannot do what was requested; the text has the reason."""
 
 
 def _text(data: bytes) -> str:
@@ -61,16 +61,16 @@ def _text(data: bytes) -> str:
 
 
 class Board:
-    """The board at ``port``. With ``virtual`` its power and reset button can be reached; ``with`` closes the port."""
+    """The board at `port`. `virtual` gives access to its power and reset. A context manager closes the port."""
 
     def __init__(self, port: str, virtual: VirtualBoard | None = None) -> None:
-        """Open nothing yet: the first call does."""
+        """Create the board; the first call opens the port."""
         self.port = port
         self.virtual = virtual
         self._transport: Any = None
 
     def __enter__(self) -> Board:
-        """Nothing to do: the first call connects."""
+        """Return the board; the first call connects."""
         return self
 
     def __exit__(
@@ -82,10 +82,10 @@ class Board:
     # ---- code --------------------------------------------------------------------------------------------------------
 
     def exec(self, code: str, timeout: float = 60.0) -> str:
-        """Run code at the raw prompt: what it prints. ``timeout`` is how long it may print nothing.
+        """Run code at the raw prompt and return its output. `timeout` limits the seconds without output.
 
-        Names stay defined until a reset. An exception there is a ``DeviceError`` here. TransportError when it is silent
-        for too long: what it had printed, and where ctrl-C found it.
+        Names stay defined until a reset. An exception on the board raises DeviceError. Silence raises
+        TransportError with the output and the position that ctrl-C interrupted.
         """
         transport = self._raw_prompt()
         printed: list[bytes] = []
@@ -99,61 +99,59 @@ class Board:
         return output
 
     def run_file(self, path: Path, timeout: float = 60.0) -> str:
-        """Run a file of this machine on the board: what it prints."""
+        """Run a file of this machine on the board and return its output."""
         return self.exec(path.read_text(), timeout)
 
     def start(self, code: str) -> None:
-        """Run code and do not wait for its end; the next call interrupts it."""
+        """Start code without waiting for its end. The next call interrupts it."""
         self._raw_prompt().exec_raw_no_follow(code)
         self.close(leave=False)
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a file on the board, with the folders above it."""
+        """Write a file to the board and create its directories."""
         folders = name.strip("/").split("/")[:-1]
         if folders:
             self.exec(_MAKE_FOLDERS.format(folders))
         self._raw_prompt().fs_writefile(name, data, chunk_size=_CHUNK)
 
     def get(self, name: str) -> bytes:
-        """Read a file of the board; FileNotFoundError when it is not there."""
+        """Read a file of the board. Raises FileNotFoundError if it does not exist."""
         return bytes(self._raw_prompt().fs_readfile(name, chunk_size=_CHUNK))
 
     def remove(self, name: str) -> None:
-        """Remove a file of the board; FileNotFoundError when it is not there."""
+        """Remove a file of the board. Raises FileNotFoundError if it does not exist."""
         self._raw_prompt().fs_rmfile(name)
 
     def listdir(self, name: str = "/") -> list[str]:
-        """The names in a folder of the board."""
+        """List the names in a directory of the board."""
         return [entry.name for entry in self._raw_prompt().fs_listdir(name)]
 
     # ---- reset and power ---------------------------------------------------------------------------------------------
 
     def soft_reset(self) -> None:
-        """Empty the interpreter; ``main.py`` does not run."""
+        """Reset the interpreter without running `main.py`."""
         self._connect(soft_reset=True)
 
     def reset(self) -> None:
-        """A hardware reset; ``main.py`` runs, until the next call interrupts it."""
+        """Reset the hardware. `main.py` runs until the next call interrupts it."""
         if self.virtual is not None:
             self.close(leave=False)
             self.virtual.reset()
             return
         self._raw_prompt().exec_raw_no_follow("import time, machine; time.sleep_ms(200); machine.reset()")
         self.close(leave=False)
-        time.sleep(
-            0.5
-        )  # the board waits as well: a port that goes away with it must be gone before we look for it
+        time.sleep(0.5)  # the board waits, so that its port has disappeared before this machine looks for it
         self._wait(lambda: Path(self.port).exists(), "did not come back")
 
     @property
     def switchable(self) -> bool:
-        """Whether ``power_cut`` can be done."""
+        """Whether `power_cut` is possible."""
         return self.virtual is not None or POWER_COMMAND in os.environ
 
     def power_cut(self) -> None:
-        """Take the power away. NotSupported for a real board without a supply that can be switched from here."""
+        """Cut the power. Raises NotSupported for a real board without a switchable supply."""
         self.close(leave=False)
         if self.virtual is not None:
             self.virtual.power_cut()
@@ -161,7 +159,7 @@ class Board:
             self._switch("off")
 
     def power_on(self) -> None:
-        """Give the power back; ``main.py`` runs, until the next call interrupts it."""
+        """Restore the power. `main.py` runs until the next call interrupts it."""
         if self.virtual is not None:
             self.virtual.power_on()
         else:
@@ -169,7 +167,7 @@ class Board:
             self._wait(lambda: Path(self.port).exists(), "did not come back")
 
     def close(self, *, leave: bool = True) -> None:
-        """Give the port back; with ``leave`` the board goes to its friendly prompt first."""
+        """Close the port. With `leave`, the board returns to its friendly prompt first."""
         transport, self._transport = self._transport, None
         if transport is not None:
             with contextlib.suppress(OSError, SerialException, TransportError):
@@ -181,7 +179,7 @@ class Board:
     # ------------------------------------------------------------------------------------------------------------------
 
     def _interrupt(self, printed: list[bytes]) -> str:
-        """Stop what runs there: what it had printed, and its traceback."""
+        """Stop the running code and return its output and traceback."""
         transport = self._transport
         try:
             transport.serial.write(b"\x03")
@@ -205,14 +203,14 @@ class Board:
                     opened.append(SerialTransport(self.port))
                 return bool(opened)
 
-            self._wait(attempt, "cannot be opened (does another program use it?)")
+            self._wait(attempt, "cannot be opened; another program may use it")
             self._transport = opened[0]
         for attempts_left in reversed(range(_ATTEMPTS)):
             try:
                 self._transport.enter_raw_repl(soft_reset=soft_reset)
                 return
             except TransportError:
-                # A board that is just starting drops what it is sent, and mpremote sends it once.
+                # A board that is starting drops input, and mpremote sends its request once.
                 if not attempts_left:
                     self.close(leave=False)
                     raise
@@ -223,7 +221,7 @@ class Board:
     def _switch(self, state: str) -> None:
         command = os.environ.get(POWER_COMMAND)
         if command is None:
-            raise NotSupported(f"the supply of {self.port} cannot be switched: {POWER_COMMAND} is not set")
+            raise NotSupported(f"the supply of {self.port} cannot be switched: set {POWER_COMMAND}")
         subprocess.run(shlex.split(command.replace("{state}", state)), check=True, timeout=60)
 
     def _wait(self, true: Callable[[], bool], failure: str) -> None:

@@ -1,4 +1,4 @@
-"""The file system of a virtual board, a directory or a littlefs image, and the factory that fills it."""
+"""The file system of a virtual board: a directory or a littlefs image."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ from tools.board_process import unix_command, unix_environment
 Flash = Literal["posix", "littlefs"]
 Content = str | bytes | Path
 
-#: Where the boot script lies.
+#: Directory of the boot script.
 BOOT_DIR = Path(__file__).with_name("device")
 _BLOCK = 4096
 
 
 class BoardError(Exception):
-    """The board did not do what was asked of it."""
+    """The board did not do what was requested."""
 
 
 class BoardFiles:
-    """The board's files in ``root``; nothing in here knows whether the board runs.
+    """The board's files in `root`. This class does not know whether the board runs.
 
-    ``flash_size`` is in bytes, and counts with littlefs only; ``host_dirs`` are as of ``VirtualBoard``.
+    `flash_size` is in bytes and applies to littlefs only; `host_dirs` is as for `VirtualBoard`.
     """
 
     def __init__(self, root: Path, flash: Flash, flash_size: int, host_dirs: Mapping[str, str]) -> None:
-        """Touch nothing yet: ``prepare`` does. ValueError for a size that flash cannot have."""
+        """Check the sizes; `prepare` creates files. Raises ValueError for an invalid flash size."""
         if flash_size % _BLOCK or flash_size < 8 * _BLOCK:
-            raise ValueError(f"flash_size {flash_size} is not a multiple of {_BLOCK}, at least {8 * _BLOCK}")
+            raise ValueError(f"flash_size={flash_size}: a multiple of {_BLOCK}, at least {8 * _BLOCK}")
         self._root = root
         self._image = root / "flash.img" if flash == "littlefs" else None
         self._size = flash_size
         self._host_dirs = [(mount, str(Path(path).absolute())) for mount, path in host_dirs.items()]
 
     def prepare(self) -> None:
-        """Make a flash that is erased, if there is none yet."""
+        """Create an erased flash image if there is none."""
         if self._image is not None and not self._image.exists():
             self._image.write_bytes(b"\xff" * self._size)
 
     def config(self, cut_at: int = 0) -> dict[str, object]:
-        """Where the boot script finds the files, for every use of it; ``cut_at`` as in there."""
+        """Return the boot script's configuration of the files. `cut_at` is the flash operation to cut at."""
         if self._image is None:
             return {"root": str(self._root), "host_dirs": self._host_dirs}
         flash = (str(self._image), self._size // _BLOCK, _BLOCK, cut_at)
         return {"flash": flash, "host_dirs": self._host_dirs}
 
     def path(self, name: str) -> Path:
-        """Where a file lies on this machine; ValueError with littlefs, or when it is outside."""
+        """Return a file's path on this machine. Raises ValueError for littlefs and for paths outside."""
         if self._image is not None:
-            raise ValueError("the board's files lie in a littlefs image: use put and get, or mpremote")
+            raise ValueError("the board's files are in a littlefs image: use put and get, or mpremote")
         return _inside(self._root, name)
 
     def put(self, files: Mapping[str, Content]) -> None:
-        """Write files, with the folders above them; with littlefs nobody else may use the image."""
+        """Write files and create their directories. A littlefs image must not be in use."""
         if not files:
             return
         if self._image is None:
@@ -67,7 +67,7 @@ class BoardFiles:
             self._factory("copy_in", staged)
 
     def get(self, name: str) -> bytes:
-        """Read a file; FileNotFoundError when it is not there. With littlefs nobody else may use the image."""
+        """Read a file. Raises FileNotFoundError if it does not exist. A littlefs image must not be in use."""
         if self._image is None:
             return self.path(name).read_bytes()
         with tempfile.TemporaryDirectory() as staged:
@@ -75,7 +75,7 @@ class BoardFiles:
             return (Path(staged) / "file").read_bytes()
 
     def _factory(self, what: str, *arguments: str) -> None:
-        """Open the flash without the board, in a process that ends."""
+        """Open the flash in a separate process without the board."""
         code = f"__import__('virtual_board_boot').{what}({self.config()!r}, *{arguments!r})"
         done = subprocess.run(
             unix_command(8 << 20, "-c", code),

@@ -1,8 +1,7 @@
 """One life of a virtual board, from power on to power off: MicroPython's unix build behind a pty.
 
-What it adds to the process is what the firmware of a real board does and the unix build does not: it holds ctrl-C back
-until the process can take it, and it enters the raw prompt by itself after a soft reset from the raw prompt. Used by
-``tools.virtual_board``; its methods are called by one thread.
+It adds what a real board's firmware does: it delays ctrl-C until the process can handle it, and it enters the raw
+prompt after a soft reset from the raw prompt. `tools.virtual_board` calls its methods from one thread.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from typing import Literal
 from tools import toolchain
 from tools.lines import MAX_QUEUE, open_pty, read_now
 
-#: Printed by the boot script and never passed on: the board listens from here on; its start-up scripts have ended.
+#: Marks of the boot script, which the host never sees: the board listens; its start-up scripts have ended.
 READY, DONE = b"\x1e<ready>\x1e", b"\x1e<done>\x1e"
 _RAW_PROMPT = b"raw REPL; CTRL-B to exit\r\n"
 _FRIENDLY_BANNER = b'Type "help()" for more information.\r\n'
 _CTRL_A, _CTRL_C = b"\x01", 0x03
 _BOOT = "__import__('virtual_board_boot').start({config!r}, globals())"
-#: How long a program may go on after ctrl-C before what the host sent next is let through (seconds).
+#: Seconds after a ctrl-C until further input is passed on to a program that continues.
 _HOLD_S = 0.3
 
 Ending = Literal["soft reset", "hard reset", "power cut", "crash"]
 
 
 def unix_command(heap: int, *arguments: str) -> list[str]:
-    """The command line of MicroPython's unix build with a heap of ``heap`` bytes."""
+    """Return the command line of MicroPython's unix build with a heap of `heap` bytes."""
     program = toolchain.find("micropython")
     if program is None:
         tool = toolchain.TOOLS["micropython"]
@@ -42,16 +41,16 @@ def unix_command(heap: int, *arguments: str) -> list[str]:
 
 
 def unix_environment(path: str) -> dict[str, str]:
-    """The environment of a board's process: ``path`` is where it looks for modules first."""
+    """Return the environment of a board's process. `path` comes first on its module path."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return {**kept, "MICROPYPATH": f"{path}:.frozen"}
 
 
 def interrupt(pid: int) -> bool:
-    """Send a child process the signal of ctrl-C; False, and nothing sent, when it would die of it: try again soon.
+    """Send the signal of ctrl-C to a child process. Returns False, without sending, if the signal would kill it.
 
-    MicroPython handles the signal only while it runs a program, not on the way from there to the prompt. So it is
-    stopped, looked at and let go: nothing can change in between.
+    MicroPython handles the signal only while it runs a program. The process is stopped, examined and continued, so
+    that its state cannot change in between.
     """
     os.kill(pid, signal.SIGSTOP)
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -64,32 +63,32 @@ def interrupt(pid: int) -> bool:
 
 
 class RawPaste:
-    """Follows the raw-paste protocol between host and board, to know when code that came by it runs.
+    """Follow the raw-paste protocol between host and board to know when pasted code runs.
 
-    The terminal does not tell: the unix build leaves it as it is at the prompt, and ctrl-C is no signal, while it runs
-    such code. (For code that came otherwise it switches the terminal over.)
+    The terminal's state does not show it: while pasted code runs, the unix build leaves the terminal as at the
+    prompt, and ctrl-C is not a signal. For other code it switches the terminal.
     """
 
     _REQUEST, _GRANTED, _END = b"\x05A\x01", b"R\x01", 0x04
-    #: The board's end marks: of the code it was sent, of the output, of the error.
+    #: The board's end marks: of the code, the output and the error.
     _ENDS = 3
 
     def __init__(self) -> None:
-        """At the prompt."""
+        """Start at the prompt."""
         self.running = False
         self._stage: Literal["none", "asked", "code"] = "none"
         self._reply = b""
         self._ends = 0
 
     def from_host(self, data: bytes) -> None:
-        """The host has sent ``data``."""
+        """Process bytes from the host."""
         if self._stage == "none" and not self.running and data.endswith(self._REQUEST):
             self._stage, self._reply = "asked", b""
         elif self._stage == "code" and self._END in data:
             self._stage, self.running = "none", True
 
     def from_board(self, data: bytes) -> None:
-        """The board has sent ``data``."""
+        """Process bytes from the board."""
         if self._stage == "asked":
             self._reply += data
             if len(self._reply) >= len(self._GRANTED):
@@ -102,14 +101,14 @@ class RawPaste:
 
 
 class BoardProcess:
-    """A board that is powered. ``fds`` are to be watched for reading; ``step`` is due when one is ready, or soon."""
+    """A powered board. Watch `fds` for reading; call `step` when one is ready, or if `hurried`."""
 
     def __init__(
         self, heap: int, path: str, config: Mapping[str, object], keep: Sequence[int], *, raw: bool
     ) -> None:
-        """Start the process; ``path`` holds the boot script, ``config`` is for it, ``keep`` are descriptors it names.
+        """Start the process. `path` has the boot script, `config` its configuration, `keep` inherited descriptors.
 
-        With ``raw`` it comes up at the raw prompt, without running ``main.py``.
+        With `raw` it starts at the raw prompt without running `main.py`.
         """
         self.raw = raw
         self.listening = False
@@ -126,7 +125,7 @@ class BoardProcess:
                 "done": DONE.decode(),
             }
         )
-        # The shell leads a session and opens the pty, which so becomes the one whose ctrl-C reaches the process.
+        # The shell is a session leader and opens the pty, which becomes its controlling terminal.
         self._child = subprocess.Popen(
             [
                 "sh",
@@ -144,7 +143,7 @@ class BoardProcess:
         self._exit = os.pidfd_open(self._child.pid)
         self.hidden = b""
         self._output = b""
-        # What comes up to each mark, and whether the host sees it.
+        # The text up to each mark, and whether the host sees it.
         self._stages = deque([(False, READY), (True, DONE)])
         if raw:
             self._stages.append((False, _RAW_PROMPT))
@@ -156,21 +155,21 @@ class BoardProcess:
 
     @property
     def fds(self) -> tuple[int, int, int]:
-        """The board's output, its requests, its end."""
+        """Return the descriptors of the board's output, its requests and its end."""
         return self._inner, self._control, self._exit
 
     @property
     def hurried(self) -> bool:
-        """Whether ``step`` is due soon, whatever the descriptors say."""
+        """Whether `step` is due soon, whatever the descriptors report."""
         return bool(self._input) or self._entering_raw
 
     def feed(self, data: bytes) -> None:
-        """Take what the host has sent; what overruns a busy board is lost, as on a serial line."""
+        """Accept bytes from the host. Bytes that overrun a busy board are lost, as on a serial line."""
         self._input += data[: MAX_QUEUE - len(self._input)]
 
     def step(self, *, read: bool = True) -> bytes:
-        """Move bytes both ways: what the board says to the host. ``read=False`` leaves its output where it is."""
-        # Before its output is read: what it has said on the way to the prompt has come then.
+        """Move bytes in both directions and return the board's output. `read=False` leaves the output."""
+        # Check before reading, so that all output up to the prompt has arrived.
         flags = termios.tcgetattr(self._slave)[3]
         at_prompt = not flags & termios.ISIG
         heard = b""
@@ -182,19 +181,19 @@ class BoardProcess:
             self._paste.from_board(heard)
         self._asked += read_now(self._control)
         if read and at_prompt and self._stages and self._stages[0][1] == READY:
-            self.kill()  # the boot script has failed, and the prompt came instead
+            self.kill()  # the boot script failed, and the prompt appeared
         elif self._entering_raw and at_prompt:
             self._entering_raw = False
             os.write(self._inner, _CTRL_A)
         if self._input and self.listening and self._child.returncode is None:
-            # The boot script's kbd_intr sets the other flag, which does nothing else here.
+            # The boot script's kbd_intr sets the other flag, which has no other effect here.
             running = self._paste.running or not at_prompt
             self._forward(running and not flags & termios.ECHONL)
         return said
 
     def ending(self) -> Ending | None:
-        """How the board's life has ended, None while it goes on."""
-        if self._asked:  # and it does nothing more
+        """Return how the board's life ended, or None while it runs."""
+        if self._asked:  # it does nothing else
             return "hard reset" if self._asked.startswith(b"R") else "power cut"
         code = self._child.poll()
         if code is None:
@@ -202,23 +201,23 @@ class BoardProcess:
         return "soft reset" if code >= 0 and self.listening else "crash"
 
     def freeze(self) -> None:
-        """Stop the process where it is; its sockets stay open, and nobody answers on them."""
+        """Stop the process; its sockets stay open and do not respond."""
         os.kill(self._child.pid, signal.SIGSTOP)
-        self._input.clear()  # a ctrl-C that waits in there would let it go on
+        self._input.clear()  # a waiting ctrl-C would continue it
 
     def kill(self) -> None:
-        """End the process where it is."""
+        """Kill the process."""
         self._child.kill()
         self._child.wait()
 
     def close(self) -> None:
-        """End the process, if it runs, and close what belongs to it."""
+        """Kill the process if it runs, and close its descriptors."""
         self.kill()
         for fd in (*self.fds, self._slave):
             os.close(fd)
 
     def _filter(self, heard: bytes) -> bytes:
-        """Take the marks, and what is between those that the host does not see, out of the output."""
+        """Remove the marks, and the text between marks that the host must not see, from the output."""
         self._output += heard
         said = b""
         while self._stages:
@@ -246,14 +245,14 @@ class BoardProcess:
         return said
 
     def _note_prompt(self, said: bytes) -> None:
-        """Remember which prompt the board is at: the last one that it has announced."""
+        """Remember the prompt that the board announced last."""
         self._tail = (self._tail + said)[-256:]
         raw, friendly = self._tail.rfind(_RAW_PROMPT), self._tail.rfind(_FRIENDLY_BANNER)
         if raw != friendly:
             self.raw = raw > friendly
 
     def _forward(self, interruptible: bool) -> None:
-        """Pass the host's bytes on. Behind a ctrl-C, wait: the process discards its input on the way to the prompt."""
+        """Pass the host's bytes on. Pause after a ctrl-C: the process discards input on its way to the prompt."""
         now = time.monotonic()
         if interruptible and now < self._hold_until:
             return

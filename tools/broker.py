@@ -1,7 +1,7 @@
-"""A broker on a loopback port of the system's choosing, for tests and for the demo.
+"""Run a broker on a free loopback port, for tests and for the demo.
 
-``start_broker(directory)`` starts mosquitto when it is installed, otherwise amqtt in a process of its own. A broker
-runs when the call returns: it accepts connections. It can be stopped, killed and started again on the same port.
+`start_broker(directory)` starts mosquitto if it is installed, otherwise amqtt in a process. When the call returns,
+the broker accepts connections. It can be stopped, killed and restarted on the same port.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ _PORT_TRIES = 5
 
 
 class BrokerError(Exception):
-    """The broker could not be started; the text holds the end of its log."""
+    """The broker could not be started; the text has the end of its log."""
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that was free a moment ago."""
+    """Return a TCP port of the loopback interface that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -41,20 +41,20 @@ _Self = TypeVar("_Self", bound="Broker")
 
 
 class Broker:
-    """A broker process. Subclasses say how it is started.
+    """A broker process; subclasses define how to start it.
 
-    ``directory`` holds its files and ``broker.log``. ``port`` stays the same over ``restart``.
+    `directory` has its files and `broker.log`. `port` stays the same over `restart`.
     """
 
     name = ""
-    #: How long it may take to start and to end.
+    #: Seconds that it may take to start and to stop.
     start_s = START_S
     stop_s = STOP_S
-    #: What its log says when another process has its port.
+    #: Text in its log if another process has its port.
     port_taken = "ddress already in use"
 
     def __init__(self, directory: Path, port: int | None = None) -> None:
-        """Start nothing yet. Without ``port`` the first ``start`` finds a free one."""
+        """Create the broker. Without `port`, the first `start` finds a free one."""
         self.directory = directory
         self.host = HOST
         self.port = port or 0
@@ -62,22 +62,22 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> list[str]:
-        """The command line that serves ``self.port``; called before each start."""
-        raise AssertionError("each kind of broker has its own")
+        """Return the command line that serves `self.port`. Called before each start."""
+        raise AssertionError("subclasses define the command")
 
     def environment(self) -> dict[str, str] | None:
-        """Its environment; None: that of this process."""
+        """Return its environment, or None for that of this process."""
         return None
 
     @property
     def pid(self) -> int:
-        """The process id while it runs, otherwise 0."""
+        """Return the process id, or 0 if it does not run."""
         return self._process.pid if self._process is not None and self._process.poll() is None else 0
 
     def start(self) -> None:
-        """Start, and return when connections are accepted. Raises BrokerError if that does not come about."""
+        """Start and wait until connections are accepted. Raises BrokerError if that fails."""
         if self.pid:
-            raise BrokerError(f"{self.name} runs already on port {self.port}")
+            raise BrokerError(f"{self.name} already runs on port {self.port}")
         self.directory.mkdir(parents=True, exist_ok=True)
         found = self.port == 0
         for _ in range(_PORT_TRIES if found else 1):
@@ -85,7 +85,7 @@ class Broker:
                 self.port = free_port()
             if self._serve():
                 return
-            # Between finding a free port and serving it another process may have taken it.
+            # Another process may take the free port before the broker does.
             if self.port_taken not in self.log_text():
                 break
         raise BrokerError(f"{self.name} did not start on port {self.port}:\n{self.log_text()[-2000:]}")
@@ -113,19 +113,19 @@ class Broker:
         return False
 
     def log_text(self) -> str:
-        """What the broker has logged, over all its starts."""
+        """Return the broker's log of all its starts."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def stop(self) -> None:
-        """End it in good order: what it keeps on disk is written. Harmless when it does not run."""
+        """Stop it cleanly, so that it writes its state. Does nothing if it does not run."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it as a power cut does (SIGKILL). Harmless when it does not run."""
+        """Kill it (SIGKILL), as a power cut does. Does nothing if it does not run."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Start it again on the same port; stops it first when it still runs."""
+        """Restart it on the same port."""
         self.stop()
         self.start()
 
@@ -154,11 +154,11 @@ class Broker:
 
 
 class Mosquitto(Broker):
-    """Debian's mosquitto with a configuration of its own: anonymous clients, no delay of small packets.
+    """Debian's mosquitto with its own configuration: anonymous clients, no delay of small packets.
 
-    ``persistence`` keeps sessions and messages in ``directory`` over ``stop`` and writes them after each turn of the
-    broker's loop that changed any: ``kill`` can lose what changed in the turn before it.
-    ``settings`` are lines of mosquitto.conf and come last: ``{"max_inflight_messages": 5}``.
+    `persistence` keeps sessions and messages in `directory` over `stop`, and writes them after each turn of its
+    loop that changed any, so `kill` may lose the last turn. `settings` are additional lines of mosquitto.conf:
+    `{"max_inflight_messages": 5}`.
     """
 
     name = "mosquitto"
@@ -171,7 +171,7 @@ class Mosquitto(Broker):
         persistence: bool = False,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        """Raises BrokerError when mosquitto is not installed."""
+        """Raises BrokerError if mosquitto is not installed."""
         super().__init__(directory, port)
         program = toolchain.find("mosquitto")
         if program is None:
@@ -181,7 +181,7 @@ class Mosquitto(Broker):
         self._settings = dict(settings or {})
 
     def command(self) -> list[str]:
-        """Write the configuration for ``self.port`` and name it."""
+        """Write the configuration for `self.port` and return the command line."""
         lines: dict[str, object] = {
             "listener": f"{self.port} {HOST}",
             "allow_anonymous": "true",
@@ -191,7 +191,7 @@ class Mosquitto(Broker):
             "log_type": "all",
         }
         if os.geteuid() == 0:
-            lines["user"] = "root"  # otherwise it becomes the user mosquitto, who cannot write the directory
+            lines["user"] = "root"  # the user mosquitto cannot write to the directory
         if self._persistence:
             lines["persistence"] = "true"
             lines["persistence_location"] = f"{self.directory.resolve()}/"
@@ -204,24 +204,24 @@ class Mosquitto(Broker):
 
 
 class Amqtt(Broker):
-    """amqtt, a broker in Python, for machines where mosquitto cannot be had. It keeps nothing over a restart."""
+    """amqtt, a broker in Python, for machines without mosquitto. It keeps nothing over a restart."""
 
     name = "amqtt"
 
     def command(self) -> list[str]:
-        """This module, run as a program."""
+        """Run this module as a program."""
         return [sys.executable, "-m", "tools.broker", str(self.port)]
 
 
 def start_broker(directory: Path) -> Broker:
-    """Start the best broker there is and return it running: mosquitto if installed, otherwise amqtt."""
+    """Start mosquitto if it is installed, otherwise amqtt, and return it running."""
     broker = Mosquitto(directory) if toolchain.find("mosquitto") else Amqtt(directory)
     broker.start()
     return broker
 
 
 async def _serve_amqtt(port: int) -> None:
-    """Serve until SIGTERM, or until standard input ends: then the process that wanted a broker is gone."""
+    """Serve until SIGTERM, or until standard input ends because the parent process is gone."""
     from amqtt.broker import Broker as AmqttBroker
 
     broker = AmqttBroker(

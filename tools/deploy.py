@@ -1,12 +1,11 @@
-"""Copies headwater to a board, over its serial port, only what has changed.
+"""Copy headwater to a board over its serial port, changed files only.
 
     python -m tools.deploy --port /dev/ttyACM0 [--source py] [--main examples/device/uptime.py]
     python -m tools.deploy --port /dev/ttyACM0 --main examples/device/uptime.py --bundle
 
-The core and the MicroPython port go to ``/lib``, compiled (.mpy: they load faster and need less memory) unless
-``--source py`` is given. With ``--bundle`` only what the program needs of them does, in one piece (``tools.bundle``).
-What an earlier deployment left and this one does not have is removed: MicroPython prefers a
-stale .py to a fresh .mpy.
+The core and the MicroPython port go to `/lib` as .mpy files, which load faster and need less memory, or as sources
+with `--source py`. `--bundle` copies only what the program needs, in one file (`tools.bundle`). Files of an earlier
+deployment that this one does not have are removed, because MicroPython prefers a stale .py to a new .mpy.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from tools.toolchain import ROOT
 
 Form = Literal["py", "mpy"]
 LIB = "/lib"
-#: What is ours on a board.
+#: Directories on a board that belong to headwater.
 OURS = [f"{LIB}/headwater", f"{LIB}/headwater_board"]
 
-# Prints a list of (path, SHA-256) of the files below the folders in ROOTS.
+# Prints (path, SHA-256) of the files below ROOTS.
 _LIST = """
 import os, hashlib, binascii
 def hash_of(path, buf=bytearray(512)):
@@ -58,11 +57,11 @@ for root in ROOTS:
 
 
 class DeployError(Exception):
-    """What arrived on the board is not what was sent."""
+    """The files on the board differ from those sent."""
 
 
 def package_files(form: Form) -> dict[str, Path]:
-    """What goes to a board: its name there, and the file here."""
+    """Map names on the board to files here."""
     found = {}
     for root in (mpy.SDK, mpy.BOARD_PORT):
         source = mpy.compiled(root) if form == "mpy" else root
@@ -75,13 +74,13 @@ def package_files(form: Form) -> dict[str, Path]:
 def bundle_files(
     what: Sequence[str], options: Options | None = None, folder: Path = ROOT / "out" / "bundle"
 ) -> dict[str, Path]:
-    """As ``package_files``, for a bundle of what modules and programs need, which is made in ``folder``."""
+    """Map names to files for a bundle of what modules and programs need, built in `folder`."""
     made = write(build(what, options), folder, options)
     return {f"{LIB}/{name}": path for name, path in made.items()}
 
 
 def tree_files(root: Path, target: str, suffixes: tuple[str, ...]) -> dict[str, Path]:
-    """The files below ``root`` with one of the suffixes, by their names below ``target`` on the board."""
+    """Map names below `target` on the board to files below `root` with one of the suffixes."""
     return {
         f"{target}/{path.relative_to(root).as_posix()}": path
         for path in sorted(root.rglob("*"))
@@ -90,7 +89,7 @@ def tree_files(root: Path, target: str, suffixes: tuple[str, ...]) -> dict[str, 
 
 
 def synchronise(board: Board, files: Mapping[str, Path], roots: list[str]) -> tuple[list[str], list[str]]:
-    """Make the folders ``roots`` of the board hold ``files`` and nothing else: the names written, and those removed."""
+    """Make the directories `roots` of the board contain exactly `files`. Returns the names written and removed."""
     data = {name: path.read_bytes() for name, path in files.items()}
     wanted = {name: hashlib.sha256(content).hexdigest() for name, content in data.items()}
     present = _hashes(board, roots)
@@ -104,14 +103,14 @@ def synchronise(board: Board, files: Mapping[str, Path], roots: list[str]) -> tu
         now = _hashes(board, roots)
         wrong = sorted(name for name in set(now) | set(wanted) if now.get(name) != wanted.get(name))
         if wrong:
-            raise DeployError(f"the board does not hold what was sent: {', '.join(wrong)}")
+            raise DeployError(f"files on the board differ from those sent: {', '.join(wrong)}")
     return changed, stale
 
 
 def deploy(
     board: Board, form: Form = "mpy", files: Mapping[str, Path] | None = None
 ) -> tuple[list[str], list[str]]:
-    """Copy the core and the MicroPython port, or the ``files`` in their place: the names written, and those removed."""
+    """Copy the core and the MicroPython port, or `files`, to a board. Returns the names written and removed."""
     return synchronise(board, package_files(form) if files is None else files, OURS)
 
 
@@ -123,16 +122,16 @@ def _hashes(board: Board, roots: list[str]) -> dict[str, str]:
 def main() -> int:
     """Deploy from the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.deploy", description="Copy headwater to a board.")
-    parser.add_argument("--port", required=True, help="the board's serial port, such as /dev/ttyACM0")
+    parser.add_argument("--port", required=True, help="serial port, such as /dev/ttyACM0")
     parser.add_argument(
-        "--source", choices=["mpy", "py"], default="mpy", help="the form (default: %(default)s)"
+        "--source", choices=["mpy", "py"], default="mpy", help="form of the modules (default: %(default)s)"
     )
-    parser.add_argument("--main", type=Path, metavar="FILE", help="copy FILE to the board as main.py as well")
+    parser.add_argument("--main", type=Path, metavar="FILE", help="also copy FILE as main.py")
     parser.add_argument(
         "--bundle",
         nargs="*",
         metavar="WHAT",
-        help="copy only what --main and these modules or programs need, in one piece",
+        help="copy one file with what --main and WHAT need",
     )
     chosen = parser.parse_args()
     try:

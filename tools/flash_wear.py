@@ -1,11 +1,11 @@
-"""What a journal costs a board's flash, for each setting: the table of docs/stores.md.
+"""Measure what each setting of the journal costs a board's flash: the table of docs/stores.md.
 
-    python -m tools.flash_wear             measure, and print the table
+    python -m tools.flash_wear             measure and print the table
     python -m tools.flash_wear --update    write it to docs/stores.md
 
-It measures MicroPython's littlefs on flash in memory that counts (``tools/device/flash_wear.py``): files that the
-journal rewrites, blocks that are erased, bytes that are programmed. The time is what a chip would take for that, by
-the typical figures of the W25Q16JV, the flash of a Raspberry Pi Pico.
+MicroPython's littlefs runs on counting flash in memory (`tools/device/flash_wear.py`). The table has files that the
+journal rewrites, erased blocks and programmed bytes. Times are computed from typical figures of the W25Q16JV, the
+flash of a Raspberry Pi Pico.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HEAD = (
 
 
 class Case(NamedTuple):
-    """One line: what was set, and what 1000 messages cost."""
+    """One row: the settings, and the cost of 1,000 messages."""
 
     program: int
     qos: int
@@ -47,11 +47,11 @@ class Case(NamedTuple):
 
     @property
     def flash_ms(self) -> float:
-        """How long the flash takes for a message."""
+        """Return the flash's milliseconds per message."""
         return (self.erased * ERASE_MS + self.programmed / 256 * PAGE_MS) / 1000
 
     def row(self) -> str:
-        """The case as a row of the table."""
+        """Return the case as a row of the table."""
         return (
             f"| {self.program} | {self.qos} | {self.payload} | {self.limit} | {self.sync_every} | {self.rewritten} "
             f"| {self.erased / 1000:.2f} | {self.programmed / 1000:,.0f} | {self.flash_ms:.0f} |\n"
@@ -59,7 +59,7 @@ class Case(NamedTuple):
 
 
 def measure() -> list[Case]:
-    """Run the program on MicroPython; raises RuntimeError when it fails."""
+    """Run the program on MicroPython. Raises RuntimeError if it fails."""
     done = run_unix(PROGRAM, path=[mpy.SDK, mpy.BOARD_PORT], heap=8 << 20, timeout=300)
     if done.returncode:
         raise RuntimeError(done.stdout)
@@ -73,12 +73,12 @@ def measure() -> list[Case]:
 
 
 def table(cases: list[Case]) -> str:
-    """The table, in Markdown."""
+    """Return the table in Markdown."""
     return HEAD + "".join(case.row() for case in cases)
 
 
 def documented() -> str:
-    """The table that docs/stores.md has."""
+    """Return the table in docs/stores.md."""
     return DOCS.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
 
 

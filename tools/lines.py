@@ -1,4 +1,4 @@
-"""Serial lines made of ptys: what the virtual boards are wired with."""
+"""Serial lines made of ptys, for virtual boards."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import termios
 import time
 from typing import Any
 
-#: A reader that takes nothing for so long has gone (seconds).
+#: Seconds without reading after which a reader counts as gone.
 STALL_S = 0.5
 MAX_QUEUE = 65536
 
 
 def open_pty(*, interrupts: bool) -> tuple[int, int]:
-    """Open a pty pair that changes no byte: (master, slave); the master never blocks.
+    """Open a transparent pty pair (master, slave); the master does not block.
 
-    With ``interrupts`` it is marked as one whose process can be interrupted, as MicroPython expects to find it.
+    With `interrupts`, its process can be interrupted, as MicroPython expects.
     """
     master, slave = os.openpty()
     os.set_blocking(master, False)
@@ -30,21 +30,21 @@ def open_pty(*, interrupts: bool) -> tuple[int, int]:
 
 
 def read_now(fd: int, size: int = 4096) -> bytes:
-    """What a non-blocking descriptor has, b"" when that is nothing."""
+    """Return the available bytes of a non-blocking descriptor, or b""."""
     try:
         return os.read(fd, size)
-    except OSError:  # nothing there, or nobody at the other end
+    except OSError:  # no bytes, or no writer
         return b""
 
 
 class Outlet:
-    """Bytes on their way to a non-blocking descriptor whose reader may be slow, or missing.
+    """Bytes for a non-blocking descriptor whose reader may be slow or gone.
 
-    A slow reader gets everything; for a missing one bytes are dropped, as on a serial line.
+    A slow reader gets every byte; without a reader bytes are dropped, as on a serial line.
     """
 
     def __init__(self, fd: int) -> None:
-        """Write to ``fd``."""
+        """Write to `fd`."""
         self._fd = fd
         self._queue = bytearray()
         self._moved = time.monotonic()
@@ -52,7 +52,7 @@ class Outlet:
 
     @property
     def waiting(self) -> bool:
-        """Whether bytes wait to be taken: ``push`` is due soon."""
+        """Whether bytes wait, so that `push` is due soon."""
         return bool(self._queue)
 
     @property
@@ -61,14 +61,14 @@ class Outlet:
         return len(self._queue) >= MAX_QUEUE
 
     def put(self, data: bytes) -> None:
-        """Send ``data`` as soon as the reader takes it."""
+        """Send `data` as soon as the reader accepts it."""
         if not self._queue:
             self._moved = time.monotonic()
         self._queue += data
         self.push()
 
     def push(self) -> None:
-        """Write what the reader takes now."""
+        """Write what the reader accepts now."""
         try:
             while self._queue:
                 del self._queue[: os.write(self._fd, self._queue[:4096])]

@@ -1,4 +1,4 @@
-"""Writes packets as TCP segments into a capture file, for tshark to read (libpcap format, raw IPv4)."""
+"""Write packets as TCP segments to a capture file for tshark (libpcap format, raw IPv4)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _segment(port: int, server_port: int, up: bool, seq: int, ack: int, data: by
 
 
 def write(path: Path, streams: Iterable[Iterable[tuple[bool, bytes]]], server_port: int) -> None:
-    """One TCP connection per stream, each a sequence of (from the client, bytes); long bytes are cut into segments."""
+    """Write one TCP connection per stream of (from the client, bytes); long bytes are split into segments."""
     records: list[bytes] = []
     for number, stream in enumerate(streams):
         sent = {True: 1, False: 1}

@@ -1,7 +1,7 @@
-"""RabbitMQ with its MQTT plugin (3.1 and 3.1.1) on the loopback interface: a broker that is made quite otherwise.
+"""Run RabbitMQ with its MQTT plugin (3.1 and 3.1.1) on the loopback interface.
 
-It runs as the current user, with a node name, a cookie, a port mapper and ports of its own, so that it neither meets
-nor disturbs one that the system runs. All its files are in its directory.
+It runs as the current user with its own node name, cookie, port mapper and ports, so it does not interfere with a
+system service. All its files are in its directory.
 """
 
 import os
@@ -15,13 +15,14 @@ from tools.broker import HOST, Broker, BrokerError, free_port
 
 
 class RabbitMq(Broker):
-    """Anonymous clients, queues and retained messages on disk. ``settings`` are lines of rabbitmq.conf.
+    """RabbitMQ with anonymous clients, and queues and retained messages on disk. `settings` are lines of
+    rabbitmq.conf.
 
-    A QoS 2 subscription is granted as QoS 1.
+    It grants QoS 2 subscriptions as QoS 1.
     """
 
     name = "RabbitMQ"
-    # Erlang loads some thousand modules, and a new node waits 4.5 s for others that might make up a cluster with it.
+    # Erlang loads a thousand modules, and a new node waits 4.5 s for a cluster.
     start_s = 90.0
     stop_s = 30.0
     port_taken = "eaddrinuse"
@@ -30,7 +31,7 @@ class RabbitMq(Broker):
     def __init__(
         self, directory: Path, port: int | None = None, *, settings: Mapping[str, object] | None = None
     ) -> None:
-        """Raises BrokerError when it is not installed."""
+        """Raises BrokerError if it is not installed."""
         super().__init__(directory.resolve(), port)
         program = toolchain.find("rabbitmq")
         if program is None:
@@ -41,7 +42,7 @@ class RabbitMq(Broker):
         self._mapper: subprocess.Popen[bytes] | None = None
 
     def command(self) -> list[str]:
-        """Write the configuration for ``self.port`` and name the program."""
+        """Write the configuration for `self.port` and return the command line."""
         lines = self.listener() | {"log.console": "true", "log.console.level": "info", "log.file": "false"}
         lines |= self._settings
         config = "".join(f"{key} = {value}\n" for key, value in lines.items())
@@ -50,7 +51,7 @@ class RabbitMq(Broker):
         return [str(self._program)]
 
     def listener(self) -> dict[str, object]:
-        """The lines that say who is served on ``self.port``."""
+        """Return the settings of the listener on `self.port`."""
         return {
             "listeners.tcp": "none",
             "mqtt.listeners.tcp.default": f"{HOST}:{self.port}",
@@ -58,7 +59,7 @@ class RabbitMq(Broker):
         }
 
     def environment(self) -> dict[str, str]:
-        """Where everything of this node is."""
+        """Return an environment with all paths of this node."""
         place = str(self.directory)
         return {
             "PATH": os.environ.get("PATH", os.defpath),
@@ -66,7 +67,7 @@ class RabbitMq(Broker):
             "LANG": "C.UTF-8",
             "ERL_EPMD_PORT": str(self._mapper_port),
             "ERL_EPMD_ADDRESS": HOST,
-            "RABBITMQ_ALLOW_INPUT": "1",  # the server itself, and no shell that stands before it
+            "RABBITMQ_ALLOW_INPUT": "1",  # run the server itself, without a shell
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-noinput -kernel inet_dist_use_interface {127,0,0,1}",
             "RABBITMQ_NODENAME": f"headwater-{self.port}@localhost",
             "RABBITMQ_DIST_PORT": str(free_port()),
@@ -81,7 +82,7 @@ class RabbitMq(Broker):
         }
 
     def _serve(self) -> bool:
-        # Erlang would start a port mapper that stays behind.
+        # Otherwise Erlang starts a port mapper that keeps running.
         self._mapper_port = free_port()
         self._mapper = subprocess.Popen(
             ["epmd", "-port", str(self._mapper_port), "-address", HOST],
@@ -100,10 +101,10 @@ class RabbitMq(Broker):
 
 
 class RabbitMqAmqp(RabbitMq):
-    """The same with its plugin for AMQP 1.0; the user is guest, and so is the password."""
+    """RabbitMQ with its plugin for AMQP 1.0; user and password are guest."""
 
     plugin = "rabbitmq_amqp1_0"
 
     def listener(self) -> dict[str, object]:
-        """AMQP 0-9-1 and 1.0 have one port."""
+        """Return the settings of the port of AMQP 0-9-1 and 1.0."""
         return {"listeners.tcp.default": f"{HOST}:{self.port}"}

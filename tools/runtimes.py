@@ -1,4 +1,4 @@
-"""Runs a script on MicroPython on this machine: 64-bit (the unix build) or 32-bit (WebAssembly on node)."""
+"""Run scripts on MicroPython on this machine: 64-bit (unix build) or 32-bit (WebAssembly on node)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools import toolchain
 
 Result = subprocess.CompletedProcess[str]
 _RUN_WASM = Path(__file__).with_name("wasm") / "run.mjs"
-#: Bytes in one argument, or one folder of the module path, of the unix build: it interns them, and dies of longer ones.
+#: Maximum bytes of an argument or module folder: the unix build interns them and crashes on longer ones.
 LONGEST_ARGUMENT = 255
 
 
@@ -31,13 +31,13 @@ def run_unix(
     heap: int = 2 << 20,
     timeout: float = 500,
 ) -> Result:
-    """Run ``script`` on the unix build, with ``path`` as module path; it sees all of this machine, not only ``see``.
+    """Run `script` on the unix build with `path` as module path. It sees all files of this machine, not only `see`.
 
-    Raises ValueError for what is longer than ``LONGEST_ARGUMENT``.
+    Raises ValueError for words longer than `LONGEST_ARGUMENT`.
     """
     for word in (str(script), *arguments, *map(str, path)):
         if len(os.fsencode(word)) > LONGEST_ARGUMENT:
-            raise ValueError(f"more than {LONGEST_ARGUMENT} bytes are too long for MicroPython: {word}")
+            raise ValueError(f"MicroPython accepts at most {LONGEST_ARGUMENT} bytes in an argument: {word}")
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),
         "MICROPYPATH": ":".join([*map(str, path), ".frozen"]),
@@ -54,9 +54,9 @@ def run_wasm(
     heap: int = 2 << 20,
     timeout: float = 500,
 ) -> Result:
-    """Run ``script`` on 32-bit MicroPython; it sees copies of its own folder, of ``path`` and of ``see``.
+    """Run `script` on 32-bit MicroPython. It sees copies of its own directory, of `path` and of `see`.
 
-    The heap grows beyond ``heap`` when it must: it is a first size, not a limit.
+    `heap` is the initial size; the heap can grow.
     """
     command = ["node", str(_RUN_WASM), str(_tool("wasm")), "--heapsize", str(heap)]
     for option, folders in (("--path", path), ("--see", see)):
@@ -66,7 +66,7 @@ def run_wasm(
 
 
 def parse_size(text: str) -> int:
-    """Bytes in ``192K``, ``1M`` or ``4096``; ValueError for anything else."""
+    """Return the bytes of `192K`, `1M` or `4096`. Raises ValueError for other texts."""
     unit = {"K": 1024, "M": 1024 * 1024}.get(text[-1:].upper(), 0)
     digits = text[:-1] if unit else text
     if not (digits.isascii() and digits.isdigit() and int(digits)):
@@ -75,7 +75,7 @@ def parse_size(text: str) -> int:
 
 
 def declared_heap(script: Path) -> int:
-    """What a test script says it needs, in a line ``# heap: 2M`` at its head; 0 when it says nothing."""
+    """Return the heap that a test script requests in a line `# heap: 2M`, or 0."""
     for line in script.read_text().splitlines():
         if not line.startswith("#"):
             break
@@ -85,7 +85,7 @@ def declared_heap(script: Path) -> int:
     return 0
 
 
-#: Name of the tool that a runtime needs (``tools.toolchain``): how to run a script on it.
+#: Functions that run a script, by the name of the tool they need (``tools.toolchain``).
 RUNTIMES: Mapping[str, Callable[..., Result]] = {"micropython": run_unix, "wasm": run_wasm}
 
 

@@ -1,6 +1,6 @@
-"""The programs that tests, demo and benchmarks need beside Python's packages: where each is, and how to get it.
+"""Find the programs that tests, demo and benchmarks need besides Python packages, and say how to install them.
 
-``find(name)`` gives a path or None and starts nothing that stays; ``TOOLS`` is the table.
+`find(name)` returns a path or None; `TOOLS` is the table.
 """
 
 import functools
@@ -22,7 +22,7 @@ JAVA_AT_LEAST = 17
 
 @dataclass(frozen=True)
 class Tool:
-    """One program: what it is for, how it is found, and what to tell someone who lacks it."""
+    """One program: its purpose, how to find it, and how to install it."""
 
     what: str
     find: Callable[[], Path | None]
@@ -30,7 +30,7 @@ class Tool:
 
 
 def _on_path(program: str) -> Path | None:
-    # Debian keeps daemons where a user's PATH does not look.
+    # Debian installs daemons in directories that are not on a user's PATH.
     places = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
     found = shutil.which(program, path=places)
     return Path(found) if found else None
@@ -46,7 +46,7 @@ def _wasm() -> Path | None:
 
 
 def _rabbitmq() -> Path | None:
-    # What Debian has on the path insists on another user.
+    # Debian's wrapper on PATH requires another user.
     program = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
     return program if program.exists() else _on_path("rabbitmq-server")
 
@@ -82,7 +82,7 @@ TOOLS = {
         "apt-get install rabbitmq-server (its service is not needed: systemctl disable --now rabbitmq-server)",
     ),
     "redis": Tool(
-        "what the hub's benchmark stands beside",
+        "compared with the hub in its benchmark",
         lambda: _on_path("redis-server"),
         "apt-get install redis-server (its service is not needed: systemctl disable --now redis-server)",
     ),
@@ -103,5 +103,5 @@ TOOLS = {
 
 @functools.cache
 def find(name: str) -> Path | None:
-    """Where the tool ``name`` of the table is, or None."""
+    """Return the path of the tool `name`, or None."""
     return TOOLS[name].find()

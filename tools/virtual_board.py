@@ -1,6 +1,6 @@
-"""A board without the hardware: MicroPython's unix build on a pty, with a file system, heap limit and power switch.
+"""A virtual board: MicroPython's unix build on a pty, with a file system, heap limit and power switch.
 
-mpremote, a gateway or a test talks to it as to a board on a serial port::
+mpremote, a gateway or a test uses it like a board on a serial port::
 
     with VirtualBoard(main="print('up')") as board:
         board.wait_for("up")
@@ -8,11 +8,11 @@ mpremote, a gateway or a test talks to it as to a board on a serial port::
         board.power_cut()
         board.power_on()
 
-From the shell, ``python -m tools.virtual_board --heap 128K --root DIR`` prints the port and serves until ctrl-C.
-What a virtual board does not show is listed in docs/testing-on-boards.md.
+`python -m tools.virtual_board --heap 128K --root DIR` prints the port and serves until ctrl-C.
+docs/testing-on-boards.md lists the limits of virtual boards.
 
-One thread per board owns the process and the lines. The process runs on a pty of its own; its bytes are copied to and
-from the pty that the host opens, so that the host's end stays open, under one name, over resets and power cuts.
+One thread per board owns the process and the lines. It copies bytes between the process's pty and the pty that the
+host opens, so the host's port stays open over resets and power cuts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["BoardError", "Content", "Flash", "VirtualBoard"]
 
 T = TypeVar("T")
 Cause = Literal["power on", "hard reset", "soft reset"]
-#: ``machine.reset_cause()`` of each.
+#: ``machine.reset_cause()`` by cause.
 _CAUSES: dict[Cause, int] = {"power on": 1, "hard reset": 2, "soft reset": 5}
 _START_S = 20.0
 
@@ -49,16 +49,14 @@ _START_S = 20.0
 class VirtualBoard:
     """A MicroPython board that is a process.
 
-    ``root``: the directory that holds the board's state, made when missing (default: a temporary one, removed at the
-    end). With ``flash="posix"`` the board's files lie there as files. With ``flash="littlefs"`` there is one file,
-    ``flash.img`` of ``flash_size`` bytes, with the file system that ESP32 and RP2 boards have: what was not flushed
-    before a power cut is lost there as well.
-    ``heap``: size of the MicroPython heap, such as ``"192K"``; most objects are twice as large as on a 32-bit board.
-    ``main`` is the text of ``main.py``; ``files`` maps names on the board to text, bytes or the path of a file.
-    ``host_dirs`` maps mount points on the board to directories of this machine, read-only: ``{"/proc": "/proc"}``.
-    ``uarts`` serial lines besides the prompt's are ``machine.UART(0)`` and so on to the board and ``uart_ports`` here.
-    ``crlf`` makes CR LF of a newline that the board prints, for a person with a terminal; without it the line is
-    transparent to binary data.
+    `root` is the directory with the board's state, created if missing (default: a temporary one). With
+    `flash="posix"` it contains the board's files; with `flash="littlefs"` it contains `flash.img` of `flash_size`
+    bytes with the file system of ESP32 and RP2 boards, which loses unflushed data at a power cut. `heap` is the
+    size of the heap, such as `"192K"`; most objects are twice as large as on 32 bits. `main` is the text of
+    `main.py`; `files` maps names on the board to text, bytes or the path of a file. `host_dirs` maps mount points
+    to read-only directories of this machine: `{"/proc": "/proc"}`. `uarts` is the number of UARTs,
+    `machine.UART(0)` and so on on the board and `uart_ports` here. `crlf` makes the board print CR LF for a
+    terminal; without it the line is transparent.
     """
 
     def __init__(
@@ -75,13 +73,13 @@ class VirtualBoard:
         name: str = "VB0",
         crlf: bool = False,
     ) -> None:
-        """Prepare the board; ``start`` (or ``with``) brings its port up and switches it on."""
+        """Prepare the board. `start` (or `with`) opens its port and switches it on."""
         if not name.isalnum():
-            raise ValueError(f"the name becomes part of the port's: letters and digits, not {name!r}")
+            raise ValueError(f"name={name!r}: letters and digits; the port's name contains it")
         self.name = name
-        #: What happened, with the time (``time.monotonic``): "power on", "soft reset", "power cut", ...
+        #: Events with their time (``time.monotonic``): "power on", "soft reset", "power cut", ...
         self.events: list[tuple[float, str]] = []
-        #: Lets a test damage what goes over a UART: called with the number, whether it goes to the board, the bytes.
+        #: Lets a test damage bytes of a UART: called with its number, whether they go to the board, and the bytes.
         self.uart_filter: Callable[[int, bool, bytes], bytes] = lambda number, to_board, data: data
         self.heap = parse_size(heap)
         self._flash = flash
@@ -116,22 +114,22 @@ class VirtualBoard:
 
     @property
     def port(self) -> str:
-        """The serial port, under a name that stays while the board lives."""
+        """Return the serial port, whose name stays the same while the board exists."""
         return str(self._work / f"tty{self.name}")
 
     @property
     def uart_ports(self) -> list[str]:
-        """The host's ends of the board's UARTs."""
+        """Return the host's ends of the board's UARTs."""
         return [f"{self.port}-uart{number}" for number in range(len(self._board_uarts))]
 
     @property
     def log(self) -> str:
-        """Everything the board has printed since it was made."""
+        """Return everything the board has printed."""
         return self.log_path.read_bytes().decode(errors="replace")
 
     @property
     def mark(self) -> int:
-        """Where the log ends now, for ``wait_for``."""
+        """Return the current end of the log, for `wait_for`."""
         return self.log_path.stat().st_size
 
     @property
@@ -140,7 +138,7 @@ class VirtualBoard:
         return self._process is not None
 
     def start(self) -> VirtualBoard:
-        """Bring the port up and switch the power on; a board that does not start is closed."""
+        """Open the port and switch the power on. A board that does not start is closed."""
         self._thread = threading.Thread(target=self._serve, name=f"virtual board {self.name}", daemon=True)
         self._thread.start()
         try:
@@ -151,7 +149,7 @@ class VirtualBoard:
         return self
 
     def close(self) -> None:
-        """Switch the power off, and remove the port and what is temporary. Closing twice is harmless."""
+        """Switch the power off and remove the port and temporary files. May be called twice."""
         if self._thread is not None:
             if not self._closing:
                 self._call(self._shut)
@@ -178,32 +176,32 @@ class VirtualBoard:
         self.close()
 
     def power_on(self, *, cut_at_flash_operation: int = 0, half_open: bool = False) -> None:
-        """Switch the power on and wait until the board listens; ``main.py`` may still run then.
+        """Switch the power on and wait until the board listens; `main.py` may still run.
 
-        With littlefs, ``cut_at_flash_operation=n`` takes the power away half way through the n-th program or erase;
-        ``half_open`` is as of ``power_cut``, for that cut.
+        With littlefs, `cut_at_flash_operation=n` cuts the power within the n-th program or erase operation,
+        `half_open` as for `power_cut`.
         """
         if cut_at_flash_operation and self._flash != "littlefs":
             raise ValueError("a cut at a flash operation needs flash='littlefs'")
         if half_open and not cut_at_flash_operation:
-            raise ValueError("half_open is how the power goes at a flash operation: say at which")
+            raise ValueError("half_open needs cut_at_flash_operation")
         if self.running:
-            raise BoardError("the power is on already")
+            raise BoardError("the power is already on")
         self._call(lambda: self._spawn("power on", cut_at=cut_at_flash_operation, half_open=half_open))
         self._until(lambda: not self._starting, _START_S, "the board does not start")
         if self.events[-1][1] == "crash":
-            raise BoardError(f"the board does not start; it said: {self.log[-2000:]!r}")
+            raise BoardError(f"the board does not start; its log: {self.log[-2000:]!r}")
 
     def power_cut(self, *, half_open: bool = False) -> None:
-        """Take the power away, in the middle of whatever the board does.
+        """Cut the power at any point of the board's program.
 
-        The kernel then closes the board's TCP connections, which the peer sees. With ``half_open`` the peer sees
-        nothing, as with a real board: the old process is stopped and stays until the board is closed.
+        The kernel closes the board's TCP connections, which the peer notices. With `half_open` the peer notices
+        nothing, as with a real board: the old process is stopped and kept until the board is closed.
         """
         self._call(lambda: self._cut("power cut", half_open=half_open))
 
     def reset(self) -> None:
-        """Press the reset button; ``boot.py`` and ``main.py`` run again."""
+        """Press the reset button; `boot.py` and `main.py` run again."""
 
         def press() -> None:
             self._cut("reset button")
@@ -213,7 +211,7 @@ class VirtualBoard:
         self._until(lambda: not self._starting, _START_S, "the board does not start")
 
     def wait_for(self, text: str, timeout: float = 200.0, *, after: int = 0) -> int:
-        """Wait until ``text`` stands in the log behind the position ``after``; the position behind it."""
+        """Wait until the log has `text` behind the position `after`. Returns the position behind the text."""
         wanted = text.encode()
         seen = b""
         with self.log_path.open("rb") as log:
@@ -228,20 +226,20 @@ class VirtualBoard:
             return log.tell() - len(seen) + seen.index(wanted) + len(wanted)
 
     def wait_off(self, timeout: float = 200.0) -> None:
-        """Wait until the power is gone (see ``power_on``)."""
+        """Wait until the power is off (see `power_on`)."""
         self._until(lambda: not self.running, timeout, "the board is still on")
 
     def fs_path(self, name: str) -> Path:
-        """Where a file of the board lies on this machine (``flash="posix"`` only)."""
+        """Return the path of a board's file on this machine (`flash="posix"` only)."""
         return self._files.path(name)
 
     def put(self, files: Mapping[str, Content]) -> None:
-        """Write files to the board's file system, as a factory does; with littlefs the power must be off."""
+        """Write files to the board's file system. With littlefs the power must be off."""
         self._check_flash_is_free()
         self._files.put(files)
 
     def get(self, name: str) -> bytes:
-        """One file of the board's file system; with littlefs the power must be off. FileNotFoundError without it."""
+        """Read a file of the board's file system. With littlefs the power must be off. Raises FileNotFoundError."""
         self._check_flash_is_free()
         return self._files.get(name)
 
@@ -254,7 +252,7 @@ class VirtualBoard:
     def _spawn(self, cause: Cause, *, cut_at: int = 0, half_open: bool = False, raw: bool = False) -> None:
         uarts = [line.fileno() for line in self._board_uarts]
         for fd in uarts:
-            while read_now(fd):  # what a UART has received is lost with a reset
+            while read_now(fd):  # a reset loses received bytes of a UART
                 pass
         config = {
             **self._files.config(cut_at),
@@ -276,7 +274,7 @@ class VirtualBoard:
     def _end(self, *, half_open: bool = False) -> None:
         process = self._process
         if process is None:
-            raise BoardError("the power is off already")
+            raise BoardError("the power is already off")
         for fd in process.fds:
             self._selector.unregister(fd)
         if half_open:
@@ -287,7 +285,7 @@ class VirtualBoard:
         self._say(process.step())
         if not half_open:
             process.close()
-        # Last, so that who finds the power gone finds all that was said in the log.
+        # Last, so that the log is complete when the power is off.
         self._process = None
         self._starting = False
 
@@ -340,7 +338,7 @@ class VirtualBoard:
             self._loop()
         finally:
             self._closing = True
-            if self._process is not None:  # the loop has failed: leave no process behind
+            if self._process is not None:  # the loop failed; leave no process behind
                 self._process.close()
                 self._process = None
 
@@ -400,7 +398,7 @@ class VirtualBoard:
             self._changed.notify_all()
 
     def _call(self, job: Callable[[], T]) -> T:
-        """Let the board's thread do something, and give what it gave."""
+        """Run a function in the board's thread and return its result."""
         if self._thread is None or self._closing:
             raise BoardError("the board is not started, or closed")
         future: Future[T] = Future()
@@ -420,15 +418,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tools.virtual_board", description="A virtual MicroPython board."
     )
-    parser.add_argument(
-        "--root", type=Path, help="keep the board's files here (default: a temporary directory)"
-    )
+    parser.add_argument("--root", type=Path, help="directory of the board's files (default: temporary)")
     parser.add_argument("--heap", default="192K", help="MicroPython's heap (default: %(default)s)")
     parser.add_argument(
-        "--littlefs", action="store_true", help="keep the files in a littlefs image, as boards do"
+        "--littlefs", action="store_true", help="keep files in a littlefs image, as boards do"
     )
-    parser.add_argument("--uarts", type=int, default=0, help="serial lines besides the prompt's")
-    parser.add_argument("--raw", action="store_true", help="pass newlines as they are, for binary protocols")
+    parser.add_argument("--uarts", type=int, default=0, help="number of UARTs")
+    parser.add_argument("--raw", action="store_true", help="do not convert newlines, for binary protocols")
     chosen = parser.parse_args()
     try:
         board = VirtualBoard(
@@ -440,7 +436,7 @@ def main() -> None:
         )
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    # SIGINT too: a shell lets what it starts in the background ignore it.
+    # SIGINT as well: a shell's background processes ignore it by default.
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, signal.default_int_handler)
     with board:
@@ -449,7 +445,7 @@ def main() -> None:
             print(f"uart {number} {port}")
         print(f"files {board.root}", flush=True)
         try:
-            while True:  # a signal that comes just before a wait without an end would be noticed at its end
+            while True:  # a signal just before an unlimited wait would be handled only after it
                 time.sleep(0.5)
         except KeyboardInterrupt:
             print()

@@ -1,4 +1,4 @@
-"""Commands and telemetry as two tasks; the connection is nobody's affair."""
+"""Receive commands and publish telemetry in two asyncio tasks; reconnecting is automatic."""
 
 import asyncio
 import gc

@@ -12,7 +12,7 @@ view = memoryview(payload)
 
 
 def sample() -> memoryview:
-    """A map that the hub's conditions can read: ``celsius > 25``."""
+    """Encode a Map that conditions can use: ``celsius > 25``."""
     at = put_count(payload, 0, 64, MAP, 2)
     at = put_text(payload, at, 64, b"celsius")
     at = put_float(payload, at, 64, 21.5)

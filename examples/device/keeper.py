@@ -1,4 +1,4 @@
-"""A board that keeps its connection for a year: two brokers, commands, and telemetry of which the newest matters."""
+"""Stay connected for a year: two brokers, commands, and telemetry of which only the newest matters."""
 
 import gc
 
@@ -18,4 +18,4 @@ keeper.subscribe(b"board-1/commands", 1)
 keeper.start()
 while keeper.wait(1000) == 0:
     keeper.publish(b"board-1/heap", b"%d" % gc.mem_free(), 1)
-print("given up:", name_of(keeper.status))
+print("gave up:", name_of(keeper.status))

@@ -1,7 +1,6 @@
-"""What a board measures of itself. Each sampler returns a dictionary of numbers; a new one is a new function.
+"""Sample what a board can measure of itself. Each sampler returns a dictionary of numbers.
 
-Under MicroPython's unix build these are the figures of the machine it runs on, from /proc; on a microcontroller the
-heap and whatever ``machine`` has.
+Under MicroPython's unix build the figures come from /proc of the machine, on a microcontroller from the heap.
 """
 
 import gc
@@ -20,7 +19,7 @@ def _columns(path: str, skip: int) -> "list[list[str]]":
 
 
 def sample_machine() -> "dict[str, float]":
-    """Load, memory (kB), CPU jiffies, disk sectors and network bytes of the machine under the unix port."""
+    """Return load, memory (kB), CPU jiffies, disk sectors and network bytes of the machine."""
     load = _first_line("/proc/loadavg")
     memory = {row[0]: int(row[1]) for row in _columns("/proc/meminfo", 0)[:5]}
     cpu = _first_line("/proc/stat")
@@ -46,7 +45,7 @@ def sample_machine() -> "dict[str, float]":
 
 
 def sample_board() -> "dict[str, float]":
-    """Heap of a microcontroller, in bytes."""
+    """Return the heap use of a microcontroller in bytes."""
     return {"heap_free": gc.mem_free(), "heap_used": gc.mem_alloc()}
 
 

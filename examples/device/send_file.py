@@ -1,4 +1,4 @@
-"""Sends a file of any size in segments of a kilobyte; the connection may come and go meanwhile."""
+"""Send a file of any size in segments of one kilobyte, over connections that may be lost."""
 
 import os
 
@@ -17,6 +17,6 @@ with open("log.txt", "rb") as file:
     if status == 0:
         status = segmenter.run()
 if status == 0:
-    # Every segment is handed in; now each is acknowledged.
+    # Every segment is published; wait for the acknowledgements.
     status = keeper.stop(60000)
 print("sent" if status == 0 else name_of(status), segmenter.offset)

@@ -1,15 +1,15 @@
-"""A board that measures itself and publishes what it finds, at QoS 0, 1 and 2 in turn, until its time is over.
+"""Measure and publish at QoS 0, 1 and 2 in turn for a configured time.
 
-``telemetry.json`` beside this file says who it is and whom it talks to:
+`telemetry.json` beside this file configures the board and its peer:
 
     {"name": "b1", "host": "127.0.0.1", "port": 1883, "period_ms": 20, "seconds": 20}
     {"name": "b3", "serial": 0, "baud": 460800, "period_ms": 20, "seconds": 20}
     {"name": "b4", "host": "127.0.0.1", "port": 7760, "protocol": "fmq", "period_ms": 20, "seconds": 20}
 
-Each message is a JSON object, or in FMQ a Map, with the board's identity (``board``, ``boot``, ``seq``), the time in
-microseconds since 1970 (``t``) and the values. ``boot`` counts the starts of this board, in ``boot.txt``.
-``sent.jsonl`` keeps what was handed in and what the other end acknowledged, so that anyone can count what became of it.
-With ``"send_record": true`` the board sends this file as well in the end, in segments: it is larger than any buffer.
+Each message is a JSON object, or an FMQ Map, with the board's identity (`board`, `boot`, `seq`), the time in
+microseconds since 1970 (`t`) and the values. `boot` counts the starts of this board in `boot.txt`. `sent.jsonl`
+records published and acknowledged messages for comparison. With `"send_record": true` the board finally sends this
+file in segments.
 """
 
 import json
@@ -35,14 +35,14 @@ SEGMENT = 512
 
 
 def read_settings() -> "dict[str, Any]":
-    """Who this board is, and whom it talks to."""
+    """Return the settings of `telemetry.json`."""
     with open("telemetry.json") as f:
         settings: dict[str, Any] = json.load(f)
     return settings
 
 
 def next_boot() -> int:
-    """The number of this start, kept across resets."""
+    """Count this start in a file and return its number."""
     try:
         with open("boot.txt") as f:
             boot = int(f.read()) + 1
@@ -54,7 +54,7 @@ def next_boot() -> int:
 
 
 def dialer(settings: "dict[str, Any]") -> "Dialer":
-    """TCP or the serial line, as the settings say; a board imports only what it uses."""
+    """Return a dialer for TCP or the serial line. A board imports only the one it uses."""
     if "serial" in settings:
         from headwater_board.serial import Serial
 
@@ -65,7 +65,7 @@ def dialer(settings: "dict[str, Any]") -> "Dialer":
 
 
 def make_client(settings: "dict[str, Any]") -> "Client | FmqClient":
-    """A client of the protocol that the settings name: to this program they are alike."""
+    """Return a client of the configured protocol. Both have the same interface."""
     if settings.get("protocol") == "fmq":
         from headwater.fmq.client import Client
     else:
@@ -84,12 +84,12 @@ def make_client(settings: "dict[str, Any]") -> "Client | FmqClient":
 
 
 def as_json(values: "dict[str, Any]") -> bytes:
-    """A JSON object."""
+    """Encode a JSON object."""
     return json.dumps(values).encode()
 
 
 def map_maker() -> "Callable[[dict[str, Any]], Bytes]":
-    """What makes an FMQ Map of numbers and texts."""
+    """Return a function that encodes an FMQ Map of numbers and strings."""
     from headwater.fmq.numbers import put_float
     from headwater.fmq.spec import MAP
     from headwater.fmq.values import put_count, put_int, put_text
@@ -111,7 +111,7 @@ def map_maker() -> "Callable[[dict[str, Any]], Bytes]":
 
 
 class Telemetry:
-    """Publishes samples through a client, and writes down what was sent and acknowledged."""
+    """Publish samples and record what was published and acknowledged."""
 
     def __init__(
         self, client: "Client | FmqClient", pack: "Callable[[dict[str, Any]], Bytes]", name: str, boot: int
@@ -127,20 +127,20 @@ class Telemetry:
         client.on_delivered = self.delivered
 
     def note(self, seq: int, qos: int, acknowledged: bool) -> None:
-        """Write down what became of a message."""
+        """Record that a message was published or acknowledged."""
         line = {"board": self.name, "boot": self.boot, "seq": seq, "qos": qos, "acknowledged": acknowledged}
         self.record.write(json.dumps(line) + "\n")
         self.record.flush()
 
     def delivered(self, number: int) -> None:
-        """The other end has acknowledged a message to its end."""
-        # Segments of the record are not in it.
+        """Record the final acknowledgement of a message."""
+        # The record does not list its own segments.
         if number in self.waiting:
             seq, qos = self.waiting.pop(number)
             self.note(seq, qos, True)
 
     def publish(self) -> bool:
-        """Measure and hand in one message; False when the outbox is full: try again after a poll."""
+        """Measure and publish one message. Returns False if the outbox is full; try again after a poll."""
         values: dict[str, Any] = sample()
         values["board"] = self.name
         values["boot"] = self.boot
@@ -150,7 +150,7 @@ class Telemetry:
         number = self.client.publish(self.topic, self.pack(values), qos)
         if number < 0 and qos:
             return False
-        # At QoS 0 a message that finds no connection is gone, and that is what QoS 0 says.
+        # Without a connection, a QoS 0 message is lost.
         self.note(self.seq, qos, False)
         if number > 0:
             self.waiting[number] = (self.seq, qos)
@@ -158,7 +158,7 @@ class Telemetry:
         return True
 
     def run(self, seconds: float, period_ms: int) -> None:
-        """Publish every ``period_ms`` for ``seconds``, then wait for what is unacknowledged."""
+        """Publish every `period_ms` for `seconds`, then wait for the acknowledgements."""
         client = self.client
         begin = time.ticks_ms()
         due = begin
@@ -173,7 +173,7 @@ class Telemetry:
                 client.wait(max(1, min(period_ms, time.ticks_diff(due, time.ticks_ms()))))
 
     def send_record(self) -> None:
-        """Send ``sent.jsonl``, a piece at a time, whatever happens to the connection, until all is acknowledged."""
+        """Send `sent.jsonl` in segments, over reconnects, until all of it is acknowledged."""
         from headwater.ibmmq.segments import Segmenter
         from headwater_board.ids import group_ids
 
@@ -192,7 +192,7 @@ class Telemetry:
                 self.reconnect()
 
     def reconnect(self) -> None:
-        """Try once, and pause when it fails."""
+        """Try to connect once, and pause after a failure."""
         try:
             kept = self.client.connect()
             print(self.name, "boot", self.boot, "connected; the session was", "kept" if kept else "new")
@@ -202,7 +202,7 @@ class Telemetry:
 
 
 def main() -> None:
-    """Run until the time is over; what was measured meanwhile is in ``sent.jsonl``."""
+    """Run for the configured time."""
     settings = read_settings()
     name = settings["name"]
     pack = map_maker() if settings.get("protocol") == "fmq" else as_json
