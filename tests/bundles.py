@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from tools import mpy, sizes
-from tools.bundle.build import Options, build, write
+from tools.components.build import Options, build, write
 from tools.toolchain import ROOT
 
 PORTABLE = ROOT / "tests" / "portable"

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tools import mpy, sizes, toolchain
-from tools.bundle.build import Options, build, write
-from tools.bundle.program import PACKAGE
-from tools.bundle.romfs import FOLDER as LIB
-from tools.bundle.romfs import image
+from tools.components.build import Options, build, write
+from tools.components.program import PACKAGE
+from tools.components.romfs import FOLDER as LIB
+from tools.components.romfs import image
 from tools.runtimes import RUNTIMES
 from tools.toolchain import ROOT
 

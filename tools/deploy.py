@@ -4,7 +4,7 @@
     python -m tools.deploy --port /dev/ttyACM0 --main examples/device/uptime.py --bundle
 
 The core and the MicroPython port go to `/lib` as .mpy files, which load faster and need less memory, or as sources
-with `--source py`. `--bundle` copies only what the program needs, in one file (`tools.bundle`). Files of an earlier
+with `--source py`. `--bundle` copies only what the program needs, in one file (`tools.components`). Files of an earlier
 deployment that this one does not have are removed, because MicroPython prefers a stale .py to a new .mpy.
 """
 
@@ -20,8 +20,8 @@ from typing import Literal
 
 from tools import mpy
 from tools.board import Board, DeviceError, TransportError
-from tools.bundle.build import Options, build, write
-from tools.bundle.program import BundleError
+from tools.components.build import Options, build, write
+from tools.components.program import BundleError
 from tools.toolchain import ROOT
 
 Form = Literal["py", "mpy"]

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tools import mpy, sizes
-from tools.bundle import names
-from tools.bundle.build import Options, build, write
-from tools.bundle.contents import contents
-from tools.bundle.program import BundleError
-from tools.bundle.tree import Quick, children, walk
+from tools.components import names
+from tools.components.build import Options, build, write
+from tools.components.contents import contents
+from tools.components.program import BundleError
+from tools.components.tree import Quick, children, walk
 from tools.runtimes import run_unix
 from tools.toolchain import ROOT
 
@@ -562,7 +562,7 @@ def test_line_numbers_are_those_of_the_source_beside(tmp_path: Path) -> None:
 
 def test_command_tells_what_it_made(tmp_path: Path) -> None:
     def command(*words: str) -> "subprocess.CompletedProcess[str]":
-        call = [sys.executable, "-m", "tools.bundle", *words]
+        call = [sys.executable, "-m", "tools.components", *words]
         return subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
     done = command("-v", "--bytes", "-o", str(tmp_path / "out"), "examples/device/uptime.py")

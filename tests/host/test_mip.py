@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools import mip
-from tools.bundle.build import build, write
+from tools.components.build import build, write
 from tools.toolchain import ROOT
 from tools.virtual_board import VirtualBoard
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests import bundles
 from tools import budgets
-from tools.bundle.build import Options, build, write
-from tools.bundle.romfs import image
+from tools.components.build import Options, build, write
+from tools.components.romfs import image
 from tools.runtimes import run_unix
 from tools.toolchain import ROOT
 
@@ -65,7 +65,7 @@ def test_the_command_writes_an_image_with_all_files(tmp_path: Path) -> None:
     call = [
         sys.executable,
         "-m",
-        "tools.bundle",
+        "tools.components",
         "--romfs",
         "-o",
         str(tmp_path / "out"),

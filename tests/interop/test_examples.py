@@ -18,7 +18,7 @@ from tests.interop.dialer import SocketDialer
 from tests.spark.logs import InProcess, rows
 from tools import deploy, toolchain
 from tools.broker import Mosquitto
-from tools.bundle.build import Options
+from tools.components.build import Options
 from tools.toolchain import ROOT
 from tools.virtual_board import VirtualBoard
 

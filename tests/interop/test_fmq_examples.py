@@ -13,7 +13,7 @@ from tests.certificates import Pki
 from tests.host.hub_client import Peer, config, hub_of, until
 from tests.interop.test_fmq_hub import stored
 from tools import deploy, mpy
-from tools.bundle.build import Options
+from tools.components.build import Options
 from tools.runtimes import run_unix
 from tools.toolchain import ROOT
 from tools.virtual_board import VirtualBoard

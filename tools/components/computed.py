@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from tools.bundle.tree import walk
+from tools.components.tree import walk
 
 #: Functions whose second argument is the name of an attribute, and those whose arguments all are.
 _NAMED = ("getattr", "setattr", "hasattr", "delattr")

@@ -12,8 +12,8 @@ from array import array
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from tools.bundle.program import PACKAGE, Hidden, Program, arguments, families, stored
-from tools.bundle.tree import walk
+from tools.components.program import PACKAGE, Hidden, Program, arguments, families, stored
+from tools.components.tree import walk
 
 
 def used_in(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:

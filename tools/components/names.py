@@ -15,8 +15,8 @@ import keyword
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
-from tools.bundle.program import Hidden, Program, arguments, families, stored
-from tools.bundle.tree import Quick, walk
+from tools.components.program import Hidden, Program, arguments, families, stored
+from tools.components.tree import Quick, walk
 
 #: Names that .mpy files of version 6 refer to by number (``static_qstr_list`` in py/makeqstrdata.py), but those that an
 #: attribute of a subclass is likely to have. tests/host/test_bundle.py asks the compiler whether they are.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.bundle.tree import Quick, children
+from tools.components.tree import Quick, children
 
 PACKAGE = "headwater"
 #: Conditions of the core whose answer is known on every board.

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Collection, Mapping
 from copy import deepcopy
 
-from tools.bundle.program import integer
-from tools.bundle.tree import Quick, walk
+from tools.components.program import integer
+from tools.components.tree import Quick, walk
 
 
 def is_pure(node: ast.expr) -> bool:

@@ -9,8 +9,8 @@ import ast
 from collections import Counter
 from collections.abc import Collection
 
-from tools.bundle.program import Program, members
-from tools.bundle.tree import Quick, walk
+from tools.components.program import Program, members
+from tools.components.tree import Quick, walk
 
 
 def merge_classes(program: Program, public: Collection[str]) -> list[str]:

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 
-from tools.bundle.folded import Fold, is_pure
-from tools.bundle.program import Hidden, Program, stored
-from tools.bundle.tree import Quick, walk
+from tools.components.folded import Fold, is_pure
+from tools.components.program import Hidden, Program, stored
+from tools.components.tree import Quick, walk
 
 
 @dataclass(frozen=True)

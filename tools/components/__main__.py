@@ -1,10 +1,10 @@
 """Makes headwater small for a board: all that a program needs of the core in one .mpy file, without what it does not.
 
-    python -m tools.bundle examples/device/telemetry.py         what this program imports
-    python -m tools.bundle headwater.mqtt.client headwater.mqtt.keeper headwater_board.tcp
-    python -m tools.bundle --only-used main.py                  and nothing that it makes no use of
-    python -m tools.bundle --bytes headwater.mqtt.client             what the bytes are
-    python -m tools.bundle --romfs headwater.mqtt.client             also an image, to be run from flash
+    python -m tools.components examples/device/telemetry.py         what this program imports
+    python -m tools.components headwater.mqtt.client headwater.mqtt.keeper headwater_board.tcp
+    python -m tools.components --only-used main.py                  and nothing that it makes no use of
+    python -m tools.components --bytes headwater.mqtt.client             what the bytes are
+    python -m tools.components --romfs headwater.mqtt.client             also an image, to be run from flash
 
 Programs go on importing as the documentation says (``from headwater.mqtt.client import Client``), and public names,
 also those of parameters and attributes, stay as they are. Modules of ``headwater_board`` that a program imports go
@@ -21,10 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tools import mpy, sizes
-from tools.bundle.build import Options, ask, build, write
-from tools.bundle.contents import contents
-from tools.bundle.program import PACKAGE, BundleError
-from tools.bundle.romfs import image
+from tools.components.build import Options, ask, build, write
+from tools.components.contents import contents
+from tools.components.program import PACKAGE, BundleError
+from tools.components.romfs import image
 from tools.toolchain import ROOT
 
 
@@ -57,7 +57,7 @@ def options_of(chosen: argparse.Namespace) -> Options:
 def main() -> int:
     """Make a bundle, and say how large it is."""
     parser = argparse.ArgumentParser(
-        prog="python -m tools.bundle",
+        prog="python -m tools.components",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools import mpy
-from tools.bundle.classes import merge_classes
-from tools.bundle.computed import Computed, computed
-from tools.bundle.names import shorten
-from tools.bundle.program import PACKAGE, BundleError, Program, find, load, on_a_board, stored, unique
-from tools.bundle.reach import attribute_names, contracts, drop_unused, handed_in, hidden_names, used_in
-from tools.bundle.settled import Outside, settle
-from tools.bundle.tree import walk
+from tools.components.classes import merge_classes
+from tools.components.computed import Computed, computed
+from tools.components.names import shorten
+from tools.components.program import PACKAGE, BundleError, Program, find, load, on_a_board, stored, unique
+from tools.components.reach import attribute_names, contracts, drop_unused, handed_in, hidden_names, used_in
+from tools.components.settled import Outside, settle
+from tools.components.tree import walk
 
 BOARD_PACKAGE = "headwater_board"
 _ANY = 1000
