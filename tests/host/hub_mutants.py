@@ -30,7 +30,7 @@ class _Forgetful(set[bytes]):
 def _forgetful(before: Any) -> Any:
     def load(self: Any) -> None:
         before(self)
-        self._ids = _Forgetful(self._ids)
+        self._seen.ids = _Forgetful(self._seen.ids)
 
     return load
 
@@ -38,8 +38,8 @@ def _forgetful(before: Any) -> Any:
 def _forgetting(before: Any) -> Any:
     def load(self: Any) -> None:
         before(self)
-        self._ids.clear()
-        self._order.clear()
+        self._seen.ids.clear()
+        self._seen._order.clear()
 
     return load
 
@@ -77,7 +77,7 @@ def _gaps(before: Any) -> Any:
 
 #: What is wrong, and what does it.
 MUTANTS: dict[str, Callable[[], None]] = {
-    "answers before the disk has it": _patch(store.Store, "after", _at_once),
+    "answers before the disk has it": _patch(writer.Writer, "after", _at_once),
     "stores what it has stored": _patch(store.Store, "_load", _forgetful),
     "forgets ids when it starts": _patch(store.Store, "_load", _forgetting),
     "takes what was not acknowledged for done": _patch(groups.Group, "give_up", _done_with),

@@ -14,7 +14,7 @@ from headwater_host.hub import broadcast, connection, turns
 from headwater_host.hub.broadcast import Subscriber
 from headwater_host.hub.connection import Connection
 from headwater_host.hub.service import Hub
-from headwater_host.hub.storage import Limits, Message, Store, writer
+from headwater_host.hub.storage import Limits, Message, Store, removal, writer
 from headwater_host.hub.storage import store as storage
 from tests.host.hub_client import Peer, config, new_id, until, with_hub
 from tests.host.hub_storage import ident, put, queue_ids, synced, with_store
@@ -153,7 +153,7 @@ def test_large_messages_share_a_transaction_by_their_size(
 
 def test_messages_are_removed_bit_by_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By UNREGISTER, by the acknowledgement that all others waited for, and by age."""
-    monkeypatch.setattr(storage, "_SWEPT", 50)
+    monkeypatch.setattr(removal, "SWEPT", 50)
     gone = counted(monkeypatch, writer.Batch, "write", lambda batch, _: len(batch.gone))
 
     async def run(store: Store) -> None:
@@ -209,15 +209,15 @@ def test_ids_and_changes_are_forgotten_bit_by_bit(tmp_path: Path, monkeypatch: p
             put(store, "t", n)
             store.sessions.process(f"client {n}")
         await synced(store)
-        ids, kept, calls = [len(store._order)], [len(store.changes(store._followed, 10_000))], 1
+        ids, kept, calls = [len(store._seen)], [len(store.changes(store._counters.followed, 10_000))], 1
         while store.trim(10**19):
             await synced(store)
-            ids.append(len(store._order))
-            kept.append(len(store.changes(store._followed, 10_000)))
+            ids.append(len(store._seen))
+            kept.append(len(store.changes(store._counters.followed, 10_000)))
             calls += 1
         assert max(one - two for one, two in itertools.pairwise(ids)) == 50
         assert max(one - two for one, two in itertools.pairwise(kept)) <= 50
-        assert not store._order
+        assert not len(store._seen)
         assert kept[-1] < 130
         assert calls > 5
 
@@ -231,7 +231,7 @@ def rows(store: Store) -> int:
 def test_what_was_still_to_be_removed_is_removed_by_the_next_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "_SWEPT", 50)
+    monkeypatch.setattr(removal, "SWEPT", 50)
 
     async def first(store: Store) -> None:
         store.register("t", 2)
@@ -266,7 +266,7 @@ def test_what_was_still_to_be_removed_is_removed_by_the_next_hub(
 def test_a_full_topic_makes_room_by_what_everybody_is_done_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "_SWEPT", 5)
+    monkeypatch.setattr(removal, "SWEPT", 5)
 
     async def run(store: Store) -> None:
         store.register("t")

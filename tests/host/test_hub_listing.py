@@ -33,7 +33,7 @@ def test_topics_are_listed(tmp_path: Path) -> None:
             assert await page(peer) == {"topics": [], "after": None}
             await peer.ask(spec.REGISTER, (b"b/x", 3))
             await peer.send_message("a", b"12345", 1)
-            size = hub.broker.store.bytes
+            size = hub.broker.store.topics.bytes
             rows = [
                 {"topic": "a", "queues": 1, "messages": 1, "bytes": size},
                 {"topic": "b/x", "queues": 3, "messages": 0, "bytes": 0},

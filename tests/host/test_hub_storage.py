@@ -95,7 +95,7 @@ def test_an_unregistered_topic_is_gone_with_all_that_is_in_it(tmp_path: Path) ->
         put(store, "t", 2, b"y")
         assert store.unregister("t")
         assert not store.unregister("t")
-        assert store.bytes == 0
+        assert store.topics.bytes == 0
         with pytest.raises(RefusedError, match="no topic 't'") as caught:
             put(store, "t", 3)
         assert caught.value.reason == 0x90

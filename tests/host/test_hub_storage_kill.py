@@ -143,12 +143,12 @@ def check(path: Path, said: Path) -> dict[str, int]:
         session = store.sessions.get("me")
         assert session is not None
         for name in stored:
-            assert name.encode() in store._ids
+            assert name.encode() in store._seen.ids
         assert set(clients.items()) <= set(store.sessions.clients.items())
         assert {name.encode() for name in clients.keys() - releasing} <= session.received.keys()
         assert not {name.encode() for name in released} & set(session.received)
         for name in set(there) - stored:
-            assert name.encode() in store._ids, "stored, but its id is not"
+            assert name.encode() in store._seen.ids, "stored, but its id is not"
         assert topic.count == len(there)
         # In order, and each change once.
         for queue in (0, 1):

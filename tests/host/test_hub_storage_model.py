@@ -68,7 +68,7 @@ async def play(path: Path, plan: list[tuple[str, int, int]]) -> None:
             store.register("t", model.queues)
         elif what == "attach" and store.attach(group, "t"):
             topic = store.topics["t"]
-            here = store._read(topic, topic.queues[0].after(0, 99))
+            here = store._cache.read(topic.name, topic.queues[0].after(0, 99))
             model.attached[group] = {int(message.payload) for message in here}
             model.open[group] = []
         elif what == "detach":
@@ -102,7 +102,7 @@ async def play(path: Path, plan: list[tuple[str, int, int]]) -> None:
             model.open = {group: [] for group in model.attached}
         assert store.topics["t"].count == sum(len(queue) for queue in store.topics["t"].queues)
         assert all(seqs[n] in store.topics["t"].queues[0] for n in model.kept())
-        assert store.bytes == sum(topic.bytes for topic in store.topics.values())
+        assert store.topics.bytes == sum(topic.bytes for topic in store.topics.values())
     await store.close()
     # In the end everybody gets all that is theirs, in order.
     store = Store.open(path, limits)

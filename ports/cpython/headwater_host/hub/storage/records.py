@@ -65,6 +65,12 @@ STATEMENTS = {
     "unwill": ("DELETE FROM wills WHERE process = ?1",),
     "release": ("DELETE FROM handshakes WHERE client = ?1 AND side = ?2 AND id = ?3",),
 }  # fmt: skip
+#: What tidies the file up: no changes, since a follower does it by itself.
+TIDY = {
+    "forget_ids": "DELETE FROM seen WHERE seq <= ?",
+    "forget_changes": "DELETE FROM changes WHERE seq <= ?",
+    "left": "DELETE FROM leaving WHERE topic = ?",
+}
 #: Kinds that write a row, and so a checksum.
 WRITES = {kind for kind, statements in STATEMENTS.items() if statements[0].startswith("INSERT")}
 

@@ -1,4 +1,4 @@
-"""What a file holds, row by row, each one checked. A row that is not what was written ends it: StorageError."""
+"""Reads a file into memory, row by row. A row that is not what was written raises StorageError."""
 
 import json
 import sqlite3
@@ -8,6 +8,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from headwater_host.hub.storage.file import File, damaged
+from headwater_host.hub.storage.positions import Positions
+from headwater_host.hub.storage.queues import Queue
 from headwater_host.hub.storage.records import (
     COLUMNS,
     OVERHEAD,
@@ -18,6 +20,9 @@ from headwater_host.hub.storage.records import (
     message,
     unpack_ids,
 )
+from headwater_host.hub.storage.removal import Removal
+from headwater_host.hub.storage.sessions import Sessions
+from headwater_host.hub.storage.topic import Topics
 
 #: The tables that hold rows of changes: the kind of change, the table, and which of its columns are JSON.
 TABLES = {
@@ -37,7 +42,7 @@ _AT_ONCE = 1000
 
 
 def rows(file: File, kind: str) -> Iterator[tuple[Any, ...]]:
-    """The values of each change of a kind that still holds."""
+    """Yield the values of each change of a kind that still holds."""
     table, as_json = TABLES[kind]
     assert file.reader is not None
     for row in file.reader.execute(f"SELECT * FROM {table}"):
@@ -64,7 +69,7 @@ class Some(NamedTuple):
 
 
 def index(db: sqlite3.Connection) -> Iterator[Some]:
-    """All messages, oldest first in each queue, without reading the payloads; many at once: there may be millions."""
+    """Yield all messages, oldest first in each queue, many at once and without payloads: there may be millions."""
     size = f"length(payload) + length(id) + length(tags) + {OVERHEAD}"
     found = db.execute(f"SELECT topic, queue, seq, {size}, time FROM messages ORDER BY seq")
     place = itemgetter(0, 1)
@@ -75,13 +80,60 @@ def index(db: sqlite3.Connection) -> Iterator[Some]:
             yield Some(topic, queue, seqs, sizes, times)
 
 
-def leaving(db: sqlite3.Connection) -> list[int]:
-    """The numbers of topics that are gone, and whose messages are not yet."""
-    return [number for (number,) in db.execute("SELECT topic FROM leaving")]
+def state(
+    file: File,
+    renewed: tuple[int, int],
+    topics: Topics,
+    positions: Positions,
+    removal: Removal,
+    sessions: Sessions,
+) -> dict[int, str]:
+    """Fill all of these; return the names of the topics by number. ``renewed``: see ``Counters``."""
+    last, at = renewed
+    db = file.reader
+    assert db is not None
+    names: dict[int, str] = {}
+    for number, name, queues in rows(file, "register"):
+        names[number] = name
+        topics.restore(number, name, queues)
+    try:
+        leaving: dict[int, list[Queue]] = {
+            number: [] for (number,) in db.execute("SELECT topic FROM leaving")
+        }
+        if not leaving.keys().isdisjoint(names):
+            raise LookupError("a topic that is gone is there")
+        for number, queue, seqs, sizes, times in index(db):
+            if number in leaving:
+                # Each piece as a queue of its own: those of several are not in order.
+                leaving[number].append(Queue())
+                leaving[number][-1].extend(seqs, sizes, times)
+                continue
+            if seqs[0] <= last:
+                times = [one if seq > last else at for seq, one in zip(seqs, times, strict=True)]
+            topics.extend(topics[names[number]], queue, seqs, sizes, times)
+        for number, rest in leaving.items():
+            removal.mark_topic(number, rest)
+        opened: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
+        for group, number, queue, seq, tries in rows(file, "open"):
+            opened.setdefault((group, number, queue), []).append((seq, tries))
+        for group, number, queue, through in rows(file, "position"):
+            found = opened.pop((group, number, queue), ())
+            positions.restore(topics[names[number]], queue, group, through, found)
+        if opened:
+            raise LookupError("messages of groups that are not there")
+        for kind in ("client", "session", "subscribe", "hold", "will"):
+            for values in rows(file, kind):
+                sessions.restore(kind, values)
+    except (LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise damaged(file.path, f"its tables do not fit together: {error!r}") from error
+    for topic in topics.values():
+        for queue in range(len(topic.queues)) if topic.groups else ():
+            removal.mark_done(topic, queue)
+    return names
 
 
 def retained(file: File, names: dict[int, str]) -> Iterator[Message]:
-    """The retained messages."""
+    """Yield the retained messages; ``names`` are the topics' by number."""
     assert file.reader is not None
     for row in file.reader.execute(f"SELECT {COLUMNS} FROM retained"):
         found = message(row, names[row[2]]) if row[2] in names else None
@@ -91,7 +143,7 @@ def retained(file: File, names: dict[int, str]) -> Iterator[Message]:
 
 
 def ids(file: File, most: int) -> list[Seen]:
-    """The newest of the message ids that are remembered, oldest first."""
+    """Return the newest of the message ids that are remembered, at most so many, the oldest first."""
     assert file.reader is not None
     found: list[list[Seen]] = []
     count = 0

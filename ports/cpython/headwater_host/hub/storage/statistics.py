@@ -7,8 +7,8 @@ from headwater_host.hub.storage.store import Store
 #: By name: the text, and the value. A name that ends with ``_total`` counts from the start of the hub.
 STATISTICS: dict[str, tuple[str, Callable[[Store], float]]] = {
     "topics": ("Registered topics.", lambda store: len(store.topics)),
-    "messages": ("Stored messages.", lambda store: store.count),
-    "message_bytes": ("Size of the stored messages.", lambda store: store.bytes),
+    "messages": ("Stored messages.", lambda store: store.topics.count),
+    "message_bytes": ("Size of the stored messages.", lambda store: store.topics.bytes),
     "retained_messages": ("Retained messages.", lambda store: len(store.retained)),
     "sessions": ("Sessions that are kept.", lambda store: len(store.sessions)),
     "sequence": ("Sequence number of the last change on the disk.", lambda store: store.durable),

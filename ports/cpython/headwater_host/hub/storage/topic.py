@@ -1,11 +1,18 @@
-"""A topic in memory: its queues, and where each group is in them; and what is allowed in all."""
+"""Topics in memory: their queues, where each group is in them, and what all of them may take."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from headwater_host.hub.errors import (
+    IMPLEMENTATION_SPECIFIC_ERROR,
+    QUOTA_EXCEEDED,
+    TOPIC_NAME_INVALID,
+    RefusedError,
+)
 from headwater_host.hub.storage.queues import Position, Queue
+from headwater_host.hub.topics import Names, check_topic
 
-#: Where messages go that nobody would acknowledge: this, and the name of their topic.
+#: Dead-letter topics: this, and the name of the topic.
 DEAD = "$dead/"
 
 
@@ -62,18 +69,6 @@ class Topic:
         """Whether messages are here because nobody acknowledged them."""
         return self.name.startswith(DEAD)
 
-    def append(self, queue: int, seq: int, size: int, time_ns: int) -> None:
-        """A message behind all others of a queue."""
-        self.queues[queue].append(seq, size, time_ns)
-        self.count += 1
-        self.bytes += size
-
-    def extend(self, queue: int, seqs: Sequence[int], sizes: Sequence[int], times: Iterable[int]) -> None:
-        """Messages behind all others of a queue."""
-        self.queues[queue].extend(seqs, sizes, times)
-        self.count += len(seqs)
-        self.bytes += sum(sizes)
-
     def drop_through(self, queue: int, seq: int, limit: int) -> list[int]:
         """Forget the messages of a queue up to a sequence number, at most ``limit``: which they are."""
         before = self.queues[queue].bytes
@@ -89,3 +84,112 @@ class Topic:
     def oldest(self) -> int:
         """The queue with the oldest message; there must be one."""
         return min((queue.first, n) for n, queue in enumerate(self.queues) if queue.first)[1]
+
+
+class Topics(dict[str, Topic]):
+    """All topics by name, within ``limits``."""
+
+    def __init__(self, limits: Limits):
+        super().__init__()
+        self._limits = limits
+        #: The topics, to be found by filter.
+        self.names = Names(limits.topics)
+        #: Messages of all topics, and their bytes.
+        self.count = self.bytes = 0
+        #: Queues of all topics, and those that groups are in: each group counts each queue of its topics.
+        self.queues = self.places = 0
+
+    def named(self, name: str) -> Topic:
+        """Return a topic. Raises RefusedError."""
+        topic = self.get(name)
+        if topic is None:
+            raise RefusedError(TOPIC_NAME_INVALID, f"there is no topic {name!r}")
+        return topic
+
+    def restore(self, number: int, name: str, queues: int) -> None:
+        """Take in a topic of the file."""
+        self.names.add(name, anyway=True)
+        self[name] = Topic(name, number, queues)
+        self.queues += queues
+
+    def check_growth(self, name: str, queues: int) -> bool:
+        """Return whether a topic is new or grows with so many queues. Raises RefusedError."""
+        check_topic(name)
+        topic = self.get(name)
+        if not 1 <= queues <= self._limits.queues:
+            raise RefusedError(QUOTA_EXCEEDED, f"a topic has 1 to {self._limits.queues} queues")
+        before, groups = (len(topic.queues), len(topic.groups)) if topic is not None else (0, 0)
+        if queues < before:
+            text = f"{name!r} has {before} queues, and cannot have {queues}"
+            raise RefusedError(IMPLEMENTATION_SPECIFIC_ERROR, text)
+        if queues == before:
+            return False
+        self.check_room(queues - before, (queues - before) * groups)
+        return True
+
+    def check_room(self, queues: int, places: int) -> None:
+        """Raise RefusedError when there cannot be so many more queues, and places of groups."""
+        if self.queues + queues > self._limits.all_queues:
+            raise RefusedError(QUOTA_EXCEEDED, f"there are {self.queues} queues already")
+        if self.places + places > self._limits.places:
+            raise RefusedError(QUOTA_EXCEEDED, f"groups are in {self.places} queues already")
+
+    def grow(self, name: str, number: int, queues: int) -> Topic:
+        """Return a topic with so many queues; it gets ``number`` if it is new."""
+        topic = self.get(name)
+        if topic is None:
+            # The limit is not checked: there are at most as many dead-letter topics as others.
+            self.names.add(name, anyway=True)
+            topic = self[name] = Topic(name, number, 0)
+        fresh = queues - len(topic.queues)
+        topic.queues += [Queue() for _ in range(fresh)]
+        self.queues += fresh
+        self.places += fresh * len(topic.groups)
+        return topic
+
+    def remove(self, name: str) -> Topic | None:
+        """Remove a topic, and return it if there was one."""
+        topic = self.pop(name, None)
+        if topic is not None:
+            self.names.remove(name)
+            self.count -= topic.count
+            self.bytes -= topic.bytes
+            self.queues -= len(topic.queues)
+            self.places -= len(topic.queues) * len(topic.groups)
+        return topic
+
+    def is_full(self, topic: Topic, size: int) -> bool:
+        """Return whether there is no room in a topic for a message of this size."""
+        limits = self._limits
+        return (
+            topic.count >= limits.topic_messages
+            or topic.bytes + size > limits.topic_bytes
+            or self.bytes + size > limits.bytes
+        )
+
+    def append(self, topic: Topic, queue: int, seq: int, size: int, time_ns: int) -> None:
+        """Add a message."""
+        topic.queues[queue].append(seq, size, time_ns)
+        topic.count += 1
+        topic.bytes += size
+        self.count += 1
+        self.bytes += size
+
+    def extend(
+        self, topic: Topic, queue: int, seqs: Sequence[int], sizes: Sequence[int], times: Iterable[int]
+    ) -> None:
+        """Add messages."""
+        size = sum(sizes)
+        topic.queues[queue].extend(seqs, sizes, times)
+        topic.count += len(seqs)
+        topic.bytes += size
+        self.count += len(seqs)
+        self.bytes += size
+
+    def drop(self, topic: Topic, queue: int, through: int, limit: int) -> list[int]:
+        """Remove the messages of a queue up to a sequence number, at most ``limit``; return which they are."""
+        before = topic.bytes
+        gone = topic.drop_through(queue, through, limit)
+        self.count -= len(gone)
+        self.bytes -= before - topic.bytes
+        return gone

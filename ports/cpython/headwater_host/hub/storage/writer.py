@@ -17,6 +17,7 @@ from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage.records import (
     OVERHEAD,
     STATEMENTS,
+    TIDY,
     Message,
     Seen,
     encoded,
@@ -174,6 +175,15 @@ class Writer:
         self.batch.changes.append((seq, kind, text))
         self.fill(len(text) + OVERHEAD)
         return seq
+
+    def silently(self, kind: str, values: tuple[Any, ...]) -> None:
+        """Make a change that followers do not hear of."""
+        for statement in STATEMENTS[kind]:
+            self.batch.statements.append((statement, stored_row(kind, values, encoded(values))))
+
+    def tidy(self, kind: str, value: int) -> None:
+        """Add a statement of ``records.TIDY``."""
+        self.batch.statements.append((TIDY[kind], (value,)))
 
     def fill(self, size: int) -> None:
         """So many more bytes are to be written."""

@@ -1,0 +1,65 @@
+"""Numbers of the storage itself: its age time, how often it was opened, and how far back its changes are kept."""
+
+import json
+
+from headwater_host.hub.storage import restore
+from headwater_host.hub.storage.file import File, damaged
+from headwater_host.hub.storage.records import encoded
+from headwater_host.hub.storage.writer import Writer
+from headwater_host.lifetime import AgeClock, Clocks
+
+
+class Counters:
+    """The counters of one file. Raises StorageError when they are damaged."""
+
+    def __init__(self, file: File, writer: Writer, clocks: Clocks | None):
+        self._writer = writer
+        found = dict(restore.rows(file, "counter"))
+        #: The last process number that was given.
+        self.process: int = found.get("process", 0)
+        #: The last change that is not kept for followers any more.
+        self.followed: int = found.get("followed", 0)
+        self._starts: int = found.get("starts", 0)
+        kept = found.get("age", "")
+        renewed = found.get("renewed", "")
+        try:
+            self.age = AgeClock(kept, clocks)
+            #: Messages up to this change have a time by the wall clock; they count as of this age time.
+            self.renewed = (0, 0)
+            if renewed:
+                last, at = json.loads(renewed)
+                self.renewed = last, at
+            elif not kept:
+                self.renewed = writer.seq, self.age.now()
+        except (TypeError, ValueError) as error:
+            raise damaged(file.path, str(error)) from error
+        self._is_aged = bool(kept)
+
+    def start(self) -> int:
+        """Return a number that no other start of a hub with this file has."""
+        self._starts += 1
+        self._writer.change("counter", "starts", self._starts)
+        return self._starts
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the age time is to be written with the next transaction."""
+        return self.age.is_due or not self._is_aged
+
+    def settle(self) -> None:
+        """Complete the transaction. The age time is no change: a follower has a clock of its own."""
+        if not self.is_due:
+            return
+        self._writer.silently("counter", ("age", self.age.kept()))
+        if not self._is_aged:
+            self._writer.silently("counter", ("renewed", encoded(self.renewed)))
+        self._is_aged = True
+
+    def forget_changes(self, keep: int, most: int) -> bool:
+        """Forget changes beyond the last ``keep``, at most so many; return whether there are more."""
+        too_many = self._writer.seq - keep - self.followed
+        if too_many > keep // 10:
+            self.followed += min(too_many, most)
+            self._writer.change("counter", "followed", self.followed)
+            self._writer.tidy("forget_changes", self.followed)
+        return too_many > most
