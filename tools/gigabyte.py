@@ -130,7 +130,7 @@ def reported(board: VirtualBoard, timeout: float) -> Report:
 @contextlib.asynccontextmanager
 async def _broker(folder: Path) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
     with Mosquitto(folder, settings={"max_inflight_messages": 1000}) as broker:
-        async with aio.Client(HOST, broker.port, max_queued_incoming_messages=1000) as client:
+        async with aio.Client(HOST, broker.port, limits=aio.Limits(queued_incoming=1000)) as client:
             await client.subscribe(TOPIC, qos=1)
             yield broker.port, (message.payload async for message in client.messages)
 

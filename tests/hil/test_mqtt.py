@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater_host.client.mqtt import Client
+from headwater_host.client.mqtt import Client, SessionOptions
 from tools.board import Board
 from tools.broker import Mosquitto
 
@@ -181,7 +181,9 @@ def test_power_cuts_lose_and_double_nothing_that_was_acknowledged(
     arrived: Counter[int] = Counter()
 
     async def listen() -> None:
-        async with Client(host, port, identifier="hil-listener", clean_session=True) as client:
+        async with Client(
+            host, port, identifier="hil-listener", session=SessionOptions(clean=True)
+        ) as client:
             await client.subscribe("hil/power", qos=2)
             await client.subscribe("hil/end", qos=2)
             board_run = asyncio.create_task(asyncio.to_thread(run_the_board))

@@ -9,7 +9,7 @@ import pytest
 from headwater import errors
 from headwater.mqtt.packets import Packet
 from headwater_host.client.inbox import Inbox
-from headwater_host.client.mqtt import Client, Message, Reconnect, Topic
+from headwater_host.client.mqtt import Client, Limits, Message, Reconnect, SessionOptions, Topic
 from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.client.waiting import Line
 from headwater_host.errors import (
@@ -184,7 +184,10 @@ def test_acknowledgements_leave_in_the_order_of_arrival() -> None:
         session.on_delivered = acknowledged.append
 
     async def scenario() -> None:
-        async with serve(prepare) as server, Client(HOST, server.port, auto_ack=False) as client:
+        async with (
+            serve(prepare) as server,
+            Client(HOST, server.port, session=SessionOptions(auto_ack=False)) as client,
+        ):
             session = server.sessions[0]
             ids = [session.publish(b"t", b"%d" % i, 1) for i in range(4)]
             server.connections[0].push()
@@ -222,7 +225,9 @@ def test_entering_can_be_cancelled_in_each_turn_of_the_loop(reconnect: Reconnect
     async def scenario() -> None:
         async with serve() as server:
             for turns in range(1000):
-                client = Client(HOST, server.port, reconnect=reconnect, subscriptions=[("a", 0)])
+                client = Client(
+                    HOST, server.port, reconnect=reconnect, session=SessionOptions(subscriptions=[("a", 0)])
+                )
                 entering = asyncio.ensure_future(client.__aenter__())
                 for _ in range(turns):
                     await asyncio.sleep(0)
@@ -362,7 +367,7 @@ class Writes:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_burst_leaves_in_few_writes_and_its_first_packet_at_once(qos: int) -> None:
     async def scenario() -> None:
-        async with serve() as server, Client(HOST, server.port, max_inflight_messages=100) as client:
+        async with serve() as server, Client(HOST, server.port, limits=Limits(in_flight=100)) as client:
             writes = Writes(client)
             tasks = [asyncio.ensure_future(client.publish("t", bytes(100), qos)) for _ in range(100)]
             while not writes.sizes:

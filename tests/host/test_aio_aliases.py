@@ -9,10 +9,11 @@ from headwater import errors
 from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.spec5 import TOPIC_ALIAS_MAXIMUM
 from headwater.mqtt.topic_aliases import OutgoingAliases
-from headwater_host.client.mqtt import Client, Message
+from headwater_host.client.mqtt import Client, Limits, Message
 from headwater_host.client.mqtt.fast import FastEndpoint
 from headwater_host.client.rxbuf import GrowingRxBuf
 from headwater_host.errors import ArgumentError, ProtocolError
+from tests.host.client_options import grouped
 from tests.host.command import Running
 from tests.host.mqtt_server import HOST, serve, speak
 
@@ -44,7 +45,7 @@ def alias(message: Message) -> Any:
 def test_a_server_that_gives_topics_numbers() -> None:
     async def scenario() -> None:
         async with serve(make=server_session) as server:
-            client = Client(HOST, server.port, protocol="5.0", topic_aliases=2)
+            client = Client(HOST, server.port, protocol="5.0", limits=Limits(topic_aliases=2))
             for _ in range(2):
                 # They do not outlive their connection.
                 async with client:
@@ -95,7 +96,10 @@ def test_numbers_that_there_are_not_end_the_connection(packets: bytes) -> None:
         said.append(await reader.read())
 
     async def scenario() -> None:
-        async with speak(talk) as port, Client(HOST, port, protocol="5.0", topic_aliases=2) as client:
+        async with (
+            speak(talk) as port,
+            Client(HOST, port, protocol="5.0", limits=Limits(topic_aliases=2)) as client,
+        ):
             while True:
                 await asyncio.wait_for(client.messages.__anext__(), WAIT_S)
 
@@ -113,7 +117,7 @@ def test_a_number_does_not_outlive_its_connection() -> None:
 
     async def scenario() -> None:
         async with speak(talk) as port:
-            client = Client(HOST, port, protocol="5.0", topic_aliases=2)
+            client = Client(HOST, port, protocol="5.0", limits=Limits(topic_aliases=2))
             async with client:
                 assert [str(m.topic) for m in await take(client, 1)] == ["a"]
             with pytest.raises(ProtocolError, match="alias"):
@@ -149,7 +153,7 @@ def test_a_number_gets_another_topic_and_one_of_a_large_message_is_noted() -> No
     async def scenario() -> None:
         async with (
             speak(talk) as port,
-            Client(HOST, port, protocol="5.0", topic_aliases=2, timeout=WAIT_S) as client,
+            Client(HOST, port, protocol="5.0", limits=Limits(topic_aliases=2), timeout=WAIT_S) as client,
         ):
             came = await take(client, 8)
             shown = ["a1", "a2", "c3", "d4", "d5", "d6", "bb\0", "bb7"]
@@ -185,7 +189,7 @@ def test_our_topics_get_numbers_as_far_as_the_server_takes_them() -> None:
     async def scenario() -> list[list[str]]:
         recorded = Recorded()
         async with speak(recorded) as port:
-            client = Client(HOST, port, protocol="5.0", outgoing_topic_aliases=9)
+            client = Client(HOST, port, protocol="5.0", limits=Limits(outgoing_topic_aliases=9))
             async with client:
                 for topic in "aabcabc":
                     await client.publish(topic, "1")
@@ -223,7 +227,11 @@ def test_numbers_that_wait_for_a_connection_are_those_of_the_connection() -> Non
         async with (
             speak(recorded) as port,
             Client(
-                HOST, port, protocol="5.0", outgoing_topic_aliases=1, when_full="drop_oldest", reconnect=True
+                HOST,
+                port,
+                protocol="5.0",
+                limits=Limits(outgoing_topic_aliases=1, when_full="drop_oldest"),
+                reconnect=True,
             ) as client,
         ):
             await client.publish("a", "1")
@@ -248,7 +256,7 @@ def test_options_are_checked() -> None:
         {"outgoing_topic_aliases": 65536, "protocol": "5.0"},
     ):
         with pytest.raises(ArgumentError, match="aliases"):
-            Client(HOST, 1, **options)
+            Client(HOST, 1, **grouped(options))
 
 
 def test_sub_shows_the_number(tmp_path: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headwater.mqtt import spec5
-from headwater_host.client.mqtt import Client, Message, Reconnect
+from headwater_host.client.mqtt import Client, Limits, Message, Reconnect, SessionOptions
 from headwater_host.client.mqtt.session import HostClientSession5
 from headwater_host.errors import (
     ArgumentError,
@@ -17,6 +17,7 @@ from headwater_host.errors import (
     ProtocolError,
     PublishError,
 )
+from tests.host.client_options import grouped
 from tests.host.mqtt_server import HOST, serve, speak
 
 WAIT_S = 200
@@ -56,7 +57,7 @@ async def ended(server: Scripted, **options: Any) -> list[Message]:
     """What arrives until the client ends the connection because the server broke the protocol."""
     came = []
     async with speak(server) as port:
-        async with Client(HOST, port, protocol="5.0", **options) as client:
+        async with Client(HOST, port, protocol="5.0", **grouped(options)) as client:
             server.entered.set()
             with contextlib.suppress(ProtocolError):
                 while True:
@@ -103,7 +104,7 @@ def test_what_is_answered_does_not_count() -> None:
         server = Scripted(b"".join(publish(n, 1) for n in range(1, 9)))
         async with (
             speak(server) as port,
-            Client(HOST, port, protocol="5.0", receive_maximum=2, timeout=WAIT_S) as client,
+            Client(HOST, port, protocol="5.0", limits=Limits(receive_maximum=2), timeout=WAIT_S) as client,
         ):
             server.entered.set()
             for n in range(1, 9):
@@ -191,14 +192,14 @@ def test_a_server_that_sends_more_can_be_borne() -> None:
         {"receive_limit": 65536, "receive_maximum": 3},
         {"receive_maximum": 2, "properties": {"receive_maximum": 3}},
         {"topic_aliases": 2, "properties": {"topic_alias_maximum": 3}},
-        {"max_packet_size": 2000, "properties": {"maximum_packet_size": 3000}},
-        {"session_expiry": 1, "properties": {"session_expiry_interval": 1}},
+        {"packet_size": 2000, "properties": {"maximum_packet_size": 3000}},
+        {"expiry": 1, "properties": {"session_expiry_interval": 1}},
     ],
 )
 def test_what_cannot_be_announced_is_refused_with_the_option_s_name(options: Options) -> None:
     name = next(iter(options))
     with pytest.raises(ArgumentError, match=name):
-        Client("nowhere", **(FIVE | options))
+        Client("nowhere", **grouped(FIVE | options))
 
 
 # -- maximum packet size -----------------------------------------------------------------------------------------------
@@ -208,15 +209,15 @@ def test_what_cannot_be_announced_is_refused_with_the_option_s_name(options: Opt
     "options, announced",
     [
         ({}, b""),
-        ({"max_packet_size": 1000}, b"\x27\x00\x00\x03\xe8"),
-        ({"max_packet_size": 16}, b"\x27\x00\x00\x00\x10"),
+        ({"packet_size": 1000}, b"\x27\x00\x00\x03\xe8"),
+        ({"packet_size": 16}, b"\x27\x00\x00\x00\x10"),
         ({"properties": {"maximum_packet_size": 0xFFFFFFFF}}, b"\x27\xff\xff\xff\xff"),
     ],
 )
 def test_the_maximum_packet_size_is_announced_as_it_was_asked_for(options: Options, announced: bytes) -> None:
     async def scenario() -> None:
         server = Scripted(b"")
-        async with speak(server) as port, Client(HOST, port, protocol="5.0", **options):
+        async with speak(server) as port, Client(HOST, port, protocol="5.0", **grouped(options)):
             server.entered.set()
         assert server.connect == announced
 
@@ -233,7 +234,7 @@ def test_a_larger_packet_than_was_announced_ends_the_connection(qos: int) -> Non
     async def scenario() -> None:
         assert len(packet(1000)) == 1000
         server = Scripted(packet(1000) + packet(1001))
-        came = await ended(server, max_packet_size=1000)
+        came = await ended(server, limits=Limits(packet_size=1000))
         assert len(came) == 1
         assert server.said.endswith(last(spec5.PACKET_TOO_LARGE))
 
@@ -249,7 +250,7 @@ def test_without_an_announcement_larger_messages_are_skipped(
     """Whole packets count, also those that fit in one read; skipped are: acknowledged, counted, logged."""
 
     async def scenario() -> None:
-        async with serve() as server, Client(HOST, server.port, max_packet_size=limit) as client:
+        async with serve() as server, Client(HOST, server.port, limits=Limits(packet_size=limit)) as client:
             session, connection = server.sessions[0], server.connections[0]
             for qos in (0, 1, 2):
                 for size in sizes:
@@ -392,7 +393,12 @@ def test_the_reason_of_pubrec_is_known_at_the_end() -> None:
 
     async def scenario() -> None:
         policy = Reconnect(first=0.01, longest=0.02)
-        options: Options = {"identifier": "c", "clean_session": False, "reconnect": policy, "timeout": WAIT_S}
+        options: Options = {
+            "identifier": "c",
+            "session": SessionOptions(clean=False),
+            "reconnect": policy,
+            "timeout": WAIT_S,
+        }
         async with speak(talk) as port:
             client = Client(HOST, port, protocol="5.0", **options)
             # What an earlier life may have left open is not asked for.

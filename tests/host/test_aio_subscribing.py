@@ -11,7 +11,7 @@ import pytest
 from headwater.errors import E_LIMIT, E_TOO_LARGE
 from headwater.mqtt import spec, spec5
 from headwater_host.client import blocking
-from headwater_host.client.mqtt import Client, Reconnect
+from headwater_host.client.mqtt import Client, Reconnect, SessionOptions, Version
 from headwater_host.errors import (
     ArgumentError,
     ClientError,
@@ -139,7 +139,7 @@ def names(count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("protocol", ["3.1", "3.1.1", "5.0"])
-def test_many_filters_go_out_eight_to_a_packet(protocol: str) -> None:
+def test_many_filters_go_out_eight_to_a_packet(protocol: Version) -> None:
     async def scenario() -> None:
         server = Server(protocol)
         async with speak(server) as port, Client(HOST, port, protocol=protocol) as client:
@@ -154,7 +154,9 @@ def test_many_filters_go_out_eight_to_a_packet(protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["3.1.1", "5.0"])
 @pytest.mark.parametrize("reconnect", [None, QUICK])
-def test_what_is_granted_behind_a_refused_filter_is_known(protocol: str, reconnect: Reconnect | None) -> None:
+def test_what_is_granted_behind_a_refused_filter_is_known(
+    protocol: Version, reconnect: Reconnect | None
+) -> None:
     """Before it raises; and with ``reconnect`` it is asked for again."""
     bad = ("t/3", "t/11")
 
@@ -318,7 +320,9 @@ def test_a_filter_of_any_length_can_be_asked_for() -> None:
 
 @pytest.mark.parametrize("protocol", ["3.1.1", "5.0"])
 @pytest.mark.parametrize("refused", [None, 300])
-def test_a_filter_that_is_refused_later_leaves_the_rest_online(protocol: str, refused: float | None) -> None:
+def test_a_filter_that_is_refused_later_leaves_the_rest_online(
+    protocol: Version, refused: float | None
+) -> None:
     policy = Reconnect(first=0.01, longest=0.02, refused=refused)
 
     async def scenario() -> None:
@@ -349,10 +353,14 @@ def test_at_the_first_connection_a_refused_filter_raises_unless_it_is_tried_agai
         wanted = [(name, 0) for name in names(3)]
         async with speak(server) as port:
             with pytest.raises(SubscribeError, match="t/1"):
-                async with Client(HOST, port, protocol="5.0", reconnect=QUICK, subscriptions=wanted):
+                async with Client(
+                    HOST, port, protocol="5.0", reconnect=QUICK, session=SessionOptions(subscriptions=wanted)
+                ):
                     raise AssertionError("entered")
             policy = Reconnect(first=0.01, longest=0.02, at_start=True)
-            async with Client(HOST, port, protocol="5.0", reconnect=policy, subscriptions=wanted) as client:
+            async with Client(
+                HOST, port, protocol="5.0", reconnect=policy, session=SessionOptions(subscriptions=wanted)
+            ) as client:
                 assert set(client.granted) == {"t/0", "t/2"}
 
     asyncio.run(scenario())
@@ -480,9 +488,9 @@ def test_the_blocking_client_reports_refusals_and_codes() -> None:
             loop = asyncio.get_running_loop()
 
             def program() -> None:
-                with blocking.Client(
-                    HOST, port, protocol="5.0", reconnect=QUICK, on_subscription_refused=reported.put
-                ) as client:
+                client = blocking.Client(HOST, port, protocol="5.0", reconnect=QUICK)
+                client.on_subscription_refused = reported.put
+                with client:
                     assert client.subscribe([("a", 0), ("b", 1)]) == (0, 0)
                     server.code = lambda name: 0x87 if name == "a" else 0
                     loop.call_soon_threadsafe(server.hang_up)

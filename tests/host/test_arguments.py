@@ -10,12 +10,23 @@ import pytest
 from headwater.mqtt.server5 import ServerSession5
 from headwater_host.arguments import servers_of
 from headwater_host.client import blocking, fmq
-from headwater_host.client.mqtt import Client, Reconnect, Will
+from headwater_host.client.mqtt import (
+    Client,
+    ConnectionOptions,
+    Limits,
+    Reconnect,
+    SessionOptions,
+    Version,
+    Will,
+)
 from headwater_host.client.mqtt.fast import FastEndpoint
+from headwater_host.client.mqtt.filters import filters_of
 from headwater_host.client.mqtt.session import HostServerSession
-from headwater_host.client.mqtt.subscriptions import filters_of
 from headwater_host.errors import ArgumentError
+from tests.host.client_options import grouped
 from tests.host.mqtt_server import HOST, serve, speak
+
+KINDS: dict[str, Any] = {"connection": ConnectionOptions, "session": SessionOptions, "limits": Limits}
 
 
 @pytest.mark.parametrize(
@@ -34,12 +45,12 @@ from tests.host.mqtt_server import HOST, serve, speak
         ({"more_servers": "b"}, "more_servers='b': a list"),
         ({"more_servers": [5]}, "more_servers: 5 is not a host"),
         (
-            {"max_queued_outgoing_messages": 0},
-            "max_queued_outgoing_messages=0: a whole number from 1 to 65280",
+            {"queued_outgoing": 0},
+            "queued_outgoing=0: a whole number from 1 to 65280",
         ),
-        ({"max_queued_outgoing_messages": "9"}, "max_queued_outgoing_messages='9': "),
-        ({"max_inflight_messages": 0}, "max_inflight_messages=0: "),
-        ({"max_queued_incoming_messages": "many"}, "max_queued_incoming_messages='many': "),
+        ({"queued_outgoing": "9"}, "queued_outgoing='9': "),
+        ({"in_flight": 0}, "in_flight=0: "),
+        ({"queued_incoming": "many"}, "queued_incoming='many': "),
         ({"when_full": "wait"}, "when_full"),
         ({"tls": "ca.pem"}, r"tls='ca.pem': True, a Tls such as Tls\(ca=...\), or an ssl.SSLContext"),
         ({"tls": 1.5}, "tls=1.5: True"),
@@ -49,7 +60,7 @@ from tests.host.mqtt_server import HOST, serve, speak
 @pytest.mark.parametrize("make", [Client, blocking.Client, fmq.Client])
 def test_what_is_refused_by_each_client(make: Any, options: dict[str, Any], text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
-        make("nowhere", **options)
+        make("nowhere", **grouped(options))
 
 
 @pytest.mark.parametrize("make", [Client, blocking.Client, fmq.Client])
@@ -76,10 +87,16 @@ def test_a_host_is_a_name_or_an_address(make: Any, host: Any) -> None:
         ({"keepalive": "60"}, "keepalive='60': a whole number from 0 to 65535"),
         ({"keepalive": 65536}, "keepalive=65536: "),
         ({"subscriptions": 5}, "5: a topic filter, or several"),
-        ({"subscriptions": [5]}, "5: a topic filter, or a pair of a filter and its QoS"),
+        (
+            {"subscriptions": [5]},
+            "5: a topic filter, or a pair of a filter and its QoS",
+        ),
         ({"subscriptions": [("a", 3)]}, "QoS is 0, 1 or 2, not 3"),
         ({"websocket": True}, "websocket=True: a path, such as '/mqtt'"),
-        ({"outgoing_topic_aliases": "9", "protocol": "5.0"}, "outgoing_topic_aliases='9': a whole number"),
+        (
+            {"outgoing_topic_aliases": "9", "protocol": "5.0"},
+            "outgoing_topic_aliases='9': a whole number",
+        ),
         ({"outgoing_topic_aliases": 9}, "outgoing_topic_aliases needs MQTT 5.0"),
         ({"properties": 5, "protocol": "5.0"}, "properties=5: a dictionary of names and values"),
         ({"subscriptions": [("a", 1.0)]}, "QoS is 0, 1 or 2, not 1.0"),
@@ -91,22 +108,32 @@ def test_a_host_is_a_name_or_an_address(make: Any, host: Any) -> None:
 )
 def test_what_is_refused_of_mqtt(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
-        Client("nowhere", **options)
+        Client("nowhere", **grouped(options))
+
+
+def test_options_of_a_concern_are_an_object() -> None:
+    clients: tuple[Any, ...] = (Client, blocking.Client, fmq.Client)
+    for make in clients:
+        for name, kind in KINDS.items():
+            with pytest.raises(ArgumentError, match=f"{name}=5: a {kind.__name__}, such as"):
+                make("nowhere", **{name: 5})
+    with pytest.raises(ArgumentError, match="FMQ has no WebSocket"):
+        fmq.Client("nowhere", connection=ConnectionOptions(websocket="/mqtt"))
 
 
 @pytest.mark.parametrize("store", [5, b"store.db"], ids=str)
 def test_a_store_is_a_path(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for make in (partial(Client, identifier="c"), partial(fmq.Client, client_id="c")):
+    for make in (partial(Client, identifier="c"), partial(fmq.Client, identifier="c")):
         with pytest.raises(ArgumentError, match="the path of a file"):
-            make("nowhere", store=store)
+            make("nowhere", session=SessionOptions(store=store))
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("size", [0, "9", None], ids=str)
+@pytest.mark.parametrize("size", [0, "9"], ids=str)
 def test_the_largest_packet_of_fmq_is_a_number(size: Any) -> None:
-    with pytest.raises(ArgumentError, match="max_packet_size="):
-        fmq.Client("nowhere", max_packet_size=size)
+    with pytest.raises(ArgumentError, match="packet_size="):
+        fmq.Client("nowhere", limits=fmq.Limits(packet_size=size))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +194,12 @@ def test_filters_that_are_asked_for() -> None:
     async def scenario() -> None:
         async with (
             serve(prepare) as server,
-            Client(HOST, server.port, subscriptions=["first/#"], more_servers=["other"]) as client,
+            Client(
+                HOST,
+                server.port,
+                session=SessionOptions(subscriptions=["first/#"]),
+                connection=ConnectionOptions(more_servers=["other"]),
+            ) as client,
         ):
             assert await client.subscribe(("a", 1)) == (1,)
             assert await client.subscribe(["b", "c"], 2) == (2, 2)
@@ -218,7 +250,7 @@ def test_arguments_of_calls() -> None:
         session.on_subscribe = lambda packet, qos: asked.append(packet.topic_bytes())
         session.on_message = lambda packet: asked.append(packet.topic_bytes())
 
-    async def scenario(protocol: str) -> None:
+    async def scenario(protocol: Version) -> None:
         make = HostServerSession if protocol == "3.1.1" else _Server5
         async with serve(prepare, make) as server, Client(HOST, server.port, protocol=protocol) as client:
             wrong: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
@@ -242,6 +274,7 @@ def test_arguments_of_calls() -> None:
             await client.publish("t", "x", 1, timeout=5)
         assert asked == [b"t", b"t"]
 
-    for protocol in ("3.1.1", "5.0"):
+    protocols: tuple[Version, ...] = ("3.1.1", "5.0")
+    for protocol in protocols:
         asked.clear()
         asyncio.run(scenario(protocol))

@@ -83,7 +83,7 @@ def test_a_client_that_is_not_installed_is_left_out_and_named(monkeypatch: pytes
     said: list[str] = []
     figures = host.measure(host.Effort(0), ("gone",), said.append)
     assert "gone" not in figures.labels
-    assert figures.missing == ["gone is not installed: ./run bench installs it"]
+    assert figures.missing == ["gone is not installed here: ./run bench gets it"]
 
 
 @pytest.mark.needs_mosquitto

@@ -1,12 +1,13 @@
 """What ``post`` returns: the state of a message on its way, over lost connections, refusals and time-outs."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from headwater import errors
-from headwater_host.client.mqtt import Client, Delivery, Reconnect
+from headwater_host.client.mqtt import Client, Delivery, Limits, Reconnect
 from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.errors import NotConnectedError, PublishError, QueueFullError, TimedOutError
 from tests.host.mqtt_server import HOST, Server, serve, speak
@@ -54,7 +55,7 @@ def test_it_is_done_when_the_message_is_acknowledged_to_its_end(qos: int) -> Non
             assert called == [delivery, delivery]
             assert delivery.done()
             assert (delivery.reason_code, delivery.error) == (0, None)
-            assert not client._outgoing._deliveries
+            assert not client._send_path._deliveries
 
     asyncio.run(scenario())
 
@@ -139,9 +140,9 @@ def test_a_refused_message_has_the_servers_code_and_reason() -> None:
 
 def test_without_room_nothing_is_posted_and_what_is_dropped_says_so() -> None:
     async def scenario() -> None:
-        few: dict[str, Any] = {"max_queued_outgoing_messages": 2, "max_inflight_messages": 1, "timeout": 60}
+        few = Limits(queued_outgoing=2, in_flight=1)
         async with serve(silent) as server:
-            async with Client(HOST, server.port, **few) as client:
+            async with Client(HOST, server.port, timeout=60, limits=few) as client:
                 for _ in range(2):
                     client.post_nowait("t", b"x", 1)
                 with pytest.raises(QueueFullError):
@@ -151,7 +152,9 @@ def test_without_room_nothing_is_posted_and_what_is_dropped_says_so() -> None:
             with pytest.raises(NotConnectedError):
                 client.post_nowait("t", b"x", 1)
             server.prepare = silent
-            async with Client(HOST, server.port, when_full="drop_oldest", **few) as client:
+            async with Client(
+                HOST, server.port, timeout=60, limits=replace(few, when_full="drop_oldest")
+            ) as client:
                 deliveries = [client.post_nowait("t", b"%d" % n, 1) for n in range(4)]
                 # One is under way; of the others two wait.
                 assert [delivery.packet_id for delivery in deliveries] == [1, 0, 0, 0]

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from headwater import errors
-from headwater_host.client.mqtt import Client
+from headwater_host.client.mqtt import Client, Limits
 from headwater_host.errors import NotConnectedError
 from tests.host.mqtt_server import HOST, serve, speak
 
@@ -43,7 +43,7 @@ def test_while_a_publish_waits_messages_at_qos_0_beyond_the_limit_are_dropped_an
         nonlocal most
         async with (
             speak(talk) as port,
-            Client(HOST, port, max_queued_incoming_messages=LIMIT, timeout=60) as client,
+            Client(HOST, port, limits=Limits(queued_incoming=LIMIT), timeout=60) as client,
         ):
             publishing = asyncio.ensure_future(client.publish("a", b"", 1))
             came = []
@@ -83,7 +83,7 @@ def test_messages_beyond_the_limit_stay_unacknowledged_until_they_are_taken(qos:
 
         async with (
             serve() as server,
-            Client(HOST, server.port, max_queued_incoming_messages=LIMIT, timeout=60) as client,
+            Client(HOST, server.port, limits=Limits(queued_incoming=LIMIT), timeout=60) as client,
         ):
             session = server.sessions[0]
             # It does not acknowledge: so one publish of ours waits all the time.
@@ -130,7 +130,7 @@ def test_a_server_that_ignores_what_is_unacknowledged_is_left_with_a_reason() ->
     async def scenario() -> None:
         async with (
             speak(talk) as port,
-            Client(HOST, port, max_queued_incoming_messages=LIMIT, timeout=60) as client,
+            Client(HOST, port, limits=Limits(queued_incoming=LIMIT), timeout=60) as client,
         ):
             with pytest.raises(NotConnectedError, match="more unacknowledged messages than") as caught:
                 await client.publish("a", b"", 1)
@@ -154,7 +154,7 @@ def test_a_subscription_is_answered_behind_more_messages_than_the_limit() -> Non
     async def scenario() -> None:
         async with (
             speak(talk) as port,
-            Client(HOST, port, max_queued_incoming_messages=LIMIT, timeout=60) as client,
+            Client(HOST, port, limits=Limits(queued_incoming=LIMIT), timeout=60) as client,
         ):
             assert await client.subscribe("a") == (0,)
             assert client.dropped_incoming + len(client.messages) == count

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headwater_host.client.mqtt import Client
+from headwater_host.client.mqtt import Client, ConnectionOptions, Limits
 from tests.host.mqtt_server import HOST, speak
 
 
@@ -63,7 +63,12 @@ def test_the_server_hears_something_in_every_keep_alive(keepalive: int, state: s
     async def scenario() -> None:
         async with (
             speak(talk) as port,
-            Client(HOST, port, keepalive=keepalive, max_queued_incoming_messages=2) as client,
+            Client(
+                HOST,
+                port,
+                connection=ConnectionOptions(keepalive=keepalive),
+                limits=Limits(queued_incoming=2),
+            ) as client,
         ):
             step = 0.0
             while len(heard) < 30:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headwater_host.client.mqtt import Client, Reconnect
+from headwater_host.client.mqtt import Client, Reconnect, SessionOptions
 from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.client.store import SqliteOutbox
 from headwater_host.errors import StoreError
@@ -49,7 +49,11 @@ def test_the_event_loop_never_waits_for_the_disk(tmp_path: Path) -> None:
         arrived: list[bytes] = []
         async with serve(collecting(arrived)) as server:
             client = Client(
-                "127.0.0.1", server.port, identifier="c", clean_session=False, store=box, timeout=60
+                "127.0.0.1",
+                server.port,
+                identifier="c",
+                session=SessionOptions(clean=False, store=box),
+                timeout=60,
             )
             async with client:
                 box._db = Slow()  # type: ignore[assignment]
@@ -90,7 +94,11 @@ def test_what_changes_during_a_commit_goes_with_the_next(tmp_path: Path) -> None
             async with (
                 serve() as server,
                 Client(
-                    "127.0.0.1", server.port, identifier="c", clean_session=False, store=box, timeout=60
+                    "127.0.0.1",
+                    server.port,
+                    identifier="c",
+                    session=SessionOptions(clean=False, store=box),
+                    timeout=60,
                 ) as client,
             ):
                 await asyncio.gather(*(client.post("t", b"x", 1) for _ in range(200)))
@@ -126,8 +134,7 @@ def test_what_cannot_be_committed_is_not_said_to_be_kept(tmp_path: Path) -> None
                 "127.0.0.1",
                 server.port,
                 identifier="c",
-                clean_session=False,
-                store=box,
+                session=SessionOptions(clean=False, store=box),
                 timeout=60,
                 reconnect=Reconnect(first=0.001, longest=0.01),
             )
@@ -167,7 +174,9 @@ def test_an_event_loop_that_ends_during_a_commit(commit_ends: str, tmp_path: Pat
 
     async def fails() -> None:
         async with serve() as server:
-            client = Client("127.0.0.1", server.port, identifier="c", clean_session=False, store=box)
+            client = Client(
+                "127.0.0.1", server.port, identifier="c", session=SessionOptions(clean=False, store=box)
+            )
             await client.__aenter__()
             box._db = Slow()  # type: ignore[assignment]
             client.post_nowait("t", b"1", 1)
@@ -181,7 +190,11 @@ def test_an_event_loop_that_ends_during_a_commit(commit_ends: str, tmp_path: Pat
         arrived: list[bytes] = []
         async with serve(collecting(arrived)) as server:
             client = Client(
-                "127.0.0.1", server.port, identifier="c", clean_session=False, store=box, timeout=60
+                "127.0.0.1",
+                server.port,
+                identifier="c",
+                session=SessionOptions(clean=False, store=box),
+                timeout=60,
             )
             entering = asyncio.ensure_future(client.__aenter__())
             await asyncio.sleep(0)

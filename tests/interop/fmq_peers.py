@@ -19,7 +19,7 @@ NOW = value(DateTime(1_800_000_000_000_000_000))
 
 def client(where: "Hub | tuple[str, int]", name: str = "c", **more: Any) -> Client:
     host, port = where.addresses[0] if isinstance(where, Hub) else where
-    return Client(host, port, client_id=name, **{"timeout": SECONDS, **more})
+    return Client(host, port, identifier=name, **{"timeout": SECONDS, **more})
 
 
 @contextlib.asynccontextmanager

@@ -6,10 +6,11 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
-from headwater_host.client.mqtt import Client, Will
+from headwater_host.client.mqtt import Client, Limits, Will
 from headwater_host.errors import (
     ArgumentError,
     ConnectRefusedError,
@@ -17,6 +18,7 @@ from headwater_host.errors import (
     ReentrantError,
     TimedOutError,
 )
+from tests.host.client_options import grouped
 from tests.interop.aio_steps import barrier, current, other, stopped, take, until
 from tools.broker import HOST, Mosquitto
 
@@ -57,7 +59,7 @@ def test_messages_come_as_they_were_sent(broker: Mosquitto, qos: int) -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_many_at_a_time_arrive_once_and_in_their_order(broker: Mosquitto, qos: int) -> None:
     async def scenario() -> None:
-        async with Client(HOST, broker.port, max_queued_outgoing_messages=50) as client:
+        async with Client(HOST, broker.port, limits=Limits(queued_outgoing=50)) as client:
             await client.subscribe(f"many/{qos}", qos=qos)
             await asyncio.gather(*(client.publish(f"many/{qos}", i, qos=qos) for i in range(2000)))
             came = await take(client, 2000)
@@ -70,7 +72,7 @@ def test_many_at_a_time_arrive_once_and_in_their_order(broker: Mosquitto, qos: i
 
 def test_who_comes_later_does_not_overtake_who_waits(broker: Mosquitto) -> None:
     async def scenario() -> None:
-        async with Client(HOST, broker.port, max_queued_outgoing_messages=1) as client:
+        async with Client(HOST, broker.port, limits=Limits(queued_outgoing=1)) as client:
             await client.subscribe("turns", qos=1)
             called: list[int] = []
 
@@ -102,7 +104,7 @@ def test_a_message_above_the_maximum_is_skipped_and_said(
     broker: Mosquitto, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
-        async with Client(HOST, broker.port, max_packet_size=100_000) as client:
+        async with Client(HOST, broker.port, limits=Limits(packet_size=100_000)) as client:
             await client.subscribe("limit", qos=2)
             for qos in (0, 1, 2):
                 for size in (200_000, 50_000):
@@ -226,8 +228,8 @@ def test_a_client_is_used_inside_async_with_once_at_a_time(broker: Mosquitto) ->
 @pytest.mark.parametrize(
     "options",
     [
-        {"clean_session": False},
-        {"clean_session": False, "identifier": ""},
+        {"clean": False},
+        {"clean": False, "identifier": ""},
         {"keepalive": 65536},
         {"timeout": 0},
         {"password": "x"},
@@ -236,14 +238,14 @@ def test_a_client_is_used_inside_async_with_once_at_a_time(broker: Mosquitto) ->
         {"will": Will("a/#")},
         {"will": Will("a", qos=3)},
         {"will": Will("a", bytes(65536))},
-        {"max_queued_outgoing_messages": 0},
-        {"max_queued_outgoing_messages": 65281},
-        {"max_inflight_messages": 0},
+        {"queued_outgoing": 0},
+        {"queued_outgoing": 65281},
+        {"in_flight": 0},
     ],
 )
-def test_options_are_checked(options: dict[str, object]) -> None:
+def test_options_are_checked(options: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError):
-        Client(HOST, 1883, **options)  # type: ignore[arg-type]
+        Client(HOST, 1883, **grouped(options))
 
 
 def test_the_largest_connect_there_is_can_be_sent(broker: Mosquitto) -> None:
@@ -322,7 +324,7 @@ def test_an_ended_connection_reaches_everybody_who_waits(mosquitto: StartBroker)
     broker = mosquitto()
 
     async def scenario() -> None:
-        async with Client(HOST, broker.port, max_queued_outgoing_messages=2) as client:
+        async with Client(HOST, broker.port, limits=Limits(queued_outgoing=2)) as client:
             await client.subscribe("own", qos=1)
             await client.publish("own", "before", qos=1)
             await until(lambda: len(client.messages), "the message is there")

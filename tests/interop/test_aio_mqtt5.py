@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from headwater.errors import E_LIMIT, E_TOO_LARGE
 from headwater.mqtt import spec5
-from headwater_host.client.mqtt import Client, Message, Will
+from headwater_host.client.mqtt import Client, Limits, Message, SessionOptions, Version, Will
 from headwater_host.client.mqtt.versions import SESSIONS
 from headwater_host.errors import (
     ArgumentError,
@@ -19,6 +20,7 @@ from headwater_host.errors import (
     PublishError,
     SubscribeError,
 )
+from tests.host.client_options import grouped
 from tests.host.mqtt_server import speak
 from tools.broker import HOST, Broker, Mosquitto
 
@@ -44,7 +46,7 @@ async def take(client: Client, count: int = 1) -> list[Message]:
 
 
 @pytest.mark.parametrize("protocol", SESSIONS)
-def test_messages_of_every_version(broker: Mosquitto, protocol: str) -> None:
+def test_messages_of_every_version(broker: Mosquitto, protocol: Version) -> None:
     async def main() -> None:
         async with Client(HOST, broker.port, protocol=protocol, identifier="v") as client:
             assert await client.subscribe("versions/#", 2) == (2,)
@@ -134,7 +136,9 @@ def test_will_with_properties(broker: Mosquitto) -> None:
     async def main() -> None:
         async with client5(broker) as watcher:
             await watcher.subscribe("wills", 1)
-            async with client5(broker, identifier="dying", will=will, session_expiry=60) as dying:
+            async with client5(
+                broker, identifier="dying", will=will, session=SessionOptions(expiry=60)
+            ) as dying:
                 assert dying.connection is not None
                 dying.connection.drop(0)
             (message,) = await take(watcher)
@@ -150,11 +154,11 @@ def test_the_session_expiry_decides_what_is_kept(broker: Mosquitto) -> None:
 
     async def main() -> None:
         # Clean Start, and then kept for a while.
-        assert not await present(clean_session=True, session_expiry=100)
+        assert not await present(session=SessionOptions(clean=True, expiry=100))
         # Kept so far, and gone with this connection.
-        assert await present(clean_session=False, session_expiry=0)
-        assert not await present(clean_session=False)
-        assert await present(clean_session=False)
+        assert await present(session=SessionOptions(clean=False, expiry=0))
+        assert not await present(session=SessionOptions(clean=False))
+        assert await present(session=SessionOptions(clean=False))
         assert not await present()
 
     asyncio.run(main())
@@ -164,7 +168,7 @@ def test_goodbyes_with_properties(broker: Mosquitto) -> None:
     """UNSUBSCRIBE's, and DISCONNECT's: here, how long the session is kept from then on."""
 
     async def main() -> None:
-        client = client5(broker, identifier="leaver", clean_session=False, session_expiry=100)
+        client = client5(broker, identifier="leaver", session=SessionOptions(clean=False, expiry=100))
         async with client:
             await client.subscribe("leave")
             await client.unsubscribe("leave", properties={"user_property": [("a", "b")]})
@@ -284,17 +288,19 @@ def test_reasons_that_mosquitto_does_not_give() -> None:
 
 
 def test_what_needs_5_0_is_refused_elsewhere(broker: Mosquitto) -> None:
-    for protocol in ("3.1", "3.1.1"):
+    protocols: tuple[Version, ...] = ("3.1", "3.1.1")
+    for protocol in protocols:
         for options in (
-            {"session_expiry": 1},
+            {"expiry": 1},
             {"properties": {"receive_maximum": 5}},
             {"will": Will("t", properties={"content_type": "x"})},
             {"password": "secret"},
         ):
             with pytest.raises(ArgumentError) as caught:
-                Client(HOST, broker.port, protocol=protocol, **options)
+                Client(HOST, broker.port, protocol=protocol, **grouped(options))
             assert "secret" not in str(caught.value)
-    for protocol in ("4.0", "", "MQTT", "6"):
+    wrong: tuple[Any, ...] = ("4.0", "", "MQTT", "6")
+    for protocol in wrong:
         with pytest.raises(ArgumentError, match=r"3\.1\.1"):
             Client(HOST, broker.port, protocol=protocol)
     for properties in (
@@ -306,7 +312,7 @@ def test_what_needs_5_0_is_refused_elsewhere(broker: Mosquitto) -> None:
         {"authentication_data": "text"},
     ):
         with pytest.raises(ArgumentError):
-            client5(broker, properties=properties)
+            client5(broker, session=SessionOptions(properties=properties))
 
     async def main() -> None:
         async with Client(HOST, broker.port) as client:
@@ -325,15 +331,15 @@ def test_an_unacknowledged_message_keeps_its_properties(mosquitto: StartBroker) 
     with mosquitto(persistence=True) as broker:
 
         async def main() -> None:
-            client = client5(broker, identifier="again", clean_session=False)
-            async with client5(broker, identifier="reader", clean_session=False) as reader:
+            client = client5(broker, identifier="again", session=SessionOptions(clean=False))
+            async with client5(broker, identifier="reader", session=SessionOptions(clean=False)) as reader:
                 await reader.subscribe("again", 2)
                 async with client:
                     broker.kill()
                     with pytest.raises(NotConnectedError):
                         await client.publish("again", b"1", 2, properties={"user_property": [("k", "v")]})
                 broker.restart()
-            async with client5(broker, identifier="reader", clean_session=False) as reader:
+            async with client5(broker, identifier="reader", session=SessionOptions(clean=False)) as reader:
                 await reader.subscribe("again", 2)
                 async with client:
                     await client.drain()
@@ -349,8 +355,12 @@ def test_a_broker_that_exceeds_the_receive_maximum_can_be_borne(mosquitto: Start
     most, count, each = 10, 120, 30
 
     async def main(broker: Broker) -> None:
-        options = {"identifier": "slow", "clean_session": False, "auto_ack": False, "receive_maximum": most}
-        client = client5(broker, receive_limit=65535, **options)
+        options = {
+            "identifier": "slow",
+            "session": SessionOptions(clean=False, auto_ack=False),
+        }
+        limits = Limits(receive_maximum=most)
+        client = client5(broker, limits=replace(limits, receive_limit=65535), **options)
         got: list[int] = []
         async with client:
             await client.subscribe("quota", qos)
@@ -389,8 +399,7 @@ def test_a_goodbye_that_is_too_large_is_said_without_its_texts(mosquitto: StartB
                 will = Will("wills", b"gone", 1)
                 options = {
                     "identifier": "leaver",
-                    "clean_session": False,
-                    "session_expiry": 100,
+                    "session": SessionOptions(clean=False, expiry=100),
                     "will": will,
                 }
                 client = client5(broker, **options)
@@ -401,16 +410,17 @@ def test_a_goodbye_that_is_too_large_is_said_without_its_texts(mosquitto: StartB
                     client.disconnect_properties = properties
                     async with client:
                         pass
-                for protocol, wrong in (
-                    ("5.0", {"content_type": "x"}),
-                    ("3.1.1", {"user_property": [("a", "b")]}),
-                ):
+                wrongs: dict[Version, Any] = {
+                    "5.0": {"content_type": "x"},
+                    "3.1.1": {"user_property": [("a", "b")]},
+                }
+                for protocol, wrong in wrongs.items():
                     other = Client(HOST, broker.port, protocol=protocol, identifier="other", will=will)
                     other.disconnect_properties = wrong
                     with pytest.raises(ArgumentError):
                         async with other:
                             pass
-                async with client5(broker, identifier="leaver", clean_session=False) as again:
+                async with client5(broker, identifier="leaver", session=SessionOptions(clean=False)) as again:
                     assert again.session_present
                     # A will would have come before.
                     await again.publish("wills", b"alive", 1)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater_host.client.mqtt import Client
+from headwater_host.client.mqtt import Client, Limits, SessionOptions
 from headwater_host.errors import ArgumentError, NotConnectedError, TimedOutError
 from tools.broker import HOST, Mosquitto
 
@@ -34,7 +34,7 @@ def test_what_is_posted_arrives_once_and_in_its_order(broker: Mosquitto, qos: in
         topic = f"posted/{qos}/{slots}"
         async with (
             Client(HOST, broker.port) as reader,
-            Client(HOST, broker.port, max_queued_outgoing_messages=slots) as client,
+            Client(HOST, broker.port, limits=Limits(queued_outgoing=slots)) as client,
         ):
             await reader.subscribe(topic, qos=qos)
             for number in range(1500):
@@ -50,7 +50,7 @@ def test_what_is_posted_arrives_once_and_in_its_order(broker: Mosquitto, qos: in
 
 def test_posting_waits_for_room_and_says_so_in_time(broker: Mosquitto) -> None:
     async def scenario() -> None:
-        async with Client(HOST, broker.port, max_queued_outgoing_messages=4) as client:
+        async with Client(HOST, broker.port, limits=Limits(queued_outgoing=4)) as client:
             os.kill(broker.pid, signal.SIGSTOP)
             try:
                 for number in range(4):
@@ -84,7 +84,7 @@ def test_draining_ends_with_the_connection_and_the_messages_wait_for_the_next_on
 ) -> None:
     async def scenario() -> None:
         broker = mosquitto()
-        client = Client(HOST, broker.port, identifier="poster", clean_session=False)
+        client = Client(HOST, broker.port, identifier="poster", session=SessionOptions(clean=False))
         async with client:
             os.kill(broker.pid, signal.SIGSTOP)
             for number in range(50):

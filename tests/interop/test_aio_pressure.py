@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headwater import errors
-from headwater_host.client.mqtt import Client, Reconnect
+from headwater_host.client.mqtt import Client, ConnectionOptions, Limits, Reconnect, SessionOptions
 from headwater_host.errors import ClientError, NotConnectedError, TimedOutError
 from tests.interop.aio_steps import barrier, current, other, stopped, take, until
 from tools.broker import HOST, Mosquitto
@@ -28,7 +28,7 @@ def test_a_full_queue_pauses_reading_and_nothing_is_lost(broker: Mosquitto) -> N
     async def scenario() -> None:
         count, size = 3000, 4096
         async with (
-            Client(HOST, broker.port, max_queued_incoming_messages=100) as client,
+            Client(HOST, broker.port, limits=Limits(queued_incoming=100)) as client,
             other(broker) as writer,
         ):
             await client.subscribe("flood", qos=1)
@@ -49,7 +49,7 @@ def test_a_full_queue_pauses_reading_and_nothing_is_lost(broker: Mosquitto) -> N
 def test_a_reader_that_publishes_does_not_wait_for_itself(broker: Mosquitto) -> None:
     async def scenario() -> None:
         async with (
-            Client(HOST, broker.port, max_queued_incoming_messages=5, timeout=10) as client,
+            Client(HOST, broker.port, limits=Limits(queued_incoming=5), timeout=10) as client,
             other(broker) as writer,
         ):
             await client.subscribe("ask", qos=0)
@@ -73,7 +73,13 @@ def test_a_held_connection_stays_alive(mosquitto: StartBroker) -> None:
 
     async def scenario() -> None:
         async with (
-            Client(HOST, broker.port, max_queued_incoming_messages=1, keepalive=1, timeout=5) as client,
+            Client(
+                HOST,
+                broker.port,
+                limits=Limits(queued_incoming=1),
+                connection=ConnectionOptions(keepalive=1),
+                timeout=5,
+            ) as client,
             other(broker) as writer,
         ):
             await client.subscribe("flood")
@@ -94,7 +100,7 @@ def test_an_idle_connection_stays_alive_and_a_dead_one_is_noticed(mosquitto: Sta
     broker = mosquitto()
 
     async def scenario() -> None:
-        async with Client(HOST, broker.port, keepalive=1, timeout=5) as client:
+        async with Client(HOST, broker.port, connection=ConnectionOptions(keepalive=1), timeout=5) as client:
             await until(lambda: broker.log_text().count("Received PINGREQ") >= 3, "three pings")
             assert client.connected
             with stopped(broker), pytest.raises(NotConnectedError, match="does not answer"):
@@ -130,7 +136,7 @@ def test_an_acknowledgement_that_is_late_is_a_timeout_and_the_message_is_deliver
     broker = mosquitto()
 
     async def scenario() -> None:
-        async with Client(HOST, broker.port, max_queued_outgoing_messages=2) as client:
+        async with Client(HOST, broker.port, limits=Limits(queued_outgoing=2)) as client:
             await client.subscribe("late", qos=1)
             with stopped(broker):
                 with pytest.raises(TimedOutError, match="did not answer"):
@@ -207,7 +213,7 @@ def test_a_program_that_publishes_for_each_message_gets_all_of_them(broker: Mosq
     async def scenario() -> None:
         count = 1000
         async with (
-            Client(HOST, broker.port, max_queued_incoming_messages=10) as client,
+            Client(HOST, broker.port, limits=Limits(queued_incoming=10)) as client,
             other(broker) as writer,
         ):
             await client.subscribe("ask", qos)
@@ -217,7 +223,7 @@ def test_a_program_that_publishes_for_each_message_gets_all_of_them(broker: Mosq
                 await client.publish("answer", i, 1)
                 # Ten were acknowledged when they came, the others are as they are taken.
                 waiting = len(client.messages)
-                assert waiting - len(client._incoming.withheld) <= 10
+                assert waiting - len(client._receive_path.withheld) <= 10
             assert client.dropped_incoming == 0
 
     asyncio.run(scenario())
@@ -229,8 +235,8 @@ def test_what_waits_beyond_the_limit_comes_over_lost_connections(broker: Mosquit
         count = 100
         options: dict[str, Any] = {
             "identifier": f"withheld-{qos}",
-            "clean_session": False,
-            "max_queued_incoming_messages": 5,
+            "session": SessionOptions(clean=False),
+            "limits": Limits(queued_incoming=5),
             "reconnect": Reconnect(first=0.001),
         }
         async with Client(HOST, broker.port, **options) as client, other(broker) as writer:
@@ -241,7 +247,7 @@ def test_what_waits_beyond_the_limit_comes_over_lost_connections(broker: Mosquit
             while len(set(came)) < count:
                 if len(came) % 10 == 0:
                     await until(lambda: len(client.messages), "messages wait")
-                    withheld += len(client._incoming.withheld)
+                    withheld += len(client._receive_path.withheld)
                     current(client).drop(errors.E_CLOSED)
                     await until(lambda: client.connected, "there is a connection again")
                 came += [int(one.payload) for one in await take(client, 1)]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater_host.client.mqtt import Client
+from headwater_host.client.mqtt import Client, SessionOptions
 from headwater_host.errors import ClientError, NotConnectedError
 from tests.host.mqtt_server import speak
 from tests.interop.aio_steps import barrier, current, other, stopped, take, until
@@ -30,8 +30,10 @@ def test_what_is_unacknowledged_goes_out_again_over_the_next_connection(
     broker = mosquitto(persistence=True)
 
     async def scenario() -> None:
-        client = Client(HOST, broker.port, identifier="writer", clean_session=False, timeout=5)
-        reader = Client(HOST, broker.port, identifier="reader", clean_session=False)
+        client = Client(
+            HOST, broker.port, identifier="writer", session=SessionOptions(clean=False), timeout=5
+        )
+        reader = Client(HOST, broker.port, identifier="reader", session=SessionOptions(clean=False))
         async with reader:
             await reader.subscribe("s/#", qos=2)
         acknowledged: list[int] = []
@@ -100,8 +102,14 @@ def test_a_link_that_is_cut_again_and_again_costs_no_message(mosquitto: StartBro
 
     async def scenario() -> None:
         async with speak(pass_on) as port:
-            writer = Client(HOST, port, identifier=f"w{qos}", clean_session=False, timeout=5)
-            reader = Client(HOST, port, identifier=f"r{qos}", clean_session=False, timeout=5, auto_ack=False)
+            writer = Client(HOST, port, identifier=f"w{qos}", session=SessionOptions(clean=False), timeout=5)
+            reader = Client(
+                HOST,
+                port,
+                identifier=f"r{qos}",
+                session=SessionOptions(clean=False, auto_ack=False),
+                timeout=5,
+            )
             came: list[int] = []
 
             async def read() -> None:
@@ -144,7 +152,9 @@ def test_messages_unacknowledged_by_the_program_come_again(mosquitto: StartBroke
     broker = mosquitto(persistence=True)
 
     async def scenario() -> None:
-        client = Client(HOST, broker.port, identifier="slow", clean_session=False, auto_ack=False)
+        client = Client(
+            HOST, broker.port, identifier="slow", session=SessionOptions(clean=False, auto_ack=False)
+        )
         async with client, other(broker) as writer:
             await client.subscribe("work", qos=2)
             for i in range(6):
@@ -178,7 +188,9 @@ def test_unread_messages_of_a_lost_connection_do_not_come_twice(mosquitto: Start
     broker = mosquitto(persistence=True)
 
     async def scenario() -> None:
-        client = Client(HOST, broker.port, identifier="slow", clean_session=False, auto_ack=False)
+        client = Client(
+            HOST, broker.port, identifier="slow", session=SessionOptions(clean=False, auto_ack=False)
+        )
         async with client, other(broker) as writer:
             await client.subscribe("work", qos=2)
             for i in range(6):
@@ -197,7 +209,10 @@ def test_acknowledgements_open_the_brokers_window(mosquitto: StartBroker, qos: i
     broker = mosquitto(settings={"max_inflight_messages": 3})
 
     async def scenario() -> None:
-        async with Client(HOST, broker.port, auto_ack=False) as client, other(broker) as writer:
+        async with (
+            Client(HOST, broker.port, session=SessionOptions(auto_ack=False)) as client,
+            other(broker) as writer,
+        ):
             await client.subscribe("window", qos=2)
             for i in range(50):
                 await writer.publish("window", i, qos=qos)

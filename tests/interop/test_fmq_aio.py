@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headwater.fmq import spec
-from headwater_host.client.fmq import Client, Message, decode, encode
+from headwater_host.client.fmq import Client, Message, SessionOptions, decode, encode
 from headwater_host.errors import (
     ArgumentError,
     FmqConsumerError,
@@ -26,7 +26,7 @@ SECONDS = 200.0
 
 def client(hub: Hub, name: str = "c", **more: Any) -> Client:
     host, port = hub.addresses[0]
-    return Client(host, port, client_id=name, timeout=SECONDS, **more)
+    return Client(host, port, identifier=name, timeout=SECONDS, **more)
 
 
 def run(tmp_path: Path, test: Callable[[Hub], Coroutine[Any, Any, None]], **more: Any) -> None:
@@ -103,7 +103,7 @@ def test_what_a_consumer_leaves_at_its_end_has_not_failed(
         async with client(hub, "p") as p:
             for n in range(4):
                 await p.publish("jobs", b"%d" % n, 1)
-        a = client(hub, "a", clean=clean)
+        a = client(hub, "a", session=SessionOptions(clean=clean))
 
         async def work() -> None:
             async with a:
@@ -133,7 +133,7 @@ def test_what_a_consumer_leaves_at_its_end_has_not_failed(
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "kept"])
 def test_a_client_that_is_entered_again_goes_on_with_consuming(tmp_path: Path, clean: bool) -> None:
     async def test(hub: Hub) -> None:
-        a = client(hub, "a", clean=clean, reconnect=True)
+        a = client(hub, "a", session=SessionOptions(clean=clean), reconnect=True)
         async with a, client(hub, "p") as p:
             await a.consume(await a.subscribe("jobs", group="g"), window=4, need_ack=True)
             await p.publish("jobs", b"0", 1)
@@ -156,7 +156,7 @@ def test_a_hub_that_does_not_answer_is_not_waited_for_longer_than_the_timeout() 
             line.say(spec.ACK << 4, ident, 0, PROCESS << 32 | 1)
             await line.ended()
 
-        async with scripted(hub) as where, Client(*where, client_id="c", timeout=0.2) as c:
+        async with scripted(hub) as where, Client(*where, identifier="c", timeout=0.2) as c:
             await c.consume(await c.subscribe("jobs", group="g"), need_ack=True)
 
     asyncio.run(asyncio.wait_for(main(), SECONDS))

@@ -7,7 +7,7 @@ import pytest
 
 from headwater.fmq import spec
 from headwater.fmq.ids import time_at
-from headwater_host.client.fmq import Reconnect
+from headwater_host.client.fmq import Reconnect, SessionOptions
 from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.errors import ProtocolError
 from headwater_host.fmq.values import decode_at
@@ -44,7 +44,10 @@ def test_what_is_sent_again_has_dup_and_its_id_and_pubrel_takes_its_place() -> N
         await line.ended()
 
     async def main() -> None:
-        async with scripted(cut, answer) as where, client(where, clean=False, reconnect=QUICK) as c:
+        async with (
+            scripted(cut, answer) as where,
+            client(where, session=SessionOptions(clean=False), reconnect=QUICK) as c,
+        ):
             await asyncio.gather(*(c.publish("t", b"", qos, retain=True) for qos in (1, 2, 2)))
             await c.publish("t", b"", 1)
 
@@ -96,7 +99,7 @@ def test_ids_go_on_over_the_end_of_the_process(tmp_path: Path) -> None:
         async with scripted(script) as where:
             for _ in range(3):
                 box = FmqOutbox(tmp_path / "box.db", "c")
-                async with client(where, store=box) as c:
+                async with client(where, session=SessionOptions(store=box)) as c:
                     await c.publish("t", b"", 1)
                 box.close()
 

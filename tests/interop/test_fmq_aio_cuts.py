@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.client.fmq import Client, Reconnect
+from headwater_host.client.fmq import Client, Reconnect, SessionOptions
 from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.errors import ArgumentError
 from tests.host.command import running
@@ -26,7 +26,7 @@ PAYLOADS = [(b"one", 1), (b"two", 2), (b"three", 1), (b"four", 2)]
 
 
 async def publish(where: tuple[str, int], name: str) -> None:
-    async with client(where, name, clean=False, reconnect=QUICK) as c:
+    async with client(where, name, session=SessionOptions(clean=False), reconnect=QUICK) as c:
         for payload, qos in PAYLOADS:
             await c.post(name, payload, qos)
         await c.drain()
@@ -58,7 +58,7 @@ def test_consumers_and_subscriptions_come_back(tmp_path: Path) -> None:
             hub_of(config(tmp_path)) as hub,
             client(hub, "p") as p,
             cutting(hub, []) as (where, _),
-            client(where, clean=True, reconnect=QUICK) as c,
+            client(where, session=SessionOptions(clean=True), reconnect=QUICK) as c,
         ):
             jobs = await c.subscribe("jobs", group="g")
             await c.subscribe("news")
@@ -94,7 +94,7 @@ def test_subscriptions_are_taken_back_while_there_is_no_connection(tmp_path: Pat
             hub_of(config(tmp_path)) as hub,
             client(hub, "p") as p,
             cutting(hub, []) as (where, _),
-            client(where, clean=True, reconnect=QUICK) as c,
+            client(where, session=SessionOptions(clean=True), reconnect=QUICK) as c,
         ):
             one, two = await c.subscribe("one", group="g"), await c.subscribe("two")
             await c.consume(one)
@@ -126,7 +126,12 @@ def test_a_hub_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         policy = Reconnect(first=0.01, longest=0.2, at_start=True)
         async with Client(
-            "127.0.0.1", port, client_id="p", clean=False, timeout=SECONDS, reconnect=policy
+            "127.0.0.1",
+            port,
+            identifier="p",
+            session=SessionOptions(clean=False),
+            timeout=SECONDS,
+            reconnect=policy,
         ) as p:
             sent = 0
             for wait_for in (0, 1, 50):
@@ -141,7 +146,7 @@ def test_a_hub_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
                 hubs[-1].wait()
                 hubs.append(start())
             await p.drain()
-            async with Client("127.0.0.1", port, client_id="c", timeout=SECONDS) as c:
+            async with Client("127.0.0.1", port, identifier="c", timeout=SECONDS) as c:
                 jobs = await c.subscribe("jobs", group="g")
                 await c.consume(jobs, window=100, need_ack=True)
                 got: list[int] = []
@@ -169,11 +174,12 @@ def test_a_hub_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
 PUBLISHER = """
 import asyncio, sys
 sys.path[:0] = {path!r}
-from headwater_host.client.fmq import (Client, Reconnect)
+from headwater_host.client.fmq import Client, Reconnect, SessionOptions
 
 async def main(life, count):
     handed = open({handed!r}, "a", buffering=1)
-    async with Client("127.0.0.1", {port}, client_id="killed", clean=False, store={store!r},
+    async with Client("127.0.0.1", {port}, identifier="killed",
+                      session=SessionOptions(clean=False, store={store!r}),
                       reconnect=Reconnect(first=0.01, longest=0.1, at_start=True)) as client:
         print("online", flush=True)
         for n in range(count):

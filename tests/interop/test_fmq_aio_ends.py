@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from headwater.fmq import spec
-from headwater_host.client.fmq import Client, Reconnect, Tls, Will, encode
+from headwater_host.client.fmq import (
+    Client,
+    ConnectionOptions,
+    Limits,
+    Reconnect,
+    SessionOptions,
+    Tls,
+    Will,
+    encode,
+)
 from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.errors import (
     ArgumentError,
@@ -28,6 +37,7 @@ from headwater_host.errors import (
 from headwater_host.fmq.kinds import DateTime
 from headwater_host.hub.config import Listener
 from tests.certificates import Pki
+from tests.host.client_options import grouped
 from tests.host.hub_client import config, hub_of, new_id, replace, until
 from tests.host.test_hub_users import cheap
 from tests.interop.fmq_peers import PROCESS, SECONDS, Line, client, scripted
@@ -55,12 +65,15 @@ def test_a_wrong_password_is_refused_for_good(tmp_path: Path) -> None:
                 await c.publish("t", b"", 1)
             for user, password in (("ann", "Xyzzy"), ("bob", "Xyzzy")):
                 with pytest.raises(ConnectRefusedError) as refused:
-                    await client(hub, user=user, password=password).__aenter__()
+                    await client(hub, username=user, password=password).__aenter__()
                 assert refused.value.return_code == 0x86
                 assert password not in str(refused.value)
             # With a policy that gives up there is one attempt.
             given_up = client(
-                hub, user="ann", password="no", reconnect=Reconnect(first=0.001, at_start=True, refused=None)
+                hub,
+                username="ann",
+                password="no",
+                reconnect=Reconnect(first=0.001, at_start=True, refused=None),
             )
             with pytest.raises(ConnectRefusedError):
                 await given_up.__aenter__()
@@ -246,7 +259,7 @@ def test_what_is_nobodys_is_passed_over() -> None:
         await line.ended()
 
     async def main() -> None:
-        async with scripted(script) as where, client(where, max_packet_size=1000) as c:
+        async with scripted(script) as where, client(where, limits=Limits(packet_size=1000)) as c:
             assert [((m := await first(c)).topic, m.payload) for _ in range(2)] == [
                 ("", b"by its hash"),
                 ("t", b"ours"),
@@ -267,7 +280,7 @@ def test_a_length_that_is_only_claimed_costs_no_memory() -> None:
         line.writer.close()
 
     async def main() -> None:
-        async with scripted(script) as where, client(where, max_packet_size=1 << 30) as c:
+        async with scripted(script) as where, client(where, limits=Limits(packet_size=1 << 30)) as c:
             with pytest.raises(NotConnectedError):
                 await first(c)
             assert len(c.session.rx.buf) < 1 << 20
@@ -295,7 +308,7 @@ def test_a_hub_whose_clock_is_wrong(tmp_path: Path, time: int) -> None:
         async with scripted(script) as where:
             for _ in range(3):
                 with FmqOutbox(tmp_path / "box", "c") as box:
-                    async with client(where, clean=False, store=box) as c:
+                    async with client(where, session=SessionOptions(clean=False, store=box)) as c:
                         for _ in range(5):
                             await c.publish("t", b"", 1)
         assert len(seen) == 15
@@ -327,7 +340,7 @@ def test_every_call_has_an_end_in_time() -> None:
         await line.ended()
 
     async def main() -> None:
-        async with scripted(script) as where, client(where, keep_alive=0) as c:
+        async with scripted(script) as where, client(where, connection=ConnectionOptions(keepalive=0)) as c:
             calls: list[Callable[[], Awaitable[Any]]] = [
                 lambda: c.publish("t", b"", 1, timeout=0.05),
                 lambda: c.publish("t", b"", 2, timeout=0.05),
@@ -461,28 +474,28 @@ def test_connecting_may_be_cancelled_at_any_of_its_steps(tmp_path: Path) -> None
         {"host": "fmq://h/topic"},
         {"clean": False},
         {"store": "x"},
-        {"keep_alive": -1},
+        {"keepalive": -1},
         {"timeout": 0},
         {"when_full": "drop"},
-        {"max_queued_outgoing_messages": 0},
-        {"max_inflight_messages": 0},
+        {"queued_outgoing": 0},
+        {"in_flight": 0},
         {"will": Will("a/#")},
         {"will": Will("a", qos=3)},
         {"will": Will("a", properties={"content_type": "x"})},
-        {"client_id": "\ud800"},
+        {"identifier": "\ud800"},
         {"password": "\ud800"},
     ],
     ids=str,
 )
 def test_options_that_lead_nowhere(options: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError) as wrong:
-        Client(**{"host": "h", **options})
+        Client(**{"host": "h"} | grouped(options))
     assert "password" not in str(wrong.value) or "password" in options
 
 
 def test_arguments_that_lead_nowhere(tmp_path: Path) -> None:
     async def main() -> None:
-        async with hub_of(config(tmp_path)) as hub, client(hub, when_full="refuse") as c:
+        async with hub_of(config(tmp_path)) as hub, client(hub, limits=Limits(when_full="refuse")) as c:
             jobs = await c.subscribe("jobs", group="g")
             calls: list[Callable[[], Awaitable[Any]]] = [
                 lambda: c.publish("t", b"", 3),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headwater_host.client.fmq import Client, Reconnect
+from headwater_host.client.fmq import Client, Limits, Reconnect, SessionOptions
 from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.client.store import SqliteOutbox
 from headwater_host.errors import ArgumentError, FmqRequestError, StoreError
@@ -24,7 +24,14 @@ QUICK = Reconnect(first=0.001, longest=0.05, at_start=True)
 
 def nowhere(store: Path, **more: Any) -> Client:
     """A client that will not reach a hub."""
-    return Client("127.0.0.1", free_port(), client_id="c", clean=False, store=store, reconnect=QUICK, **more)
+    return Client(
+        "127.0.0.1",
+        free_port(),
+        identifier="c",
+        session=SessionOptions(clean=False, store=store),
+        reconnect=QUICK,
+        **more,
+    )
 
 
 async def entered(c: Client) -> "asyncio.Task[Client]":
@@ -48,7 +55,7 @@ def test_what_is_handed_in_offline_goes_out_from_the_next_process(tmp_path: Path
     async def main() -> None:
         async with hub_of(config(tmp_path)) as hub:
             with FmqOutbox(store, "c") as box:
-                async with client(hub, clean=False, store=box) as c:
+                async with client(hub, session=SessionOptions(clean=False, store=box)) as c:
                     await c.publish("t", b"first", 1)
             # The process number is known from the file: without it nothing can be handed in.
             c = nowhere(store)
@@ -56,7 +63,7 @@ def test_what_is_handed_in_offline_goes_out_from_the_next_process(tmp_path: Path
             for n in range(5):
                 await c.post("t", b"%d" % n, 1 + n % 2, tags=["x"])
             await left(c, task)
-            async with client(hub, clean=False, store=store) as c:
+            async with client(hub, session=SessionOptions(clean=False, store=store)) as c:
                 await c.drain()
             assert stored(hub, "t") == [b"first", *(b"%d" % n for n in range(5))]
             tags = {message.tags for message in hub.broker.store.read("t", 0, 0, 100)[1:]}
@@ -69,7 +76,14 @@ def test_without_a_process_number_a_message_waits_for_the_first_connection(tmp_p
     port = free_port()
 
     async def main() -> None:
-        c = Client("127.0.0.1", port, client_id="c", clean=False, timeout=SECONDS, reconnect=QUICK)
+        c = Client(
+            "127.0.0.1",
+            port,
+            identifier="c",
+            session=SessionOptions(clean=False),
+            timeout=SECONDS,
+            reconnect=QUICK,
+        )
         task = await entered(c)
         waiting = asyncio.create_task(c.publish("t", b"x", 1))
         await asyncio.sleep(0)
@@ -89,18 +103,14 @@ def test_the_oldest_are_dropped_and_the_rest_keeps_its_tags_in_the_file(tmp_path
     async def main() -> None:
         async with hub_of(config(tmp_path)) as hub:
             # Without a process number nothing leaves the backlog.
-            more: dict[str, Any] = {
-                "when_full": "drop_oldest",
-                "max_queued_outgoing_messages": 4,
-                "max_inflight_messages": 1,
-            }
+            more: dict[str, Any] = {"limits": Limits(when_full="drop_oldest", queued_outgoing=4, in_flight=1)}
             c = nowhere(store, **more)
             task = await entered(c)
             for n in range(10):
                 await c.post("t", b"%d" % n, n % 3, tags=["x", "y"])
             assert c.dropped == 6
             await left(c, task)
-            async with client(hub, clean=False, store=store, **more) as c:
+            async with client(hub, session=SessionOptions(clean=False, store=store), **more) as c:
                 await c.drain()
             assert stored(hub, "t") == [b"6", b"7", b"8", b"9"]
             assert {message.tags for message in hub.broker.store.read("t", 0, 0, 100)} == {("x", "y")}
@@ -116,7 +126,7 @@ def test_a_program_that_publishes_for_each_message_keeps_its_limit(tmp_path: Pat
     async def main() -> None:
         async with (
             hub_of(config(tmp_path)) as hub,
-            client(hub, "c", max_queued_incoming_messages=limit) as c,
+            client(hub, "c", limits=Limits(queued_incoming=limit)) as c,
             client(hub, "p") as p,
         ):
             await c.subscribe("t")
@@ -132,7 +142,7 @@ def test_a_program_that_publishes_for_each_message_keeps_its_limit(tmp_path: Pat
             assert limit < most <= limit + WINDOW
             assert c.dropped_incoming == 0
             await c.publish("seen", b"", 1)
-            assert not c._incoming.withholds
+            assert not c._receive_path.withholds
 
     asyncio.run(main())
 
@@ -143,7 +153,7 @@ def test_while_a_call_waits_what_needs_no_acknowledgement_is_dropped_or_refused(
     async def main() -> None:
         async with (
             hub_of(config(tmp_path)) as hub,
-            client(hub, "c", max_queued_incoming_messages=limit) as c,
+            client(hub, "c", limits=Limits(queued_incoming=limit)) as c,
             client(hub, "p") as p,
             client(hub, "responder") as responder,
         ):
@@ -176,12 +186,12 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
     async def main() -> None:
         async with hub_of(config(tmp_path)) as hub:
             with FmqOutbox(store, "c") as box:
-                async with client(hub, clean=False, store=box) as c:
+                async with client(hub, session=SessionOptions(clean=False, store=box)) as c:
                     await c.publish("t", b"", 1)
                     with pytest.raises(StoreError, match="in use"):
-                        client(hub, clean=False, store=store)
+                        client(hub, session=SessionOptions(clean=False, store=store))
             with pytest.raises(StoreError, match="belongs to the client"):
-                client(hub, "other", clean=False, store=store)
+                client(hub, "other", session=SessionOptions(clean=False, store=store))
             with FmqOutbox(store, "c") as box:
                 assert box.ceiling > 0
                 at = box.reserve(20)
@@ -190,7 +200,7 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
             with pytest.raises(StoreError, match=r"holds 1 messages as packets of FMQ: .* MQTT 3\.1\.1"):
                 SqliteOutbox(store, "c")
             with FmqOutbox(store, "c") as box, pytest.raises(ArgumentError, match="of the client"):
-                client(hub, "other", clean=False, store=box)
+                client(hub, "other", session=SessionOptions(clean=False, store=box))
             db = sqlite3.connect(store)
             db.execute("UPDATE ids SET ceiling = ceiling - 1")
             db.commit()
@@ -239,7 +249,7 @@ def test_reading_pauses_while_too_many_messages_wait(tmp_path: Path) -> None:
 
     async def main() -> None:
         total = 3000
-        few: dict[str, Any] = {"clean": False, "max_queued_incoming_messages": 10}
+        few: dict[str, Any] = {"session": SessionOptions(clean=False), "limits": Limits(queued_incoming=10)}
         async with hub_of(config(tmp_path)) as hub, client(hub, "c", **few) as c:
             await c.subscribe("t")
             await flood(hub, total)

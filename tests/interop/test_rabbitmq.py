@@ -9,13 +9,14 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headwater import errors
 from headwater.errors import HeadwaterError
-from headwater_host.client.mqtt import Client, Message, Will
+from headwater_host.client.mqtt import Client, Message, SessionOptions, Will
 from headwater_host.errors import NotConnectedError, ProtocolError
 from tests.host.command import running
 from tests.host.gateway_peers import landed
@@ -290,10 +291,14 @@ def test_aio_a_message_at_qos_2_is_an_error_of_the_server(rabbitmq: RabbitMq) ->
 def test_aio_a_message_at_qos_2_arrives_when_puback_may_end_it(rabbitmq: RabbitMq, protocol: str) -> None:
     async def scenario() -> None:
         topic = f"qos-2/{protocol}"
-        options = {"identifier": f"qos-2-{protocol}", "protocol": protocol, "puback_ends_qos_2": True}
+        options = {
+            "identifier": f"qos-2-{protocol}",
+            "protocol": protocol,
+        }
+        session = SessionOptions(puback_ends_qos_2=True)
         # The second time with a session that the server has kept: it must not be asked to release ids.
         for again in (False, True):
-            async with client(rabbitmq, clean_session=False, **options) as one:
+            async with client(rabbitmq, session=replace(session, clean=False), **options) as one:
                 assert one.session_present == (again and protocol == "3.1.1")
                 assert await one.subscribe(topic, qos=2) == (1,)
                 for n in range(50):
@@ -304,7 +309,7 @@ def test_aio_a_message_at_qos_2_arrives_when_puback_may_end_it(rabbitmq: RabbitM
                 assert [int(m.payload) for m in came if m.qos] == [n for n in range(51) if n % 3]
                 assert one.session.outbox.count == one.session.in_flight == 0
                 await silent(one)
-        async with client(rabbitmq, **options):
+        async with client(rabbitmq, session=session, **options):
             pass
 
     asyncio.run(scenario())
@@ -350,7 +355,9 @@ def test_aio_retained_and_will(rabbitmq: RabbitMq) -> None:
 
 def test_aio_a_session_is_kept(rabbitmq: RabbitMq) -> None:
     async def scenario() -> None:
-        kept = Client(HOST, rabbitmq.port, identifier="aio-kept", clean_session=False, timeout=WAIT_S)
+        kept = Client(
+            HOST, rabbitmq.port, identifier="aio-kept", session=SessionOptions(clean=False), timeout=WAIT_S
+        )
         async with kept:
             assert not kept.session_present
             await kept.subscribe("aio/away", qos=1)

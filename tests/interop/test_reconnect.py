@@ -4,13 +4,14 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from headwater.errors import E_CLOSED
 from headwater.mqtt.packets import Packet
 from headwater_host.client import blocking
-from headwater_host.client.mqtt import Client, Message
+from headwater_host.client.mqtt import Client, Limits, Message, SessionOptions, Version
 from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.errors import ClientError, NotConnectedError, TimedOutError
 from tests.host.mqtt_server import serve
@@ -22,7 +23,9 @@ StartBroker = Callable[..., Mosquitto]
 
 
 @pytest.mark.parametrize("protocol", ["3.1", "3.1.1", "5.0"])
-def test_a_client_subscribes_again_when_the_session_is_gone(mosquitto: StartBroker, protocol: str) -> None:
+def test_a_client_subscribes_again_when_the_session_is_gone(
+    mosquitto: StartBroker, protocol: Version
+) -> None:
     broker = mosquitto()
 
     async def scenario() -> None:
@@ -48,13 +51,14 @@ def test_a_client_subscribes_again_when_the_session_is_gone(mosquitto: StartBrok
 
 
 @pytest.mark.parametrize("protocol", ["3.1.1", "5.0"])
-def test_a_session_that_was_kept_is_not_subscribed_again(mosquitto: StartBroker, protocol: str) -> None:
+def test_a_session_that_was_kept_is_not_subscribed_again(mosquitto: StartBroker, protocol: Version) -> None:
     broker = mosquitto(persistence=True)
 
     async def scenario() -> None:
         name = f"kept-{protocol}"
-        options = {"identifier": name, "clean_session": False, "protocol": protocol}
-        async with Client(HOST, broker.port, reconnect=QUICK, **options) as client:  # type: ignore[arg-type]
+        options = {"identifier": name, "protocol": protocol}
+        kept = SessionOptions(clean=False)
+        async with Client(HOST, broker.port, session=kept, reconnect=QUICK, **options) as client:  # type: ignore[arg-type]
             told = Told(client)
             await client.subscribe("kept", 2)
             for n in range(3):
@@ -68,7 +72,8 @@ def test_a_session_that_was_kept_is_not_subscribed_again(mosquitto: StartBroker,
                 assert [m.payload for m in await take(client, 1)] == [b"%d" % n]
         assert broker.log_text().count(f"Received SUBSCRIBE from {name}") == 1
         # Another program with the same session asks for what it wants, once.
-        other = Client(HOST, broker.port, subscriptions=[("more", 1)], **options)  # type: ignore[arg-type]
+        more = replace(kept, subscriptions=[("more", 1)])
+        other = Client(HOST, broker.port, session=more, **options)  # type: ignore[arg-type]
         for _ in range(2):
             async with other:
                 assert other.session_present
@@ -83,9 +88,16 @@ def test_what_is_published_meanwhile_arrives_once_and_in_order(mosquitto: StartB
     broker = mosquitto(persistence=True)
 
     async def scenario() -> None:
-        listener = Client(HOST, broker.port, identifier="l", clean_session=False, reconnect=QUICK)
+        listener = Client(
+            HOST, broker.port, identifier="l", session=SessionOptions(clean=False), reconnect=QUICK
+        )
         client = Client(
-            HOST, broker.port, identifier="p", clean_session=False, reconnect=QUICK, timeout=WAIT_S
+            HOST,
+            broker.port,
+            identifier="p",
+            session=SessionOptions(clean=False),
+            reconnect=QUICK,
+            timeout=WAIT_S,
         )
         async with listener, client:
             told = Told(client)
@@ -139,7 +151,7 @@ def test_a_full_outbox_makes_wait_and_then_refuses(mosquitto: StartBroker) -> No
     broker = mosquitto()
 
     async def scenario() -> None:
-        async with Client(HOST, broker.port, reconnect=QUICK, max_queued_outgoing_messages=4) as client:
+        async with Client(HOST, broker.port, reconnect=QUICK, limits=Limits(queued_outgoing=4)) as client:
             told = Told(client)
             broker.stop()
             await told.lost()
@@ -200,7 +212,13 @@ def test_a_connection_that_is_lost_while_it_is_subscribed_again_is_not_waited_fo
         wanted = [(f"{n}", 0) for n in range(20)]
         async with serve() as server:
             # What waited for its turn would wait for a connection, for as long as the timeout.
-            client = Client(HOST, server.port, reconnect=QUICK, subscriptions=wanted, timeout=WAIT_S)
+            client = Client(
+                HOST,
+                server.port,
+                reconnect=QUICK,
+                session=SessionOptions(subscriptions=wanted),
+                timeout=WAIT_S,
+            )
             async with client:
                 told = Told(client)
                 server.prepare = hang_up
@@ -225,9 +243,10 @@ def test_the_threads_of_a_blocking_client_wait_through_it(mosquitto: StartBroker
             came.notify_all()
 
     said: list[ClientError | None] = []
-    with blocking.Client(
-        HOST, broker.port, reconnect=QUICK, timeout=WAIT_S, on_message=on_message, on_connection=said.append
-    ) as client:
+    client = blocking.Client(HOST, broker.port, reconnect=QUICK, timeout=WAIT_S)
+    client.on_message = on_message
+    client.on_connection = said.append
+    with client:
         client.subscribe("threads", 1)
         assert client.granted == {"threads": 1}
         client.publish("threads", "before", 1)

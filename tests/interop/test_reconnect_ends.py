@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater_host.client.mqtt import Client, Reconnect
+from headwater_host.client.mqtt import Client, ConnectionOptions, Reconnect, SessionOptions
 from headwater_host.errors import (
     ArgumentError,
     ClientError,
@@ -75,7 +75,7 @@ def test_the_first_connection(mosquitto: StartBroker) -> None:
             HOST,
             broker.port,
             reconnect=Reconnect(first=0.01, longest=0.02, at_start=True),
-            subscriptions=[("s", 1)],
+            session=SessionOptions(subscriptions=[("s", 1)]),
         )
         told = Told(patient)
         broker.stop()
@@ -125,7 +125,9 @@ def test_several_servers(mosquitto: StartBroker) -> None:
 
     async def scenario() -> None:
         places = [(HOST, free_port()), (HOST, other.port)]
-        async with Client(HOST, one.port, more_servers=places, reconnect=QUICK) as client:
+        async with Client(
+            HOST, one.port, connection=ConnectionOptions(more_servers=places), reconnect=QUICK
+        ) as client:
             told = Told(client)
             await client.subscribe("where", 1)
             assert client.server == f"{HOST}:{one.port}"
@@ -140,7 +142,9 @@ def test_several_servers(mosquitto: StartBroker) -> None:
             await told.back(2)
             assert client.server == f"{HOST}:{one.port}"
         # Without reconnecting as well, for the first connection.
-        async with Client(HOST, free_port(), more_servers=[(HOST, one.port)]) as client:
+        async with Client(
+            HOST, free_port(), connection=ConnectionOptions(more_servers=[(HOST, one.port)])
+        ) as client:
             assert client.server == f"{HOST}:{one.port}"
 
     asyncio.run(scenario())
@@ -153,7 +157,9 @@ def test_a_refusal_ends_it_unless_it_may_pass(mosquitto: StartBroker) -> None:
     async def scenario() -> None:
         policy = Reconnect(first=0.01, longest=0.02, refused=None)
         places = [(HOST, closed.port)]
-        async with Client(HOST, broker.port, more_servers=places, reconnect=policy) as client:
+        async with Client(
+            HOST, broker.port, connection=ConnectionOptions(more_servers=places), reconnect=policy
+        ) as client:
             told = Told(client)
             broker.stop()
             # Not while another server may come back.
@@ -230,7 +236,9 @@ def test_the_first_connection_is_told_and_its_loss_with_or_without_reconnect(
 ) -> None:
     async def scenario() -> None:
         async with serve() as server:
-            client = Client(HOST, server.port, reconnect=reconnect, subscriptions=[("a", 0)])
+            client = Client(
+                HOST, server.port, reconnect=reconnect, session=SessionOptions(subscriptions=[("a", 0)])
+            )
             said: list[tuple[ClientError | None, bool, dict[str, int]]] = []
             client.on_connection = lambda error: said.append((error, client.connected, client.granted))
             for _ in range(2):

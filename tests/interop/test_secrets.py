@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headwater_host.cli import argument_types
-from headwater_host.client.mqtt import Client, Tls
+from headwater_host.client.mqtt import Client, ConnectionOptions, Tls
 from headwater_host.errors import ArgumentError, ClientError
 from headwater_host.gateway.config import BrokerConfig, GatewayConfig, check, load
 from tests.certificates import Pki
@@ -49,7 +49,7 @@ def told(error: BaseException) -> str:
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """All that anybody logs, looked through at the end."""
     caplog.set_level(logging.DEBUG)
-    for name in ("asyncio", "headwater", "headwater.mqtt.client", "websockets", "websockets.client"):
+    for name in ("asyncio", "headwater", "headwater.client", "websockets", "websockets.client"):
         caplog.set_level(logging.DEBUG, name)
     yield caplog
     records = caplog.get_records("call")
@@ -127,7 +127,7 @@ def test_connections_that_hold(mosquitto: StartBroker, pki: Pki, log: pytest.Log
     with mosquitto() as broker:
         assert errors_of(make(broker.port)) is None
     web = serve_websocket(mosquitto)
-    assert errors_of(make(web.port, websocket="/mqtt")) is None
+    assert errors_of(make(web.port, connection=ConnectionOptions(websocket="/mqtt"))) is None
     with mosquitto(settings=pki.listener(pki.server)) as broker:
         assert errors_of(make(broker.port, tls=Tls(ca=pki.ca.cert))) is None
 
@@ -138,9 +138,11 @@ def test_connections_that_are_refused(
     with mosquitto(settings=CLOSED) as broker:
         assert "not authorized" in str(errors_of(make(broker.port)))
         assert "no connection to" in str(errors_of(make(broker.port, tls=True)))
-        assert "no connection to" in str(errors_of(make(broker.port, websocket="")))
+        assert "no connection to" in str(
+            errors_of(make(broker.port, connection=ConnectionOptions(websocket="")))
+        )
     web: Web = serve_websocket(mosquitto, **CLOSED)
-    assert "not authorized" in str(errors_of(make(web.port, websocket="/mqtt")))
+    assert "not authorized" in str(errors_of(make(web.port, connection=ConnectionOptions(websocket="/mqtt"))))
 
 
 def test_connections_that_say_nothing(log: pytest.LogCaptureFixture) -> None:
@@ -151,7 +153,7 @@ def test_connections_that_say_nothing(log: pytest.LogCaptureFixture) -> None:
                 await use(client)
             clean(told(late.value))
 
-    for more in ({}, {"tls": True}, {"websocket": "/mqtt"}):
+    for more in ({}, {"tls": True}, {"connection": ConnectionOptions(websocket="/mqtt")}):
         asyncio.run(scenario(**more), debug=True)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater_host.client.mqtt import Client
+from headwater_host.client.mqtt import Client, SessionOptions
 from headwater_host.client.store import SqliteOutbox
 from headwater_host.errors import ArgumentError, StoreError
 from tools.broker import Mosquitto
@@ -30,11 +30,12 @@ WINDOW = 8
 PUBLISHER = """
 import asyncio, sys, time
 sys.path[:0] = {path!r}
-from headwater_host.client.mqtt import (Client)
+from headwater_host.client.mqtt import Client, SessionOptions
 
 async def main(life, count):
     handed = open({handed!r}, "a", buffering=1)
-    async with Client("127.0.0.1", {port}, identifier="killed", clean_session=False, store={store!r},
+    async with Client("127.0.0.1", {port}, identifier="killed",
+                      session=SessionOptions(clean=False, store={store!r}),
                       protocol={protocol!r}) as client:
         print("online", client.session.outbox.count, flush=True)
         for n in range(0, count, 5):
@@ -52,12 +53,13 @@ print("done", flush=True)
 RECEIVER = """
 import asyncio, os, sys
 sys.path[:0] = {path!r}
-from headwater_host.client.mqtt import (Client)
+from headwater_host.client.mqtt import Client, SessionOptions
 
 async def main():
     taken = os.open({taken!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    async with Client("127.0.0.1", {port}, identifier="taker", clean_session=False, auto_ack=False,
-                      store={store!r}, protocol={protocol!r}) as client:
+    async with Client("127.0.0.1", {port}, identifier="taker",
+                      session=SessionOptions(clean=False, auto_ack=False, store={store!r}),
+                      protocol={protocol!r}) as client:
         await client.subscribe("down", qos=2)
         print("online", flush=True)
         async for message in client.messages:
@@ -201,10 +203,12 @@ def test_the_store_of_a_client(mosquitto: Callable[..., Mosquitto], tmp_path: Pa
     async def run() -> None:
         path = tmp_path / "store.db"
         with pytest.raises(ArgumentError, match="identifier"):
-            Client("127.0.0.1", broker.port, store=path)
-        first = Client("127.0.0.1", broker.port, identifier="a", clean_session=False, store=path)
+            Client("127.0.0.1", broker.port, session=SessionOptions(store=path))
+        first = Client(
+            "127.0.0.1", broker.port, identifier="a", session=SessionOptions(clean=False, store=path)
+        )
         with pytest.raises(StoreError, match="in use"):
-            Client("127.0.0.1", broker.port, identifier="a", clean_session=False, store=path)
+            Client("127.0.0.1", broker.port, identifier="a", session=SessionOptions(clean=False, store=path))
         box = first.session.outbox
         assert isinstance(box, SqliteOutbox)
         async with first as client:
@@ -213,8 +217,10 @@ def test_the_store_of_a_client(mosquitto: Callable[..., Mosquitto], tmp_path: Pa
         box.close()
         with SqliteOutbox(path, "a") as own:
             with pytest.raises(ArgumentError, match="of the client 'a'"):
-                Client("127.0.0.1", broker.port, identifier="b", store=own)
-            client = Client("127.0.0.1", broker.port, identifier="a", clean_session=False, store=own)
+                Client("127.0.0.1", broker.port, identifier="b", session=SessionOptions(store=own))
+            client = Client(
+                "127.0.0.1", broker.port, identifier="a", session=SessionOptions(clean=False, store=own)
+            )
             async with client:
                 await client.publish("t", "y", qos=1)
                 own._db.execute("PRAGMA query_only = 1")
@@ -225,6 +231,12 @@ def test_the_store_of_a_client(mosquitto: Callable[..., Mosquitto], tmp_path: Pa
                 await client.publish("t", "again", qos=1)
             assert own.count == 0
             with pytest.raises(ArgumentError, match=r"the store is for MQTT 3\.1\.1, not 5\.0"):
-                Client("127.0.0.1", broker.port, identifier="a", protocol="5.0", store=own)
+                Client(
+                    "127.0.0.1",
+                    broker.port,
+                    identifier="a",
+                    protocol="5.0",
+                    session=SessionOptions(store=own),
+                )
 
     asyncio.run(asyncio.wait_for(run(), 200))

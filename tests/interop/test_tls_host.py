@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from headwater_host.client.mqtt import Client, Tls
+from headwater_host.client.mqtt import Client, ConnectionOptions, Tls
 from headwater_host.errors import ArgumentError, NotConnectedError, TimedOutError, TlsError
 from tests.certificates import Pki
+from tests.host.client_options import grouped
 from tests.host.mqtt_server import speak
 from tests.interop.secure import UNKNOWN, StartBroker, Web, connect, exchange, silent
 from tools.broker import HOST, Mosquitto
@@ -116,8 +117,8 @@ def test_what_is_no_certificate_or_key(pki: Pki, tls: Callable[[Pki], Tls], says
 def test_the_port_follows_from_the_rest() -> None:
     assert Client(HOST).port == 1883
     assert Client(HOST, tls=True).port == 8883
-    assert Client(HOST, websocket="").port == 80
-    assert Client(HOST, websocket="/mqtt", tls=True).port == 443
+    assert Client(HOST, connection=ConnectionOptions(websocket="")).port == 80
+    assert Client(HOST, connection=ConnectionOptions(websocket="/mqtt"), tls=True).port == 443
     assert Client(HOST, 1, tls=True).port == 1
 
 
@@ -129,7 +130,7 @@ def test_a_server_that_says_nothing(options: dict[str, Any]) -> None:
     async def scenario() -> None:
         async with speak(silent) as port:
             with pytest.raises(TimedOutError, match=r"no connection to .* within 0\.2 s"):
-                async with Client(HOST, port, timeout=0.2, **options):
+                async with Client(HOST, port, timeout=0.2, **grouped(options)):
                     pass
 
     asyncio.run(scenario())
@@ -176,11 +177,14 @@ def test_a_url_where_a_host_belongs_is_refused_in_a_sentence() -> None:
     for url, says in (
         ("mqtt://broker.local", "Client('broker.local')"),
         ("mqtts://me:hunter2@broker.local:8884/a", "Client('broker.local', 8884, tls=True)"),
-        ("wss://broker.local/mqtt", "Client('broker.local', tls=True, websocket=\"/...\")"),
+        (
+            "wss://broker.local/mqtt",
+            "Client('broker.local', tls=True, connection=ConnectionOptions(websocket='/...'))",
+        ),
     ):
         with pytest.raises(ArgumentError) as refused:
             Client(url)
         assert says in str(refused.value)
         assert "hunter2" not in str(refused.value)
         with pytest.raises(ArgumentError):
-            Client(HOST, more_servers=[(url, 1883)])
+            Client(HOST, connection=ConnectionOptions(more_servers=[(url, 1883)]))

@@ -18,7 +18,7 @@ from websockets.frames import Frame, Opcode
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from headwater_host.client.mqtt import Client, Tls, Will
+from headwater_host.client.mqtt import Client, ConnectionOptions, Limits, SessionOptions, Tls, Will
 from headwater_host.errors import ArgumentError, NotConnectedError, TlsError
 from tests.certificates import Pki
 from tests.host.mqtt_server import speak
@@ -38,15 +38,21 @@ def secure_web(mosquitto: StartBroker, pki: Pki) -> Web:
 
 @pytest.mark.parametrize("path", ["", "/", "/mqtt", "/a/path?and=query"])
 def test_messages_pass_over_websocket(web: Web, path: str) -> None:
-    asyncio.run(exchange(Client(HOST, web.port, websocket=path), (0, 125, 126, 3000), 20))
+    asyncio.run(
+        exchange(
+            Client(HOST, web.port, connection=ConnectionOptions(websocket=path)), (0, 125, 126, 3000), 20
+        )
+    )
 
 
 def test_messages_pass_over_websocket_and_tls(secure_web: Web, pki: Pki) -> None:
     tls = Tls(ca=pki.ca.cert)
-    client = Client("localhost", secure_web.port, tls=tls, websocket="/mqtt")
+    client = Client("localhost", secure_web.port, tls=tls, connection=ConnectionOptions(websocket="/mqtt"))
     asyncio.run(exchange(client, (0, 125, 126, 3000), 20))
     with pytest.raises(TlsError, match=UNKNOWN):
-        connect(secure_web.port, tls=Tls(ca=pki.stranger.cert), websocket="/mqtt")
+        connect(
+            secure_web.port, tls=Tls(ca=pki.stranger.cert), connection=ConnectionOptions(websocket="/mqtt")
+        )
 
 
 @contextlib.asynccontextmanager
@@ -83,14 +89,27 @@ def test_large_messages_pass_a_proxy(plain: Mosquitto, pki: Pki, secure: bool) -
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(pki.server.cert, pki.server.key)
         async with proxy(plain, ssl=context) as port:
-            await exchange(Client(HOST, port, tls=Tls(ca=pki.ca.cert) if secure else None, websocket="/mqtt"))
+            await exchange(
+                Client(
+                    HOST,
+                    port,
+                    tls=Tls(ca=pki.ca.cert) if secure else None,
+                    connection=ConnectionOptions(websocket="/mqtt"),
+                )
+            )
 
     asyncio.run(scenario())
 
 
 def test_a_websocket_that_breaks_and_is_made_again(web: Web) -> None:
     async def scenario() -> None:
-        client = Client(HOST, web.port, websocket="/mqtt", identifier="again", clean_session=False)
+        client = Client(
+            HOST,
+            web.port,
+            connection=ConnectionOptions(websocket="/mqtt"),
+            identifier="again",
+            session=SessionOptions(clean=False),
+        )
         async with client:
             await client.subscribe("again", qos=1)
             assert client.connection is not None
@@ -112,7 +131,9 @@ def test_reading_is_held_over_websocket(plain: Mosquitto) -> None:
     async def scenario() -> None:
         async with (
             proxy(plain) as port,
-            Client(HOST, port, websocket="/mqtt", max_queued_incoming_messages=10) as slow,
+            Client(
+                HOST, port, connection=ConnectionOptions(websocket="/mqtt"), limits=Limits(queued_incoming=10)
+            ) as slow,
             Client(HOST, plain.port) as fast,
         ):
             await slow.subscribe("held", qos=1)
@@ -130,9 +151,11 @@ def test_reading_is_held_over_websocket(plain: Mosquitto) -> None:
 
 def test_the_will_stays_unpublished_when_a_websocket_ends_well(web: Web) -> None:
     async def scenario() -> None:
-        async with Client(HOST, web.port, websocket="/mqtt") as watcher:
+        async with Client(HOST, web.port, connection=ConnectionOptions(websocket="/mqtt")) as watcher:
             await watcher.subscribe("wills")
-            async with Client(HOST, web.port, websocket="/mqtt", will=Will("wills", "gone")):
+            async with Client(
+                HOST, web.port, connection=ConnectionOptions(websocket="/mqtt"), will=Will("wills", "gone")
+            ):
                 pass
             await watcher.publish("wills", "end")
             assert (await take(watcher, 1))[0].payload == b"end"
@@ -143,7 +166,7 @@ def test_the_will_stays_unpublished_when_a_websocket_ends_well(web: Web) -> None
 @pytest.mark.parametrize("path", ["mqtt", "/a b", "/a#b", "/a\r\nHost: x", "/ä"])
 def test_what_is_no_path(path: str) -> None:
     with pytest.raises(ArgumentError, match="is not a path for WebSocket"):
-        Client(HOST, websocket=path)
+        Client(HOST, connection=ConnectionOptions(websocket=path))
 
 
 def serving(
@@ -184,7 +207,7 @@ def test_a_server_that_refuses_websocket(answer: Callable[[ServerProtocol, Any],
     async def scenario() -> None:
         async with speak(serving(answer)) as port:
             with pytest.raises(NotConnectedError, match=says):
-                async with Client(HOST, port, websocket="/mqtt"):
+                async with Client(HOST, port, connection=ConnectionOptions(websocket="/mqtt")):
                     pass
 
     asyncio.run(scenario())
@@ -208,7 +231,7 @@ def test_a_server_that_does_not_speak_websocket(noise: bytes, says: str) -> None
 
         async with speak(talk) as port:
             with pytest.raises(NotConnectedError, match=says):
-                async with Client(HOST, port, websocket="/mqtt"):
+                async with Client(HOST, port, connection=ConnectionOptions(websocket="/mqtt")):
                     pass
 
     asyncio.run(scenario())
@@ -239,7 +262,7 @@ def test_frames_and_packets_need_not_agree(then: Callable[[ServerProtocol], None
         answer: Callable[[ServerProtocol, Any], Any] = lambda frames, request: frames.accept(request)  # noqa: E731
         async with (
             speak(serving(answer, then)) as port,
-            Client(HOST, port, websocket="/mqtt") as client,
+            Client(HOST, port, connection=ConnectionOptions(websocket="/mqtt")) as client,
         ):
             assert [m.payload for m in await take(client, 2)] == [b"12", b"34"]
 
@@ -262,7 +285,7 @@ def test_frames_that_end_the_connection(then: Callable[[ServerProtocol], object]
         answer: Callable[[ServerProtocol, Any], Any] = lambda frames, request: frames.accept(request)  # noqa: E731
         async with speak(serving(answer, then)) as port:
             with pytest.raises(NotConnectedError, match=says):
-                async with Client(HOST, port, websocket="/mqtt"):
+                async with Client(HOST, port, connection=ConnectionOptions(websocket="/mqtt")):
                     pass
 
     asyncio.run(scenario())
@@ -270,7 +293,10 @@ def test_frames_that_end_the_connection(then: Callable[[ServerProtocol], object]
 
 def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "websockets.py").write_text("raise ImportError('not here')")
-    program = "from headwater_host.client.mqtt import Client; Client('h'); Client('h', websocket='/mqtt')"
+    program = (
+        "from headwater_host.client.mqtt import Client, ConnectionOptions; Client('h'); "
+        "Client('h', connection=ConnectionOptions(websocket='/mqtt'))"
+    )
     path = os.pathsep.join([str(tmp_path), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -285,7 +311,9 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
 
 def test_nagle_is_off_under_tls_and_websocket(secure_web: Web, pki: Pki) -> None:
     async def scenario() -> None:
-        async with Client(HOST, secure_web.port, tls=Tls(ca=pki.ca.cert), websocket="/mqtt") as client:
+        async with Client(
+            HOST, secure_web.port, tls=Tls(ca=pki.ca.cert), connection=ConnectionOptions(websocket="/mqtt")
+        ) as client:
             assert client.connection is not None
             assert client.connection.transport is not None
             endpoint = client.connection.transport.get_extra_info("socket")

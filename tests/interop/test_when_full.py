@@ -9,13 +9,14 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwater_host.client import blocking
-from headwater_host.client.mqtt import Client, Message, Reconnect
+from headwater_host.client.mqtt import Client, Limits, Message, Reconnect, SessionOptions, Version
 from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.client.store import SqliteOutbox
 from headwater_host.errors import (
@@ -37,14 +38,16 @@ QUICK = Reconnect(first=0.02, longest=0.3)
 BOUND = 5
 
 
+DROPS = Limits(queued_outgoing=BOUND, when_full="drop_oldest")
+
+
 def drops(broker: Mosquitto, **more: Any) -> Client:
     """A client whose oldest messages are dropped."""
     options: dict[str, Any] = {
         "identifier": "p",
-        "clean_session": False,
+        "session": SessionOptions(clean=False),
         "reconnect": QUICK,
-        "max_queued_outgoing_messages": BOUND,
-        "when_full": "drop_oldest",
+        "limits": DROPS,
     }
     return Client(HOST, broker.port, **(options | more))
 
@@ -65,7 +68,11 @@ async def listening(broker: Mosquitto, client: Client) -> AsyncIterator[Callable
         (there.set if error is None else there.clear)()
 
     async with Client(
-        HOST, broker.port, identifier="l", clean_session=False, reconnect=QUICK, subscriptions=[("t", 2)]
+        HOST,
+        broker.port,
+        identifier="l",
+        session=SessionOptions(clean=False, subscriptions=[("t", 2)]),
+        reconnect=QUICK,
     ) as listener:
         listener.on_connection = on_connection
 
@@ -93,13 +100,13 @@ def test_the_newest_arrive_when_the_broker_is_back(
     caplog: pytest.LogCaptureFixture,
     qos: int,
     kept: bool,
-    protocol: str,
+    protocol: Version,
 ) -> None:
     broker = mosquitto(persistence=True)
-    store = {"store": tmp_path / "store.db"} if kept else {}
+    session = SessionOptions(clean=False, store=tmp_path / "store.db" if kept else None)
 
     async def scenario() -> None:
-        client = drops(broker, protocol=protocol, **store)
+        client = drops(broker, protocol=protocol, session=session)
         async with listening(broker, client) as got:
             broker.stop()
             await until_lost(client)
@@ -122,7 +129,7 @@ def test_the_newest_arrive_when_the_broker_is_back(
             await client.publish("t", "end", qos)
             assert await got(b"end") == [b"end"]
 
-    with caplog.at_level(logging.WARNING, "headwater.mqtt.client"):
+    with caplog.at_level(logging.WARNING, "headwater.client"):
         asyncio.run(scenario())
     told = [r.getMessage() for r in caplog.records if "dropped" in r.getMessage()]
     assert told == [
@@ -133,7 +140,7 @@ def test_the_newest_arrive_when_the_broker_is_back(
 
 @pytest.mark.parametrize("kept", [False, True], ids=["ram", "sqlite"])
 def test_what_may_have_been_sent_is_never_dropped(tmp_path: Path, kept: bool) -> None:
-    store = {"store": tmp_path / "store.db"} if kept else {}
+    session = SessionOptions(clean=False, store=tmp_path / "store.db" if kept else None)
     arrived: list[tuple[int, bool, bytes]] = []
 
     def note(session: HostServerSession) -> None:
@@ -148,9 +155,13 @@ def test_what_may_have_been_sent_is_never_dropped(tmp_path: Path, kept: bool) ->
 
         async with serve(silent) as server:
             client = Client(
-                HOST, server.port, identifier="p", clean_session=False, reconnect=QUICK, max_inflight_messages=3,
-                max_queued_outgoing_messages=4, when_full="drop_oldest", **store,  # type: ignore[arg-type]
-            )  # fmt: skip
+                HOST,
+                server.port,
+                identifier="p",
+                session=session,
+                reconnect=QUICK,
+                limits=Limits(in_flight=3, queued_outgoing=4, when_full="drop_oldest"),
+            )
             async with client:
                 calls = [asyncio.ensure_future(client.publish("t", n, 2, timeout=WAIT_S)) for n in range(10)]
                 while len(arrived) < 3:
@@ -174,12 +185,14 @@ def test_what_may_have_been_sent_is_never_dropped(tmp_path: Path, kept: bool) ->
 LIFE = """
 import asyncio, sys
 sys.path[:0] = {path!r}
-from headwater_host.client.mqtt import (Client, Reconnect)
+from headwater_host.client.mqtt import Client, Limits, Reconnect, SessionOptions
 
 async def main():
-    async with Client("127.0.0.1", {port}, identifier="p", clean_session=False, store={store!r},
-                      reconnect=Reconnect(first=0.02, longest=0.3), max_queued_outgoing_messages=5,
-                      max_inflight_messages=3, when_full="drop_oldest", protocol={protocol!r}) as client:
+    async with Client("127.0.0.1", {port}, identifier="p",
+                      session=SessionOptions(clean=False, store={store!r}),
+                      reconnect=Reconnect(first=0.02, longest=0.3),
+                      limits=Limits(queued_outgoing=5, in_flight=3, when_full="drop_oldest"),
+                      protocol={protocol!r}) as client:
         for n in range({first}, {first} + 3):
             await client.post("t", n, 2)
         print("posted", flush=True)
@@ -196,7 +209,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("protocol", ["3.1.1", "5.0"])
 def test_a_process_that_is_killed_while_the_broker_is_down(
-    mosquitto: StartBroker, tmp_path: Path, protocol: str
+    mosquitto: StartBroker, tmp_path: Path, protocol: Version
 ) -> None:
     broker = mosquitto(persistence=True)
     store = tmp_path / "store.db"
@@ -221,7 +234,12 @@ def test_a_process_that_is_killed_while_the_broker_is_down(
 
     async def scenario() -> None:
         async with Client(
-            HOST, broker.port, identifier="l", clean_session=False, reconnect=QUICK, protocol=protocol
+            HOST,
+            broker.port,
+            identifier="l",
+            session=SessionOptions(clean=False),
+            reconnect=QUICK,
+            protocol=protocol,
         ) as listener:
             told = Told(listener)
             # Not at QoS 2: a broker that is killed uses ids anew that it had used, and they would count as known.
@@ -241,7 +259,10 @@ def test_a_process_that_is_killed_while_the_broker_is_down(
             await told.until(lambda said: said[-1] is None)
             # Under another policy they are handed in first, and nothing else is dropped.
             async with drops(
-                broker, store=store, when_full="block", protocol=protocol, max_queued_outgoing_messages=4
+                broker,
+                session=SessionOptions(store=store),
+                limits=Limits(when_full="block", queued_outgoing=4),
+                protocol=protocol,
             ) as client:
                 await asyncio.gather(*(client.publish("t", n, 2, timeout=WAIT_S) for n in range(100, 110)))
                 await client.drain(WAIT_S)
@@ -262,7 +283,7 @@ def test_a_store_that_fails_for_a_while(mosquitto: StartBroker, tmp_path: Path) 
     broker = mosquitto(persistence=True)
 
     async def scenario() -> None:
-        client = drops(broker, store=tmp_path / "store.db")
+        client = drops(broker, session=SessionOptions(clean=False, store=tmp_path / "store.db"))
         box = client.session.outbox
         assert isinstance(box, SqliteOutbox)
         done: list[str] = []
@@ -304,7 +325,7 @@ def test_a_broker_that_does_not_keep_up(mosquitto: StartBroker) -> None:
     broker = mosquitto()
 
     async def scenario() -> None:
-        async with drops(broker, max_inflight_messages=2) as client:
+        async with drops(broker, limits=replace(DROPS, in_flight=2)) as client:
             os.kill(broker.pid, signal.SIGSTOP)
             try:
                 for n in range(20):
@@ -336,7 +357,7 @@ def test_a_connection_that_takes_no_more_for_now() -> None:
 
         async with serve(count) as server:
             client = Client(
-                HOST, server.port, reconnect=QUICK, max_queued_outgoing_messages=3, when_full="drop_oldest"
+                HOST, server.port, reconnect=QUICK, limits=Limits(queued_outgoing=3, when_full="drop_oldest")
             )
             async with client:
                 while not server.sessions:
@@ -359,7 +380,7 @@ def test_refusing_at_once(mosquitto: StartBroker) -> None:
     broker = mosquitto()
 
     async def scenario() -> None:
-        async with drops(broker, when_full="refuse") as client:
+        async with drops(broker, limits=replace(DROPS, when_full="refuse")) as client:
             await client.publish("t", "before", 1)
             broker.stop()
             await until_lost(client)
@@ -379,8 +400,8 @@ def test_refusing_at_once(mosquitto: StartBroker) -> None:
 
 def test_what_cannot_be_sent_is_said_at_once(mosquitto: StartBroker) -> None:
     broker = mosquitto(settings={"max_qos": 1})
-    with pytest.raises(ArgumentError, match="when_full is one of block, refuse, drop_oldest"):
-        drops(broker, when_full="drop")
+    with pytest.raises(ArgumentError, match="when_full='drop': one of 'block', 'refuse', 'drop_oldest'"):
+        Limits(when_full="drop")  # type: ignore[arg-type]
 
     async def scenario() -> None:
         async with drops(broker, protocol="5.0") as client:
@@ -436,7 +457,7 @@ def test_what_waits_outlives_the_end_of_the_client_and_who_waits_hears_why(mosqu
 def test_from_threads(mosquitto: StartBroker) -> None:
     broker = mosquitto()
     with blocking.Client(
-        HOST, broker.port, reconnect=QUICK, max_queued_outgoing_messages=3, when_full="drop_oldest"
+        HOST, broker.port, reconnect=QUICK, limits=Limits(queued_outgoing=3, when_full="drop_oldest")
     ) as client:
         broker.stop()
         for n in range(100):
@@ -451,7 +472,9 @@ def test_the_first_connection_may_be_missing() -> None:
 
     async def scenario() -> None:
         policy = Reconnect(first=0.01, longest=0.02, at_start=True)
-        client = Client(HOST, port, reconnect=policy, max_queued_outgoing_messages=2, when_full="drop_oldest")
+        client = Client(
+            HOST, port, reconnect=policy, limits=Limits(queued_outgoing=2, when_full="drop_oldest")
+        )
         entering = asyncio.ensure_future(client.__aenter__())
         await asyncio.sleep(0)
         for n in range(5):

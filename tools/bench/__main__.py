@@ -1,6 +1,6 @@
-"""`./run bench [NAMES]`: run benchmarks, by default all, and print their tables.
+"""``./run bench [NAMES]``: runs benchmarks and prints their tables.
 
-`--write` writes the tables to `docs/benchmarks.md`.
+Without names, all there are. ``--write`` puts the tables into ``docs/benchmarks.md``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tools.bench.hubs import servers
 from tools.bench.report import Table
 from tools.broker import BrokerError
 
-#: Benchmarks in one module with ``run() -> list of rows``, a row mapping columns to values.
+#: Benchmarks that are one module with ``run() -> list of rows``, a row being a mapping from column to value.
 MODULES = {
     "assembly": "tools.bench.assembly",
     "capture": "tools.bench.capture",
@@ -31,7 +31,7 @@ MODULES = {
 
 
 def available() -> list[str]:
-    """List the names of the benchmarks."""
+    """The names of the benchmarks that this checkout has."""
     return [*WITH_CLIENTS, *(name for name, module in MODULES.items() if importlib.util.find_spec(module))]
 
 
@@ -57,7 +57,7 @@ def _module(name: str) -> tuple[object, list[Table]]:
     return rows, [Table(title, columns, list(cells))]
 
 
-#: Benchmarks with clients and options: their modules and rows.
+#: Benchmarks with clients, which take options: their modules and rows.
 WITH_CLIENTS: dict[str, tuple[Any, Iterable[str]]] = {
     "board": (board, CLIENTS),
     "gateway": (gateway, gateway.ROWS),
@@ -84,31 +84,33 @@ def _rounds(text: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the requested benchmarks and return the exit status."""
+    """Run what was asked for: the exit status."""
     names = available()
     parser = argparse.ArgumentParser(prog="./run bench", description="Benchmarks beside other clients.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(names)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="run one short round")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}; all of them without one"
+    )
+    parser.add_argument("--quick", action="store_true", help="one short round: does it work?")
     parser.add_argument(
         "--rounds",
         type=_rounds,
-        help=f"number of rounds, for {', '.join(WITH_CLIENTS)}",
+        help=f"how many of them, of {', '.join(WITH_CLIENTS)}; else what the page says",
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of tables")
     parser.add_argument(
-        "--write", action="store_true", help=f"write the tables to docs/{report.DOCUMENT.name}"
+        "--write", action="store_true", help=f"put the tables into docs/{report.DOCUMENT.name}"
     )
     parser.add_argument(
         "--client",
         action="append",
         dest="clients",
         choices=list(dict.fromkeys([*CLIENTS, *host.CLIENTS, *servers.ROWS, *gateway.ROWS])),
-        help="measure only this client or server; repeatable",
+        help="of the clients, or of the rows of hub and gateway, only this one; may be given again",
     )
     options = parser.parse_args(arguments)
     for name in options.names:
         if name not in names:
-            parser.error(f"unknown benchmark {name!r}: choose from {', '.join(names)}")
+            parser.error(f"there is no benchmark {name!r}; there are {', '.join(names)}")
     results = {}
     for name in options.names or names:
         _say(name)

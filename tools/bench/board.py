@@ -1,7 +1,7 @@
-"""Measure MQTT and FMQ clients on MicroPython (unix build, 64 bits): heap, code size, messages per second.
+"""MQTT clients, and FMQ's, on MicroPython (unix build, 64 bit), side by side: heap, size of code, messages per second.
 
-`docs/benchmarks.md` describes the method. Code that runs on MicroPython is in `device`; each measurement is a
-process. `measure` returns the figures, `tables` the tables.
+How it measures is told at the head of ``docs/benchmarks.md``. What runs on MicroPython is in ``device``; each
+measurement is a process of its own. ``run`` gives the tables, ``measure`` the figures.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from tools.bench.dialects import MQTT
 from tools.bench.peers import Peers
 from tools.bench.report import Table
 
-# Twice the heap of a Pico W, because objects on 64 bits are twice as large.
+# What a Pico W has, twice: on 64 bits objects are twice the size.
 _HEAP = "384K"
-# Room for all messages without a collection.
+# Without collection: room for the hungriest client's messages.
 _HEAP_UNCOLLECTED = "64M"
 _TIMEOUT_S = 120
 _BUSY_LOAD = 0.5
@@ -46,7 +46,7 @@ _BUSY_LOAD = 0.5
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure: rounds, milliseconds per task, messages queued or counted for heap."""
+    """How long to measure: rounds of so many milliseconds, so many messages queued or counted for heap."""
 
     rounds: int = 7
     ms: int = 250
@@ -59,9 +59,8 @@ QUICK = Effort(rounds=1, ms=30, queued=1200, messages=64)
 
 @dataclass
 class Figures:
-    """`rates[task][client]` in messages/s for each round; `heap_per_message[task][client]` in bytes; `size[client]`:
-    bytes of .mpy files and of heap once connected.
-    """
+    """``rates[task][client]``: messages/s, a figure for each round; ``heap_per_message[task][client]`` in bytes;
+    ``size[client]``: bytes of .mpy files and of heap once connected."""
 
     interpreter: str = ""
     machine: str = ""
@@ -74,7 +73,7 @@ class Figures:
     missing: list[str] = field(default_factory=list)
 
     def ratios(self, task: str, client: str) -> list[float]:
-        """Return a client's rates divided by the floor's of the same round."""
+        """The rates of a client over those of the floor in the same round."""
         floor = self.rates[task]["floor"]
         return [rate / of for rate, of in zip(self.rates[task][client], floor, strict=True)]
 
@@ -87,11 +86,11 @@ def _micropython() -> Path:
 
 
 class DeviceError(Exception):
-    """A measurement failed on MicroPython; the text is its output."""
+    """A measurement failed on MicroPython; the text is what it printed."""
 
 
 def device(name: str, job: Mapping[str, object], heap: str = _HEAP) -> dict[str, Any]:
-    """Run one measurement; `device/run.py` describes `job`."""
+    """Run one measurement; ``job`` is described in ``device/run.py``."""
     path = [DEVICE, *compiled(CLIENTS[name])]
     words = [str(_micropython()), "-X", f"heapsize={heap}", str(DEVICE / "run.py")]
     environment = {"PATH": os.environ.get("PATH", os.defpath)}
@@ -112,7 +111,7 @@ def device(name: str, job: Mapping[str, object], heap: str = _HEAP) -> dict[str,
 
 
 class _Run:
-    """One run of the benchmark and its figures so far."""
+    """One run of the benchmark: what it does, and what it has found so far."""
 
     def __init__(self, effort: Effort, peers: Peers, say: Callable[[str], object]) -> None:
         self.effort = effort
@@ -121,7 +120,7 @@ class _Run:
         self.figures = Figures()
 
     def job(self, name: str, task: Task, measure: str) -> dict[str, Any]:
-        """Run one task with one client."""
+        """Do one task with one client."""
         queued = self.effort.queued if task.is_queued else 0
         peer = task.canned or CLIENTS[name].broker
         if queued:
@@ -143,7 +142,7 @@ class _Run:
             wrong = count != result.get("sent", 0) * len(CLIENTS[name].dialect.publish(0, 0))
             if task.canned == "sink" and measure == "rate" and wrong:
                 raise DeviceError(
-                    f"{name} reports {result['sent']} sent messages; the peer read {count} bytes"
+                    f"{name} says it sent {result['sent']} messages; the peer read {count} bytes"
                 )
         return result
 
@@ -174,7 +173,7 @@ class _Run:
             for task in TASKS:
                 found = self.figures.rates[task.key]
                 names = list(found)
-                # The order changes, so that no client always follows the same one.
+                # In another order each time: nobody always follows the same neighbour.
                 random.Random(i).shuffle(names)
                 for name in names:
                     result = self.job(name, task, "rate")
@@ -183,7 +182,7 @@ class _Run:
 
 
 def interpreter() -> str:
-    """Return the name and version of the measured MicroPython."""
+    """The MicroPython that is measured, with its version."""
     code = "import sys; print(sys.version.split('; ')[1].split(' on ')[0], '.'.join(map(str, sys.implementation[1])))"
     done = subprocess.run([str(_micropython()), "-c", code], capture_output=True, text=True, check=True)
     name, build, version = done.stdout.split()
@@ -191,23 +190,23 @@ def interpreter() -> str:
 
 
 def machine() -> str:
-    """Describe this machine in neutral words."""
+    """This machine, in neutral words."""
     return f"{os.cpu_count()}-core {platform.machine().replace('_', '-')} {platform.system()}"
 
 
 def measure(
     effort: Effort, wanted: Sequence[str] = tuple(CLIENTS), say: Callable[[str], object] = print
 ) -> Figures:
-    """Measure the clients `wanted` (keys of `CLIENTS`); those that are not installed are named and skipped.
+    """Measure the clients of ``wanted`` (keys of ``CLIENTS``); those that are not installed are left out and named.
 
-    Raises FileNotFoundError (no MicroPython), BrokerError (no mosquitto) and DeviceError.
+    Raises FileNotFoundError (no MicroPython), BrokerError (no mosquitto), DeviceError.
     """
     before = os.sched_getaffinity(0)
-    # MicroPython inherits the first processor; the peers get the last.
+    # MicroPython inherits the first processor; the peers have the last.
     first, last = min(before), max(before)
     load = os.getloadavg()[0]
     if load > _BUSY_LOAD:
-        say(f"this machine is busy (load {load:.1f}): the rates below are unreliable")
+        say(f"this machine is busy (load {load:.1f}): the rates below are worth little")
     names, missing = [], []
     for name in ["floor", *(name for name in wanted if name != "floor")]:
         try:
@@ -270,7 +269,7 @@ def _rate_table(figures: Figures, kind: str, title: str) -> Table:
 
 
 def _fmq_table(figures: Figures) -> Table:
-    """Return a row for each task with MQTT and FMQ; with a broker and a hub, the servers differ as well."""
+    """A row for each task, in which only the protocol differs; at a broker and at a hub, also what is behind it."""
     table = Table("FMQ beside MQTT, both headwater's", ["messages/s, ratio (spread)", "peers", "MQTT", "FMQ"])
     for task in TASKS:
         mqtt, fmq = (figures.rates[task.key].get(name) for name in ("headwater", "fmq"))
@@ -302,7 +301,7 @@ def _memory_table(figures: Figures) -> Table:
 
 
 def tables(figures: Figures) -> list[Table]:
-    """Return the figures as tables, FMQ's if it was measured. The first names the machine and the date."""
+    """The figures as tables, that of FMQ where it was measured; the first says where and when."""
     memory = _memory_table(figures)
     memory.notes = (
         f"{figures.interpreter}; {figures.machine}; {figures.date}.",

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 from headwater_host.errors import ArgumentError
 
+_LONGEST_STRING = 65535
+
 
 def check_whole(name: str, value: object, least: int, most: int) -> None:
     """Raise ArgumentError for anything but a whole number from ``least`` to ``most``."""
@@ -45,3 +47,17 @@ def servers_of(host: object, port: object, more: object) -> list[tuple[str, int 
             raise ArgumentError(f"port {number!r}: a whole number from 1 to 65535")
         found.append((name[1:-1] if name[0] + name[-1] == "[]" else name, number))
     return found
+
+
+def string_field(what: str, value: str | bytes | None) -> bytes | None:
+    """Return a string of the handshake in UTF-8: at most 65535 bytes (MQTT 3.1.1, 1.5.3). Raises ArgumentError."""
+    try:
+        data = value.encode() if isinstance(value, str) else value
+        if data is not None and not isinstance(data, bytes):
+            # The error does not show the value, which may be a password.
+            raise ArgumentError(f"the {what} is text or bytes, not {type(value).__name__}")
+    except UnicodeEncodeError:
+        raise ArgumentError(f"the {what} cannot be written in UTF-8") from None
+    if data is not None and len(data) > _LONGEST_STRING:
+        raise ArgumentError(f"the {what} takes more than {_LONGEST_STRING} bytes")
+    return data

@@ -41,9 +41,9 @@ class Headwater(AsyncBench):
     """``post`` waits for room only, ``drain`` for the acknowledgements."""
 
     async def connect(self) -> None:
-        from headwater_host.client.mqtt import Client
+        from headwater_host.client.mqtt import Client, Limits
 
-        self.client = Client(HOST, self.job.port, max_inflight_messages=WINDOWS[self.job.qos])
+        self.client = Client(HOST, self.job.port, limits=Limits(in_flight=WINDOWS[self.job.qos]))
         await self.client.__aenter__()
         if self.job.task == "receive":
             await self.client.subscribe(TOPIC, self.job.qos)

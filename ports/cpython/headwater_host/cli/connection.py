@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headwater_host.client.lifecycle import Lifecycle
 
 #: The log that ``-d`` prints.
-log = logging.getLogger("headwater.mqtt.client")
+log = logging.getLogger("headwater.client")
 #: Default ports with TLS.
 _TLS_PORTS = {"mqtt": DEFAULT_PORTS[True, False], "fmq": 7761}
 #: Options that only one protocol has, by their names in the namespace.

@@ -9,7 +9,7 @@ from headwater_host.cli.argument_types import whole
 from headwater_host.exits import USAGE, CommandError
 
 if TYPE_CHECKING:
-    from headwater_host.client.fmq import Client
+    from headwater_host.client.fmq import Client, Limits
 
 #: Unacknowledged messages of a consumer: maximum and default.
 _MOST, _USUAL = 200, 64
@@ -58,32 +58,33 @@ def check_subscription(args: argparse.Namespace) -> None:
         )
 
 
-def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> "Client":
-    """Create the client that ``args`` describe; ``options`` are further keywords of ``Client``.
+def make_client(
+    args: argparse.Namespace, reconnects: bool, *, auto_ack: bool = True, limits: "Limits | None" = None
+) -> "Client":
+    """Create the client that ``args`` describe.
 
     ``reconnects``: whether to reconnect without ``--reconnect``. Raises CommandError.
     """
-    from headwater_host.client.fmq import Client
+    from headwater_host.client.fmq import Client, ConnectionOptions, Limits, SessionOptions
 
     where = connection.where(args)
     if where.password is not None and where.username is None:
         raise CommandError("a password needs a user name", USAGE)
     client = Client(
         *where.servers[0],
-        more_servers=where.servers[1:],
         tls=where.tls,
-        client_id=connection.identifier(args),
-        user=where.username,
+        identifier=connection.identifier(args),
+        username=where.username,
         password=where.password,
         will=connection.will(args),
-        clean=not args.keep_session,
-        keep_alive=args.keepalive,
         timeout=args.timeout,
         reconnect=connection.reconnect(args, reconnects),
-        **options,
+        connection=ConnectionOptions(keepalive=args.keepalive, more_servers=where.servers[1:]),
+        session=SessionOptions(clean=not args.keep_session, auto_ack=auto_ack),
+        limits=limits or Limits(),
     )
     connection.watch(args, client)
-    connection.log.debug("%r: FMQ, as %r", where, client.client_id)
+    connection.log.debug("%r: FMQ, as %r", where, client.identifier)
     return client
 
 

@@ -1,38 +1,44 @@
 """Create an MQTT client from the command line."""
 
 import argparse
-from typing import Any
 
 from headwater_host.cli import connection
 from headwater_host.cli.argument_types import FOR_EVER
 from headwater_host.cli.properties import of
-from headwater_host.client.mqtt import Client
+from headwater_host.client.mqtt import Client, ConnectionOptions, Limits, SessionOptions
 from headwater_host.exits import USAGE, CommandError
 
+__all__ = ["Limits", "make_client"]
 
-def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> Client:
-    """Create the client that ``args`` describe; ``options`` are further keywords of ``Client``.
+
+def make_client(
+    args: argparse.Namespace, reconnects: bool, *, auto_ack: bool = True, limits: Limits = Limits()
+) -> Client:
+    """Create the client that ``args`` describe.
 
     ``reconnects``: whether to reconnect without ``--reconnect``. Raises CommandError.
     """
     will = connection.will(args)
     args.protocol_version = args.protocol_version or "3.1.1"
-    options |= _session(args)
+    expiry = _expiry(args)
     where = connection.where(args)
     client = Client(
         *where.servers[0],
-        more_servers=where.servers[1:],
         tls=where.tls,
-        websocket=where.websocket,
         protocol=args.protocol_version,
-        properties=of(args, "connect"),
+        identifier=connection.identifier(args),
         username=where.username,
         password=where.password,
-        keepalive=args.keepalive,
-        timeout=args.timeout,
         will=will,
+        timeout=args.timeout,
         reconnect=connection.reconnect(args, reconnects),
-        **options,
+        connection=ConnectionOptions(
+            keepalive=args.keepalive, more_servers=where.servers[1:], websocket=where.websocket
+        ),
+        session=SessionOptions(
+            clean=not args.keep_session, expiry=expiry, auto_ack=auto_ack, properties=of(args, "connect")
+        ),
+        limits=limits,
     )
     connection.watch(args, client)
     client.disconnect_properties = of(args, "disconnect")
@@ -40,8 +46,8 @@ def make_client(args: argparse.Namespace, reconnects: bool, **options: Any) -> C
     return client
 
 
-def _session(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the keywords for the session. Removes the expiry interval from the CONNECT properties."""
+def _expiry(args: argparse.Namespace) -> int | None:
+    """Return for how many seconds the session is kept. Removes the interval from the properties of CONNECT."""
     if args.protocol_version != "5.0" and (args.properties or args.session_expiry_interval is not None):
         raise CommandError("-D and -x need MQTT 5.0: -V mqttv5", USAGE)
     identifier = connection.identifier(args)
@@ -56,8 +62,4 @@ def _session(args: argparse.Namespace) -> dict[str, Any]:
         args.keep_session if expiry is None else expiry
     ):
         raise CommandError("-D disconnect session-expiry-interval needs -c or -x", USAGE)
-    return {
-        "identifier": identifier,
-        "clean_session": not args.keep_session,
-        "session_expiry": expiry,
-    }
+    return None if expiry is None else int(expiry)

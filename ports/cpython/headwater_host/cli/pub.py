@@ -7,10 +7,11 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from headwater_host.cli import argument_types, connection, fmq, stdin
 from headwater_host.cli.properties import of
+from headwater_host.client.options import Limits
 from headwater_host.errors import NotConnectedError, QueueFullError
 from headwater_host.exits import OK, USAGE, CommandError
 
@@ -97,21 +98,26 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("give one topic: -t, or the path of -L", USAGE)
     keeps_on = args.stdin_lines or args.repeat > 1
     source, most = _source(args)
-    more: dict[str, Any] = {}
-    if args.drop_oldest is not None:
-        if not keeps_on:
-            raise CommandError("--drop-oldest needs -l or --repeat", USAGE)
-        more = {"when_full": "drop_oldest", "max_queued_outgoing_messages": args.drop_oldest}
-    more |= {"max_inflight_messages": args.max_inflight, "auto_ack": False}
+    if args.drop_oldest is not None and not keeps_on:
+        raise CommandError("--drop-oldest needs -l or --repeat", USAGE)
     if protocol == "fmq":
-        hub = fmq.make_client(args, keeps_on, **more)
+        hub = fmq.make_client(args, keeps_on, auto_ack=False, limits=_limits(args, Limits))
         work = _publish(hub, partial(hub.publish, tags=args.tag), args, source, most)
     else:
         from headwater_host.cli import mqtt
 
-        client = mqtt.make_client(args, keeps_on, **more)
+        client = mqtt.make_client(args, keeps_on, auto_ack=False, limits=_limits(args, mqtt.Limits))
         work = _publish(client, partial(client.publish, properties=of(args, "publish")), args, source, most)
     return connection.run_until_signal(work)
+
+
+_L = TypeVar("_L", bound=Limits)
+
+
+def _limits(args: argparse.Namespace, kind: Callable[..., _L]) -> _L:
+    if args.drop_oldest is None:
+        return kind(in_flight=args.max_inflight)
+    return kind(in_flight=args.max_inflight, when_full="drop_oldest", queued_outgoing=args.drop_oldest)
 
 
 def _segment_size(text: str) -> int:

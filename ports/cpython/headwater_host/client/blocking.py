@@ -1,116 +1,32 @@
-"""A blocking MQTT client for programs with threads: the asyncio client, on a loop in a thread of its own.
+"""The blocking MQTT client, for programs with threads.
 
-    with Client("broker.local", identifier="reader", clean_session=False) as client:
+    with Client("broker.local", identifier="reader", reconnect=True) as client:
         client.subscribe("boards/#", qos=1)
         for message in client.messages(timeout=60):
             print(message.topic, message.payload)
             client.publish("seen", str(message.topic), qos=1)
 
-Every method may be called from every thread, several at a time. A thread that has called ``get`` or iterates over
-``messages`` may publish meanwhile, and so may ``on_message``: it is called in a thread that nothing else waits for.
+Every method may be called from every thread, concurrently. A thread that has called ``get`` or iterates over
+``messages`` may publish in between, and so may ``on_message``.
 """
 
-import _thread
-import asyncio
-import atexit
-import concurrent.futures
-import contextlib
-import queue
-import signal
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from functools import partial
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
-from headwater import errors
-from headwater_host.client import mqtt as aio
-from headwater_host.client.mqtt.messages import Message
-from headwater_host.client.mqtt.subscriptions import Filters
-from headwater_host.client.payload import Payload
-from headwater_host.errors import (
-    ClientError,
-    NotConnectedError,
-    ReentrantError,
-    SubscribeError,
-    TimedOutError,
-)
+from headwater_host.client import mqtt
+from headwater_host.client.mqtt import Message
+from headwater_host.client.threads import Delivery, ThreadedClient, blocking, constructor, posting
 from headwater_host.mqtt_properties import Properties
 
 __all__ = ["Client", "Delivery", "Message"]
 
-_T = TypeVar("_T")
-# How many messages are taken out of the loop's thread at a time: going there costs more than a message does.
-_BATCH = 256
 
-
-class Delivery:
-    """``headwater_host.client.delivery.Delivery`` for threads: the state of a message that was posted."""
-
-    __slots__ = ("_client", "_delivery")
-
-    def __init__(self, client: "Client", delivery: aio.Delivery):
-        self._client = client
-        self._delivery = delivery
-
-    @property
-    def packet_id(self) -> int:
-        """0 at QoS 0, and as long as the message waits in the backlog of ``when_full="drop_oldest"``."""
-        return self._delivery.packet_id
-
-    @property
-    def qos(self) -> int:
-        """The message's QoS."""
-        return self._delivery.qos
-
-    @property
-    def reason_code(self) -> int | None:
-        """What the server answered: 0, or a code of MQTT 5.0. None: nothing yet."""
-        return self._delivery.reason_code
-
-    @property
-    def error(self) -> ClientError | None:
-        """Why it is done without being delivered: PublishError or QueueFullError."""
-        return self._delivery.error
-
-    def done(self) -> bool:
-        """Whether it is over: handed to the connection (QoS 0), acknowledged (1, 2), refused or dropped."""
-        return self._delivery.done()
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait until the delivery is done, and return ``reason_code``.
-
-        Raises ``error``, NotConnectedError, and after ``timeout`` seconds TimedOutError; the last two do not keep
-        the message from being sent.
-        """
-        if not self._delivery.done():
-            return self._client._run(self._delivery.wait(timeout))
-        if self._delivery.error is not None:
-            raise self._delivery.error.with_traceback(None)
-        return self._delivery.reason_code or 0
-
-    def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:
-        """Call ``callback(delivery)`` when the delivery is done, in the thread of ``on_connection``."""
-        self._client._follow(self._delivery, partial(callback, self))
-
-    def __repr__(self) -> str:
-        return repr(self._delivery)
-
-
-class Client:
-    """``headwater_host.client.mqtt.Client`` for threads: the same options, methods and errors.
+class Client(ThreadedClient[mqtt.Client, Message]):
+    """``headwater_host.client.mqtt.Client`` for threads: the same parameters, methods and errors.
 
     ``with`` connects and disconnects; ``connect`` and ``disconnect`` do the same. After a lost connection ``connect``
     resumes the session. With ``reconnect=True`` the client reconnects automatically, and threads in ``publish``,
     ``get`` or ``messages`` wait meanwhile. A client that is still connected when the interpreter exits sends
     DISCONNECT.
-
-    ``on_message(client, message)`` is called for each message, one at a time, in a thread of its own; ``get`` and
-    ``messages`` then return nothing. ``on_connection(error)`` is called in another thread: with None for each
-    connection, the first one included, and with the error when the connection is lost. The same thread calls
-    ``on_subscription_refused(error)``, see ``aio.Client``. Handlers may call the client. Their exceptions are logged.
 
     SystemExit (``sys.exit()``) and KeyboardInterrupt in a handler disconnect the client and end the program. Calls that
     wait raise the exception. When the main thread waits elsewhere, it gets SIGINT, and ``with`` raises the handler's
@@ -119,424 +35,36 @@ class Client:
     Handlers of ``logger`` run on the loop's thread. A call there would wait for itself, and raises ReentrantError.
     """
 
-    def __init__(
-        self,
-        hostname: str,
-        port: int | None = None,
-        *,
-        on_message: "Callable[[Client, Message], object] | None" = None,
-        on_connection: "Callable[[ClientError | None], object] | None" = None,
-        on_subscription_refused: "Callable[[SubscribeError], object] | None" = None,
-        **options: Any,
-    ):
-        self._client = aio.Client(hostname, port, **options)
-        self._on_message = on_message
-        # Handlers to be called in a thread of their own, with what they are told; None when there is no such thread.
-        self._handlers: queue.SimpleQueue[Any] | None = None
-        if on_connection is not None:
-            self._client.on_connection = partial(self._later, "on_connection", on_connection)
-        if on_subscription_refused is not None:
-            name = "on_subscription_refused"
-            self._client.on_subscription_refused = partial(self._later, name, on_subscription_refused)
-        # What a handler has raised to end the program; the threads that wait in a call.
-        self._exit: BaseException | None = None
-        self._callers: set[int] = set()
-        self._delivering = threading.Lock()
-        self._connecting = threading.Lock()
-        # Guards the two below. What is handed to a loop under it is begun before the loop ends.
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._over = asyncio.Event()
-        # Taken out of the loop's thread and not yet handed to a thread of the program; one thread at a time gets more.
-        self._taken: deque[Message] = deque()
-        self._taking = threading.Lock()
+    @constructor(mqtt.Client)
+    def __init__(self, *args: Any, **options: Any):
+        """Take the parameters of ``headwater_host.client.mqtt.Client``."""
 
-    # -- the connection --------------------------------------------------------------------------------------------
-
-    def connect(self) -> None:
-        """Connect. Raises what ``aio.Client.__aenter__`` raises."""
-        with self._connecting:
-            self._exit = None
-            started = self._start()
-            try:
-                if not (started or self.connected):
-                    # The connection was lost: leave it, and enter again.
-                    self._run(self._client.__aexit__(None, None, None))
-                self._run(self._client.__aenter__())
-            except BaseException:
-                if started:
-                    self._stop()
-                raise
-        if self._on_message is not None:
-            name = f"headwater-messages-{self.identifier}"
-            threading.Thread(target=self._deliver, args=(self._on_message,), name=name, daemon=True).start()
-
-    def disconnect(self) -> None:
-        """Send DISCONNECT and close. Waiting calls raise NotConnectedError. May be called twice."""
-        try:
-            with contextlib.suppress(NotConnectedError):
-                self._do(self._client.__aexit__(None, None, None))
-        finally:
-            self._stop()
-
-    def __enter__(self) -> "Client":
-        """``connect``."""
-        self.connect()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Disconnect. Raises the exception with which a handler ended the program."""
-        with self._ending_program():
-            self.disconnect()
-
-    @property
-    def connected(self) -> bool:
-        """Whether messages can pass now."""
-        return self._client.connected
-
-    @property
-    def session_present(self) -> bool:
-        """Whether the server had kept the session when it accepted the last connection."""
-        return self._client.session_present
-
-    @property
-    def server_properties(self) -> Properties:
-        """What the server said of itself in CONNACK (MQTT 5.0)."""
-        return self._client.server_properties
+    publish = blocking(mqtt.Client.publish)
+    post = posting(mqtt.Client.post)
+    post_nowait = posting(mqtt.Client.post_nowait)
+    drain = blocking(mqtt.Client.drain)
+    subscribe = blocking(mqtt.Client.subscribe)
+    unsubscribe = blocking(mqtt.Client.unsubscribe)
 
     @property
     def granted(self) -> dict[str, int]:
-        """The QoS that the server granted, by filter."""
+        """The QoS that the broker granted, by filter."""
         return self._client.granted
 
     @property
-    def disconnect_properties(self) -> Properties | None:
-        """What DISCONNECT is to say besides (MQTT 5.0)."""
-        return self._client.disconnect_properties
-
-    @disconnect_properties.setter
-    def disconnect_properties(self, properties: Properties | None) -> None:
-        self._client.disconnect_properties = properties
-
-    @property
-    def dropped(self) -> int:
-        """How many queued messages were dropped unsent, with ``when_full="drop_oldest"``."""
-        return self._client.dropped
-
-    @property
-    def dropped_incoming(self) -> int:
-        """How many received messages at QoS 0 were dropped because the queue was full."""
-        return self._client.dropped_incoming
-
-    @property
-    def skipped(self) -> int:
-        """How many messages were skipped because they exceeded ``max_packet_size``."""
-        return self._client.skipped
-
-    @property
-    def identifier(self) -> str:
-        """The client id."""
-        return self._client.identifier
-
-    # -- publishing and subscribing --------------------------------------------------------------------------------
-
-    def publish(
-        self,
-        topic: str,
-        payload: Payload = None,
-        qos: int = 0,
-        retain: bool = False,
-        *,
-        timeout: float | None = None,
-        properties: Properties | None = None,
-    ) -> int:
-        """Publish, and wait until the message is completely acknowledged (QoS 1, 2); see ``aio.Client.publish``."""
-        return self._run(
-            self._client.publish(topic, payload, qos, retain, timeout=timeout, properties=properties)
-        )
-
-    def post(
-        self,
-        topic: str,
-        payload: Payload = None,
-        qos: int = 0,
-        retain: bool = False,
-        *,
-        timeout: float | None = None,
-        properties: Properties | None = None,
-    ) -> Delivery:
-        """Enqueue a message and return its ``Delivery``; see ``aio.Client.post``."""
-        call = self._client.post(topic, payload, qos, retain, timeout=timeout, properties=properties)
-        return Delivery(self, self._run(call))
-
-    def post_nowait(
-        self,
-        topic: str,
-        payload: Payload = None,
-        qos: int = 0,
-        retain: bool = False,
-        *,
-        properties: Properties | None = None,
-    ) -> Delivery:
-        """Enqueue a message, or raise when there is no room for it; see ``aio.Client.post_nowait``."""
-
-        async def post() -> aio.Delivery:
-            return self._client.post_nowait(topic, payload, qos, retain, properties=properties)
-
-        return Delivery(self, self._run(post()))
-
-    def drain(self, timeout: float | None = None) -> None:
-        """Wait until the messages of all threads are acknowledged; see ``aio.Client.drain``."""
-        self._run(self._client.drain(timeout))
-
-    def subscribe(
-        self,
-        topic: Filters,
-        qos: int = 0,
-        *,
-        timeout: float | None = None,
-        options: int = 0,
-        properties: Properties | None = None,
-    ) -> tuple[int, ...]:
-        """Subscribe, and return the server's code for each filter; see ``aio.Client.subscribe``."""
-        return self._run(
-            self._client.subscribe(topic, qos, timeout=timeout, options=options, properties=properties)
-        )
-
-    def unsubscribe(
-        self,
-        topic: str | Sequence[str],
-        *,
-        timeout: float | None = None,
-        properties: Properties | None = None,
-    ) -> tuple[int, ...]:
-        """Unsubscribe, and return the server's reason code for each filter; see ``aio.Client.unsubscribe``."""
-        return self._run(self._client.unsubscribe(topic, timeout=timeout, properties=properties))
-
-    # -- receiving -------------------------------------------------------------------------------------------------
-
-    def get(self, timeout: float | None = None) -> Message:
-        """Return the next message. Each message goes to one thread.
-
-        Raises TimedOutError when no message arrives within ``timeout`` seconds (None: no limit), and
-        NotConnectedError when there is no connection and no message is left.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            with contextlib.suppress(IndexError):
-                return self._taken.popleft()
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self._taking.acquire(timeout=-1 if left is None else left):
-                raise TimedOutError("no message came in time")
-            try:
-                if not self._taken:
-                    self._run(self._fetch(left))
-            finally:
-                self._taking.release()
-
-    def messages(self, timeout: float | None = None) -> Iterator[Message]:
-        """Iterate over messages until none arrives for ``timeout`` seconds. Raises NotConnectedError."""
-        while True:
-            try:
-                message = self.get(timeout)
-            except TimedOutError:
-                return
-            yield message
+    def server_properties(self) -> Properties:
+        """The properties of CONNACK (MQTT 5.0)."""
+        return self._client.server_properties
 
     def ack(self, message: Message) -> None:
         """Acknowledge a message, with ``auto_ack=False``."""
         self._run(message.ack())
 
-    async def _fetch(self, timeout: float | None) -> None:
-        if len(self._client.messages):
-            await self._move()
-            return
-        try:
-            await asyncio.wait_for(self._move(), timeout)
-        except asyncio.TimeoutError:
-            raise TimedOutError("no message came in time") from None
+    @property
+    def disconnect_properties(self) -> Properties | None:
+        """Properties to send with DISCONNECT (MQTT 5.0)."""
+        return self._client.disconnect_properties
 
-    async def _move(self) -> None:
-        inbox = self._client.messages
-        # Whoever waits for this may give up meanwhile; what was taken out of the one queue is in the other.
-        self._taken.append(await inbox.__anext__())
-        while len(inbox) and len(self._taken) < _BATCH:
-            self._taken.append(await inbox.__anext__())
-
-    # -- handlers --------------------------------------------------------------------------------------------------
-
-    def _deliver(self, on_message: "Callable[[Client, Message], object]") -> None:
-        # That of the connection before may still be at its last message.
-        with self._delivering:
-            try:
-                for message in self.messages():
-                    if not self._call(
-                        "on_message", f" for a message on {message.topic}", on_message, self, message
-                    ):
-                        return
-            except NotConnectedError:
-                pass
-            except BaseException as error:
-                if error is not self._exit:
-                    raise
-
-    def _later(self, name: str, handler: Callable[..., object], *args: object) -> None:
-        """Call a handler in the thread of handlers, in the order of these calls."""
-        with self._lock:
-            if self._handlers is None:
-                self._handlers = queue.SimpleQueue()
-                handlers = (self._handlers,)
-                thread = f"headwater-handlers-{self.identifier}"
-                threading.Thread(target=self._handle, args=handlers, name=thread, daemon=True).start()
-            self._handlers.put((name, "", handler, *args))
-
-    def _follow(self, delivery: aio.Delivery, callback: Callable[[], object]) -> None:
-        """Call back when a delivery is done."""
-
-        def done(_: aio.Delivery) -> None:
-            self._later("a callback of a delivery", callback)
-
-        with self._lock:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(delivery.add_done_callback, done)
-                return
-        if delivery.done():
-            done(delivery)
-        else:
-            delivery.add_done_callback(done)
-
-    def _handle(self, handlers: "queue.SimpleQueue[Any]") -> None:
-        while (call := handlers.get()) is not None:
-            if not self._call(*call):
-                return
-
-    def _call(self, name: str, why: str, handler: Callable[..., object], *args: object) -> bool:
-        """Call a handler of the program: whether more is to follow."""
-        try:
-            handler(*args)
-        except Exception:
-            self._client.logger.exception("%s failed%s", name, why)
-        except BaseException as error:
-            self._end_program(name, error)
-            return False
-        return True
-
-    def _end_program(self, name: str, error: BaseException) -> None:
-        """End the program for a handler, whose exception would only end its own thread."""
-        self._client.logger.critical(
-            "%s raised %r: the client disconnects, and the program ends", name, error
-        )
-        main = threading.main_thread().ident
-        with self._lock:
-            self._exit = error
-            waits = main in self._callers
-        try:
-            self.disconnect()
-        finally:
-            if not waits and main is not None:
-                _interrupt(main)
-
-    # -- the thread ------------------------------------------------------------------------------------------------
-
-    def _start(self) -> bool:
-        with self._lock:
-            if self._thread is not None:
-                return False
-            ready = threading.Event()
-            # A daemon, because a program that forgets ``disconnect`` would never end otherwise: see ``_at_exit``.
-            self._thread = threading.Thread(
-                target=lambda: asyncio.run(self._serve(ready)),
-                name=f"headwater-{self.identifier}",
-                daemon=True,
-            )
-            self._thread.start()
-            ready.wait()
-        _running.add(self)
-        return True
-
-    async def _serve(self, ready: threading.Event) -> None:
-        self._over = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        ready.set()
-        # When this is over, ``asyncio.run`` cancels the calls that are still waiting, and their threads hear of it.
-        await self._over.wait()
-
-    def _stop(self) -> None:
-        with self._lock:
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
-            if loop is not None:
-                loop.call_soon_threadsafe(self._over.set)
-        _running.discard(self)
-        if thread is not None:
-            thread.join()
-        with self._lock:
-            handlers, self._handlers = self._handlers, None
-        if handlers is not None:
-            handlers.put(None)
-
-    def _run(self, call: Coroutine[Any, Any, _T]) -> _T:
-        """Let the loop's thread do it, and wait for the outcome.
-
-        Raises what a handler has raised to end the program.
-        """
-        with self._ending_program():
-            return self._do(call)
-
-    @contextlib.contextmanager
-    def _ending_program(self) -> Iterator[None]:
-        """Where a thread waits: whatever comes of its call, it raises what a handler has raised to end the program."""
-        caller = threading.get_ident()
-        with self._lock:
-            self._callers.add(caller)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._callers.discard(caller)
-                error = self._exit
-            if error is not None:
-                raise error from None
-
-    def _do(self, call: Coroutine[Any, Any, _T]) -> _T:
-        if threading.current_thread() is self._thread:
-            call.close()
-            raise ReentrantError(
-                "a blocking call on the thread of the client's loop would wait for itself: call from another thread"
-            )
-        with self._lock:
-            if self._loop is None:
-                call.close()
-                raise NotConnectedError("the client is not connected", errors.E_OFFLINE)
-            outcome = asyncio.run_coroutine_threadsafe(call, self._loop)
-        try:
-            return outcome.result()
-        except concurrent.futures.CancelledError:
-            raise NotConnectedError("the client has disconnected", errors.E_OFFLINE) from None
-        except BaseException:
-            # KeyboardInterrupt: nobody waits any more. Otherwise it is over already.
-            outcome.cancel()
-            raise
-
-
-def _interrupt(thread: int) -> None:
-    """Let the main thread, whatever it waits for, find that it was interrupted."""
-    # Shells start programs in the background with SIGINT ignored.
-    is_ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    number = signal.SIGTERM if is_ignored else signal.SIGINT
-    if hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(thread, number)
-    else:
-        _thread.interrupt_main(number)
-
-
-_running: set[Client] = set()
-
-
-@atexit.register
-def _at_exit() -> None:
-    for client in list(_running):
-        client.disconnect()
+    @disconnect_properties.setter
+    def disconnect_properties(self, properties: Properties | None) -> None:
+        self._client.disconnect_properties = properties

@@ -139,21 +139,21 @@ class ReceivePath(Generic[_M]):
             self._withhold(value)
 
 
-class TooLarge:
-    """Stands where messages larger than ``max_packet_size`` would go: says so and skips them."""
+class SkipLarge:
+    """The sink for messages that exceed ``packet_size``: it logs and refuses them, so the session skips them."""
 
     def __init__(self, logger: logging.Logger):
         self._logger = logger
 
     def open(self, packet: "Packet | Frame", size: int) -> bool:
-        """As of ``headwater.types.Sink``: no."""
+        """Refuse the message (``headwater.types.Sink``)."""
         self._logger.warning(
-            "skipped a message of %d bytes on %s: it exceeds max_packet_size", size, packet.topic_text()
+            "skipped a message of %d bytes on %s: it exceeds packet_size", size, packet.topic_text()
         )
         return False
 
     def write(self, buf: "bytes | bytearray | memoryview", at: int, n: int) -> None:
-        """Never called: nothing is taken."""
+        """Never called, because ``open`` refuses."""
 
     def close(self, complete: bool) -> None:
-        """Never called: nothing is taken."""
+        """Never called, because ``open`` refuses."""

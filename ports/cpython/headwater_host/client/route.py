@@ -115,7 +115,7 @@ def _no_host(url: str) -> str:
     host, colon, port = rest.partition("/")[0].rpartition("@")[2].partition(":")
     options = f", {port}" if colon and port.isdecimal() else ""
     options += ", tls=True" if scheme in ("mqtts", "wss", "ssl") else ""
-    options += ', websocket="/..."' if scheme in ("ws", "wss") else ""
+    options += ", connection=ConnectionOptions(websocket='/...')" if scheme in ("ws", "wss") else ""
     return f"the host is a URL; pass the name and the options apart: Client({host!r}{options})"
 
 

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from headwater import errors, reasons
 from headwater.connection import FIRST_REQUEST_ID
-from headwater_host.arguments import check_seconds, check_whole
+from headwater_host.arguments import seconds_of
 from headwater_host.client.backlog import Backlog
 from headwater_host.client.connection import Connection
 from headwater_host.client.delivery import Delivery
+from headwater_host.client.options import Limits
 from headwater_host.client.outbox import OUTBOX_LIMIT
 from headwater_host.client.payload import Payload, payload_bytes
 from headwater_host.client.waiting import Answers, Line
@@ -39,19 +40,6 @@ if TYPE_CHECKING:
 _QOS = (1, 2)
 # The outbox is full; or without a first connection there are no ids for messages.
 _LATER = (errors.E_WINDOW, errors.E_OFFLINE)
-#: What ``when_full`` may be.
-POLICIES = ("block", "refuse", "drop_oldest")
-
-
-def check_limits(timeout: float, queued: int, in_flight: int, when_full: str) -> None:
-    """What clients of either protocol are given about time and room. Raises ArgumentError."""
-    check_seconds("timeout", timeout)
-    check_whole("max_queued_outgoing_messages", queued, 1, 65280)
-    check_whole("max_inflight_messages", in_flight, 1, 1 << 30)
-    if when_full not in POLICIES:
-        raise ArgumentError(f"when_full is one of {', '.join(POLICIES)}, not {when_full!r}")
-
-
 _More = TypeVar("_More")
 
 
@@ -108,8 +96,8 @@ class SendPath(Generic[_More]):
         reached: Callable[[float], Awaitable[Connection]],
         read_on: Callable[[], object],
         backlog: Backlog,
-        slots: int,
-        when_full: str,
+        limits: Limits,
+        timeout: float,
         logger: logging.Logger,
     ):
         self.answers: Answers[int] = Answers()
@@ -122,9 +110,10 @@ class SendPath(Generic[_More]):
         #: How many messages were dropped.
         self.dropped = 0
         self.backlog = backlog
-        self._slots = slots
-        self._drops = when_full == "drop_oldest"
-        self._refuses = when_full == "refuse"
+        self._slots = limits.queued_outgoing
+        self._drops = limits.when_full == "drop_oldest"
+        self._refuses = limits.when_full == "refuse"
+        self._timeout = timeout
         self._logger = logger
         # How many had been dropped when the backlog was last empty; whether it will be looked at in this turn.
         self._dropped_before = 0
@@ -152,10 +141,11 @@ class SendPath(Generic[_More]):
         payload: Payload,
         qos: int,
         retain: bool,
-        timeout: float,
+        timeout: float | None,
         more: _More,
     ) -> int:
         """``Client.publish``."""
+        timeout = seconds_of(timeout, self._timeout)
         status = self._send_now(topic, payload, qos, retain, more)
         if status:
             deadline = asyncio.get_running_loop().time() + timeout
@@ -178,10 +168,11 @@ class SendPath(Generic[_More]):
         payload: Payload,
         qos: int,
         retain: bool,
-        timeout: float,
+        timeout: float | None,
         more: _More,
     ) -> Delivery:
         """``Client.post``."""
+        timeout = seconds_of(timeout, self._timeout)
         status = self._send_now(topic, payload, qos, retain, more)
         if status == errors.E_AGAIN and self._drops:
             status = self._put_off(topic, payload, qos, retain, more)
@@ -225,10 +216,10 @@ class SendPath(Generic[_More]):
             delivery.settle(0)
         return delivery
 
-    async def drain(self, timeout: float) -> None:
+    async def drain(self, timeout: float | None) -> None:
         """``Client.drain``."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
+        deadline = loop.time() + seconds_of(timeout, self._timeout)
         while self._session.outbox.count or self.backlog:
             self._current()
             self._read_on()

@@ -1,6 +1,7 @@
 """An outbox in an SQLite file: what is unacknowledged outlives the process, and the machine's power.
 
-    async with Client("broker.local", identifier="meter", clean_session=False, store="meter.db") as client:
+    session = SessionOptions(clean=False, store="meter.db")
+    async with Client("broker.local", identifier="meter", session=session) as client:
         ...
 
 The ring in memory is in front (``GrowingOutbox``), and every change goes to the file within a transaction. A client

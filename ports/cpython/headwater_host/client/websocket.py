@@ -25,7 +25,7 @@ _MAX_FRAME = MAX_PACKET + (1 << 16)
 # How long the server may take to answer our close frame.
 _CLOSE_S = 2.0
 # Its debugging would show every frame, and so the password in CONNECT.
-_quiet = logging.getLogger("headwater.mqtt.client.websocket")
+_quiet = logging.getLogger("headwater.client.websocket")
 _quiet.setLevel(logging.WARNING)
 
 

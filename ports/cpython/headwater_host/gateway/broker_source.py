@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headwater import errors
 from headwater.mqtt import spec, spec5
 from headwater_host.capture.format import MAX_FRAME
-from headwater_host.client.mqtt import Client
+from headwater_host.client.mqtt import Client, ConnectionOptions, Limits, SessionOptions, Version
 from headwater_host.client.mqtt.session import HostClientSession5
 from headwater_host.client.reconnect import Pauses
 from headwater_host.errors import ClientError, ConnectRefusedError
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from headwater.mqtt.packets import Packet
 
 #: The version that is tried first, and the one for brokers that refuse it.
-FIRST, FALLBACK = "5.0", "3.1.1"
+FIRST: Version = "5.0"
+FALLBACK: Version = "3.1.1"
 # How a broker refuses each version.
 _REFUSALS = {FIRST: spec5.UNSUPPORTED_PROTOCOL_VERSION, FALLBACK: spec.BAD_LEVEL}
 # What each version means for a burst.
@@ -66,15 +68,16 @@ class BrokerSource(ClientSource):
         self._told_expiry = -1
         self._use(config.protocol or FIRST)
 
-    def _use(self, protocol: str) -> None:
+    def _use(self, protocol: Version) -> None:
         """Start with a version of MQTT: a new client, and a new session object."""
         config = self._config
-        more: dict[str, Any] = {}
+        limits = Limits(queued_incoming=None, queued_outgoing=1)
         if protocol == FIRST:
-            more = {
-                "receive_maximum": min(config.receive_maximum, _ANNOUNCED),
-                "receive_limit": _RECEIVE_LIMIT,
-            }
+            limits = replace(
+                limits,
+                receive_maximum=min(config.receive_maximum, _ANNOUNCED),
+                receive_limit=_RECEIVE_LIMIT,
+            )
         self.protocol = protocol
         # For this version: how many consecutive CONNECTs got no answer, and whether the broker has accepted one.
         self._unanswered = 0
@@ -84,20 +87,15 @@ class BrokerSource(ClientSource):
             config.port,
             protocol=protocol,
             tls=config.tls,
-            websocket=config.websocket,
             identifier=config.client_id,
             username=config.username,
             password=config.password,
-            clean_session=False,
-            keepalive=config.keepalive,
             timeout=config.timeout,
-            max_queued_incoming_messages=None,
-            max_queued_outgoing_messages=1,
-            auto_ack=False,
             reconnect=RECONNECT,
-            subscriptions=config.topics,
+            connection=ConnectionOptions(keepalive=config.keepalive, websocket=config.websocket),
+            session=SessionOptions(clean=False, auto_ack=False, subscriptions=config.topics),
+            limits=limits,
             logger=QUIET,
-            **more,
         )
         self._client.before_attempts = self._before_attempts
         self._client.on_connection = self._on_connection
@@ -161,7 +159,7 @@ class BrokerSource(ClientSource):
             await asyncio.sleep(self._pauses.in_vain(ClientError()))
             self._use(self._other())
 
-    def _other(self) -> str:
+    def _other(self) -> Version:
         """The version that is not spoken now."""
         return FALLBACK if self.protocol == FIRST else FIRST
 

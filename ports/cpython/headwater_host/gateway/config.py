@@ -6,11 +6,12 @@ import re
 import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from headwater_host import settings
 from headwater_host.capture.format import MAX_FRAME
 from headwater_host.capture.sync_budget import CREDIT, SyncBudget, default_rate
+from headwater_host.client.mqtt.options import Version
 from headwater_host.client.route import DEFAULT_PORTS, Route, Tls
 from headwater_host.errors import ArgumentError
 from headwater_host.gateway import mq_config
@@ -57,7 +58,7 @@ class BrokerConfig:
     tls: Tls | None = None
     websocket: str | None = None
     #: The version of MQTT; empty: 5.0, or what the broker speaks.
-    protocol: str = ""
+    protocol: Version | Literal[""] = ""
     #: How many messages the broker may have in flight, with MQTT 5.0.
     receive_maximum: int = 4096
 

@@ -9,7 +9,7 @@ from headwater.errors import E_AGAIN, E_UNKNOWN_ID
 from headwater.fmq.spec import CONSUMERESP, NONE
 from headwater_host.capture.format import FMQ
 from headwater_host.client.connection import HOLD_GATE
-from headwater_host.client.fmq import Client, Subscription
+from headwater_host.client.fmq import Client, ConnectionOptions, Limits, Subscription
 from headwater_host.client.fmq.session import RECEIVE_WINDOW
 from headwater_host.errors import ClientError
 from headwater_host.fmq.values import encode
@@ -44,15 +44,13 @@ class HubClient(ClientSource):
             config.host,
             config.port,
             tls=config.tls,
-            client_id=config.client_id,
-            user=config.username,
+            identifier=config.client_id,
+            username=config.username,
             password=config.password,
-            keep_alive=config.keepalive,
             timeout=config.timeout,
-            max_queued_incoming_messages=None,
-            max_queued_outgoing_messages=1,
-            max_packet_size=LARGEST_BODY,
             reconnect=RECONNECT,
+            connection=ConnectionOptions(keepalive=config.keepalive),
+            limits=Limits(queued_incoming=None, queued_outgoing=1, packet_size=LARGEST_BODY),
             logger=QUIET,
         )
         self._client.before_attempts = self._before_attempts

@@ -1,6 +1,6 @@
-"""An asyncio client of FMQ, with the face of ``headwater_host.client.mqtt`` where the ideas are the same.
+"""The asyncio FMQ client, with the interface of the MQTT client wherever both protocols do the same.
 
-    async with Client("fmq://hub.local", client_id="reader", clean=False) as client:
+    async with Client("fmq://hub.local", identifier="reader", session=SessionOptions(clean=False)) as client:
         jobs = await client.subscribe("jobs/#", group="workers")
         await client.consume(jobs, window=50, need_ack=True)
         async for message in client.messages:
@@ -8,9 +8,8 @@
             await client.publish("seen", encode({"topic": message.topic}), qos=1)
             await message.ack()
 
-``encode`` and ``decode`` (``headwater_host.fmq.values``) are for payloads that are values of FMQ; ``publish`` takes
-bytes. The session lives in the client object, as MQTT's does: entering it again goes on with it, and with
-``reconnect`` the client does that by itself.
+``encode`` and ``decode`` (``headwater_host.fmq.values``) convert values of FMQ; ``publish`` takes bytes. The session
+lives in the client object: entering the client again resumes it, and with ``reconnect`` the client does so itself.
 """
 
 import asyncio
@@ -21,19 +20,17 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headwater_host.arguments import check_whole, seconds_of, servers_of
-from headwater_host.client.backlog import Backlog
+from headwater_host.arguments import string_field
+from headwater_host.client.base import check_client, routes_of
 from headwater_host.client.delivery import Delivery
 from headwater_host.client.fmq.messages import Message, Subscription, texts
 from headwater_host.client.fmq.options import encoded_tags, open_store, taken_apart, text_bytes, will_size
 from headwater_host.client.fmq.receiving import SERVED, Receiving
 from headwater_host.client.fmq.session import MAX_BODY, RECEIVE_WINDOW, HostSession
-from headwater_host.client.mqtt.versions import field
+from headwater_host.client.options import ConnectionOptions, Limits, SessionOptions, check_options
 from headwater_host.client.payload import Payload, Will, payload_bytes
-from headwater_host.client.receive_path import TooLarge
-from headwater_host.client.reconnect import Reconnect, policy_of
+from headwater_host.client.reconnect import Reconnect
 from headwater_host.client.route import Route, Tls
-from headwater_host.client.send_path import SendPath, check_limits
 from headwater_host.errors import (
     ArgumentError,
     ClientError,
@@ -45,41 +42,38 @@ from headwater_host.errors import (
 from headwater_host.topics import Topic, filter_bytes, topic_bytes
 
 if TYPE_CHECKING:
-    from os import PathLike
     from types import TracebackType
-
-    from headwater_host.client.fmq.store import FmqOutbox
 
 PORT = 7760
 TLS_PORT = 7761
+#: How many messages may be in flight unless told.
+IN_FLIGHT = 1024
 _NO_MATCH = 0x10
 _NO_SUBSCRIPTION = 0x11
-# A consumer's window, unless told; that of all of them: beside them come what the hub pushes, and single messages.
+# A consumer's default window, and the limit for all windows: the rest is for pushed and single messages.
 _WINDOW = 64
 _WINDOWS = RECEIVE_WINDOW - 96
 
 
 class Client(Receiving):
-    """A connection to a hub, from ``async with`` to its end, and the session that outlives it.
+    """An FMQ client: a connection for the time of ``async with``, and a session that outlives it.
 
-    - ``host``: a name or an address; or ``fmq://[USER[:PASSWORD]@]HOST[:PORT]``, with TLS ``fmqs://``. ``port``: 7760,
-      with TLS 7761. ``more_servers`` are names or addresses, with ports.
-    - ``client_id``: without one, a random one is made. A kept session (``clean=False``) and a store need one.
-    - ``user`` and ``password``: what AUTH says. ``will``: what the hub publishes when the connection is lost.
-    - ``timeout``: seconds that connecting, and each call, may take. ``keep_alive``: seconds, 0 for none.
-    - ``store``: the path of a file that keeps what is unacknowledged, and what ids are made of, over the end of the
-      process and of the machine's power; or an ``FmqOutbox`` (``headwater_host.client.fmq.store``).
-    - ``max_packet_size``: longer messages are skipped: acknowledged, and logged as a warning. Less than 64 KiB is
-      64 KiB.
-    - ``max_inflight_messages``: how many messages at QoS 1 and 2 may be under way.
-    - ``auto_ack=False``: QoS 1 and 2 messages that come by themselves are acknowledged by ``message.ack()`` only, as
-      those of consumers with ``need_ack`` always are.
-    - ``tls``, ``max_queued_incoming_messages``, ``max_queued_outgoing_messages``, ``when_full``, ``reconnect`` are
-      those of MQTT's client (``headwater_host.client.mqtt``).
+    - ``host``: a name, an address, or ``fmq://[USER[:PASSWORD]@]HOST[:PORT]``, with TLS ``fmqs://``. ``port``: 7760,
+      with TLS 7761.
+    - ``tls``: True to trust the CA certificates of the operating system, or a ``Tls``, or an ``ssl.SSLContext``.
+    - ``identifier``: the client identifier; None for a random one.
+    - ``username``, ``password``: the credentials.
+    - ``will``: the message that the hub publishes if the client disconnects unexpectedly.
+    - ``timeout``: how many seconds connecting, and each call, may take.
+    - ``reconnect``: True, or a ``Reconnect``, to reconnect automatically. Subscriptions and consumers continue.
+    - ``connection``: keep-alive, further hubs.
+    - ``session``: whether the hub keeps the session, the store, who acknowledges. With ``auto_ack=False`` messages that
+      the hub pushes are acknowledged by ``message.ack()``, as messages of consumers with ``need_ack`` always are.
+    - ``limits``: bounds of queues and messages, and what happens when there is no room.
+    - ``logger``: by default the logger "headwater.client".
 
-    ``messages`` has what arrives, ``calls`` what others call that we ``serve``. Errors are those of MQTT's client as
-    well, ``ClientError`` and its subclasses (``headwater_host.errors``): for requests FmqRequestError, and
-    FmqConsumerError. Not for use from several threads.
+    ``messages`` has the received messages, ``calls`` the calls of topics that this client serves. Errors are
+    ``ClientError`` and its subclasses (``headwater_host.errors``). A client must not be used from several threads.
     """
 
     session: HostSession
@@ -90,125 +84,81 @@ class Client(Receiving):
         port: int | None = None,
         *,
         tls: Tls | ssl.SSLContext | bool | None = None,
-        client_id: str | None = None,
-        user: str | None = None,
+        identifier: str | None = None,
+        username: str | None = None,
         password: str | bytes | None = None,
         will: Will | None = None,
-        clean: bool = True,
-        keep_alive: int = 60,
         timeout: float = 10,
-        max_queued_incoming_messages: int | None = 10_000,
-        max_queued_outgoing_messages: int = 1024,
-        max_inflight_messages: int = 1024,
-        when_full: str = "block",
-        max_packet_size: int = MAX_BODY,
-        auto_ack: bool = True,
-        store: "FmqOutbox | str | PathLike[str] | None" = None,
         reconnect: Reconnect | bool | None = None,
-        more_servers: Sequence[tuple[str, int | None] | str] = (),
+        connection: ConnectionOptions = ConnectionOptions(),
+        session: SessionOptions = SessionOptions(),
+        limits: Limits = Limits(),
         logger: logging.Logger | None = None,
     ):
         if "://" in str(host):
             secure, host, url_port, url_user, url_password = taken_apart(str(host))
             tls = (tls or True) if secure else tls
             port = port if port is not None else url_port
-            user = url_user if user is None else user
+            username = url_user if username is None else username
             password = url_password if password is None else password
-        if not clean and not client_id:
-            raise ArgumentError("a session that the hub is to keep needs a client id")
-        check_whole("keep_alive", keep_alive, 0, 65535)
-        check_whole("max_packet_size", max_packet_size, 1, 1 << 62)
-        policy = policy_of(reconnect)
-        if max_queued_incoming_messages is not None:
-            check_whole("max_queued_incoming_messages", max_queued_incoming_messages, 0, 1 << 62)
-        check_limits(timeout, max_queued_outgoing_messages, max_inflight_messages, when_full)
+        check_options("connection", connection, ConnectionOptions)
+        check_options("session", session, SessionOptions)
+        check_options("limits", limits, Limits)
+        check_client(session.clean, identifier, timeout)
+        if connection.websocket is not None:
+            raise ArgumentError("FMQ has no WebSocket: leave out websocket")
         usual = TLS_PORT if tls else PORT
-        routes = [Route(name, number or usual, tls) for name, number in servers_of(host, port, more_servers)]
-        self.host = host
-        self.port = routes[0].port
-        self.client_id = "headwater-" + secrets.token_hex(6) if client_id is None else client_id
-        box = open_store(store, client_id, max_queued_outgoing_messages)
-        session = HostSession(
-            field("client id", self.client_id) or b"",
-            keep_alive=keep_alive,
-            clean=clean,
-            user=field("user", user),
-            password=field("password", password),
-            max_body=max_packet_size,
-            slots=max_queued_outgoing_messages,
-            window=max_inflight_messages,
+        routes = routes_of(host, port, connection, lambda h, p: Route(h, p or usual, tls))
+        name = "headwater-" + secrets.token_hex(6) if identifier is None else identifier
+        store = open_store(session, identifier, limits.queued_outgoing)
+        made = HostSession(
+            string_field("identifier", name) or b"",
+            keep_alive=connection.keepalive,
+            clean=session.clean,
+            user=string_field("username", username),
+            password=string_field("password", password),
+            max_body=MAX_BODY if limits.packet_size is None else limits.packet_size,
+            slots=limits.queued_outgoing,
+            window=IN_FLIGHT if limits.in_flight is None else limits.in_flight,
             response_ms=int(timeout * 1000),
             room=will_size(will),
-            outbox=box,
+            outbox=store,
         )
-        if will and session.set_will(
+        if will and made.set_will(
             topic_bytes(will.topic), bytes(payload_bytes(will.payload)), will.qos, will.retain
         ):
             raise ArgumentError("a will's QoS is 0, 1 or 2")
         super().__init__(
-            session,
+            made,
             routes,
-            policy,
-            timeout,
-            logger or logging.getLogger("headwater.mqtt.client"),
+            identifier=name,
+            options=session,
+            limits=limits,
+            timeout=timeout,
+            reconnect=reconnect,
+            backlog=None if store is None else store.backlog,
+            logger=logger,
         )
-        session.auto_ack = auto_ack
-        session.on_refused = self._on_refused
-        session.sink = TooLarge(self.logger)
-        self._outgoing: SendPath[bytes | None] = SendPath(
-            session,
-            self._current,
-            self._reached,
-            self._read_on,
-            Backlog() if box is None else box.backlog,
-            max_queued_outgoing_messages,
-            when_full,
-            self.logger,
-        )
-        session.on_delivered = self._outgoing.delivered
-        self._receive_by(max_queued_incoming_messages)
+        made.on_refused = self._on_refused
 
     # -- the connection --------------------------------------------------------------------------------------------
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
     ) -> None:
-        """Say goodbye, so that the will is not published, and close. Before that consumers end: what was not
-        acknowledged goes to the group again. After an error it does so as well, and counts as a try."""
+        """End the consumers, send DISCONNECT, so that the will is not published, and close.
+
+        Unacknowledged messages go back to their group. After an exception they do so when the connection ends, which
+        counts as a delivery attempt.
+        """
         try:
             if kind is None or not issubclass(kind, Exception):
                 await self._give_back()
         finally:
             await super().__aexit__(kind, error, trace)
 
-    def _on_begin(self, session_present: bool) -> None:
-        self._forget_repeated(session_present)
-        if self.connection is not None:
-            self.connection.on_writable = self._outgoing.begin
-        self._outgoing.begin()
-
     def _farewell(self) -> None:
         self.session.disconnect()
-
-    def _on_interrupted(self, error: ClientError) -> None:
-        self._outgoing.interrupt(error)
-        self._forget_requests(error)
-
-    def _on_over(self, error: ClientError) -> None:
-        self._outgoing.end(error)
-        self._forget_requests(error)
-        if self._policy is None:
-            self._subscriptions.clear()
-        self.messages.end()
-        self.calls.end()
-
-    def _on_tick(self, now: float) -> None:
-        self._answers.expire(now)
-        self._outgoing.answers.expire(now)
-        self._incoming.look()
-
-    def _acknowledged(self) -> int:
-        return self._outgoing.acknowledged
 
     # -- publishing ------------------------------------------------------------------------------------------------
 
@@ -222,14 +172,12 @@ class Client(Receiving):
         tags: Sequence[str] = (),
         timeout: float | None = None,
     ) -> Coroutine[None, None, object]:
-        """Publish; returns when the message is handed to the connection (QoS 0), or stored by the hub (1, 2).
+        """Publish, and wait until the message is written to the connection (QoS 0) or stored by the hub (1, 2).
 
-        ``tags`` are what subscriptions can filter by. Raises PublishError when the hub refuses the message, at
-        QoS 1 and 2; it is not retransmitted. Otherwise like ``headwater_host.client.mqtt.Client.publish``.
+        Subscriptions can filter by ``tags``. Raises PublishError when the hub refuses a QoS 1 or 2 message, which is
+        not retransmitted; ArgumentError, QueueFullError, TimedOutError and NotConnectedError as the MQTT client does.
         """
-        return self._outgoing.publish(
-            topic, payload, qos, retain, seconds_of(timeout, self.timeout), encoded_tags(tags)
-        )
+        return self._send_path.publish(topic, payload, qos, retain, timeout, encoded_tags(tags))
 
     def post(
         self,
@@ -241,13 +189,11 @@ class Client(Receiving):
         tags: Sequence[str] = (),
         timeout: float | None = None,
     ) -> Coroutine[None, None, Delivery]:
-        """As ``publish``, but returns when the message is enqueued, at every QoS: its state, as of MQTT's client.
+        """Enqueue a message (with a store: on disk) and return its ``Delivery``, so that many can be in flight.
 
-        What the hub refuses is logged as well.
+        A refusal of the hub is also logged. For errors see ``publish``.
         """
-        return self._outgoing.post(
-            topic, payload, qos, retain, seconds_of(timeout, self.timeout), encoded_tags(tags)
-        )
+        return self._send_path.post(topic, payload, qos, retain, timeout, encoded_tags(tags))
 
     def post_nowait(
         self,
@@ -258,32 +204,18 @@ class Client(Receiving):
         *,
         tags: Sequence[str] = (),
     ) -> Delivery:
-        """As of ``headwater_host.client.mqtt.Client.post_nowait``."""
-        return self._outgoing.post_nowait(topic, payload, qos, retain, encoded_tags(tags))
+        """Enqueue a message without waiting: for handlers.
 
-    async def drain(self, timeout: float | None = None) -> None:
-        """Wait until no message of ours is unacknowledged.
-
-        Raises TimedOutError, and NotConnectedError: then the messages wait for the next connection.
+        Raises QueueFullError when there is no room for the message, and NotConnectedError at QoS 0 without a
+        connection, unless ``when_full`` is "drop_oldest".
         """
-        await self._outgoing.drain(seconds_of(timeout, self.timeout))
-
-    @property
-    def dropped(self) -> int:
-        """How many messages were dropped, never sent, with ``when_full="drop_oldest"``."""
-        return self._outgoing.dropped
-
-    @property
-    def dropped_incoming(self) -> int:
-        """How many messages were dropped that need no acknowledgement, because ``max_queued_incoming_messages``
-        waited."""
-        return self._incoming.dropped
+        return self._send_path.post_nowait(topic, payload, qos, retain, encoded_tags(tags))
 
     def _on_refused(self, number: int, code: int) -> None:
         error = PublishError(code, self.session.why())
         self.logger.warning("%s", error)
         if number:
-            self._outgoing.delivered(number, error=error)
+            self._send_path.delivered(number, error=error)
 
     # -- topics and subscriptions ----------------------------------------------------------------------------------
 

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
 from headwater.fmq.frames import tag_list
 from headwater_host.client.fmq.messages import texts
+from headwater_host.client.options import SessionOptions
 from headwater_host.client.payload import Will, payload_bytes
 from headwater_host.errors import ArgumentError
 from headwater_host.topics import topic_bytes
@@ -38,19 +39,19 @@ def taken_apart(url: str) -> tuple[bool, str, int | None, str | None, str | None
     )
 
 
-def open_store(
-    store: "FmqOutbox | str | PathLike[str] | None", client_id: str | None, slots: int
-) -> "FmqOutbox | None":
-    """The store of a client. Raises StoreError, and ArgumentError when it is not this client's."""
+def open_store(options: SessionOptions, identifier: str | None, slots: int) -> "FmqOutbox | None":
+    """Return the store of a client. Raises StoreError, and ArgumentError when it belongs to another client."""
+    store = options.store
     if store is None:
         return None
     from headwater_host.client.fmq.store import FmqOutbox
 
-    if not client_id:
-        raise ArgumentError("a store needs the client id whose messages it keeps")
+    if not identifier:
+        raise ArgumentError("a store needs the identifier whose messages it keeps")
     if not isinstance(store, FmqOutbox):
-        return FmqOutbox(store, client_id, slots=slots)
-    if store.identifier != client_id:
+        # A store of MQTT is refused there: it is no path.
+        return FmqOutbox(cast("str | PathLike[str]", store), identifier, slots=slots)
+    if store.identifier != identifier:
         raise ArgumentError(f"the store is of the client {store.identifier!r}")
     return store
 

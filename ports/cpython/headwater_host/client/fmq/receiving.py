@@ -2,24 +2,24 @@
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from headwater import errors
 from headwater.fmq import frames, spec
 from headwater_host.client.connection import TICK
 from headwater_host.client.fmq.messages import Call, Message, Subscription
 from headwater_host.client.fmq.requests import Answer, Requests
+from headwater_host.client.fmq.session import HostSession
 from headwater_host.client.inbox import Inbox
 from headwater_host.client.payload import Payload, payload_bytes
-from headwater_host.client.receive_path import ReceivePath
-from headwater_host.client.waiting import Answers
+from headwater_host.client.route import Route
 from headwater_host.errors import ClientError, FmqConsumerError, NotConnectedError
 from headwater_host.fmq.values import decode_at
 from headwater_host.topics import Topic, topic_of
 
 if TYPE_CHECKING:
     from headwater.fmq.frames import Frame
-    from headwater_host.client.send_path import SendPath
 
 #: What a responder subscribes to.
 SERVED = "$rpc/"
@@ -31,41 +31,28 @@ _BUSY = 0x97
 class Receiving(Requests):
     """The part of ``client.Client`` that receives. ``_receive_by`` is called when the session is there."""
 
-    _outgoing: "SendPath[bytes | None]"
-
-    def _receive_by(self, limit: int | None) -> None:
-        session = self.session
+    def __init__(self, session: HostSession, routes: Sequence[Route], **options: Any):
+        super().__init__(session, routes, **options)
         session.on_message = self._on_message
         session.on_call = self._on_call
         session.on_result = self._on_result
         session.on_answer = self._on_answer
-        self._answers: Answers[Answer | Message] = Answers()
-        # By filter and group, what is subscribed to, and asked for again when the hub has forgotten it.
+        # Granted subscriptions, by filter and group: requested again when the hub has forgotten them.
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
-        # By the session's numbers: subscriptions that are consumed; and by those of the requests that are under way,
+        # By the session's numbers: subscriptions that have a consumer. By the numbers of requests that are unanswered:
         # what was subscribed to, and consumed.
         self._consumed: dict[int, Subscription] = {}
         self._subscribing: dict[int, Subscription] = {}
         self._consuming: dict[int, Subscription] = {}
-        # By filter and group, how many ask for it just now.
+        # How many calls ask for a subscription, by filter and group.
         self._wanted: Counter[tuple[str, str]] = Counter()
-        # By id and consumer, what is to be acknowledged.
+        # Messages to be acknowledged, by id and consumer.
         self._unacknowledged: dict[tuple[bytes, int], Message] = {}
-        self._auto_ack = session.auto_ack
-        self._incoming: ReceivePath[Message] = ReceivePath(
-            limit,
-            lambda: self.connection,
-            lambda: bool(self._answers) or self._outgoing.is_awaited,
-            self._withhold,
-            self._answer_message,
-            self.logger,
-        )
-        self.messages: Inbox[Message] = Inbox(self._current, limit, self._incoming.look)
-        self.calls: Inbox[Call] = Inbox(self._current, limit, self._incoming.look)
-        self._incoming.queues += [self.messages, self.calls]
+        #: Calls of the topics that this client serves.
+        self.calls: Inbox[Call] = self._inbox()
 
-    def _forget_repeated(self, session_present: bool) -> None:
-        """There is another connection: what comes again, at QoS 2 under an id that is known, is not kept."""
+    def _on_begin(self, session_present: bool) -> None:
+        # The hub retransmits these messages; a message at QoS 2 that it retransmits is recognized by its id.
         epoch = self.session.epoch
         self.messages.forget(
             lambda m: (
@@ -75,13 +62,22 @@ class Receiving(Requests):
             )
         )
         self._unacknowledged.clear()
-        self._incoming.begin()
-        # Who called over the last connection has been told.
+        # The hub has told the callers of the last connection that there is no answer.
         self.calls.forget(lambda call: True)
+        super()._on_begin(session_present)
 
-    def _forget_requests(self, error: ClientError) -> None:
-        """They end with their connection."""
-        self._answers.fail(error)
+    def _on_interrupted(self, error: ClientError) -> None:
+        super()._on_interrupted(error)
+        self._forget_requests()
+
+    def _on_over(self, error: ClientError) -> None:
+        super()._on_over(error)
+        self._forget_requests()
+        if self._policy is None:
+            self._subscriptions.clear()
+        self.calls.end()
+
+    def _forget_requests(self) -> None:
         self._subscribing.clear()
         self._consuming.clear()
 
@@ -132,11 +128,11 @@ class Receiving(Requests):
                 self.session.forget(message.receipt)
                 return
             self._unacknowledged[key] = message
-        elif self._incoming.withholds:
+        elif self._receive_path.withholds:
             if not message.acknowledged:
-                if self._auto_ack:
-                    self._incoming.withheld.append(message)
-            elif message.qos == 0 and not self._incoming.has_room(self.messages):
+                if self.auto_ack:
+                    self._receive_path.withheld.append(message)
+            elif message.qos == 0 and not self._receive_path.has_room(self.messages):
                 return
         self.messages.put(message)
 
@@ -171,10 +167,6 @@ class Receiving(Requests):
             # Nobody waits for it any more: somebody else may have it.
             asyncio.get_running_loop().call_soon(self.session.reject, message.receipt, 0x80)
 
-    def _withhold(self, value: bool) -> None:
-        self.session.auto_ack = self._auto_ack and not value
-        self.messages.on_taken = self._incoming.taken if value else None
-
     def _answer_message(self, message: Message, code: int = 0) -> None:
         session = self.session
         connection = self.connection
@@ -203,7 +195,7 @@ class Receiving(Requests):
     def _on_call(self, f: "Frame") -> None:
         view = memoryview(f.buf)
         ident = bytes(view[f.id_at : f.id_end])
-        if self._incoming.withholds and not self._incoming.has_room(self.calls):
+        if self._receive_path.withholds and not self._receive_path.has_room(self.calls):
             if self.connection is not None:
                 self.connection.write(_refusal(ident, _BUSY, "too many calls wait for the responder"))
             return
@@ -229,9 +221,6 @@ class Receiving(Requests):
             connection.write(self.session.frame_of(_REPLY, data, False))
         if connection.paused:
             await connection.writable(self.timeout)
-
-    def _read_on(self) -> None:
-        self._incoming.read_on()
 
 
 def _refusal(ident: bytes, code: int, text: str) -> bytes:

@@ -1,6 +1,5 @@
 """What FMQ's client asks of the hub, and waits for: requests, each with its answer."""
 
-import abc
 import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,13 +7,11 @@ from typing import NamedTuple
 from headwater import errors
 from headwater.fmq import spec
 from headwater.reasons import describe
-from headwater_host.arguments import seconds_of
+from headwater_host.client.base import BaseClient
 from headwater_host.client.connection import TICK
 from headwater_host.client.fmq import address
 from headwater_host.client.fmq.messages import Message
 from headwater_host.client.fmq.session import HostSession
-from headwater_host.client.lifecycle import Lifecycle
-from headwater_host.client.waiting import Answers
 from headwater_host.errors import (
     ArgumentError,
     ClientError,
@@ -34,15 +31,10 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Requests(Lifecycle):
+class Requests(BaseClient[bytes | None, Message, "Answer | Message"]):
     """The part of ``client.Client`` that asks."""
 
     session: HostSession
-    _answers: Answers[Answer | Message]
-
-    @abc.abstractmethod
-    def _read_on(self) -> None:
-        """A call begins to wait: its answer lies behind the messages that are not being read."""
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
@@ -100,9 +92,6 @@ class Requests(Lifecycle):
         return address.decode_all(body, decode_at(body, 0, len(body))[1]) if body else []
 
     # -- requests --------------------------------------------------------------------------------------------------
-
-    def _deadline(self, timeout: float | None) -> float:
-        return asyncio.get_running_loop().time() + seconds_of(timeout, self.timeout)
 
     async def _ask(
         self, what: str, send: Callable[[], int], timeout: float | None, again: bool = True

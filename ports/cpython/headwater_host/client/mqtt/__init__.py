@@ -3,6 +3,8 @@
 from headwater_host.client.delivery import Delivery
 from headwater_host.client.mqtt.client import Client
 from headwater_host.client.mqtt.messages import Message
+from headwater_host.client.mqtt.options import Limits, SessionOptions, Version
+from headwater_host.client.options import ConnectionOptions, WhenFull
 from headwater_host.client.payload import Payload, Will
 from headwater_host.client.reconnect import Reconnect
 from headwater_host.client.route import Tls
@@ -11,13 +13,18 @@ from headwater_host.topics import Topic, Wildcard
 
 __all__ = [
     "Client",
+    "ConnectionOptions",
     "Delivery",
+    "Limits",
     "Message",
     "Payload",
     "Properties",
     "Reconnect",
+    "SessionOptions",
     "Tls",
     "Topic",
+    "Version",
+    "WhenFull",
     "Wildcard",
     "Will",
 ]

@@ -8,19 +8,21 @@ therefore sent one at a time, each after the answer to the previous one, and the
 ``ENOUGH`` connections in a row counts as refused.
 """
 
-import abc
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headwater import errors, reasons
 from headwater.mqtt import spec
-from headwater_host.arguments import check_whole, seconds_of
+from headwater_host.arguments import check_whole
+from headwater_host.client.base import BaseClient
 from headwater_host.client.connection import TICK
-from headwater_host.client.lifecycle import Lifecycle
+from headwater_host.client.mqtt.filters import Filters, filters_of
+from headwater_host.client.mqtt.messages import Message
+from headwater_host.client.mqtt.options import SessionOptions
 from headwater_host.client.mqtt.session import HostClient, HostClientSession5
-from headwater_host.client.waiting import Answers
+from headwater_host.client.route import Route
 from headwater_host.errors import (
     ArgumentError,
     ClientError,
@@ -31,9 +33,6 @@ from headwater_host.errors import (
 )
 from headwater_host.mqtt_properties import Properties
 from headwater_host.topics import filter_bytes
-
-#: What may be subscribed to: see ``filters_of``.
-Filters = str | tuple[str, int] | Sequence[str | tuple[str, int]] | Mapping[str, int]
 
 #: Filters in a packet: AWS IoT Core takes no more.
 MOST = 8
@@ -78,29 +77,33 @@ class _Filter:
         self.ended = 0
 
 
-class Subscribing(Lifecycle):
-    """The part of ``aio.Client`` that subscribes."""
+class Subscribing(BaseClient[Properties | None, Message, None]):
+    """The part of the MQTT client that subscribes."""
 
     session: HostClient
 
-    def __init__(self, subscriptions: Filters, session: HostClient, *rest: Any):
-        super().__init__(session, *rest)
+    def __init__(self, session: HostClient, routes: Sequence[Route], *, options: SessionOptions, **more: Any):
+        super().__init__(session, routes, options=options, **more)
         session.on_answers = self._on_answers
-        self._answers: Answers[None] = Answers()
-        # By packet id: what is unanswered.
+        # Unanswered filters, by packet identifier.
         self._asked: dict[int, Sequence[_Filter]] = {}
         self._begin_requests()
-        # What was granted, or is to be asked for at the next connection.
+        # Filters that are granted, or to be requested on the next connection.
         self._subscriptions = {
             name: _Filter(
                 name, filter_bytes(name), _level(level), session.block_of(None, spec.SUBSCRIBE), True
             )
-            for name, level in filters_of(subscriptions)
+            for name, level in filters_of(options.subscriptions)
         }
 
-    @abc.abstractmethod
-    def _read_on(self) -> None:
-        """Resume reading for a call that waits: its answer lies behind unread messages."""
+    def _on_interrupted(self, error: ClientError) -> None:
+        self._lose_answers()
+        super()._on_interrupted(error)
+
+    def _on_over(self, error: ClientError) -> None:
+        self._lose_answers()
+        super()._on_over(error)
+        self._begin_requests()
 
     async def subscribe(
         self,
@@ -278,41 +281,6 @@ class Subscribing(Lifecycle):
         """Make the semaphores for the next event loop."""
         self._places = asyncio.Semaphore(_REQUESTS)
         self._singly = asyncio.Semaphore(1)
-
-    def _deadline(self, timeout: float | None) -> float:
-        return asyncio.get_running_loop().time() + seconds_of(timeout, self.timeout)
-
-
-def filters_of(filters: object, qos: int = 0) -> list[tuple[str, int]]:
-    """One filter or several, each with its QoS: "a", ("a", 1), ["a", ("b", 1)] or {"a": 1}.
-
-    ``qos`` is for those without one. Raises ArgumentError.
-    """
-    if isinstance(filters, str) or _is_pair(filters):
-        filters = [filters]
-    elif isinstance(filters, Mapping):
-        filters = filters.items()
-    if not isinstance(filters, Iterable) or isinstance(filters, bytes | bytearray):
-        raise ArgumentError(f"{filters!r}: a topic filter, or several")
-    found: list[tuple[str, int]] = []
-    for one in filters:
-        if isinstance(one, str):
-            found.append((one, qos))
-        elif _is_pair(one):
-            found.append((one[0], one[1]))
-        else:
-            raise ArgumentError(f"{one!r}: a topic filter, or a pair of a filter and its QoS")
-    return found
-
-
-def _is_pair(value: Any) -> bool:
-    """Whether it is a filter and its QoS, and not two filters."""
-    return (
-        isinstance(value, tuple | list)
-        and len(value) == 2
-        and isinstance(value[0], str)
-        and not isinstance(value[1], str | tuple | list)
-    )
 
 
 def _level(qos: object) -> int:

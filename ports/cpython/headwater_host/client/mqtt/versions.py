@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from headwater.mqtt import properties as props
 from headwater.mqtt import spec, spec5
 from headwater.names5 import PROPERTIES
-from headwater_host.arguments import check_whole
+from headwater_host.arguments import check_whole, string_field
+from headwater_host.client.mqtt.options import Limits, SessionOptions
 from headwater_host.client.mqtt.session import (
     HostClient,
     HostClientSession,
@@ -15,12 +16,10 @@ from headwater_host.client.mqtt.session import (
 from headwater_host.client.payload import Will, payload_bytes
 from headwater_host.client.rxbuf import MAX_PACKET, SMALLEST
 from headwater_host.errors import ArgumentError
-from headwater_host.mqtt_properties import Properties, encode, items
+from headwater_host.mqtt_properties import encode, items
 from headwater_host.topics import topic_bytes
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from headwater_host.client.store import SqliteOutbox
 
 SESSIONS: dict[str, type[HostClient]] = {
@@ -31,13 +30,14 @@ SESSIONS: dict[str, type[HostClient]] = {
 _CONNECT = 1 << spec.CONNECT
 # What announcing ourselves takes of CONNECT's properties: receive maximum, packet size, session expiry, topic aliases.
 _ANNOUNCED = 16
-_STRING = 65535
+#: How many messages may be in flight unless told: mosquitto closes a connection with more at QoS 2.
+IN_FLIGHT = 20
 _ALL_IDS = 65535
 # Options of the client that CONNECT announces as properties: each name, and the least and largest value.
 _ANNOUNCES = {
-    spec5.SESSION_EXPIRY_INTERVAL: ("session_expiry", 0, 0xFFFFFFFF),
+    spec5.SESSION_EXPIRY_INTERVAL: ("expiry", 0, 0xFFFFFFFF),
     spec5.RECEIVE_MAXIMUM: ("receive_maximum", 1, 0xFFFF),
-    spec5.MAXIMUM_PACKET_SIZE: ("max_packet_size", SMALLEST, 0xFFFFFFFF),
+    spec5.MAXIMUM_PACKET_SIZE: ("packet_size", SMALLEST, 0xFFFFFFFF),
     spec5.TOPIC_ALIAS_MAXIMUM: ("topic_aliases", 0, 0xFFFF),
 }
 
@@ -63,59 +63,72 @@ def make_session(
     username: str | None,
     password: str | bytes | None,
     will: Will | None,
-    properties: Properties | None,
-    announced: dict[str, int | None],
-    topic_numbers: int = 0,
-    receive_limit: int | None = None,
-    **options: Any,
+    options: SessionOptions,
+    limits: Limits,
+    *,
+    keep_alive: int,
+    response_ms: int,
+    outbox: "SqliteOutbox | None",
 ) -> HostClient:
-    """The session of a version.
-
-    ``announced`` are the options of the client that MQTT 5.0 has properties for, None where it was not given;
-    ``options`` are those of ``HostClient``. Raises ArgumentError.
-    """
+    """Return a session of the version ``protocol``. Raises ArgumentError."""
     if will is not None and not isinstance(will, Will):
         raise ArgumentError(f"will={will!r}: a Will, such as Will(topic, payload)")
     is_5 = protocol == "5.0"
+    properties = options.properties
+    aliases_out = limits.outgoing_topic_aliases
     if not is_5 and (properties or (will and will.properties)):
         raise ArgumentError("properties need MQTT 5.0")
-    check_whole("outgoing_topic_aliases", topic_numbers, 0, 0xFFFF)
-    if topic_numbers and not is_5:
+    check_whole("outgoing_topic_aliases", aliases_out, 0, _ALL_IDS)
+    if aliases_out and not is_5:
         raise ArgumentError("outgoing_topic_aliases needs MQTT 5.0")
     if not is_5 and password is not None and username is None:
         raise ArgumentError("a password needs a user name (MQTT 3.1.1, 3.1.2.9)")
     will_topic = topic_bytes(will.topic) if will else b""
-    will_payload = field("will", bytes(payload_bytes(will.payload))) if will else b""
+    will_payload = string_field("will", bytes(payload_bytes(will.payload))) if will else b""
     will_block = encode(will.properties, props.WILL_PROPERTIES) if will else b""
-    said, announced = _announced(list(items(properties, _CONNECT)), announced, is_5)
-    _check_receive_limit(receive_limit, announced["receive_maximum"])
-    max_packet = announced["max_packet_size"]
-    if max_packet is not None:
-        options["max_packet"] = min(max_packet, MAX_PACKET)
+    own = {
+        "expiry": options.expiry,
+        "receive_maximum": limits.receive_maximum,
+        "packet_size": limits.packet_size,
+        "topic_aliases": limits.topic_aliases or None,
+    }
+    said, announced = _announced(list(items(properties, _CONNECT)), own, is_5)
+    _check_receive_limit(limits.receive_limit, announced["receive_maximum"])
+    packet_size = announced["packet_size"]
     said_size = sum(props.size_of(*item) for item in said)
+    more: dict[str, Any] = {}
+    if packet_size is not None:
+        more["max_packet"] = min(packet_size, MAX_PACKET)
     if is_5:
-        options |= {
+        more |= {
             "topic_aliases": announced["topic_aliases"] or 0,
-            "topic_numbers": topic_numbers,
-            "session_expiry": -1 if announced["session_expiry"] is None else announced["session_expiry"],
+            "topic_numbers": aliases_out,
+            "session_expiry": -1 if announced["expiry"] is None else announced["expiry"],
             "receive_maximum": announced["receive_maximum"] or 0,
-            "announce": max_packet or 0,
+            "announce": packet_size or 0,
             "properties_size": said_size + _ANNOUNCED,
         }
     session = SESSIONS[protocol](
-        field("identifier", identifier) or b"",
-        user=field("username", username),
-        password=field("password", password),
+        string_field("identifier", identifier) or b"",
+        user=string_field("username", username),
+        password=string_field("password", password),
         room=len(will_topic) + len(will_payload or b"") + len(will_block) + said_size + _ANNOUNCED,
-        **options,
+        keep_alive=keep_alive,
+        clean=options.clean,
+        slots=limits.queued_outgoing,
+        window=IN_FLIGHT if limits.in_flight is None else limits.in_flight,
+        response_ms=response_ms,
+        puback_ends_qos_2=options.puback_ends_qos_2,
+        outbox=outbox,
+        **more,
     )
     if will:
-        more = (will_block,) if is_5 else ()
-        if session.set_will(will_topic, will_payload or b"", will.qos, will.retain, *more):
+        block = (will_block,) if is_5 else ()
+        if session.set_will(will_topic, will_payload or b"", will.qos, will.retain, *block):
             raise ArgumentError("a will's QoS is 0, 1 or 2")
     if isinstance(session, HostClientSession5):
-        if receive_limit is not None:
-            session.receive_limit = receive_limit
+        if limits.receive_limit is not None:
+            session.receive_limit = limits.receive_limit
         for item in said:
             if session.connect_properties.add(*item):
                 raise ArgumentError(f"{PROPERTIES[item[0]]!r} can be given once")
@@ -145,7 +158,7 @@ def _announced(
             continue
         check_whole(name, value, least, most)
         # What is larger is left out by the client as well.
-        if not is_5 and name != "max_packet_size":
+        if not is_5 and name != "packet_size":
             raise ArgumentError(f"{name} needs MQTT 5.0")
     return rest, options
 
@@ -159,12 +172,13 @@ def _check_receive_limit(limit: int | None, maximum: int | None) -> None:
 
 
 def open_store(
-    store: "SqliteOutbox | str | PathLike[str] | None", identifier: str | None, protocol: str, slots: int
+    options: SessionOptions, identifier: str | None, protocol: str, slots: int
 ) -> "SqliteOutbox | None":
-    """The store of a client. Raises StoreError, and ArgumentError when it is not this client's."""
+    """Return the store of a client. Raises StoreError, and ArgumentError when it belongs to another client."""
+    store = options.store
     if store is None:
         return None
-    # Not everybody has a store, and some Pythons have no SQLite.
+    # Imported only where a store is used, because some builds of Python have no SQLite.
     from headwater_host.client.store import SqliteOutbox
 
     if not identifier:
@@ -176,18 +190,3 @@ def open_store(
     if store.identifier != identifier:
         raise ArgumentError(f"the store is of the client {store.identifier!r}")
     return store
-
-
-def field(what: str, value: str | bytes | None) -> bytes | None:
-    """A string of CONNECT: at most 65535 bytes (MQTT 3.1.1, 1.5.3)."""
-    try:
-        data = value.encode() if isinstance(value, str) else value
-        if data is not None and not isinstance(data, bytes):
-            # Not the value, which may be a password.
-            raise ArgumentError(f"the {what} is text or bytes, not {type(value).__name__}")
-    except UnicodeEncodeError:
-        # Python's error quotes what may be a password.
-        raise ArgumentError(f"the {what} cannot be written in UTF-8") from None
-    if data is not None and len(data) > _STRING:
-        raise ArgumentError(f"the {what} takes more than {_STRING} bytes")
-    return data

@@ -1,0 +1,185 @@
+"""The base of the asyncio clients of MQTT and FMQ: publishing, receiving, and what ends with a connection."""
+
+import asyncio
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from headwater_host.arguments import check_seconds, seconds_of, servers_of
+from headwater_host.client.backlog import Backlog
+from headwater_host.client.inbox import Inbox
+from headwater_host.client.lifecycle import Lifecycle, LifecycleSession
+from headwater_host.client.options import ConnectionOptions, Limits, SessionOptions
+from headwater_host.client.receive_path import ReceivePath, SkipLarge
+from headwater_host.client.reconnect import Reconnect, policy_of
+from headwater_host.client.route import Route
+from headwater_host.client.send_path import Publisher, SendPath
+from headwater_host.client.waiting import Answers
+from headwater_host.errors import ArgumentError, ClientError
+from headwater_host.topics import Topic
+
+
+class Received(Protocol):
+    """A message that arrived."""
+
+    topic: Topic
+    qos: int
+    acknowledged: bool
+
+
+_Extra = TypeVar("_Extra")
+_Message = TypeVar("_Message", bound=Received)
+_Answer = TypeVar("_Answer")
+
+
+class ClientSession(LifecycleSession, Publisher[_Extra], Protocol[_Extra]):
+    """The client's session of a protocol."""
+
+    auto_ack: bool
+    skipped: int
+    on_delivered: Callable[[int], object] | None
+    sink: Any
+
+
+class BaseClient(Lifecycle, Generic[_Extra, _Message, _Answer]):
+    """The client of a protocol. ``_Extra`` is what it publishes besides the payload: properties or tags.
+
+    ``messages`` has the received messages, ``_answers`` the calls that wait for an answer to a request.
+    """
+
+    def __init__(
+        self,
+        session: ClientSession[_Extra],
+        routes: Sequence[Route],
+        *,
+        identifier: str,
+        options: SessionOptions,
+        limits: Limits,
+        timeout: float,
+        reconnect: Reconnect | bool | None,
+        backlog: Backlog | None,
+        logger: logging.Logger | None,
+    ):
+        super().__init__(
+            session, routes, policy_of(reconnect), timeout, logger or logging.getLogger("headwater.client")
+        )
+        self._session = session
+        #: The host and port of the first server.
+        self.host = routes[0].host
+        self.port = routes[0].port
+        #: The client identifier.
+        self.identifier = identifier
+        #: Whether received messages are acknowledged automatically.
+        self.auto_ack = session.auto_ack = options.auto_ack
+        self._answers: Answers[_Answer] = Answers()
+        self._send_path: SendPath[_Extra] = SendPath(
+            session,
+            self._current,
+            self._reached,
+            self._read_on,
+            Backlog() if backlog is None else backlog,
+            limits,
+            timeout,
+            self.logger,
+        )
+        session.on_delivered = self._send_path.delivered
+        session.sink = SkipLarge(self.logger)
+        self._receive_path: ReceivePath[_Message] = ReceivePath(
+            limits.queued_incoming,
+            lambda: self.connection,
+            lambda: bool(self._answers) or self._send_path.is_awaited,
+            self._withhold,
+            self._answer_message,
+            self.logger,
+        )
+        self._limit = limits.queued_incoming
+        #: The received messages: ``async for message in client.messages``.
+        self.messages: Inbox[_Message] = self._inbox()
+
+    def _inbox(self) -> Inbox[Any]:
+        """Return a new queue whose length counts against ``queued_incoming``."""
+        inbox: Inbox[Any] = Inbox(self._current, self._limit, self._receive_path.look)
+        self._receive_path.queues.append(inbox)
+        return inbox
+
+    # -- publishing ------------------------------------------------------------------------------------------------
+
+    async def drain(self, timeout: float | None = None) -> None:
+        """Wait until every published message is acknowledged.
+
+        Raises TimedOutError after ``timeout`` seconds (default: the client's), and NotConnectedError. The messages then
+        wait for the next connection.
+        """
+        await self._send_path.drain(timeout)
+
+    @property
+    def dropped(self) -> int:
+        """The number of messages that were dropped unsent, with ``when_full="drop_oldest"``."""
+        return self._send_path.dropped
+
+    @property
+    def dropped_incoming(self) -> int:
+        """The number of received messages without acknowledgement that were dropped because the queue was full."""
+        return self._receive_path.dropped
+
+    @property
+    def skipped(self) -> int:
+        """The number of messages that were skipped because they exceeded ``packet_size``."""
+        return self._session.skipped
+
+    # -- receiving -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _answer_message(self, message: _Message) -> None:
+        """Acknowledge a message."""
+
+    def _withhold(self, value: bool) -> None:
+        self._session.auto_ack = self.auto_ack and not value
+        self.messages.on_taken = self._receive_path.taken if value else None
+
+    def _read_on(self) -> None:
+        """Resume reading for a call that waits: its answer lies behind unread messages."""
+        self._receive_path.read_on()
+
+    # -- the connection --------------------------------------------------------------------------------------------
+
+    def _on_begin(self, session_present: bool) -> None:
+        self._receive_path.begin()
+        if self.connection is not None:
+            self.connection.on_writable = self._send_path.begin
+        self._send_path.begin()
+
+    def _on_interrupted(self, error: ClientError) -> None:
+        self._answers.fail(error)
+        self._send_path.interrupt(error)
+
+    def _on_over(self, error: ClientError) -> None:
+        self._answers.fail(error)
+        self._send_path.end(error)
+        self.messages.end()
+
+    def _on_tick(self, now: float) -> None:
+        self._answers.expire(now)
+        self._send_path.answers.expire(now)
+        self._receive_path.look()
+
+    def _acknowledged(self) -> int:
+        return self._send_path.acknowledged
+
+    def _deadline(self, timeout: float | None) -> float:
+        return asyncio.get_running_loop().time() + seconds_of(timeout, self.timeout)
+
+
+def routes_of(
+    host: object, port: object, options: ConnectionOptions, make: Callable[[str, int | None], Route]
+) -> list[Route]:
+    """Return the routes to the servers, each made by ``make(host, port)``. Raises ArgumentError."""
+    return [make(*server) for server in servers_of(host, port, options.more_servers)]
+
+
+def check_client(clean: bool, identifier: str | None, timeout: float) -> None:
+    """Raise ArgumentError for a timeout that is not one, and for a session that nobody can be found by."""
+    check_seconds("timeout", timeout)
+    if not clean and not identifier:
+        raise ArgumentError("a session that the server is to keep needs an identifier")
