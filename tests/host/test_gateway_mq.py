@@ -179,7 +179,7 @@ def test_the_dead_letter_queue_says_how_long_its_messages_may_be(log: Log) -> No
         assert manager.inquire(CMQC.MQIA_MAX_MSG_LENGTH) == 100 << 20
         for _, data in found:
             manager.put1("DEAD", data, MD(Format=CMQC.MQFMT_DEAD_LETTER_HEADER))
-        with pytest.raises(MQMIError, match="2001 bytes, and EDGE takes 2000"):
+        with pytest.raises(MQMIError, match="2001 bytes; EDGE takes at most 2000"):
             manager.put1("EDGE", bytes(2001))
         assert manager.statistics("DEAD")[0].messages == 4
 

@@ -120,10 +120,10 @@ def test_a_configuration_that_cannot_be_is_refused_at_once(tmp_path: Path) -> No
     done = headwater("gateway", "--config", configuration(tmp_path, 1, "depth = 0\n"))
     assert done.returncode == 2
     assert b"gateway.toml, line 12: 'depth' in [mq] is a whole number" in done.stderr
-    (tmp_path / "mq.db").write_text("this is no file of queues, however long it is " * 50)
+    (tmp_path / "mq.db").write_text("this is not a queue file, however long it is " * 50)
     done = headwater("gateway", "--config", configuration(tmp_path, 1))
     assert done.returncode == 1
-    assert f"the local queue: {tmp_path / 'mq.db'} is no file of queues".encode() in done.stderr
+    assert f"the local queue: {tmp_path / 'mq.db'} is not a queue file".encode() in done.stderr
     assert b"Traceback" not in done.stderr
     path = configuration(tmp_path, 1)
     path.write_text(path.read_text().replace("/mq.db", "/no/mq.db"))

@@ -175,10 +175,10 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
     db.commit()
     db.close()
     before = other.read_bytes()
-    with pytest.raises(MQMIError, match="something else"):
+    with pytest.raises(MQMIError, match="another program"):
         QueueManager("QM1", other)
     assert other.read_bytes() == before
-    with pytest.raises(MQMIError, match="there is no file"):
+    with pytest.raises(MQMIError, match="does not exist"):
         QueueManager("QM1", tmp_path / "none.db", create=False)
     assert not (tmp_path / "none.db").exists()
     assert reason_of(QueueManager, "QM1", tmp_path / "no" / "folder.db") == gone

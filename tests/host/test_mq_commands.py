@@ -303,7 +303,7 @@ def test_two_put_to_a_queue_that_is_not_there(mq: Run, monkeypatch: pytest.Monke
 def test_a_file_that_another_has_only_begun_is_new(mq: Run) -> None:
     mq.store.touch()
     mq("get")
-    assert (mq.code, mq.err.count("there is nothing in")) == (1, 1)
+    assert (mq.code, mq.err.count("is empty")) == (1, 1)
     mq.ok("put", "-m", "to an empty file")
     with QueueManager(path=mq.store) as manager:
         manager.delete("Q", purge=True)

@@ -64,7 +64,7 @@ def test_what_is_wrong_is_one_line_and_changes_nothing(
 def test_files_that_are_none(mq: Run) -> None:
     for name in ("get", "browse", "stats"):
         mq(name)
-        assert (mq.code, f"there is no file {mq.store}" in mq.err) == (1, True)
+        assert (mq.code, f"{mq.store} does not exist" in mq.err) == (1, True)
     mq("put", "-f", "/no/file")
     assert not mq.store.exists()
     folder = mq.store.parent / "no"

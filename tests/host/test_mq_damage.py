@@ -374,7 +374,7 @@ def test_what_is_known_of_the_record_queue(tmp_path: Path, damage: str) -> None:
     with recorder:
         assert uplink.step() > 0
         assert arrived(recorder) == []
-        assert "what it says of the record queue is damaged" in str(uplink.last_error)
+        assert "the state of the record queue is damaged" in str(uplink.last_error)
         outbox.begin_again()
         for _ in range(5):
             uplink.step()

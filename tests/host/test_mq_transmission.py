@@ -78,7 +78,7 @@ def test_names_that_lead_nowhere(tmp_path: Path) -> None:
             assert reason_of(manager.put1, target, b"x") == reason
             assert reason_of(Queue, manager, target, CMQC.MQOO_OUTPUT) == reason
         assert manager.statistics("QM2")[0].depth == 0
-        with pytest.raises(ValueError, match="a remote queue has RemoteQName, RemoteQMgrName"):
+        with pytest.raises(ValueError, match="a remote queue needs RemoteQName and RemoteQMgrName"):
             manager.define("ALIAS", QType=CMQC.MQQT_REMOTE, RemoteQMgrName="QM2")
 
 

@@ -1,4 +1,4 @@
-"""Attributes of queues and of the queue manager, by IBM's names; defaults are IBM's where no comment says otherwise."""
+"""Attributes of queues and of the queue manager, by IBM's names, with IBM's defaults except where noted."""
 
 import json
 import re
@@ -17,10 +17,10 @@ _T = TypeVar("_T", bound="QueueAttributes | QueueManagerAttributes")
 
 @dataclass(frozen=True)
 class QueueAttributes:
-    """A queue: a local one that holds messages, or a remote one that says where they are to go.
+    """A local queue, or the local definition of a remote queue.
 
-    ``MaxQDepth`` in messages, ``MaxMsgLength`` in bytes. The last three are for remote queues: ``XmitQName`` empty
-    means the queue of the name ``RemoteQMgrName``, or the queue manager's ``DefXmitQName``.
+    ``MaxQDepth`` is in messages, ``MaxMsgLength`` in bytes. The last three are for remote queues. If ``XmitQName`` is
+    empty, messages go to the queue named ``RemoteQMgrName`` or to the queue manager's ``DefXmitQName``.
     """
 
     QType: int = CMQC.MQQT_LOCAL
@@ -28,7 +28,7 @@ class QueueAttributes:
     MaxMsgLength: int = 4 << 20
     MsgDeliverySequence: int = CMQC.MQMDS_PRIORITY
     DefPriority: int = 0
-    #: IBM's is MQPER_NOT_PERSISTENT.
+    #: IBM's default is MQPER_NOT_PERSISTENT.
     DefPersistence: int = CMQC.MQPER_PERSISTENT
     Usage: int = CMQC.MQUS_NORMAL
     IndexType: int = CMQC.MQIT_NONE
@@ -61,13 +61,13 @@ class QueueAttributes:
             self.XmitQName and not remote
         ):
             raise ValueError(
-                "a remote queue has RemoteQName, RemoteQMgrName and maybe XmitQName, and a local one has none"
+                "a remote queue needs RemoteQName and RemoteQMgrName; a local queue has neither, and no XmitQName"
             )
 
 
 @dataclass(frozen=True)
 class QueueManagerAttributes:
-    """The queue manager. ``Encoding`` and ``CodedCharSetId`` are its own; ``Platform``: MQPL_UNIX or MQPL_ZOS."""
+    """The queue manager. It writes ``Encoding`` and ``CodedCharSetId``; ``Platform`` is MQPL_UNIX or MQPL_ZOS."""
 
     QMgrName: str = "HEADWATER"
     CodedCharSetId: int = 819
@@ -82,7 +82,7 @@ class QueueManagerAttributes:
         _within(self, "CodedCharSetId", range(1, 65536))
         integers = self.Encoding & CMQC.MQENC_INTEGER_MASK
         if integers not in (CMQC.MQENC_INTEGER_NORMAL, CMQC.MQENC_INTEGER_REVERSED):
-            raise ValueError(f"Encoding {self.Encoding:#x} says nothing of integers")
+            raise ValueError(f"Encoding {self.Encoding:#x} does not say how integers are encoded")
         _within(self, "Platform", (CMQC.MQPL_UNIX, CMQC.MQPL_ZOS))
         _within(self, "MaxMsgLength", range(LARGEST + 1))
         _within(self, "MaxUncommittedMsgs", range(1, 1_000_000_000))
@@ -91,7 +91,7 @@ class QueueManagerAttributes:
 
     @property
     def settings(self) -> QueueManagerSettings:
-        """What the rules need to know."""
+        """The settings that the rules of puts and gets need."""
         return QueueManagerSettings(self.CodedCharSetId, self.Encoding, self.Platform == CMQC.MQPL_ZOS)
 
 
@@ -102,7 +102,7 @@ def _within(of: object, name: str, allowed: Any) -> None:
 
 
 def check_name(name: str) -> str:
-    """A name of a queue or queue manager, without blanks at its end; MQRC_OBJECT_NAME_ERROR."""
+    """Return the name of a queue or queue manager without trailing blanks. Raises MQRC_OBJECT_NAME_ERROR."""
     name = name.rstrip(" ")
     if not _NAME.fullmatch(name):
         raise failed(CMQC.MQRC_OBJECT_NAME_ERROR, f"{name!r} is not 1 to 48 of A-Z a-z 0-9 . _ / %")
@@ -110,26 +110,25 @@ def check_name(name: str) -> str:
 
 
 def dump(attributes: "QueueAttributes | QueueManagerAttributes") -> str:
-    """As they stand in the file."""
+    """Encode attributes for the file."""
     return json.dumps(asdict(attributes))
 
 
 def load(kind: type[_T], text: object, of: str) -> _T:
-    """``dump`` undone; attributes that are not there have their defaults. MQRC_OBJECT_DAMAGED: it is none of ``dump``,
-    and ``of`` says whose attributes those were."""
+    """Decode what ``dump`` wrote; missing attributes get their defaults. Raises MQRC_OBJECT_DAMAGED, naming ``of``."""
     names = {field.name for field in fields(kind)}
     try:
         if not isinstance(text, str):
-            raise TypeError(f"{text!r:.40} is no text")
+            raise TypeError(f"{text!r:.40} is not text")
         given: object = json.loads(text)
         if not isinstance(given, dict):
-            raise TypeError(f"{text:.40} is no object")
+            raise TypeError(f"{text:.40} is not an object")
         return kind(**{name: value for name, value in given.items() if name in names})
     except (TypeError, ValueError, AttributeError, MQMIError) as error:
         raise failed(CMQC.MQRC_OBJECT_DAMAGED, f"the attributes of {of} are damaged ({error})") from error
 
 
-#: What ``inquire`` knows of a queue, beside what the file counts, and of the queue manager.
+#: Selectors of ``inquire``: of a queue, beside the counts in the file, and of the queue manager.
 OF_QUEUES = {
     CMQC.MQIA_Q_TYPE: "QType",
     CMQC.MQIA_MAX_Q_DEPTH: "MaxQDepth",

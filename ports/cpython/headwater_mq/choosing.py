@@ -1,7 +1,7 @@
-"""Which message of a queue a get is for: by order, by match options, by what of its group and message is there.
+"""Choose the message that MQGET returns: by order, match options and completeness.
 
-Within a transaction of the caller's; nothing is changed. Whether a logical message or a group is whole is for
-``headwater_host.mq.reassembly.verdicts`` to say, which judges a message or group once a call.
+Reads within the caller's transaction. ``headwater_host.mq.reassembly.verdicts`` decides whether a logical message or
+group is complete, once for each call.
 """
 
 import sqlite3
@@ -16,7 +16,7 @@ from headwater_host.mq.reassembly.verdicts import Segment, Verdict, judge
 from headwater_mq import messages
 
 _COLUMNS = "id, rank, group_id, seq, place, flags, length, msg_id, correl_id"
-#: Match option -> column, and its field in the MQMD.
+#: Match option -> column, field of the MQMD.
 MATCHES = {
     CMQC.MQMO_MATCH_MSG_ID: ("msg_id", "MsgId"),
     CMQC.MQMO_MATCH_CORREL_ID: ("correl_id", "CorrelId"),
@@ -24,15 +24,15 @@ MATCHES = {
     CMQC.MQMO_MATCH_MSG_SEQ_NUMBER: ("seq", "MsgSeqNumber"),
     CMQC.MQMO_MATCH_OFFSET: ("place", "Offset"),
 }
-# Left to itself SQLite may walk through the queue in order, and look for the one among all.
+# Without a named index SQLite may scan the whole queue in order.
 _INDICES = {"msg_id": "by_msg_id", "correl_id": "by_correl_id", "group_id": "by_group"}
 _OF_GROUP = "FROM messages INDEXED BY by_group"
-#: Flags of what has others beside it: a GroupId alone makes neither a group nor a segment.
+#: Flags of a part of a group or message; a GroupId alone makes neither.
 _PART = IN_GROUP | SEGMENT
 
 
 class Row(NamedTuple):
-    """What is looked at of a message before it is read."""
+    """The columns of a message that are examined before it is read."""
 
     id: int
     rank: int
@@ -46,12 +46,12 @@ class Row(NamedTuple):
 
     @property
     def position(self) -> tuple[int, int]:
-        """Where it stands in its queue."""
+        """Position in the queue."""
         return self.rank, self.id
 
     @classmethod
     def of(cls, values: "tuple[Any, ...]") -> "Row":
-        """As it came from the file, where each column may hold anything: DamagedError."""
+        """Check a row of the file. Raises DamagedError."""
         number, rank, group_id, *numbers = values[:7]
         if not (isinstance(rank, int) and isinstance(group_id, bytes | None)):
             raise messages.DamagedError(number)
@@ -60,8 +60,8 @@ class Row(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What is asked for. ``own``: the connection whose uncommitted messages are seen, or 0; ``now`` in ms; ``match``:
-    columns and values; ``after``: the position that a browse goes on from."""
+    """A request. ``own``: connection whose uncommitted messages are visible, or 0; ``now``: age time in ms; ``match``:
+    columns and values; ``after``: position of the browse cursor."""
 
     queue: int
     own: int
@@ -75,9 +75,9 @@ class Wanted(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A message: ``first`` is the row of its descriptor, ``pieces`` are (row, bytes to leave out, bytes to take),
-    ``rows`` all that go with it, ``position`` where a browse goes on. ``whole`` when it was put together, ``reason`` a
-    warning's."""
+    """A chosen message: ``first`` is the row of its descriptor, ``pieces`` are (row, bytes to skip, bytes to take),
+    ``rows`` all rows that MQGET removes, ``position`` the new browse cursor, ``whole`` whether it was reassembled,
+    ``reason`` that of a warning."""
 
     first: int
     pieces: Sequence[tuple[int, int, int]]
@@ -88,7 +88,7 @@ class Found(NamedTuple):
 
 
 class Chooser:
-    """One search. What is incomplete, or contradicts itself, is passed over when it is to be whole."""
+    """One search. Incomplete and contradictory messages are skipped if the request wants complete ones."""
 
     def __init__(self, db: sqlite3.Connection, wanted: Wanted):
         self._db = db
@@ -99,7 +99,7 @@ class Chooser:
     # -- ways to look --------------------------------------------------------------------------------------------------
 
     def next(self) -> Found | None:
-        """The first message that will do."""
+        """Return the first message that matches."""
         wanted = self._wanted
         for row in self._rows({} if wanted.ordered else wanted.match, wanted.after):
             candidate = self._first_of(row) if wanted.ordered else row
@@ -110,7 +110,7 @@ class Chooser:
         return None
 
     def follow(self, place: Place) -> Found | None:
-        """The one message that comes next in a group or logical message."""
+        """Return the next message of a group or logical message."""
         at = (place.seq, place.offset) if place.in_message else (place.seq + 1, 0)
         query = (
             f"SELECT {_COLUMNS} {_OF_GROUP} WHERE {messages.ELIGIBLE} AND group_id = ? AND seq = ? "
@@ -121,17 +121,17 @@ class Chooser:
             return None
         row = Row.of(found)
         if not self._matches(row):
-            raise failed(CMQC.MQRC_MATCH_OPTIONS_ERROR, "the next message of the group has other values")
+            raise failed(CMQC.MQRC_MATCH_OPTIONS_ERROR, "the next message of the group does not match")
         return self._found(row, row.position, start=not place.in_message, inside=place.in_message)
 
     def under(self, number: int | None) -> Found | None:
-        """The message at a browse cursor, by the number of its row."""
+        """Return the message under the browse cursor, by the id of its row."""
         if number is None:
-            raise failed(CMQC.MQRC_NO_MSG_UNDER_CURSOR, "nothing has been browsed")
+            raise failed(CMQC.MQRC_NO_MSG_UNDER_CURSOR, "no message was browsed")
         query = f"SELECT {_COLUMNS} FROM messages WHERE {messages.ELIGIBLE} AND id = ?"
         found = self._db.execute(query, (*self._values, number)).fetchone()
         if found is None:
-            raise failed(CMQC.MQRC_NO_MSG_UNDER_CURSOR, "the message is not there any more")
+            raise failed(CMQC.MQRC_NO_MSG_UNDER_CURSOR, "the message is gone")
         row = Row.of(found)
         if self._wanted.complete and row.place:
             raise failed(CMQC.MQRC_INVALID_MSG_UNDER_CURSOR, f"it is a segment, at {row.place}")
@@ -140,7 +140,7 @@ class Chooser:
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def _rows(self, match: Mapping[str, object], after: "tuple[int, int] | None") -> Iterator[Row]:
-        """Messages that can be got, in the queue's order; read from the file as they are asked for."""
+        """Yield available messages in the order of the queue."""
         index = next((index for column, index in _INDICES.items() if column in match), "in_order")
         query = f"SELECT {_COLUMNS} FROM messages INDEXED BY {index} WHERE {messages.ELIGIBLE}"
         values: list[Any] = list(self._values)
@@ -154,8 +154,11 @@ class Chooser:
             yield Row.of(row)
 
     def _first_of(self, row: Row) -> Row | None:
-        """In logical order a group stands where its first message in the queue does, and begins with message 1. A
-        message in segments, and in no group, is one of its own, whatever its MsgSeqNumber."""
+        """Return the first message of a group or segmented message if ``row`` is the first of its rows in the queue.
+
+        In logical order a group takes the position of its first row and begins with message 1. A segmented message
+        outside a group stands alone, whatever its MsgSeqNumber.
+        """
         if row.group_id is None or not row.flags & _PART:
             return row
         grouped = row.flags & IN_GROUP
@@ -178,7 +181,7 @@ class Chooser:
     def _found(
         self, row: Row, position: tuple[int, int], *, start: bool, inside: bool = False
     ) -> Found | None:
-        """This message, if there is all of it and its group that is wanted."""
+        """Return this message if it and its group are as complete as requested."""
         wanted = self._wanted
         alone = Found(row.id, [(row.id, 0, row.length)], [row.id], position)
         if row.group_id is None or not row.flags & _PART:
@@ -188,11 +191,11 @@ class Chooser:
         needs_message = (complete or wanted.all_segments or wanted.all_messages) and start
         if not needs_group and not needs_message:
             return alone._replace(rows=self._twins(row)) if wanted.ordered else alone
-        # Of a message, what else is in its group says nothing: to get one after the other must not read all each time.
+        # Judge the message alone where that suffices: otherwise each MQGET would read the whole group.
         numbers, segments, verdict = self._judge(row.group_id, 0 if needs_group else row.seq)
         message = verdict.messages.get(row.seq)
         if message is None:
-            # An index says other than the table.
+            # The index contradicts the table.
             raise messages.DamagedError(row.id)
         if message.fault is not None or (needs_group and verdict.fault is not None):
             return None
@@ -212,7 +215,7 @@ class Chooser:
         segments: list[Segment],
         message: Verdict,
     ) -> Found:
-        """A logical message put together; only as far as its segments have one Encoding and CodedCharSetId."""
+        """Join the segments of a logical message, up to the first that differs in Encoding or CodedCharSetId."""
         pieces = [(numbers[index], skip, length) for index, skip, length in message.pieces]
         rows = [number for number, one in zip(numbers, segments, strict=True) if one.seq == row.seq]
         first = numbers[message.first]
@@ -230,7 +233,7 @@ class Chooser:
         return Found(first, pieces or [(first, 0, 0)], rows, position, True)
 
     def _twins(self, row: Row) -> list[int]:
-        """A segment that came more than once counts once: all of it goes."""
+        """Return the rows of a segment and of its duplicates, which are removed together."""
         query = (
             f"SELECT id {_OF_GROUP} WHERE {messages.ELIGIBLE} AND group_id = ? AND seq = ? AND place = ? "
             "AND length = ? AND flags = ? AND (id = ? OR body = (SELECT body FROM messages WHERE id = ?))"
@@ -239,8 +242,7 @@ class Chooser:
         return [number for (number,) in self._db.execute(query, values)]
 
     def _judge(self, group_id: bytes, seq: int) -> tuple[list[int], list[Segment], Verdict]:
-        """A group, or, unless ``seq`` is 0, one message of it: rows, what the rules need to know of them, and what the
-        rules say."""
+        """Return rows, segments and verdict of one message, or of the whole group if ``seq`` is 0."""
         known = self._judged.get((group_id, seq))
         if known is not None:
             return known

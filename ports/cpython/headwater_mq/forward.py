@@ -1,7 +1,7 @@
-"""A local queue on its way to a queue manager: several puts in one transaction with what says where they come from, and
-what an uplink needs to know of the messages that it sends. With a dead-letter queue beside it, in the same file.
+"""A local queue that the gateway fills and the uplink sends, with its dead-letter queue.
 
-The file is that of ``ibmmq/queue/queue_file``, so whoever opens it as a queue manager sees the same messages.
+A caller puts several messages in one transaction with its position in the source. The queue file is an ordinary one: a
+queue manager that opens it sees the same messages.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from headwater_mq.attributes import QueueAttributes, QueueManagerAttributes, dum
 from headwater_mq.putting import Putting
 from headwater_mq.queue_file import QueueFile
 
-#: In the MQDLH of what is set aside here.
+#: PutApplName in the MQDLH of dead letters.
 _APPLICATION = "headwater"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS uplink (queue INTEGER PRIMARY KEY, identity BLOB NOT NULL, number INTEGER NOT NULL);
@@ -33,9 +33,11 @@ CREATE TABLE IF NOT EXISTS uplink_pending (queue INTEGER, message INTEGER, PRIMA
 
 @dataclass(frozen=True)
 class LocalQueue:
-    """A queue and its dead-letter queue; ``depth`` is for each. ``message_bytes``: of one in the queue, at most
-    LARGEST_DEAD, so that it can be set aside; the dead-letter queue takes whatever a message can be. ``bytes``: what
-    the file takes at most, beside SQLite's own log. What is set aside leaves a quarter of it to the queue."""
+    """A queue and its dead-letter queue, with limits.
+
+    ``depth``: messages in each. ``message_bytes``: of one message in the queue, at most LARGEST_DEAD; the dead-letter
+    queue takes any message. ``bytes``: of the file, without SQLite's log; dead letters leave a quarter to the queue.
+    """
 
     name: str
     dead_letter_queue: str
@@ -45,8 +47,10 @@ class LocalQueue:
 
 
 class Forward:
-    """``path``, opened for one thread and made when it is not there. ``group_readable``: see ``private``. MQMIError: it
-    cannot be used, or is full."""
+    """A connection to the queue file for one thread; creates a missing file. Raises MQMIError.
+
+    ``group_readable``: see ``headwater_host.private``.
+    """
 
     def __init__(self, path: "str | os.PathLike[str]", queue: LocalQueue, *, group_readable: bool = False):
         self._queue = queue
@@ -63,7 +67,7 @@ class Forward:
                 )
                 self._of: dict[int, tuple[str, QueueAttributes]] = {}
                 self._id = self._define(queue.name, room)
-                # What is malformed, or too long for the queue, must not be so for this one, with what comes in front.
+                # The dead-letter queue takes messages that are too long for the queue, behind an MQDLH.
                 self._dead = self._define(queue.dead_letter_queue, replace(room, MaxMsgLength=LARGEST))
                 self._widen()
         except BaseException:
@@ -72,20 +76,20 @@ class Forward:
         self.settings = self.file.attributes.settings
 
     def _define(self, name: str, attributes: QueueAttributes) -> int:
-        """Have a queue with these attributes: its number."""
+        """Create the queue or set its attributes, and return its id."""
         statement = (
             "INSERT INTO queues (name, attributes) VALUES (?, ?) "
             "ON CONFLICT (name) DO UPDATE SET attributes = excluded.attributes RETURNING id"
         )
         (number,) = self.file.db.execute(statement, (name, dump(attributes))).fetchone()
-        # Nobody deletes it meanwhile.
+        # An open queue cannot be deleted.
         opened = (self.file.connection, number, number, 0, 1)
         self.file.db.execute("INSERT INTO opens VALUES (?, ?, ?, ?, ?)", opened)
         self._of[int(number)] = name, attributes
         return int(number)
 
     def _widen(self) -> None:
-        """The queue manager's own limit must not be less: the file may have been made by somebody else."""
+        """Raise the queue manager's own limit: another program may have created the file."""
         attributes = replace(self.file.attributes, MaxMsgLength=LARGEST)
         if attributes != self.file.attributes:
             statement = "UPDATE about SET value = ? WHERE name = 'attributes'"
@@ -93,28 +97,35 @@ class Forward:
             self.file.attributes = attributes
 
     def close(self) -> None:
-        """Give the file back; twice is harmless."""
+        """Close the file. A second call does nothing."""
         self.file.close()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
-        """All within happens, durably, or, when it raises, nothing. Gives SQLite's connection."""
+        """Run a durable transaction, undone if it raises. Yields SQLite's connection."""
         with self.file.transaction(durable=True) as db:
             yield db
 
-    # -- in ----------------------------------------------------------------------------------------------------------
+    # -- puts --------------------------------------------------------------------------------------------------------
 
     def put(self, md: MD, data: "bytes | memoryview") -> None:
-        """Within a transaction: MQPUT to the queue. MQRC_Q_FULL and MQRC_STORAGE_MEDIUM_FULL: there is no room for now;
-        any other MQMIError is for the message."""
+        """Put a message to the queue, within a transaction.
+
+        Raises MQRC_Q_FULL or MQRC_STORAGE_MEDIUM_FULL if there is no room, another MQMIError if the message is refused.
+        """
         read = put.read(md, data, self.settings)
         if len(read.data) > self._queue.message_bytes:
-            raise failed(CMQC.MQRC_MSG_TOO_BIG_FOR_Q, f"it has {len(read.data)} bytes")
+            raise failed(
+                CMQC.MQRC_MSG_TOO_BIG_FOR_Q,
+                f"{len(read.data)} bytes; the queue takes at most {self._queue.message_bytes}",
+            )
         self._insert(self._id, read.md, read.data, self._queue.bytes)
 
     def set_aside(self, md: MD, data: "bytes | memoryview", reason: int) -> None:
-        """Within a transaction: a message to the dead-letter queue. MQMIError: there is no room, as of ``put``. It has
-        LARGEST_DEAD bytes at most, as has any record of the log."""
+        """Put a message of at most LARGEST_DEAD bytes to the dead-letter queue, within a transaction.
+
+        Raises MQMIError if there is no room.
+        """
         self._bury(md, data, reason, self._queue.bytes * 3 // 4)
 
     def _bury(self, md: MD, data: "bytes | memoryview", reason: int, most: int | None) -> None:
@@ -151,20 +162,20 @@ class Forward:
         to.insert(self.file.db, described, data, syncpoint=False, options=options)
 
     def new_id(self) -> bytes:
-        """Within a transaction: 24 bytes for a MsgId or GroupId that nobody else has."""
+        """Return a new MsgId or GroupId, within a transaction."""
         return self.file.new_id(self.file.db)
 
     def has_pieces(self) -> bool:
-        """Whether anything in the file is not put together yet."""
+        """Tell whether the file holds incomplete messages."""
         table = "SELECT 1 FROM sqlite_schema WHERE name = 'assembly_group'"
         with self.file.reading() as db:
             found = db.execute(table).fetchone() and db.execute("SELECT 1 FROM assembly_group").fetchone()
         return found is not None
 
-    # -- out: ``uplink.Outbox`` --------------------------------------------------------------------------------------
+    # -- the uplink's ``Outbox`` --------------------------------------------------------------------------------------
 
     def batch(self, count: int, size: int) -> Sequence[Stored]:
-        """The first messages, at most so many and, but for the first, of so many bytes together."""
+        """Return the first messages: at most ``count``, and ``size`` bytes unless the first alone has more."""
         found: list[Stored] = []
         query = (
             f"SELECT id, {messages.LENGTH} FROM messages WHERE {messages.ELIGIBLE} ORDER BY rank, id LIMIT ?"
@@ -187,19 +198,19 @@ class Forward:
         return found
 
     def depth(self) -> int:
-        """How many messages wait."""
+        """Return the number of messages in the queue."""
         with self.file.reading() as db:
             (depth,) = db.execute("SELECT depth FROM queues WHERE id = ?", (self._id,)).fetchone()
         return int(depth)
 
     def dead_depth(self) -> int:
-        """How many messages are in the dead-letter queue."""
+        """Return the number of messages in the dead-letter queue."""
         with self.file.reading() as db:
             (depth,) = db.execute("SELECT depth FROM queues WHERE id = ?", (self._dead,)).fetchone()
         return int(depth)
 
     def settle(self, sent: Sequence[int], dead: Sequence[tuple[int, int]], number: int | None) -> None:
-        """These are committed, and these, with their reason codes, go to the dead-letter queue."""
+        """Remove committed messages, and move others, with their reason codes, to the dead-letter queue."""
         now = self.file.now()
         with self.transaction() as db:
             messages.take(db, sent, 0)
@@ -214,7 +225,7 @@ class Forward:
                 self._number(db, number)
 
     def state(self) -> State:
-        """What is known of the record queue."""
+        """Return the state of the record queue."""
         with self.file.reading() as db:
             row = db.execute("SELECT identity, number FROM uplink WHERE queue = ?", (self._id,)).fetchone()
             query = "SELECT message FROM uplink_pending WHERE queue = ? ORDER BY message"
@@ -225,22 +236,22 @@ class Forward:
                 db.execute("INSERT OR IGNORE INTO uplink VALUES (?, ?, ?)", (self._id, *row))
             return self.state()
         if not isinstance(row[0], bytes) or len(row[0]) != 24 or not isinstance(row[1], int) or row[1] < -1:
-            raise failed(CMQC.MQRC_OBJECT_DAMAGED, "what it says of the record queue is damaged")
+            raise failed(CMQC.MQRC_OBJECT_DAMAGED, "the state of the record queue is damaged")
         return State(row[0], row[1], pending)
 
     def prepare(self, pending: Sequence[int]) -> None:
-        """A unit of work of these is about to be committed."""
+        """Note the messages of a unit of work before its commit."""
         with self.transaction() as db:
             rows = [(self._id, token) for token in pending]
             db.executemany("INSERT OR IGNORE INTO uplink_pending VALUES (?, ?)", rows)
 
     def number(self, number: int) -> None:
-        """The record says that this one is the last; nothing is pending."""
+        """Note the number of the last committed unit of work; none is pending."""
         with self.transaction() as db:
             self._number(db, number)
 
     def begin_again(self) -> None:
-        """Forget the record: the next connection writes a new one. What was in doubt is sent again."""
+        """Forget the record: the next connection writes a new one, and messages in doubt are retransmitted."""
         with self.transaction() as db:
             db.execute("DELETE FROM uplink WHERE queue = ?", (self._id,))
             db.execute("DELETE FROM uplink_pending WHERE queue = ?", (self._id,))
@@ -251,5 +262,5 @@ class Forward:
 
 
 def is_full(error: MQMIError) -> bool:
-    """Whether it is a matter of room, and so of time."""
+    """Tell whether an error means that there is no room for now."""
     return error.reason in (CMQC.MQRC_Q_FULL, CMQC.MQRC_STORAGE_MEDIUM_FULL)

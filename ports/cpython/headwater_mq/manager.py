@@ -1,11 +1,11 @@
-"""A local queue manager: queues in one SQLite file, with the behaviour of MQPUT, MQPUT1 and MQGET.
+"""A local queue manager: queues in one SQLite file that behave as those of MQPUT, MQPUT1 and MQGET.
 
     with QueueManager("QM1", "queues.db") as qmgr:
         qmgr.define("READINGS", MaxQDepth=100_000)
         qmgr.put1("READINGS", b"21.5", MD(Format=CMQC.MQFMT_STRING), PMO(Options=CMQC.MQPMO_SYNCPOINT))
         qmgr.commit()
 
-What ``commit``, or a put outside a unit of work, has returned is on the disk. docs/ibm-mq-queue.md says what there is.
+``commit``, and a put outside a unit of work, return when the messages are on disk. See docs/ibm-mq-queue.md.
 """
 
 import contextlib
@@ -39,8 +39,8 @@ from headwater_mq.queue_file import QueueFile, explained
 
 
 class Statistics(NamedTuple):
-    """A queue in numbers: messages that can be got, those in units of work (put, and got), those set aside, the data of
-    all in bytes, its depth as IBM counts it (all but those that are got), and how many have it open."""
+    """Counts of a queue: available messages, uncommitted puts and gets, messages set aside, bytes of data, the depth
+    (all messages but uncommitted gets), and open handles."""
 
     name: str
     messages: int
@@ -54,13 +54,17 @@ class Statistics(NamedTuple):
 
 
 class QueueManager:
-    """The queue manager ``name`` in the file ``path``, which is made when it is not there, with ``attributes``
-    (``QueueManagerAttributes``), unless ``create`` is false.
+    """A connection to the queue manager in a file, with one unit of work that all its threads share.
 
-    One connection: one unit of work. Several threads may share it, and then share that. ``keeps_over``: "power", what a
-    call has returned is on the disk; or "process", which is much faster and outlives the end of the process, but not
-    the machine's. ``clocks``: the machine's, or a test's. ``group_readable``: whether the group of the file's directory
-    may read it. MQRC_Q_MGR_NAME_ERROR: the file is another's; without a name it is whichever it is.
+    Args:
+        name: its name; empty for any.
+        path: the SQLite file.
+        create: whether to create a missing file, with ``attributes`` (see ``QueueManagerAttributes``).
+        keeps_over: "power" syncs each durable call; "process" is faster and loses the last calls in a power cut.
+        clocks: the machine's clocks, or a test's.
+        group_readable: whether the group of the file's directory may read the file.
+
+    Raises MQMIError: MQRC_Q_MGR_NAME_ERROR if the file has another name, MQRC_Q_MGR_NOT_AVAILABLE if it is unusable.
     """
 
     def __init__(
@@ -77,14 +81,14 @@ class QueueManager:
         if name:
             attributes["QMgrName"] = name
         wanted = QueueManagerAttributes(**attributes)
-        #: Held during each call.
+        #: Held in each call.
         self.lock = threading.RLock()
         self.monotonic = time.monotonic
         self._closed = False
         self._handles = 0
         self._cache: dict[str, QueueAttributes] = {}
-        # The unit of work: whether anything of it may be in the file, how many messages, whether it must be on the
-        # disk, and where in groups its open queues were before its first "put" and "get" on each.
+        # The unit of work: whether it may have rows in the file, how many messages it has, whether one is persistent,
+        # and the positions of open queues in groups before its first "put" and "get" on each.
         self._working = False
         self._uncommitted = 0
         self._persistent = False
@@ -99,7 +103,7 @@ class QueueManager:
             clocks=clocks,
             group_readable=group_readable,
         )
-        #: As the file has them.
+        #: The attributes in the file.
         self.attributes = self.file.attributes
         if name and name.rstrip() != self.attributes.QMgrName:
             found = self.attributes.QMgrName
@@ -112,17 +116,17 @@ class QueueManager:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit and disconnect; back out when there was an exception."""
+        """Commit and disconnect; back out after an exception."""
         if kind is None:
             self.disconnect()
             return
         with self.lock:
-            # This backs out; where nothing can be written, as on a full disk, the next who comes does so.
+            # Closing backs out. If that fails, as on a full disk, the next connection does it.
             self._closed = True
             self.file.close()
 
     def disconnect(self) -> None:
-        """MQDISC: what is not committed is committed. Twice is harmless."""
+        """MQDISC: commit and disconnect. A second call does nothing."""
         with self.lock:
             if self._closed:
                 return
@@ -135,17 +139,17 @@ class QueueManager:
     # -- units of work -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """MQBEGIN, which is not needed: a unit of work begins with the first call in it."""
+        """MQBEGIN. Not needed: a unit of work begins with its first call."""
         self.check()
 
     def commit(self) -> None:
-        """MQCMIT: what was put is there for all, and what was got is gone; on the disk."""
+        """MQCMIT: make the unit of work visible to all connections, on disk."""
         with self.lock:
             self._end(queue_file.commit)
             self._places.clear()
 
     def backout(self) -> None:
-        """MQBACK: what was put was never there; what was got is there again, its BackoutCount one more."""
+        """MQBACK: remove what was put and restore what was got, with BackoutCount increased by one."""
         with self.lock:
             self._end(queue_file.backout)
             for (places, name), place in self._places.items():
@@ -162,13 +166,13 @@ class QueueManager:
         self._persistent = False
 
     def in_unit_of_work(self, options: int, yes: int, no: int) -> bool:
-        """Whether a call is in the unit of work: as it says; otherwise it is on z/OS, and is not elsewhere."""
+        """Tell whether a call is in the unit of work. Without an option it is on z/OS, and is not elsewhere."""
         return bool(options & yes) or (self.attributes.settings.zos and not options & no)
 
     def working(self, count: int) -> None:
-        """Within a put or a get in the unit of work: MQRC_SYNCPOINT_LIMIT_REACHED when these are too many.
+        """Count messages of a call in the unit of work. Raises MQRC_SYNCPOINT_LIMIT_REACHED.
 
-        The exception of a signal's handler may end the call when it is done, and before ``worked``.
+        A signal handler's exception may end the call after its transaction and before ``worked``.
         """
         most = self.attributes.MaxUncommittedMsgs
         if self._uncommitted + count > most:
@@ -176,7 +180,7 @@ class QueueManager:
         self._working = True
 
     def worked(self, places: Places, count: int, *, persistent: bool, putting: bool) -> None:
-        """After a put or a get in the unit of work, before ``places`` moves on."""
+        """Note a put or get in the unit of work, before ``places`` changes."""
         self._uncommitted += count
         self._persistent = self._persistent or persistent
         name = "put" if putting else "get"
@@ -185,7 +189,7 @@ class QueueManager:
     # -- queues --------------------------------------------------------------------------------------------------------
 
     def define(self, name: str, **attributes: Any) -> None:
-        """Make a queue (DEFINE in MQSC) with these ``QueueAttributes``. MQRC_OBJECT_ALREADY_EXISTS."""
+        """Create a queue (MQSC: DEFINE) with these ``QueueAttributes``. Raises MQRC_OBJECT_ALREADY_EXISTS."""
         name = check_name(name)
         wanted = QueueAttributes(**attributes)
         with self._changing() as db:
@@ -194,7 +198,7 @@ class QueueManager:
             db.execute("INSERT INTO queues (name, attributes) VALUES (?, ?)", (name, dump(wanted)))
 
     def alter(self, name: str, **attributes: Any) -> None:
-        """Change attributes of a queue. Messages that are there keep their place in it."""
+        """Change attributes of a queue. Messages keep their positions."""
         with self._changing() as db:
             number, now = self._known(db, name)
             db.execute(
@@ -202,9 +206,9 @@ class QueueManager:
             )
 
     def delete(self, name: str, *, purge: bool = False) -> None:
-        """Delete a queue; with ``purge`` its messages as well, unless one is in a unit of work.
+        """Delete a queue; with ``purge`` also its messages that are in no unit of work.
 
-        MQRC_Q_NOT_EMPTY, or MQRC_OBJECT_IN_USE when somebody has it open.
+        Raises MQRC_Q_NOT_EMPTY, or MQRC_OBJECT_IN_USE if a connection has it open.
         """
         with self._changing() as db:
             number, _ = self._known(db, name)
@@ -217,13 +221,13 @@ class QueueManager:
             db.execute("DELETE FROM queues WHERE id = ?", (number,))
 
     def queues(self) -> dict[str, QueueAttributes]:
-        """All queues, by name."""
+        """Return the attributes of all queues, by name."""
         with self._looking() as db:
             rows = db.execute("SELECT name, attributes FROM queues ORDER BY name").fetchall()
         return {str(name): load(QueueAttributes, text, str(name)) for name, text in rows}
 
     def statistics(self, name: str = "") -> list[Statistics]:
-        """A queue, or all of them, in numbers."""
+        """Return the counts of one queue, or of all."""
         query = (
             "SELECT name, total(put_by = 0 AND taken_by = 0 AND aside = 0), total(put_by != 0), total(taken_by != 0), "
             f"total(messages.id AND aside IS NOT 0), total({messages.LENGTH}), depth, "
@@ -239,8 +243,7 @@ class QueueManager:
         return [one for one in found if not name or one.name == name.rstrip()]
 
     def set_aside(self, name: str) -> Iterator[tuple[int, MD, bytes]]:
-        """What nobody gets from a queue, because segments contradict each other or bytes are not what was written: the
-        reason, the descriptor and the data, as far as they can be read."""
+        """Yield the contradictory and damaged messages of a queue: reason, descriptor and data, where readable."""
         with self._looking() as db:
             number, _ = self._known(db, name)
             query = (
@@ -253,21 +256,21 @@ class QueueManager:
             yield reason, md, body if isinstance(body, bytes) else b""
 
     def give_back(self, name: str) -> int:
-        """Let what was set aside in a queue be got again, but for damaged messages; how many."""
+        """Make messages that were set aside available again, except damaged ones, and return their number."""
         with self._changing() as db:
             number, _ = self._known(db, name)
             statement = "UPDATE messages SET aside = 0 WHERE queue = ? AND aside NOT IN (0, ?)"
             return db.execute(statement, (number, CMQC.MQRC_OBJECT_DAMAGED)).rowcount
 
     def inquire(self, selector: int) -> int | bytes:
-        """MQINQ of an attribute of the queue manager."""
+        """MQINQ: return one attribute of the queue manager."""
         field = OF_QUEUE_MANAGERS.get(selector)
         if field is None:
             raise failed(CMQC.MQRC_SELECTOR_ERROR, f"selector {selector}")
         return _shown(getattr(self.attributes, field))
 
     def inquire_queue(self, name: str, selector: int) -> int | bytes:
-        """MQINQ of an attribute of a queue; ``Queue.inquire`` calls it."""
+        """MQINQ: return one attribute of a queue."""
         if selector == CMQC.MQCA_Q_NAME:
             return _shown(name)
         if selector in (CMQC.MQIA_CURRENT_Q_DEPTH, CMQC.MQIA_OPEN_INPUT_COUNT, CMQC.MQIA_OPEN_OUTPUT_COUNT):
@@ -292,7 +295,7 @@ class QueueManager:
         md: MD | None = None,
         pmo: PMO | None = None,
     ) -> None:
-        """MQPUT1: open a queue, put one message, close it."""
+        """MQPUT1: open a queue, put one message, close the queue."""
         od = name if isinstance(name, OD) else OD(ObjectName=name)
         check_object_descriptor(od)
         handle, resolved = self.open_handle(od, CMQC.MQOO_OUTPUT)
@@ -313,7 +316,7 @@ class QueueManager:
         *,
         put1: bool = False,
     ) -> None:
-        """MQPUT to a queue that is open with the options ``opened``, or MQPUT1. ``md`` and ``pmo`` are filled in."""
+        """MQPUT to a queue opened with the options ``opened``, or MQPUT1. Sets fields of ``md`` and ``pmo``."""
         md = MD() if md is None else md
         pmo = PMO() if pmo is None else pmo
         check_put_options(pmo, put1=put1)
@@ -347,22 +350,22 @@ class QueueManager:
         if reason or too_high:
             raise warning(
                 reason or CMQC.MQRC_PRIORITY_EXCEEDS_MAXIMUM,
-                "the message is put, but one before it lacks its end" if reason else "",
+                "the message was put, but the group or message before it is incomplete" if reason else "",
             )
 
     # -- for open queues -----------------------------------------------------------------------------------------------
 
     def now(self) -> int:
-        """Age time in ms: what expires, expires by it."""
+        """Return the age time in ms, by which messages expire."""
         return self.file.now()
 
     def check(self) -> None:
-        """MQRC_HCONN_ERROR when disconnected."""
+        """Raise MQRC_HCONN_ERROR after ``disconnect``."""
         if self._closed:
             raise failed(CMQC.MQRC_HCONN_ERROR, "the queue manager is disconnected")
 
     def open_handle(self, od: OD, options: int) -> tuple[int, Resolved]:
-        """Note who has a queue open, and find it: a handle, and what the name means."""
+        """Open a queue: return a handle and the resolved name."""
         reading = options & (INPUT | CMQC.MQOO_BROWSE)
         exclusive = bool(options & CMQC.MQOO_INPUT_EXCLUSIVE)
         with self.lock:
@@ -371,10 +374,12 @@ class QueueManager:
         with self._changing(durable=False) as db:
             found = self._resolve(db, od)
             if found.remote is not None and reading:
-                raise failed(CMQC.MQRC_OPTION_NOT_VALID_FOR_TYPE, "a remote queue is for output")
+                raise failed(
+                    CMQC.MQRC_OPTION_NOT_VALID_FOR_TYPE, "a remote queue can be opened for output only"
+                )
             taken = "SELECT 1 FROM opens WHERE queue = ? AND input >= ?"
             if options & INPUT and db.execute(taken, (found.target, 1 if exclusive else 2)).fetchone():
-                raise failed(CMQC.MQRC_OBJECT_IN_USE, "it is open for input already")
+                raise failed(CMQC.MQRC_OBJECT_IN_USE, "the queue is open for input already")
             self._handles += 1
             handle = self._handles
             kind = 2 if exclusive else 1 if options & INPUT else 0
@@ -382,13 +387,13 @@ class QueueManager:
             row = (self.file.connection, handle, found.target, kind, output)
             db.execute("INSERT INTO opens VALUES (?, ?, ?, ?, ?)", row)
             if found.first != found.target:
-                # What says where it goes must stay as well.
+                # Nobody may delete the definition either.
                 row = (self.file.connection, -handle, found.first, kind, output)
                 db.execute("INSERT INTO opens VALUES (?, ?, ?, ?, ?)", row)
         return handle, found
 
     def close_handle(self, places: Places, handle: int) -> None:
-        """The queue is not open any more, and a backout takes it nowhere."""
+        """Close a handle; a backout no longer changes its positions."""
         with self.lock:
             for name in ("put", "get"):
                 self._places.pop((places, name), None)
@@ -399,11 +404,11 @@ class QueueManager:
             db.execute("DELETE FROM opens WHERE connection = ? AND handle IN (?, ?)", row)
 
     def queue_attributes(self, number: int) -> QueueAttributes:
-        """Of an open queue, as they are now."""
+        """Return the current attributes of a queue by id."""
         return self._row(number)[1]
 
     def putting(self, to: Resolved) -> Putting:
-        """What a put needs to know; MQRC_PUT_INHIBITED, be it of a remote queue or of its transmission queue."""
+        """Return the destination of a put. Raises MQRC_PUT_INHIBITED for the definition or the transmission queue."""
         of_first = self._row(to.first)
         name, attributes = of_first if to.first == to.target else self._row(to.target)
         for one, said in (of_first, (name, attributes)):
@@ -414,8 +419,7 @@ class QueueManager:
         )
 
     def answered(self, md: MD) -> None:
-        """Fill in where answers to a message go, when its ReplyToQ does not name a queue manager: to what the remote
-        queue of that name stands for, else to the queue here."""
+        """Set ReplyToQMgr if ReplyToQ has none: from the remote queue of that name, else this queue manager."""
         if not md.ReplyToQ.strip() or md.ReplyToQMgr.strip():
             return
         with self._looking() as db:
@@ -455,7 +459,7 @@ class QueueManager:
         manager = od.ObjectQMgrName.decode("latin-1").rstrip(" ")
         if manager and manager != self.attributes.QMgrName:
             if not name:
-                raise failed(CMQC.MQRC_REMOTE_Q_NAME_ERROR, f"the queue of {manager} has no name")
+                raise failed(CMQC.MQRC_REMOTE_Q_NAME_ERROR, f"a queue of {manager} needs a name")
             target = self._transmission(db, manager, "")
             return Resolved(target, target, (od.ObjectName, od.ObjectQMgrName))
         number, attributes = self._known(db, name)
@@ -463,14 +467,14 @@ class QueueManager:
             return Resolved(number, number)
         if attributes.RemoteQMgrName == self.attributes.QMgrName:
             raise failed(
-                CMQC.MQRC_UNKNOWN_REMOTE_Q_MGR, f"{name} is a remote queue of this queue manager's own"
+                CMQC.MQRC_UNKNOWN_REMOTE_Q_MGR, f"{name} is a remote queue of this queue manager itself"
             )
         target = self._transmission(db, attributes.RemoteQMgrName, attributes.XmitQName)
         there = OD(ObjectName=attributes.RemoteQName, ObjectQMgrName=attributes.RemoteQMgrName)
         return Resolved(number, target, (there.ObjectName, there.ObjectQMgrName))
 
     def _transmission(self, db: sqlite3.Connection, manager: str, named: str) -> int:
-        """The transmission queue to another queue manager: that which is named, of its name, or the default."""
+        """Return the id of the transmission queue: the named one, the one with the manager's name, or the default."""
         for name, reason in (
             (named, CMQC.MQRC_UNKNOWN_XMIT_Q),
             (manager, 0),
@@ -479,10 +483,10 @@ class QueueManager:
             found = self._find(db, name) if name else None
             if found is not None:
                 if found[1].QType == CMQC.MQQT_REMOTE and name == manager:
-                    text = f"{name} is a remote queue, and there are no aliases of queue managers"
+                    text = f"{name} is a remote queue; aliases of queue managers are not supported"
                     raise failed(CMQC.MQRC_UNKNOWN_REMOTE_Q_MGR, text)
                 if found[1].QType != CMQC.MQQT_LOCAL or found[1].Usage != CMQC.MQUS_TRANSMISSION:
-                    raise failed(CMQC.MQRC_XMIT_Q_USAGE_ERROR, f"{name} is no transmission queue")
+                    raise failed(CMQC.MQRC_XMIT_Q_USAGE_ERROR, f"{name} is not a transmission queue")
                 return found[0]
             if name and reason:
                 raise failed(reason, name)
@@ -505,5 +509,5 @@ def connect(name: str = "", path: "str | os.PathLike[str]" = "queues.db", **opti
 
 
 def _shown(value: "int | str") -> int | bytes:
-    """An attribute as MQINQ returns it: names with their blanks."""
+    """Convert an attribute as MQINQ returns it: names with their blanks."""
     return value if isinstance(value, int) else value.encode().ljust(48)

@@ -1,4 +1,4 @@
-"""Messages as rows of the file: put in, read, taken. Each function runs within a transaction of its caller's."""
+"""Messages as rows of the file. Each function runs within the caller's transaction."""
 
 import sqlite3
 import zlib
@@ -9,29 +9,30 @@ from typing import Any, NamedTuple
 from headwater_host.mq import CMQC
 from headwater_host.mq.descriptors import MD
 
-# What is looked for without reading a message, as ``_columns`` has it.
+# The columns that are searched without reading a message, in the order of ``_columns``.
 _SOUGHT = "group_id, seq, place, flags, msg_id, correl_id, length"
 _INSERT = (
     f"INSERT INTO messages (queue, rank, put_by, taken_by, aside, backouts, expires, {_SOUGHT}, crc, md, body) "
     "VALUES (?, ?, ?, 0, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-#: Of a message that can be got. Its values: queue, connection whose own unit of work is seen (or 0), now in ms.
+#: Condition of a message that MQGET can return. Values: queue, connection whose unit of work is visible (or 0), age
+#: time in ms.
 ELIGIBLE = (
     "queue = ? AND taken_by = 0 AND aside = 0 AND put_by IN (0, ?) AND (expires IS NULL OR expires > ?)"
 )
-#: Of a message, in SQL: why it is set aside, and the bytes of its data. Each column may hold anything.
+#: The reason why a message is set aside, and the length of its data, for columns that may hold anything.
 REASON = f"iif(typeof(aside) = 'integer', aside, {CMQC.MQRC_OBJECT_DAMAGED})"
 LENGTH = "iif(typeof(length) = 'integer' AND length BETWEEN 0 AND 1 << 30, length, 0)"
-#: 100 ms, the unit of Expiry, in ms.
+#: The unit of Expiry, in ms.
 TENTH = 100
 
 
 class DamagedError(Exception):
-    """A row does not hold what was written; ``args`` is its number."""
+    """A row does not hold what was written; ``args`` is its id."""
 
 
 class Message(NamedTuple):
-    """A message as it is kept."""
+    """A message as stored."""
 
     md: MD
     body: bytes
@@ -47,7 +48,7 @@ def insert(
     put_by: int,
     now: int,
 ) -> None:
-    """Put a message into the file. ``now``: age time, in ms."""
+    """Insert a message. ``now`` is the age time in ms."""
     packed = md.pack()
     row = (
         queue,
@@ -75,7 +76,7 @@ def _columns(md: MD, length: int) -> tuple[object, ...]:
 
 
 def read(db: sqlite3.Connection, number: int, now: int) -> Message:
-    """A message by the number of its row: BackoutCount, and what is left of Expiry, are up to date. DamagedError."""
+    """Read a message by the id of its row, with its BackoutCount and the rest of its Expiry. Raises DamagedError."""
     query = f"SELECT md, body, crc, backouts, expires, {_SOUGHT} FROM messages WHERE id = ?"
     packed, body, crc, backouts, expires, *sought = db.execute(query, (number,)).fetchone()
     if (
@@ -85,7 +86,7 @@ def read(db: sqlite3.Connection, number: int, now: int) -> Message:
     ):
         raise DamagedError(number)
     md = MD.unpack(packed)
-    # These the checksum does not cover.
+    # The checksum does not cover these columns.
     if (
         tuple(sought) != _columns(md, len(body))
         or not (isinstance(backouts, int) and 0 <= backouts < 1 << 31)
@@ -95,18 +96,18 @@ def read(db: sqlite3.Connection, number: int, now: int) -> Message:
         raise DamagedError(number)
     md.BackoutCount = backouts
     if expires is not None:
-        # Never more than it was put with, whatever the column holds.
+        # Never more than the message was put with.
         md.Expiry = min(max((expires - now) // TENTH, 1), md.Expiry)
     return Message(md, body)
 
 
 def body(db: sqlite3.Connection, number: int) -> bytes:
-    """The data of a message. DamagedError."""
+    """Read the data of a message. Raises DamagedError."""
     return read(db, number, 0).body
 
 
 def written(db: sqlite3.Connection, number: int) -> tuple[int, int]:
-    """Encoding and CodedCharSetId of a message, whose data are not read. DamagedError."""
+    """Return Encoding and CodedCharSetId of a message without reading its data. Raises DamagedError."""
     (packed,) = db.execute("SELECT md FROM messages WHERE id = ?", (number,)).fetchone()
     if not isinstance(packed, bytes) or len(packed) != CMQC.MQMD_LENGTH_2:
         raise DamagedError(number)
@@ -115,18 +116,18 @@ def written(db: sqlite3.Connection, number: int) -> tuple[int, int]:
 
 
 def is_number(value: object) -> bool:
-    """Whether a column that holds a number of an MQMD's, or a length, can have been written with this."""
+    """Tell whether a column with a field of the MQMD, or a length, can hold this value."""
     return isinstance(value, int) and -1 << 31 <= value < 1 << 32
 
 
 def check_numbers(number: int, values: Iterable[object]) -> None:
-    """DamagedError: one of these columns of a row is no number (``is_number``)."""
+    """Raise DamagedError if one of these columns of a row fails ``is_number``."""
     if not all(map(is_number, values)):
         raise DamagedError(number)
 
 
 def take(db: sqlite3.Connection, numbers: Iterable[int], taken_by: int) -> None:
-    """Get messages: in the unit of work of a connection, or for good when that is 0."""
+    """Take messages in the unit of work of a connection, or delete them if ``taken_by`` is 0."""
     statement = (
         "UPDATE messages SET taken_by = ? WHERE id = ?" if taken_by else "DELETE FROM messages WHERE id = ?"
     )
@@ -135,12 +136,12 @@ def take(db: sqlite3.Connection, numbers: Iterable[int], taken_by: int) -> None:
 
 
 def set_aside(db: sqlite3.Connection, numbers: Iterable[int], reason: int) -> None:
-    """Let nobody get these: they contradict each other, or are damaged."""
+    """Hide contradictory or damaged messages from MQGET."""
     db.executemany("UPDATE messages SET aside = ? WHERE id = ?", [(reason, number) for number in numbers])
 
 
 def renew(db: sqlite3.Connection, now: int) -> None:
-    """Give each message its whole Expiry from now on."""
+    """Restart the Expiry of each message."""
     query = "SELECT id, substr(md, 17, 4) FROM messages WHERE expires IS NOT NULL"
     found = [(number, raw) for number, raw in db.execute(query) if isinstance(raw, bytes) and len(raw) == 4]
     db.executemany(
@@ -150,6 +151,6 @@ def renew(db: sqlite3.Connection, now: int) -> None:
 
 
 def expire(db: sqlite3.Connection, queue: int, now: int) -> int:
-    """Delete what has expired; how many."""
+    """Delete expired messages and return their number."""
     statement = "DELETE FROM messages WHERE queue = ? AND expires <= ? AND put_by = 0 AND taken_by = 0"
     return db.execute(statement, (queue, now)).rowcount

@@ -1,4 +1,4 @@
-"""PMO, GMO, OD and the options of MQOPEN: what callers fill in, and which of their values are refused."""
+"""PMO, GMO and OD, and checks of the options of MQPUT, MQGET and MQOPEN."""
 
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ _PUT_OPTIONS = (
 )
 BROWSING = CMQC.MQGMO_BROWSE_FIRST | CMQC.MQGMO_BROWSE_NEXT | CMQC.MQGMO_BROWSE_MSG_UNDER_CURSOR
 UNDER_CURSOR = CMQC.MQGMO_MSG_UNDER_CURSOR | CMQC.MQGMO_BROWSE_MSG_UNDER_CURSOR
-#: What needs an MQGMO of version 2.
+#: Options that need an MQGMO of version 2.
 _GET_VERSION_2 = (
     CMQC.MQGMO_LOGICAL_ORDER
     | CMQC.MQGMO_COMPLETE_MSG
@@ -64,7 +64,7 @@ _OPEN_OPTIONS = (
 
 
 class PMO(Structure):
-    """MQPMO, the options of a put."""
+    """MQPMO: put message options."""
 
     FIELDS: ClassVar[Fields] = {
         "StrucId": ("c", 4, CMQC.MQPMO_STRUC_ID),
@@ -92,8 +92,11 @@ class PMO(Structure):
 
 
 class GMO(Structure):
-    """MQGMO, the options of a get. What it returns: ``ResolvedQName``; from version 2 on ``GroupStatus``,
-    ``SegmentStatus``, ``Segmentation``; from version 3 on ``ReturnedLength``, in bytes."""
+    """MQGMO: get message options.
+
+    MQGET sets ``ResolvedQName``; from version 2 on ``GroupStatus``, ``SegmentStatus`` and ``Segmentation``; from
+    version 3 on ``ReturnedLength``, in bytes.
+    """
 
     FIELDS: ClassVar[Fields] = {
         "StrucId": ("c", 4, CMQC.MQGMO_STRUC_ID),
@@ -129,7 +132,7 @@ class GMO(Structure):
 
 
 class OD(Structure):
-    """MQOD, which queue is meant: ``ObjectName``, and ``ObjectQMgrName`` when it is another queue manager's."""
+    """MQOD: the queue ``ObjectName``, of another queue manager if ``ObjectQMgrName`` is set."""
 
     FIELDS: ClassVar[Fields] = {
         "StrucId": ("c", 4, CMQC.MQOD_STRUC_ID),
@@ -151,13 +154,13 @@ class OD(Structure):
 
 
 def several(options: int, exclusive: int) -> bool:
-    """Whether more than one of these bits is set."""
+    """Tell whether more than one of these bits is set."""
     chosen = options & exclusive
     return chosen & (chosen - 1) != 0
 
 
 def check_put_options(pmo: PMO, *, put1: bool) -> None:
-    """The options of MQPUT and MQPUT1."""
+    """Check the options of MQPUT and MQPUT1."""
     if pmo.StrucId != CMQC.MQPMO_STRUC_ID or not 1 <= pmo.Version <= CMQC.MQPMO_CURRENT_VERSION:
         raise failed(CMQC.MQRC_PMO_ERROR, f"StrucId {pmo.StrucId!r}, Version {pmo.Version}")
     options = pmo.Options
@@ -177,7 +180,7 @@ def check_put_options(pmo: PMO, *, put1: bool) -> None:
 
 
 def check_get_options(gmo: GMO, md: MD) -> int:
-    """The options of MQGET; returns the match options that count."""
+    """Check the options of MQGET and return the match options that apply."""
     if gmo.StrucId != CMQC.MQGMO_STRUC_ID or not 1 <= gmo.Version <= CMQC.MQGMO_CURRENT_VERSION:
         raise failed(CMQC.MQRC_GMO_ERROR, f"StrucId {gmo.StrucId!r}, Version {gmo.Version}")
     if md.StrucId != CMQC.MQMD_STRUC_ID or md.Version not in (CMQC.MQMD_VERSION_1, CMQC.MQMD_VERSION_2):
@@ -205,13 +208,13 @@ def check_get_options(gmo: GMO, md: MD) -> int:
 
 
 def check_object_descriptor(od: OD) -> None:
-    """The structure that says which queue is meant."""
+    """Check the object descriptor."""
     if od.StrucId != CMQC.MQOD_STRUC_ID or od.Version != CMQC.MQOD_VERSION_1 or od.ObjectType != CMQC.MQOT_Q:
-        raise failed(CMQC.MQRC_OD_ERROR, "only queues, with an MQOD of version 1")
+        raise failed(CMQC.MQRC_OD_ERROR, "only queues can be opened, with an MQOD of version 1")
 
 
 def check_open_options(options: int) -> None:
-    """The options of MQOPEN."""
+    """Check the options of MQOPEN."""
     binds = CMQC.MQOO_BIND_ON_OPEN | CMQC.MQOO_BIND_NOT_FIXED | CMQC.MQOO_BIND_ON_GROUP
     contexts = CMQC.MQOO_SET_IDENTITY_CONTEXT | CMQC.MQOO_SET_ALL_CONTEXT
     if (
@@ -221,4 +224,4 @@ def check_open_options(options: int) -> None:
         or (options & contexts and not options & CMQC.MQOO_OUTPUT)
         or not options & (INPUT | CMQC.MQOO_BROWSE | CMQC.MQOO_OUTPUT | CMQC.MQOO_INQUIRE)
     ):
-        raise failed(CMQC.MQRC_OPTIONS_ERROR, f"options {options:#x} of an open")
+        raise failed(CMQC.MQRC_OPTIONS_ERROR, f"options {options:#x} of MQOPEN")

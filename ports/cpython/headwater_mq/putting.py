@@ -1,4 +1,4 @@
-"""One put on its way into the file: defaults and context, ids, segments, the form of transmission queues, room."""
+"""Put one message into the file: defaults, context, ids, segmentation, transmission header, limits."""
 
 import sqlite3
 import sys
@@ -21,7 +21,7 @@ from headwater_mq.queue_file import QueueFile
 
 _IDENTITY = ("UserIdentifier", "AccountingToken", "ApplIdentityData")
 _ORIGIN = ("PutApplType", "PutApplName", "PutDate", "PutTime", "ApplOriginData")
-#: What a put returns in the caller's descriptor, whatever its version.
+#: Fields that MQPUT returns in a descriptor of any version.
 _RETURNED = (
     "MsgId",
     "CorrelId",
@@ -34,17 +34,16 @@ _NOTHING = MD()
 
 
 class Resolved(NamedTuple):
-    """What the name of a queue means, by numbers: ``first`` is the definition that it is of, ``target`` the queue that
-    holds what is put there."""
+    """A resolved queue name: ``first`` is the id of the definition, ``target`` that of the queue with the messages."""
 
     first: int
     target: int
-    #: RemoteQName and RemoteQMgrName, when ``target`` is a transmission queue on the way to another queue manager.
+    #: RemoteQName and RemoteQMgrName if ``target`` is a transmission queue.
     remote: "tuple[bytes, bytes] | None" = None
 
 
 class Places:
-    """Where an open queue's puts and gets are in groups and logical messages; a backout sets them back."""
+    """Positions of an open queue's puts and gets in groups and logical messages; a backout restores them."""
 
     __slots__ = ("get", "put")
 
@@ -54,8 +53,8 @@ class Places:
 
 
 class Putting(NamedTuple):
-    """What a put needs to know of where it goes: ``target`` is the number of the queue that holds the message, ``name``
-    and ``attributes`` are that one's. ``defaults``: the attributes of the definition that was opened."""
+    """The destination of a put: ``target`` is the id of the queue that holds the message, with ``name`` and
+    ``attributes``; ``defaults`` are the attributes of the opened definition."""
 
     file: QueueFile
     manager: QueueManagerAttributes
@@ -63,20 +62,20 @@ class Putting(NamedTuple):
     name: str
     attributes: QueueAttributes
     defaults: QueueAttributes
-    #: As in ``Resolved``.
+    #: See ``Resolved``.
     remote: "tuple[bytes, bytes] | None"
     #: Age time, in ms.
     now: int
-    #: How many bytes of the file the messages may take; None: no limit but the disk's.
+    #: Bytes that the file may use; None for no limit.
     file_bytes: int | None = None
 
     @property
     def settings(self) -> QueueManagerSettings:
-        """The queue manager's, for the rules."""
+        """Settings of the queue manager."""
         return self.manager.settings
 
     def described(self, md: MD, options: int, opened: int, *, put1: bool) -> tuple[MD, bool]:
-        """The descriptor with what the queue and the queue manager fill in; whether its priority was too high."""
+        """Return the descriptor with defaults and context, and whether its Priority was too high."""
         given = md.copy()
         if given.Priority == CMQC.MQPRI_PRIORITY_AS_Q_DEF:
             given.Priority = self.defaults.DefPriority
@@ -109,14 +108,14 @@ class Putting(NamedTuple):
         syncpoint: bool,
         ordered: bool,
     ) -> int:
-        """``put.number`` with ids of this queue manager's."""
+        """Call ``put.number`` with ids of this queue manager."""
         numbers = (md, length, place, lambda: self.file.new_id(db))
         return put.number(*numbers, syncpoint=syncpoint, ordered=ordered)
 
     def insert(
         self, db: sqlite3.Connection, md: MD, data: memoryview, *, syncpoint: bool, options: int
     ) -> int:
-        """Put the message into the file, in segments when it is too large for the queue; how many there are.
+        """Insert the message, in segments if it is too large for the queue, and return the number of rows.
 
         ``md`` gets its MsgId and CorrelId.
         """
@@ -146,24 +145,24 @@ class Putting(NamedTuple):
         return count
 
     def _parts(self, md: MD, data: memoryview) -> Iterator[tuple[MD, memoryview]]:
-        """The message, or segments that are small enough."""
+        """Yield the message, or segments that fit the queue."""
         of_queue, of_manager = self.attributes.MaxMsgLength, self.manager.MaxMsgLength
         most = min(of_queue, of_manager)
         if self.remote is not None:
             most -= transmission.OVERHEAD
         elif put.is_dead_letter(md):
-            # What is kept counts, and that is with the MQMDE.
+            # The stored message counts, which includes the MQMDE.
             most -= CMQC.MQMDE_LENGTH_2
         if len(data) <= most:
             return iter([(md.copy(), data)])
-        # A header that the queue manager knows must not be cut, and it does not look where headers end.
+        # A known header must not be split, and the queue manager does not parse where headers end.
         built_in = md.Format.startswith(b"MQ") and md.Format != CMQC.MQFMT_STRING
         report = md.MsgType == CMQC.MQMT_REPORT and md.MsgFlags & SEGMENT
         allowed = md.MsgFlags & CMQC.MQMF_SEGMENTATION_ALLOWED and not self.settings.zos
         if not allowed or built_in or report or most < 16:
             raise failed(
                 CMQC.MQRC_MSG_TOO_BIG_FOR_Q if of_queue <= of_manager else CMQC.MQRC_MSG_TOO_BIG_FOR_Q_MGR,
-                f"{len(data)} bytes, and {self.name} takes {max(most, 0)}",
+                f"{len(data)} bytes; {self.name} takes at most {max(most, 0)}",
             )
         put.check_segment_end(md.MsgSeqNumber, md.Offset, len(data))
         return put.split(md, data, most)
@@ -180,7 +179,7 @@ class Putting(NamedTuple):
             raise failed(CMQC.MQRC_STORAGE_MEDIUM_FULL, f"{self.file.path} has {self.file.size()} bytes")
 
     def returned(self, md: MD, kept: MD, pmo: PMO) -> None:
-        """Fill in what the call returns. Nothing is returned in an MQMDE."""
+        """Set the fields that the call returns. An MQMDE is not changed."""
         md.take_over(kept, _RETURNED if md.Version < CMQC.MQMD_VERSION_2 else (*_RETURNED, *V2_FIELDS))
         if self.remote is None:
             pmo.set(ResolvedQName=self.name, ResolvedQMgrName=self.manager.QMgrName)
@@ -191,7 +190,7 @@ class Putting(NamedTuple):
 
 
 def origin(now: int) -> "dict[str, int | str | bytes]":
-    """The origin context of what this program puts at ``now``, in ms since 1970."""
+    """Return the origin context of a put at ``now``, in ms since 1970."""
     at = datetime.fromtimestamp(now / 1000, timezone.utc)
     return {
         "PutApplType": CMQC.MQAT_UNIX,
@@ -204,11 +203,11 @@ def origin(now: int) -> "dict[str, int | str | bytes]":
 
 @cache
 def user() -> bytes:
-    """Who we are, as a UserIdentifier."""
+    """Return the UserIdentifier of this process."""
     try:
         return getuser().encode("ascii", "replace")[:12]
     except (KeyError, OSError):
-        # No name for this user, as in some containers.
+        # The user has no name, as in some containers.
         return b""
 
 

@@ -5,7 +5,7 @@
         md = MD()
         data = queue.get(None, md, GMO(Options=CMQC.MQGMO_WAIT, WaitInterval=1000))
 
-A call that ends with a warning has done what it was asked, and raises MQMIError as one that failed.
+A call that ends with a warning has done its work and raises MQMIError, as a failed call does.
 """
 
 import sqlite3
@@ -35,13 +35,12 @@ from headwater_mq.options import (
 )
 from headwater_mq.putting import Places, Resolved
 
-#: How long a get that waits lets pass before it looks again whether anybody has changed the file, in s.
+#: Interval at which a waiting get checks the file for changes, in s.
 _LOOK_AGAIN = 0.01
 
 
 class _Got(NamedTuple):
-    """What a get has found, and where it leads: ``after`` in groups, ``position`` in the queue. ``taken``: how many
-    messages it took, 0 when they stay."""
+    """The result of a get. ``after``: the next position in groups; ``taken``: number of rows taken, 0 for a browse."""
 
     md: MD
     data: bytes
@@ -53,8 +52,8 @@ class _Got(NamedTuple):
 
 
 class Queue:
-    """A queue of ``manager`` by name or OD. Without ``options`` (MQOO_*) it is opened by its first put, for output, or
-    its first get, for input."""
+    """A queue of ``manager``, by name or OD. Without ``options`` (MQOO_*) the first put opens it for output, or the
+    first get for input."""
 
     def __init__(
         self, manager: QueueManager, name: "str | bytes | OD | None" = None, options: int | None = None
@@ -66,7 +65,7 @@ class Queue:
         self._resolved = Resolved(0, 0)
         self._places = Places()
         self._browse_place: Place | None = None
-        #: The position that a browse goes on from; the message browsed last; whether in logical order. None before.
+        #: Browse cursor: its position, the message under it, whether it is in logical order. None before a browse.
         self._cursor: tuple[int, int] | None = None
         self._under: int | None = None
         self._browsed: bool | None = None
@@ -90,7 +89,7 @@ class Queue:
     # -- MQOPEN, MQCLOSE, MQINQ ----------------------------------------------------------------------------------------
 
     def open(self, name: "str | bytes | OD", options: int) -> None:
-        """MQOPEN."""
+        """MQOPEN: open the queue with MQOO_* options."""
         if self._handle:
             raise failed(CMQC.MQRC_HOBJ_ERROR, "the queue is open already")
         self._od = name if isinstance(name, OD) else OD(ObjectName=name)
@@ -100,12 +99,13 @@ class Queue:
         self.options = options
 
     def close(self, options: int = CMQC.MQCO_NONE) -> None:
-        """MQCLOSE. A warning says that a group or logical message that was begun in logical order lacks its end."""
+        """MQCLOSE: close the queue. Warns if a group or message in logical order is incomplete."""
         if not self._handle:
             return
         if options != CMQC.MQCO_NONE:
             raise failed(
-                CMQC.MQRC_OPTION_NOT_VALID_FOR_TYPE, "only dynamic queues are deleted by closing them"
+                CMQC.MQRC_OPTION_NOT_VALID_FOR_TYPE,
+                "MQCLOSE deletes only dynamic queues, which are not supported",
             )
         self._manager.close_handle(self._places, self._handle)
         self._handle = 0
@@ -114,10 +114,10 @@ class Queue:
         self._browse_place = None
         self._cursor = self._under = self._browsed = None
         for reason in sorted((place.incomplete for place in places), reverse=True):
-            raise warning(reason, "the queue is closed in the middle")
+            raise warning(reason, "the queue was closed in the middle of it")
 
     def inquire(self, selector: int) -> int | bytes:
-        """MQINQ of one attribute: MQIA_* or MQCA_*."""
+        """MQINQ: return one attribute by its selector, MQIA_* or MQCA_*."""
         if not self.options & CMQC.MQOO_INQUIRE:
             raise failed(CMQC.MQRC_NOT_OPEN_FOR_INQUIRE)
         assert self._od is not None
@@ -128,23 +128,23 @@ class Queue:
     def put(
         self, message: "bytes | bytearray | memoryview", md: MD | None = None, pmo: PMO | None = None
     ) -> None:
-        """MQPUT. ``md`` and ``pmo`` are filled in; ``message`` is not changed."""
+        """MQPUT: put a message. Sets fields of ``md`` and ``pmo``."""
         if not self._handle and self._od is not None:
             self.open(self._od, CMQC.MQOO_OUTPUT)
         self._check_open(CMQC.MQOO_OUTPUT, CMQC.MQRC_NOT_OPEN_FOR_OUTPUT)
         manager = self._manager
         with manager.lock:
-            # Another thread may have closed it meanwhile.
+            # Another thread may have closed the queue.
             self._check_open(CMQC.MQOO_OUTPUT, CMQC.MQRC_NOT_OPEN_FOR_OUTPUT)
             manager.put_message(self._resolved, self.options, self._places, message, md, pmo)
 
     # -- MQGET ---------------------------------------------------------------------------------------------------------
 
     def get(self, max_length: int | None = None, md: MD | None = None, gmo: GMO | None = None) -> bytes:
-        """MQGET: the data, with an MQMDE in front for an ``md`` of version 1 when there is something to say.
+        """MQGET: return the data of a message; for an ``md`` of version 1 with an MQMDE in front if it needs one.
 
-        ``max_length``: the room for data, in bytes; None: as much as there is. ``md`` and ``gmo`` are filled in.
-        MQRC_NO_MSG_AVAILABLE: there is no message, or none came in time.
+        Sets fields of ``md`` and ``gmo``. ``max_length`` is the size of the caller's buffer in bytes, None for any.
+        Raises MQRC_NO_MSG_AVAILABLE if there is no message, or none within the wait.
         """
         md = MD() if md is None else md
         gmo = GMO() if gmo is None else gmo
@@ -153,7 +153,7 @@ class Queue:
             self.open(self._od, CMQC.MQOO_BROWSE if browse else CMQC.MQOO_INPUT_AS_Q_DEF)
         matches = check_get_options(gmo, md)
         if max_length is not None and max_length < 0:
-            raise failed(CMQC.MQRC_DATA_LENGTH_ERROR, f"room for {max_length} bytes")
+            raise failed(CMQC.MQRC_DATA_LENGTH_ERROR, f"max_length is {max_length}")
         if gmo.Options & BROWSING:
             self._check_open(CMQC.MQOO_BROWSE, CMQC.MQRC_NOT_OPEN_FOR_BROWSE)
         else:
@@ -170,13 +170,13 @@ class Queue:
         return data
 
     def browse(self, max_length: int | None = None, md: MD | None = None, *, first: bool = False) -> bytes:
-        """MQGET with MQGMO_BROWSE_NEXT, or MQGMO_BROWSE_FIRST: the message stays."""
+        """MQGET with MQGMO_BROWSE_NEXT, or MQGMO_BROWSE_FIRST if ``first``."""
         option = CMQC.MQGMO_BROWSE_FIRST if first else CMQC.MQGMO_BROWSE_NEXT
         gmo = GMO(Version=CMQC.MQGMO_VERSION_2, Options=option, MatchOptions=CMQC.MQMO_NONE)
         return self.get(max_length, md, gmo)
 
     def _wait(self, max_length: int | None, md: MD, gmo: GMO, matches: int) -> _Got:
-        """Try, and while the caller waits try again whenever somebody has changed the file."""
+        """Try to get a message, again after each change of the file while the caller waits."""
         manager = self._manager
         until = None
         if gmo.Options & CMQC.MQGMO_WAIT and not gmo.Options & UNDER_CURSOR:
@@ -217,7 +217,7 @@ class Queue:
                 or options & CMQC.MQGMO_BROWSE_MSG_UNDER_CURSOR
             ):
                 return got
-            # In the middle of a group a browse goes on behind the group's place in the queue.
+            # Within a group the cursor stays at the position of the group.
             if self._browse_place is None or not options & CMQC.MQGMO_LOGICAL_ORDER:
                 self._cursor = got.found.position
             self._under = got.found.first
@@ -247,7 +247,7 @@ class Queue:
         *,
         syncpoint: bool,
     ) -> _Got | None:
-        """Find a message, read it, and take it unless it is browsed; None when there is none."""
+        """Find and read a message, and take it unless it is browsed. Returns None if there is none."""
         options = gmo.Options
         ordered = bool(options & CMQC.MQGMO_LOGICAL_ORDER)
         browsing = bool(options & BROWSING)
@@ -266,8 +266,8 @@ class Queue:
                 read = None if found is None else self._read(db, found, now)
             except DamagedError as error:
                 if browsing:
-                    raise failed(CMQC.MQRC_OBJECT_DAMAGED, "a message is not what was written") from None
-                # Nobody can be given it, so that it is not of the unit of work.
+                    raise failed(CMQC.MQRC_OBJECT_DAMAGED, "a message is damaged") from None
+                # No connection can get it, so it is not part of the unit of work.
                 messages.set_aside(db, [error.args[0]], CMQC.MQRC_OBJECT_DAMAGED)
                 continue
             if found is None or read is None:
@@ -275,13 +275,13 @@ class Queue:
             return self._take(db, found, read, max_length, md.Version, options, place, syncpoint=syncpoint)
 
     def _begin_browse(self, options: int, ordered: bool) -> Place | None:
-        """Where a browse is in a group; MQGMO_BROWSE_FIRST begins anew."""
+        """Return the position of a browse in a group; MQGMO_BROWSE_FIRST resets it."""
         if options & CMQC.MQGMO_BROWSE_FIRST:
             self._cursor = self._under = self._browse_place = None
             self._browsed = ordered
         elif options & CMQC.MQGMO_BROWSE_NEXT:
             if self._browsed is not None and self._browsed != ordered:
-                raise failed(CMQC.MQRC_INCONSISTENT_BROWSE, "the browse began in the other order")
+                raise failed(CMQC.MQRC_INCONSISTENT_BROWSE, "the browse began in another order")
             self._browsed = ordered
         return self._browse_place
 
@@ -289,7 +289,7 @@ class Queue:
         match: dict[str, object] = {}
         for option, (column, field) in MATCHES.items():
             value = md[field]
-            # An id that is nothing matches any.
+            # An id of zeros matches any.
             if matches & option and not (isinstance(value, bytes) and not any(value)):
                 match[column] = value
         return Wanted(
@@ -305,7 +305,7 @@ class Queue:
         )
 
     def _read(self, db: sqlite3.Connection, found: Found, now: int) -> messages.Message:
-        """The descriptor and the data; of several segments those of the first, and one after the other."""
+        """Read a message: the descriptor of the first segment and the joined data."""
         read = messages.read(db, found.first, now)
         if len(found.pieces) > 1:
             parts = [
@@ -314,7 +314,7 @@ class Queue:
             ]
             read = messages.Message(read.md, b"".join(parts))
         if found.whole:
-            # That it was in segments is not apparent.
+            # A reassembled message shows no segments.
             read.md.MsgFlags &= ~SEGMENT
             read.md.OriginalLength = CMQC.MQOL_UNDEFINED
         return read
@@ -340,7 +340,10 @@ class Queue:
         if place is not None and place.ordered and not ordered and not options & UNDER_CURSOR:
             reason = reason or place.incomplete
         elif place is not None and ordered and not options & BROWSING and place.syncpoint != syncpoint:
-            raise failed(CMQC.MQRC_INCONSISTENT_UOW, "in a unit of work and not, in one group or message")
+            raise failed(
+                CMQC.MQRC_INCONSISTENT_UOW,
+                "one group or message must be all inside or all outside a unit of work",
+            )
         cut = max_length is not None and len(data) > max_length
         after = put.behind(read.md, len(read.body), syncpoint=syncpoint, ordered=ordered)
         if cut and not options & CMQC.MQGMO_ACCEPT_TRUNCATED_MSG:
@@ -355,7 +358,7 @@ class Queue:
             messages.take(db, found.rows, manager.file.connection if syncpoint else 0)
         return _Got(given, data, reason, after, found, taken, syncpoint)
 
-    # -- what both need ------------------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _check_open(self, options: int, reason: int) -> None:
         if not self._handle:
@@ -369,7 +372,7 @@ class Queue:
 
 
 def _report(gmo: GMO, md: MD, length: int, queue: bytes, *, zos: bool) -> None:
-    """Fill in what the options return of a message: those fields that their version has."""
+    """Set the fields of ``gmo`` that its version returns."""
     gmo.ResolvedQName = queue
     if gmo.Version >= CMQC.MQGMO_VERSION_2:
         flags = md.MsgFlags

@@ -1,9 +1,9 @@
-"""The file of a local queue manager: who uses it, transactions, and what SQLite says, in IBM's reason codes.
+"""The SQLite file of a local queue manager: connections, transactions, errors as IBM's reason codes.
 
-Several processes, and several connections of one, may use a file at a time. Each call is one short transaction, so that
-nobody waits for somebody's unit of work: what that has put and got stands in the file, marked with the connection's
-number. Beside the file each connection holds a lock on a file of its own; where that lock is free, or its file is not
-there, the connection is gone, and whoever finds it so backs out what it left (``sweep``).
+Several processes and several connections may use a file at the same time. Each call is one short transaction, so no
+connection waits for another's unit of work: its puts and gets are in the file, marked with the connection's number.
+Each connection locks a file of its own beside the database. If that lock is free or its file is missing, the connection
+is gone, and the next one backs out its unit of work (``sweep``).
 """
 
 import contextlib
@@ -24,28 +24,28 @@ from headwater_host.sqlite import Cause, cause, one_line
 from headwater_mq import messages
 from headwater_mq.attributes import QueueManagerAttributes, dump, load
 
-#: PRAGMA application_id of our files ("HWmq"), and the version of what is in them.
+#: PRAGMA application_id ("HWmq") and user_version of the file. docs/ibm-mq-queue.md lists what reads which version.
 APPLICATION_ID = 0x48576D71
 VERSION = 1
-#: How long a call waits for other connections' calls, in s.
+#: How long a call waits for the calls of other connections, in s.
 _BUSY = 30
-#: Pages of SQLite's log, of 4 KiB, after which it goes to the file.
+#: Pages of 4 KiB in SQLite's log that start a checkpoint.
 _CHECKPOINT = 128
-#: Ids are given out in blocks: one write to the file for so many.
+#: Ids are reserved in blocks of this size, with one write each.
 _BLOCK = 4096
 
 _EXPLAINED = {
     Cause.DAMAGED: (CMQC.MQRC_Q_MGR_NOT_AVAILABLE, "{path} is damaged ({text})"),
-    Cause.NOT_A_DATABASE: (CMQC.MQRC_Q_MGR_NOT_AVAILABLE, "{path} is no file of queues: {text}"),
+    Cause.NOT_A_DATABASE: (CMQC.MQRC_Q_MGR_NOT_AVAILABLE, "{path} is not a queue file: {text}"),
     Cause.FULL: (CMQC.MQRC_STORAGE_MEDIUM_FULL, "{path}: {text}"),
     Cause.BUSY: (CMQC.MQRC_RESOURCE_PROBLEM, f"{{path}} has been busy for {_BUSY} s"),
     Cause.CANNOT_OPEN: (CMQC.MQRC_Q_MGR_NOT_AVAILABLE, "{path} cannot be opened: {text}"),
 }
-# What its module raises: also where its text of an error has bytes of a damaged file.
+# sqlite3 raises UnicodeDecodeError if its error text has bytes of a damaged file.
 _OF_SQLITE = (sqlite3.Error, UnicodeDecodeError)
-# ``rank`` is the negative priority, so that (rank, id) is the order of a queue. ``put_by`` and ``taken_by`` are the
-# connection in whose unit of work a message was put or got, or 0. ``aside`` is the reason why nobody gets it, or 0.
-# ``depth`` counts what is not taken. The data are the last column: what is in front is read without them.
+# (rank, id) is the order of a queue: ``rank`` is the negative priority. ``put_by`` and ``taken_by`` are the connection
+# in whose unit of work a message was put or got, or 0. ``aside`` is the reason why a message is set aside, or 0.
+# ``depth`` counts messages that are not taken. The data are the last column, so that others are read without them.
 _SCHEMA = """
 CREATE TABLE about (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE connections (id INTEGER PRIMARY KEY AUTOINCREMENT, process TEXT);
@@ -72,11 +72,11 @@ CREATE TRIGGER taken AFTER UPDATE OF taken_by ON messages WHEN (old.taken_by = 0
 
 
 class QueueFile:
-    """``path``, opened as one connection of the queue manager; made, with ``wanted``, when it is not there.
+    """One connection to a queue file; creates a missing file with the attributes ``wanted`` unless ``create`` is false.
 
-    ``power``: whether what is durable must outlive the machine's power, and not only the process. The connections of a
-    file may differ in that. ``clocks``: the machine's, or a test's. ``group_readable``: see ``private``.
-    MQRC_Q_MGR_NOT_AVAILABLE: it cannot be opened, is damaged or something else altogether.
+    ``power``: whether durable transactions are synced; connections of a file may differ. ``clocks``: the machine's, or
+    a test's. ``group_readable``: see ``headwater_host.private``. Raises MQRC_Q_MGR_NOT_AVAILABLE if the file cannot be
+    opened, is damaged, or is not a queue file.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class QueueFile:
         group_readable: bool = False,
     ):
         self.path = os.fspath(path)
-        # Whoever opens the file by another name, or goes to another folder, must find the same locks, as with SQLite's.
+        # Every path to the file, from any working directory, must lead to the same locks.
         self._locks = f"{os.path.realpath(self.path)}-user"
         self.connection = 0
         self._lock = -1
@@ -101,7 +101,7 @@ class QueueFile:
         self._clocks = clocks or MACHINE
         self._age = AgeClock("", self._clocks)
         if not create and not Path(self.path).exists():
-            raise failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"there is no file {self.path}")
+            raise failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{self.path} does not exist")
         db: sqlite3.Connection | None = None
         try:
             prepare(self.path, group_readable=group_readable)
@@ -126,9 +126,9 @@ class QueueFile:
             raise
 
     def close(self) -> None:
-        """Back out what is not committed, and give the file back; twice is harmless."""
+        """Back out the unit of work and close the file. A second call does nothing."""
         if self.connection:
-            # First of all its file goes: none is left when the process is killed in the middle.
+            # Remove the lock file first, so that a kill in between leaves none behind.
             Path(self._lock_path(self.connection)).unlink(missing_ok=True)
             with contextlib.suppress(MQMIError), self.transaction(durable=False):
                 self.forget(self.connection)
@@ -140,8 +140,8 @@ class QueueFile:
 
     @contextlib.contextmanager
     def transaction(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
-        """A transaction that writes. ``durable``: it is on the disk when this ends; otherwise with the next that is,
-        and the end of the process does it no harm. Nothing has happened when it raises."""
+        """Run a write transaction, undone if it raises. ``durable``: synced at the end; otherwise the next durable
+        one syncs it, and only a power cut loses it."""
         db = self.db
         try:
             durable = durable and self._power
@@ -157,7 +157,7 @@ class QueueFile:
             with contextlib.suppress(sqlite3.Error):
                 if db.in_transaction:
                     db.execute("ROLLBACK")
-            # A block of ids may have been taken in it.
+            # The transaction may have reserved a block of ids.
             self._ids = (0, 0)
             if isinstance(error, _OF_SQLITE):
                 raise explained(self.path, error) from error
@@ -165,7 +165,7 @@ class QueueFile:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that sees one state of the file, and changes nothing."""
+        """Run a read transaction."""
         try:
             self._begin("BEGIN")
             yield self.db
@@ -178,38 +178,38 @@ class QueueFile:
 
     def _begin(self, how: str) -> None:
         if self.db.in_transaction:
-            # The exception of a signal's handler comes anywhere: it has kept the call before from ending its own.
+            # A signal handler's exception has kept the previous call from ending its transaction.
             self.db.execute("ROLLBACK")
         self.db.execute(how)
 
     def now(self) -> int:
-        """Age time in ms, by which messages expire: nobody can set it."""
+        """Return the age time in ms, which setting the clock does not change."""
         return self._age.now() // 1_000_000
 
     def wall(self) -> int:
-        """Ms since 1970, as the machine has been told."""
+        """Return the wall clock in ms since 1970."""
         return self._clocks.wall() // 1_000_000
 
     def _open_age(self, db: sqlite3.Connection) -> None:
-        """Within a transaction: go on with the age time of the file."""
+        """Continue the age time of the file, within a transaction."""
         if db.execute("SELECT 1 FROM about WHERE name = 'age'").fetchone():
             self._age = AgeClock(self._kept_age(db), self._clocks)
         else:
-            # The file is new, or an earlier program has written to it, by the wall clock: nobody knows how much of each
-            # Expiry is over.
+            # A new file, or one by an earlier program that used the wall clock: how much of each Expiry has passed is
+            # unknown.
             messages.renew(db, self.now())
-            # What a gateway has not put together yet (``reassembly.spill``) is in the same file.
+            # A gateway keeps incomplete messages in the same file (``reassembly.spill``).
             if db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'assembly_group'").fetchone():
                 db.execute("UPDATE assembly_group SET touched = ?", (self.now() / 1000,))
         self._write_age(db)
 
     def _keep_age(self, db: sqlite3.Connection) -> None:
-        """Within a transaction: write the age time down. Another process may know of more that has passed."""
+        """Write the age time, within a transaction; another process may have counted further."""
         self._age.join(self._kept_age(db))
         self._write_age(db)
 
     def _kept_age(self, db: sqlite3.Connection) -> str:
-        """What the file says. Raises TypeError."""
+        """Return the age time in the file. Raises TypeError."""
         found = db.execute("SELECT value FROM about WHERE name = 'age'").fetchone()
         try:
             AgeClock(found[0] or "-", self._clocks)
@@ -221,7 +221,7 @@ class QueueFile:
         db.execute("INSERT OR REPLACE INTO about VALUES ('age', ?)", (self._age.kept(),))
 
     def state(self) -> tuple[int, int]:
-        """Is another one when anybody has changed the file."""
+        """Return a value that differs after any change of the file."""
         try:
             (version,) = self.db.execute("PRAGMA data_version").fetchone()
         except _OF_SQLITE as error:
@@ -237,19 +237,19 @@ class QueueFile:
         return int((pages - free) * size)
 
     def new_id(self, db: sqlite3.Connection) -> bytes:
-        """24 bytes that no other id of this queue manager has: ``AMQ ``, its name, and a number."""
+        """Return a new id of 24 bytes: ``AMQ ``, the name of the queue manager, a number."""
         at, end = self._ids
         if at == end:
             found: Any = db.execute("SELECT value FROM about WHERE name = 'ids'").fetchone() or (None,)
             if not all(isinstance(one, int) for one in (*found, self._born)):
-                raise explained(self.path, TypeError("it does not say what the next id is"))
+                raise explained(self.path, TypeError("the next id is missing"))
             (at,) = found
             end = at + _BLOCK
-            # Numbers begin anew where the file has no room for more.
+            # The number wraps where SQLite has no larger integer.
             db.execute("UPDATE about SET value = ? WHERE name = 'ids'", (end & (1 << 62) - 1,))
         self._ids = (at + 1, end)
         name = self.attributes.QMgrName.encode()[:12].ljust(12)
-        # A program that runs for one put takes a block as well: 32 bits of numbers are not for ever.
+        # Programs that put once also use a block, so 32 bits of numbers can wrap.
         return b"AMQ " + name + ((self._born << 32) + at & 0xFFFFFFFF_FFFFFFFF).to_bytes(8, "big")
 
     # -- connections ---------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class QueueFile:
                     try:
                         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     except BlockingIOError:
-                        # A process that was killed here had this number, and lets go of the file a moment earlier.
+                        # A process that was killed here had this number; its lock ends a moment later.
                         if last:
                             raise
                     else:
@@ -286,7 +286,7 @@ class QueueFile:
             self._lock = -1
 
     def sweep(self) -> bool:
-        """Back out what connections that are gone have left; whether there was one. Looks once a second at most."""
+        """Back out units of work of connections that are gone; tell whether there was one. Checks once a second."""
         now = time.monotonic()
         if now - self._swept < 1 and self._swept:
             return False
@@ -303,7 +303,7 @@ class QueueFile:
         return bool(gone)
 
     def _recount(self) -> None:
-        """A depth that cannot be is counted anew: it says nothing that is not in the file."""
+        """Recount impossible depths."""
         wrong = "typeof(depth) != 'integer' OR depth < 0"
         with self.reading() as db:
             if not db.execute(f"SELECT 1 FROM queues WHERE {wrong}").fetchone():
@@ -320,7 +320,7 @@ class QueueFile:
         except OSError:
             return False
         try:
-            # Shared: whoever else looks at the same time must not take us for the connection.
+            # Shared, so that two sweeps at the same time do not take each other for the connection.
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return False
@@ -330,20 +330,20 @@ class QueueFile:
             os.close(fd)
 
     def forget(self, number: int) -> None:
-        """Within a transaction: back out what a connection has not committed, and strike it out."""
+        """Back out a connection's unit of work and remove the connection, within a transaction."""
         backout(self.db, number)
         self.db.execute("DELETE FROM opens WHERE connection = ?", (number,))
         self.db.execute("DELETE FROM connections WHERE id = ?", (number,))
 
 
 def commit(db: sqlite3.Connection, connection: int) -> None:
-    """Within a transaction: end a connection's unit of work."""
+    """Commit a connection's unit of work, within a transaction."""
     db.execute("DELETE FROM messages WHERE taken_by = ?", (connection,))
     db.execute("UPDATE messages SET put_by = 0 WHERE put_by = ?", (connection,))
 
 
 def backout(db: sqlite3.Connection, connection: int) -> None:
-    """Within a transaction: undo a connection's unit of work."""
+    """Back out a connection's unit of work, within a transaction."""
     db.execute("DELETE FROM messages WHERE put_by = ?", (connection,))
     db.execute("UPDATE messages SET taken_by = 0, backouts = backouts + 1 WHERE taken_by = ?", (connection,))
 
@@ -355,19 +355,19 @@ def _prepare(
     (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if tables == 0 and application == 0:
         if wanted is None:
-            # Whoever is making it knows what it is to be.
-            raise failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"there is nothing in {path} yet")
+            # Another process is creating the file.
+            raise failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{path} is empty")
         _to_wal(db)
         db.execute(f"PRAGMA synchronous = {synchronous}")
         db.execute("BEGIN IMMEDIATE")
-        # Somebody else may have been first.
+        # Another process may have been first.
         if not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
             _create(db, wanted)
         db.execute("COMMIT")
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
-        raise failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{path} is an SQLite file of something else")
+        raise failed(CMQC.MQRC_Q_MGR_NOT_AVAILABLE, f"{path} is an SQLite file of another program")
     if version != VERSION:
         raise failed(
             CMQC.MQRC_Q_MGR_NOT_AVAILABLE,
@@ -375,18 +375,17 @@ def _prepare(
         )
     _to_wal(db)
     db.execute(f"PRAGMA synchronous = {synchronous}")
-    # A get need not write over the bytes that it frees, as some builds of SQLite do: as much again as the message, and
-    # room for it on a disk that may be full.
+    # Some builds of SQLite overwrite freed bytes: that doubles the writes of a get, and needs room on a full disk.
     db.execute("PRAGMA secure_delete = OFF")
-    # A durable put writes some 30 KB of pages, whatever its size: with SQLite's default of 1000 pages the log of 100
-    # puts is ten times their data. A checkpoint every 512 KiB costs two more syncs in 13 puts or so.
+    # A durable put writes about 30 KB of pages. With SQLite's default of 1000 pages the log grows to ten times the data
+    # of 100 puts; a checkpoint every 512 KiB costs two more syncs in about 13 puts.
     db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
-    # What a burst made of the log is given back.
+    # Truncate the log after a burst.
     db.execute(f"PRAGMA journal_size_limit = {64 << 20}")
 
 
 def _turns() -> Iterator[bool]:
-    """Times to try what SQLite, or the system, does not wait for by itself, and whether it is the last time."""
+    """Yield at each attempt, for ``_BUSY`` seconds, whether it is the last one."""
     until = time.monotonic() + _BUSY
     while time.monotonic() < until:
         yield False
@@ -395,10 +394,9 @@ def _turns() -> Iterator[bool]:
 
 
 def _to_wal(db: sqlite3.Connection) -> None:
-    """The file in WAL mode; when several make it at a time, the others' turn is waited for here.
+    """Switch the file to WAL mode, waiting for other connections that do so.
 
-    A connection that changes the mode reads first and then wants the file for itself. Two of them would wait for each
-    other, so SQLite tells one that the file is locked, at once, whatever the time-out is.
+    Two connections that switch the mode would deadlock, so SQLite refuses one at once, whatever its timeout.
     """
     for last in _turns():
         try:
@@ -413,7 +411,7 @@ def _to_wal(db: sqlite3.Connection) -> None:
 def _create(db: sqlite3.Connection, wanted: QueueManagerAttributes) -> None:
     for statement in _statements():
         db.execute(statement)
-    # Drawn, and not the time: machines that are switched on together, or have no clock, make files in one second.
+    # Random, not the time: machines without a clock create files in the same second.
     about = {"attributes": dump(wanted), "born": secrets.randbits(32), "ids": 1}
     db.executemany("INSERT INTO about VALUES (?, ?)", about.items())
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
