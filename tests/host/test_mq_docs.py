@@ -44,7 +44,7 @@ def test_the_options_are_those_that_are_taken() -> None:
         ("MQGMO_", options._GET_OPTIONS),
         ("MQMO_", options._MATCH_OPTIONS),
     ):
-        rows = PAGE.split("## What there is not")[0]
+        rows = PAGE.split("## Not supported")[0]
         named = {getattr(CMQC, name) for name in re.findall(rf"`({prefix}[A-Z_0-9]+)`", rows)}
         assert sum(named) == taken, prefix
 
@@ -57,7 +57,7 @@ def test_the_reasons_are_those_that_are_given() -> None:
     reasons = {reason for kind, (reason, _, _) in FAULTS.items() if kind != "group id"}
     given |= {name for name, value in vars(CMQC).items() if name.startswith("MQRC_") and value in reasons}
     given.discard("MQRC_NONE")
-    table = PAGE.split("## Reasons")[1].split("## What there is not")[0]
+    table = PAGE.split("## Reason codes")[1].split("## Not supported")[0]
     rows = re.findall(r"(\d{4}) `(MQRC_[A-Z0-9_]+)`", table)
     assert {name for _, name in rows} == given
     assert all(getattr(CMQC, name) == int(number) for number, name in rows)
