@@ -547,15 +547,6 @@ class Driver:
         self.session.on_delivered = handler
 
     @property
-    def sink(self) -> "Any":
-        """Where messages larger than the receive buffer go."""
-        return self.session.sink
-
-    @sink.setter
-    def sink(self, sink: "Any") -> None:
-        self.session.sink = sink
-
-    @property
     def session_present(self) -> bool:
         """Whether the server had kept the session when it accepted this connection."""
         return self.session.session_present

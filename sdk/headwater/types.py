@@ -132,7 +132,6 @@ class Session(Protocol):
     pinged: bool
     on_message: Any
     on_delivered: Callable[[int], object] | None
-    sink: Any
 
     def connect(self, now_ms: int, /) -> int:
         """A transport is there: 0, or why the greeting cannot be built."""

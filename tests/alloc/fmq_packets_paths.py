@@ -9,8 +9,8 @@ from prove import prove
 from headwater.fmq import frames, spec
 from headwater.fmq.frames import Frame
 from headwater.fmq.ids import IdMaker
-from headwater.fmq.large import LargeMessage
 from headwater.fmq.numbers import put_bytes, put_float
+from headwater.fmq.streaming import StreamedMessage
 from headwater.fmq.values import Value, check, number, put_bool, put_count, put_int, put_none, put_text, read
 
 TYPE_CHECKING = False
@@ -168,14 +168,14 @@ big = bytearray(64)
 body = frames.put_length(big, frames.put_head(big, 0, 0x34, ident), 3000)
 big[put_text(big, body, 64, TOPIC)] = 0xD0
 big_frame = Frame(big, 4096)
-large = LargeMessage()
 sink = Sink()
+large = StreamedMessage(sink)
 
 
 def pass_large() -> None:
     assert frames.decode_header(big_frame, 0, 64) > 3000
     at = large.begin(big_frame, 0, 64, 64)
-    assert large.offer(big_frame, sink)
+    assert large.offer(big_frame)
     while large.left:
         large.take(big, at, 64)
         at = 0

@@ -13,9 +13,12 @@
 from fmq_line import SUBSCRIPTION, TIME, Line, made
 from prove import prove, prove_session
 
-from headwater.connection import ACCEPT, OPEN
+from headwater.connection import ACCEPT, OPEN, send_request
+from headwater.fmq import calls
 from headwater.fmq.client import Client
 from headwater.fmq.frames import Frame, tag_list
+from headwater.fmq.manual_ack import acknowledge
+from headwater.fmq.streaming import StreamedMessage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +78,11 @@ class On:
         self.session.on_call = self._on_call
         self.session.on_delivered = self._on_delivered
         self.session.on_refused = self._on_refused
-        self._reply = self.session.reply
+        # Bound once, because binding allocates.
+        self._reply = calls.reply
+        self.stream = StreamedMessage(self)
+        self.session.large = self.stream
+        self.session.close_large = self.stream.close
         self.subscription = self.client.subscribe(b"jobs", group=b"g")
         assert self.client.poll() == 0
 
@@ -83,7 +90,7 @@ class On:
         self.messages += 1
 
     def _on_call(self, f: Frame) -> None:
-        assert self._reply(f, PAYLOAD) == 0
+        assert self._reply(self.session, f, PAYLOAD) == 0
 
     def _on_delivered(self, number: int) -> None:
         self.delivered += 1
@@ -170,11 +177,11 @@ class On:
         session = self.session
         session.auto_ack = False
         self._take(PUBLISHED[1])
-        assert self.client.acknowledge(session.receipt) == 0
+        assert send_request(self.client, acknowledge(session, session.receipt)) == 0
         self._take(CONSUMED)
-        assert self.client.acknowledge(session.receipt) == 0
+        assert send_request(self.client, acknowledge(session, session.receipt)) == 0
         self._take(PUBLISHED[2])
-        assert self.client.acknowledge(session.receipt) == 0
+        assert send_request(self.client, acknowledge(session, session.receipt)) == 0
         session.auto_ack = True
         self.line.give(PUBREL)
         self._settle()
@@ -208,14 +215,14 @@ class On:
             self._settle()
 
     def to_sink(self) -> None:
-        self.session.sink = self
+        self.stream.sink = self
         before = self.pieces
         self._large(LARGE_2)
         self._large(PUBREL)
         assert self.pieces == before + 1000
 
     def skipped(self) -> None:
-        self.session.sink = None
+        self.stream.sink = None
         before = self.session.skipped
         self._large(LARGE_1)
         assert self.session.skipped == before + 1
@@ -226,7 +233,7 @@ class On:
         assert client.publish(b"a/#", PAYLOAD, 1) < 0
         assert client.publish(TOPIC, LARGE, 0) < 0
         assert client.publish(TOPIC, LARGE, 1) < 0
-        assert client.acknowledge(99) < 0
+        assert acknowledge(self.session, 99) < 0
 
     def message_refused(self) -> None:
         before = self.refused

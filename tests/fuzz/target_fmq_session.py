@@ -15,6 +15,7 @@ from headwater.errors import E_RX_TOO_LARGE, E_RX_WINDOW, PEER, blame
 from headwater.fmq import frames, spec
 from headwater.fmq.frames import Frame
 from headwater.fmq.session import ClientSession
+from headwater.fmq.streaming import stream_to
 
 NO_SINK, APPLICATION_ACKS, BEFORE_AUTH, RAISING = 1, 2, 4, 8
 RX_SIZES = (64, 100, 200, 512)
@@ -53,7 +54,7 @@ class Watched:
         self.end.on_message = self._message
         self.end.auto_ack = not options & APPLICATION_ACKS
         if not options & NO_SINK:
-            self.end.sink = self
+            stream_to(self.end, self)
         self._large: tuple[int, bytes] | None = None
         self._payload = bytearray()
         self.online()

@@ -12,7 +12,7 @@ from headwater.fmq import frames, numbers, spec
 from headwater.fmq import values as core
 from headwater.fmq.frames import Frame
 from headwater.fmq.ids import IdMaker, id_end, put_id
-from headwater.fmq.large import LargeMessage
+from headwater.fmq.streaming import StreamedMessage
 from headwater.fmq.values import Value, put_int
 from headwater.types import Bytes
 from headwater_host.fmq.kinds import DateTime, Duration, Object, Pairs
@@ -239,8 +239,8 @@ def test_large_messages_whatever_the_pieces(
     data = bytes(made[: frames.encode_frame(made, 0, 3000, 0x34, name, fields)])
     buf = bytearray(capacity)
     f = Frame(buf, 4000)
-    large = LargeMessage()
     sink = _Sink()
+    large = StreamedMessage(sink)
     held = at = turn = 0
     begun = shown = False
     while at < len(data):
@@ -255,7 +255,7 @@ def test_large_messages_whatever_the_pieces(
             assert i >= 0
             if i:
                 begun = True
-                shown = large.offer(f, sink)
+                shown = large.offer(f)
         if begun:
             assert large.take(buf, i, held) == held
             held = 0

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from headwater.fmq import names
+from headwater.fmq import names, spec
 from headwater.fmq.values import KINDS
 from headwater_host.fmq.values import decode, encode
 from tools.toolchain import ROOT
@@ -45,3 +45,15 @@ def test_the_tables_are_those_of_the_code() -> None:
     for tags, kind in re.findall(r"^\| (\d+(?:, \d+)?) \| ([A-Z][a-z]\w+)", PAGE, re.MULTILINE):
         kinds.update({int(tag): kind for tag in tags.split(", ")})
     assert kinds == {tag: names.VALUES[KINDS[tag]] for tag in range(16)}
+
+
+def test_the_core_s_private_numbers_are_those_of_spec() -> None:
+    found = 0
+    for path in sorted((ROOT / "sdk/headwater/fmq").glob("*.py")):
+        for name, value in re.findall(
+            r"^_([A-Z]\w*) = const\((.*)\)$", path.read_text(encoding="utf-8"), re.MULTILINE
+        ):
+            if hasattr(spec, name):
+                found += 1
+                assert eval(value) == getattr(spec, name), (path.name, name)
+    assert found > 40

@@ -9,6 +9,7 @@ from typing import Any
 from headwater.errors import HeadwaterError
 from headwater.fmq.client import Client
 from headwater.fmq.frames import Frame
+from headwater.fmq.manual_ack import acknowledge
 from headwater_host.hub.service import Hub
 from tests.host.hub_client import config, until, with_hub
 from tests.interop.dialer import SocketDialer
@@ -190,7 +191,7 @@ def test_consumers_get_what_was_not_acknowledged_again(tmp_path: Path) -> None:
             for n in range(5):
                 assert client.publish(b"jobs", b"%d" % n, 1) > 0
             wait_for(client, lambda: len(got) == 3)
-            assert client.acknowledge(receipts[0]) == 0
+            assert acknowledge(client.session, receipts[0]) == 0
             wait_for(client, lambda: len(got) == 4)
             assert got == [b"0", b"1", b"2", b"3"]
             # No more than the window are unacknowledged.

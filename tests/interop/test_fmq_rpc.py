@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headwater.fmq.calls import Calls
 from headwater.fmq.client import Client
 from headwater.fmq.frames import Frame
 from headwater_host.client.fmq import Client as HostClient
@@ -52,9 +53,9 @@ def test_the_cores_client_calls_and_serves(tmp_path: Path) -> None:
                 if f.payload_bytes() == b"later":
                     later.append(bytes(f.buf[f.id_at : f.id_end]))
                 elif f.payload_bytes() == b"refuse":
-                    assert responder.refuse(f, 0x83, b"not today") == 0
+                    assert Calls(responder).refuse(f, 0x83, b"not today") == 0
                 else:
-                    assert responder.reply(f, f.topic_bytes() + b" " + f.payload_bytes()) == 0
+                    assert Calls(responder).reply(f, f.topic_bytes() + b" " + f.payload_bytes()) == 0
 
             responder.session.on_call = on_call
             responder.session.on_refused = lambda n, code: refused.append((n, code))
@@ -64,7 +65,7 @@ def test_the_cores_client_calls_and_serves(tmp_path: Path) -> None:
             responder.on_answer = lambda n, code: granted.append(code)
             for client in (caller, responder):
                 client.connect()
-            nobody = caller.call(b"echo", b"x")
+            nobody = Calls(caller).call(b"echo", b"x")
             wait_for(caller, lambda: answers == [(nobody, 0x10)])
             responder.subscribe(b"$rpc/echo")
             wait_for(responder, lambda: granted == [0])
@@ -79,14 +80,14 @@ def test_the_cores_client_calls_and_serves(tmp_path: Path) -> None:
                 assert answers[0][0] == number
                 return answers[0][1]
 
-            assert answered(caller.call(b"echo", b"hi")) == b"$rpc/echo hi"
-            assert answered(caller.call(b"echo")) == b"$rpc/echo "
-            assert answered(caller.call(b"echo", b"refuse")) == 0x83
+            assert answered(Calls(caller).call(b"echo", b"hi")) == b"$rpc/echo hi"
+            assert answered(Calls(caller).call(b"echo")) == b"$rpc/echo "
+            assert answered(Calls(caller).call(b"echo", b"refuse")) == 0x83
             assert caller.session.reason() == b"not today"
-            assert answered(caller.call(b"echo", b"later")) == 0x83
-            assert responder.reply(later[0], b"too late") == 0
+            assert answered(Calls(caller).call(b"echo", b"later")) == 0x83
+            assert Calls(responder).reply(later[0], b"too late") == 0
             wait_for(responder, lambda: refused == [(0, 0x10)])
-            assert answered(caller.call(b"echo", b"again")) == b"$rpc/echo again"
+            assert answered(Calls(caller).call(b"echo", b"again")) == b"$rpc/echo again"
             assert caller.session.strays == responder.session.strays == 0
             for client in (caller, responder):
                 client.disconnect()

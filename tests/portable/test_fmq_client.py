@@ -8,8 +8,10 @@ from pipe import Line, receive
 from headwater import errors
 from headwater.errors import E_ARGUMENT, E_CLOSED, E_OFFLINE, E_QOS, E_REFUSED, E_TIMEOUT, HeadwaterError
 from headwater.fmq import spec
+from headwater.fmq.calls import Calls
 from headwater.fmq.client import Client
 from headwater.fmq.frames import tag_list
+from headwater.fmq.manual_ack import acknowledge
 from headwater.fmq.session import ClientSession
 
 TYPE_CHECKING = False
@@ -159,7 +161,7 @@ def test_a_program_that_has_enough_still_gets_its_answers() -> None:
             elif ask == "subscribe":
                 assert client.subscribe(b"other") > 0
             else:
-                assert client.call(b"sum", b"1") > 0
+                assert Calls(client).call(b"sum", b"1") > 0
                 on.dialer.serve()
                 on.hub.result(on.hub.calls[-1][0], b"1")
             assert client.session.awaits()
@@ -189,7 +191,7 @@ def test_requests() -> None:
     on.hub.give(sid, None, b"job")
     on.settle()
     assert on.at.got == [(b"", b"job", "c", False, number)]
-    assert client.acknowledge(on.at.receipts[0]) == 0
+    assert acknowledge(client.session, on.at.receipts[0]) == 0
     assert client.unsubscribe(number) > 0 and client.unregister(b"jobs") > 0
     on.settle()
     assert (consumer, 0, b"") in on.at.answers and on.hub.quiet() and not on.hub.topics
@@ -201,11 +203,11 @@ def test_calls_both_ways() -> None:
     client = on.client
 
     def serve(f: "Frame") -> None:
-        assert client.reply(f, f.payload_bytes() * 2) == 0
+        assert Calls(client).reply(f, f.payload_bytes() * 2) == 0
 
     client.session.on_call = serve
     call = on.hub.call(b"double", b"ab")
-    number = client.call(b"sum", b"1 2")
+    number = Calls(client).call(b"sum", b"1 2")
     on.settle()
     assert on.hub.replies == [(call, b"abab")]
     on.hub.result(on.hub.calls[-1][0], b"3")
@@ -253,9 +255,9 @@ def test_pings() -> None:
 def test_handlers_are_the_session_s() -> None:
     on = On()
     client, session = on.client, on.client.session
-    client.on_message = client.on_delivered = client.on_answer = client.sink = None
-    handlers: tuple[Any, ...] = (session.on_message, session.on_delivered, session.on_answer, session.sink)
-    assert handlers == (None, None, None, None)
+    client.on_message = client.on_delivered = client.on_answer = None
+    handlers: tuple[Any, ...] = (session.on_message, session.on_delivered, session.on_answer)
+    assert handlers == (None, None, None)
     client.on_message = print
     assert session.on_message is client.on_message is print
 
@@ -311,7 +313,7 @@ def test_the_same_topic_again_and_again() -> None:
         elif between == "reply":
             on.hub.call(b"sum", b"")
             on.dialer.serve()
-            session.on_call = lambda f: client.reply(f, b"a result of 20 bytes")
+            session.on_call = lambda f: Calls(client).reply(f, b"a result of 20 bytes")
             assert client.poll() == 0
         elif between == "wrong":
             assert client.publish(topic, 7) == E_ARGUMENT  # type: ignore[arg-type]

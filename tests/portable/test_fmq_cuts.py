@@ -12,6 +12,8 @@ from fmq_hub import Pair, small
 from pipe import Link, Random, Wire
 
 from headwater.connection import CLOSING, ONLINE
+from headwater.fmq.calls import call
+from headwater.fmq.streaming import stream_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -243,7 +245,7 @@ def test_calls_have_one_result_or_end_with_their_connection() -> None:
         asked: list[int] = []
 
         def ask(present: bool) -> None:
-            asked.append(e.client.call(b"sum", b"1 2"))
+            asked.append(call(e.client, b"sum", b"1 2"))
 
         e.client.on_online = ask
         ask(True)
@@ -288,7 +290,7 @@ class Sink:
 
 def test_large_messages_to_a_sink() -> None:
     def flow(e: Flow) -> None:
-        e.client.sink = Sink(e)
+        stream_to(e.client, Sink(e))
         e.hear((2, 1), LARGE)
         e.hear((2,))
 

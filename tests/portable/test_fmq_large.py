@@ -4,7 +4,8 @@
 from headwater.errors import E_UTF8
 from headwater.fmq import frames, spec
 from headwater.fmq.frames import Frame
-from headwater.fmq.large import LargeMessage
+from headwater.fmq.session import LargeMessage
+from headwater.fmq.streaming import StreamedMessage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Sink:
         self.ends.append(complete)
 
 
-def passed(data: bytes, capacity: int, piece: int, sink: "Sink | None", large: LargeMessage) -> int:
+def passed(data: bytes, capacity: int, piece: int, large: LargeMessage) -> int:
     """Give a frame to a buffer in pieces, as an endpoint does: how many bytes of it were taken, or a code."""
     buf = bytearray(capacity)
     f = Frame(buf, 1 << 20)
@@ -62,7 +63,7 @@ def passed(data: bytes, capacity: int, piece: int, sink: "Sink | None", large: L
                     return i
                 if i:
                     begun = True
-                    large.offer(f, sink)
+                    large.offer(f)
         if begun:
             while i < held and large.left:
                 i = large.take(buf, i, held)
@@ -93,8 +94,8 @@ def test_whatever_the_pieces_the_sink_gets_the_payload() -> None:
         for capacity in (64, 100, 1024):
             for piece in (1, 7, 100000):
                 sink = Sink()
-                large = LargeMessage()
-                assert passed(data + BEHIND, capacity, piece, sink, large) == len(data)
+                large = StreamedMessage(sink)
+                assert passed(data + BEHIND, capacity, piece, large) == len(data)
                 assert sink.said == want and sink.size == len(PAYLOAD)
                 assert sink.got == PAYLOAD and sink.ends == [True]
                 assert large.head == data[0] and large.ident[: large.id_size] == IDENT
@@ -103,8 +104,8 @@ def test_whatever_the_pieces_the_sink_gets_the_payload() -> None:
 def test_a_message_nobody_wants_passes() -> None:
     data = message([b"raw"])
     for sink in (None, Sink(False)):
-        large = LargeMessage()
-        assert passed(data + BEHIND, 64, 7, sink, large) == len(data)
+        large = LargeMessage() if sink is None else StreamedMessage(sink)
+        assert passed(data + BEHIND, 64, 7, large) == len(data)
         assert large.head == 0x34 and large.ident[: large.id_size] == IDENT
         assert sink is None or (sink.got == b"" and sink.ends == [])
 
@@ -113,8 +114,8 @@ def test_a_topic_that_does_not_fit_is_passed_over() -> None:
     for data in (message([], b"x" * 200), message([b"y" * 100, b"z"])):
         for piece in (1, 7, 100000):
             sink = Sink()
-            large = LargeMessage()
-            assert passed(data + BEHIND, 64, piece, sink, large) == len(data)
+            large = StreamedMessage(sink)
+            assert passed(data + BEHIND, 64, piece, large) == len(data)
             assert sink.size == -1
             assert large.head == 0x34 and large.ident[: large.id_size] == IDENT
 
@@ -124,16 +125,16 @@ def test_what_is_wrong_with_it_is_found_before_the_payload() -> None:
     at = data.index(b"raw")
     for piece in (1, 100000):
         bad = data[:at] + b"\xc3" + data[at + 1 :]
-        assert passed(bad, 64, piece, None, LargeMessage()) == E_UTF8
+        assert passed(bad, 64, piece, LargeMessage()) == E_UTF8
         bad = data[: at - 2] + b"\x21" + data[at - 1 :]
-        assert passed(bad, 64, piece, None, LargeMessage()) == spec.E_FORM
+        assert passed(bad, 64, piece, LargeMessage()) == spec.E_FORM
 
 
 def test_the_sink_is_told_when_it_ends_early() -> None:
     data = message([])
     sink = Sink()
-    large = LargeMessage()
-    passed(data[:2000], 64, 10, sink, large)
+    large = StreamedMessage(sink)
+    passed(data[:2000], 64, 10, large)
     assert large.left and sink.ends == []
     large.give_up()
     assert large.left == 0 and sink.ends == [False]
@@ -144,13 +145,13 @@ def test_a_sink_that_raises_loses_its_message_and_no_other() -> None:
     data = message([])
     sink = Sink()
     sink.fails = True
-    large = LargeMessage()
+    large = StreamedMessage(sink)
     buf = bytearray(64)
     f = Frame(buf, 1 << 20)
     buf[:] = data[:64]
     assert frames.decode_header(f, 0, 64) == len(data)
     at = large.begin(f, 0, 64, 64)
-    assert large.offer(f, sink)
+    assert large.offer(f)
     left = large.left
     try:
         large.take(buf, at, 64)

@@ -5,6 +5,7 @@ from fmq_hub import pair
 
 from headwater.errors import E_AGAIN, E_RX_WINDOW, E_UNKNOWN_ID
 from headwater.fmq import spec
+from headwater.fmq.manual_ack import acknowledge
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,11 +54,11 @@ def test_the_application_acknowledges() -> None:
     assert none == 0 and len(p.hub.delivered) == 0
     while p.client.publish(b"t", b"") == 0:
         pass
-    assert p.client.acknowledge(one) == E_AGAIN
+    assert acknowledge(p.client, one) == E_AGAIN
     p.run()
-    assert p.client.acknowledge(two) == p.client.acknowledge(one) == 0
-    assert p.client.acknowledge(one) == p.client.acknowledge(two) == E_UNKNOWN_ID
-    assert p.client.acknowledge(0) == p.client.acknowledge(-7) == p.client.acknowledge(99) == E_UNKNOWN_ID
+    assert acknowledge(p.client, two) == acknowledge(p.client, one) == 0
+    assert acknowledge(p.client, one) == acknowledge(p.client, two) == E_UNKNOWN_ID
+    assert acknowledge(p.client, 0) == acknowledge(p.client, -7) == acknowledge(p.client, 99) == E_UNKNOWN_ID
     p.run()
     assert len(p.hub.delivered) == 2
     p.quiet()
@@ -71,13 +72,13 @@ def test_a_receipt_of_an_earlier_connection() -> None:
     p.run()
     one, two = p.at.receipts
     p.lose()
-    assert p.client.acknowledge(one) == E_UNKNOWN_ID
+    assert acknowledge(p.client, one) == E_UNKNOWN_ID
     p.connect()
     # At QoS 1 it has come again; at QoS 2 it is one message.
     assert [m[1] for m in p.at.got] == [b"one", b"two", b"one"]
-    assert p.client.acknowledge(one) == E_UNKNOWN_ID
-    assert p.client.acknowledge(two) == 0
-    assert p.client.acknowledge(p.at.receipts[2]) == 0
+    assert acknowledge(p.client, one) == E_UNKNOWN_ID
+    assert acknowledge(p.client, two) == 0
+    assert acknowledge(p.client, p.at.receipts[2]) == 0
     p.run()
     assert len(p.hub.delivered) == 2
     p.quiet()
@@ -89,7 +90,7 @@ def test_acknowledged_while_there_is_no_connection() -> None:
     p.hub.publish(b"t", b"x", 2)
     p.run()
     p.lose()
-    assert p.client.acknowledge(p.at.receipts[0]) == 0
+    assert acknowledge(p.client, p.at.receipts[0]) == 0
     p.connect()
     assert p.at.payloads(2) == [b"x"] and p.client.duplicates == 1
     p.quiet()
@@ -103,7 +104,7 @@ def test_acknowledged_before_its_repetition_comes() -> None:
     p.lose()
     waiting, p.hub.pending = p.hub.pending, []
     p.connect()
-    assert p.client.acknowledge(p.at.receipts[0]) == 0
+    assert acknowledge(p.client, p.at.receipts[0]) == 0
     # Nothing is to be said of what this connection has not brought.
     assert p.client.out() == 0
     p.hub.pending = waiting

@@ -14,7 +14,8 @@ from headwater.errors import (
     E_TOPIC,
     E_UNKNOWN_ID,
 )
-from headwater.fmq import spec
+from headwater.fmq import calls, spec
+from headwater.fmq.manual_ack import acknowledge
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,18 +101,18 @@ def test_requests_are_checked() -> None:
     for topic in (b"", b"a/b#", b"#/a", b"a+", b"+a", b"\xff"):
         assert client.subscribe(topic) == E_FILTER
     for topic in (b"", b"+"):
-        assert client.register(topic) == client.unregister(topic) == client.call(topic) == E_TOPIC
+        assert client.register(topic) == client.unregister(topic) == calls.call(client, topic) == E_TOPIC
     assert client.subscribe("text") == client.register(7) == E_ARGUMENT  # type: ignore[arg-type]
     assert client.subscribe(b"t", 7) == client.subscribe(b"t", (7,)) == E_ARGUMENT  # type: ignore[arg-type]
     assert client.subscribe(b"t", (), None) == client.subscribe(b"t", (), b"", "g") == E_ARGUMENT  # type: ignore[arg-type]
-    assert client.consume_once(b"t", (), b"", 7) == client.call(b"t", 7) == E_ARGUMENT  # type: ignore[arg-type]
+    assert calls.consume_once(client, b"t", (), b"", 7) == calls.call(client, b"t", 7) == E_ARGUMENT  # type: ignore[arg-type]
     assert client.register(b"t", -1) == client.register(b"t", 0) == client.register(b"t", b"1") == E_ARGUMENT  # type: ignore[arg-type]
     assert client.subscribe(b"t" * 200) == E_TOO_LARGE
     assert client.consume(1) == client.unsubscribe(0) == E_UNKNOWN_ID
     assert client.out() == 0
     p.lose()
-    assert client.subscribe(b"t") == client.register(b"t") == client.call(b"t") == E_OFFLINE
-    assert client.reply(b"\xa0\x00\xb1\x00", b"") == E_OFFLINE
+    assert client.subscribe(b"t") == client.register(b"t") == calls.call(client, b"t") == E_OFFLINE
+    assert calls.reply(client, b"\xa0\x00\xb1\x00", b"") == E_OFFLINE
 
 
 def test_no_more_requests_than_there_are_places() -> None:
@@ -176,7 +177,7 @@ def test_consumed_messages_are_acknowledged() -> None:
     p.hub.give(sid, None, b"two")
     p.run()
     assert len(p.hub.delivered) == 1 and p.at.payloads("c") == [b"one", b"two"]
-    assert p.client.acknowledge(p.at.receipts[1]) == 0
+    assert acknowledge(p.client, p.at.receipts[1]) == 0
     p.run()
     assert len(p.hub.delivered) == 2
     p.quiet()
@@ -192,7 +193,7 @@ def test_a_consumer_stays_when_its_subscription_is_asked_for_again() -> None:
     p.hub.give(sid, None, b"x")
     p.run()
     assert p.at.got == [(b"", b"x", "c", False, again)]
-    assert p.client.acknowledge(p.at.receipts[0]) == 0
+    assert acknowledge(p.client, p.at.receipts[0]) == 0
     p.run()
     assert len(p.hub.delivered) == 1
     p.quiet()
@@ -208,11 +209,11 @@ def test_what_was_not_acknowledged_comes_again() -> None:
     p.run()
     p.lose()
     p.connect()
-    assert p.client.acknowledge(p.at.receipts[0]) == E_UNKNOWN_ID
+    assert acknowledge(p.client, p.at.receipts[0]) == E_UNKNOWN_ID
     p.client.consume(number, 0, True)
     p.run()
     assert p.at.payloads("c") == [b"x", b"x"]
-    assert p.client.acknowledge(p.at.receipts[1]) == 0
+    assert acknowledge(p.client, p.at.receipts[1]) == 0
     p.run()
     p.quiet()
 
@@ -249,7 +250,7 @@ def test_one_message_is_consumed() -> None:
     p = pair()
     call = b""
     for need_ack in (False, True):
-        number = p.client.consume_once(b"jobs", (b"x",), b"a == 1", b"g", need_ack)
+        number = calls.consume_once(p.client, b"jobs", (b"x",), b"a == 1", b"g", need_ack)
         p.run()
         call = p.hub.calls[-1][0]
         p.hub.result(call, b"it")
@@ -263,7 +264,7 @@ def test_one_message_is_consumed() -> None:
 
 def test_no_message_to_consume() -> None:
     p = pair()
-    number = p.client.consume_once(b"jobs")
+    number = calls.consume_once(p.client, b"jobs")
     p.run()
     p.hub.say(spec.ACK << 4, p.hub.calls[0][0], 0x10)
     p.run()
@@ -276,7 +277,7 @@ def test_no_message_to_consume() -> None:
 
 def test_calls_have_results() -> None:
     p = pair()
-    numbers = [p.client.call(b"sum", b"1 2"), p.client.call(b"sum", b"3 4")]
+    numbers = [calls.call(p.client, b"sum", b"1 2"), calls.call(p.client, b"sum", b"3 4")]
     p.run()
     (a, _, first, _), (b, _, second, _) = p.hub.calls
     assert (first, second) == (b"1 2", b"3 4")
@@ -289,7 +290,7 @@ def test_calls_have_results() -> None:
 
 def test_a_call_that_nobody_serves() -> None:
     p = pair()
-    number = p.client.call(b"sum")
+    number = calls.call(p.client, b"sum")
     p.run()
     p.hub.say(spec.ACK << 4, p.hub.calls[0][0], 0x10, b"no responder")
     p.run()
@@ -301,15 +302,15 @@ def test_calls_are_refused() -> None:
     client = p.client
     ident = b"\xa0\x00\xb1\x01"
     for code in (0, 127, 256, -1):
-        assert client.refuse(ident, code) == E_ARGUMENT
-    assert client.refuse(5, 0x83) == client.refuse(ident, 0x83, 5) == E_ARGUMENT  # type: ignore[arg-type]
-    assert client.refuse(ident, 0x83, b"x" * 200) == E_TOO_LARGE
+        assert calls.refuse(client, ident, code) == E_ARGUMENT
+    assert calls.refuse(client, 5, 0x83) == calls.refuse(client, ident, 0x83, 5) == E_ARGUMENT  # type: ignore[arg-type]
+    assert calls.refuse(client, ident, 0x83, b"x" * 200) == E_TOO_LARGE
     assert client.out() == 0
-    assert client.refuse(ident, 0x83, b"no") == 0
-    assert client.refuse(ident, 0x83, b"x" * 200) == E_AGAIN
+    assert calls.refuse(client, ident, 0x83, b"no") == 0
+    assert calls.refuse(client, ident, 0x83, b"x" * 200) == E_AGAIN
     assert bytes(client.tx[: client.tx_end]) == b"\xe0" + ident + b"\x06\x31\x83\x11\x02no"
     p.lose()
-    assert client.refuse(ident, 0x83) == E_OFFLINE
+    assert calls.refuse(client, ident, 0x83) == E_OFFLINE
 
 
 def test_calls_are_served() -> None:
@@ -319,7 +320,7 @@ def test_calls_are_served() -> None:
     def serve(f: "Frame") -> None:
         assert f.topic_is(b"$rpc/sum")
         if f.payload_bytes() == b"now":
-            assert p.client.reply(f, b"result") == 0
+            assert calls.reply(p.client, f, b"result") == 0
         else:
             later.append(bytes(f.buf[f.id_at : f.id_end]))
 
@@ -328,11 +329,11 @@ def test_calls_are_served() -> None:
     b = p.hub.call(b"sum", b"later")
     p.run()
     assert p.hub.replies == [(a, b"result")] and p.at.got == []
-    assert p.client.reply(later[0], b"late") == 0
+    assert calls.reply(p.client, later[0], b"late") == 0
     p.run()
     assert p.hub.replies[1:] == [(b, b"late")]
-    assert p.client.reply(b, b"x" * 200) == E_TOO_LARGE
-    assert p.client.reply(b, 5) == E_ARGUMENT  # type: ignore[arg-type]
+    assert calls.reply(p.client, b, b"x" * 200) == E_TOO_LARGE
+    assert calls.reply(p.client, b, 5) == E_ARGUMENT  # type: ignore[arg-type]
     p.client.on_call = None
     p.hub.call(b"sum", b"now")
     p.run()

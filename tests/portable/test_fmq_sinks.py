@@ -6,6 +6,9 @@ from pipe import receive, send
 
 from headwater.errors import E_RX_TOO_LARGE
 from headwater.fmq import spec
+from headwater.fmq.calls import call
+from headwater.fmq.manual_ack import acknowledge
+from headwater.fmq.streaming import stream_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +47,8 @@ LARGE = bytes([i & 255 for i in range(700)])
 
 def test_large_messages_pass_through_a_sink() -> None:
     p, number, sid = consumed()
-    sink = p.client.sink = Sink(p)
+    sink = Sink(p)
+    stream_to(p.client, sink)
     p.client.consume(number, 2, True)
     for qos in (0, 1, 2):
         p.hub.publish(b"t", LARGE, qos)
@@ -52,11 +56,11 @@ def test_large_messages_pass_through_a_sink() -> None:
     p.hub.give(sid, None, LARGE)
     p.run()
     assert sink.got == [(LARGE, 0, sink.got[0][2])] * 2 + [(LARGE, 0, sink.got[2][2]), (LARGE, number, 0)]
-    call = p.client.call(b"sum")
+    made = call(p.client, b"sum")
     p.run()
     p.hub.result(p.hub.calls[0][0], LARGE)
     p.run()
-    assert sink.got[-1][:2] == (LARGE, call)
+    assert sink.got[-1][:2] == (LARGE, made)
     assert p.client.skipped == 0 and p.at.got == []
     p.quiet()
 
@@ -78,7 +82,8 @@ def test_large_messages_are_skipped() -> None:
 
 def test_a_topic_that_does_not_fit_is_skipped() -> None:
     p = pair()
-    sink = p.client.sink = Sink(p)
+    sink = Sink(p)
+    stream_to(p.client, sink)
     p.hub.publish(b"t" * 300, b"x", 1)
     p.hub.publish(b"t", b"behind")
     p.run()
@@ -89,13 +94,14 @@ def test_a_topic_that_does_not_fit_is_skipped() -> None:
 def test_the_application_acknowledges_what_a_sink_took() -> None:
     p = pair()
     p.client.auto_ack = False
-    sink = p.client.sink = Sink(p)
+    sink = Sink(p)
+    stream_to(p.client, sink)
     p.hub.publish(b"t", LARGE, 1)
     p.hub.publish(b"t", LARGE, 2)
     p.run()
     assert len(p.hub.delivered) == 0
     for _, _, receipt in sink.got:
-        assert p.client.acknowledge(receipt) == 0
+        assert acknowledge(p.client, receipt) == 0
     p.run()
     assert len(p.hub.delivered) == 2
     p.quiet()
@@ -103,7 +109,8 @@ def test_the_application_acknowledges_what_a_sink_took() -> None:
 
 def test_a_sink_is_told_of_a_lost_connection() -> None:
     p = pair()
-    sink = p.client.sink = Sink(p)
+    sink = Sink(p)
+    stream_to(p.client, sink)
     p.hub.publish(b"t", LARGE, 2)
     hub: Any = p.hub
     client: Any = p.client
@@ -119,7 +126,7 @@ def test_a_sink_is_told_of_a_lost_connection() -> None:
 def test_a_sink_that_raises() -> None:
     p = pair()
     sink = Sink(p)
-    p.client.sink = sink
+    stream_to(p.client, sink)
 
     def write(buf: "Bytes", at: int, n: int) -> None:
         raise ValueError
@@ -135,10 +142,11 @@ def test_a_sink_that_raises() -> None:
     assert p.client.feed(0) == 0 and p.run() == 0
     assert sink.cut == 1 and sink.got == [] and p.hub.delivered == []
     assert p.at.payloads(0) == [b"behind"]
-    p.client.sink = Sink(p)
+    sink = Sink(p)
+    stream_to(p.client, sink)
     p.lose()
     p.connect()
-    assert p.client.sink.got == [(LARGE, 0, 0)]
+    assert sink.got == [(LARGE, 0, 0)]
     p.quiet()
 
 
@@ -146,7 +154,8 @@ def test_a_sink_may_fill_the_transmit_buffer() -> None:
     # How much room is left behind what fits is another each time.
     for tx_size in range(100, 120):
         p = pair(tx_size=tx_size)
-        sink = p.client.sink = Sink(p)
+        sink = Sink(p)
+        stream_to(p.client, sink)
         write = sink.write
 
         def fill(buf: "Bytes", at: int, n: int) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headwater.fmq.frames import Frame
-    from headwater.types import Bytes, Dialer, FrameSink
+    from headwater.types import Bytes, Dialer
 
 
 class Client(Driver):
@@ -38,7 +38,6 @@ class Client(Driver):
 
     session: ClientSession
     on_message: "Callable[[Frame], object] | None"
-    sink: "FrameSink | None"
 
     def __init__(
         self,
@@ -112,25 +111,6 @@ class Client(Driver):
     def consume(self, subscription: int, window: int = 0, need_ack: bool = False) -> int:
         """Begin to consume from a subscription with a group."""
         return send_request(self, self.session.consume(subscription, window, need_ack))
-
-    def call(self, topic: "Bytes", arguments: "Bytes" = b"") -> int:
-        """Call whoever serves ``$rpc/TOPIC``: the call's number, which ``session.on_result`` or ``on_answer`` gets."""
-        return send_request(self, self.session.call(topic, arguments))
-
-    def reply(self, call: "Frame | Bytes", result: "Bytes") -> int:
-        """Answer a call that ``session.on_call`` got."""
-        status = self.session.reply(call, result)
-        if status == E_AGAIN and send_out(self) == 0:
-            status = self.session.reply(call, result)
-        return send_request(self, status)
-
-    def refuse(self, call: "Frame | Bytes", code: int, text: "Bytes" = b"") -> int:
-        """Refuse a call that ``session.on_call`` got."""
-        return send_request(self, self.session.refuse(call, code, text))
-
-    def acknowledge(self, receipt: int) -> int:
-        """With ``session.auto_ack`` off: acknowledge a message."""
-        return send_request(self, self.session.acknowledge(receipt))
 
 
 def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int) -> int:

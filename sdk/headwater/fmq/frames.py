@@ -23,24 +23,6 @@ from headwater.errors import (
     E_TYPE,
 )
 from headwater.fmq.ids import MORE, id_end
-from headwater.fmq.spec import (
-    ACK,
-    AUTH,
-    BOOL,
-    CONSUME,
-    DATETIME,
-    E_FORM,
-    ELECT,
-    INT,
-    LIST,
-    NO_BODY,
-    NONE,
-    ONCE,
-    REG,
-    SLAVEOF,
-    STRING,
-    SUBSCRIBE,
-)
 from headwater.fmq.values import KINDS, Value, number, put_bool, put_count, put_int, put_none, put_text, read
 from headwater.wire import NOT_BYTES, check_utf8, const
 
@@ -52,6 +34,26 @@ if TYPE_CHECKING:
 
     #: A field: see ``encode_frame``.
     Field = None | bool | int | Bytes | Sequence[Bytes]
+
+# As in ``headwater.fmq.spec``.
+_AUTH = const(0)
+_SLAVEOF = const(1)
+_PUBLISH = const(3)
+_SUBSCRIBE = const(8)
+_CONSUME = const(10)
+_CONSUMERESP = const(11)
+_ELECT = const(13)
+_ACK = const(14)
+_NO_BODY = const(1 << 5 | 1 << 6 | 1 << 7 | 1 << 12)
+_REG = const(1)
+_ONCE = const(2)
+_NONE = const(0)
+_STRING = const(1)
+_BOOL = const(2)
+_INT = const(3)
+_DATETIME = const(11)
+_LIST = const(13)
+_E_FORM = const(-58)
 
 
 # What is a topic, and what a filter (docs/protocols/fmq.md, section 4): as in MQTT. Nothing here allocates.
@@ -132,7 +134,7 @@ ROWS = (
     NOTHING,
     b"\x01T",
 )
-_ONCE = b"\x04PLTTR"
+_CONSUME_ONCE = b"\x04PLTTR"
 _REFUSED = b"\x01CT"
 _AUTHENTICATED = b"\x04CIBD"
 _SUBSCRIBED = b"\x02CI"
@@ -145,21 +147,21 @@ def row_of(head: int, asked: int, code: int) -> bytes:
     """The row of a frame with this first byte. Of ACK's, ``asked`` is the type of what it answers, ``code`` its reason
     code; -1 when it has none: nothing, or of an ELECT that is not refused, None or what another one says."""
     kind = head >> 4
-    if kind == ACK:
+    if kind == _ACK:
         if code > 0:
             return _REFUSED
-        if asked == ELECT and code < 0:
-            return ROWS[ELECT]
+        if asked == _ELECT and code < 0:
+            return ROWS[_ELECT]
         if code < 0:
             return NOTHING
-        if asked == AUTH:
+        if asked == _AUTH:
             return _AUTHENTICATED
-        if asked == SUBSCRIBE:
+        if asked == _SUBSCRIBE:
             return _SUBSCRIBED
-        return _SLAVES if asked == SLAVEOF else _REFUSED
-    if kind == CONSUME and head & ONCE:
-        return _ONCE
-    return NOTHING if kind == SLAVEOF and head & REG else ROWS[kind]
+        return _SLAVES if asked == _SLAVEOF else _REFUSED
+    if kind == _CONSUME and head & _ONCE:
+        return _CONSUME_ONCE
+    return NOTHING if kind == _SLAVEOF and head & _REG else ROWS[kind]
 
 
 #: By type, the flags there are: two bytes, of which bit n says whether they may be n. Type 4 has none; DUP needs a QoS.
@@ -172,18 +174,12 @@ _MESSAGE = const(0x3C3F)
 _TIME_OF_EIGHT = const(0xB0)
 # The shortest frame whose id has such a time; the types without a body.
 _LEAST = const(12)
-_NO_BODY = const(1 << 5 | 1 << 6 | 1 << 7 | 1 << 12)
-_PUBLISH = const(3)
-_CONSUME = const(10)
-_CONSUMERESP = const(11)
-_ELECT = const(13)
-_ACK = const(14)
 # The letters of ``decode_fields`` that need more than a look at the kind of value.
 _QOS = const(81)
 _CODE = const(67)
-_BOOL = const(66)
+_FIELD_BOOL = const(66)
 _TIME = const(68)
-_LIST = const(76)
+_FIELD_LIST = const(76)
 _ADDRESS = const(65)
 _ADDRESSES = const(83)
 _CORRELATION = const(77)
@@ -238,7 +234,7 @@ class Frame:
 
     def has_topic(self) -> bool:
         """Whether there is a topic, and not its hash: an integer, whose bytes stand in its place; or None."""
-        return self.buf[self.at[1 if self.head >> 4 == _CONSUMERESP else 0]] >> 4 == STRING
+        return self.buf[self.at[1 if self.head >> 4 == _CONSUMERESP else 0]] >> 4 == _STRING
 
     def topic_is(self, name: "Bytes") -> bool:
         """Whether the topic is exactly ``name``; allocates nothing."""
@@ -289,7 +285,7 @@ def decode_header(f: Frame, at: int, end: int) -> int:
     if at <= 0:
         return at
     f.id_end = at
-    if NO_BODY >> i & 1:
+    if _NO_BODY >> i & 1:
         f.body = f.end = at
         return at
     if at >= end:
@@ -389,25 +385,25 @@ def _simple(f: Frame, i: int, end: int) -> bool:
     at[0] = i
     if f.head >> 4 == _CONSUMERESP:
         # An Int that is not negative.
-        if end - i < 10 or buf[i] >> 3 != INT << 1:
+        if end - i < 10 or buf[i] >> 3 != _INT << 1:
             return False
         i += 1 + (buf[i] & 7 or 8)
         k = 1
         at[1] = i
     if i + 2 > end:
         return False
-    if buf[i] == STRING << 4 | 1:
+    if buf[i] == _STRING << 4 | 1:
         f.topic_at = i + 2
         i += 2 + buf[i + 1]
         # A topic with U+0000 is well-formed, but not as most are.
         if i >= end or check_utf8(buf, f.topic_at, i) >= 0:
             return False
-    elif k and buf[i] == NONE:
+    elif k and buf[i] == _NONE:
         i += 1
         f.topic_at = i
     else:
         return False
-    if buf[i] != LIST << 4:
+    if buf[i] != _LIST << 4:
         return False
     f.topic_end = f.tags_at = i
     at[k + 1] = i
@@ -449,11 +445,11 @@ def _row_to_read(f: Frame) -> bytes:
         return NOTHING
     asked = f.asked()
     code = 1
-    if asked == _ELECT and KINDS[f.buf[at] >> 4] != INT:
+    if asked == _ELECT and KINDS[f.buf[at] >> 4] != _INT:
         if f.buf[at] == 0:
             return AGREED
         code = -1
-    elif read(f.value, at, f.end) > 0 and f.value.kind == INT and number(f.value) == 0:
+    elif read(f.value, at, f.end) > 0 and f.value.kind == _INT and number(f.value) == 0:
         code = 0
     return row_of(f.head, asked, code)
 
@@ -489,7 +485,7 @@ def _message(f: Frame, k: int) -> None:
     f.tags_at = f.topic_end = f.at[k + 1]
     f.payload_at = f.at[k + 2]
     tag = f.buf[at]
-    f.topic_at = at + 1 + (tag & 15 if tag >> 4 != INT else 0)
+    f.topic_at = at + 1 + (tag & 15 if tag >> 4 != _INT else 0)
 
 
 def _field(f: Frame, at: int, end: int, kind: int) -> int:
@@ -512,22 +508,24 @@ def _field(f: Frame, at: int, end: int, kind: int) -> int:
         f.bad_at = v.bad_at
         return at
     found = v.kind
-    if found == STRING:
-        return at if TEXTS >> (kind & 31) & 1 else E_FORM
-    if kind == _LIST:
-        return _texts(f, at, end) if found == LIST else E_FORM
+    if found == _STRING:
+        return at if TEXTS >> (kind & 31) & 1 else _E_FORM
+    if kind == _FIELD_LIST:
+        return _texts(f, at, end) if found == _LIST else _E_FORM
     if _INTEGERS >> found & 1:
-        return _number(f, at, kind) if NUMBERS >> (kind & 31) & 1 and not v.negative else E_FORM
-    if found == NONE:
-        return at if NONES >> (kind & 31) & 1 else E_FORM
-    return at if (found == BOOL and kind == _BOOL) or (found == DATETIME and kind == _TIME) else E_FORM
+        return _number(f, at, kind) if NUMBERS >> (kind & 31) & 1 and not v.negative else _E_FORM
+    if found == _NONE:
+        return at if NONES >> (kind & 31) & 1 else _E_FORM
+    return (
+        at if (found == _BOOL and kind == _FIELD_BOOL) or (found == _DATETIME and kind == _TIME) else _E_FORM
+    )
 
 
 def _number(f: Frame, at: int, kind: int) -> int:
     """Whether the number that was read is in the field's range: the offset behind it, or a code."""
     v = f.value
     if TOPICS >> (kind & 31) & 1:
-        return at if v.end - v.at <= _HASH_SIZE else E_FORM
+        return at if v.end - v.at <= _HASH_SIZE else _E_FORM
     if kind == _QOS:
         return at if number(v) < 3 else E_RX_QOS
     if kind == _CODE:
@@ -547,8 +545,8 @@ def _texts(f: Frame, at: int, end: int) -> int:
         if at < 0:
             f.bad_at = v.bad_at
             return at
-        if v.kind != STRING:
-            return E_FORM
+        if v.kind != _STRING:
+            return _E_FORM
     return at
 
 
@@ -560,7 +558,7 @@ def _address(f: Frame, at: int, end: int) -> int:
     n = f.buf[at] & 15 or 16
     version = f.buf[at] >> 4
     if not (version == 6 or (version == 4 and n <= 4)):
-        return E_FORM
+        return _E_FORM
     at += 3 + n
     return at if at <= end else E_FIELD
 
@@ -671,7 +669,7 @@ def tag_list(tags: "Sequence[Bytes]") -> bytes:
 
 
 def _put_list(buf: bytearray, at: int, limit: int, texts: "Sequence[Bytes]") -> int:
-    at = put_count(buf, at, limit, LIST, len(texts))
+    at = put_count(buf, at, limit, _LIST, len(texts))
     for text in texts:
         at = put_text(buf, at, limit, text)
     return at
@@ -682,14 +680,14 @@ def encode_answer(
 ) -> int:
     """An ACK that says success, or PUBREC, PUBREL, PUBCOMP, to the message whose id is ``source[start:end]``."""
     n = at + 1 + end - start
-    if n >= limit and (n > limit or kind == ACK):
+    if n >= limit and (n > limit or kind == _ACK):
         return E_TOO_LARGE
     buf[at] = kind << 4
     while start < end:
         at += 1
         buf[at] = source[start]
         start += 1
-    if kind == ACK:
+    if kind == _ACK:
         buf[n] = 0
         n += 1
     return n
@@ -709,7 +707,7 @@ def encode_frame(
         return E_ARGUMENT
     if i > limit:
         return E_TOO_LARGE
-    if NO_BODY >> (head >> 4) & 1:
+    if _NO_BODY >> (head >> 4) & 1:
         return put_head(buf, at, head, ident)
     try:
         # Where the body begins depends on how long it is: if it is long, it is written again.
@@ -727,14 +725,14 @@ def encode_frame(
 
 def _row_to_write(head: int, ident: "Bytes", values: "Sequence[Field]") -> bytes:
     """The row of what is to be written."""
-    if head >> 4 != ACK:
+    if head >> 4 != _ACK:
         return row_of(head, 0, 0)
     if not values:
         return NOTHING
     code = values[0]
     if isinstance(code, int):
         return row_of(head, ident[0] >> 4, code)
-    return AGREED if code is None else ROWS[ELECT]
+    return AGREED if code is None else ROWS[_ELECT]
 
 
 def _put_fields(buf: bytearray, at: int, limit: int, row: bytes, values: "Sequence[Field]") -> int:
@@ -751,7 +749,7 @@ def _put_field(buf: bytearray, at: int, limit: int, kind: int, value: "Field") -
         return at
     if value is None:
         return put_none(buf, at, limit)
-    if kind == _BOOL:
+    if kind == _FIELD_BOOL:
         return put_bool(buf, at, limit, value)
     if isinstance(value, int):
         return put_int(buf, at, limit, value) if value >= 0 else E_ARGUMENT

@@ -6,12 +6,16 @@ Ids are compared by their bytes; makers write the shortest form, so equal ids ar
 """
 
 from headwater.errors import E_ARGUMENT, E_TOO_LARGE
-from headwater.fmq.spec import DATETIME, E_ID, ID_SIZE
 from headwater.wire import TICKS_MASK, const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headwater.types import Bytes
+
+# As in ``headwater.fmq.spec``.
+_DATETIME = const(11)
+_ID_SIZE = const(18)
+_E_ID = const(-59)
 
 
 #: The answer of ``id_end`` when the buffer ends before the id does.
@@ -30,24 +34,24 @@ def id_end(buf: "Bytes", at: int, end: int) -> int:
         return MORE
     i = at + 1 + (buf[at] & 15)
     # Behind the thread number's first byte come two bytes at least, which are a time.
-    if i + 3 - at > ID_SIZE:
-        return E_ID
+    if i + 3 - at > _ID_SIZE:
+        return _E_ID
     if i >= end:
         return MORE
     i += 1 + (buf[i] >> 4)
-    if i + 2 - at > ID_SIZE:
-        return E_ID
+    if i + 2 - at > _ID_SIZE:
+        return _E_ID
     if i >= end:
         return MORE
     n = buf[i]
-    if n >> 4 != DATETIME:
-        return E_ID
+    if n >> 4 != _DATETIME:
+        return _E_ID
     stop = i + 1 + (n & 7 or 8)
-    if stop - at > ID_SIZE:
-        return E_ID
+    if stop - at > _ID_SIZE:
+        return _E_ID
     if stop > end:
         return MORE
-    return E_ID if n & 15 == 8 and buf[stop - 1] > 127 else stop
+    return _E_ID if n & 15 == 8 and buf[stop - 1] > 127 else stop
 
 
 def thread_at(buf: "Bytes", at: int) -> int:
@@ -89,7 +93,7 @@ def put_id(buf: bytearray, at: int, limit: int, kind: int, process: int, thread:
     buf[start] = kind << 4 | at - start - 1
     buf[at] = i - at - 1 << 4 | thread & 15
     at = i + len(time)
-    if at - start > ID_SIZE:
+    if at - start > _ID_SIZE:
         return E_ARGUMENT
     if at > limit:
         return E_TOO_LARGE
@@ -120,7 +124,7 @@ class IdMaker:
     """
 
     def __init__(self, thread: int = 0, boot: int = 0, now_ms: int = 0):
-        self._buf = bytearray(ID_SIZE)
+        self._buf = bytearray(_ID_SIZE)
         self._thread = thread
         self._ms = now_ms
         # Nanoseconds that were added since the clock moved.
@@ -140,18 +144,18 @@ class IdMaker:
         """
         while end > at and buf[end - 1] == 0:
             end -= 1
-        new = bytearray(ID_SIZE)
+        new = bytearray(_ID_SIZE)
         i = 1
         for k in range(at, end):
-            if i < ID_SIZE:
+            if i < _ID_SIZE:
                 new[i] = buf[k]
             i += 1
-        stop = _put_little(new, i + 1, ID_SIZE - 9, self._thread >> 4)
+        stop = _put_little(new, i + 1, _ID_SIZE - 9, self._thread >> 4)
         if stop < 0:
             return E_ARGUMENT
         new[0] = i - 1
         new[i] = stop - i - 1 << 4 | self._thread & 15
-        new[stop] = DATETIME << 4
+        new[stop] = _DATETIME << 4
         new[stop + 1 : stop + 9] = self._buf[self._at : self._at + 8]
         self._at = stop + 1
         self._buf = new
@@ -227,7 +231,7 @@ class IdTable:
         self.places = places
         self.state = bytearray(places)
         self.more = bytearray(places)
-        self.ids = bytearray(places * ID_SIZE)
+        self.ids = bytearray(places * _ID_SIZE)
         self.sizes = bytearray(places)
         self._turns = bytearray(places)
 
@@ -248,7 +252,7 @@ class IdTable:
         """Put another id into its place."""
         self.state[i] = state
         self.sizes[i] = end - at
-        i *= ID_SIZE
+        i *= _ID_SIZE
         while at < end:
             self.ids[i] = buf[at]
             i += 1
@@ -258,7 +262,7 @@ class IdTable:
         """The place of an id in this state, or -1."""
         n = end - at
         for i in range(self.places):
-            if self.state[i] == state and self.sizes[i] == n and same(buf, at, end, self.ids, i * ID_SIZE):
+            if self.state[i] == state and self.sizes[i] == n and same(buf, at, end, self.ids, i * _ID_SIZE):
                 return i
         return -1
 

@@ -1,28 +1,21 @@
-"""The client's end of an FMQ connection (docs/protocols/fmq.md): no I/O, and the caller's time.
+"""Client session of FMQ (docs/protocols/fmq.md): no I/O; the caller tells the time.
 
-Its user reads at most ``rx.room`` bytes to the start of ``rx.view`` (after ``rx.window()``) and calls ``feed(n)``;
-sends ``out_buf[out_at : out_at + n]``, n from ``out()``, and calls ``sent(k)`` with how many were taken; and calls
-``poll(now_ms)`` a few times a second. A negative answer of any of these says that the connection is over.
+The caller reads at most ``rx.room`` bytes to the start of ``rx.view`` (after ``rx.window()``) and calls ``feed(n)``;
+sends ``out_buf[out_at : out_at + n]``, where n is what ``out()`` returns, and calls ``sent(k)`` with the number of
+bytes that the transport took; and calls ``poll(now_ms)`` a few times a second. A negative result of any of these ends
+the connection.
 
-Publishing, receiving, acknowledging, resending and keep-alive allocate nothing; connecting and requests do.
+Publishing, receiving, acknowledging, retransmitting and keep-alive allocate nothing; connecting and requests do.
+
+MicroPython heap-allocates frames over 11 words, so hot functions have few locals and reuse them.
 """
 
 from headwater import errors
-from headwater.connection import (
-    ACCEPT,
-    CLOSING,
-    CONNECTING,
-    FINISH,
-    LOST,
-    ONLINE,
-    OPEN,
-    Endpoint,
-    RamOutbox,
-    RxBuf,
-)
+from headwater.connection import Endpoint, RamOutbox, RxBuf
 from headwater.errors import PEER, blame
 from headwater.fmq.frames import (
     NO_TAGS,
+    ROWS,
     Frame,
     check_filter,
     check_name,
@@ -33,25 +26,12 @@ from headwater.fmq.frames import (
     length_size,
     message_size,
     put_head,
-    put_length,
     put_message,
     scan,
+    walk_fields,
 )
 from headwater.fmq.ids import IdMaker, IdTable, id_end, same
-from headwater.fmq.large import LargeMessage
-from headwater.fmq.spec import (
-    ACK,
-    AUTH,
-    CONSUME,
-    E_FORM,
-    ID_SIZE,
-    ONCE,
-    REGISTER,
-    SUBSCRIBE,
-    UNREGISTER,
-    UNSUBSCRIBE,
-)
-from headwater.fmq.values import put_text, read
+from headwater.fmq.values import read
 from headwater.wire import NOT_BYTES, const, is_bytes
 
 TYPE_CHECKING = False
@@ -60,29 +40,40 @@ if TYPE_CHECKING:
 
     from headwater.fmq.frames import Field
     from headwater.fmq.values import Value
-    from headwater.types import Bytes, FrameSink, Outbox
+    from headwater.types import Bytes, Outbox
 
+# The states of the connection and their events are those of every protocol (``headwater.connection``). In CONNECTING
+# only the ACK to AUTH may arrive.
+_CONNECTING = const(1)
+_ONLINE = const(2)
+_CLOSING = const(3)
+_OPEN = const(0)
+_ACCEPT = const(1)
+_FINISH = const(2)
+_LOST = const(4)
 
-# What may follow what in FMQ's session (docs/protocols/fmq.md), beside ``headwater.connection``.
-#
-# In CONNECTING only an ACK may arrive, AUTH's.
-#
-# Delivery of what we publish at QoS 1 and 2:
+#: Frame types that a client accepts, a bit each, by state.
+TAKES = (0, 1 << 14, 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 11 | 1 << 12 | 1 << 14, 0, 0)
+
+# A message at QoS 1 or 2 that this client published:
 #
 # - AT1: PUBLISH at QoS 1; ACK ends it.
 # - AT2: PUBLISH at QoS 2; PUBREC makes it REL.
-# - REL: PUBREL is to be sent, or was; PUBCOMP ends it. After PUBREC again it is sent again. In the outbox there is no
-#   REL: what is one is told by its first byte (``sender``).
-# - DONE: answered to its end.
+# - REL: PUBREL is queued or sent; PUBCOMP ends it, another PUBREC repeats PUBREL. The outbox has no REL: the first byte
+#   of the entry has become that of a PUBREL. The store is not told: if a power cut restores the PUBLISH, the hub
+#   recognizes its id.
+# - DONE: complete.
 #
-# An ACK that refuses ends a message in any of them. An answer to what is not under way is STRAY: counted, and a PUBREC
-# is
-# answered, so that the hub can forget the id. One that does not fit the QoS is the hub's error: WRONG.
+# An ACK with a reason code ends a message in every state. An answer to a message that is not in flight is STRAY: it is
+# counted, and a PUBREC is answered so that the hub can forget the id. An answer that does not fit the QoS is WRONG: the
+# hub's error.
+_FREE = const(0)
+_AT2 = const(2)
+_REL = const(3)
+_DONE = const(4)
+_WRONG = const(6)
 
-#: The types of frames that may arrive at a client, a bit each, by state.
-TAKES = (0, 1 << 14, 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 11 | 1 << 12 | 1 << 14, 0, 0)
-
-#: The next state of a message: ``DELIVERY[state * 3 + answer]``, the answer being ACK (0), PUBREC (1) or PUBCOMP (2).
+#: The next state of a message: ``DELIVERY[state * 3 + answer]``; the answer is ACK (0), PUBREC (1) or PUBCOMP (2).
 DELIVERY = (
     # ACK PUBREC PUBCOMP
     b"\x05\x05\x05"  # FREE
@@ -91,128 +82,72 @@ DELIVERY = (
     b"\x06\x03\x04"  # REL
 )
 
-
-# The way out of an FMQ connection: how messages are written, answered and sent again.
-#
-# A message's id stands behind its first byte, and by that an answer finds it in the outbox. Sent again, it is the same
-# bytes with the same id, and DUP.
-#
-# The first byte also tells a message that was answered with PUBREC: it has become a PUBREL. The store is not told: if a
-# power cut brings the PUBLISH back, the hub knows its id.
-
+# As in ``headwater.fmq.spec``.
+_AUTH = const(0)
+_REGISTER = const(2)
 _PUBLISH = const(3)
+_PUBREC = const(5)
 _PUBREL = const(6)
+_PUBCOMP = const(7)
+_SUBSCRIBE = const(8)
+_UNSUBSCRIBE = const(9)
+_CONSUME = const(10)
 _PINGREQ = const(12)
-# As in ``transitions``; a constant costs less than a name.
-_FREE = const(0)
-_AT2 = const(2)
-_REL = const(3)
-_DONE = const(4)
-_WRONG = const(6)
-#: Nobody's topic is this object.
-NO_TOPIC = bytearray(0)
-#: The longest answer: a byte, an id, and an ACK's length.
+_ACK = const(14)
+_UNREGISTER = const(15)
+_ID_SIZE = const(18)
+_E_FORM = const(-58)
+
+_MESSAGES = const(1 << 3 | 1 << 11)
+# The bits that tell a PUBLISH at QoS 0 or 1 by its first byte, and their value.
+_PLAIN_MASK = const(0xF4)
+_PLAIN = const(0x30)
+
+#: The longest answer: a byte, an id, and the length of an ACK.
 ANSWER_SIZE = const(20)
+# No caller has this object as a topic.
+_NO_TOPIC = bytearray(0)
+_LISTS = (tuple, list)
+
+# States in the table of requests, besides the type of the request's frame: a subscription, under its id; CONSUME with
+# ONCE; AUTH.
+LIVE = const(16)
+CALL = const(17)
+HELLO = const(18)
+
+# States in the table of received messages: waits for the application, to be answered with ACK or PUBREC; received with
+# QoS 2 on an earlier connection; answered with PUBREC, waits for PUBREL.
+WAITS_1 = const(1)
+WAITS_2 = const(2)
+OLD_2 = const(3)
+ANSWERED_2 = const(4)
+
+#: The type of the answer to a PUBLISH, by QoS.
+_ANSWERS = b"\x00\x0e\x05"
+# Reason codes from here on are failures. 0x11, below, says that the hub has no such subscription.
+_FAILURES = const(0x80)
+# The message belongs to no subscription or call.
+_UNKNOWN = const(-1)
+# The frame has to be taken again once answers have left.
+_LATER = const(1)
+# Reason codes of the ACK that tells the hub about its error, if not 0x81 (malformed): protocol error, message too
+# large, receive window exceeded.
+_REASONS = {
+    errors.E_UNEXPECTED: 0x82,
+    errors.E_ACK_KIND: 0x82,
+    errors.E_RX_TOO_LARGE: 0x95,
+    errors.E_RX_WINDOW: 0x93,
+}
 
 
-class Sender(Endpoint):
-    """What ``session.ClientSession`` sends with.
-
-    ``on_delivered(number)`` is called when a message of ours at QoS 1 or 2 has been answered to its end, and
-    ``on_refused(number, code)`` when the hub has refused it: it is over as well. Of a message at QoS 0, which hubs may
-    refuse, but need not, the number is 0.
-    """
-
-    def __init__(self, tx_size: int, outbox: "Outbox", window: int, response_ms: int, ids: IdMaker):
-        if tx_size < 2 * ANSWER_SIZE:
-            raise ValueError("the transmit buffer needs at least 40 bytes")
-        super().__init__(tx_size, outbox, window, response_ms)
-        self.ids = ids
-        #: The process number that the hub has given: little-endian bytes, none before.
-        self.process: Bytes = b""
-        self.on_refused: Callable[[int, int], object] | None = None
-        #: The topic of the last PUBLISH at QoS 0 that was put at the beginning of ``tx``; where the length of its body
-        #: is there, which has two bytes, and where its payload is. As long as ``tx`` begins with its first byte and the
-        #: connection is as it was, it can be sent again with another id and payload (``rewrite``): no other frame
-        #: begins so, but a reply, which says so.
-        self.ready: Bytes = NO_TOPIC
-        self.ready_length = self.ready_at = 0
-
-    def event(self, event: int) -> None:
-        """As of ``Endpoint``."""
-        super().event(event)
-        self.ready = NO_TOPIC
-
-    def resume(self) -> None:
-        """Everything unacknowledged goes out again, in its order; new messages follow."""
-        box = self.outbox
-        for i in range(box.slots):
-            if box.state[i] == _REL:
-                # A journal's place of something that it has lost.
-                box.set(i, _DONE)
-            elif box.state[i] == _AT2 and _is_released(box, i):
-                # It has DUP like a message: from here, or from where it was restored.
-                box.buf[box.at[i]] = _PUBREL << 4
-        self._entry = box.head
-        self._unsent = box.count
-        self.in_flight = 0
-
-    def _put_ping(self) -> int:
-        if self.tx_size - self.tx_end < ANSWER_SIZE:
-            return errors.E_TOO_LARGE
-        return put_head(self.tx, self.tx_end, _PINGREQ << 4, self.ids.next(_PINGREQ, self.now))
-
-    # -- sending -------------------------------------------------------------------------------------------------------
-
-    def publish(
-        self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False, tags: "Bytes" = NO_TAGS
-    ) -> int:
-        """Hand in a message; it leaves through ``out``. Allocates nothing when topic and payload are bytes-like.
-
-        ``tags`` is what ``frames.tag_list`` makes. Returns 0 (QoS 0), or its number (QoS 1, 2): it is then in the
-        outbox, connection or not, until it is answered. Errors: E_TOPIC, E_QOS; E_ARGUMENT (not bytes); E_OFFLINE (QoS
-        0 without a connection, QoS 1 and 2 before a hub has ever given a process number); E_AGAIN (the transmit buffer
-        is full for now); E_WINDOW (the outbox is); E_TOO_LARGE; E_STORE.
-        """
-        if qos != 0 and qos != 1 and qos != 2:
-            return errors.E_QOS
-        return self.hand_in(topic, payload, qos << 1 | (1 if retain else 0), tags)
-
-    def hand_in(self, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes" = NO_TAGS) -> int:
-        """``publish``, with QoS and RETAIN as they stand in PUBLISH's first byte."""
-        try:
-            if topic is not self.known_topic and _is_bad(self, topic):
-                return errors.E_TOPIC
-            n = message_size(topic, payload, tags)
-            n += 1 + len(self.ids.ident) + length_size(n)
-            if flags > 1:
-                return _keep(self, n, topic, payload, flags, tags)
-            if self.state != ONLINE:
-                return errors.E_OFFLINE
-            if n > self.tx_size - self.tx_end:
-                return errors.E_AGAIN if n <= len(self.tx) else errors.E_TOO_LARGE
-            at = put_head(self.tx, self.tx_end, _PUBLISH << 4 | flags, self.ids.next(_PUBLISH, self.now))
-            if self.tx_end == 0:
-                # It takes the place of the frame that was ready, and may be the next one.
-                self.ready = (
-                    topic if flags == 0 and tags is NO_TAGS and topic is self.known_topic else NO_TOPIC
-                )
-                self.ready_length = at
-                self.ready_at = n - len(payload)
-            self.tx_end = put_message(self.tx, at, topic, payload, tags)
-            if self.tx[self.ready_length] >> 4 != 1:
-                self.ready = NO_TOPIC
-        except NOT_BYTES:
-            return errors.E_ARGUMENT
-        return 0
+# -- send path ---------------------------------------------------------------------------------------------------------
 
 
-def rewrite(s: Sender, payload: "Bytes") -> int:
-    """Put another id and payload into the frame that is ready, to be sent: its size; or 0 when ``hand_in`` must see to
-    it."""
+def rewrite(s: "ClientSession", payload: "Bytes") -> int:
+    """Put a new id and payload into the prepared frame: its size, or 0 if ``enqueue`` must handle the message."""
     try:
         s.tx_end = s.ready_at + len(payload)
-        # The body begins two bytes behind its length, and its length has two bytes.
+        # The length of the body takes two bytes, and the body follows.
         if 18 <= s.tx_end - s.ready_length < 4098 and s.tx_end <= s.tx_size:
             s.tx[1 : s.ready_length] = s.ids.next(_PUBLISH, s.now)
             s.tx[s.ready_length] = 16 | (s.tx_end - s.ready_length - 2) & 15
@@ -225,63 +160,11 @@ def rewrite(s: Sender, payload: "Bytes") -> int:
     return 0
 
 
-def put_answer(s: Sender, kind: int, buf: "Bytes", at: int, end: int) -> None:
-    """Answer the message whose id is ``buf[at:end]``; the caller made sure that there is room."""
-    s.tx_end = encode_answer(s.tx, s.tx_end, s.tx_size, kind, buf, at, end)
-
-
-def answered(s: Sender, column: int, buf: "Bytes", at: int, end: int) -> int:
-    """An ACK that says success (0), a PUBREC (1) or a PUBCOMP (2) has come to ``buf[at:end]``: 0 or E_ACK_KIND."""
-    i = find(s, buf, at, end)
-    box = s.outbox
-    new = _FREE
-    if i >= 0:
-        new = _REL if _is_released(box, i) else box.state[i]
-    new = DELIVERY[new * 3 + column]
-    if new == _DONE:
-        over(s, i)
-        if s.on_delivered is not None:
-            s.on_delivered(i + 1)
-    elif new == _REL:
-        box.buf[box.at[i]] = _PUBREL << 4
-        box.size[i] = 1 + end - at
-        put_answer(s, _PUBREL, buf, at, end)
-    elif new == _WRONG:
-        return errors.E_ACK_KIND
-    else:
-        s.strays += 1
-        if column == 1:
-            put_answer(s, _PUBREL, buf, at, end)
-    return 0
-
-
-def over(s: Sender, i: int) -> None:
-    """Entry ``i`` is answered to its end."""
-    s.in_flight -= 1
-    s.outbox.set(i, _DONE)
-
-
-def find(s: Sender, buf: "Bytes", at: int, end: int) -> int:
-    """The entry of the message ``buf[at:end]``, if this connection has sent it to its last byte; or -1.
-
-    Answers come in the order of the messages, or nearly so: it is the first, or one of the first.
-    """
-    box = s.outbox
-    i = box.head
-    n = box.count - s._unsent
-    while n:
-        if box.state[i] != _DONE and same(buf, at, end, box.buf, box.at[i] + 1):
-            return i
-        i = i + 1 if i + 1 < box.slots else 0
-        n -= 1
-    return -1
-
-
-def _keep(s: Sender, n: int, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes") -> int:
-    """Put a message of ``n`` bytes into the outbox: its number, or a code."""
+def _store(s: "ClientSession", n: int, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes") -> int:
+    """Put a message of ``n`` bytes into the outbox: its number, or an error."""
     box = s.outbox
     if not s.process:
-        # Its id would be another board's as well.
+        # Without a process number the id would not be unique.
         return errors.E_OFFLINE
     if box.reserve(n) < 0:
         return errors.E_WINDOW if box.count and n <= len(box.buf) else errors.E_TOO_LARGE
@@ -295,12 +178,12 @@ def _keep(s: Sender, n: int, topic: "Bytes", payload: "Bytes", flags: int, tags:
     if box.commit(n, flags >> 1) < 0:
         return errors.E_STORE
     s._unsent += 1
-    # The last one: the ring has gone on behind it.
+    # The number of the entry: the ring has moved on to the next one.
     return box.next or box.slots
 
 
-def _is_bad(s: Sender, topic: "Bytes") -> bool:
-    """Check a topic, once: the same object again is known to be right, unless it can be changed."""
+def _is_bad(s: "ClientSession", topic: "Bytes") -> bool:
+    """Check a topic. An immutable one is remembered: the same object is not checked again."""
     if check_name(topic):
         return True
     if isinstance(topic, bytes):
@@ -308,65 +191,83 @@ def _is_bad(s: Sender, topic: "Bytes") -> bool:
     return False
 
 
+def put_answer(s: "ClientSession", kind: int, buf: "Bytes", at: int, end: int) -> None:
+    """Answer the message with the id ``buf[at:end]``. The caller has checked that there is room."""
+    s.tx_end = encode_answer(s.tx, s.tx_end, s.tx_size, kind, buf, at, end)
+
+
+def find_sent(s: "ClientSession", buf: "Bytes", at: int, end: int) -> int:
+    """The outbox entry with the id ``buf[at:end]`` if this connection has sent all of it, otherwise -1.
+
+    Answers arrive nearly in the order of the messages, so it is one of the first.
+    """
+    box = s.outbox
+    i = box.head
+    n = box.count - s._unsent
+    while n:
+        if box.state[i] != _DONE and same(buf, at, end, box.buf, box.at[i] + 1):
+            return i
+        i = i + 1 if i + 1 < box.slots else 0
+        n -= 1
+    return -1
+
+
+def settle(s: "ClientSession", i: int, answer: int, buf: "Bytes", at: int, end: int) -> int:
+    """Apply an answer to outbox entry ``i`` (-1: none) with the id ``buf[at:end]``: 0 or E_ACK_KIND.
+
+    ``answer`` is the column of ``DELIVERY``: ACK without an error (0), PUBREC (1), PUBCOMP (2).
+    """
+    box = s.outbox
+    new = _FREE
+    if i >= 0:
+        new = _REL if _is_released(box, i) else box.state[i]
+    new = DELIVERY[new * 3 + answer]
+    if new == _DONE:
+        _complete(s, i)
+        if s.on_delivered is not None:
+            s.on_delivered(i + 1)
+    elif new == _REL:
+        box.buf[box.at[i]] = _PUBREL << 4
+        box.size[i] = 1 + end - at
+        put_answer(s, _PUBREL, buf, at, end)
+    elif new == _WRONG:
+        return errors.E_ACK_KIND
+    else:
+        s.strays += 1
+        if answer == 1:
+            put_answer(s, _PUBREL, buf, at, end)
+    return 0
+
+
+def _complete(s: "ClientSession", i: int) -> None:
+    s.in_flight -= 1
+    s.outbox.set(i, _DONE)
+
+
 def _is_released(box: "Outbox", i: int) -> bool:
     """Whether entry ``i`` was answered with PUBREC."""
     return box.buf[box.at[i]] >> 4 == _PUBREL
 
 
-# The way in of an FMQ session: frames apart, messages delivered and answered, answers to our own.
+# -- receive path ------------------------------------------------------------------------------------------------------
 #
-# These functions are a part of ``session.ClientSession``, which is their first argument.
-#
-# A handler of the application may publish until the transmit buffer is full (room for the answer to its message is
-# kept),
-# end the connection, begin another one, or raise.
-
-_AUTH = const(0)
-_PUBREC = const(5)
-_PUBCOMP = const(7)
-_SUBSCRIBE = const(8)
-_UNSUBSCRIBE = const(9)
-_CONSUME = const(10)
-_ACK = const(14)
-_MESSAGES = const(1 << 3 | 1 << 11)
-# What the first byte of PUBLISH at QoS 0 and 1 has, whatever else it says.
-_PLAIN_MASK = const(0xF4)
-_PLAIN = const(0x30)
-
-# What waits for an answer is in the table of requests under the type of its frame. What else is there: a subscription,
-# under its id; CONSUME with ONCE; AUTH.
-LIVE = const(16)
-CALL = const(17)
-HELLO = const(18)
-
-# What was taken: a message that waits for the application, to be answered with ACK, or with PUBREC; the latter on an
-# earlier connection; and one that was answered with PUBREC, and waits for PUBREL.
-WAITS_1 = const(1)
-WAITS_2 = const(2)
-OLD_2 = const(3)
-ANSWERED_2 = const(4)
-
-#: By QoS, the type of the answer.
-_ANSWERS = b"\x00\x0e\x05"
-# From here on a reason code says that it has failed; below, 0x11 is a subscription that the hub does not have.
-_FAILURES = const(0x80)
-# Instead of that: the message is nobody's.
-_NOBODYS = const(-1)
-# The frame is to be taken again later.
-_LATER = const(1)
+# A handler may publish until the transmit buffer is full (room for the answer to its message is kept), end the
+# connection, begin another one, or raise.
 
 
-def take(s: "ClientSession", i: int, end: int) -> int:
-    """Take one frame, or a piece of a large message: the offset behind it; ``i`` when it has to wait, for bytes or for
-    room to answer it; negative when the connection is over."""
+def take_frame(s: "ClientSession", i: int, end: int) -> int:
+    """Take one frame, or a piece of a large message: the offset behind it.
+
+    ``i`` if it has to wait for bytes or for room to answer it; negative when the connection has ended.
+    """
     if s.large.left:
-        return _go_on(s, i, end)
+        return _continue_large(s, i, end)
     f = s.frame
     s.frame_at = i
     stop = scan(f, i, end)
     bad = 0
     if stop == 0:
-        # Nothing is known of its fields yet.
+        # The fields are not decoded yet.
         bad = 1
         stop = decode_header(f, i, end)
         if stop <= 0:
@@ -377,18 +278,18 @@ def take(s: "ClientSession", i: int, end: int) -> int:
         s.stalled = True
         return i
     if stop - i > s.rx.capacity:
-        # What becomes of a frame is not a matter of how it arrives.
-        return _begin(s, i, end)
+        # Also when all of it is here: the result must not depend on how a frame arrives.
+        return _begin_large(s, i, end)
     if stop > end:
         return i
     if bad:
         bad = decode_fields(f)
         if bad:
             return s.fail(bad)
-    # The frame is taken, even when its handler raises.
+    # The frame counts as taken even if its handler raises.
     s.rx.start = stop
     if f.head & _PLAIN_MASK == _PLAIN and s.auto_ack and f.buf[f.id_at] >> 4 == _PUBLISH:
-        # What comes most: a PUBLISH at QoS 0 or 1 that is no call, to be answered here.
+        # The most frequent case: a PUBLISH at QoS 0 or 1 that is not a call and is acknowledged here.
         s.source = s.receipt = 0
         if f.head & 2:
             _deliver_1(s, f)
@@ -405,7 +306,7 @@ def take(s: "ClientSession", i: int, end: int) -> int:
 
 
 def on_frame(s: "ClientSession", f: "Frame") -> int:
-    """A frame of any kind, whole and well-formed: 0, _LATER, or why the connection is over."""
+    """Handle a whole, well-formed frame: 0, _LATER, or the error that ends the connection."""
     kind = f.head >> 4
     s.ident = f.buf
     s.ident_at = f.id_at
@@ -413,17 +314,22 @@ def on_frame(s: "ClientSession", f: "Frame") -> int:
     if kind == _ACK:
         return _on_ack(s, f)
     if not _MESSAGES >> kind & 1:
-        return _on_other(s, kind)
-    kind = _whose(s, f)
-    return 0 if kind == _NOBODYS else _deliver(s, _handler(s, f), f, kind, s.auto_ack)
+        return _on_bare(s, kind)
+    kind = _answer_kind(s, f)
+    return 0 if kind == _UNKNOWN else _deliver(s, _handler(s, f), f, kind, s.auto_ack)
 
 
-def _on_other(s: "ClientSession", kind: int) -> int:
-    """A frame without a body."""
-    if kind == _PUBREC:
-        return answered(s, 1, s.ident, s.ident_at, s.ident_end)
-    if kind == _PUBCOMP:
-        return answered(s, 2, s.ident, s.ident_at, s.ident_end)
+def _on_bare(s: "ClientSession", kind: int) -> int:
+    """Handle a frame without a body."""
+    if kind != _PINGREQ and kind != _PUBREL:
+        return settle(
+            s,
+            find_sent(s, s.ident, s.ident_at, s.ident_end),
+            1 if kind == _PUBREC else 2,
+            s.ident,
+            s.ident_at,
+            s.ident_end,
+        )
     if kind == _PINGREQ:
         put_answer(s, _ACK, s.ident, s.ident_at, s.ident_end)
         return 0
@@ -431,23 +337,23 @@ def _on_other(s: "ClientSession", kind: int) -> int:
     if i >= 0:
         s.taken.state[i] = 0
     else:
-        # The hub missed our PUBCOMP, or it is confused: either way it may forget the id.
+        # The hub missed our PUBCOMP or is in error. Either way it may forget the id.
         s.strays += 1
     put_answer(s, _PUBCOMP, s.ident, s.ident_at, s.ident_end)
     return 0
 
 
-# -- messages ----------------------------------------------------------------------------------------------------------
+# -- received messages -------------------------------------------------------------------------------------------------
 
 
 def _deliver_1(s: "ClientSession", f: "Frame") -> None:
-    """As ``_deliver``, for a PUBLISH at QoS 1 that is whole and no call, to be answered here."""
-    if _has_passed(s, f):
+    """``_deliver`` for a whole PUBLISH at QoS 1 that is not a call and is acknowledged here."""
+    if _is_handled(s, f):
         put_answer(s, _ACK, f.buf, f.id_at, f.id_end)
 
 
-def _has_passed(s: "ClientSession", f: "Frame") -> bool:
-    """Hand a message to the application: whether its connection is still there."""
+def _is_handled(s: "ClientSession", f: "Frame") -> bool:
+    """Call ``on_message``: whether its connection still exists afterwards."""
     turn = s.turn
     if s.on_message is not None:
         s.tx_size -= ANSWER_SIZE
@@ -459,8 +365,8 @@ def _has_passed(s: "ClientSession", f: "Frame") -> bool:
     return s.turn == turn
 
 
-def _whose(s: "ClientSession", f: "Frame") -> int:
-    """How a message is to be answered: 0 (not), _ACK, _PUBREC; or _NOBODYS. Sets the session's ``source``."""
+def _answer_kind(s: "ClientSession", f: "Frame") -> int:
+    """The type of the answer to a message: 0 (none), _ACK, _PUBREC; or _UNKNOWN. Sets ``source`` of the session."""
     s.source = 0
     s.ending = -1
     if f.head >> 4 == _PUBLISH:
@@ -470,7 +376,7 @@ def _whose(s: "ClientSession", f: "Frame") -> int:
     i = asked.find(CALL if once else LIVE, f.buf, f.at[0], f.at[1])
     if i < 0:
         s.strays += 1
-        return _NOBODYS
+        return _UNKNOWN
     s.source = asked.number(i)
     if once:
         s.ending = i
@@ -488,9 +394,9 @@ def _handler(s: "ClientSession", f: "Frame") -> "Callable[..., object] | None":
 def _deliver(
     s: "ClientSession", handler: "Callable[..., object] | None", message: object, kind: int, auto: bool
 ) -> int:
-    """Hand a message over, and answer it with ``kind`` unless the application does: 0, E_RX_WINDOW or _LATER.
+    """Call the handler, then answer with ``kind`` unless the application acknowledges: 0, E_RX_WINDOW or _LATER.
 
-    _LATER when the answers before it are to leave first: what they acknowledge does not come again.
+    _LATER: earlier answers have to leave first; what they acknowledge is not redelivered.
     """
     taken = s.taken
     i = -1
@@ -507,38 +413,40 @@ def _deliver(
         i = taken.free()
         if i < 0:
             return _LATER if s.tx_end else errors.E_RX_WINDOW
-        # The place is taken first, so that it stays one message whatever the handler does.
+        # The place is taken before the handler runs, so that whatever the handler does the message is delivered once.
         taken.put(i, WAITS_2 if kind == _PUBREC else WAITS_1, s.ident, s.ident_at, s.ident_end)
     s.receipt = taken.number(i) if i >= 0 else 0
     if s.ending >= 0:
         s.requests.state[s.ending] = 0
     turn = s.turn
-    _hand_over(s, handler, message, s.receipt)
+    _call_handler(s, handler, message, s.receipt)
     if kind == 0 or not auto:
         return 0
     if i < 0:
         if s.turn == turn:
             put_answer(s, _ACK, s.ident, s.ident_at, s.ident_end)
     elif s.turn == turn:
-        answer(s, i)
+        answer_taken(s, i)
     elif taken.state[i] == WAITS_2 or taken.state[i] == OLD_2:
-        # Its connection is over: its repetition is to be answered.
+        # The connection has ended; the redelivered message is answered at once.
         taken.state[i] = ANSWERED_2
     return 0
 
 
-def _hand_over(
+def _call_handler(
     s: "ClientSession", handler: "Callable[..., object] | None", message: object, receipt: int
 ) -> None:
-    """Call the handler, with room kept for the answer. If it raises, the message counts as if it had never come, unless
-    the handler had acknowledged it."""
+    """Call the handler, with room kept for the answer.
+
+    If it raises, the message counts as not received, unless the handler has acknowledged it.
+    """
     if handler is None:
         return
     turn = s.turn
     s.tx_size -= ANSWER_SIZE
     try:
         if handler is s.on_result:
-            handler(s.source, message)  # type: ignore[misc,arg-type]  # it is called so
+            handler(s.source, message)  # type: ignore[misc,arg-type]  # on_result takes two arguments
         else:
             handler(message)
     except BaseException:
@@ -552,7 +460,7 @@ def _hand_over(
 
 
 def _find_2(s: "ClientSession") -> int:
-    """The place of the message at QoS 2 whose id it is, or -1."""
+    """The place of the received QoS 2 message with the id at hand, or -1."""
     taken = s.taken
     at = s.ident_at
     end = s.ident_end
@@ -560,30 +468,92 @@ def _find_2(s: "ClientSession") -> int:
         if (
             taken.state[i] > WAITS_1
             and taken.sizes[i] == end - at
-            and same(s.ident, at, end, taken.ids, i * ID_SIZE)
+            and same(s.ident, at, end, taken.ids, i * _ID_SIZE)
         ):
             return i
     return -1
 
 
-def answer(s: "ClientSession", i: int) -> None:
-    """Answer the message in place ``i``, for which there is room."""
+def answer_taken(s: "ClientSession", i: int) -> None:
+    """Answer the received message in place ``i``. The caller has checked that there is room."""
     taken = s.taken
-    at = i * ID_SIZE
+    at = i * _ID_SIZE
     if taken.state[i] == WAITS_1:
         taken.state[i] = 0
         put_answer(s, _ACK, taken.ids, at, at + taken.sizes[i])
     else:
-        # From now on, whatever happens, it is not delivered again.
+        # From here on a duplicate is not delivered.
         taken.state[i] = ANSWERED_2
         put_answer(s, _PUBREC, taken.ids, at, at + taken.sizes[i])
 
 
-# -- messages larger than the receive buffer -------------------------------------------------------------------------
+# -- messages larger than the receive buffer ---------------------------------------------------------------------------
 
 
-def _begin(s: "ClientSession", i: int, end: int) -> int:
-    """As ``take``, for a frame that is larger than the receive buffer, even if all of it happens to be here."""
+class LargeMessage:
+    """A PUBLISH or CONSUMERESP that is larger than the receive buffer: it is skipped, and the connection lives.
+
+    ``left`` bytes are still to come, 0 without such a message. ``head`` is its first byte, 0 if it must not be
+    acknowledged; ``ident[:id_size]`` is its id, which is kept for the acknowledgement. ``headwater.fmq.streaming``
+    hands the payload to a sink instead.
+    """
+
+    #: Whether a sink has taken the message.
+    streaming = False
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.head = 0
+        self.ident = bytearray(_ID_SIZE)
+        self.id_size = 0
+        #: Whether everything before the payload fits in the buffer.
+        self.fits = False
+
+    def begin(self, f: "Frame", at: int, end: int, capacity: int) -> int:
+        """Decode the beginning of the frame at ``at``, whose header was read; ``buf[at:end]`` is there.
+
+        Returns the offset from which on ``left`` bytes have to be passed on; 0 if more must be read first; or an error.
+        """
+        # Bytes behind ``capacity`` are ignored: the result must not depend on how a frame arrives.
+        stop = min(f.end, end, at + capacity)
+        bad = walk_fields(f, ROWS[f.head >> 4], stop)
+        self.fits = True
+        if bad == errors.E_FIELD and stop < f.end:
+            if end - at < capacity:
+                return 0
+            bad = 0
+            f.payload_at = f.body
+            self.fits = False
+        if bad:
+            return bad
+        self.head = f.head
+        self.id_size = f.id_end - f.id_at
+        for i in range(self.id_size):
+            self.ident[i] = f.buf[f.id_at + i]
+        self.left = f.end - f.payload_at
+        return f.payload_at
+
+    def offer(self, f: "Frame") -> bool:
+        """Whether a sink takes the message."""
+        return False
+
+    def take(self, buf: "Bytes", at: int, end: int) -> int:
+        """Pass on the payload in ``buf[at:end]``: the offset reached. The message ends when ``left`` is 0."""
+        n = min(self.left, end - at)
+        self.left -= n
+        return at + n
+
+    def close(self, complete: bool) -> None:
+        """The message has ended."""
+
+    def give_up(self) -> None:
+        """The connection ends before the message does."""
+        self.left = 0
+        self.close(False)
+
+
+def _begin_large(s: "ClientSession", i: int, end: int) -> int:
+    """``take_frame`` for a frame that is larger than the receive buffer."""
     f = s.frame
     if not _MESSAGES >> (f.head >> 4) & 1:
         return s.fail(errors.E_RX_TOO_LARGE)
@@ -592,20 +562,21 @@ def _begin(s: "ClientSession", i: int, end: int) -> int:
     if at <= 0:
         large.left = 0
         return s.fail(at) if at else i
-    # What fits are the id and the correlation, always: they are in the first 42 bytes.
+    # Id and correlation always fit: they are in the first 42 bytes.
     s.rx.start = at
     s.frame_at = -1
-    kind = s.large_answer = _whose(s, f)
+    kind = s.large_answer = _answer_kind(s, f)
     if kind > 0:
         s.ident = f.buf
         s.ident_at = f.id_at
         s.ident_end = f.id_end
         if kind == _PUBREC and _find_2(s) >= 0:
-            kind = _NOBODYS
+            kind = _UNKNOWN
         elif (kind == _PUBREC or not s.auto_ack) and s.taken.free() < 0:
             return s.fail(errors.E_RX_WINDOW)
     turn = s.turn
-    if not large.offer(f, s.sink if kind >= 0 else None) and s.turn == turn and kind >= 0:
+    large.streaming = False
+    if kind >= 0 and not large.offer(f) and s.turn == turn:
         s.skipped += 1
     if s.turn != turn:
         # The sink has ended the connection.
@@ -613,8 +584,8 @@ def _begin(s: "ClientSession", i: int, end: int) -> int:
     return at
 
 
-def _go_on(s: "ClientSession", i: int, end: int) -> int:
-    """Pass on what is here of the large message: the offset reached, or negative when the connection is over."""
+def _continue_large(s: "ClientSession", i: int, end: int) -> int:
+    """Pass on the next piece of the large message: the offset reached, or negative when the connection has ended."""
     large = s.large
     turn = s.turn
     if end - i < large.left:
@@ -625,7 +596,7 @@ def _go_on(s: "ClientSession", i: int, end: int) -> int:
         s.stalled = True
         return i
     s.rx.start = i + large.left
-    # As for a handler: room is kept for the answer.
+    # Room is kept for the answer, as for a handler.
     s.tx_size -= ANSWER_SIZE
     try:
         i = large.take(s.rx.buf, i, end)
@@ -634,11 +605,11 @@ def _go_on(s: "ClientSession", i: int, end: int) -> int:
             s.tx_size += ANSWER_SIZE
     if s.turn != turn:
         return -1
-    return s.fail(errors.E_RX_WINDOW) if _end(s) else i
+    return s.fail(errors.E_RX_WINDOW) if _end_large(s) else i
 
 
-def _end(s: "ClientSession") -> int:
-    """All of the large message has passed: 0 or E_RX_WINDOW."""
+def _end_large(s: "ClientSession") -> int:
+    """Answer the large message, which has passed: 0 or E_RX_WINDOW."""
     large = s.large
     kind = s.large_answer if large.head else 0
     if kind <= 0 and s.ending < 0:
@@ -650,43 +621,37 @@ def _end(s: "ClientSession") -> int:
     return _deliver(s, s.close_large, True, max(kind, 0), s.auto_ack or not large.streaming)
 
 
-# -- answers -----------------------------------------------------------------------------------------------------------
+# -- answers to requests -----------------------------------------------------------------------------------------------
 
 
 def _on_ack(s: "ClientSession", f: "Frame") -> int:
     asked = f.buf[f.id_at] >> 4
-    if asked == _PUBLISH:
-        if f.code == 0 and s.state != CONNECTING:
-            return answered(s, 0, f.buf, f.id_at, f.id_end)
-        if s.state != CONNECTING:
-            return _message_refused(s, f)
-    if asked == _PINGREQ and s.state != CONNECTING:
+    if asked == _PUBLISH and s.state != _CONNECTING:
+        asked = find_sent(s, f.buf, f.id_at, f.id_end)
+        if f.code == 0:
+            return settle(s, asked, 0, f.buf, f.id_at, f.id_end)
+        if asked >= 0:
+            _complete(s, asked)
+        if s.on_refused is not None:
+            s.on_refused(asked + 1, f.code)
+        return 0
+    if asked == _PINGREQ and s.state != _CONNECTING:
         s.pinged = False
         return 0
-    if asked == _AUTH or s.state == CONNECTING:
+    if asked == _AUTH or s.state == _CONNECTING:
         return _on_auth(s, f)
-    return _request_answered(s, f)
-
-
-def _message_refused(s: "ClientSession", f: "Frame") -> int:
-    """The hub does not take a message: it is over."""
-    i = find(s, f.buf, f.id_at, f.id_end)
-    if i >= 0:
-        over(s, i)
-    if s.on_refused is not None:
-        s.on_refused(i + 1, f.code)
-    return 0
+    return _on_request_ack(s, f)
 
 
 def _on_auth(s: "ClientSession", f: "Frame") -> int:
-    """AUTH was accepted or refused; or, when it had been accepted, the hub ends the connection."""
+    """The hub accepts or refuses AUTH, or ends a connection that it had accepted."""
     if s.requests.find(HELLO, f.buf, f.id_at, f.id_end) < 0:
-        if s.state == CONNECTING:
+        if s.state == _CONNECTING:
             return errors.E_UNEXPECTED
         s.strays += 1
         return 0
     s.return_code = f.code
-    if s.state != CONNECTING:
+    if s.state != _CONNECTING:
         return errors.E_DISCONNECTED
     if f.code:
         return errors.E_REFUSED
@@ -701,30 +666,30 @@ def _on_auth(s: "ClientSession", f: "Frame") -> int:
         return errors.E_CODE
     read(v, f.at[1], f.end)
     f.bad_at = f.at[1]
-    if not _is_plain(v) or s.ids.set_process(f.buf, v.at, v.end):
-        return E_FORM
+    if not _is_unsigned(v) or s.ids.set_process(f.buf, v.at, v.end):
+        return _E_FORM
     s.process = bytes(f.buf[v.at : v.end]) if any(f.buf[v.at : v.end]) else b""
     read(v, f.at[3], f.end)
-    if _is_plain(v):
-        # Without a time of eight bytes the ids go on by what clock they have.
+    if _is_unsigned(v):
+        # A time that does not have eight bytes is ignored: ids then continue by the board's clock.
         s.ids.set_time(f.buf, v.at, v.end, s.now)
     s.session_present = present
-    s.event(ACCEPT)
+    s.event(_ACCEPT)
     if not present:
-        _forget(s)
+        _forget_session(s)
     s.resume()
     if s.on_online is not None:
         s.on_online(present)
     return 0
 
 
-def _is_plain(v: "Value") -> bool:
-    """Whether ``v`` is an unsigned integer in little-endian bytes."""
+def _is_unsigned(v: "Value") -> bool:
+    """Whether the value is an unsigned integer in little-endian bytes."""
     return not (v.big or v.negative)
 
 
-def _forget(s: "ClientSession") -> None:
-    """The hub has no session: there are no subscriptions, and of what was taken nothing comes again."""
+def _forget_session(s: "ClientSession") -> None:
+    """The hub has no session: there are no subscriptions, and received messages are not redelivered."""
     for i in range(s.requests.places):
         if s.requests.state[i] == LIVE:
             s.requests.state[i] = 0
@@ -732,14 +697,14 @@ def _forget(s: "ClientSession") -> None:
         s.taken.state[i] = 0
 
 
-def _request_answered(s: "ClientSession", f: "Frame") -> int:
+def _on_request_ack(s: "ClientSession", f: "Frame") -> int:
     asked = s.requests
     n = f.id_end - f.id_at
     i = 0
     while not (
         (0 < asked.state[i] < LIVE or asked.state[i] == CALL)
         and asked.sizes[i] == n
-        and same(f.buf, f.id_at, f.id_end, asked.ids, i * ID_SIZE)
+        and same(f.buf, f.id_at, f.id_end, asked.ids, i * _ID_SIZE)
     ):
         i += 1
         if i == asked.places:
@@ -748,16 +713,16 @@ def _request_answered(s: "ClientSession", f: "Frame") -> int:
     state = asked.state[i]
     n = asked.number(i)
     if state == _SUBSCRIBE and f.code == 0:
-        if f.count < 2 or f.at[2] - f.at[1] > ID_SIZE:
+        if f.count < 2 or f.at[2] - f.at[1] > _ID_SIZE:
             f.bad_at = f.body
-            return E_FORM
+            return _E_FORM
         k = asked.find(LIVE, f.buf, f.at[1], f.at[2])
         if k >= 0:
-            # It was subscribed to before, and stays one subscription, with its consumer.
+            # The subscription existed before; it stays one subscription, with its consumer.
             asked.state[k] = 0
             asked.more[i] = asked.more[k]
             for j in range(asked.places):
-                # What is being taken back has moved.
+                # A pending UNSUBSCRIBE refers to the new place.
                 if asked.state[j] == _UNSUBSCRIBE and asked.more[j] == k:
                     asked.more[j] = i
         asked.rename(i, LIVE, f.buf, f.at[1], f.at[2])
@@ -772,7 +737,7 @@ def _request_answered(s: "ClientSession", f: "Frame") -> int:
     return 0
 
 
-def last_word(s: "ClientSession", code: int) -> None:
+def _report_error(s: "ClientSession", code: int) -> None:
     """Tell the hub that the frame at hand was wrong, if it has an id."""
     f = s.frame
     at = s.frame_at + 1
@@ -782,46 +747,35 @@ def last_word(s: "ClientSession", code: int) -> None:
         s.tx_end = max(end, 0)
 
 
-_REPLY = b"$rpc/reply"
-# The head of a list of no tags.
-_NO_TAGS = const(0xD0)
-_LISTS = (tuple, list)
-# The reasons that the hub is told of what it did wrong, where that is not malformed (0x81): a protocol error, a message
-# too large, more messages than there is room for.
-_REASONS = {
-    errors.E_UNEXPECTED: 0x82,
-    errors.E_ACK_KIND: 0x82,
-    errors.E_RX_TOO_LARGE: 0x95,
-    errors.E_RX_WINDOW: 0x93,
-}
+class ClientSession(Endpoint):
+    """A client's session, which outlives connections.
 
+    - ``clean``: with False the hub keeps the session.
+    - ``rx_size``, ``tx_size``, ``outbox_size``: bytes of the buffers. A frame to be received whole must fit in seven
+      eighths of ``rx_size``; requests and PUBLISH at QoS 0 in ``tx_size``; PUBLISH at QoS 1 and 2 in ``outbox_size``.
+    - ``slots``: messages that may be unacknowledged or waiting, ``window`` of them sent.
+    - ``requests``: requests that may be unanswered or live. Each subscription and each CONSUME takes a place.
+    - ``receive_window``: received messages that may wait for the application or, at QoS 2, for PUBREL.
+    - ``max_body``: a longer frame ends the connection.
+    - ``thread``, ``boot``, ``process``: parts of message ids (``ids.IdMaker``). ``process`` is the number that the hub
+      gave before; a board may store it. Only with it QoS 1 and 2 messages can be enqueued before the first connection,
+      and their ids are unique only with a ``boot`` that counts.
 
-class ClientSession(Sender):
-    """The client's session; it outlives connections.
+    Handlers:
 
-    With ``clean`` False the hub keeps the session. Buffers: a frame to be received whole must fit in seven eighths of
-    ``rx_size``; requests, and PUBLISH at QoS 0, in ``tx_size``, PUBLISH at QoS 1 and 2 in ``outbox_size``. ``slots``
-    messages may be unacknowledged or waiting, ``window`` of them sent. ``requests`` may be unanswered or live: each
-    subscription takes a place, and each CONSUME. ``receive_window`` messages may wait for the application or, at QoS 2,
-    for PUBREL. Messages of more than ``max_body`` bytes end the connection.
+    - ``on_online(session_present)``: the hub has accepted the connection.
+    - ``on_message(frame)``: a PUBLISH or CONSUMERESP, in the reusable cursor. ``source`` is the number of the
+      subscription or call of a CONSUMERESP, 0 for PUBLISH; ``receipt`` is for ``headwater.fmq.manual_ack``, which needs
+      ``auto_ack`` False. If a handler raises, the message is not acknowledged; the exception passes through ``feed``,
+      and the next ``feed(0)`` continues behind the message.
+    - ``on_delivered(number)``: a QoS 1 or 2 message is complete. ``on_refused(number, code)``: the hub has refused it;
+      ``number`` is 0 for QoS 0, which a hub may refuse without an answer.
+    - ``on_answer(number, code)``: a request was answered with 0 or a reason code (``reason`` has the text); for
+      ``consume`` it has ended.
+    - ``on_call``, ``on_result``: see ``headwater.fmq.calls``.
 
-    ``thread``, ``boot`` and ``process`` go into the message ids (``ids.IdMaker``). ``process`` is what the hub
-    gave before, which a board may keep: only with it messages at QoS 1 and 2 can be handed in before the first
-    connection, and their ids are unique only with a ``boot`` that counts.
-
-    ``on_online(session_present)`` is called when the hub has accepted. ``on_message(frame)`` is called for each PUBLISH
-    and CONSUMERESP, with the reusable cursor; ``source`` is then the number of the subscription or call that a
-    CONSUMERESP belongs to, 0 for PUBLISH. ``on_call(frame)``, if it is there, is called instead for a PUBLISH that is
-    an RPC's request, and ``on_result(number, frame)`` for what one ``call`` or ``consume_once`` brought. With
-    ``auto_ack`` off, what is to be acknowledged is by ``acknowledge``, with the ``receipt`` of that moment. A message
-    whose handler raises is not acknowledged: the exception passes through ``feed``, and the next ``feed(0)`` goes on
-    behind the message.
-
-    ``on_answer(number, code)``: a request was answered, 0 or a reason code; of a ``consume``, it has ended. ``reason``
-    says more.
-
-    ``sink`` takes messages larger than the receive buffer (``headwater.types.FrameSink``); without it they are skipped:
-    acknowledged, and counted in ``skipped``.
+    A message larger than the receive buffer is skipped: acknowledged, and counted in ``skipped``.
+    ``headwater.fmq.streaming`` passes it to a sink.
     """
 
     def __init__(
@@ -846,13 +800,14 @@ class ClientSession(Sender):
         rx: "RxBuf | None" = None,
         outbox: "Outbox | None" = None,
     ):
-        super().__init__(
-            tx_size, outbox or RamOutbox(outbox_size, slots), window, response_ms, IdMaker(thread, boot)
-        )
-        if process:
-            self.process = process
-            if self.ids.set_process(process, 0, len(process)):
-                raise ValueError("a process number is too long")
+        if tx_size < 2 * ANSWER_SIZE:
+            raise ValueError("the transmit buffer needs at least 40 bytes")
+        super().__init__(tx_size, outbox or RamOutbox(outbox_size, slots), window, response_ms)
+        self.ids = IdMaker(thread, boot)
+        #: The process number that the hub gave, little-endian; empty before.
+        self.process: Bytes = process
+        if process and self.ids.set_process(process, 0, len(process)):
+            raise ValueError("a process number is too long")
         self.rx = rx or RxBuf(rx_size)
         if self.rx.capacity < 56:
             raise ValueError("the receive buffer needs at least 64 bytes")
@@ -863,41 +818,51 @@ class ClientSession(Sender):
         self._user = user
         self._password = password
         self._will: tuple[Field, ...] = ()
-        #: The hub's reason code, when the status is E_REFUSED or E_DISCONNECTED; ``reason`` is its text.
+        #: The hub's reason code when the status is E_REFUSED or E_DISCONNECTED; ``reason`` has its text.
         self.return_code = 0
-        #: Whether the hub had kept the session, by its last answer to AUTH.
+        #: Whether the hub had kept the session when it accepted the last connection.
         self.session_present = False
         self.on_online: Callable[[bool], object] | None = None
         self.on_answer: Callable[[int, int], object] | None = None
+        self.on_refused: Callable[[int, int], object] | None = None
         self.on_message: Callable[[Frame], object] | None = None
         self.on_call: Callable[[Frame], object] | None = None
         self.on_result: Callable[[int, Frame], object] | None = None
-        self.sink: FrameSink | None = None
         self.auto_ack = True
-        #: During ``on_message``: see there.
+        #: Set for ``on_message``.
         self.source = self.receipt = 0
-        #: Messages that were skipped, and repetitions at QoS 2 that were not delivered.
+        #: Messages that were skipped, and duplicates at QoS 2 that were not delivered.
         self.skipped = self.duplicates = 0
-        #: Whether what was read waits for room to answer it; ``feed(0)`` goes on once something was sent.
+        #: Whether a received frame waits for room to answer it; ``feed(0)`` continues once something was sent.
         self.stalled = False
-        #: From ``feed`` on until its caller clears it.
+        #: Set by ``feed``; its caller clears it.
         self.feeding = False
         self.requests = IdTable(requests)
         self.taken = IdTable(receive_window)
         self.large = LargeMessage()
-        # For ``receive``: the message larger than the receive buffer that is passing, and the type of the answer to it;
-        # the id of what is being taken; the place of the call that it ends, or -1; where in the buffer it begins.
-        self.large_answer = 0
+        # Bound once, because binding allocates.
         self.close_large = self.large.close
+        # Receive path: the answer to the large message; the id at hand; the place of the call that the message at hand
+        # ends, or -1; where the frame at hand begins in the buffer.
+        self.large_answer = 0
         self.ident: Bytes = self.rx.buf
         self.ident_at = self.ident_end = 0
         self.ending = -1
         self.frame_at = 0
+        # The prepared frame: the topic of the last PUBLISH at QoS 0 at the start of ``tx``, the offset of its length of
+        # two bytes, and that of its payload. While ``tx`` begins with its first byte and the connection is the same,
+        # ``rewrite`` sends it again with a new id and payload. No other frame begins like this except a reply, which
+        # clears it.
+        self.ready: Bytes = _NO_TOPIC
+        self.ready_length = self.ready_at = 0
 
     def set_will(
         self, topic: "Bytes | None", payload: "Bytes" = b"", qos: int = 0, retain: bool = False
     ) -> int:
-        """What the hub publishes when the connection is lost, from the next ``connect`` on: 0, E_TOPIC, E_QOS."""
+        """Set the will of the next connections, None for none: 0, E_TOPIC, E_QOS or E_ARGUMENT.
+
+        The hub publishes it if the client disconnects unexpectedly.
+        """
         try:
             if topic is not None and check_name(topic):
                 return errors.E_TOPIC
@@ -913,7 +878,7 @@ class ClientSession(Sender):
     # -- the connection ------------------------------------------------------------------------------------------------
 
     def connect(self, now_ms: int) -> int:
-        """A transport is there: begin with AUTH. E_TOO_LARGE or E_ARGUMENT when it cannot be built."""
+        """Start a connection with AUTH: 0; E_TOO_LARGE or E_ARGUMENT if it cannot be encoded."""
         self._stop()
         self.rx.clear()
         self.status = self.return_code = 0
@@ -938,77 +903,150 @@ class ClientSession(Sender):
         ) + self._will
         if values == (b"", None, None, 0, True):
             values = ()
-        ident = self.ids.next(AUTH, now_ms)
+        ident = self.ids.next(_AUTH, now_ms)
         end = errors.E_ARGUMENT
         if is_bytes(self.client_id):
-            end = encode_frame(self.tx, 0, self.tx_size, AUTH << 4, ident, values)
+            end = encode_frame(self.tx, 0, self.tx_size, _AUTH << 4, ident, values)
         i = asked.free()
         if end < 0 or i < 0:
-            self.event(LOST)
+            self.event(_LOST)
             return end if end < 0 else errors.E_ARGUMENT
         asked.put(i, HELLO, ident, 0, len(ident))
         self.tx_end = end
-        self.event(OPEN)
+        self.event(_OPEN)
         return 0
 
     def disconnect(self) -> int:
-        """Queue the end of the session's connection: an ACK to its AUTH. The will is not published.
+        """Queue the ACK to our AUTH, which ends the connection: 0, or E_AGAIN if the transmit buffer is full.
 
-        Close the transport once ``out`` is 0. E_AGAIN when the transmit buffer is full for now.
+        The will is not published. Close the transport once ``out`` returns 0.
         """
-        if self.state == CLOSING:
+        if self.state == _CLOSING:
             return 0
-        if self.state == ONLINE:
+        if self.state == _ONLINE:
             asked = self.requests
             for i in range(asked.places):
                 if asked.state[i] == HELLO:
-                    n = i * ID_SIZE
+                    n = i * _ID_SIZE
                     end = encode_answer(
-                        self.tx, self.tx_end, self.tx_size, ACK, asked.ids, n, n + asked.sizes[i]
+                        self.tx, self.tx_end, self.tx_size, _ACK, asked.ids, n, n + asked.sizes[i]
                     )
                     bad = self._put(end)
                     if bad:
                         return bad
-        self.event(FINISH)
+        self.event(_FINISH)
         return 0
+
+    def event(self, event: int) -> None:
+        """Apply an event to the state of the connection; the prepared frame ends with it."""
+        super().event(event)
+        self.forget_prepared()
+
+    def forget_prepared(self) -> None:
+        """Forget the prepared frame: another one takes its place in ``tx``."""
+        self.ready = _NO_TOPIC
+
+    def resume(self) -> None:
+        """Retransmit everything unacknowledged, in order, before new messages."""
+        box = self.outbox
+        for i in range(box.slots):
+            if box.state[i] == _REL:
+                # A journal's place of an entry that it has lost.
+                box.set(i, _DONE)
+            elif box.state[i] == _AT2 and _is_released(box, i):
+                # Sending has set DUP, which PUBREL does not have.
+                box.buf[box.at[i]] = _PUBREL << 4
+        self._entry = box.head
+        self._unsent = box.count
+        self.in_flight = 0
 
     def _stop(self) -> None:
         super()._stop()
         self.stalled = self.feeding = False
-        # Last, because the sink may raise.
+        # Last, because a sink may raise.
         self.large.give_up()
 
     def fail(self, code: int) -> int:
-        """As of ``Sender``; and when the hub has done something wrong it is told so, if nothing else is half sent."""
+        """End the connection with an error, and tell the hub if it caused it; returns ``code``."""
         idle = self.out_n == 0
         super().fail(code)
+        # Not behind a frame that is half sent.
         if idle and (blame(code) == PEER or code in _REASONS):
-            last_word(self, _REASONS.get(code, 0x81))
+            _report_error(self, _REASONS.get(code, 0x81))
         return code
 
     def awaits(self) -> bool:
-        """As of ``Sender``. CONSUME is answered when it ends."""
+        """Whether an acknowledgement or an answer is due. CONSUME is answered when it ends, so it does not count."""
         for state in self.requests.state:
-            if state == CALL or (0 < state < LIVE and state != CONSUME):
+            if state == CALL or (0 < state < LIVE and state != _CONSUME):
                 return True
         return super().awaits()
+
+    def _put_ping(self) -> int:
+        if self.tx_size - self.tx_end < ANSWER_SIZE:
+            return errors.E_TOO_LARGE
+        return put_head(self.tx, self.tx_end, _PINGREQ << 4, self.ids.next(_PINGREQ, self.now))
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    def publish(
+        self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False, tags: "Bytes" = NO_TAGS
+    ) -> int:
+        """Enqueue a message, which leaves through ``out``. Bytes-like arguments allocate nothing.
+
+        ``tags`` is the result of ``frames.tag_list``. Returns 0 (QoS 0) or the number of the message (QoS 1, 2): it is
+        in the outbox until the hub answers. Errors: E_TOPIC; E_QOS; E_ARGUMENT (not bytes); E_OFFLINE (QoS 0 without a
+        connection, QoS 1 and 2 before a hub has given a process number); E_AGAIN (transmit buffer full); E_WINDOW
+        (outbox full); E_TOO_LARGE; E_STORE.
+        """
+        if qos != 0 and qos != 1 and qos != 2:
+            return errors.E_QOS
+        return self.hand_in(topic, payload, qos << 1 | (1 if retain else 0), tags)
+
+    def hand_in(self, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes" = NO_TAGS) -> int:
+        """``publish`` with QoS and RETAIN as in the first byte of PUBLISH."""
+        try:
+            if topic is not self.known_topic and _is_bad(self, topic):
+                return errors.E_TOPIC
+            n = message_size(topic, payload, tags)
+            n += 1 + len(self.ids.ident) + length_size(n)
+            if flags > 1:
+                return _store(self, n, topic, payload, flags, tags)
+            if self.state != _ONLINE:
+                return errors.E_OFFLINE
+            if n > self.tx_size - self.tx_end:
+                return errors.E_AGAIN if n <= len(self.tx) else errors.E_TOO_LARGE
+            at = put_head(self.tx, self.tx_end, _PUBLISH << 4 | flags, self.ids.next(_PUBLISH, self.now))
+            if self.tx_end == 0:
+                # It replaces the prepared frame, and may be the next one.
+                self.ready = (
+                    topic if flags == 0 and tags is NO_TAGS and topic is self.known_topic else _NO_TOPIC
+                )
+                self.ready_length = at
+                self.ready_at = n - len(payload)
+            self.tx_end = put_message(self.tx, at, topic, payload, tags)
+            if self.tx[self.ready_length] >> 4 != 1:
+                self.ready = _NO_TOPIC
+        except NOT_BYTES:
+            return errors.E_ARGUMENT
+        return 0
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def register(self, topic: "Bytes", queues: int = 1) -> int:
-        """REGISTER a topic with so many queues. Returns the request's number, which ``on_answer`` gets.
+        """Create a topic with at least ``queues`` queues: the number of the request, which ``on_answer`` gets.
 
-        This and the following: E_TOPIC or E_FILTER, E_ARGUMENT, E_OFFLINE, E_TOO_LARGE; E_AGAIN when the transmit
-        buffer is full or too many requests are unanswered or live.
+        This and the following return E_TOPIC or E_FILTER; E_ARGUMENT; E_OFFLINE; E_TOO_LARGE; or E_AGAIN if the
+        transmit buffer is full or too many requests are unanswered or live.
         """
-        bad = _refused(check_name, topic)
+        bad = refused(check_name, topic)
         if bad or is_bytes(queues) or queues < 1:
             return bad or errors.E_ARGUMENT
-        return self.request(REGISTER << 4, (topic,) if queues == 1 else (topic, queues))
+        return self.request(_REGISTER << 4, (topic,) if queues == 1 else (topic, queues))
 
     def unregister(self, topic: "Bytes") -> int:
-        """UNREGISTER a topic: as ``register``."""
-        return _refused(check_name, topic) or self.request(UNREGISTER << 4, (topic,))
+        """Delete a topic and its messages: the number of the request."""
+        return refused(check_name, topic) or self.request(_UNREGISTER << 4, (topic,))
 
     def subscribe(
         self,
@@ -1017,92 +1055,40 @@ class ClientSession(Sender):
         condition: "Bytes" = b"",
         group: "Bytes" = b"",
     ) -> int:
-        """SUBSCRIBE: its number, which ``on_answer`` gets with the answer, and which stands for the subscription.
+        """Subscribe: the number of the subscription, which ``on_answer`` gets with the answer.
 
-        Without a ``group`` the hub sends what it gets, with PUBLISH. With one, ``consume`` begins.
+        Without a ``group`` the hub pushes the messages with PUBLISH. With one, ``consume`` requests them.
         """
         values: tuple[Field, ...] = (topic_filter, tags, condition, group)
         if not group:
             values = values[:3] if condition else values[:2] if tags else values[:1]
-        if not _is_query(tags, condition, group):
+        if not is_query(tags, condition, group):
             return errors.E_ARGUMENT
-        return _refused(check_filter, topic_filter) or self.request(SUBSCRIBE << 4, values)
+        return refused(check_filter, topic_filter) or self.request(_SUBSCRIBE << 4, values)
 
     def unsubscribe(self, subscription: int) -> int:
-        """UNSUBSCRIBE: the number of this request, as ``register``; E_UNKNOWN_ID when there is no such subscription."""
-        return self._of_subscription(UNSUBSCRIBE << 4, subscription, 0, UNSUBSCRIBE)
+        """End a subscription: the number of this request, or E_UNKNOWN_ID."""
+        return self._of_subscription(_UNSUBSCRIBE << 4, subscription, 0, _UNSUBSCRIBE)
 
     def consume(self, subscription: int, window: int = 0, need_ack: bool = False) -> int:
-        """CONSUME from a subscription, until ``on_answer`` is called: the number of this request, as ``unsubscribe``.
+        """Consume from a subscription with a group until ``on_answer`` is called: the number of this request.
 
-        With ``need_ack`` each message is acknowledged, and ``window`` of them may be unacknowledged: no more than
-        ``receive_window`` (E_ARGUMENT), which is what 0 stands for.
+        With ``need_ack`` each message is acknowledged, and ``window`` of them may be unacknowledged: at most
+        ``receive_window`` (otherwise E_ARGUMENT), which 0 stands for. E_UNKNOWN_ID: no such subscription.
         """
         most = self.taken.places
         if not 0 <= window <= (most if need_ack else 1 << 29):
             return errors.E_ARGUMENT
         return self._of_subscription(
-            CONSUME << 4 | (1 if need_ack else 0),
+            _CONSUME << 4 | (1 if need_ack else 0),
             subscription,
             window or (most if need_ack else 0),
-            CONSUME,
+            _CONSUME,
         )
-
-    def consume_once(
-        self,
-        topic: "Bytes",
-        tags: "Sequence[Bytes]" = (),
-        condition: "Bytes" = b"",
-        group: "Bytes" = b"",
-        need_ack: bool = False,
-        arguments: "Bytes" = b"",
-    ) -> int:
-        """CONSUME with ONCE, one message: its number, with which the message comes to ``on_result``, or to
-        ``on_answer`` why there is none."""
-        if not _is_query(tags, condition, group) or not is_bytes(arguments):
-            return errors.E_ARGUMENT
-        if _refused(check_filter, topic):
-            return _refused(check_filter, topic)
-        n = self.request(
-            CONSUME << 4 | ONCE | (1 if need_ack else 0),
-            (topic, tags, condition, group, arguments),
-            CALL,
-        )
-        if n > 0 and need_ack:
-            self.requests.more[self.requests.place(n)] = 1
-        return n
-
-    def call(self, topic: "Bytes", arguments: "Bytes" = b"") -> int:
-        """Call whoever serves ``$rpc/TOPIC``: as ``consume_once``; 0x10 says that nobody does, 0x83 that there was no
-        result."""
-        return _refused(check_name, topic) or self.consume_once(topic, arguments=arguments)
-
-    def reply(self, call: "Frame | Bytes", result: "Bytes") -> int:
-        """Answer a call, with its frame while that is valid, or with its id: as ``publish`` at QoS 0."""
-        if self.state != ONLINE:
-            return errors.E_OFFLINE
-        try:
-            if isinstance(call, Frame):
-                return _reply(self, call.buf, call.id_at, call.id_end, result)
-            return _reply(self, call, 0, len(call), result)
-        except NOT_BYTES:
-            return errors.E_ARGUMENT
-
-    def refuse(self, call: "Frame | Bytes", code: int, text: "Bytes" = b"") -> int:
-        """Refuse a call, as ``reply``, with a reason code of 128 to 255 and a text in UTF-8 for the caller."""
-        if self.state != ONLINE:
-            return errors.E_OFFLINE
-        if not 128 <= code < 256 or not is_bytes(text):
-            return errors.E_ARGUMENT
-        try:
-            ident = bytes(call.buf[call.id_at : call.id_end]) if isinstance(call, Frame) else call
-            return self._put(encode_frame(self.tx, self.tx_end, self.tx_size, ACK << 4, ident, (code, text)))
-        except NOT_BYTES:
-            return errors.E_ARGUMENT
 
     def request(self, head: int, values: "Sequence[Field]", state: int = -1) -> int:
-        """Any request, by its first byte and fields (``encode.frame``): its number, as ``register``."""
-        if self.state != ONLINE:
+        """Send any request, by its first byte and fields (``frames.encode_frame``): its number, as ``register``."""
+        if self.state != _ONLINE:
             return errors.E_OFFLINE
         asked = self.requests
         i = asked.free()
@@ -1120,49 +1106,29 @@ class ClientSession(Sender):
         i = asked.place(subscription)
         if i < 0 or asked.state[i] != LIVE:
             return errors.E_UNKNOWN_ID
-        at = i * ID_SIZE
+        at = i * _ID_SIZE
         ident = bytes(asked.ids[at : at + asked.sizes[i]])
         n = self.request(head, (ident, window) if window else (ident,), state)
         if n > 0:
             asked.more[asked.place(n)] = i
-            if state == CONSUME:
+            if state == _CONSUME:
                 asked.more[i] = head & 1
         return n
 
-    def acknowledge(self, receipt: int) -> int:
-        """With ``auto_ack`` off: acknowledge the message whose ``receipt`` it is.
-
-        0; E_AGAIN when the transmit buffer is full for now; E_UNKNOWN_ID when it does not wait for that: it was
-        acknowledged, or its connection is over and it comes again.
-        """
-        taken = self.taken
-        i = taken.place(receipt)
-        if i < 0 or taken.state[i] == ANSWERED_2:
-            return errors.E_UNKNOWN_ID
-        if self.state != ONLINE or taken.state[i] == OLD_2:
-            if taken.state[i] == WAITS_1:
-                return errors.E_UNKNOWN_ID
-            # Its repetition will be answered at once.
-            taken.state[i] = ANSWERED_2
-            return 0
-        if self.tx_size - self.tx_end < ANSWER_SIZE:
-            return errors.E_AGAIN
-        answer(self, i)
-        return 0
-
     def reason(self) -> bytes:
-        """What the hub says of its refusal: a text in UTF-8, often an empty one. It allocates.
+        """The hub's text for its refusal in UTF-8, often empty. It allocates.
 
-        Of use in ``on_answer`` and ``on_refused``, and behind E_REFUSED and E_DISCONNECTED."""
+        Valid in ``on_answer`` and ``on_refused``, and after E_REFUSED and E_DISCONNECTED.
+        """
         f = self.frame
-        if f.head >> 4 != ACK or f.code == 0 or f.count < 2 or read(f.value, f.at[1], f.end) < 0:
+        if f.head >> 4 != _ACK or f.code == 0 or f.count < 2 or read(f.value, f.at[1], f.end) < 0:
             return b""
         return bytes(f.buf[f.value.at : f.value.end])
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
     def feed(self, n: int) -> int:
-        """Parse ``n`` more bytes, just read into ``rx.view``: 0, or the error that broke the connection.
+        """Decode ``n`` more bytes, just read into ``rx.view``: 0, or the error that ended the connection.
 
         Whole frames are handled where they lie; the rest waits. Stops early, with ``stalled`` set, when an answer has
         no room in the transmit buffer.
@@ -1172,7 +1138,7 @@ class ClientSession(Sender):
             self.rx_time = self.now
             if rx.gap:
                 rx.join(n)
-        # From here on n is where what has been read ends.
+        # From here on ``n`` is the end of the received bytes.
         n += rx.end
         rx.end = n
         if self.status:
@@ -1181,13 +1147,13 @@ class ClientSession(Sender):
         self.feeding = True
         i = rx.start
         if not TAKES[self.state]:
-            # CLOSING, or no connection: what arrives is not looked at.
+            # CLOSING, or no connection: received bytes are ignored.
             i = n
-        # A handler may end the connection, or begin another: then nothing known here holds any more.
+        # When a handler ends the connection or begins another one, ``turn`` changes and nothing known here holds.
         turn = self.turn
         while i < n:
             at = i
-            i = take(self, i, n)
+            i = take_frame(self, i, n)
             if i < 0 or self.turn != turn:
                 return self.feed(0)
             if i == at:
@@ -1196,35 +1162,14 @@ class ClientSession(Sender):
         return 0
 
 
-def _is_query(tags: object, condition: object, group: object) -> bool:
+def is_query(tags: object, condition: object, group: object) -> bool:
     """Whether these can be fields of SUBSCRIBE."""
     return is_bytes(condition) and is_bytes(group) and (is_bytes(tags) or isinstance(tags, _LISTS))
 
 
-def _refused(check: "Callable[[Bytes], int]", topic: "Bytes") -> int:
-    """What ``check`` says of a topic or a filter, or E_ARGUMENT when it is not bytes."""
+def refused(check: "Callable[[Bytes], int]", topic: "Bytes") -> int:
+    """The result of ``check`` for a topic or filter, E_ARGUMENT if it is not bytes."""
     try:
         return check(topic)
     except NOT_BYTES:
         return errors.E_ARGUMENT
-
-
-def _reply(s: ClientSession, buf: "Bytes", at: int, end: int, result: "Bytes") -> int:
-    """PUBLISH to ``$rpc/reply``: the call's id, which is ``buf[at:end]``, and the result."""
-    n = message_size(_REPLY, result) + end - at
-    size = 1 + len(s.ids.ident) + length_size(n) + n
-    if size > s.tx_size - s.tx_end:
-        return errors.E_AGAIN if size <= len(s.tx) else errors.E_TOO_LARGE
-    # It may stand where the frame is that was ready.
-    s.ready = NO_TOPIC
-    to = put_head(s.tx, s.tx_end, _PUBLISH << 4, s.ids.next(_PUBLISH, s.now))
-    to = put_text(s.tx, put_length(s.tx, to, n), len(s.tx), _REPLY)
-    s.tx[to] = _NO_TAGS
-    to += 1
-    while at < end:
-        s.tx[to] = buf[at]
-        to += 1
-        at += 1
-    s.tx[to : to + len(result)] = result
-    s.tx_end += size
-    return 0

@@ -13,12 +13,23 @@ need be are read. Nothing here allocates, but ``Value``, and ``number`` for what
 from array import array
 
 from headwater.errors import E_ARGUMENT, E_FIELD, E_TOO_LARGE, E_UTF8
-from headwater.fmq.spec import BIGINT, BOOL, DECIMAL, E_DEPTH, E_FORM, INT, LIST, MAP, NONE, STRING
 from headwater.wire import check_utf8, const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headwater.types import Bytes
+
+# As in ``headwater.fmq.spec``.
+_NONE = const(0)
+_STRING = const(1)
+_BOOL = const(2)
+_INT = const(3)
+_BIGINT = const(6)
+_DECIMAL = const(7)
+_LIST = const(13)
+_MAP = const(14)
+_E_DEPTH = const(-28)
+_E_FORM = const(-58)
 
 
 #: By tag: the kind of value, which is the smaller of the tags of those that are written in two ways.
@@ -27,8 +38,8 @@ KINDS = b"\x00\x01\x02\x03\x04\x03\x06\x07\x07\x09\x09\x0b\x0b\x0d\x0e\x0f"
 _SHAPES = b"\x00\x01\x00\x02\x03\x02\x04\x02\x04\x02\x04\x02\x04\x05\x05\x05"
 _ALONE = const(0)
 _TEXT = const(1)
-_INT = const(2)
-_FLOAT = const(3)
+_SHAPE_INT = const(2)
+_SHAPE_FLOAT = const(3)
 _BIG = const(4)
 # By a float's low nibble: how many bytes it has. 255: there is none such.
 _WIDTHS = b"\x00\x00\x02\xff\x04\xff\xff\xff\x08\xff\xff\xff\xff\xff\xff\x00"
@@ -73,21 +84,21 @@ def read(v: Value, at: int, end: int) -> int:
     shape = _SHAPES[tag]
     if shape == _TEXT:
         return _text(v, at, end)
-    if shape == _INT:
+    if shape == _SHAPE_INT:
         at = _integer(v, at, end)
     elif shape == _BIG:
         at = _big(v, at, end)
     elif shape == _ALONE:
         # None has no low nibble, Bool one bit of it.
-        return at if v.low <= tag >> 1 else E_FORM
-    elif shape == _FLOAT:
+        return at if v.low <= tag >> 1 else _E_FORM
+    elif shape == _SHAPE_FLOAT:
         if _WIDTHS[v.low] > 8:
-            return E_FORM
+            return _E_FORM
         v.end = at + _WIDTHS[v.low]
         return v.end if v.end <= end else E_FIELD
     else:
         return _head(v, at, end)
-    if at > 0 and v.kind == DECIMAL:
+    if at > 0 and v.kind == _DECIMAL:
         return _precision(v, at, end)
     return at
 
@@ -132,7 +143,7 @@ def _integer(v: Value, at: int, end: int) -> int:
     v.negative = v.low > 7
     if at > end:
         return E_FIELD
-    return E_FORM if v.low == 8 and v.buf[at - 1] > 127 else at
+    return _E_FORM if v.low == 8 and v.buf[at - 1] > 127 else at
 
 
 def _big(v: Value, at: int, end: int) -> int:
@@ -145,7 +156,7 @@ def _big(v: Value, at: int, end: int) -> int:
     at += v.low & 7
     v.at = at
     v.end = at + n
-    return E_FORM if n == 0 or (v.negative and v.buf[at] < 128) else v.end
+    return _E_FORM if n == 0 or (v.negative and v.buf[at] < 128) else v.end
 
 
 def _precision(v: Value, at: int, end: int) -> int:
@@ -154,7 +165,7 @@ def _precision(v: Value, at: int, end: int) -> int:
         return E_FIELD
     n = v.buf[at]
     if n < 16:
-        return E_FORM
+        return _E_FORM
     at += 1 + (n >> 4) + (n & 15)
     return at if at <= end else E_FIELD
 
@@ -163,7 +174,7 @@ def _head(v: Value, at: int, end: int) -> int:
     """How many values a list or an object has, or pairs a map: no more than there are bytes for."""
     n = length(v.buf, at, v.low, end)
     v.at = at = at + v.low
-    if n < 0 or (v.kind == MAP and n * 2 > end - at):
+    if n < 0 or (v.kind == _MAP and n * 2 > end - at):
         return E_FIELD
     v.count = n
     return at
@@ -173,18 +184,18 @@ def check(v: Value, at: int, end: int) -> int:
     """Check the value at ``at`` and all that is in it: the offset behind it, or a code. ``v`` is then its head."""
     start = at
     at = read(v, at, end)
-    if v.kind < LIST or at < 0:
+    if v.kind < _LIST or at < 0:
         return at
     deep = 0
     left = 1
     while True:
         left -= 1
-        if v.kind >= LIST:
+        if v.kind >= _LIST:
             if deep == len(v._left):
-                return E_DEPTH
+                return _E_DEPTH
             v._left[deep] = left
             deep += 1
-            left = v.count * 2 if v.kind == MAP else v.count
+            left = v.count * 2 if v.kind == _MAP else v.count
         while left == 0:
             deep -= 1
             if deep == 0:
@@ -229,12 +240,12 @@ _BYTES = const(8)
 
 def put_none(buf: bytearray, at: int, limit: int) -> int:
     """None."""
-    return _put_tag(buf, at, limit, NONE << 4)
+    return _put_tag(buf, at, limit, _NONE << 4)
 
 
 def put_bool(buf: bytearray, at: int, limit: int, value: object) -> int:
     """Bool: whether ``value`` is true."""
-    return _put_tag(buf, at, limit, BOOL << 4 | (1 if value else 0))
+    return _put_tag(buf, at, limit, _BOOL << 4 | (1 if value else 0))
 
 
 def _put_tag(buf: bytearray, at: int, limit: int, tag: int) -> int:
@@ -267,11 +278,11 @@ def put_text(buf: bytearray, at: int, limit: int, text: "Bytes") -> int:
     """String."""
     n = len(text)
     if 0 < n < 256 and 0 <= at < limit - n - 1:
-        buf[at] = STRING << 4 | 1
+        buf[at] = _STRING << 4 | 1
         buf[at + 1] = n
         at += 2
     else:
-        at = put_count(buf, at, limit, STRING, n)
+        at = put_count(buf, at, limit, _STRING, n)
         if at < 0:
             return at
     n += at
@@ -281,7 +292,7 @@ def put_text(buf: bytearray, at: int, limit: int, text: "Bytes") -> int:
     return n
 
 
-def put_int(buf: bytearray, at: int, limit: int, value: int, tag: int = INT) -> int:
+def put_int(buf: bytearray, at: int, limit: int, value: int, tag: int = _INT) -> int:
     """An integer of any size: Int or BigInt; or as ``tag`` says a DURATION's or DATETIME's nanoseconds."""
     if at < 0:
         return at
@@ -308,7 +319,7 @@ def put_int(buf: bytearray, at: int, limit: int, value: int, tag: int = INT) -> 
 
 def _put_big(buf: bytearray, at: int, limit: int, value: int, tag: int) -> int:
     """An integer outside of Int's range: it allocates."""
-    tag = BIGINT if tag == INT else tag + 1
+    tag = _BIGINT if tag == _INT else tag + 1
     n = _BYTES
     if value < 0:
         tag = tag << 4 | 8

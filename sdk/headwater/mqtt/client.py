@@ -42,7 +42,6 @@ class Client(Driver):
 
     session: ClientSession
     on_message: "Callable[[Packet], object] | None"
-    sink: "Sink | None"
 
     def __init__(
         self,
@@ -54,6 +53,15 @@ class Client(Driver):
         super().__init__(dialer, session or ClientSession(client_id, **options))  # type: ignore[arg-type]
         # Bound once: see there.
         self._hand_in = self.session.hand_in
+
+    @property
+    def sink(self) -> "Sink | None":
+        """Where messages larger than the receive buffer go."""
+        return self.session.sink
+
+    @sink.setter
+    def sink(self, sink: "Sink | None") -> None:
+        self.session.sink = sink
 
     def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:
         """Publish; bytes-like arguments allocate nothing.

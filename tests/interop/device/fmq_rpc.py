@@ -3,18 +3,20 @@
 
 import sys
 
+from headwater.fmq.calls import Calls
 from headwater.fmq.client import Client
 from headwater_board.tcp import Tcp
 
 port, role, topic, *words = sys.argv[1:]
 client = Client(Tcp("127.0.0.1", int(port)), role.encode())
 session = client.session
+calls = Calls(client)
 over: "list[object]" = []
 
 
 def asked(frame: object) -> None:
     arguments = frame.payload_bytes()
-    assert client.reply(frame, arguments + arguments) == 0
+    assert calls.reply(frame, arguments + arguments) == 0
     over.append(arguments)
 
 
@@ -29,7 +31,7 @@ if role == "serve":
     client.flush(30000)
 else:
     for n, word in enumerate(words):
-        assert client.call(topic.encode(), word.encode()) > 0
+        assert calls.call(topic.encode(), word.encode()) > 0
         while len(over) == n:
             client.wait(1000)
 print(over)

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headwater.errors import E_AGAIN, E_UNKNOWN_ID
+from headwater.fmq.manual_ack import acknowledge
 from headwater.fmq.spec import CONSUMERESP, NONE
 from headwater_host.capture.format import FMQ
 from headwater_host.client.connection import HOLD_GATE
@@ -105,7 +106,7 @@ class HubClient(ClientSource):
     def acknowledge(self, receipt: int, qos: int, epoch: int) -> int:
         """A message is on disk: 0 when the hub is told; E_AGAIN: when there is room."""
         session = self._client.session
-        status = session.acknowledge(receipt) if epoch == session.epoch else E_UNKNOWN_ID
+        status = acknowledge(session, receipt) if epoch == session.epoch else E_UNKNOWN_ID
         if status != E_AGAIN and epoch == session.epoch:
             self._open.discard(self._receipts.pop(receipt, _NOTHING))
         return status

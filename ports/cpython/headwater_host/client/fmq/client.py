@@ -20,6 +20,7 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headwater.fmq.calls import call, consume_once
 from headwater_host.arguments import string_field
 from headwater_host.client.base import check_client, routes_of
 from headwater_host.client.delivery import Delivery
@@ -379,7 +380,7 @@ class Client(Receiving):
             text_bytes(condition),
             text_bytes(group),
         )
-        answer = await self._once(lambda: self.session.consume_once(*query, need_ack=need_ack), timeout)
+        answer = await self._once(lambda: consume_once(self.session, *query, need_ack=need_ack), timeout)
         if isinstance(answer, Message):
             answer.topic = answer.topic or Topic(topic)
             return answer
@@ -397,7 +398,7 @@ class Client(Receiving):
         """
         name = topic_bytes(topic)
         data = bytes(payload_bytes(arguments))
-        answer = await self._once(lambda: self.session.call(name, data), timeout)
+        answer = await self._once(lambda: call(self.session, name, data), timeout)
         if isinstance(answer, Message):
             return answer.payload
         raise FmqRequestError(f"the call of {topic!r}", answer.code, answer.why)

@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from headwater import errors
-from headwater.connection import AT1, AT2, ONLINE
+from headwater.connection import ONLINE
 from headwater.fmq.frames import NO_TAGS, Frame, check_name, put_length
-from headwater.fmq.session import ANSWER_SIZE, ClientSession, on_frame, over, take
-from headwater.fmq.spec import ACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from headwater.fmq.session import ANSWER_SIZE, ClientSession, on_frame, settle, take_frame
+from headwater.fmq.spec import ACK, PUBCOMP, PUBLISH, PUBREC
 from headwater.fmq.values import put_text
 from headwater.mqtt.spec import DUP
 from headwater_host.client.connection import Chunks
@@ -25,8 +25,8 @@ _FRONTS = 4096
 _REMEMBERED = 256
 # Above this, what was read is not copied: it is mostly one large frame, of which there is more with every read.
 _COPY = 1 << 17
-_PUBREL = PUBREL << 4
-_ANSWERS = (ACK, PUBREC, PUBCOMP)
+# Answers, and their columns in the core's table of deliveries.
+_COLUMNS = {ACK: 0, PUBREC: 1, PUBCOMP: 2}
 
 
 @lru_cache(maxsize=_FRONTS)
@@ -113,7 +113,7 @@ class FastSession(ClientSession):
         ):
             self._unsent += 1
             return number
-        # It is the next to leave, and leaves: as of ``sender._entry_left``.
+        # It is the next to leave, and leaves: as of ``sent``.
         self.frames.append(data)
         box.buf[at] |= DUP
         self.in_flight += 1
@@ -147,7 +147,7 @@ class FastSession(ClientSession):
             finally:
                 f.buf = self.rx.buf
             if i == at:
-                i = take(self, i, end)
+                i = take_frame(self, i, end)
             if i < 0 or self.turn != turn:
                 return
             # Also when it has to wait: the core has gone on before it knew.
@@ -156,13 +156,13 @@ class FastSession(ClientSession):
                 return
 
     def _take_usual(self, f: Frame, data: bytes, i: int, end: int) -> int:
-        """As of ``receive.take``; ``i`` as well when the frame is the core's."""
+        """As of ``session.take_frame``; ``i`` as well when the frame is the core's."""
         stop = usual(f, data, i, end)
         if not stop or stop - i > self.rx.capacity or self.tx_size - self.tx_end < ANSWER_SIZE:
             return i
         self.frame_at = i
         kind = f.head >> 4
-        if kind in _ANSWERS and self._is_answered(kind, data[f.id_at : f.id_end]):
+        if kind in _COLUMNS and self._is_answered(kind, data[f.id_at : f.id_end]):
             self.rx.start = stop
             return stop
         # The frame is taken, even when its handler raises.
@@ -173,30 +173,14 @@ class FastSession(ClientSession):
         return self.fail(bad) if bad else stop
 
     def _is_answered(self, kind: int, ident: bytes) -> bool:
-        """Do what ``sender.answered`` does, if it is what is mostly to be done."""
+        """Apply an answer to the message with this id, if it is in the outbox and the answer fits."""
         i = self._entries.get(ident, -1)
         box = self.outbox
         if i < 0 or (i - box.head) % box.slots >= box.count - self._unsent:
             return False
-        at = box.at[i]
-        stop = at + 1 + len(ident)
-        if box.buf[at + 1 : stop] != ident:
+        at = box.at[i] + 1
+        if box.buf[at : at + len(ident)] != ident or settle(self, i, _COLUMNS[kind], ident, 0, len(ident)):
             return False
-        state = box.state[i]
-        released = box.buf[at] >> 4 == PUBREL
-        if kind == PUBREC:
-            if state != AT2 or released:
-                return False
-            box.buf[at] = _PUBREL
-            box.size[i] = stop - at
-            at = self.tx_end
-            self.tx_end = at + 1 + len(ident)
-            self.tx[at : self.tx_end] = bytes((_PUBREL,)) + ident
-            return True
-        if not (state == AT1 if kind == ACK else state == AT2 and released):
-            return False
-        del self._entries[ident]
-        over(self, i)
-        if self.on_delivered is not None:
-            self.on_delivered(i + 1)
+        if kind != PUBREC:
+            del self._entries[ident]
         return True

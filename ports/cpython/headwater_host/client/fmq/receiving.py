@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater import errors
 from headwater.fmq import frames, spec
+from headwater.fmq.manual_ack import acknowledge
 from headwater_host.client.connection import TICK
 from headwater_host.client.fmq.messages import Call, Message, Subscription
 from headwater_host.client.fmq.requests import Answer, Requests
@@ -182,7 +183,7 @@ class Receiving(Requests):
 
     def _settle(self, receipt: int, code: int) -> int:
         status = self.session.reject(receipt, code) if code else errors.E_UNKNOWN_ID
-        return self.session.acknowledge(receipt) if status == errors.E_UNKNOWN_ID else status
+        return acknowledge(self.session, receipt) if status == errors.E_UNKNOWN_ID else status
 
     async def _acknowledge(self, message: Message, code: int) -> None:
         self._answer_message(message, code)

@@ -10,6 +10,7 @@ from headwater.fmq.frames import NO_TAGS
 from headwater.fmq.names import REASONS
 from headwater.fmq.session import LIVE, WAITS_1
 from headwater.fmq.spec import ACK, HEADER_SIZE, ID_SIZE, PINGREQ, PUBLISH
+from headwater.fmq.streaming import StreamedMessage, stream_to
 from headwater_host.client.fmq.fast import FastSession, front, length
 from headwater_host.client.fmq.ids import ClockIdMaker, HostIdTable
 from headwater_host.client.fmq.store import FmqOutbox
@@ -19,7 +20,7 @@ from headwater_host.errors import ArgumentError
 
 if TYPE_CHECKING:
     from headwater.fmq.frames import Field
-    from headwater.types import Bytes
+    from headwater.types import Bytes, FrameSink
 
 #: The longest message that is received whole, unless told (docs/protocols/fmq.md, section 3).
 MAX_BODY = 16 << 20
@@ -96,6 +97,15 @@ class HostSession(FastSession):
     @auto_ack.setter
     def auto_ack(self, value: bool) -> None:
         self._auto_ack = value
+
+    @property
+    def sink(self) -> "FrameSink | None":
+        """The sink of messages larger than the receive buffer."""
+        return self.large.sink if isinstance(self.large, StreamedMessage) else None
+
+    @sink.setter
+    def sink(self, sink: "FrameSink | None") -> None:
+        stream_to(self, sink)
 
     def connect(self, now_ms: int) -> int:
         """As the core's."""
