@@ -96,12 +96,12 @@ class Stores(RuleBasedStateMachine):
     @rule(topic=st.binary(max_size=3))
     def fail(self, topic: bytes) -> None:
         # What the file did not take was not taken; what left meanwhile is told to it later.
-        self.sqlite._db.execute("PRAGMA query_only = 1")
+        self.sqlite.commits.db.execute("PRAGMA query_only = 1")
         assert self.sqlite.backlog.put(topic, b"", 1, False, None) is None
         if self.waiting:
             assert self.sqlite.backlog.pop().topic == self.waiting.pop(0)[0]
         assert not self.sqlite.backlog.is_ready()
-        self.sqlite._db.execute("PRAGMA query_only = 0")
+        self.sqlite.commits.db.execute("PRAGMA query_only = 0")
         assert self.sqlite.backlog.is_ready()
 
     @rule(packet_id=st.integers(1, 5))

@@ -177,7 +177,7 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
     db.commit()
     db.close()
     before = other.read_bytes()
-    with pytest.raises(StoreError, match="of something else"):
+    with pytest.raises(StoreError, match="but no store of messages"):
         SqliteOutbox(other, "c")
     assert other.read_bytes() == before
     with pytest.raises(StoreError, match="cannot be opened"):
@@ -342,8 +342,8 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     """E_STORE; the memory goes on, and when there is room again, all of it is in the file."""
     path = tmp_path / "store.db"
     box = SqliteOutbox(path, "c", slots=200)
-    (pages,) = box._db.execute("PRAGMA page_count").fetchone()
-    box._db.execute(f"PRAGMA max_page_count = {pages + 2}")
+    (pages,) = box.commits.db.execute("PRAGMA page_count").fetchone()
+    box.commits.db.execute(f"PRAGMA max_page_count = {pages + 2}")
     status = 0
     count = 0
     while status == 0:
@@ -356,7 +356,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     kept = box.count
     assert publish(box, 1, 2) == E_STORE
     assert box.count == kept
-    box._db.execute("PRAGMA query_only = 1")
+    box.commits.db.execute("PRAGMA query_only = 1")
     assert box.opened(5) == E_STORE
     assert box._open_ids == set()
     assert box.settle() == E_STORE
@@ -370,10 +370,10 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     with SqliteOutbox(path, "c", slots=200) as again:
         assert [entry[0] for entry in content(again)] == list(range(1, again.count + 1))
         assert again.count == kept
-        again._db.execute(f"PRAGMA max_page_count = {pages + 2}")
+        again.commits.db.execute(f"PRAGMA max_page_count = {pages + 2}")
         while publish(again, 2, 39) >= 0 and again.sync() == 0:
             pass
-        again._db.execute("PRAGMA max_page_count = 100000")
+        again.commits.db.execute("PRAGMA max_page_count = 100000")
         assert again.opened(5) == 0
         assert again.sync() == 0
         for i in range(3):
@@ -424,9 +424,9 @@ def test_a_process_that_ends_at_every_byte(tmp_path: Path, server_forgets: bool)
                     whole = len((link.up if direction == 0 else link.down).log)
                 ends.lose()
                 if life == 0 and k >= 0:
-                    box._db.execute("BEGIN") if not box._db.in_transaction else None
-                    box._db.execute("ROLLBACK")
-                    box._db.close()
+                    box.commits.db.execute("BEGIN") if not box.commits.db.in_transaction else None
+                    box.commits.db.execute("ROLLBACK")
+                    box.commits.db.close()
                     if server_forgets:
                         server = ServerSession(128, 128, 1024, slots=8)
                 else:

@@ -31,7 +31,7 @@ def test_the_event_loop_never_waits_for_the_disk(tmp_path: Path) -> None:
     async def scenario() -> None:
         box = SqliteOutbox(tmp_path / "slow.db", "c")
         begun, go_on = threading.Event(), threading.Event()
-        db = box._db
+        db = box.commits.db
 
         class Slow:
             """The same connection, whose COMMIT waits."""
@@ -56,7 +56,7 @@ def test_the_event_loop_never_waits_for_the_disk(tmp_path: Path) -> None:
                 timeout=60,
             )
             async with client:
-                box._db = Slow()  # type: ignore[assignment]
+                box.commits.db = Slow()  # type: ignore[assignment]
                 posting = asyncio.ensure_future(client.post("t", b"first", 1))
                 while not begun.is_set():
                     await asyncio.sleep(0)
@@ -78,7 +78,7 @@ def test_the_event_loop_never_waits_for_the_disk(tmp_path: Path) -> None:
                     await asyncio.sleep(0)
                 assert arrived == [b"first", *(b"%d" % n for n in range(10)), b"after"]
             assert not box.unsynced
-            box._db = db
+            box.commits.db = db
             box.close()
 
     asyncio.run(scenario())
@@ -88,7 +88,7 @@ def test_what_changes_during_a_commit_goes_with_the_next(tmp_path: Path) -> None
     async def scenario() -> None:
         commits: list[str] = []
         with SqliteOutbox(tmp_path / "grouped.db", "c", slots=300) as box:
-            box._db.set_trace_callback(
+            box.commits.db.set_trace_callback(
                 lambda statement: commits.append(statement) if statement == "COMMIT" else None
             )
             async with (
@@ -106,7 +106,7 @@ def test_what_changes_during_a_commit_goes_with_the_next(tmp_path: Path) -> None
                 await client.drain()
             # The first one, and all others together.
             assert posted <= 2
-            box._db.set_trace_callback(None)
+            box.commits.db.set_trace_callback(None)
 
     asyncio.run(scenario())
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_committed_is_not_said_to_be_kept(tmp_path: Path) -> None
 
     async def scenario() -> None:
         box = SqliteOutbox(tmp_path / "full.db", "c")
-        db = box._db
+        db = box.commits.db
         full = True
 
         class Full:
@@ -139,7 +139,7 @@ def test_what_cannot_be_committed_is_not_said_to_be_kept(tmp_path: Path) -> None
                 reconnect=Reconnect(first=0.001, longest=0.01),
             )
             async with client:
-                box._db = Full()  # type: ignore[assignment]
+                box.commits.db = Full()  # type: ignore[assignment]
                 with pytest.raises(
                     StoreError, match="disk is full; what it does not have yet stays in memory"
                 ):
@@ -148,7 +148,7 @@ def test_what_cannot_be_committed_is_not_said_to_be_kept(tmp_path: Path) -> None
                 full = False
                 await client.drain()
                 assert arrived == [b"kept in memory"]
-            box._db = db
+            box.commits.db = db
             box.close()
 
     asyncio.run(scenario())
@@ -159,7 +159,7 @@ def test_an_event_loop_that_ends_during_a_commit(commit_ends: str, tmp_path: Pat
     """A program that fails without leaving its client: the store goes on with the next loop, and can be closed."""
     go_on = threading.Event()
     box = SqliteOutbox(tmp_path / "ended.db", "c")
-    db = box._db
+    db = box.commits.db
 
     class Slow:
         """The same connection, whose COMMIT waits in the thread."""
@@ -178,9 +178,9 @@ def test_an_event_loop_that_ends_during_a_commit(commit_ends: str, tmp_path: Pat
                 "127.0.0.1", server.port, identifier="c", session=SessionOptions(clean=False, store=box)
             )
             await client.__aenter__()
-            box._db = Slow()  # type: ignore[assignment]
+            box.commits.db = Slow()  # type: ignore[assignment]
             client.post_nowait("t", b"1", 1)
-            while box._running is None:
+            while box.commits.running is None:
                 await asyncio.sleep(0)
             # Waits for the next commit.
             client.post_nowait("t", b"2", 1)
@@ -209,8 +209,8 @@ def test_an_event_loop_that_ends_during_a_commit(commit_ends: str, tmp_path: Pat
     assert box.unsynced
     if commit_ends == "before the next loop":
         go_on.set()
-        assert box._running is not None
-        box._running.result()
+        assert box.commits.running is not None
+        box.commits.running.result()
     if commit_ends != "in close":
         asyncio.run(goes_on())
     go_on.set()

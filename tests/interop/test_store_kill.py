@@ -223,10 +223,10 @@ def test_the_store_of_a_client(mosquitto: Callable[..., Mosquitto], tmp_path: Pa
             )
             async with client:
                 await client.publish("t", "y", qos=1)
-                own._db.execute("PRAGMA query_only = 1")
+                own.commits.db.execute("PRAGMA query_only = 1")
                 with pytest.raises(StoreError, match=r"cannot be written: .*readonly"):
                     await client.publish("t", "z", qos=1)
-            own._db.execute("PRAGMA query_only = 0")
+            own.commits.db.execute("PRAGMA query_only = 0")
             async with client:
                 await client.publish("t", "again", qos=1)
             assert own.count == 0

@@ -291,10 +291,10 @@ def test_a_store_that_fails_for_a_while(mosquitto: StartBroker, tmp_path: Path) 
             broker.stop()
             await until_lost(client)
             await client.post("t", "kept", 2)
-            box._db.execute("PRAGMA query_only = 1")
+            box.commits.db.execute("PRAGMA query_only = 1")
             with pytest.raises(StoreError, match="not published: the store cannot be written"):
                 await client.post("t", "refused", 2)
-            box._db.execute("PRAGMA query_only = 0")
+            box.commits.db.execute("PRAGMA query_only = 0")
             await client.post("t", "too", 2)
             # It fails once more, when the first has just gone to the outbox.
             failures = [sqlite3.SQLITE_DENY]
@@ -303,12 +303,12 @@ def test_a_store_that_fails_for_a_while(mosquitto: StartBroker, tmp_path: Path) 
                 wanted = action == sqlite3.SQLITE_DELETE and table == "backlog"
                 return failures.pop() if wanted and failures else sqlite3.SQLITE_OK
 
-            box._db.set_authorizer(allow)
-            box._db.set_trace_callback(done.append)
+            box.commits.db.set_authorizer(allow)
+            box.commits.db.set_trace_callback(done.append)
             broker.start()
             await client.drain(WAIT_S)
             assert not failures
-            box._db.set_trace_callback(None)
+            box.commits.db.set_trace_callback(None)
             await client.publish("t", "end", 2)
             assert await got(b"end") == [b"kept", b"too", b"end"]
         # Never in the backlog and in the outbox, whenever the process ends.

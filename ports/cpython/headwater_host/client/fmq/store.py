@@ -12,7 +12,7 @@ from typing import Any
 from headwater.fmq.frames import NO_TAGS
 from headwater_host.client.outbox import OUTBOX_LIMIT
 from headwater_host.client.store import SqliteOutbox
-from headwater_host.errors import StoreError
+from headwater_host.client.store_file import damaged
 
 _IDS = """
 CREATE TABLE IF NOT EXISTS ids (id INTEGER PRIMARY KEY CHECK (id = 0), process BLOB, ceiling INTEGER, crc INTEGER)
@@ -46,7 +46,7 @@ class FmqOutbox(SqliteOutbox):
         """Keep these with the next commit: 0, or E_STORE."""
         self.process = process
         self.ceiling = ceiling
-        return self._execute(*self._ids())
+        return self.commits.execute(*self._ids())
 
     def _ids(self) -> tuple[str, tuple[object, ...]]:
         row = (self.process, self.ceiling)
@@ -60,10 +60,7 @@ class FmqOutbox(SqliteOutbox):
                 or not isinstance(ceiling, int)
                 or crc != _crc(process, ceiling)
             ):
-                raise StoreError(
-                    f"the store {self.path} is damaged (what message ids are made of is not what was written); "
-                    f"it has not been touched. Move it away, with {self.path}-wal, to begin anew"
-                )
+                raise damaged(self.path, "the parts of message ids are not what was written")
             self.process = process
             self.ceiling = ceiling
 
