@@ -179,7 +179,7 @@ def subject(module: Path) -> str:
     if not text:
         raise ValueError(f"{module} has no docstring")
     paragraph = " ".join(text.partition("\n\n")[0].split()).replace("`", "")
-    sentence = re.sub(r" \(docs/[^)]*\)", "", paragraph).partition(". ")[0]
+    sentence = re.split(r"(?<!\.)\. ", re.sub(r" \(docs/[^)]*\)", "", paragraph))[0]
     return sentence.removesuffix(".")
 
 

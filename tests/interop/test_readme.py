@@ -1,4 +1,4 @@
-"""The README's quick starts run as they stand, one after the other, in a network namespace with the default ports."""
+"""The README's quick starts and the tutorial run as they stand, in a network namespace with the default ports."""
 
 import os
 import re
@@ -21,9 +21,9 @@ BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 FOLDERS = ("docs", "examples", "ports", "sdk")
 
 
-def blocks(heading: str, language: str) -> list[str]:
+def blocks(heading: str, language: str, page: str = README) -> list[str]:
     """The code blocks of a section, without the lines that install packages."""
-    section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    section = page.partition(f"\n## {heading}")[2].partition("\n## ")[0]
     found = re.findall(rf"^```{language}\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     return [re.sub(r"^pip install .*\n", "", block, flags=re.MULTILINE) for block in found]
 
@@ -133,6 +133,25 @@ def test_the_quick_starts_end_with_something_to_see(place: Place) -> None:
     assert re.search(r"board-1\|\s*\d+\|\s*1\| *uptime_ms\|", table), table
     assert re.search(r"board-2\|\s*1\|\s*0\| *uptime_ms\| *1500\.0\|", table), table
     assert int(table.splitlines()[-1]) >= 3
+
+
+@pytest.mark.needs_java
+def test_the_tutorial_shows_what_it_says(place: Place) -> None:
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    (first,), (publish,), (kill,) = (blocks(f"{number}. ", "sh", page) for number in (2, 3, 4))
+    second, rest = blocks("5. ", "sh", page)
+    (pipeline,), (script,) = blocks("6. ", "sh", page), blocks("6. ", "python", page)
+    # The tutorial's reader waits for the hub to listen.
+    wait = "until grep -q listening log.txt; do sleep 0.1; done\n"
+    session = [first.replace(" &\n", " 2>log.txt &\n"), wait, publish, kill]
+    session += [second.replace(" &\n", " 2>log.txt &\n"), wait, rest, "wait $gateway\n"]
+    shown = place.shell("".join(session))
+    assert "5 records (5 fmq); 0 problems" in shown
+    assert re.search(r"line-1 +1 +8 +8 +0 +0 ", place.shell(pipeline))
+    (place.folder / "look.py").write_text(script)
+    table = place.shell("python look.py")
+    values = re.findall(r"line-1\| *(\d+)\|celsius\| *([\d.]+)\|", table)
+    assert values == [(str(seq), f"2{seq}.5") for seq in range(1, 9)]
 
 
 def rows() -> list[list[str]]:
