@@ -2,15 +2,16 @@
 
 import asyncio
 import logging
+import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from headwater_host.arguments import check_seconds, seconds_of, servers_of
 from headwater_host.client.backlog import Backlog
 from headwater_host.client.inbox import Inbox
 from headwater_host.client.lifecycle import Lifecycle, LifecycleSession
-from headwater_host.client.options import ConnectionOptions, Limits, SessionOptions
+from headwater_host.client.options import ConnectionOptions, Limits, SessionOptions, check_options
 from headwater_host.client.receive_path import ReceivePath, SkipLarge
 from headwater_host.client.reconnect import Reconnect, policy_of
 from headwater_host.client.route import Route
@@ -18,6 +19,9 @@ from headwater_host.client.send_path import Publisher, SendPath
 from headwater_host.client.waiting import Answers
 from headwater_host.errors import ArgumentError, ClientError
 from headwater_host.topics import Topic
+
+if TYPE_CHECKING:
+    from headwater_host.client.store import SqliteOutbox
 
 
 class Received(Protocol):
@@ -52,13 +56,12 @@ class BaseClient(Lifecycle, Generic[_Extra, _Message, _Answer]):
         self,
         session: ClientSession[_Extra],
         routes: Sequence[Route],
-        *,
         identifier: str,
         options: SessionOptions,
         limits: Limits,
         timeout: float,
         reconnect: Reconnect | bool | None,
-        backlog: Backlog | None,
+        store: "SqliteOutbox | None",
         logger: logging.Logger | None,
     ):
         super().__init__(
@@ -78,7 +81,7 @@ class BaseClient(Lifecycle, Generic[_Extra, _Message, _Answer]):
             self._current,
             self._reached,
             self._read_on,
-            Backlog() if backlog is None else backlog,
+            Backlog() if store is None else store.backlog,
             limits,
             timeout,
             self.logger,
@@ -178,8 +181,23 @@ def routes_of(
     return [make(*server) for server in servers_of(host, port, options.more_servers)]
 
 
-def check_client(clean: bool, identifier: str | None, timeout: float) -> None:
-    """Raise ArgumentError for a timeout that is not one, and for a session that nobody can be found by."""
+def check_client(
+    connection: ConnectionOptions,
+    session: SessionOptions,
+    limits: Limits,
+    kinds: tuple[type[SessionOptions], type[Limits]],
+    identifier: str | None,
+    timeout: float,
+) -> None:
+    """Raise ArgumentError for options of another class than ``kinds``, and for options that contradict each other."""
+    check_options("connection", connection, ConnectionOptions)
+    check_options("session", session, kinds[0])
+    check_options("limits", limits, kinds[1])
     check_seconds("timeout", timeout)
-    if not clean and not identifier:
+    if not session.clean and not identifier:
         raise ArgumentError("a session that the server is to keep needs an identifier")
+
+
+def identifier_of(identifier: str | None) -> str:
+    """Return the client identifier: a random one if none is given."""
+    return "headwater-" + secrets.token_hex(6) if identifier is None else identifier

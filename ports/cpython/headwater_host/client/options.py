@@ -6,7 +6,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from headwater_host.arguments import check_whole
 from headwater_host.errors import ArgumentError
@@ -25,14 +25,11 @@ Server: TypeAlias = str | tuple[str, int | None]
 MOST_QUEUED = 65280
 _NO_BOUND = 1 << 62
 
-_T = TypeVar("_T")
 
-
-def check_options(name: str, value: _T, kind: type[_T]) -> _T:
-    """Return ``value``. Raises ArgumentError unless it is a ``kind``."""
+def check_options(name: str, value: object, kind: type) -> None:
+    """Raise ArgumentError unless ``value`` is a ``kind``."""
     if not isinstance(value, kind):
         raise ArgumentError(f"{name}={value!r}: a {kind.__name__}, such as {kind.__name__}()")
-    return value
 
 
 @dataclass(frozen=True, kw_only=True)

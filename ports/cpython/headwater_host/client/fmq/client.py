@@ -14,7 +14,6 @@ lives in the client object: entering the client again resumes it, and with ``rec
 
 import asyncio
 import logging
-import secrets
 import ssl
 from collections.abc import Coroutine, Sequence
 from functools import partial
@@ -22,13 +21,13 @@ from typing import TYPE_CHECKING
 
 from headwater.fmq.calls import call, consume_once
 from headwater_host.arguments import string_field
-from headwater_host.client.base import check_client, routes_of
+from headwater_host.client.base import check_client, identifier_of, routes_of
 from headwater_host.client.delivery import Delivery
 from headwater_host.client.fmq.messages import Message, Subscription, texts
 from headwater_host.client.fmq.options import encoded_tags, open_store, taken_apart, text_bytes, will_size
 from headwater_host.client.fmq.receiving import SERVED, Receiving
 from headwater_host.client.fmq.session import MAX_BODY, RECEIVE_WINDOW, HostSession
-from headwater_host.client.options import ConnectionOptions, Limits, SessionOptions, check_options
+from headwater_host.client.options import ConnectionOptions, Limits, SessionOptions
 from headwater_host.client.payload import Payload, Will, payload_bytes
 from headwater_host.client.reconnect import Reconnect
 from headwater_host.client.route import Route, Tls
@@ -102,15 +101,12 @@ class Client(Receiving):
             port = port if port is not None else url_port
             username = url_user if username is None else username
             password = url_password if password is None else password
-        check_options("connection", connection, ConnectionOptions)
-        check_options("session", session, SessionOptions)
-        check_options("limits", limits, Limits)
-        check_client(session.clean, identifier, timeout)
+        check_client(connection, session, limits, (SessionOptions, Limits), identifier, timeout)
         if connection.websocket is not None:
             raise ArgumentError("FMQ has no WebSocket: leave out websocket")
         usual = TLS_PORT if tls else PORT
         routes = routes_of(host, port, connection, lambda h, p: Route(h, p or usual, tls))
-        name = "headwater-" + secrets.token_hex(6) if identifier is None else identifier
+        name = identifier_of(identifier)
         store = open_store(session, identifier, limits.queued_outgoing)
         made = HostSession(
             string_field("identifier", name) or b"",
@@ -129,17 +125,7 @@ class Client(Receiving):
             topic_bytes(will.topic), bytes(payload_bytes(will.payload)), will.qos, will.retain
         ):
             raise ArgumentError("a will's QoS is 0, 1 or 2")
-        super().__init__(
-            made,
-            routes,
-            identifier=name,
-            options=session,
-            limits=limits,
-            timeout=timeout,
-            reconnect=reconnect,
-            backlog=None if store is None else store.backlog,
-            logger=logger,
-        )
+        super().__init__(made, routes, name, session, limits, timeout, reconnect, store, logger)
         made.on_refused = self._on_refused
 
     # -- the connection --------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwater import errors
@@ -14,7 +13,6 @@ from headwater_host.client.fmq.requests import Answer, Requests
 from headwater_host.client.fmq.session import HostSession
 from headwater_host.client.inbox import Inbox
 from headwater_host.client.payload import Payload, payload_bytes
-from headwater_host.client.route import Route
 from headwater_host.errors import ClientError, FmqConsumerError, NotConnectedError
 from headwater_host.fmq.values import decode_at
 from headwater_host.topics import Topic, topic_of
@@ -32,8 +30,8 @@ _BUSY = 0x97
 class Receiving(Requests):
     """The part of ``client.Client`` that receives. ``_receive_by`` is called when the session is there."""
 
-    def __init__(self, session: HostSession, routes: Sequence[Route], **options: Any):
-        super().__init__(session, routes, **options)
+    def __init__(self, session: HostSession, *rest: Any):
+        super().__init__(session, *rest)
         session.on_message = self._on_message
         session.on_call = self._on_call
         session.on_result = self._on_result

@@ -12,7 +12,6 @@ and ``messages`` continues over all connections.
 """
 
 import logging
-import secrets
 import ssl
 from collections import deque
 from collections.abc import Coroutine
@@ -20,14 +19,14 @@ from typing import TYPE_CHECKING
 
 from headwater import errors
 from headwater.mqtt import spec
-from headwater_host.client.base import check_client, routes_of
+from headwater_host.client.base import check_client, identifier_of, routes_of
 from headwater_host.client.delivery import Delivery
 from headwater_host.client.mqtt.messages import Message
 from headwater_host.client.mqtt.options import Limits, ProtocolLevel, SessionOptions, Version
 from headwater_host.client.mqtt.session import HostClient, HostClientSession5
 from headwater_host.client.mqtt.subscriptions import Subscribing
 from headwater_host.client.mqtt.versions import make_session, open_store, version_of
-from headwater_host.client.options import ConnectionOptions, check_options
+from headwater_host.client.options import ConnectionOptions
 from headwater_host.client.payload import Payload, Will
 from headwater_host.client.receive_path import RECEIVE_MAXIMUM
 from headwater_host.client.reconnect import Reconnect
@@ -87,13 +86,10 @@ class Client(Subscribing):
         limits: Limits = Limits(),
         logger: logging.Logger | None = None,
     ):
-        check_options("connection", connection, ConnectionOptions)
-        check_options("session", session, SessionOptions)
-        check_options("limits", limits, Limits)
-        check_client(session.clean, identifier, timeout)
+        check_client(connection, session, limits, (SessionOptions, Limits), identifier, timeout)
         version = version_of(protocol)
         routes = routes_of(host, port, connection, lambda h, p: Route(h, p, tls, connection.websocket))
-        name = "headwater-" + secrets.token_hex(6) if identifier is None else identifier
+        name = identifier_of(identifier)
         store = open_store(session, identifier, version, limits.queued_outgoing)
         made = make_session(
             version,
@@ -107,17 +103,7 @@ class Client(Subscribing):
             response_ms=int(timeout * 1000),
             outbox=store,
         )
-        super().__init__(
-            made,
-            routes,
-            identifier=name,
-            options=session,
-            limits=limits,
-            timeout=timeout,
-            reconnect=reconnect,
-            backlog=None if store is None else store.backlog,
-            logger=logger,
-        )
+        super().__init__(made, routes, name, session, limits, timeout, reconnect, store, logger)
         self.protocol = version
         made.on_message = self._on_message
         if isinstance(made, HostClientSession5):

@@ -82,8 +82,15 @@ class Subscribing(BaseClient[Properties | None, Message, None]):
 
     session: HostClient
 
-    def __init__(self, session: HostClient, routes: Sequence[Route], *, options: SessionOptions, **more: Any):
-        super().__init__(session, routes, options=options, **more)
+    def __init__(
+        self,
+        session: HostClient,
+        routes: Sequence[Route],
+        identifier: str,
+        options: SessionOptions,
+        *rest: Any,
+    ):
+        super().__init__(session, routes, identifier, options, *rest)
         session.on_answers = self._on_answers
         # Unanswered filters, by packet identifier.
         self._asked: dict[int, Sequence[_Filter]] = {}
