@@ -144,7 +144,7 @@ def test_run_lists_its_commands() -> None:
 def test_run_refuses_a_command_it_does_not_know() -> None:
     refused = run(ROOT / "run", "tset")
     assert refused.returncode == 1
-    assert "there is no command 'tset'" in refused.stderr
+    assert "unknown command 'tset'" in refused.stderr
 
 
 @pytest.mark.parametrize(
