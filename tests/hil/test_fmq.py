@@ -43,7 +43,7 @@ def test_over_the_console_line_and_then_the_prompt(board: Board, tmp_path: Path)
     arguments = ("gateway", "--capture", tmp_path / "log", *hub, "--fmq-serial", board.port)
     with running(*arguments, directory=tmp_path) as command:
         command.wait_for("console connected", SECONDS)
-        command.wait_for("the connection is over", SECONDS)
+        command.wait_for("the connection ended", SECONDS)
         assert command.end() == 0
     assert [int(message.payload) for message in messages(tmp_path)] == list(range(COUNT))
     assert {message.peer for message in messages(tmp_path)} == {f"serial:{board.port}"}

@@ -6,30 +6,26 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from zlib import crc32
 
+from vectors import load
+
 from headwater_host.capture import CaptureReader, Record
 from headwater_host.capture.format import DUPLICATE, HEADER_BYTES
 from tools.capture_log import LogWriter
 
 MANIFEST = "manifest.jsonl"
 
-#: A segment of version 1, as its last writer left it: a block of three records, and one of one record.
-V1_NAME = "segment-00000000000000000000-0123456789abcdef.hwc"
-V1_SEGMENT = bytes.fromhex(
-    "4857423101004000800000000300000000000000000000000000f323845bd7180700f323845bd7181800000000000000f60b27d5"
-    "efcdab8967452301c5413d390000f323845bd7180500f323845bd7180700f323845bd71801000000000000000200000000000000"
-    "03000000000000000800000008000000020000000000000001000000010101020404000000000000020008006d7174743a683a31"
-    "090073657269616c3ac3a90032060001740001783a06000174000178e00000000000000048574231010040005800000001000000"
-    "01000000000000000900f323845bd7180900f323845bd71810000000000000001b2dfdd9efcdab896745230174e9c9fd0900f323"
-    "845bd718020000000000000023000000000000010400000000000000010008006d7174743a683a310000000030210001747b2262"
-    "6f617264223a2262222c22626f6f74223a312c22736571223a327d0000000000"
-)
-_V1_NS = 1_790_000_000_000_000_000
-V1_RECORDS = [
-    Record(_V1_NS, 1, "mqtt:h:1", 0, 1, 4, b"\x32\x06\x00\x01t\x00\x01x"),
-    Record(_V1_NS + 5, 2, "mqtt:h:1", 0, 1, 4, b"\x3a\x06\x00\x01t\x00\x01x"),
-    Record(_V1_NS + 7, 3, "serial:é", 1, 2, 0, b"\xe0\x00"),
-    Record(_V1_NS + 9, 2, "mqtt:h:1", 0, 1, 4, b'\x30\x21\x00\x01t{"board":"b","boot":1,"seq":2}'),
-]
+#: Logs that earlier code wrote (tests/vectors/capture.json), by the version of their blocks.
+WRITTEN = {log["block_version"]: log for log in load("capture")["logs"]}
+
+
+def write_old_log(directory: Path, version: int) -> list[Record]:
+    """Write the log of an earlier version into ``directory``; return its records."""
+    log = WRITTEN[version]
+    for name, content in log["files"].items():
+        (directory / name).write_bytes(bytes.fromhex(content) if name.endswith(".hwc") else content.encode())
+    return [Record(**{**fields, "frame": bytes.fromhex(fields["frame"])}) for fields in log["records"]]
+
+
 PEERS = ("serial:/dev/ttyACM0", "mqtt:127.0.0.1:1883", "serial:/dev/ttyÜ")
 BEGIN_NS = 1_790_000_000_000_000_000
 

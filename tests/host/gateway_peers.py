@@ -145,7 +145,7 @@ class FmqPtyBoard(_Board[FmqClient]):
 
 
 @dataclass(frozen=True)
-class Landed:
+class Recorded:
     """A PUBLISH out of the log."""
 
     peer: str
@@ -157,7 +157,7 @@ class Landed:
     payload: bytes
 
 
-def landed(directory: Path) -> Iterator[Landed]:
+def recorded(directory: Path) -> Iterator[Recorded]:
     """The log's messages; damage is an error, and so is a frame that is not one whole packet."""
 
     def damaged(problem: object) -> None:
@@ -170,7 +170,7 @@ def landed(directory: Path) -> Iterator[Landed]:
             p = Packet5(record.frame) if record.version == 5 else Packet(record.frame)
             read = packets_server.decode_packet(p, 0, len(record.frame))
             assert read == len(record.frame), record.frame[:50]
-            yield Landed(
+            yield Recorded(
                 record.peer,
                 record.connection,
                 p.qos(),

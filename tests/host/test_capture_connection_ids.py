@@ -7,7 +7,7 @@ import pytest
 
 from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.capture.connection_ids import BITS, NAME, ConnectionIds
-from headwater_host.gateway.recording import Landing
+from headwater_host.gateway.recording import Recorder
 from headwater_host.lifetime import MACHINE, Clocks
 from tests.host.capture_logs import BEGIN_NS, write_log
 
@@ -70,8 +70,8 @@ def test_a_gateway_that_is_started_again_with_its_clock_set_back(
 ) -> None:
     async def connections() -> list[int]:
         async with AsyncCapture(tmp_path) as capture:
-            landing = Landing(capture, 1 << 20, lambda error: None)
-            return [landing.new_connection() for _ in range(100)]
+            recorder = Recorder(capture, 1 << 20, lambda error: None)
+            return [recorder.new_connection() for _ in range(100)]
 
     assert type(MACHINE) is Clocks
     before = asyncio.run(connections())

@@ -1,14 +1,12 @@
 """The capture log's bytes: one block put together by hand, every round trip, and every way a block can be wrong."""
 
 import struct
-from pathlib import Path
 from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater_host.capture import list_blocks, verify
 from headwater_host.capture.block_builder import MAX_BLOCK_BYTES, BlockBuilder, BlockFull, encode_records
 from headwater_host.capture.format import (
     DUPLICATE,
@@ -16,7 +14,6 @@ from headwater_host.capture.format import (
     MAX_BODY,
     MAX_FRAME,
     MAX_PEERS,
-    UNMARKED,
     Block,
     FormatError,
     Record,
@@ -26,15 +23,10 @@ from headwater_host.capture.format import (
     segment_name,
 )
 from tests.host.capture_logs import (
-    V1_NAME,
-    V1_RECORDS,
-    V1_SEGMENT,
-    read_log,
     records,
     with_body,
     with_header,
 )
-from tools.capture_log import LogWriter
 
 SALT = 0x0123456789ABCDEF
 
@@ -89,27 +81,6 @@ def test_a_block_put_together_by_hand_is_what_is_written_and_read() -> None:
     assert block.header.block_length == len(BY_HAND)
     assert block.peers == ["a", "é"]
     assert (block.time_ns.format, block.connection.tolist()) == ("q", [7, 2**64 - 1])
-
-
-def test_a_block_of_version_1_is_read() -> None:
-    behind = parse_header(V1_SEGMENT).block_length
-    first, second = block_of(V1_SEGMENT[:behind]), block_of(V1_SEGMENT[behind:])
-    assert [first.header.version, second.header.version] == [1, 1]
-    assert [*first.records(), *second.records()] == V1_RECORDS
-    assert (first.mark.tolist(), first.first_ns.tolist()) == ([UNMARKED] * 3, [])
-
-
-def test_a_log_that_was_begun_at_version_1_goes_on(tmp_path: Path) -> None:
-    (tmp_path / V1_NAME).write_bytes(V1_SEGMENT)
-    more = records(4)
-    with LogWriter(tmp_path) as writer:
-        assert writer.recovery.cut == []
-        for one in more:
-            writer.append(*one)
-    assert read_log(tmp_path) == [*V1_RECORDS, *more]
-    report = verify(tmp_path)
-    assert (report.damaged, [info.header.version for info in list_blocks(tmp_path)]) == (False, [1, 1, 2])
-    assert (tmp_path / V1_NAME).read_bytes() == V1_SEGMENT
 
 
 @given(st.lists(a_record, min_size=1, max_size=30), st.integers(0, (1 << 64) - 1))

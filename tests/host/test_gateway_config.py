@@ -312,7 +312,7 @@ def test_the_client_id_is_the_same_at_every_start_and_not_for_another_log(tmp_pa
 
 def test_it_is_looked_at_as_a_whole() -> None:
     log = Path("log")
-    with pytest.raises(ConfigError, match="there is nothing to land"):
+    with pytest.raises(ConfigError, match="nothing to record"):
         check(GatewayConfig(log))
     with pytest.raises(ConfigError, match="needs a topic"):
         check(GatewayConfig(log, brokers=(BrokerConfig("h"),)))
@@ -394,7 +394,7 @@ def test_how_a_broker_cannot_be_reached(
     "arguments, says",
     [
         ([], b"the capture log is missing: use --capture DIR"),
-        (["--capture", "log"], b"there is nothing to land"),
+        (["--capture", "log"], b"nothing to record"),
         (["--capture", "log", "--broker", "h"], b"needs a topic"),
         (["--capture", "log", "--topic", "a"], b"--topic needs --broker"),
         (["--capture", "log", "--password-file", "x"], b"--password-file needs --broker"),

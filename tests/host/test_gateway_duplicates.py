@@ -15,7 +15,7 @@ from headwater_host.client.reconnect import Reconnect
 from headwater_host.gateway import broker_source
 from headwater_host.gateway.broker_source import BrokerSource
 from headwater_host.gateway.config import BrokerConfig
-from headwater_host.gateway.recording import Landing
+from headwater_host.gateway.recording import Recorder
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import MESSAGES
 from tests.host.mqtt_server import HOST, speak
@@ -90,7 +90,7 @@ class Broker:
         await asyncio.wait_for(self.connected.wait(), _WAIT_S)
 
 
-Scenario = Callable[[Broker, Disk, Landing], Awaitable[None]]
+Scenario = Callable[[Broker, Disk, Recorder], Awaitable[None]]
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -104,9 +104,9 @@ def gateway(directory: Path, scenario: Scenario, session_present: bool = False) 
     """A gateway's source on a broker, and a disk; a new process each time, as far as the receiver's state goes."""
 
     @contextlib.asynccontextmanager
-    async def source(landing: Landing, port: int) -> AsyncIterator[None]:
+    async def source(recorder: Recorder, port: int) -> AsyncIterator[None]:
         config = BrokerConfig(HOST, port, topics=(("t", 2),), client_id="gateway")
-        task = asyncio.create_task(BrokerSource(landing, config).run())
+        task = asyncio.create_task(BrokerSource(recorder, config).run())
         try:
             yield
         finally:
@@ -120,11 +120,11 @@ def gateway(directory: Path, scenario: Scenario, session_present: bool = False) 
             AsyncCapture(directory, limit_bytes=LIMIT, block_bytes=1 << 16, datasync=disk) as capture,
             speak(other_end.talk) as port,
         ):
-            landing = Landing(capture, LIMIT, lambda error: None)
-            async with source(landing, port):
+            recorder = Recorder(capture, LIMIT, lambda error: None)
+            async with source(recorder, port):
                 try:
                     await other_end.is_connected()
-                    await scenario(other_end, disk, landing)
+                    await scenario(other_end, disk, recorder)
                 finally:
                     disk.go.set()
                 await capture.flush()
@@ -185,13 +185,13 @@ TABLE = {
 
 @pytest.mark.parametrize("steps, marks", TABLE.values(), ids=TABLE)
 def test_states_of_the_receiver(tmp_path: Path, steps: list[str], marks: list[int]) -> None:
-    async def scenario(other: Broker, disk: Disk, landing: Landing) -> None:
+    async def scenario(other: Broker, disk: Disk, recorder: Recorder) -> None:
         for step in steps:
-            before = landing.records
+            before = recorder.records
             match step:
                 case "new" | "dup" | "other":
                     other.send("y" if step == "other" else "x", dup=step != "new")
-                    await until(lambda before=before: landing.records > before)  # type: ignore[misc]
+                    await until(lambda before=before: recorder.records > before)  # type: ignore[misc]
                 case "qos 0":
                     other.send("x", qos=0)
                 case "qos 2" | "dup 2":
@@ -200,7 +200,7 @@ def test_states_of_the_receiver(tmp_path: Path, steps: list[str], marks: list[in
                     disk.go.clear()
                 case "go":
                     disk.go.set()
-                    await until(lambda: not landing.waiting)
+                    await until(lambda: not recorder.waiting)
                 case "answer":
                     await other.answer(PUBACK)
                 case "received":
@@ -210,7 +210,7 @@ def test_states_of_the_receiver(tmp_path: Path, steps: list[str], marks: list[in
                     await other.answer(PUBCOMP)
                 case "cut" | "lose":
                     await other.again(step == "cut")
-        await until(lambda: landing.records == len(marks))
+        await until(lambda: recorder.records == len(marks))
 
     gateway(tmp_path, scenario)
     found = records(tmp_path)
@@ -222,7 +222,7 @@ def test_states_of_the_receiver(tmp_path: Path, steps: list[str], marks: list[in
 def test_seventeen_messages_are_seventeen_rows(tmp_path: Path) -> None:
     """A broker gives sixteen ids out, over and over; the connection is lost with the seventeenth message under way."""
 
-    async def scenario(other: Broker, disk: Disk, landing: Landing) -> None:
+    async def scenario(other: Broker, disk: Disk, recorder: Recorder) -> None:
         for packet_id in range(1, 17):
             other.send("20.5", packet_id=packet_id)
             await other.answer(PUBACK, packet_id)
@@ -237,15 +237,15 @@ def test_seventeen_messages_are_seventeen_rows(tmp_path: Path) -> None:
 
 
 def test_what_was_not_acknowledged_comes_again_and_is_one_row(tmp_path: Path) -> None:
-    async def scenario(other: Broker, disk: Disk, landing: Landing) -> None:
+    async def scenario(other: Broker, disk: Disk, recorder: Recorder) -> None:
         disk.go.clear()
         for packet_id in range(1, 17):
             other.send("20.5", packet_id=packet_id)
-        await until(lambda: landing.records == 16)
+        await until(lambda: recorder.records == 16)
         await other.again(True)
         for packet_id in range(1, 17):
             other.send("20.5", packet_id=packet_id, dup=True)
-        await until(lambda: landing.records == 32)
+        await until(lambda: recorder.records == 32)
         disk.go.set()
         for packet_id in range(1, 17):
             await other.answer(PUBACK, packet_id)
@@ -262,25 +262,25 @@ def test_what_was_not_acknowledged_comes_again_and_is_one_row(tmp_path: Path) ->
 def test_a_retransmission_does_not_acknowledge_the_next_message_with_its_id(tmp_path: Path) -> None:
     """A broker of 3.1.1 may retransmit over the same connection, and reuse the packet id after the first PUBACK."""
 
-    async def scenario(other: Broker, disk: Disk, landing: Landing) -> None:
+    async def scenario(other: Broker, disk: Disk, recorder: Recorder) -> None:
         disk.go.clear()
         other.send("x")
         # Its block is at the disk; the retransmission goes into the next block, the other message into a third.
-        await until(lambda: landing.records == 1 and not landing.capture._current.builder.count)
+        await until(lambda: recorder.records == 1 and not recorder.capture._current.builder.count)
         other.send("x", dup=True)
-        await until(lambda: landing.records == 2)
+        await until(lambda: recorder.records == 2)
         disk.once()
-        await until(lambda: landing.durable == 1 and not landing.capture._current.builder.count)
+        await until(lambda: recorder.durable == 1 and not recorder.capture._current.builder.count)
         other.send("y")
-        await until(lambda: landing.records == 3)
+        await until(lambda: recorder.records == 3)
         disk.once()
-        await until(lambda: landing.durable == 2)
+        await until(lambda: recorder.durable == 2)
         # PUBCOMP is sent at once: a PUBACK from before would arrive first.
         other.write(ack(PUBREL, 9))
         await other.answer(PUBCOMP, 9)
         disk.go.set()
         await other.answer(PUBACK)
-        await until(lambda: not landing.waiting)
+        await until(lambda: not recorder.waiting)
         other.write(ack(PUBREL, 9))
         await other.answer(PUBCOMP, 9)
 
@@ -289,11 +289,11 @@ def test_a_retransmission_does_not_acknowledge_the_next_message_with_its_id(tmp_
 
 
 def test_after_a_restart_of_the_gateway_nobody_knows(tmp_path: Path) -> None:
-    async def first(other: Broker, disk: Disk, landing: Landing) -> None:
+    async def first(other: Broker, disk: Disk, recorder: Recorder) -> None:
         other.send("20.5")
         await other.answer(PUBACK)
 
-    async def second(other: Broker, disk: Disk, landing: Landing) -> None:
+    async def second(other: Broker, disk: Disk, recorder: Recorder) -> None:
         other.send("20.5", dup=True)
         await other.answer(PUBACK)
 

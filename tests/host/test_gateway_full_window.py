@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater_host.gateway.full_window import Plateau
+from headwater_host.gateway.full_window import FullWindow
 
 
 class Clock:
@@ -13,7 +13,7 @@ class Clock:
 
 
 def cycle(
-    plateau: Plateau,
+    full_window: FullWindow,
     clock: Clock,
     count: int = 20,
     seconds: float = 0.05,
@@ -25,17 +25,17 @@ def cycle(
     for number in range(count):
         part = first + (last - first) * number / max(1, count - 1)
         clock.now = began + part * seconds
-        plateau.arrived()
+        full_window.arrived()
     clock.now = began + seconds
-    return plateau.acknowledged()
+    return full_window.acknowledged()
 
 
 def test_three_cycles_of_waiting_are_a_plateau_and_are_told_once() -> None:
     clock = Clock()
-    plateau = Plateau(clock)
-    assert [cycle(plateau, clock) for _ in range(6)] == [False, False, True, False, False, False]
-    assert (plateau.cycles, plateau.messages) == (6, 20)
-    assert plateau.seconds == pytest.approx(0.05)
+    full_window = FullWindow(clock)
+    assert [cycle(full_window, clock) for _ in range(6)] == [False, False, True, False, False, False]
+    assert (full_window.cycles, full_window.messages) == (6, 20)
+    assert full_window.seconds == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(
@@ -50,18 +50,18 @@ def test_three_cycles_of_waiting_are_a_plateau_and_are_told_once() -> None:
 )
 def test_other_cycles_are_none_and_begin_the_count_anew(other: dict[str, float]) -> None:
     clock = Clock()
-    plateau = Plateau(clock)
+    full_window = FullWindow(clock)
     for _ in range(10):
-        assert not cycle(plateau, clock)
-        assert not cycle(plateau, clock)
-        assert not cycle(plateau, clock, **other)  # type: ignore[arg-type]
-    assert plateau.cycles == 20
+        assert not cycle(full_window, clock)
+        assert not cycle(full_window, clock)
+        assert not cycle(full_window, clock, **other)  # type: ignore[arg-type]
+    assert full_window.cycles == 20
 
 
 def test_an_interruption_begins_the_count_anew() -> None:
     clock = Clock()
-    plateau = Plateau(clock)
+    full_window = FullWindow(clock)
     for _ in range(10):
-        assert not cycle(plateau, clock)
-        assert not cycle(plateau, clock)
-        plateau.reset()
+        assert not cycle(full_window, clock)
+        assert not cycle(full_window, clock)
+        full_window.reset()

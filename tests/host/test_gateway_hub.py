@@ -21,7 +21,7 @@ from headwater_host.capture import CaptureReader, verify
 from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.gateway.hub_source import HubSource
-from headwater_host.gateway.recording import Landing
+from headwater_host.gateway.recording import Recorder
 from headwater_host.hub.access import ANY, Rule
 from headwater_host.hub.config import HubConfig
 from headwater_host.hub.storage import Store, writer
@@ -30,7 +30,7 @@ from tests.host.clocks import loop_clock_stands
 from tests.host.command import Running, headwater, running
 from tests.host.hub_client import Got, Peer, config, new_id, until
 
-Test = Callable[[HubSource, Landing], Coroutine[Any, Any, None]]
+Test = Callable[[HubSource, Recorder], Coroutine[Any, Any, None]]
 
 
 class Message(NamedTuple):
@@ -59,33 +59,33 @@ def messages(directory: Path) -> list[Message]:
 
 
 def with_source(directory: Path, settings: HubConfig | None = None, **options: Any) -> Callable[[Test], None]:
-    """Run a coroutine function with a hub that lands in a log."""
+    """Run a coroutine function with a hub that records in a log."""
     limit = options.setdefault("limit_bytes", 1 << 20)
 
     @contextlib.asynccontextmanager
-    async def source() -> AsyncIterator[tuple[HubSource, Landing]]:
+    async def source() -> AsyncIterator[tuple[HubSource, Recorder]]:
         async with AsyncCapture(directory / "log", **options) as capture:
-            landing = Landing(capture, limit, lambda error: None)
-            found = HubSource(landing, settings or config(directory))
+            recorder = Recorder(capture, limit, lambda error: None)
+            found = HubSource(recorder, settings or config(directory))
             await found.start()
             try:
-                yield found, landing
+                yield found, recorder
             finally:
                 await found.stop()
 
     def run(test: Test) -> None:
         async def main() -> None:
-            async with source() as (found, landing):
-                await test(found, landing)
+            async with source() as (found, recorder):
+                await test(found, recorder)
 
         asyncio.run(main())
 
     return run
 
 
-def test_what_is_published_is_landed_as_it_came(tmp_path: Path) -> None:
+def test_what_is_published_is_recorded_as_it_came(tmp_path: Path) -> None:
     @with_source(tmp_path)
-    async def test(source: HubSource, landing: Landing) -> None:
+    async def test(source: HubSource, recorder: Recorder) -> None:
         peer = await Peer.login(source.hub, "board")
         for qos in range(3):
             await peer.send_message("a/b", b"%d" % qos, qos, tags=("x",))
@@ -96,7 +96,7 @@ def test_what_is_published_is_landed_as_it_came(tmp_path: Path) -> None:
         status = source.status()
         assert status["records"] == {"qos0": 1, "qos1": 3, "qos2": 1}
         assert (status["clients"], status["connections"]) == (2, 2)
-        assert status["bytes"] == landing.bytes
+        assert status["bytes"] == recorder.bytes
         assert status["storage"]["error"] is None
 
     found = messages(tmp_path)
@@ -115,15 +115,15 @@ def test_what_is_published_is_landed_as_it_came(tmp_path: Path) -> None:
 
 def test_an_answer_waits_for_nothing_but_the_disks(tmp_path: Path) -> None:
     @with_source(tmp_path)
-    async def test(source: HubSource, landing: Landing) -> None:
+    async def test(source: HubSource, recorder: Recorder) -> None:
         peer = await Peer.login(source.hub, "board")
         with loop_clock_stands():
             for number in range(5):
                 await peer.send_message("a/b", b"%d" % number, 1 + number % 2)
-                assert landing.durable >= number + 1
+                assert recorder.durable >= number + 1
 
 
-def test_registered_topics_are_landed(tmp_path: Path) -> None:
+def test_registered_topics_are_recorded(tmp_path: Path) -> None:
     """So the log knows a topic that messages give by its hash alone; it does before that is said to be there."""
     disk = threading.Event()
 
@@ -132,11 +132,11 @@ def test_registered_topics_are_landed(tmp_path: Path) -> None:
         os.fdatasync(fd)
 
     @with_source(tmp_path, config(tmp_path), datasync=sync)
-    async def test(source: HubSource, landing: Landing) -> None:
+    async def test(source: HubSource, recorder: Recorder) -> None:
         peer = await Peer.login(source.hub, "board")
         try:
             ident = peer.send(spec.REGISTER, (b"a/b", 2))
-            await until(lambda: landing.records == 1)
+            await until(lambda: recorder.records == 1)
             await peer.ping()
             assert not peer.got
         finally:
@@ -146,7 +146,7 @@ def test_registered_topics_are_landed(tmp_path: Path) -> None:
         assert (await peer.ask(spec.REGISTER, (b"$own",))).code
         status = source.status()
         assert status["records"] == {"qos0": 0, "qos1": 0, "qos2": 0}
-        assert status["bytes"] == landing.bytes
+        assert status["bytes"] == recorder.bytes
 
     (record,) = CaptureReader(tmp_path / "log").records()
     said = decoded(record)
@@ -155,29 +155,29 @@ def test_registered_topics_are_landed(tmp_path: Path) -> None:
     assert bytes.fromhex(said["body"]).startswith(b"\x11\x03a/b")
 
 
-def test_what_is_refused_is_not_landed(tmp_path: Path) -> None:
+def test_what_is_refused_is_not_recorded(tmp_path: Path) -> None:
     rules = (
         Rule(types=("PUBLISH",), topics=("secret",), deny=ANY),
         Rule(allow=(ip_network("127.0.0.0/8"),)),
     )
 
     @with_source(tmp_path, config(tmp_path, rules=rules, auto_register=False))
-    async def test(source: HubSource, landing: Landing) -> None:
+    async def test(source: HubSource, recorder: Recorder) -> None:
         peer = await Peer.login(source.hub)
         for topic in ("secret", "$own", "unknown", "a/+"):
             assert (await peer.answer(peer.publish(topic, b"x", 1))).code
-        assert landing.records == 0
+        assert recorder.records == 0
         stranger = await Peer.open(source.hub)
         stranger.raw(b"GET / HTTP/1.1\r\n\r\n" + bytes(5000))
         await stranger.ended()
-        assert (landing.records, source.malformed) == (0, 0)
+        assert (recorder.records, source.malformed) == (0, 0)
 
 
-def test_a_message_that_the_hub_knows_is_landed_again(tmp_path: Path) -> None:
+def test_a_message_that_the_hub_knows_is_recorded_again(tmp_path: Path) -> None:
     """The hub may have been killed when it had a message on disk and the log did not."""
 
     @with_source(tmp_path)
-    async def test(source: HubSource, landing: Landing) -> None:
+    async def test(source: HubSource, recorder: Recorder) -> None:
         peer = await Peer.login(source.hub, "board")
         ident = await peer.send_message("t", b"once", 1)
         await peer.send_message("t", b"once", 1, ident=ident, dup=True)
@@ -186,12 +186,12 @@ def test_a_message_that_the_hub_knows_is_landed_again(tmp_path: Path) -> None:
     assert [(m.payload, m.dup) for m in messages(tmp_path)] == [(b"once", False), (b"once", True)]
 
 
-def test_a_will_is_landed(tmp_path: Path) -> None:
+def test_a_will_is_recorded(tmp_path: Path) -> None:
     @with_source(tmp_path)
-    async def test(source: HubSource, landing: Landing) -> None:
+    async def test(source: HubSource, recorder: Recorder) -> None:
         peer = await Peer.login(source.hub, "board", will=(b"gone/board", 1, True, b"by itself"))
         peer.abort()
-        await until(lambda: landing.records)
+        await until(lambda: recorder.records)
 
     assert messages(tmp_path) == [Message("fmq:hub", 1, False, "gone/board", b"by itself")]
 
@@ -201,7 +201,7 @@ def test_what_breaks_the_protocol_is_kept_for_the_quarantine(tmp_path: Path) -> 
     no_frame = b"\x40" + bytes(9000)
 
     @with_source(tmp_path)
-    async def test(source: HubSource, landing: Landing) -> None:
+    async def test(source: HubSource, recorder: Recorder) -> None:
         for bad in (bad_body + b"what comes behind it", no_frame):
             peer = await Peer.login(source.hub)
             peer.raw(bad)
@@ -219,11 +219,11 @@ def test_no_answer_before_the_log_has_it(tmp_path: Path) -> None:
         os.fdatasync(fd)
 
     @with_source(tmp_path, datasync=sync)
-    async def test(source: HubSource, landing: Landing) -> None:
+    async def test(source: HubSource, recorder: Recorder) -> None:
         store = source.hub.broker.store
         peer = await Peer.login(source.hub)
         sent = [peer.publish("t", b"%d" % n, 1 + n % 2) for n in range(10)]
-        await until(lambda: landing.records == 10)
+        await until(lambda: recorder.records == 10)
         stored = asyncio.Event()
         store.after(stored.set)
         await asyncio.wait_for(stored.wait(), 200)
@@ -240,21 +240,21 @@ def test_no_answer_before_the_hub_has_it(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(writer, "RETRY", 0.01)
 
     @with_source(tmp_path)
-    async def test(source: HubSource, landing: Landing) -> None:
+    async def test(source: HubSource, recorder: Recorder) -> None:
         store = source.hub.broker.store
         peer = await Peer.login(source.hub)
         await peer.send_message("t", b"first", 1)
         assert store._file.writer is not None
         store._file.writer.execute("PRAGMA max_page_count = 1")
         sent = [peer.publish("t", bytes(5000), 1 + n % 2) for n in range(10)]
-        await until(lambda: store.error and landing.durable == 11)
-        source.look()
+        await until(lambda: store.error and recorder.durable == 11)
+        source.check_storage()
         assert (source.state, source.status()["storage"]["error"]) == ("failing", "database or disk is full")
         await peer.ping()
         assert peer.got == []
         store._file.writer.execute("PRAGMA max_page_count = 1000000")
         assert [(await peer.next()).id for _ in sent] == sent
-        source.look()
+        source.check_storage()
         assert (source.state, source.status()["storage"]["error"]) == ("listening", None)
 
 
@@ -263,16 +263,16 @@ def test_who_waits_for_a_log_that_cannot_be_written_hears_why(
 ) -> None:
     monkeypatch.setattr("headwater_host.hub.broker.PATIENCE", 0.3)
     full = threading.Event()
-    landings: list[Landing] = []
+    recorders: list[Recorder] = []
 
     def sync(fd: int) -> None:
         if full.is_set():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fdatasync(fd)
 
-    @with_source(tmp_path, datasync=sync, on_error=lambda error: landings[0].failed(error))
-    async def test(source: HubSource, landing: Landing) -> None:
-        landings.append(landing)
+    @with_source(tmp_path, datasync=sync, on_error=lambda error: recorders[0].failed(error))
+    async def test(source: HubSource, recorder: Recorder) -> None:
+        recorders.append(recorder)
         reader, peer = await Peer.login(source.hub), await Peer.login(source.hub, "a", clean=False)
         await reader.subscribe("t")
         await peer.send_message("t", b"first")
@@ -289,8 +289,8 @@ def test_who_waits_for_a_log_that_cannot_be_written_hears_why(
         full.clear()
 
         def mended() -> bool:
-            landing.look()
-            return landing.error is None
+            recorder.check_recovered()
+            return recorder.error is None
 
         await until(mended)
         await until(lambda: not source.hub.broker.unable)
@@ -310,13 +310,13 @@ def test_nothing_is_taken_while_too_much_waits_for_the_log(tmp_path: Path) -> No
         os.fdatasync(fd)
 
     @with_source(tmp_path, limit_bytes=20_000, block_bytes=4000, datasync=sync)
-    async def test(source: HubSource, landing: Landing) -> None:
+    async def test(source: HubSource, recorder: Recorder) -> None:
         broker = source.hub.broker
         peer = await Peer.login(source.hub, keep_alive=60)
         (connection,) = broker.connections
         sent = [peer.publish("t", bytes(1000), 1) for _ in range(200)]
         await until(lambda: broker.paused)
-        taken = landing.records
+        taken = recorder.records
         try:
             assert taken < 20
             # Nobody is let in, and nobody who cannot be heard is held for silent.
@@ -329,7 +329,7 @@ def test_nothing_is_taken_while_too_much_waits_for_the_log(tmp_path: Path) -> No
             connection.heard -= 1000
             broker._look(connection, broker.loop.time())
             assert connection.closed is None
-            assert landing.records == taken
+            assert recorder.records == taken
         finally:
             disk.set()
         assert [(await peer.next()).id for _ in sent] == sent

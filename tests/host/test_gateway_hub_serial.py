@@ -42,15 +42,15 @@ def publish(board: FmqPtyBoard, number: int, qos: int) -> None:
     assert board.publish(b"%d" % number, qos, b"numbers") >= 0
 
 
-def test_what_a_board_publishes_is_landed_at_every_qos(tmp_path: Path, line: PtyLine) -> None:
+def test_what_a_board_publishes_is_recorded_at_every_qos(tmp_path: Path, line: PtyLine) -> None:
     board = FmqPtyBoard(line)
     with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
         board.connect()
         for number in range(30):
             publish(board, number, number % 3)
-        serve(board, lambda: len(board.acknowledged) == 20 and log_has(tmp_path, 30), "all is landed")
+        serve(board, lambda: len(board.acknowledged) == 20 and log_has(tmp_path, 30), "all is recorded")
         board.client.disconnect()
-        command.wait_for("the connection is over")
+        command.wait_for("the connection ended")
         assert end(command, board) == 0
         assert f"serial:{line.path}: board-1 connected" in command.errors
     found = messages(tmp_path)

@@ -20,7 +20,7 @@ from headwater_mq.manager import QueueManager
 from headwater_mq.options import GMO
 from headwater_mq.queue import Queue
 from tests.host.command import headwater, running
-from tests.host.gateway_peers import landed
+from tests.host.gateway_peers import recorded
 from tests.host.mq_log import cut
 from tools.broker import HOST, Mosquitto
 
@@ -104,7 +104,7 @@ def test_segments_through_a_gateway_that_is_killed(
     counted = Counter(data for _, data in found)
     assert {data: counted[data] for data in whole} == dict.fromkeys(whole, 1)
     assert set(counted) == {*whole, *plain}
-    in_log = Counter(m.payload for m in landed(tmp_path / "log") if m.topic == "edge/mq/plain")
+    in_log = Counter(m.payload for m in recorded(tmp_path / "log") if m.topic == "edge/mq/plain")
     assert {data: counted[data] for data in plain} == in_log
     assert {md.Format for md, _ in found} == {b"MQSTR   "}
     stats = json.loads((tmp_path / "stats.json").read_text())["mq"]
@@ -140,6 +140,6 @@ def test_an_uplink_without_ibms_client_is_said_at_once(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert b"install IBM MQ's redistributable client" in done.stderr
     # Nothing was begun.
-    assert b"landing" not in done.stderr
+    assert b"recording in" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["gateway.toml"]
     assert b"Traceback" not in done.stderr

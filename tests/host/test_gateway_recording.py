@@ -15,7 +15,7 @@ from headwater.mqtt.packets import Packet
 from headwater_host.capture import CaptureReader
 from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.client.mqtt.session import HostClientSession5, HostServerSession
-from headwater_host.gateway.recording import Acknowledgements, Landing
+from headwater_host.gateway.recording import Acknowledgements, Recorder
 from headwater_host.gateway.source import Source, offending_frame
 from tests.host.clocks import loop_clock_stands
 
@@ -40,15 +40,15 @@ class Disk:
         os.fdatasync(fd)
 
 
-def run(directory: Path, scenario: Callable[[Landing, Disk], Coroutine[Any, Any, None]]) -> None:
+def run(directory: Path, scenario: Callable[[Recorder, Disk], Coroutine[Any, Any, None]]) -> None:
     async def whole() -> None:
         disk = Disk()
         capture = AsyncCapture(directory, block_bytes=4000, limit_bytes=LIMIT, datasync=disk)
         fatal: list[Exception] = []
         async with capture:
-            landing = Landing(capture, LIMIT, fatal.append)
+            recorder = Recorder(capture, LIMIT, fatal.append)
             try:
-                await asyncio.wait_for(scenario(landing, disk), 200)
+                await asyncio.wait_for(scenario(recorder, disk), 200)
             finally:
                 disk.go.set()
         assert fatal == []
@@ -69,37 +69,37 @@ def test_what_the_log_refuses_is_kept_in_its_order(tmp_path: Path) -> None:
     taken = [b"%4d" % number + bytes(996) for number in range(100)]
     behind = [b"x", b"y", b"z"]
 
-    async def scenario(landing: Landing, disk: Disk) -> None:
+    async def scenario(recorder: Recorder, disk: Disk) -> None:
         gates: list[tuple[bool, int]] = []
         durable: list[int] = []
-        landing.on_gate(lambda is_open: gates.append((is_open, landing.records)))
+        recorder.on_gate(lambda is_open: gates.append((is_open, recorder.records)))
         disk.go.clear()
         for number, frame in enumerate(taken, 1):
-            assert landing.take(7, "serial:x", frame) == number
-            landing.when_durable(number, lambda number=number: durable.append(number))  # type: ignore[misc]
+            assert recorder.record(7, "serial:x", frame) == number
+            recorder.when_durable(number, lambda number=number: durable.append(number))  # type: ignore[misc]
             await asyncio.sleep(0)
         # The gate closed at half of the limit, and a good deal more was taken all the same.
         (first,) = gates
         assert first[0] is False
         assert LIMIT // 2 <= 1000 * first[1] < LIMIT
-        assert landing._overflow
+        assert recorder._overflow
         assert durable == []
         # One block is written, so that the log has room again: what has waited for it comes first all the same.
         disk.once()
-        await until(lambda: landing.durable)
+        await until(lambda: recorder.durable)
         for frame in behind:
-            landing.take(7, "serial:x", frame)
+            recorder.record(7, "serial:x", frame)
         disk.go.set()
-        await until(lambda: landing.durable == 103)
-        await until(lambda: landing.is_open)
+        await until(lambda: recorder.durable == 103)
+        await until(lambda: recorder.is_open)
         await until(lambda: len(durable) == 100)
         assert durable == list(range(1, 101))
         assert [is_open for is_open, _ in gates] == [False, True]
-        assert landing.waiting == 0
+        assert recorder.waiting == 0
         # And it goes on as before.
-        landing.take(7, "serial:x", b"last")
-        assert landing.is_open
-        await until(lambda: landing.durable == 104)
+        recorder.record(7, "serial:x", b"last")
+        assert recorder.is_open
+        await until(lambda: recorder.durable == 104)
 
     run(tmp_path, scenario)
     assert frames(tmp_path) == [*taken, *behind, b"last"]
@@ -108,33 +108,33 @@ def test_what_the_log_refuses_is_kept_in_its_order(tmp_path: Path) -> None:
 class Backlog:
     """A source that delivers what it has whenever it hears that the gate is open, and until it hears otherwise."""
 
-    def __init__(self, landing: Landing, name: int, count: int):
-        self._landing = landing
+    def __init__(self, recorder: Recorder, name: int, count: int):
+        self._recorder = recorder
         self._left = [b"%2d %4d" % (name, number) + bytes(992) for number in range(count)]
         self._is_open = False
         #: What waited for the disk at most.
         self.most = 0
-        landing.on_gate(self._on_gate)
+        recorder.on_gate(self._on_gate)
 
     def _on_gate(self, is_open: bool) -> None:
         self._is_open = is_open
         while self._is_open and self._left:
-            landing = self._landing
-            landing.take(7, "serial:x", self._left.pop(0))
-            self.most = max(self.most, landing.waiting)
+            recorder = self._recorder
+            recorder.record(7, "serial:x", self._left.pop(0))
+            self.most = max(self.most, recorder.waiting)
 
 
 def test_a_source_that_closes_the_gate_keeps_it_closed_for_those_behind_it(tmp_path: Path) -> None:
-    async def scenario(landing: Landing, disk: Disk) -> None:
-        sources = [Backlog(landing, name, 50) for name in range(20)]
+    async def scenario(recorder: Recorder, disk: Disk) -> None:
+        sources = [Backlog(recorder, name, 50) for name in range(20)]
         told: list[bool] = []
-        landing.on_gate(told.append)
+        recorder.on_gate(told.append)
         disk.go.clear()
-        while landing.is_open:
-            landing.take(7, "serial:x", bytes(1000))
-        begun = landing.records
+        while recorder.is_open:
+            recorder.record(7, "serial:x", bytes(1000))
+        begun = recorder.records
         disk.go.set()
-        await until(lambda: landing.records == begun + 1000 and not landing.waiting and landing.is_open)
+        await until(lambda: recorder.records == begun + 1000 and not recorder.waiting and recorder.is_open)
         # Half of the limit and the frame that reaches it, of 1,000 bytes each.
         assert max(source.most for source in sources) <= LIMIT // 2 // 1000 + 1
         # Each source hears the truth last.
@@ -147,7 +147,7 @@ def test_a_source_that_closes_the_gate_keeps_it_closed_for_those_behind_it(tmp_p
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_acknowledgements_wait_for_the_disk(tmp_path: Path, qos: int) -> None:
-    async def scenario(landing: Landing, disk: Disk) -> None:
+    async def scenario(recorder: Recorder, disk: Disk) -> None:
         session = HostServerSession()
         session.auto_ack = False
         pushed: list[bytes] = []
@@ -159,10 +159,10 @@ def test_acknowledgements_wait_for_the_disk(tmp_path: Path, qos: int) -> None:
                 session.sent(n)
                 n = session.out()
 
-        acknowledgements = Acknowledgements(landing, session, push, push)
+        acknowledgements = Acknowledgements(recorder, session, push, push)
 
         def take(p: Packet) -> None:
-            acknowledgements.add(landing.take(1, "serial:x", p.payload_bytes()), p.packet_id, qos)
+            acknowledgements.add(recorder.record(1, "serial:x", p.payload_bytes()), p.packet_id, qos)
 
         session.on_message = take
         feed(session, "10 0f 0004 4d515454 04 00 0000 0003 616263")
@@ -185,13 +185,13 @@ def test_acknowledgements_wait_for_the_disk(tmp_path: Path, qos: int) -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_acknowledgements_wait_for_nothing_but_the_disk(tmp_path: Path, qos: int) -> None:
-    async def scenario(landing: Landing, disk: Disk) -> None:
+    async def scenario(recorder: Recorder, disk: Disk) -> None:
         session = HostServerSession()
         session.auto_ack = False
         pushed = asyncio.Event()
-        acknowledgements = Acknowledgements(landing, session, pushed.set, pushed.set)
+        acknowledgements = Acknowledgements(recorder, session, pushed.set, pushed.set)
         session.on_message = lambda p: acknowledgements.add(
-            landing.take(1, "serial:x", p.payload_bytes()), p.packet_id, qos
+            recorder.record(1, "serial:x", p.payload_bytes()), p.packet_id, qos
         )
         feed(session, "10 0f 0004 4d515454 04 00 0000 0003 616263")
         with loop_clock_stands():
@@ -199,19 +199,19 @@ def test_acknowledgements_wait_for_nothing_but_the_disk(tmp_path: Path, qos: int
                 pushed.clear()
                 feed(session, f"{0x30 | qos << 1:02x} 06 0001 74 {packet_id:04x} 78")
                 await pushed.wait()
-                assert landing.durable == packet_id
+                assert recorder.durable == packet_id
                 assert not len(acknowledgements)
 
     run(tmp_path, scenario)
 
 
 def test_a_connection_that_is_gone_gets_no_acknowledgement_of_an_older_one(tmp_path: Path) -> None:
-    async def scenario(landing: Landing, disk: Disk) -> None:
+    async def scenario(recorder: Recorder, disk: Disk) -> None:
         session = HostServerSession()
         session.auto_ack = False
-        acknowledgements = Acknowledgements(landing, session, lambda: None, lambda: None)
+        acknowledgements = Acknowledgements(recorder, session, lambda: None, lambda: None)
         session.on_message = lambda p: acknowledgements.add(
-            landing.take(1, "serial:x", p.payload_bytes()), p.packet_id, p.qos()
+            recorder.record(1, "serial:x", p.payload_bytes()), p.packet_id, p.qos()
         )
         connect = "10 0f 0004 4d515454 04 00 0000 0003 616263"
         feed(session, connect)
@@ -289,16 +289,16 @@ def test_what_broke_a_connection_of_5_0_is_found_again(before: str, bad: str) ->
 
 
 def test_records_have_the_version_of_their_connection(tmp_path: Path) -> None:
-    async def scenario(landing: Landing, disk: Disk) -> None:
-        source = Source(landing, "p")
+    async def scenario(recorder: Recorder, disk: Disk) -> None:
+        source = Source(recorder, "p")
         server, client = HostServerSession(), HostClientSession5(b"c")
-        server.on_message = client.on_message = source.land
+        server.on_message = client.on_message = source.record_publish
         feed(server, "10 0f 0004 4d515454 04 00 0000 0003 616263")
         feed(server, "30 04 0001 61 62")
         feed(client, "20 03 00 00 00")
         feed(client, "30 05 0001 61 00 62")
         assert feed(client, "30 06 0001 61 02 01 02") < 0
-        source.land_malformed(client)
+        source.record_malformed(client)
 
     run(tmp_path, scenario)
     records = [record for block in CaptureReader(tmp_path).blocks() for record in block.records()]

@@ -1,4 +1,4 @@
-"""The gateway as a consumer of another hub: what it lands is acknowledged when it is on disk."""
+"""The gateway as a consumer of another hub: what it records is acknowledged when it is on disk."""
 
 import asyncio
 import contextlib
@@ -18,8 +18,8 @@ from headwater_host.capture import CaptureReader, CaptureWriteError
 from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.gateway import remote_hub_source
 from headwater_host.gateway.config import FmqConfig
-from headwater_host.gateway.recording import Landing
-from headwater_host.gateway.remote_hub_source import HubClient
+from headwater_host.gateway.recording import Recorder
+from headwater_host.gateway.remote_hub_source import RemoteHubSource
 from headwater_host.hub.config import Listener
 from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Limits, backlog
@@ -28,10 +28,10 @@ from headwater_host.inspect.records import decoded
 from tests.host.command import running
 from tests.host.hub_client import Peer, config, hub_of, until
 
-GROUP = "landing"
+GROUP = "recorder"
 
 
-def landed(directory: Path) -> list[tuple[str, bytes]]:
+def recorded(directory: Path) -> list[tuple[str, bytes]]:
     """Topics and payloads of the log's messages."""
     found = []
     for record in CaptureReader(directory / "log").records():
@@ -56,22 +56,24 @@ async def at_most(hub: Hub, count: int) -> None:
 @contextlib.asynccontextmanager
 async def consuming(
     directory: Path, hub: Hub, *topics: str, sync: Callable[[int], None] = os.fdatasync, more: Any = ()
-) -> AsyncIterator[tuple[HubClient, Landing]]:
-    """A hub's consumer that lands in a log."""
+) -> AsyncIterator[tuple[RemoteHubSource, Recorder]]:
+    """A hub's consumer that records in a log."""
     limit = 1 << 20
-    landing: Landing
+    recorder: Recorder
 
     def failed(error: CaptureWriteError) -> None:
-        landing.failed(error)
+        recorder.failed(error)
 
     async with AsyncCapture(directory / "log", limit_bytes=limit, datasync=sync, on_error=failed) as capture:
-        landing = Landing(capture, limit, lambda error: None)
+        recorder = Recorder(capture, limit, lambda error: None)
         host, port = hub.addresses[0]
-        source = HubClient(landing, FmqConfig(host, port, topics, GROUP, "gateway", timeout=60, **dict(more)))
+        source = RemoteHubSource(
+            recorder, FmqConfig(host, port, topics, GROUP, "gateway", timeout=60, **dict(more))
+        )
         task = asyncio.create_task(source.run())
         try:
             await until(lambda: source.state == "consuming")
-            yield source, landing
+            yield source, recorder
         finally:
             task.cancel()
             await asyncio.wait({task})
@@ -84,20 +86,20 @@ async def publish(hub: "Hub | tuple[str, int]", *messages: tuple[str, bytes], **
     await peer.leave()
 
 
-def test_what_the_topics_carry_is_landed_with_its_topic(tmp_path: Path) -> None:
+def test_what_the_topics_carry_is_recorded_with_its_topic(tmp_path: Path) -> None:
     some = [("plant/1", b"0"), ("w/a", b"1"), ("plant/1", b"2"), ("w/b", b"\xff" * 5000)]
 
     async def test() -> None:
         async with hub_of(config(tmp_path)) as hub:
             await publish(hub, *some[:2])
-            async with consuming(tmp_path, hub, "plant/1", "w/+") as (source, landing):
+            async with consuming(tmp_path, hub, "plant/1", "w/+") as (source, recorder):
                 await publish(hub, *some[2:], ("not/asked", b"x"))
-                await until(lambda: landing.durable == 4 and left(hub) == 0)
+                await until(lambda: recorder.durable == 4 and left(hub) == 0)
                 assert source.status()["records"] == {"qos0": 4, "qos1": 0, "qos2": 0}
                 assert source.peer == f"fmq:127.0.0.1:{hub.addresses[0][1]}"
 
     asyncio.run(test())
-    assert sorted(landed(tmp_path)) == sorted(some)
+    assert sorted(recorded(tmp_path)) == sorted(some)
 
 
 def test_a_user_of_the_hub(tmp_path: Path) -> None:
@@ -105,10 +107,10 @@ def test_a_user_of_the_hub(tmp_path: Path) -> None:
         who = {"username": "ann", "password": b"secret"}
         async with (
             hub_of(config(tmp_path, users={"ann": hashed(b"secret", ln=4)})) as hub,
-            consuming(tmp_path, hub, "t", more=who) as (_, landing),
+            consuming(tmp_path, hub, "t", more=who) as (_, recorder),
         ):
             await publish(hub, ("t", b"0"), user="ann", password="secret")
-            await until(lambda: landing.durable == 1)
+            await until(lambda: recorder.durable == 1)
 
     asyncio.run(test())
 
@@ -121,17 +123,17 @@ def test_nothing_is_acknowledged_before_it_is_on_disk(tmp_path: Path) -> None:
         os.fdatasync(fd)
 
     async def test() -> None:
-        async with hub_of(config(tmp_path)) as hub, consuming(tmp_path, hub, "t", sync=sync) as (_, landing):
+        async with hub_of(config(tmp_path)) as hub, consuming(tmp_path, hub, "t", sync=sync) as (_, recorder):
             await publish(hub, *(("t", b"%d" % n) for n in range(20)))
             try:
-                await until(lambda: landing.records == 20)
+                await until(lambda: recorder.records == 20)
                 assert left(hub) == 20
             finally:
                 disk.set()
             await until(lambda: left(hub) == 0)
 
     asyncio.run(test())
-    assert landed(tmp_path) == [("t", b"%d" % n) for n in range(20)]
+    assert recorded(tmp_path) == [("t", b"%d" % n) for n in range(20)]
 
 
 def test_while_the_log_cannot_be_written_messages_are_given_back(
@@ -150,23 +152,23 @@ def test_while_the_log_cannot_be_written_messages_are_given_back(
         nonlocal full
         async with (
             hub_of(config(tmp_path, limits=Limits(tries=1))) as hub,
-            consuming(tmp_path, hub, "t", sync=sync) as (source, landing),
+            consuming(tmp_path, hub, "t", sync=sync) as (source, recorder),
         ):
             await publish(hub, *(("t", b"%d" % n) for n in range(20)))
-            await until(lambda: landing.error is not None)
+            await until(lambda: recorder.error is not None)
             groups = hub.broker.groups.by_name
             await until(lambda: not any(group.members for group in groups.values()))
             # It says so when the hub has answered.
             await until(lambda: source.state == "waiting")
             assert left(hub) == 20
             full = False
-            await until(lambda: landing.durable == landing.records)
-            landing.look()
+            await until(lambda: recorder.durable == recorder.records)
+            recorder.check_recovered()
             await until(lambda: left(hub) == 0)
             assert "$dead/t" not in hub.broker.store.topics
 
     asyncio.run(test())
-    assert set(landed(tmp_path)) == {("t", b"%d" % n) for n in range(20)}
+    assert set(recorded(tmp_path)) == {("t", b"%d" % n) for n in range(20)}
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["reading", "held"])
@@ -181,22 +183,22 @@ def test_what_is_open_at_the_end_is_given_back(tmp_path: Path, held: bool) -> No
     async def test() -> None:
         async with hub_of(config(tmp_path, limits=Limits(tries=1))) as hub:
             async with AsyncCapture(tmp_path / "log", limit_bytes=1 << 20, datasync=sync) as capture:
-                landing = Landing(capture, 1 << 20, lambda error: None)
-                source = HubClient(
-                    landing, FmqConfig(*hub.addresses[0], ("t",), GROUP, "gateway", timeout=60)
+                recorder = Recorder(capture, 1 << 20, lambda error: None)
+                source = RemoteHubSource(
+                    recorder, FmqConfig(*hub.addresses[0], ("t",), GROUP, "gateway", timeout=60)
                 )
                 task = asyncio.create_task(source.run())
                 try:
                     await until(lambda: source.state == "consuming")
                     await publish(hub, *(("t", b"%d" % n) for n in range(20)))
-                    await until(lambda: landing.records == 20)
+                    await until(lambda: recorder.records == 20)
                     if held:
                         source.stop_reading()
                         await publish(hub, ("t", b"20"))
                     task.cancel()
                     await asyncio.wait({task})
                     assert left(hub) == 20 + held
-                    assert landing.records == 20
+                    assert recorder.records == 20
                 finally:
                     disk.set()
             await until(lambda: not hub.broker.connections)
@@ -212,20 +214,20 @@ def test_a_topic_that_is_unregistered_is_consumed_again(
     monkeypatch.setattr(remote_hub_source, "_AGAIN_S", 0.01)
 
     async def test() -> None:
-        async with hub_of(config(tmp_path)) as hub, consuming(tmp_path, hub, "t") as (source, landing):
+        async with hub_of(config(tmp_path)) as hub, consuming(tmp_path, hub, "t") as (source, recorder):
             await publish(hub, ("t", b"0"))
-            await until(lambda: left(hub) == 0 and landing.durable == 1)
+            await until(lambda: left(hub) == 0 and recorder.durable == 1)
             hub.broker.registry.unregister("t")
             await until(lambda: source.last_error is not None and source.state == "consuming")
             await publish(hub, ("t", b"1"))
-            await until(lambda: landing.durable == 2)
+            await until(lambda: recorder.durable == 2)
 
     asyncio.run(test())
-    assert landed(tmp_path) == [("t", b"0"), ("t", b"1")]
+    assert recorded(tmp_path) == [("t", b"0"), ("t", b"1")]
 
 
 def test_a_gateway_and_a_hub_that_end_and_are_killed(tmp_path: Path) -> None:
-    """Everything that the hub has stored is landed, and what the group is done with is on disk."""
+    """Everything that the hub has stored is recorded, and what the group is done with is on disk."""
     fate = random.Random(17)
     file = tmp_path / "gateway.toml"
 
@@ -255,7 +257,7 @@ def test_a_gateway_and_a_hub_that_end_and_are_killed(tmp_path: Path) -> None:
                         command.process.kill()
                         await asyncio.to_thread(command.wait)
                 done = count - left(hub)
-                assert {("t", b"%d" % n) for n in range(done)} <= set(landed(tmp_path))
+                assert {("t", b"%d" % n) for n in range(done)} <= set(recorded(tmp_path))
                 await peer.leave()
         async with hub_of(settings) as hub:
             with running("gateway", "--config", file, directory=tmp_path) as command:
@@ -263,7 +265,7 @@ def test_a_gateway_and_a_hub_that_end_and_are_killed(tmp_path: Path) -> None:
                 await until(lambda: left(hub) == 0)
                 assert await asyncio.to_thread(command.end) == 0
                 assert "Traceback" not in command.errors
-        found = Counter(landed(tmp_path))
+        found = Counter(recorded(tmp_path))
         assert set(found) == {("t", b"%d" % n) for n in range(count)}
 
     asyncio.run(test())
@@ -290,6 +292,6 @@ def test_a_hub_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
                 await publish(hub, ("t", b"1"))
                 await until(lambda: left(hub) == 0)
             assert await asyncio.to_thread(command.end) == 0
-        assert landed(tmp_path) == [("u/1", b"0"), ("t", b"1")]
+        assert recorded(tmp_path) == [("u/1", b"0"), ("t", b"1")]
 
     asyncio.run(test())

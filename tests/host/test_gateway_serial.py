@@ -19,10 +19,10 @@ from headwater_host.capture import CaptureReader, verify
 from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.capture.format import DUPLICATE, ORIGINAL
 from headwater_host.gateway.config import SerialConfig
-from headwater_host.gateway.mqtt_board import Board
-from headwater_host.gateway.recording import Landing
+from headwater_host.gateway.mqtt_board import MqttBoard
+from headwater_host.gateway.recording import Recorder
 from tests.host.command import Running, headwater, running
-from tests.host.gateway_peers import FmqPtyBoard, PtyBoard, PtyLine, landed
+from tests.host.gateway_peers import FmqPtyBoard, PtyBoard, PtyLine, recorded
 
 
 @pytest.fixture
@@ -70,10 +70,10 @@ def log_has(directory: Path, count: int) -> bool:
 
 
 def payloads(directory: Path) -> list[bytes]:
-    return [message.payload for message in landed(directory / "log")]
+    return [message.payload for message in recorded(directory / "log")]
 
 
-def test_what_a_board_publishes_is_landed_at_every_qos(tmp_path: Path, line: PtyLine) -> None:
+def test_what_a_board_publishes_is_recorded_at_every_qos(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
     with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
         board.connect()
@@ -83,12 +83,12 @@ def test_what_a_board_publishes_is_landed_at_every_qos(tmp_path: Path, line: Pty
         kept = board.client.publish(b"board/kept", b"", 1, True)
         board.under_way[kept] = b"kept"
         board.client.publish(b"large", bytes(20), 0)
-        serve(board, lambda: len(board.acknowledged) == 21 and log_has(tmp_path, 32), "all is landed")
+        serve(board, lambda: len(board.acknowledged) == 21 and log_has(tmp_path, 32), "all is recorded")
         board.client.disconnect()
-        command.wait_for("said goodbye")
+        command.wait_for("disconnected")
         assert end(command, board) == 0
         assert f"serial:{line.path}: board-1 connected" in command.errors
-    messages = list(landed(tmp_path / "log"))
+    messages = list(recorded(tmp_path / "log"))
     assert {(m.peer, m.dup) for m in messages} == {(f"serial:{line.path}", False)}
     assert len({m.connection for m in messages}) == 1
     for qos in range(3):
@@ -138,7 +138,7 @@ def test_statistics_go_on_when_the_disk_takes_them_again(tmp_path: Path) -> None
         for n in (1, 2):
             command.wait_for_count("cannot write the statistics", n)
             stats.parent.mkdir()
-            command.wait_for_count("the statistics are written to", n)
+            command.wait_for_count("statistics are written to", n)
             assert json.loads(stats.read_text())["records"] == 0
             # Once for each change, however often it is tried.
             assert command.errors.count("cannot write the statistics") == n
@@ -197,7 +197,7 @@ def test_a_port_that_is_no_serial_port(tmp_path: Path) -> None:
         assert "Traceback" not in command.errors
 
 
-def test_qos2_is_landed_once_however_often_the_link_breaks(tmp_path: Path, line: PtyLine) -> None:
+def test_qos2_is_recorded_once_however_often_the_link_breaks(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
     fate = random.Random(7)
     with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
@@ -223,7 +223,7 @@ def test_a_board_that_lost_its_session_loses_no_message_of_the_next(tmp_path: Pa
         before = PtyBoard(line)
         before.connect()
         first = before.publish(b"before", 2)
-        # Landed, so the gateway holds the id open; the power goes before the board has heard of it.
+        # Recorded, so the gateway holds the id open; the power goes before the board has heard of it.
         before.client.poll()
         deadline = time.monotonic() + 200
         while not log_has(tmp_path, 1):
@@ -258,7 +258,7 @@ def test_two_boards_and_another_board_at_the_same_port(tmp_path: Path, line: Pty
             assert end(command, one, third) == 0
     finally:
         second.unplug()
-    messages = list(landed(tmp_path / "log"))
+    messages = list(recorded(tmp_path / "log"))
     assert {(m.payload, m.peer) for m in messages} == {
         (b"1", f"serial:{line.path}"),
         (b"2", f"serial:{second.path}"),
@@ -315,7 +315,7 @@ def test_what_breaks_the_protocol_is_kept_for_the_quarantine(
         board.connect()
         board.publish(b"after", 1)
         serve(board, lambda: len(board.acknowledged) == 2, "the second is acknowledged")
-        assert "given up: " in command.errors
+        assert "connection ended: " in command.errors
         assert end(command, board) == 0
     frames = [
         record.frame for block in CaptureReader(tmp_path / "log").blocks() for record in block.records()
@@ -439,7 +439,7 @@ def test_a_gateway_that_must_end_with_a_full_disk_says_what_is_missing(tmp_path:
     assert payloads(tmp_path) == [FILLER, b"not"]
 
 
-def test_what_is_landed_is_acknowledged_when_the_gateway_ends(tmp_path: Path, line: PtyLine) -> None:
+def test_what_is_recorded_is_acknowledged_when_the_gateway_ends(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
     with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
         board.connect()
@@ -469,15 +469,15 @@ def test_a_board_is_heard_while_the_log_takes_nothing(tmp_path: Path, line: PtyL
         async with AsyncCapture(
             tmp_path / "log", block_bytes=4000, limit_bytes=limit_bytes, datasync=sync
         ) as capture:
-            landing = Landing(capture, limit_bytes, lambda error: None)
-            source = Board(landing, SerialConfig(str(line.path)))
+            recorder = Recorder(capture, limit_bytes, lambda error: None)
+            source = MqttBoard(recorder, SerialConfig(str(line.path)))
             task = asyncio.create_task(source.run())
 
             def on_the_board() -> None:
                 board.connect()
                 for number in range(16):
                     board.publish(b"%2d" % number + bytes(1000), 1)
-                serve(board, lambda: not landing.is_open, "the gate is closed")
+                serve(board, lambda: not recorder.is_open, "the gate is closed")
                 before = board.dialer.link.bytes_in
                 over = time.monotonic() + 4
                 serve(board, lambda: time.monotonic() > over, "four keep-alives are over")
@@ -490,7 +490,7 @@ def test_a_board_is_heard_while_the_log_takes_nothing(tmp_path: Path, line: PtyL
 
             try:
                 await loop.run_in_executor(None, on_the_board)
-                assert landing.records < 16 + 250
+                assert recorder.records < 16 + 250
                 disk.set()
                 await loop.run_in_executor(
                     None, serve, board, lambda: len(board.acknowledged) == 16, "all is acknowledged"

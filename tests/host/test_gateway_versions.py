@@ -12,7 +12,7 @@ from headwater_host.capture import CaptureReader
 from headwater_host.capture.asyncio_writer import LIMIT_BYTES, AsyncCapture
 from headwater_host.gateway.broker_source import BrokerSource
 from headwater_host.gateway.config import BrokerConfig
-from headwater_host.gateway.recording import Landing
+from headwater_host.gateway.recording import Recorder
 from tests.host.mqtt_server import HOST, speak
 
 SECONDS = 200
@@ -64,9 +64,9 @@ def run(
     async def main() -> None:
         broker = Broker(answers)
         async with AsyncCapture(directory) as capture, speak(broker.talk) as port:
-            landing = Landing(capture, LIMIT_BYTES, lambda error: None)
-            config = BrokerConfig(HOST, port, (("t", 1),), "landing", timeout=SECONDS, **settings)
-            source = BrokerSource(landing, config)
+            recorder = Recorder(capture, LIMIT_BYTES, lambda error: None)
+            config = BrokerConfig(HOST, port, (("t", 1),), "recorder", timeout=SECONDS, **settings)
+            source = BrokerSource(recorder, config)
             task = asyncio.create_task(source.run())
             try:
                 await asyncio.wait_for(scenario(broker, source), SECONDS)
@@ -214,7 +214,7 @@ def test_a_broker_that_keeps_the_session_for_a_while_only(
 
     with caplog.at_level(logging.INFO, "headwater.gateway"):
         run(tmp_path, lambda level, _: CONNACK[level], scenario)
-    assert caplog.text.count(f"keeps our session for {seconds} s only") == warnings
+    assert caplog.text.count(f"keeps the session for only {seconds} s") == warnings
 
 
 @pytest.mark.parametrize("protocol, level", [("5.0", FIVE), ("3.1.1", FOUR)])

@@ -17,7 +17,7 @@ from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.client.store import SqliteOutbox
 from headwater_host.gateway import config as gateway_config
-from headwater_host.gateway.recording import Landing
+from headwater_host.gateway.recording import Recorder
 from headwater_host.gateway.service import Gateway
 from headwater_host.hub import config as hub_config
 from headwater_mq.forward import Forward, LocalQueue
@@ -70,10 +70,10 @@ def a_log(folder: Path, group_readable: bool) -> None:
     assert list(folder.glob("*.cut"))
 
 
-def a_landing(folder: Path, group_readable: bool) -> None:
+def a_recorder(folder: Path, group_readable: bool) -> None:
     async def run() -> None:
         async with AsyncCapture(folder, group_readable=group_readable) as capture:
-            Landing(capture, 1 << 20, lambda error: None).new_connection()
+            Recorder(capture, 1 << 20, lambda error: None).new_connection()
 
     asyncio.run(run())
     assert (folder / "connections").exists()
@@ -127,7 +127,7 @@ def check(folder: Path, group_readable: bool, *locks: str) -> None:
 
 
 @pytest.mark.parametrize("group_readable", [False, True])
-@pytest.mark.parametrize("make", [a_hub, a_log, a_landing, a_queue, a_forward, a_gateway])
+@pytest.mark.parametrize("make", [a_hub, a_log, a_recorder, a_queue, a_forward, a_gateway])
 def test_new_files(make: Callable[[Path, bool], None], group_readable: bool, tmp_path: Path) -> None:
     make(tmp_path, group_readable)
     for lock in tmp_path.glob("*-lock"):

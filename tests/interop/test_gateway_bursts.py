@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.host.command import HEADWATER, environment, headwater, running
-from tests.host.gateway_peers import landed
+from tests.host.gateway_peers import recorded
 from tests.interop.test_gateway_mosquitto import records, wait_until
 from tools.broker import HOST, Mosquitto
 
@@ -65,7 +65,7 @@ def burst(
         )
         wait_until(lambda: records(directory) == count or DROPPED in broker.log_text(), "it is recorded", 300)
         assert gateway.end() == 0
-    return [message.payload for message in landed(directory / "log")]
+    return [message.payload for message in recorded(directory / "log")]
 
 
 @pytest.mark.parametrize("qos, count", [(1, 20_000), (2, 10_000)])
@@ -123,5 +123,5 @@ def test_a_broker_that_waits_for_acknowledgements_is_told_once(
             assert gateway.errors.count(sign) == 1
             assert "max_inflight_messages, max_queued_messages" in gateway.errors
     (source,) = json.loads((tmp_path / "stats.json").read_text())["sources"]
-    assert source["plateaus"] >= 3
+    assert source["full_windows"] >= 3
     assert source["protocol"] == "3.1.1"

@@ -19,7 +19,7 @@ from headwater_host.client.mqtt import Client
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import MESSAGES
 from tests.host.command import Running, environment, headwater, running
-from tests.host.gateway_peers import Landed, landed
+from tests.host.gateway_peers import Recorded, recorded
 from tests.spark.logs import InProcess, rows
 from tools import deploy
 from tools.broker import HOST, Mosquitto, free_port
@@ -50,8 +50,8 @@ def records(directory: Path) -> int:
         return 0
 
 
-def messages(directory: Path) -> list[Landed]:
-    return list(landed(directory / "log"))
+def messages(directory: Path) -> list[Recorded]:
+    return list(recorded(directory / "log"))
 
 
 def publish(broker: Mosquitto, numbers: Iterable[float], topic: str = "t", qos: int = 1) -> None:
@@ -80,7 +80,7 @@ def config_file(directory: Path, broker: Mosquitto) -> Path:
     return path
 
 
-def test_topics_are_landed_as_they_came(mosquitto: StartBroker, tmp_path: Path) -> None:
+def test_topics_are_recorded_as_they_came(mosquitto: StartBroker, tmp_path: Path) -> None:
     broker = mosquitto()
     large = os.urandom(3_000_000)
 
@@ -143,7 +143,7 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
                 # It is killed while it is at work, at some moment of it.
                 deadline = time.monotonic() + 30
                 while records(tmp_path) <= before:
-                    assert time.monotonic() < deadline, "it lands nothing"
+                    assert time.monotonic() < deadline, "it records nothing"
                     time.sleep(0.01)
                 time.sleep(fate.uniform(0, 0.2))
                 command.process.kill()
@@ -151,7 +151,7 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
         count = int(publisher.communicate(timeout=60)[0])
         assert publisher.returncode == 0
     with running(*gateway(tmp_path, broker, "t:2"), directory=tmp_path) as command:
-        command.wait_for("it kept our session")
+        command.wait_for("a kept session")
         wait_until(
             lambda: len({m.payload for m in messages(tmp_path)}) == count, "everything is in the log", 60
         )
@@ -196,7 +196,7 @@ def test_a_kept_session_survives_a_change_of_the_version(mosquitto: StartBroker,
             f'topics = ["t:2"]\nprotocol = "{protocol}"\n'
         )
         with running("gateway", "--config", config, directory=tmp_path) as command:
-            command.wait_for("it kept our session" if number else "a new session")
+            command.wait_for("a kept session" if number else "a new session")
             command.wait_for("subscribed")
             expected = 150 * number
             wait_until(lambda count=expected: records(tmp_path) == count, "what was kept is recorded")  # type: ignore[misc]
@@ -251,7 +251,7 @@ def test_what_a_broker_sends_again_is_marked_and_is_one_row(mosquitto: StartBrok
         command.wait_for("nothing is acknowledged")
         wait_until(lambda: sent() == 310, "the gateway has all")
         broker.restart()
-        command.wait_for("it kept our session")
+        command.wait_for("a kept session")
         wait_until(lambda: sent() == 320, "what was not acknowledged has come again")
         limit(command, resource.RLIM_INFINITY)
         wait_until(lambda: records(tmp_path) == 320, "all is on disk")
@@ -266,7 +266,7 @@ def test_what_a_broker_sends_again_is_marked_and_is_one_row(mosquitto: StartBrok
 def test_a_full_disk_holds_the_broker_and_the_connection_lives(
     mosquitto: StartBroker, tmp_path: Path
 ) -> None:
-    """QoS 0 in plenty: the gate closes, nothing more is read, and everything that was sent is landed afterwards."""
+    """QoS 0 in plenty: the gate closes, nothing more is read, and everything that was sent is recorded afterwards."""
     broker = mosquitto()
     size, count = 50_000, 2000
 
@@ -317,7 +317,7 @@ def test_a_full_disk_keeps_the_gateway_from_connecting(mosquitto: StartBroker, t
         limit(command, segment.stat().st_size)
         asyncio.run(flood())
         # Not sooner: what the broker still has of it ends with the broker, and there would be room for more.
-        command.wait_for("nothing more is taken")
+        command.wait_for("the sources stop reading")
         broker.restart()
         # Its next ping tells that the connection is gone.
         command.wait_for("the connection was lost")
@@ -330,7 +330,7 @@ def test_a_full_disk_keeps_the_gateway_from_connecting(mosquitto: StartBroker, t
         assert command.end() == 0
 
 
-def test_the_largest_record_is_landed_and_what_is_larger_is_skipped(
+def test_the_largest_record_is_recorded_and_what_is_larger_is_skipped(
     mosquitto: StartBroker, tmp_path: Path
 ) -> None:
     broker = mosquitto()
@@ -424,7 +424,7 @@ print("all delivered")
         board.wait_for("connected", 200)
         publish(broker, range(50))
         board.wait_for("all delivered", 200)
-        command.wait_for("said goodbye")
+        command.wait_for("disconnected")
         assert "uart-board connected" in command.errors
         assert command.end() == 0
     came = messages(tmp_path)

@@ -19,7 +19,7 @@ from headwater.errors import HeadwaterError
 from headwater_host.client.mqtt import Client, Message, SessionOptions, Will
 from headwater_host.errors import NotConnectedError, ProtocolError
 from tests.host.command import running
-from tests.host.gateway_peers import landed
+from tests.host.gateway_peers import recorded
 from tests.interop.test_mqtt_client import Gather, Peer
 from tools.broker import HOST
 from tools.rabbitmq import RabbitMq
@@ -426,10 +426,10 @@ def test_the_gateway_speaks_3_1_1_to_it(rabbitmq: RabbitMq, tmp_path: Path) -> N
         deadline = time.monotonic() + WAIT_S
         while (
             not (log := list((tmp_path / "log").glob("segment-*")))
-            or len(list(landed(tmp_path / "log"))) < 100
+            or len(list(recorded(tmp_path / "log"))) < 100
         ):
             assert time.monotonic() < deadline, log
             time.sleep(0.05)
         assert command.end() == 0
         assert command.errors.count("trying 3.1.1") == 1
-    assert [int(message.payload) for message in landed(tmp_path / "log")] == list(range(100))
+    assert [int(message.payload) for message in recorded(tmp_path / "log")] == list(range(100))

@@ -1,4 +1,4 @@
-"""From the gateway's hub to the tables: what a client publishes, sends again and breaks, and what a consumer lands."""
+"""From the gateway's hub to the tables: published, retransmitted and malformed messages, and a consumer's."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from headwater.fmq import spec
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.fmq.values import encode
 from headwater_host.gateway.hub_source import HubSource
-from headwater_host.gateway.recording import Landing
+from headwater_host.gateway.recording import Recorder
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import MESSAGES, QUARANTINE, TELEMETRY
 from tests.host.hub_client import Peer
@@ -18,7 +18,7 @@ def test_what_the_gateway_lands_becomes_tables(tmp_path: Path) -> None:
     broken = b"\x36\x31\x01\x03\xb0\x15\x00"
 
     @with_source(tmp_path)
-    async def test(source: HubSource, landing: Landing) -> None:
+    async def test(source: HubSource, recorder: Recorder) -> None:
         peer = await Peer.login(source.hub, "board")
         for seq in range(6):
             values = {"board": "b7", "boot": 1, "seq": seq, "celsius": 20.5 + seq}

@@ -13,7 +13,7 @@ from headwater_host.capture.format import DUPLICATE, ORIGINAL, UNCERTAIN
 from headwater_spark import overlaps, pipeline
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import FRAMES, MESSAGES, QUARANTINE, TELEMETRY
-from tests.host.capture_logs import V1_NAME, V1_RECORDS, V1_SEGMENT
+from tests.host.capture_logs import write_old_log
 from tests.spark.logs import BEGIN_NS, SENT, SERIAL, InProcess, Rec, publish, reading, rows, write_log
 
 #: One part, and one part per block: the rules must not see where the log was cut.
@@ -249,16 +249,16 @@ def test_seventeen_messages_are_seventeen_rows(outcome: Any) -> None:
 
 def test_records_of_version_1_have_no_mark_and_stay(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
-    (tmp_path / "log" / V1_NAME).write_bytes(V1_SEGMENT)
+    written = write_old_log(tmp_path / "log", 1)
     result = run_on(InProcess(), tmp_path / "log", tmp_path / "out")
     assert result.problems == []
     assert rows(tmp_path / "out", FRAMES, "frame", "mark", "first_ns") == sorted(
-        ((record.frame, 0, None) for record in V1_RECORDS), key=repr
+        ((record.frame, 0, None) for record in written), key=repr
     )
     assert rows(tmp_path / "out", MESSAGES, "payload", "seq", "copies", "possible_duplicate") == [
         (b"x", None, 1, False),
         (b"x", None, 1, True),
-        (V1_RECORDS[3].frame[5:], 2, 1, False),
+        (written[3].frame[5:], 2, 1, False),
     ]
 
 

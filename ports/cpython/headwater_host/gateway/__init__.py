@@ -1,5 +1,4 @@
-"""The gateway: serial boards and broker topics into a capture log, acknowledged when it is on disk (docs/gateway.md).
+"""The gateway: record messages from boards, brokers and hubs, and acknowledge them when on disk (docs/gateway.md).
 
-``config`` says what to do, ``service`` does it: ``landing`` is the way into the log, ``broker`` and ``board`` are the
-sources.
+``service`` runs the sources that ``config`` describes; ``recording`` writes their frames to the capture log.
 """

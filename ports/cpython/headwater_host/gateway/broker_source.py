@@ -1,4 +1,4 @@
-"""Record the topics of a broker; acknowledge messages when they are on disk, and reconnect automatically."""
+"""MQTT broker as a source: record its topics, acknowledge messages when on disk, reconnect for ever."""
 
 import asyncio
 import logging
@@ -14,9 +14,9 @@ from headwater_host.client.reconnect import Pauses
 from headwater_host.errors import ClientError, ConnectRefusedError
 from headwater_host.gateway.client_source import QUIET, RECONNECT, ClientSource, Skip
 from headwater_host.gateway.config import BrokerConfig
-from headwater_host.gateway.duplicates import Receipts
-from headwater_host.gateway.full_window import Plateau
-from headwater_host.gateway.recording import Acknowledgements, Landing
+from headwater_host.gateway.duplicates import ReceivedIds
+from headwater_host.gateway.full_window import FullWindow
+from headwater_host.gateway.recording import Acknowledgements, Recorder
 
 if TYPE_CHECKING:
     from headwater.mqtt.packets import Packet
@@ -55,15 +55,15 @@ class BrokerSource(ClientSource):
 
     _client: Client
 
-    def __init__(self, landing: Landing, config: BrokerConfig):
-        super().__init__(landing, f"mqtt:{config.route}")
+    def __init__(self, recorder: Recorder, config: BrokerConfig):
+        super().__init__(recorder, f"mqtt:{config.route}")
         self._config = config
         self._change = asyncio.Event()
         self._pauses = Pauses(RECONNECT)
         # Versions for which the log has said that they are tried.
         self._told: set[str] = set()
-        self._plateau = Plateau()
-        self._told_plateau = False
+        self._full_window = FullWindow()
+        self._told_full_window = False
         # For how many seconds the broker keeps the session, if it limits that: what the log has said.
         self._told_expiry = -1
         self._use(config.protocol or FIRST)
@@ -99,7 +99,9 @@ class BrokerSource(ClientSource):
         )
         self._client.before_attempts = self._before_attempts
         self._client.on_connection = self._on_connection
-        self._client.on_subscription_refused = lambda error: self.say("refused", str(error), logging.WARNING)
+        self._client.on_subscription_refused = lambda error: self.report(
+            "refused", str(error), logging.WARNING
+        )
         session = self._client.session
         # Not announced as the maximum packet size: the broker would drop larger messages, and nothing would count them.
         session.rx.capacity = MAX_FRAME
@@ -107,42 +109,42 @@ class BrokerSource(ClientSource):
         session.sink = Skip(self)
         self._epoch = session.epoch
         # A new session object does not know what the session before has received.
-        self.receipts = receipts = Receipts()
+        self.received = received = ReceivedIds()
         connected = session.on_online
 
         def on_online(session_present: bool) -> None:
             # Called before the first message of the connection.
-            receipts.began(session_present)
+            received.began(session_present)
             if connected is not None:
                 connected(session_present)
 
         session.on_online = on_online
-        self._acknowledgements = Acknowledgements(self.landing, session, self._push, self._flush, receipts)
+        self._acknowledgements = Acknowledgements(self.recorder, session, self._push, self._flush, received)
 
     def _on_message(self, p: "Packet") -> None:
-        number = self.land(p)
+        number = self.record_publish(p)
         if p.packet_id:
-            self._plateau.arrived()
+            self._full_window.arrived()
             self._acknowledgements.add(number, p.packet_id, p.qos())
 
     def _push(self) -> None:
         super()._push()
-        if self._plateau.acknowledged() and not self._told_plateau:
-            self._told_plateau = True
-            self.say(
+        if self._full_window.acknowledged() and not self._told_full_window:
+            self._told_full_window = True
+            self.report(
                 self.state,
                 f"the broker sends nothing until messages are acknowledged, which takes the disk "
-                f"{self._plateau.seconds * 1000:.0f} ms for {self._plateau.messages} messages; "
+                f"{self._full_window.seconds * 1000:.0f} ms for {self._full_window.messages} messages; "
                 f"it may drop messages meanwhile: {_WINDOWS[self.protocol]}",
                 logging.WARNING,
             )
 
     def _on_gate(self, is_open: bool) -> None:
-        self._plateau.reset()
+        self._full_window.reset()
         super()._on_gate(is_open)
 
     async def run(self) -> None:
-        """Until cancelled: it then says DISCONNECT."""
+        """Serve until cancelled; then send DISCONNECT."""
         while True:
             serving = asyncio.ensure_future(self._serve())
             changing = asyncio.ensure_future(self._change.wait())
@@ -160,12 +162,12 @@ class BrokerSource(ClientSource):
             self._use(self._other())
 
     def _other(self) -> Version:
-        """The version that is not spoken now."""
+        """Return the version that is not in use."""
         return FALLBACK if self.protocol == FIRST else FIRST
 
     async def _serve(self) -> None:
         async with self._client as client:
-            # No message ever comes this way.
+            # Never returns a message: `_on_message` gets them all.
             await client.messages.__anext__()
 
     async def _before_attempts(self) -> None:
@@ -176,21 +178,21 @@ class BrokerSource(ClientSource):
         client = self._client
         if error is not None:
             if errors.blame(error.code) == errors.PEER:
-                self.land_malformed(client.session)
-            self.say("disconnected", str(error), logging.WARNING)
-            self._plateau.reset()
+                self.record_malformed(client.session)
+            self.report("disconnected", str(error), logging.WARNING)
+            self._full_window.reset()
             self._judge(error)
             return
         self._accepted = True
         self._pauses = Pauses(RECONNECT)
-        kept = "it kept our session" if client.session_present else "a new session"
-        self._connected(f"connected, {kept}, MQTT {self.protocol}")
+        session = "a kept session" if client.session_present else "a new session"
+        self._connected(f"connected, {session}, MQTT {self.protocol}")
         self._tell_expiry()
         names = ", ".join(f"{topic} (QoS {qos})" for topic, qos in client.granted.items())
-        self.say("subscribed", f"subscribed to {names}")
+        self.report("subscribed", f"subscribed to {names}")
 
     def _judge(self, error: ClientError) -> None:
-        """Try the other version when the broker refuses this one, or closes connections without a word."""
+        """Try the other version when the broker refuses this one, or closes connections without an answer."""
         if self._config.protocol:
             return
         if isinstance(error, ConnectRefusedError):
@@ -199,8 +201,8 @@ class BrokerSource(ClientSource):
                 self._change.set()
             return
         # Otherwise there was no connection at all.
-        greeted = self._client.session.epoch != self._epoch
-        if self._accepted or not greeted or error.code != errors.E_CLOSED:
+        connected = self._client.session.epoch != self._epoch
+        if self._accepted or not connected or error.code != errors.E_CLOSED:
             self._unanswered = 0
             return
         self._unanswered += 1
@@ -212,14 +214,14 @@ class BrokerSource(ClientSource):
         other = self._other()
         if other not in self._told:
             self._told.add(other)
-            self.say(
+            self.report(
                 self.state,
                 f"the broker {what} MQTT {self.protocol}: trying {other}, {_LIMITS[other]}",
                 logging.WARNING,
             )
 
     def _tell_expiry(self) -> None:
-        """Log once for how long the broker keeps the session when it does not accept what CONNECT asked for."""
+        """Log once for how long the broker keeps the session if that is less than CONNECT asks for."""
         session = self._client.session
         if not isinstance(session, HostClientSession5):
             return
@@ -227,13 +229,13 @@ class BrokerSource(ClientSource):
         if seconds == self._told_expiry or not 0 <= seconds < _YEAR_S:
             return
         self._told_expiry = seconds
-        self.say(
+        self.report(
             self.state,
-            f"the broker keeps our session for {seconds} s only: messages are lost when the gateway is disconnected "
+            f"the broker keeps the session for only {seconds} s: messages are lost when the gateway is disconnected "
             "for longer; raise the broker's limit of the session expiry, or set protocol to 3.1.1",
             logging.WARNING,
         )
 
     def status(self) -> dict[str, Any]:
-        """Return the source's statistics, with the MQTT version and the number of plateaus."""
-        return super().status() | {"protocol": self.protocol, "plateaus": self._plateau.cycles}
+        """Return the source's statistics, with the MQTT version and the number of cycles that the broker waited."""
+        return super().status() | {"protocol": self.protocol, "full_windows": self._full_window.cycles}

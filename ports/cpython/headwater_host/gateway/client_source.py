@@ -1,4 +1,4 @@
-"""What sources have in common that are clients of a server elsewhere: the connection, and the gate before it."""
+"""Base of sources that are clients of a remote server: the connection and the gate."""
 
 import asyncio
 import logging
@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING
 from headwater_host.client.connection import HOLD_GATE
 from headwater_host.client.lifecycle import Lifecycle
 from headwater_host.client.reconnect import Reconnect
-from headwater_host.gateway.recording import Landing
+from headwater_host.gateway.recording import Recorder
 from headwater_host.gateway.source import Source
 
 if TYPE_CHECKING:
     from headwater.fmq.frames import Frame
     from headwater.mqtt.packets import Packet
 
-#: For ever, whatever the server says: who runs it may be mending it.
+#: Retry for ever, even after a refusal: the operator may be changing the server's settings.
 RECONNECT = Reconnect(first=0.5, longest=30, refused=30, at_start=True)
-#: For clients' own words, which would come twice.
+#: The logger of clients. The source logs the same events itself.
 QUIET = logging.getLogger("headwater.gateway.client")
 QUIET.propagate = False
 QUIET.addHandler(logging.NullHandler())
 
 
 class ClientSource(Source):
-    """Takes nothing while the gate is closed; ``_client`` is made by those who derive from it."""
+    """A source that reads nothing while the gate is closed. Subclasses create ``_client``."""
 
     _client: Lifecycle
 
-    def __init__(self, landing: Landing, peer: str):
-        super().__init__(landing, peer)
+    def __init__(self, recorder: Recorder, peer: str):
+        super().__init__(recorder, peer)
         self._stopping = False
         self._gate = asyncio.Event()
         self._gate.set()
-        landing.on_gate(self._on_gate)
+        recorder.on_gate(self._on_gate)
 
     def _push(self) -> None:
         if self._client.connection is not None:
@@ -54,38 +54,38 @@ class ClientSource(Source):
                 connection.hold(HOLD_GATE)
 
     def _connected(self, text: str) -> None:
-        """There is a connection."""
-        self.say("connected", text)
+        """Log the connection; hold reading if the gate is closed."""
+        self.report("connected", text)
         if not self._gate.is_set():
             self._on_gate(False)
 
     async def _before_attempts(self) -> None:
-        # What cannot be written is not asked for: a new connection would bring the same again.
+        # Do not connect while the log cannot be written: the server would send the same messages again.
         await self._gate.wait()
-        self.began()
+        self.begin_connection()
 
     def stop_reading(self) -> None:
-        """Take nothing more, whatever the gate says."""
+        """Stop reading, even when the gate opens."""
         self._stopping = True
         self._on_gate(False)
 
 
 class Skip:
-    """Where messages go that no record of the log can hold: acknowledged, counted and said."""
+    """Sink for messages that are too large for a record: they are acknowledged, counted and logged."""
 
     def __init__(self, source: Source):
         self._source = source
 
     def open(self, packet: "Packet | Frame", size: int) -> bool:
-        """As of ``headwater.types.Sink``: no."""
+        """Refuse the message, as ``headwater.types.Sink`` allows."""
         source = self._source
         source.skipped += 1
-        topic = packet.topic_text() or "a topic of its own size"
-        source.say(source.state, f"skipped a message of {size} bytes on {topic}", logging.WARNING)
+        topic = packet.topic_text() or "a topic larger than the buffer"
+        source.report(source.state, f"skipped a message of {size} bytes on {topic}", logging.WARNING)
         return False
 
     def write(self, buf: "bytes | bytearray | memoryview", at: int, n: int) -> None:
-        """Never called: nothing is taken."""
+        """Never called: `open` refuses."""
 
     def close(self, complete: bool) -> None:
-        """Never called: nothing is taken."""
+        """Never called: `open` refuses."""

@@ -163,7 +163,7 @@ def default_client_id(capture: Path) -> str:
 def check(config: GatewayConfig) -> GatewayConfig:
     """Look at it as a whole, and fill in what follows from other things. Raises ConfigError."""
     if not config.serials and not config.brokers and not config.hubs and config.hub is None:
-        raise ConfigError("there is nothing to land: name a serial port, a broker or a hub")
+        raise ConfigError("nothing to record: name a serial port, a broker or a hub")
     if config.stats is not None and not config.stats.name:
         raise ConfigError(f"statistics go to a file, and {config.stats} is none")
     ports = [os.path.realpath(serial.port) for serial in config.serials]

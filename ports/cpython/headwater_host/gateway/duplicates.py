@@ -33,8 +33,8 @@ _NEXT_CONNECTION = bytes((_UNSEEN, _OPEN, _ANSWERED_BEFORE, _ANSWERED_BEFORE, _Q
 _Content = tuple[bytes, int, int, int] | bytes
 
 
-class Receipts:
-    """The messages at QoS 1 and 2 that one session has received, by packet id."""
+class ReceivedIds:
+    """The packet identifiers at QoS 1 and 2 that one session has received."""
 
     def __init__(self) -> None:
         self._states = bytearray(1 << 16)

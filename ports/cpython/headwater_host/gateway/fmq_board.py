@@ -1,4 +1,4 @@
-"""A board on a serial line that speaks FMQ: a connection of the hub in this process, over the line's link."""
+"""FMQ board on a serial line: a connection to the built-in hub over the serial link."""
 
 import asyncio
 import logging
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from headwater.link.link import UP
 from headwater_host.gateway.config import SerialConfig
-from headwater_host.gateway.recording import Landing
-from headwater_host.gateway.serial_line import CHUNK, Line
+from headwater_host.gateway.recording import Recorder
+from headwater_host.gateway.serial_line import CHUNK, SerialLine
 from headwater_host.hub.connection import Connection
 
 if TYPE_CHECKING:
@@ -15,66 +15,66 @@ if TYPE_CHECKING:
 
 
 class Stream(asyncio.Transport):
-    """The link's stream, as the hub's connections know transports."""
+    """The link's stream as an asyncio transport, for a connection of the hub."""
 
     def __init__(self, line: "FmqBoard"):
         super().__init__()
         self._line = line
         self._limit = 1 << 16
-        #: What the link has not taken yet.
+        #: Bytes that the link has not accepted yet.
         self.out = bytearray()
         self.reading = True
         self.closing = False
-        #: Whether the other side was told that too much waits.
+        #: Whether the connection was told to pause writing.
         self.full = False
 
     def write(self, data: "bytes | bytearray | memoryview") -> None:
-        """Send it, behind what is there."""
+        """Append ``data`` to the output."""
         if not self.closing:
             self.out += data
             self._line.soon()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """From ``high`` on too much waits, until nothing does."""
+        """Set the number of waiting bytes above which the connection pauses writing."""
         self._limit = self._limit if high is None else high
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that wait."""
+        """Return the number of waiting bytes."""
         return len(self.out)
 
     def is_full(self) -> bool:
-        """Whether too much waits."""
+        """Whether more than the limit waits."""
         return self.get_write_buffer_size() > self._limit
 
     def pause_reading(self) -> None:
-        """Bring nothing more."""
+        """Pause reading."""
         self.reading = False
 
     def resume_reading(self) -> None:
-        """Go on bringing."""
+        """Resume reading."""
         self.reading = True
         self._line.soon()
 
     def is_closing(self) -> bool:
-        """Whether it is over."""
+        """Whether the transport is closing."""
         return self.closing
 
     def close(self) -> None:
-        """End it behind what was written."""
+        """Close after the waiting output is sent."""
         self.closing = True
         self._line.soon()
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close and discard the waiting output."""
         self.out.clear()
         self.close()
 
 
-class FmqBoard(Line):
-    """The board at ``config.port``, which may come and go, as a client of ``hub``; each stream is a connection."""
+class FmqBoard(SerialLine):
+    """The FMQ board at ``config.port``, a client of ``hub``. Each stream is a connection."""
 
-    def __init__(self, landing: Landing, config: SerialConfig, hub: "HubSource"):
-        super().__init__(landing, config)
+    def __init__(self, recorder: Recorder, config: SerialConfig, hub: "HubSource"):
+        super().__init__(recorder, config)
         self._hub = hub
         self._stream: Stream | None = None
         self._client: Connection
@@ -83,7 +83,7 @@ class FmqBoard(Line):
         self._buf = bytearray(CHUNK)
 
     def soon(self) -> None:
-        """There is something to move."""
+        """Schedule a transfer."""
         if not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self._move_now)
@@ -93,7 +93,7 @@ class FmqBoard(Line):
         self.work()
 
     def move(self) -> None:
-        """Between the stream and the hub."""
+        """Transfer data between the stream and the hub."""
         stream = self._stream
         if stream is None:
             if self.channel.state != UP or self.stopping or self._hub.paused:
@@ -116,10 +116,10 @@ class FmqBoard(Line):
             stream.full = True
             self._client.pause_writing()
         if stream.closing and not stream.out:
-            self.drop("the connection is over")
+            self.drop("the connection ended")
 
     def _begin(self) -> Stream:
-        self.began()
+        self.begin_connection()
         self._named = False
         stream = self._stream = Stream(self)
         self._client = self._hub.connect(self)
@@ -130,10 +130,10 @@ class FmqBoard(Line):
         client = self._client.client
         if client is not None and not self._named:
             self._named = True
-            self.say("connected", f"{client.name or 'a board without a client id'} connected")
+            self.report("connected", f"{client.name or 'a board without a client id'} connected")
 
     def _flush(self, stream: Stream) -> None:
-        """Pass to the link what it takes now."""
+        """Write the output to the link, as far as possible now."""
         out = stream.out
         try:
             while out:
@@ -146,12 +146,12 @@ class FmqBoard(Line):
             out.clear()
 
     def end_stream(self) -> None:
-        """The hub's connection is over."""
+        """End the hub's connection."""
         if self._stream is not None:
             self._stream.abort()
             self._stream = None
             self._client.connection_lost(None)
 
     def unsent(self) -> bool:
-        """Whether the hub has said something that the board has not got yet."""
+        """Whether output for the board is unsent."""
         return self._stream is not None and (len(self._stream.out) > 0 or self.channel.waiting() > 0)

@@ -1,16 +1,16 @@
-"""The sign that a broker waits for acknowledgements: a plateau of unacknowledged messages on a slow disk."""
+"""Detect a broker that sends nothing until messages are acknowledged: its window of messages in flight is full."""
 
 import time
 from collections.abc import Callable
 
-# A cycle is the time between two acknowledgements. Fewer messages, or a faster disk, say nothing about a window.
+# A cycle is the time between two acknowledgements. With fewer messages, or a faster disk, it shows nothing.
 _FEWEST = 10
 _SLOW_S = 0.01
-# So many such cycles in a row are a plateau.
+# Consecutive cycles that make a finding.
 _CYCLES = 3
 
 
-class Plateau:
+class FullWindow:
     """Watches when messages arrive and when they are acknowledged.
 
     A broker whose window is full sends as soon as it gets acknowledgements, and then nothing until the next ones. A
@@ -20,30 +20,30 @@ class Plateau:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        #: How many cycles the broker has spent waiting for acknowledgements.
+        #: Cycles that the broker spent waiting.
         self.cycles = 0
-        #: Messages in the last cycle that counted, and the seconds that it took.
+        #: Messages and seconds of the last such cycle.
         self.messages = 0
         self.seconds = 0.0
         self._row = 0
         self.reset()
 
     def reset(self) -> None:
-        """Forget the cycle: the connection, or reading, was interrupted."""
+        """Start again: the connection or reading was interrupted."""
         self._began = self._clock()
         self._count = 0
         self._first = self._last = 0.0
         self._row = 0
 
     def arrived(self) -> None:
-        """Count a message that is to be acknowledged."""
+        """Note the arrival of a message at QoS 1 or 2."""
         self._last = self._clock()
         if not self._count:
             self._first = self._last
         self._count += 1
 
     def acknowledged(self) -> bool:
-        """End a cycle: acknowledgements were sent. Returns whether this makes a plateau."""
+        """End a cycle: acknowledgements were sent. Return whether the window is found to be full."""
         now = self._clock()
         took = now - self._began
         waits = (

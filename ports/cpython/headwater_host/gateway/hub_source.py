@@ -1,4 +1,4 @@
-"""A hub of FMQ in this process as a source: what its clients publish goes into the log before it is answered."""
+"""The built-in FMQ hub as a source: its clients' messages are recorded before they are acknowledged."""
 
 import logging
 import os
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from headwater_host.capture.format import FMQ
-from headwater_host.gateway.recording import Landing
+from headwater_host.gateway.recording import Recorder
 from headwater_host.gateway.source import GARBAGE, Source
 from headwater_host.hub.config import HubConfig
 from headwater_host.hub.connection import Connection
@@ -17,7 +17,7 @@ from headwater_host.hub.service import Hub
 
 
 class _Tap(NamedTuple):
-    """Where a connection's frames count, and what the log says of them."""
+    """The source that counts a connection's frames, and their connection id and peer in the log."""
 
     source: Source
     connection: int
@@ -25,36 +25,36 @@ class _Tap(NamedTuple):
 
 
 class HubSource(Source):
-    """The hub, and who sees what passes through it (``headwater_host.hub.observer``).
+    """Runs the hub and observes it (``headwater_host.hub.observer``).
 
-    A REGISTER, or a message at QoS 1 or 2, is answered when both the hub's storage and the log have it on disk. Both
-    are landed whenever the hub takes them, also when it knows them: it may have been killed before the log had.
+    REGISTER, and PUBLISH at QoS 1 or 2, are acknowledged when both the hub's storage and the log have them on disk.
+    Duplicates that the hub accepts are recorded as well: it may have been killed before the log had the first one.
     """
 
-    def __init__(self, landing: Landing, config: HubConfig):
-        super().__init__(landing, "fmq:hub")
+    def __init__(self, recorder: Recorder, config: HubConfig):
+        super().__init__(recorder, "fmq:hub")
         self._config = config
         self.hub = Hub(config, self)
         self._taps: WeakKeyDictionary[Origin, _Tap] = WeakKeyDictionary()
         self._stopping = False
-        # What the hub says itself: wills.
-        self._own = _Tap(self, landing.new_connection(), self.peer)
-        landing.on_gate(self._on_gate)
+        # For messages of the hub itself: wills.
+        self._own = _Tap(self, recorder.new_connection(), self.peer)
+        recorder.on_gate(self._on_gate)
 
     async def start(self) -> None:
         """Open the storage and listen. Raises StorageError, and OSError for a listener."""
         await self.hub.start()
-        self._on_gate(self.landing.is_open)
+        self._on_gate(self.recorder.is_open)
         for host, port in self.hub.addresses:
-            self.say("listening", f"listening on {host}, port {port}; storage in {self._config.storage}")
+            self.report("listening", f"listening on {host}, port {port}; storage in {self._config.storage}")
 
     @property
     def paused(self) -> bool:
-        """Whether nobody is let in."""
+        """Whether the hub accepts no connections."""
         return self.hub.broker.paused
 
     def connect(self, board: Source) -> Connection:
-        """A connection for a board that comes another way; what it brings counts with ``board``."""
+        """Return a hub connection for a serial board; its frames count for ``board``."""
         connection = self.hub.broker.connect()
         self._taps[connection] = _Tap(board, board.connection, board.peer)
         return connection
@@ -66,66 +66,66 @@ class HubSource(Source):
         if tap is None:
             assert connection.address is not None
             host, port = connection.address
-            self.began()
+            self.begin_connection()
             where = f"[{host}]" if ":" in host else host
             tap = self._taps[connection] = _Tap(self, self.connection, f"fmq:{where}:{port}")
         return tap
 
-    # -- what the hub tells ------------------------------------------------------------------------------------------
+    # -- observer of the hub ------------------------------------------------------------------------------------------
 
     def published(self, connection: Origin | None, frame: bytes) -> None:
-        """Land a message."""
+        """Record a message."""
         source, number, peer = self._tap(connection)
         source.count(frame[0] >> 1 & 3, len(frame))
-        self.landing.take(number, peer, frame, 0, FMQ)
+        self.recorder.record(number, peer, frame, 0, FMQ)
 
     def registered(self, connection: Origin, frame: bytes) -> None:
-        """Land the name of a topic, which its messages may give by hash."""
+        """Record the name of a topic: its messages may contain only its hash."""
         source, number, peer = self._tap(connection)
         source.bytes += len(frame)
-        self.landing.take(number, peer, frame, 0, FMQ)
+        self.recorder.record(number, peer, frame, 0, FMQ)
 
     def broke(self, connection: Origin, data: bytes) -> None:
-        """Keep what broke a connection."""
+        """Record the input that ended a connection."""
         source, number, peer = self._tap(connection)
         source.malformed += 1
-        self.landing.take(number, peer, data[:GARBAGE], 0, FMQ)
+        self.recorder.record(number, peer, data[:GARBAGE], 0, FMQ)
 
     def failing(self) -> str:
-        """Why the log cannot be written, without its path: strangers are told."""
-        error = self.landing.error
+        """Return why the log cannot be written, without its path: clients get this text."""
+        error = self.recorder.error
         return os.strerror(error.errno) if error is not None and error.errno else str(error or "")
 
     def behind(self, done: Callable[[], None]) -> Callable[[], None]:
-        """``done``, once everything that was landed is on disk."""
-        return partial(self.landing.when_durable, self.landing.records, done)
+        """Return a function that calls ``done`` once all frames recorded until then are on disk."""
+        return partial(self.recorder.when_durable, self.recorder.records, done)
 
     # -- the disk, and the end ---------------------------------------------------------------------------------------
 
     def _on_gate(self, is_open: bool) -> None:
         self.hub.broker.pause(self._stopping or not is_open)
 
-    def look(self) -> None:
-        """Notice that the storage cannot be written, or can be again; a few times a second is enough."""
+    def check_storage(self) -> None:
+        """Log when the storage fails and when it recovers. Call this about once a second."""
         error = self.hub.broker.store.error
         if error is not None:
-            self.say(
+            self.report(
                 "failing", f"the hub's storage: nothing is acknowledged: {error}; trying again", logging.ERROR
             )
         elif self.state == "failing":
-            self.say("listening", "the hub's storage can be written again")
+            self.report("listening", "the hub's storage can be written again")
 
     def stop_reading(self) -> None:
-        """Take nothing more, whatever the gate says."""
+        """Stop reading, even when the gate opens."""
         self._stopping = True
         self._on_gate(False)
 
     async def stop(self) -> None:
-        """Say goodbye to everybody and close the storage. Raises StorageError when that is not up to date."""
+        """Disconnect all clients and close the storage. Raises StorageError if it could not be written."""
         await self.hub.stop()
 
     def status(self) -> dict[str, Any]:
-        """As of a source, with how many are connected, and the storage."""
+        """Return the source's statistics, with the number of clients and the state of the storage."""
         broker = self.hub.broker
         store = broker.store
         storage = {"waiting": store.waiting, "error": str(store.error) if store.error else None}

@@ -1,4 +1,4 @@
-"""Another hub as a source: a consumer group of its own, whose messages are acknowledged when on disk, for ever."""
+"""Remote FMQ hub as a source: consume its topics in a group, acknowledge messages when on disk, reconnect for ever."""
 
 import asyncio
 import contextlib
@@ -16,30 +16,30 @@ from headwater_host.errors import ClientError
 from headwater_host.fmq.values import encode
 from headwater_host.gateway.client_source import QUIET, RECONNECT, ClientSource, Skip
 from headwater_host.gateway.config import LARGEST_BODY, FmqConfig
-from headwater_host.gateway.recording import Acknowledgements, Landing
+from headwater_host.gateway.recording import Acknowledgements, Recorder
 from headwater_host.hub import frames
 
 if TYPE_CHECKING:
     from headwater.fmq.frames import Frame
 
-# Until consuming is begun again, after the hub has ended or refused it; how often the log is looked at.
+# Seconds until consuming starts again after the hub ended or refused it; between checks of the log.
 _AGAIN_S = 5.0
 _LOOK_S = 1.0
 _NOTHING = (0, b"")
 
 
-class HubClient(ClientSource):
+class RemoteHubSource(ClientSource):
     """Consumes the topics of ``config``, and reconnects for ever.
 
-    The hub hands a message out again when that was not acknowledged in time, and to nobody any more when that was so
-    too often. So while the log cannot be written, nothing is consumed: what was open goes back to the group.
+    The hub redelivers messages that are not acknowledged in time, and makes them dead letters after too many attempts.
+    So nothing is consumed while the log cannot be written: unacknowledged messages return to the group.
     """
 
     _client: Client
 
-    def __init__(self, landing: Landing, config: FmqConfig):
+    def __init__(self, recorder: Recorder, config: FmqConfig):
         route = config.route
-        super().__init__(landing, f"fmq:{route}")
+        super().__init__(recorder, f"fmq:{route}")
         self._config = config
         self._client = Client(
             config.host,
@@ -59,9 +59,9 @@ class HubClient(ClientSource):
         session = self._client.session
         session.on_message = self._on_message
         session.sink = Skip(self)
-        self._acknowledgements = Acknowledgements(landing, self, self._push, self._flush)
+        self._acknowledgements = Acknowledgements(recorder, self, self._push, self._flush)
         self._subscriptions: list[Subscription] = []
-        # What was taken and is not acknowledged: subscription and message id, also by receipt.
+        # Unacknowledged messages: subscription and message id, also by receipt.
         self._open: set[tuple[int, bytes]] = set()
         self._receipts: dict[int, tuple[int, bytes]] = {}
 
@@ -75,18 +75,20 @@ class HubClient(ClientSource):
         key = session.source, bytes(f.buf[f.id_at : f.id_end])
         frame = self._frame(f)
         if frame is None or key in self._open:
-            # It comes again; or the hub has waited long enough, but the log will have it.
+            # A redelivery of a message that is being recorded, or a message of an ended subscription.
             session.forget(receipt)
             return
         self._open.add(key)
         self._receipts[receipt] = key
         self.count(0, len(frame))
-        number = self.landing.take(self.connection, self.peer, frame, 0, FMQ)
+        number = self.recorder.record(self.connection, self.peer, frame, 0, FMQ)
         self._acknowledgements.add(number, receipt, 1)
 
     def _frame(self, f: "Frame") -> bytes | None:
-        """The frame with its topic in it, which the hub leaves out where the subscription has named it. None for one
-        that is late, and of a subscription that is not ours any more."""
+        """Return the frame with its topic, which the hub omits if the subscription names it.
+
+        None if the subscription has ended.
+        """
         at = f.at[1]
         if f.buf[at] != NONE:
             return bytes(memoryview(f.buf)[f.id_at - 1 : f.end])
@@ -100,11 +102,11 @@ class HubClient(ClientSource):
 
     @property
     def epoch(self) -> int:
-        """Which connection it is."""
+        """The number of the connection."""
         return self._client.session.epoch
 
     def acknowledge(self, receipt: int, qos: int, epoch: int) -> int:
-        """A message is on disk: 0 when the hub is told; E_AGAIN: when there is room."""
+        """Acknowledge a message. Return 0; E_AGAIN without room in the buffer; E_UNKNOWN_ID after a reconnect."""
         session = self._client.session
         status = acknowledge(session, receipt) if epoch == session.epoch else E_UNKNOWN_ID
         if status != E_AGAIN and epoch == session.epoch:
@@ -119,34 +121,34 @@ class HubClient(ClientSource):
 
     def _on_connection(self, error: ClientError | None) -> None:
         if error is not None:
-            self.say("disconnected", str(error), logging.WARNING)
+            self.report("disconnected", str(error), logging.WARNING)
         else:
             self._connected("connected")
 
     async def run(self) -> None:
-        """Until cancelled: it then gives back what is open, and says goodbye."""
+        """Consume until cancelled; then return unacknowledged messages to the group and disconnect."""
         async with self._client:
             try:
                 while True:
                     await self._consume_while_it_can_be_written()
             finally:
-                # The hub's answers are read, but no message is taken.
+                # Read the hub's answers, but record no message.
                 self._stopping = True
                 if self._client.connection is not None:
                     self._client.connection.release(HOLD_GATE)
 
     async def _consume_while_it_can_be_written(self) -> None:
-        """Until the log fails, or the hub ends it, and it may be begun again."""
+        """Consume until the log fails or the hub ends the consumers; then wait until consuming may start again."""
         try:
             await self._consume()
             await self._until_the_log_fails()
         except ClientError as error:
-            self.say("refused", str(error), logging.WARNING)
+            self.report("refused", str(error), logging.WARNING)
             await asyncio.sleep(_AGAIN_S)
         await self._give_back()
-        if self.landing.error is not None:
-            self.say("waiting", "nothing is consumed until the log can be written", logging.WARNING)
-        while self.landing.error is not None or not self._gate.is_set():
+        if self.recorder.error is not None:
+            self.report("waiting", "consuming stops until the log can be written", logging.WARNING)
+        while self.recorder.error is not None or not self._gate.is_set():
             await asyncio.sleep(_LOOK_S)
 
     async def _consume(self) -> None:
@@ -156,13 +158,13 @@ class HubClient(ClientSource):
             subscription = await client.subscribe(topic, group=self._config.group)
             self._subscriptions.append(subscription)
             await client.consume(subscription, window=window, need_ack=True)
-        self.say("consuming", f"consuming {', '.join(topics)} for the group {self._config.group}")
+        self.report("consuming", f"consuming {', '.join(topics)} for the group {self._config.group}")
 
     async def _until_the_log_fails(self) -> None:
-        """Raises FmqConsumerError when the hub ends a consumer."""
+        """Wait until the log fails. Raises FmqConsumerError when the hub ends a consumer."""
         ended = asyncio.ensure_future(self._client.messages.__anext__())
         try:
-            while self.landing.error is None:
+            while self.recorder.error is None:
                 await asyncio.wait({ended}, timeout=_LOOK_S)
                 if ended.done():
                     ended.result()
@@ -170,15 +172,15 @@ class HubClient(ClientSource):
             ended.cancel()
 
     async def _give_back(self) -> None:
-        """End the consumers: what is open goes to the group again, and nobody has failed."""
+        """End the consumers: unacknowledged messages return to the group, without counting an attempt."""
         for subscription in self._subscriptions:
             with contextlib.suppress(ClientError):
                 await self._client.unsubscribe(subscription)
-        # Until then their messages may come.
+        # Until here, messages of these subscriptions may arrive.
         self._subscriptions.clear()
         self._forget()
 
     def _forget(self) -> None:
-        """What is open comes again."""
+        """Forget the unacknowledged messages: the hub redelivers them."""
         self._open.clear()
         self._receipts.clear()

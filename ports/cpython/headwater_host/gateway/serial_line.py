@@ -1,5 +1,7 @@
-"""A serial line as a source: a port that may come and go, and the reliable link over it. What passes over that is the
-board's protocol, of those who derive from it."""
+"""Serial line to a board: open and reopen the port, run the reliable link over it.
+
+Subclasses speak the board's protocol.
+"""
 
 import abc
 import asyncio
@@ -9,26 +11,26 @@ import os
 from headwater.link.link import CLOSING, Link
 from headwater.link.pump import Pump
 from headwater_host.gateway.config import SerialConfig
-from headwater_host.gateway.recording import Landing
+from headwater_host.gateway.recording import Recorder
 from headwater_host.gateway.serial_port import SerialPort, new_session, ticks_ms
 from headwater_host.gateway.source import Source
 
-# How often a port that is not there is tried.
+# Seconds between attempts to open a missing port.
 _RETRY_S = 1.0
-# How often the protocol looks at the clock.
+# Maximum seconds between calls of the protocol's timers.
 _TICK_S = 0.5
 _WINDOW = 32
-#: Bytes that are read at once.
+#: Maximum bytes of one read.
 CHUNK = 4096
 
 
-class Line(Source, abc.ABC):
-    """The line at ``config.port``. ``channel`` carries a stream of bytes, which begins anew whenever it has ended."""
+class SerialLine(Source, abc.ABC):
+    """The line at ``config.port``. ``channel`` is a byte stream that is opened again whenever it ends."""
 
-    def __init__(self, landing: Landing, config: SerialConfig):
-        super().__init__(landing, f"serial:{config.port}")
+    def __init__(self, recorder: Recorder, config: SerialConfig):
+        super().__init__(recorder, f"serial:{config.port}")
         self._config = config
-        #: Whether nothing more is taken, because the gateway ends.
+        #: Whether the gateway is stopping: nothing more is read.
         self.stopping = False
         self.loop = asyncio.get_running_loop()
         self._port: SerialPort | None = None
@@ -41,38 +43,38 @@ class Line(Source, abc.ABC):
 
     @abc.abstractmethod
     def move(self) -> None:
-        """Move what can be moved between ``channel`` and the protocol."""
+        """Transfer data between ``channel`` and the protocol, as far as possible now."""
 
     @abc.abstractmethod
     def end_stream(self) -> None:
-        """The stream is over, or about to be."""
+        """End the protocol's connection: the stream has ended or is about to."""
 
     @abc.abstractmethod
     def unsent(self) -> bool:
-        """Whether the board is still to get something."""
+        """Whether data for the board is still unsent."""
 
     # -- the port --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled. Raises ImportError when pyserial is missing."""
+        """Serve the port until cancelled. Raises ImportError if pyserial is missing."""
         while True:
             try:
                 port = SerialPort(self._config.port, self._config.baud)
             except OSError as error:
-                self.say("absent", f"cannot be opened: {text_of(error)}; trying again", logging.WARNING)
+                self.report("absent", f"cannot be opened: {text_of(error)}; trying again", logging.WARNING)
                 await asyncio.sleep(_RETRY_S)
                 continue
-            self.say("open", "open, waiting for the board")
+            self.report("open", "open, waiting for the board")
             try:
                 await self._serve(port)
             except OSError as error:
-                self.say("absent", f"the port is gone: {text_of(error)}", logging.WARNING)
+                self.report("absent", f"the port is gone: {text_of(error)}", logging.WARNING)
             finally:
                 self._release()
             await asyncio.sleep(_RETRY_S)
 
     async def _serve(self, port: SerialPort) -> None:
-        """Until the port breaks: raises OSError."""
+        """Serve the port until it fails. Raises OSError."""
         self._port = port
         self._broken = self.loop.create_future()
         self._link = Link(new_session(), window=_WINDOW)
@@ -84,7 +86,7 @@ class Line(Source, abc.ABC):
         await self._broken
 
     def _release(self) -> None:
-        """Give the port back."""
+        """Close the port."""
         if self._timer is not None:
             self._timer.cancel()
         self.end_stream()
@@ -97,7 +99,7 @@ class Line(Source, abc.ABC):
             port.close()
 
     def work(self) -> None:
-        """Move what can be moved: the port has bytes or room, time has come, or there is an answer."""
+        """Transfer what is possible: called when the port is ready, a timer fires or an answer is due."""
         pump = self._pump
         if pump is None or self._port is None or self._broken.done():
             return
@@ -108,7 +110,7 @@ class Line(Source, abc.ABC):
             if pump.error is not None:
                 raise pump.error
         except Exception as error:
-            # Of the port: it is waited for. Anything else is a fault of ours, and ends the gateway in order.
+            # `run` reopens the port after OSError; any other error stops the gateway.
             self._broken.set_exception(error)
             return
         if self._timer is not None:
@@ -123,17 +125,17 @@ class Line(Source, abc.ABC):
                 self.loop.remove_writer(self._port.fileno())
 
     def drop(self, text: str, level: int = logging.INFO) -> None:
-        """End the stream behind what was written, and wait for the next."""
-        self.say("open", text, level)
+        """End the stream after the written data, and wait for the next one."""
+        self.report("open", text, level)
         self.end_stream()
         self.channel.open()
 
     def stop_reading(self) -> None:
-        """Take nothing more."""
+        """Stop reading."""
         self.stopping = True
 
     async def finish(self, seconds: float) -> None:
-        """Send the answers that are due and end the stream: returns when the board has all that, or time is up."""
+        """Send the pending answers and end the stream, within ``seconds``."""
         deadline = self.loop.time() + seconds
         channel = self.channel
         while self.unsent() and self.loop.time() < deadline:
@@ -146,12 +148,12 @@ class Line(Source, abc.ABC):
             await asyncio.sleep(0.01)
 
     def status(self) -> dict[str, object]:
-        """As of a source, with what the link counted."""
+        """Return the source's statistics, with the counters of the link."""
         link = self._link
         counted = {"damaged": link.damaged, "frames_in": link.frames_in, "frames_out": link.frames_out}
         return super().status() | {"link": counted}
 
 
 def text_of(error: OSError) -> str:
-    """What the system says; pyserial puts a sentence of its own around that."""
+    """Return the system's text of an error, without pyserial's additions."""
     return os.strerror(error.errno) if error.errno else str(error)

@@ -1,4 +1,4 @@
-"""A serial line to a board, as a raw transport: ``/dev/ttyACM0``, ``/dev/ttyUSB0``, a pty.
+"""Serial port as a non-blocking transport: ``/dev/ttyACM0``, ``/dev/ttyUSB0``, a pty.
 
     port = SerialPort("/dev/ttyACM0")
     link = Link(new_session())
@@ -24,14 +24,14 @@ _AGAIN = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR}
 
 
 class SerialPort:
-    """An open serial port that never blocks: ``fileno()`` is for ``select`` and for asyncio's ``add_reader``.
+    """An open serial port that never blocks; ``fileno()`` is for ``select`` and asyncio.
 
-    Raises OSError: the port is not there, is in use, or is no serial port; and later, from every method but
-    ``close``, when it was unplugged. Raises ImportError when pyserial is missing.
+    Raises OSError if the port is missing, in use or not a serial port; every method but ``close`` raises OSError after
+    the port is unplugged. Raises ImportError if pyserial is missing.
     """
 
     def __init__(self, path: str, baudrate: int = 115200) -> None:
-        """Open ``path`` for this process alone: 8 data bits, no parity, 1 stop bit, no flow control."""
+        """Open ``path`` exclusively: 8 data bits, no parity, 1 stop bit, no flow control."""
         try:
             import serial
         except ImportError as e:
@@ -44,11 +44,11 @@ class SerialPort:
                 code, text = e.errno, e.strerror or text
             raise OSError(code, text if path in text else f"{path}: {text}") from e
         self.path = path
-        # pyserial opens and configures; reading and writing the descriptor is what does not block in any case.
+        # pyserial only opens and configures the port: reads and writes use the descriptor and never block.
         self._fd = self._port.fileno()
         os.set_blocking(self._fd, False)
         try:
-            # With pyserial's VMIN of 0, a terminal without bytes reads like one that is gone.
+            # pyserial sets VMIN to 0, which makes a read without data look like an unplugged port.
             settings = termios.tcgetattr(self._fd)
             settings[6][termios.VMIN] = 1
             termios.tcsetattr(self._fd, termios.TCSANOW, settings)
@@ -57,11 +57,11 @@ class SerialPort:
             raise OSError(*e.args) from e
 
     def fileno(self) -> int:
-        """The descriptor, -1 when closed."""
+        """Return the descriptor, -1 if closed."""
         return self._fd
 
     def readinto(self, buf: bytearray | memoryview, n: int) -> int | None:
-        """As of a transport; a port that is gone raises OSError."""
+        """Behave as ``headwater.types.Transport``. Raises OSError if the port is unplugged."""
         try:
             data = os.read(self._open(), min(n, len(buf)))
         except OSError as e:
@@ -69,13 +69,13 @@ class SerialPort:
                 return None
             raise
         if not data:
-            # A terminal has no end of file: the other side of it is gone.
+            # A terminal has no end of file: the device is gone.
             raise OSError(errno.ENODEV, f"{self.path} was unplugged")
         buf[: len(data)] = data
         return len(data)
 
     def write(self, buf: Bytes, off: int, n: int) -> int | None:
-        """As of a transport; a port that is gone raises OSError."""
+        """Behave as ``headwater.types.Transport``. Raises OSError if the port is unplugged."""
         try:
             return os.write(self._open(), memoryview(buf)[off : off + n]) or None
         except OSError as e:
@@ -96,10 +96,10 @@ class SerialPort:
 
 
 def new_session() -> int:
-    """A session number for a ``Link``: random, so that it differs from that of the process before."""
+    """Return a random session number for a ``Link``, unlikely to be that of the process before."""
     return secrets.randbelow(0xFFFF) + 1
 
 
 def ticks_ms() -> int:
-    """Milliseconds for a ``Pump``."""
+    """Return the milliseconds of a clock for ``Pump``."""
     return time.monotonic_ns() // 1_000_000 & 0x3FFFFFFF

@@ -1,4 +1,4 @@
-"""The gateway as a process: sources, the log, statistics, and an end in good order."""
+"""Run a gateway: open the log, start the sources, write statistics, stop in good order."""
 
 import asyncio
 import json
@@ -17,17 +17,17 @@ from headwater_host.gateway.broker_source import BrokerSource
 from headwater_host.gateway.config import FMQ, GatewayConfig
 from headwater_host.gateway.fmq_board import FmqBoard
 from headwater_host.gateway.hub_source import HubSource
-from headwater_host.gateway.mqtt_board import Board
-from headwater_host.gateway.recording import Landing
-from headwater_host.gateway.remote_hub_source import HubClient
-from headwater_host.gateway.serial_line import Line, text_of
+from headwater_host.gateway.mqtt_board import MqttBoard
+from headwater_host.gateway.recording import Recorder
+from headwater_host.gateway.remote_hub_source import RemoteHubSource
+from headwater_host.gateway.serial_line import SerialLine, text_of
 from headwater_host.hub.errors import StorageError
 from headwater_host.private import opened
 
 if TYPE_CHECKING:
     from headwater_host.gateway.mq_service import MqService
 
-# How often the statistics file is written, and how long the end may take.
+# Seconds between writes of the statistics file; limits for flushing and for the last answers at the end.
 _STATS_S = 1.0
 _FLUSH_S = 10.0
 _FINISH_S = 2.0
@@ -36,7 +36,7 @@ _logger = logging.getLogger("headwater.gateway")
 
 
 class Gateway:
-    """One gateway; ``run`` is its life, ``stop`` ends it."""
+    """A gateway. ``run`` runs it until ``stop``."""
 
     def __init__(self, config: GatewayConfig, limit_bytes: int = LIMIT_BYTES):
         self._config = config
@@ -44,17 +44,17 @@ class Gateway:
         self._stop = asyncio.Event()
         self._failure: Exception | None = None
         self._started = time.time_ns()
-        self._sources: list[Line | BrokerSource | HubClient] = []
+        self._sources: list[SerialLine | BrokerSource | RemoteHubSource] = []
         self._hub: HubSource | None = None
         self._mq: MqService | None = None
-        self._landing: Landing | None = None
-        # Why the statistics could not be written last.
+        self._recorder: Recorder | None = None
+        # Why the last write of the statistics failed.
         self._stats_failure = ""
         self._line_at = 0.0
         self._line_records = 0
 
     def stop(self) -> None:
-        """End in good order: what has come is written and acknowledged first."""
+        """Stop. Accepted messages are written and acknowledged first."""
         self._stop.set()
 
     def _fatal(self, error: Exception) -> None:
@@ -64,7 +64,7 @@ class Gateway:
         self._stop.set()
 
     async def run(self) -> int:
-        """Until ``stop``: the exit code. Raises CommandError when the log cannot be opened."""
+        """Run until ``stop``; return the exit code. Raises CommandError if the log cannot be opened."""
         budget = self._config.budget()
         capture = AsyncCapture(
             self._config.capture,
@@ -84,9 +84,9 @@ class Gateway:
             raise CommandError(f"cannot open the capture log {self._config.capture}: {text}") from error
         for line in str(capture.recovery).splitlines():
             _logger.warning("capture log: %s", line)
-        _logger.info("landing in %s, %s", self._config.capture, budget)
+        _logger.info("recording in %s, %s", self._config.capture, budget)
         try:
-            landing = self._landing = Landing(capture, self._limit, self._fatal)
+            recorder = self._recorder = Recorder(capture, self._limit, self._fatal)
         except (OSError, ValueError) as error:
             await capture.aclose()
             raise CommandError(f"cannot open the capture log {self._config.capture}: {error}") from error
@@ -100,7 +100,7 @@ class Gateway:
                     lambda: capture.durable_sequence,
                     group_readable=self._config.group_readable,
                 )
-            await self._start_hub(landing)
+            await self._start_hub(recorder)
         except CommandError:
             if self._mq is not None:
                 await self._mq.stop()
@@ -111,58 +111,58 @@ class Gateway:
         for serial in self._config.serials:
             if serial.protocol == FMQ:
                 assert self._hub is not None
-                self._sources.append(FmqBoard(landing, serial, self._hub))
+                self._sources.append(FmqBoard(recorder, serial, self._hub))
             else:
-                self._sources.append(Board(landing, serial))
-        self._sources += [BrokerSource(landing, broker) for broker in self._config.brokers]
-        self._sources += [HubClient(landing, hub) for hub in self._config.hubs]
+                self._sources.append(MqttBoard(recorder, serial))
+        self._sources += [BrokerSource(recorder, broker) for broker in self._config.brokers]
+        self._sources += [RemoteHubSource(recorder, hub) for hub in self._config.hubs]
         tasks = [asyncio.create_task(source.run(), name=source.peer) for source in self._sources]
         for task in tasks:
             task.add_done_callback(self._source_ended)
-        ticker = asyncio.create_task(self._tick(landing))
+        ticker = asyncio.create_task(self._tick(recorder))
         await self._stop.wait()
         _logger.info("stopping")
         ticker.cancel()
-        return await self._end(capture, landing, tasks)
+        return await self._end(capture, recorder, tasks)
 
-    async def _start_hub(self, landing: Landing) -> None:
+    async def _start_hub(self, recorder: Recorder) -> None:
         if self._config.hub is None:
             return
-        hub = HubSource(landing, self._config.hub)
+        hub = HubSource(recorder, self._config.hub)
         try:
             await hub.start()
         except (StorageError, OSError) as error:
             raise CommandError(f"the hub cannot start: {error}") from error
         self._hub = hub
 
-    def _all(self) -> "list[Line | BrokerSource | HubClient | HubSource]":
+    def _all(self) -> "list[SerialLine | BrokerSource | RemoteHubSource | HubSource]":
         return [*self._sources, *([self._hub] if self._hub is not None else [])]
 
     def _failed(self, error: CaptureWriteError) -> None:
-        if self._landing is not None:
-            self._landing.failed(error)
+        if self._recorder is not None:
+            self._recorder.failed(error)
 
     def _source_ended(self, task: "asyncio.Task[None]") -> None:
-        """A source never ends by itself: what it raised is ours, and must not be lost."""
+        """Stop the gateway: a source ends only by an error."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failure = self._failure or CommandError(f"{task.get_name()}: {error!r}")
             if not isinstance(error, CommandError):
                 _logger.critical("%s failed", task.get_name(), exc_info=error)
             self._stop.set()
 
-    async def _end(self, capture: AsyncCapture, landing: Landing, tasks: "list[asyncio.Task[None]]") -> int:
+    async def _end(self, capture: AsyncCapture, recorder: Recorder, tasks: "list[asyncio.Task[None]]") -> int:
         for source in self._all():
             source.stop_reading()
         try:
-            # Everything that was taken goes to disk, and is acknowledged while the connections are still there. A disk
-            # that does not take it now is tried once more when the log is closed.
-            seconds = _FLUSH_S if landing.error is None else _STATS_S
-            await asyncio.wait_for(self._flush(capture, landing), seconds)
+            # Write and acknowledge all accepted messages while connections are open. If writing fails now, closing the
+            # log tries once more.
+            seconds = _FLUSH_S if recorder.error is None else _STATS_S
+            await asyncio.wait_for(self._flush(capture, recorder), seconds)
         except (asyncio.TimeoutError, CaptureWriteError) as error:
-            _logger.error("not everything could be written: %s", landing.error or error)
+            _logger.error("not everything could be written: %s", recorder.error or error)
         code = await self._stop_hub()
         await asyncio.gather(
-            *(source.finish(_FINISH_S) for source in self._sources if isinstance(source, Line))
+            *(source.finish(_FINISH_S) for source in self._sources if isinstance(source, SerialLine))
         )
         for task in tasks:
             task.cancel()
@@ -174,20 +174,20 @@ class Gateway:
         except CaptureWriteError as error:
             _logger.error("the capture log could not be finished: %s", error)
             code = FAILED
-        if landing.waiting:
+        if recorder.waiting:
             _logger.error(
-                "%d frames were not written: they come again if they were sent at QoS 1 or 2, and are lost otherwise",
-                landing.waiting,
+                "%d frames were not written: senders retransmit those at QoS 1 and 2, the others are lost",
+                recorder.waiting,
             )
             code = FAILED
-        self._write_stats(landing)
+        self._write_stats(recorder)
         if self._failure is not None:
             code = FAILED
-        _logger.info("stopped; %s", self._totals(landing))
+        _logger.info("stopped; %s", self._totals(recorder))
         return code
 
     async def _stop_hub(self) -> int:
-        """The exit code, as far as the hub has one."""
+        """Stop the hub, if there is one; return the exit code."""
         if self._hub is not None:
             try:
                 await self._hub.stop()
@@ -196,73 +196,71 @@ class Gateway:
                 return FAILED
         return OK
 
-    async def _flush(self, capture: AsyncCapture, landing: Landing) -> None:
-        while landing.waiting and self._failure is None:
+    async def _flush(self, capture: AsyncCapture, recorder: Recorder) -> None:
+        while recorder.waiting and self._failure is None:
             await capture.flush()
-            # What was kept back comes next, and acknowledgements are called for by the loop.
+            # Let the loop append waiting frames and send acknowledgements.
             await asyncio.sleep(0)
         await asyncio.sleep(0)
 
     # -- statistics ------------------------------------------------------------------------------------------------
 
-    async def _tick(self, landing: Landing) -> None:
+    async def _tick(self, recorder: Recorder) -> None:
         begin = self._line_at = time.monotonic()
         while True:
             await asyncio.sleep(_STATS_S - (time.monotonic() - begin) % _STATS_S)
-            landing.look()
+            recorder.check_recovered()
             if self._hub is not None:
-                self._hub.look()
-            self._write_stats(landing)
+                self._hub.check_storage()
+            self._write_stats(recorder)
             now = time.monotonic()
             if now - self._line_at >= self._config.stats_seconds:
-                rate = (landing.records - self._line_records) / (now - self._line_at)
-                self._line_at, self._line_records = now, landing.records
-                _logger.info("%s, %.1f a second", self._totals(landing), rate)
+                rate = (recorder.records - self._line_records) / (now - self._line_at)
+                self._line_at, self._line_records = now, recorder.records
+                _logger.info("%s, %.1f a second", self._totals(recorder), rate)
 
-    def _totals(self, landing: Landing) -> str:
+    def _totals(self, recorder: Recorder) -> str:
         names = [(source.peer, source.state) for source in self._all()]
         states = ", ".join(
             f"{name} {state}" for name, state in [*names, *(self._mq.states() if self._mq else ())]
         )
-        return (
-            f"{landing.records} records, {landing.bytes} bytes, {landing.waiting} not yet on disk; {states}"
-        )
+        return f"{recorder.records} records, {recorder.bytes} bytes, {recorder.waiting} not yet on disk; {states}"
 
-    def status(self, landing: Landing) -> dict[str, Any]:
-        """What the statistics file holds."""
+    def status(self, recorder: Recorder) -> dict[str, Any]:
+        """Return the contents of the statistics file."""
         return {
             "time_ns": time.time_ns(),
             "started_ns": self._started,
             "pid": os.getpid(),
-            "records": landing.records,
-            "bytes": landing.bytes,
-            "durable": landing.durable,
-            "waiting": landing.waiting,
-            "syncs": landing.capture.syncs,
-            "error": str(landing.error) if landing.error else None,
+            "records": recorder.records,
+            "bytes": recorder.bytes,
+            "durable": recorder.durable,
+            "waiting": recorder.waiting,
+            "syncs": recorder.capture.syncs,
+            "error": str(recorder.error) if recorder.error else None,
             "sources": [source.status() for source in self._all()],
             "mq": self._mq.status() if self._mq is not None else None,
         }
 
-    def _write_stats(self, landing: Landing) -> None:
+    def _write_stats(self, recorder: Recorder) -> None:
         path = self._config.stats
         if path is None:
             return
         failure = ""
         try:
-            text = json.dumps(self.status(landing)) + "\n"
+            text = json.dumps(self.status(recorder)) + "\n"
             _replace(path, text, group_readable=self._config.group_readable)
         except OSError as error:
             failure = text_of(error)
         if failure and failure != self._stats_failure:
             _logger.warning("cannot write the statistics to %s: %s; trying again", path, failure)
         elif self._stats_failure and not failure:
-            _logger.info("the statistics are written to %s again", path)
+            _logger.info("statistics are written to %s again", path)
         self._stats_failure = failure
 
 
 def _replace(path: Path, text: str, *, group_readable: bool) -> None:
-    """Write a file so that a reader sees the old one or the new one."""
+    """Replace a file atomically."""
     part = path.with_name(path.name + ".part")
     with open(part, "w", opener=partial(opened, group_readable=group_readable)) as out:
         out.write(text)
@@ -270,7 +268,7 @@ def _replace(path: Path, text: str, *, group_readable: bool) -> None:
 
 
 async def serve(config: GatewayConfig) -> int:
-    """Run a gateway until SIGTERM or SIGINT: the exit code. A second signal ends it at once."""
+    """Run a gateway until SIGTERM or SIGINT; return the exit code. A second signal ends the process at once."""
     gateway = Gateway(config)
     with serving(gateway.stop):
         return await gateway.run()

@@ -1,4 +1,4 @@
-"""What a broker, a hub and a serial board have in common: frames that are landed, and what is known of the source."""
+"""Base of the gateway's sources: record frames, count them, log state changes, report statistics."""
 
 import logging
 import time
@@ -11,13 +11,13 @@ from headwater.mqtt.properties import Packet5
 from headwater.mqtt.session import Session
 from headwater_host.capture.format import MQTT_3_1_1, MQTT_5
 from headwater_host.client.mqtt.session import frame_start
-from headwater_host.gateway.duplicates import Receipts
-from headwater_host.gateway.recording import Landing
+from headwater_host.gateway.duplicates import ReceivedIds
+from headwater_host.gateway.recording import Recorder
 
-#: How much of what is no packet is kept.
+#: Maximum bytes recorded of input that is not a packet.
 GARBAGE = 4096
 _BAD_HEADER = (errors.E_TYPE, errors.E_FLAGS, errors.E_RX_QOS, errors.E_LENGTH)
-# With what else MQTT 5.0 can find wrong with properties.
+# The last ones are errors in the properties of MQTT 5.0.
 _BAD_BODY = (
     errors.E_FIELD,
     errors.E_UTF8,
@@ -33,14 +33,14 @@ _logger = logging.getLogger("headwater.gateway")
 
 
 class Source:
-    """``peer`` names it in the log (docs/capture-log.md); ``status()`` is its part of the statistics."""
+    """A source of frames. ``peer``: its name in the capture log (docs/capture-log.md)."""
 
-    def __init__(self, landing: Landing, peer: str):
-        self.landing = landing
+    def __init__(self, recorder: Recorder, peer: str):
+        self.recorder = recorder
         self.peer = peer
         self.state = "starting"
-        #: Of the session, where it is MQTT's.
-        self.receipts = Receipts()
+        #: The packet identifiers that the MQTT session has received.
+        self.received = ReceivedIds()
         self.connection = 0
         self.connections = 0
         self.records = [0, 0, 0]
@@ -48,31 +48,31 @@ class Source:
         self.malformed = 0
         self.skipped = 0
         self.last_error: str | None = None
-        self._said = ""
+        self._last_text = ""
 
-    def say(self, state: str, text: str, level: int = logging.INFO) -> None:
-        """Log a change; the same text is not repeated as long as nothing else is said."""
-        # Client ids and topics come from strangers: no line breaks, nothing that a terminal obeys.
+    def report(self, state: str, text: str, level: int = logging.INFO) -> None:
+        """Set the state and log ``text``, unless it is the last logged text."""
+        # Client identifiers and topics may contain line breaks and terminal control characters.
         text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
         self.state = state
         if level >= logging.WARNING:
             self.last_error = text
-        if text != self._said:
-            self._said = text
+        if text != self._last_text:
+            self._last_text = text
             _logger.log(level, "%s: %s", self.peer, text)
 
-    def began(self) -> None:
-        """A connection begins: what comes over it is recorded under a number of its own."""
-        self.connection = self.landing.new_connection()
+    def begin_connection(self) -> None:
+        """Start a connection: its frames are recorded under a new connection id."""
+        self.connection = self.recorder.new_connection()
         self.connections += 1
 
-    def land(self, p: Packet) -> int:
-        """Take a PUBLISH: its number."""
+    def record_publish(self, p: Packet) -> int:
+        """Record a PUBLISH with its mark; return the number of its frame."""
         frame = bytes(memoryview(p.buf)[frame_start(p) : p.end])
         self.count(p.head >> 1 & 3, len(frame))
         now_ns = time.time_ns()
-        mark, first_ns = self.receipts.mark(p, frame, now_ns)
-        return self.landing.take(
+        mark, first_ns = self.received.mark(p, frame, now_ns)
+        return self.recorder.record(
             self.connection,
             self.peer,
             frame,
@@ -83,20 +83,20 @@ class Source:
         )
 
     def count(self, qos: int, size: int) -> None:
-        """A message of ``size`` bytes is landed."""
+        """Count a recorded message of ``size`` bytes."""
         self.records[qos] += 1
         self.bytes += size
 
-    def land_malformed(self, session: Session) -> None:
-        """Keep what broke the connection, so that it can be looked at; to be called before the session goes on."""
+    def record_malformed(self, session: Session) -> None:
+        """Record the frame that ended the connection. Call this before the session is used again."""
         frame = offending_frame(session)
         if frame:
             self.malformed += 1
             self.bytes += len(frame)
-            self.landing.take(self.connection, self.peer, frame, _level(session.packet))
+            self.recorder.record(self.connection, self.peer, frame, _level(session.packet))
 
     def status(self) -> dict[str, Any]:
-        """What is known, as JSON can hold it."""
+        """Return the statistics, for JSON."""
         return {
             "peer": self.peer,
             "state": self.state,
@@ -110,15 +110,15 @@ class Source:
 
 
 def _level(p: Packet) -> int:
-    """The protocol level of the connection that a packet came over. No source speaks 3.1."""
+    """Return the protocol level of a packet's connection. No source speaks 3.1."""
     return MQTT_5 if isinstance(p, Packet5) else MQTT_3_1_1
 
 
 def offending_frame(session: Session) -> bytes:
-    """The PUBLISH for which ``session`` broke the connection, or the bytes that are no packet; otherwise nothing."""
+    """Return the malformed PUBLISH, or other malformed bytes, for which ``session`` ended the connection, or b""."""
     rx = session.rx
     p = session.packet
-    # The length of properties may be wrong as well: then the packet has been taken from the buffer already.
+    # If the length of the properties is wrong, the packet was already removed from the buffer.
     in_body = session.status in _BAD_BODY or (session.status == errors.E_LENGTH and p.bad_at < rx.start)
     if in_body and p.kind() == spec.PUBLISH:
         start = p.body - 2
