@@ -29,7 +29,7 @@ from headwater_spark.tables import (
     TELEMETRY,
     Table,
 )
-from tools import option_tables
+from tools import hub_tables, option_tables
 from tools.toolchain import ROOT
 
 _PLACE = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -207,6 +207,7 @@ PACKAGES = {
 DRAWINGS: Mapping[str, Callable[[], str]] = {
     **{name: partial(modules, package) for name, package in PACKAGES.items()},
     **option_tables.drawings(),
+    **hub_tables.drawings(),
     "spark-options": spark_options,
     "spark-frames": lambda: columns(FRAMES),
     "spark-decoded": lambda: columns(DECODED, FRAMES),

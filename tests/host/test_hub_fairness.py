@@ -10,12 +10,13 @@ import pytest
 
 from headwater.fmq import frames, spec
 from headwater.fmq.frames import tag_list
-from headwater_host.hub import broadcast, connection, turns
+from headwater_host.hub import broadcast, connection, groups, metrics, turns
 from headwater_host.hub.broadcast import Subscriber
 from headwater_host.hub.connection import Connection
 from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Limits, Message, Store, removal, writer
 from headwater_host.hub.storage import store as storage
+from headwater_host.hub.storage.positions import Positions
 from tests.host.hub_client import Peer, config, new_id, until, with_hub
 from tests.host.hub_storage import ident, put, queue_ids, synced, with_store
 
@@ -25,9 +26,9 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, count: Calla
     counts: list[int] = []
     real = getattr(owner, name)
 
-    def call(*args: Any) -> Any:
+    def call(*args: Any, **more: Any) -> Any:
         try:
-            return real(*args)
+            return real(*args, **more)
         finally:
             counts.append(count(*args))
 
@@ -332,3 +333,88 @@ def test_messages_that_are_stored_already_are_answered_however_many(tmp_path: Pa
                 assert (await asyncio.wait_for(peer.next(), 60)).code == 0
             assert hub.broker.store.duplicates == duplicates
         assert hub.broker.store.topics["t"].count == 2000
+
+
+def test_a_filter_that_matches_many_topics_takes_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group attaches to its topics, gets its lanes, and a session its retained messages, some in each turn."""
+    monkeypatch.setattr(turns, "STEPS", 20)
+    count = [0]
+
+    def raised(*_: object) -> int:
+        count[0] += 1
+        return 1
+
+    for owner, name in ((Positions, "attach"), (groups.Group, "_give"), (Subscriber, "_add")):
+        counted(monkeypatch, owner, name, raised)
+    each = since(monkeypatch, turns.Turns, "_run", count)
+    topics = [f"t/{n}" for n in range(500)]
+
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        for topic in topics:
+            hub.broker.registry.register(topic, 1)
+        talker, grouped = await Peer.login(hub), await Peer.login(hub)
+        kept, direct = await Peer.login(hub, "kept", clean=False), await Peer.login(hub)
+        for n, topic in enumerate(topics):
+            talker.publish(topic, b"%d" % n, retain=True)
+        await talker.ping()
+        asked = [
+            peer.send(spec.SUBSCRIBE, (b"#", (), b"", group))
+            for peer, group in ((grouped, b"g"), (kept, b""), (direct, b""))
+        ]
+        # Others are answered meanwhile, and what they publish is delivered behind what is retained.
+        for n in range(20):
+            await talker.send_message(topics[n], b"new")
+        for peer, sent in zip((grouped, kept, direct), asked, strict=True):
+            assert (await peer.answer(sent)).code == 0
+        await talker.send_message("t/0", b"last")
+        for peer in (kept, direct):
+            got: list[bytes] = []
+            while not got or got[-1] != b"last":
+                one = await peer.next()
+                got.append(one.payload)
+                if one.flags & 6:
+                    peer.ack(one.id)
+            retained = [payload for payload in got if payload not in (b"new", b"last")]
+            assert got[: len(retained)] == retained
+            assert len(retained) >= len(topics) - 20
+            assert len(set(retained)) == len(retained)
+        number = await grouped.subscribe("#", group="g")
+        grouped.consume(number, 100)
+        had: set[str | None] = set()
+        while len(had) < len(topics):
+            one = await grouped.next()
+            had.add(one.topic)
+            grouped.ack(one.id)
+        # A step of a spread looks at 16 lanes.
+        assert max(each) <= 20 * 16
+        assert len([one for one in each if one]) > 3 * len(topics) / 20
+
+
+def test_the_metrics_page_takes_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_LINES", 10)
+
+    @with_hub(config(tmp_path))
+    async def test(hub: Hub) -> None:
+        for n in range(1000):
+            hub.broker.registry.register(f"t/{n}", 1)
+            hub.broker.store.attach("g", f"t/{n}")
+        took = [0]
+
+        async def count() -> None:
+            while True:
+                await asyncio.sleep(0)
+                took[0] += 1
+
+        counting = asyncio.create_task(count())
+        page = asyncio.create_task(metrics._page(hub.broker.metrics))
+        await asyncio.sleep(0)
+        # Topics may come and go meanwhile.
+        hub.broker.registry.unregister("t/7")
+        hub.broker.registry.register("another", 1)
+        text = (await page).decode()
+        counting.cancel()
+        assert took[0] >= 100
+        assert text.count("headwater_hub_backlog{") in (999, 1000)

@@ -1,6 +1,7 @@
 """The hub over real sockets: broadcast subscriptions."""
 
 import asyncio
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -249,3 +250,83 @@ def test_a_flood_for_one_who_does_not_acknowledge_is_bounded(tmp_path: Path) -> 
             await two.send_message("t", bytes(1000))
         *_, last = await deaf.ended()
         assert (last.id, last.code) == (deaf.auth_id, 0x97)
+
+
+def test_a_session_keeps_what_one_of_its_networks_may_not_have(tmp_path: Path) -> None:
+    """Messages, live and retained, wait for a connection that the rules let have them; restarts of the hub included."""
+    rules = (Rule(("SUBSCRIBE",), ("secret/#",), (), (ip_network("127.0.0.2"),)), Rule(allow=ANY))
+    settings = config(tmp_path, rules=rules)
+
+    async def connect(hub: Hub, address: str) -> Peer:
+        peer = await Peer.open(hub, address)
+        assert (await peer.auth("kept", clean=False)).code == 0
+        return peer
+
+    async def received(peer: Peer, count: int) -> list[tuple[str | None, bytes]]:
+        got = [await peer.next() for _ in range(count)]
+        for one in got:
+            peer.ack(one.id)
+        await peer.ping()
+        assert not peer.got
+        return [(one.topic, one.payload) for one in got]
+
+    async def first(hub: Hub) -> None:
+        talker = await Peer.login(hub)
+        await talker.send_message("secret/retained", b"0", retain=True)
+        await talker.send_message("open", b"", retain=True)
+        peer = await connect(hub, "127.0.0.1")
+        await peer.close()
+        await until(lambda: hub.broker.clients.by_name["kept"].connection is None)
+        # A filter that names what is denied is refused; one that was accepted elsewhere is only held back.
+        peer = await connect(hub, "127.0.0.1")
+        await peer.subscribe("#")
+        assert await received(peer, 1) == [("secret/retained", b"0")]
+        await peer.close()
+        for n in range(3):
+            await talker.send_message("secret/a", b"%d" % n)
+            await talker.send_message("open", b"%d" % n)
+        peer = await connect(hub, "127.0.0.2")
+        assert await received(peer, 3) == [("open", b"%d" % n) for n in range(3)]
+        await talker.send_message("secret/a", b"3")
+        await talker.send_message("open", b"3")
+        assert await received(peer, 1) == [("open", b"3")]
+        await peer.close()
+
+    async def second(hub: Hub) -> None:
+        peer = await connect(hub, "127.0.0.2")
+        assert await received(peer, 0) == []
+        await peer.close()
+        peer = await connect(hub, "127.0.0.1")
+        assert await received(peer, 4) == [("secret/a", b"%d" % n) for n in range(4)]
+        assert not hub.broker.store.topics["secret/a"].count
+
+    with_hub(settings)(first)
+    with_hub(settings)(second)
+
+
+def test_retained_messages_wait_for_a_network_that_may_have_them(tmp_path: Path) -> None:
+    rules = (Rule(("SUBSCRIBE",), ("secret/#",), (), (ip_network("127.0.0.2"),)), Rule(allow=ANY))
+
+    @with_hub(config(tmp_path, rules=rules))
+    async def test(hub: Hub) -> None:
+        talker = await Peer.login(hub)
+        for n in range(WINDOW + 5):
+            await talker.send_message(f"secret/{n}", b"%d" % n, retain=True)
+        peer = await Peer.login(hub, "kept", clean=False)
+        await peer.subscribe("secret/+")
+        # None is acknowledged.
+        assert len([await peer.next() for _ in range(WINDOW)]) == WINDOW
+        await peer.close()
+        peer = await Peer.open(hub, "127.0.0.2")
+        assert (await peer.auth("kept", clean=False)).code == 0
+        await peer.ping()
+        assert not peer.got
+        await peer.close()
+        peer = await Peer.login(hub, "kept", clean=False)
+        got = set()
+        for _ in range(WINDOW + 5):
+            one = await peer.next()
+            assert one.flags & 1
+            got.add(one.topic)
+            peer.ack(one.id)
+        assert len(got) == WINDOW + 5

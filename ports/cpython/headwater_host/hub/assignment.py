@@ -65,6 +65,9 @@ def _give(queue: Q, member: M, given: dict[Q, M], held: dict[M, dict[Q, None]]) 
 def _even(queues: Mapping[Q, Sequence[M]], given: dict[Q, M], held: dict[M, dict[Q, None]]) -> Iterator[None]:
     """Move queues along chains from a member to one that has at least two fewer, until there are none."""
     settled: set[M] = set()
+    shares = [len(mine) for mine in held.values()]
+    if max(shares, default=0) - min(shares, default=0) < 2:
+        return
     while waiting := [member for member in held if member not in settled]:
         busiest = max(waiting, key=lambda member: len(held[member]))
         for queue, member in _chain(busiest, queues, held, settled):

@@ -90,7 +90,7 @@ class Subscriber(Member):
                 store.attach(self.group.name, topic, from_now=True)
             message = store.retained.get(topic)
             # What was retained later comes as a live message.
-            yield
+            yield store.next_turn if store.is_crowded else None
             if message is None or (session is None and message.seq > subscribed.since):
                 continue
             if subscribed.selection.takes(message):
@@ -102,7 +102,7 @@ class Subscriber(Member):
         """Send what ``load`` found."""
         for message in retained:
             self._add(self._waiting, _Item(message, retain=True))
-            yield
+            yield None
 
     def loaded(self) -> None:
         """Send live messages again, after a subscription's retained ones."""
@@ -453,8 +453,8 @@ class Broadcasts:
                     if message.seq > subscribed.since and subscribed.selection.takes(message):
                         had.add(subscriber)
                         subscriber.put(message)
-                    yield
-            yield
+                    yield None
+            yield None
 
     def _handed_out(self) -> None:
         if self._messages:

@@ -174,6 +174,8 @@ class Group:
                 for n in range(len(self._store.topics[topic].queues)):
                     queues[topic, n] = found
             yield from pace.step()
+            if self._store.is_crowded:
+                yield self._store.next_turn
         given = yield from assigning(queues, dict(self._given))
         self._given = given
         for key in dict.fromkeys([*self.lanes, *given]):
@@ -210,7 +212,7 @@ class Group:
                     lane = self.lanes[topic, n] = Lane(self, topic, n)
                     lane.heir = self._given[topic, n] = member
                     self._settle(lane)
-            yield
+            yield None
 
     def _attach(self, topic: str) -> bool:
         """Whether it consumes a topic, for which there may be no room: then its other topics, and others, go on."""
@@ -348,12 +350,12 @@ class Groups:
             for topic in store.names.match(pattern):
                 if topic in store.topics and store.attach(name, topic):
                     fresh.append(topic)
-                yield
+                yield store.next_turn if store.is_crowded else None
         except RefusedError:
             group = self.by_name.get(name)
             for topic in fresh if group is None or not group.members else ():
                 store.detach(name, topic)
-                yield
+                yield None
             raise
 
     def spread(self, group: Group, topic: str | None = None) -> None:
@@ -433,6 +435,7 @@ class Groups:
             found = store.take(group.name, lane.topic, lane.queue, min(room, _AT_ONCE))
             if not found:
                 del member.ready[lane]
+                left -= 1
             for delivery in found:
                 left -= 1
                 seq = delivery.message.seq

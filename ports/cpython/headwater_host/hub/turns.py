@@ -4,12 +4,15 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 
-#: Steps in a turn, of all work; and of one piece of work before the next one has its share.
+#: Steps in a turn, of all work, and seconds; steps of one piece of work before the next one has its share.
 STEPS = 256
-_SHARE = 64
+_SECONDS = 0.004
+_SHARE = 16
 
-#: A piece of work: each step is short.
-Steps = Iterator[None]
+#: Calls back when work can go on.
+Wait = Callable[[Callable[[], None]], None]
+#: A piece of work: each step is short. A step may yield what the next one has to wait for.
+Steps = Iterator[Wait | None]
 
 
 class Turns:
@@ -29,32 +32,37 @@ class Turns:
 
     def _run(self) -> None:
         self._running = True
+        until = self._loop.time() + _SECONDS
         try:
             while self._work and self._left > 0:
                 steps, done = self._work.popleft()
-                if self._is_done(steps):
-                    done()
-                else:
-                    self._work.append((steps, done))
+                self._share(steps, done)
+                if self._loop.time() > until:
+                    self._left = 0
         finally:
             self._running = False
             if not self._scheduled:
                 self._scheduled = True
                 self._loop.call_soon(self._next)
 
-    def _is_done(self, steps: Steps) -> bool:
-        """Take a share of the turn's steps; return whether they are done."""
+    def _share(self, steps: Steps, done: Callable[[], None]) -> None:
+        """Take a share of the turn's steps."""
         for _ in range(min(self._left, _SHARE)):
             self._left -= 1
             try:
-                next(steps)
+                wait = next(steps)
             except StopIteration:
-                return True
+                done()
+                return
             except Exception as error:
                 context = {"message": "work of the hub failed", "exception": error}
                 self._loop.call_exception_handler(context)
-                return True
-        return False
+                done()
+                return
+            if wait is not None:
+                wait(lambda: self.begin(steps, done))
+                return
+        self._work.append((steps, done))
 
     def _next(self) -> None:
         self._scheduled = False

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from headwater_host.hub.storage.queues import Position
 from headwater_host.hub.storage.removal import Removal
 from headwater_host.hub.storage.topic import Topic, Topics
-from headwater_host.hub.storage.writer import Writer
+from headwater_host.hub.storage.writer import CROWD, Writer
 
 
 class Positions:
@@ -92,6 +92,11 @@ class Positions:
         position = self.find(group, name, queue)
         if position is not None:
             position.rewind()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many positions are to be written that attaching more is to wait for the next transaction."""
+        return len(self._moved) >= CROWD
 
     def settle(self) -> None:
         """Complete the transaction: write the positions that changed, and mark what every group is done with."""

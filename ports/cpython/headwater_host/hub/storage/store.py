@@ -14,7 +14,8 @@ event loop's thread.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from os import PathLike, fspath
 from typing import NamedTuple
 
@@ -45,6 +46,8 @@ _SECOND = 1_000_000_000
 _IDLE = 3600.0
 #: Messages, ids and changes that one call of ``trim`` finds.
 _TRIMMED = 20_000
+#: Topics that it looks at.
+_LOOKED = 2_000
 
 
 class Delivery(NamedTuple):
@@ -77,6 +80,8 @@ class Store:
         self.retained_bytes = 0
         #: Called after each commit with the messages that can be handed out now.
         self.on_commit: Callable[[list[Message]], None] = lambda stored: None
+        #: Topics whose messages' age is to be looked at, while ``trim`` is not done.
+        self._aging: Iterator[Topic] | None = None
         #: Messages since the start that were duplicates; that went to a dead-letter topic.
         self.duplicates = self.dead = 0
         # The writer's and the groups' parts of the interface.
@@ -145,6 +150,11 @@ class Store:
     def waiting(self) -> int:
         """Bytes of messages and changes that are not on the disk yet."""
         return self._writer.waiting
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether work that makes many changes is to wait for ``next_turn``."""
+        return self._writer.is_crowded or self._positions.is_crowded
 
     @property
     def error(self) -> Exception | None:
@@ -325,23 +335,33 @@ class Store:
 
     def trim(self, time_ns: int) -> bool:
         """Remove some of what is too old; return whether there is more for another call."""
-        room = _TRIMMED
         self.age.look()
         if self.age.unwritten > _IDLE:
             self._writer.wake()
-        if self.limits.age:
-            oldest = time_ns - int(self.limits.age * _SECOND)
-            for topic in self.topics.values():
-                for n, queue in enumerate(topic.queues) if topic.count and room > 0 else ():
-                    through = queue.older_than(oldest, room)
-                    self._removal.mark(topic, n, through)
-                    room -= len(queue) - queue.behind(through)
+        more = self.limits.age > 0 and self._age(time_ns - int(self.limits.age * _SECOND))
         if self._removal.pending:
             self._writer.wake()
             self._removal.sweep()
-        more_ids = self._seen.forget_before(time_ns - int(self.limits.ids_age * _SECOND), _TRIMMED)
-        more_changes = self._counters.forget_changes(self.limits.changes, _TRIMMED)
-        return room <= 0 or more_ids or more_changes
+        more |= self._seen.forget_before(time_ns - int(self.limits.ids_age * _SECOND), _TRIMMED)
+        more |= self._counters.forget_changes(self.limits.changes, _TRIMMED)
+        return more
+
+    def _age(self, oldest: int) -> bool:
+        """Have messages removed that are older, of some topics; return whether there is more."""
+        if self._aging is None:
+            self._aging = iter(list(self.topics.values()))
+        room = _TRIMMED
+        for topic in islice(self._aging, _LOOKED):
+            for n, queue in enumerate(topic.queues) if topic.count else ():
+                through = queue.older_than(oldest, room)
+                self._removal.mark(topic, n, through)
+                room -= len(queue) - queue.behind(through)
+            if room <= 0:
+                self._aging = chain((topic,), self._aging)
+                return True
+        following = next(self._aging, None)
+        self._aging = chain((following,), self._aging) if following is not None else None
+        return following is not None
 
     def changes(self, after: int, limit: int) -> list[Change]:
         """Return what was written behind a sequence number, in order, for a follower. StorageError: changes are

@@ -40,6 +40,8 @@ _RETAIN = """INSERT OR REPLACE INTO retained (seq, id, topic, queue, flags, time
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 
+#: Changes of a transaction from which on work that makes many waits for the next one.
+CROWD = 1000
 #: What senders may add to a transaction, so that the next one does not wait long for it: bytes, of which each message
 #: counts so many more, which take about as long to write.
 TURN = 1 << 19
@@ -164,6 +166,11 @@ class Writer:
         self.wake()
         self.seq += 1
         return self.seq
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether work that makes many changes is to wait for the next transaction."""
+        return len(self.batch.changes) >= CROWD
 
     def change(self, kind: str, *values: Any) -> int:
         """Make a change of ``records.STATEMENTS``: its sequence number."""
