@@ -1,5 +1,5 @@
-"""The serial link: reliable, ordered byte streams over a line that drops, damages and invents bytes.
+"""Serial link: reliable, ordered byte streams over a line that loses, damages and invents bytes.
 
-``headwater.link.link.Link`` is one end of a line, without I/O; ``headwater.link.pump`` moves its bytes to and from a
-raw transport and has the transport of each stream. docs/serial-link.md has the layout of frames and the guarantees.
+``headwater.link.link.Link`` is one end of a line, without I/O. ``headwater.link.pump`` runs it over a raw transport.
+docs/serial-link.md specifies frames and guarantees.
 """

@@ -1,24 +1,25 @@
-"""The frames of the serial link: payload and trailer, stuffed and closed by a zero byte.
+"""Frames of the serial link: checksum, byte stuffing, fields.
 
-The fields stand behind the payload: so a payload is stuffed, and its checksum begun, once, when it is handed in, and
-a repetition costs no more than a new trailer. Offsets from the end of the frame:
+A frame is a payload and a trailer, stuffed and closed by a zero byte. The fields are in the trailer, so a payload is
+stuffed and its checksum started once, when it is written, and a retransmission costs a new trailer only. Offsets from
+the end of the frame:
 
     -9  version (bits 7-6), type (5-3), channel (2-0)
-    -8  sequence    of this frame, if it is DATA or FIN
-    -7  ack         sequence of the frame that its sender expects next
-    -6  credit      how many frames from ack on its sender has room for
-    -5  key         2 bytes, high one first: which stream, and from which end; in HELLO the sender's session number
-    -3  length      of the payload: a line that was overrun loses bytes, and this shows it for certain
-    -2  checksum    CRC-16 of everything before it, high byte first
+    -8  sequence    number of this frame, for DATA and FIN
+    -7  ack         sequence number that the sender of this frame expects next
+    -6  credit      number of frames from ack on that it has room for
+    -5  key         2 bytes, big-endian: stream and sending end; in HELLO the sender's session number
+    -3  length      of the payload: detects bytes lost in an overrun
+    -2  checksum    CRC-16 of everything before it, big-endian
 
-    HELLO  opens a stream; its payload is the other end's session number (2 bytes, 0 when not known) and the largest
-           payload that its sender takes (1 byte); credit is its window. Later versions may add bytes: ignore them
+    HELLO  opens a stream. Payload: the receiver's session number (2 bytes, 0 if unknown) and the largest payload that
+           the sender accepts (1 byte); credit is its window. Ignore further bytes: later versions may add some
     DATA   a piece of the stream
-    FIN    the stream ends here
-    ACK    nothing but the fields
-    NAK    the same, and: a frame from ack on was missed, send again from there
-    ASK    the same, and: answer with ACK
-    RESET  there is no stream with this key (the key is the one of the frame that is answered)
+    FIN    the end of the stream
+    ACK    acknowledgement
+    NAK    acknowledgement; a frame from ack on is missing: retransmit from there
+    ASK    acknowledgement; requests an ACK
+    RESET  there is no stream with this key (the key of the frame that is answered)
 """
 
 from array import array
@@ -30,14 +31,13 @@ if TYPE_CHECKING:
     from headwater.types import Bytes
 
 
-# CRC-16/IBM-3740 (also known as CRC-16/CCITT-FALSE): polynomial 0x1021, initial value 0xFFFF, nothing reflected,
-# check 0x29B1.
+# CRC-16/IBM-3740 (CRC-16/CCITT-FALSE): polynomial 0x1021, initial value 0xFFFF, not reflected, check 0x29B1.
 #
-# It finds every error of up to three bits, and every burst of up to 16 bits, in a frame of the link; of all other
-# damage it misses one in 65536. It never needs more than 24 bits, so it allocates nothing on a 32-bit board. A message
-# followed by its checksum, high byte first, has the checksum 0.
+# It detects every error of up to three bits and every burst of up to 16 bits, and misses one in 65536 other errors. It
+# needs 24 bits at most, so it allocates nothing on a 32-bit board. The checksum of a message followed by its checksum,
+# high byte first, is 0.
 
-#: The value to begin with.
+#: The initial value.
 INIT = const(0xFFFF)
 
 
@@ -55,7 +55,7 @@ _TABLE = _table()
 
 
 def crc16(buf: "Bytes", at: int, end: int, crc: int) -> int:
-    """The checksum of ``buf[at:end]``, begun with ``INIT`` or continued from the checksum of what stands before."""
+    """Return the checksum of ``buf[at:end]``, started with ``INIT`` or continued from ``crc``."""
     table = _TABLE
     while at < end:
         crc = (crc << 8 & 0xFF00) ^ table[crc >> 8 ^ buf[at]]
@@ -63,24 +63,22 @@ def crc16(buf: "Bytes", at: int, end: int, crc: int) -> int:
     return crc
 
 
-# Byte stuffing in the manner of COBS, for six bytes at once: what is stuffed has none of ``SPECIALS``.
+# Byte stuffing as in COBS (Cheshire and Baker, 1999) for six bytes at once: stuffed data contains none of ``SPECIALS``.
 #
-# Consistent overhead byte stuffing (Cheshire and Baker, 1999) replaces each zero by the distance to the next one. Here
-# the code that stands before a run of other bytes says two things: how long the run is (0 to 33), and which of the
-# specials, if any, follows it and is left out:
+# A code precedes each run of other bytes. It encodes the length of the run (0 to 33) and the special that follows the
+# run and is omitted:
 #
 #     code = 20 + 7 * length + kind        kind: 0 = none, k = SPECIALS[k]
 #
-# Every special is less than 20, so no code is one. Codes are 21 to 251; a run of 33 is always of kind 0. The cost is
-# one byte for 33 at most: a special costs nothing, as its place is taken by the next code.
+# Every special is less than 20, so no code is one. Codes are 21 to 251; a run of 33 has kind 0. Stuffing adds at most
+# one byte in 33.
 #
-# Why these six: 0x00 ends a frame. 0x03 (ctrl-C) must be able to interrupt a program on a board whose only line is this
-# one. 0x04 (ctrl-D) would reset a board that is at its prompt, 0x0D would enter a line there. 0x11 and 0x13 are
-# swallowed by a line with software flow control.
+# 0x00 ends a frame. 0x03 (ctrl-C) must be able to interrupt a program on a board with one line. 0x04 (ctrl-D) would
+# reset a board at its prompt, 0x0D enter a line there. 0x11 and 0x13 are removed by software flow control.
 
-#: What ends a frame.
+#: The end of a frame.
 DELIMITER = const(0)
-#: By kind; kind 0 stands for none.
+#: The specials by kind; kind 0 is none.
 SPECIALS = b"\xff\x00\x03\x04\x0d\x11\x13"
 
 _BASE = const(20)
@@ -92,14 +90,14 @@ _KIND = b"\x01\x00\x00\x02\x03\x00\x00\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x
 
 
 def stuffed_size(n: int) -> int:
-    """The most that ``n`` bytes can become, stuffed in one go."""
+    """Return the maximum size of ``n`` bytes stuffed in one call."""
     return n + (n + _RUN - 1) // _RUN
 
 
 def stuff(src: "Bytes", at: int, n: int, out: bytearray, to: int) -> int:
-    """Stuff ``src[at:at+n]`` into ``out`` from ``to`` on; returns the offset behind it.
+    """Stuff ``src[at:at+n]`` into ``out`` at ``to``; return the offset behind it.
 
-    What is stuffed piece by piece, one behind the other, reads as if it had been stuffed in one go.
+    Consecutive pieces decode as if they had been stuffed in one call.
     """
     n += at
     code_at = to
@@ -127,11 +125,10 @@ def stuff(src: "Bytes", at: int, n: int, out: bytearray, to: int) -> int:
 
 
 class Unstuffer:
-    """Takes the bytes of a line and puts frames together, up to ``capacity`` bytes each, in ``buf``.
+    """Assembles frames of up to ``capacity`` bytes in ``buf`` from the bytes of a line.
 
-    After ``take``, ``size`` is the length of the frame that ended, 0 when none did, -1 when one ended that was
-    damaged: too long, cut off, or with a byte where no code can be. What is damaged is skipped up to the next
-    delimiter.
+    After ``take``, ``size`` is the length of the frame that ended; 0 if none ended; -1 if a damaged one ended: too
+    long, truncated, or with an invalid code. A damaged frame is skipped up to the next delimiter.
     """
 
     def __init__(self, capacity: int):
@@ -140,14 +137,14 @@ class Unstuffer:
         self.reset()
 
     def reset(self) -> None:
-        """Forget a frame of which only a part has come."""
+        """Forget a partial frame."""
         self.size = 0
         self._n = 0
         self._left = 0
         self._kind = 0
 
     def take(self, src: "Bytes", at: int, end: int) -> int:
-        """Take ``src[at:end]`` up to the first delimiter; returns the offset behind what was taken."""
+        """Take ``src[at:end]`` up to the first delimiter; return the offset behind it."""
         buf = self.buf
         n = self._n
         left = self._left
@@ -194,29 +191,29 @@ RESET = const(6)
 
 #: Channels are numbered 0 to 7.
 CHANNELS = const(8)
-#: The largest payload, and the bytes behind it.
+#: The maximum payload, and the size of the trailer.
 PAYLOAD = const(240)
 TRAILER = const(9)
 _CHECKED = const(7)
-#: The largest window: sequence numbers have eight bits, and what is ahead must be told from what is behind.
+#: The maximum window: with sequence numbers of eight bits, frames ahead must differ from frames behind.
 WINDOW = const(64)
 
-#: Counters go on modulo 2**29, so that no sum leaves the small integers of a 32-bit board.
+#: Counters wrap at 2**29, so that sums stay small integers on a 32-bit board.
 COUNT_MASK = const(0x1FFFFFFF)
 
-# What is wrong with a frame.
+# Results of ``check_frame``.
 OK = const(0)
 DAMAGED = const(1)
 FOREIGN = const(2)
 
 
 def frame_size(n: int) -> int:
-    """The most that a frame with ``n`` bytes of payload takes on the line, with a delimiter on either side."""
+    """Return the maximum size of a frame with ``n`` bytes of payload, with a delimiter on either side."""
     return stuffed_size(n) + stuffed_size(TRAILER) + 2
 
 
 def fill_trailer(trailer: bytearray, kind: int, seq: int, ack: int, credit: int, key: int, n: int) -> None:
-    """Write all fields but the checksum; ``kind`` is type * 8 + channel, ``trailer`` has ``TRAILER`` bytes."""
+    """Write all fields except the checksum; ``kind`` is type * 8 + channel, ``trailer`` has ``TRAILER`` bytes."""
     trailer[0] = VERSION << 6 | kind
     trailer[1] = seq
     trailer[2] = ack
@@ -227,7 +224,10 @@ def fill_trailer(trailer: bytearray, kind: int, seq: int, ack: int, credit: int,
 
 
 def close_frame(trailer: bytearray, crc: int, out: bytearray, to: int) -> int:
-    """Stuff the trailer behind the payload, whose checksum is ``crc``, and close the frame; the offset behind it."""
+    """Stuff the trailer behind the payload with the checksum ``crc`` and close the frame.
+
+    Return the offset behind it.
+    """
     crc = crc16(trailer, 0, _CHECKED, crc)
     trailer[_CHECKED] = crc >> 8
     trailer[_CHECKED + 1] = crc & 0xFF
@@ -237,7 +237,7 @@ def close_frame(trailer: bytearray, crc: int, out: bytearray, to: int) -> int:
 
 
 def check_frame(buf: "Bytes", n: int) -> int:
-    """Whether ``buf[:n]`` is a frame: OK, DAMAGED, or FOREIGN: whole, but of a version or type not known here."""
+    """Check the frame ``buf[:n]``: OK, DAMAGED, or FOREIGN (intact, but of an unknown version or type)."""
     if n < TRAILER or buf[n - 3] != n - TRAILER or crc16(buf, 0, n, INIT):
         return DAMAGED
     first = buf[n - TRAILER]

@@ -1,15 +1,15 @@
-"""One end of a serial line: frames apart, channels together. Bytes in, bytes out, time in; no I/O.
+"""One end of a serial line: channels with retransmission. It does no I/O; the caller tells the time.
 
     link = Link(session)
     channel = link.channels[0]
     channel.open()
 
-    link.feed(buf, 0, n, now_ms)      # what has come
-    link.poll(now_ms)                 # what is due
-    n = link.out()                    # what is to go: link.out_buf[link.out_at : link.out_at + n]
+    link.feed(buf, 0, n, now_ms)      # received bytes
+    link.poll(now_ms)                 # timeouts
+    n = link.out()                    # bytes to send: link.out_buf[link.out_at : link.out_at + n]
     link.sent(taken)
 
-``headwater.link.pump`` does that for a raw transport. Nothing here allocates after construction.
+``headwater.link.pump`` does this over a raw transport. Nothing here allocates after construction.
 """
 
 from array import array
@@ -53,29 +53,28 @@ else:
         from headwater.link.ring import RingIO
 
 
-# What may follow what on one channel of the link: the table of its states, and the rules it keeps.
+# States of a channel.
 #
-# Each end has a session number, another one for each stream that it opens. A stream is a pair of session numbers; what
-# belongs to it carries a key made of both, so that nothing of an old stream gets into a new one.
+# Each end has a session number, a new one for each stream that it opens. A pair of session numbers identifies a stream;
+# its frames carry a key made of both, so that no frame of an old stream gets into a new one.
 #
-# IDLE      no stream is wanted. Frames of a stream that the other end still believes in are answered with RESET.
-# OPENING   HELLO goes out, again and again; the other end's session number is not known.
-# HALF      it is known, and HELLO names it; whether the other end knows ours is not known.
-# UP        the other end knows ours: its HELLO named it, or a frame came with the key of the pair. Bytes can pass.
-# CLOSING   ``close`` was called: FIN is behind the last byte, and not yet acknowledged. What comes in is dropped.
-# ENDED     the other end closed or was reset, or the line is dead: what was received can be read, then the end.
+# IDLE      no stream is wanted. Frames of a stream that the other end still has are answered with RESET.
+# OPENING   HELLO is repeated; the other end's session number is unknown.
+# HALF      it is known, and HELLO names it; whether the other end knows ours is unknown.
+# UP        the other end knows ours: its HELLO named it, or a frame with the key of the pair arrived. Data can pass.
+# CLOSING   ``close`` was called: FIN follows the last byte and is not acknowledged yet. Received data is dropped.
+# ENDED     the other end closed or was reset, or the line is dead: received data can be read, then the end.
 #
-# - Data passes in UP and CLOSING only, so both ends agree on the pair before the first byte; sequence numbers begin at
+# - Data passes in UP and CLOSING only, so both ends agree on the pair before the first byte; sequence numbers start at
 #   0.
-# - A HELLO with another session number than the one we are UP with says that the other end was reset (CHANGED): the
-#   stream has ended. It is not answered before the stream has been opened anew.
-# - A HELLO that does not name us while we are UP is doubtful: it may be a late one, or the other end was reset and
-#   chose the same number again. ASK tells: an end that has the stream answers ACK, one that has not answers RESET.
-# - RESET counts only when it carries the key of our own frames. It is never answered.
-# - A frame with the key of our own frames is our own, on a line that echoes. It is dropped; so is a HELLO with our own
-#   session number.
-# - When nothing was heard for a while, ASK goes out; when nothing was heard for ``dead_ms``, the stream is over (DEAD).
-# - Every FIN is acknowledged, in ENDED as well, so that the end that closed gets to know.
+# - In UP, a HELLO with another session number means that the other end was reset (CHANGED): the stream has ended. It is
+#   not answered before the stream is opened again.
+# - In UP, a HELLO that does not name us is ambiguous: it may be late, or the other end was reset and chose its old
+#   number. ASK resolves it: an end that has the stream answers ACK, one that has not answers RESET.
+# - RESET counts only with the key of our own frames. It is never answered.
+# - A frame with the key of our own frames is an echo and dropped; so is a HELLO with our own session number.
+# - ASK is sent after some silence; after ``dead_ms`` of silence the stream ends (DEAD).
+# - Every FIN is acknowledged, in ENDED as well, so that the end that closed learns of it.
 
 IDLE = const(0)
 OPENING = const(1)
@@ -113,35 +112,34 @@ WHY_RESET = const(2)
 WHY_DEAD = const(3)
 WHY_LINE = const(4)
 
-# The sending half of a channel: what is written and not yet acknowledged, in frames, and when to send which of them.
+# Retransmission: go-back-N.
 #
-# Go-back-N: up to ``window`` frames are under way. The receiver takes them in order only, says how far it has come, and
-# how many more it has room for (credit). After a NAK, or when the time is up, everything not yet acknowledged goes out
-# again. The time-out follows the measured round trip (RFC 6298; a repeated frame is not timed, Karn's rule), and
-# doubles while nothing is acknowledged.
+# Up to ``window`` frames are in flight. The receiver accepts frames in order only and reports how far it has come and
+# how many more it has room for (credit). After a NAK or a timeout everything unacknowledged is retransmitted. The
+# timeout follows the measured round trip (RFC 6298; retransmitted frames are not timed, Karn's rule) and doubles while
+# nothing is acknowledged.
 
 _NONE = const(-1)
-#: Room in a slot for what it costs to join small writes.
+#: Room in a slot for the overhead of joined small writes.
 _JOINS = const(8)
 _MIN_RTO = const(40)
 _MAX_RTO = const(4000)
 _MIN_MARGIN = const(20)
-#: Up to here the time-out may double. A line that loses frames is not congested: waiting longer does not help it.
+#: The timeout doubles up to here. A line that loses frames is not congested: waiting longer does not help.
 _PATIENCE = const(1000)
 
-# What ``expired`` says.
+# Results of ``expired``.
 WAIT = const(0)
 REPEAT = const(1)
 BLOCKED = const(2)
 
 
 class Sender:
-    """A queue of up to ``window`` frames of up to ``payload`` bytes, and the clock of their repetition.
+    """A queue of up to ``window`` frames of up to ``payload`` bytes, with the timer of their retransmission.
 
     Slot i of ``store`` begins at ``i * slot``: a byte for a delimiter, the stuffed payload up to ``end[i]``, and room
-    for the trailer. The frames from the sequence number ``una`` on are in the slots from ``_head`` on: ``queued`` of
-    them, of which the first ``flight`` have been sent at least once, and the first ``_sent`` since the sender last
-    went back.
+    for the trailer. The ``queued`` frames from sequence number ``una`` on are in the slots from ``_head`` on; the first
+    ``flight`` of them were sent at least once, the first ``_sent`` since the sender last went back.
     """
 
     def __init__(self, window: int, payload: int):
@@ -154,7 +152,7 @@ class Sender:
         self.crc = array("H", bytes(2 * window))
         self.size = bytearray(window)
         self.kind = bytearray(window)
-        #: The slot that is on the line right now: it must not change.
+        #: The slot that is being sent: it must not change.
         self.busy = _NONE
         # Counters, modulo 2**29.
         self.frames = 0
@@ -163,16 +161,16 @@ class Sender:
         self.clear(0)
 
     def clear(self, rto_ms: int) -> None:
-        """For a new stream; ``rto_ms`` is the time-out until a round trip was measured."""
+        """Reset for a new stream; ``rto_ms`` is the timeout until a round trip is measured."""
         self._head = self.queued = self.flight = self._sent = 0
         self.una = 0
         self.credit = 0
-        #: The largest payload that the other end takes.
+        #: The maximum payload that the other end accepts.
         self.limit = self.payload
-        # How many frames may be sent: one after a time-out, until it is acknowledged.
+        # How many frames may be sent: after a timeout one, until it is acknowledged.
         self._burst = self.window
-        # Round trip time times 8, its variation times 4, and the time-out that follows from them, in ms. ``rto`` is the
-        # one in use: it doubles when the time was up.
+        # Round trip time times 8, its variation times 4, and the timeout computed from them, in ms. ``rto`` is the one
+        # in use: it doubles at each timeout.
         self._srtt = self._var = 0
         self._base = self.rto = rto_ms
         # How many frames from ``una`` on are timed together (0: none), and since when.
@@ -180,7 +178,7 @@ class Sender:
         self._timer_at = 0
 
     def write(self, buf: "Bytes", off: int, n: int, now: int) -> int:
-        """Take up to ``n`` bytes of ``buf`` from ``off``: how many."""
+        """Enqueue up to ``n`` bytes of ``buf`` from ``off``; return their number."""
         taken = 0
         while taken < n:
             k = self._take(buf, off + taken, n - taken, now)
@@ -190,7 +188,7 @@ class Sender:
         return taken
 
     def _take(self, buf: "Bytes", off: int, n: int, now: int) -> int:
-        """Put bytes into the last frame, if it has not been sent yet, or into a new one: how many."""
+        """Put bytes into the last frame if it was not sent yet, or into a new one; return their number."""
         i = (self._head + self.queued - 1) % self.window
         room = self._room(i) if self.queued > self.flight else 0
         if room <= 0:
@@ -205,11 +203,11 @@ class Sender:
         return n
 
     def _room(self, i: int) -> int:
-        """How many bytes slot ``i`` still takes: small pieces joined are longer than one, stuffed."""
+        """Return how many bytes slot ``i`` has room for; joined pieces take more stuffing than one."""
         return min(self.limit - self.size[i], (i * self.slot + 1 + self._area - self.end[i]) * 33 // 34)
 
     def add(self, kind: int, now: int) -> int:
-        """An empty frame at the end of the queue: its slot, or -1 when there is none, or it is still on the line."""
+        """Append an empty frame; return its slot, or -1 if none is free or the slot is still being sent."""
         i = (self._head + self.queued) % self.window
         if self.queued == self.window or i == self.busy:
             return _NONE
@@ -223,13 +221,13 @@ class Sender:
         return i
 
     def next(self, now: int) -> int:
-        """The sequence number of the frame that is to be sent now, or -1; ``busy`` is its slot from here on."""
+        """Return the sequence number of the next frame to send, or -1, and set ``busy`` to its slot."""
         sent = self._sent
         if sent >= self.queued or sent >= self._burst:
             return _NONE
         i = (self._head + sent) % self.window
         if sent >= self.credit and self.kind[i] == DATA:
-            # FIN needs no room.
+            # FIN needs no credit.
             return _NONE
         if sent == 0:
             self._timer_at = now
@@ -246,10 +244,10 @@ class Sender:
         return self.una + sent & 0xFF
 
     def acknowledge(self, ack: int, credit: int, now: int) -> None:
-        """The other end expects the frame ``ack`` next, and has room for ``credit`` from there on."""
+        """Apply an acknowledgement: the other end expects ``ack`` next and has room for ``credit`` frames."""
         n = ack - self.una & 0xFF
         if n > self.flight:
-            # Of a frame that came twice, older than what we know.
+            # From a duplicate that is older than what we know.
             return
         self.credit = credit
         if n == 0:
@@ -260,8 +258,8 @@ class Sender:
         else:
             if self._timed:
                 self._timed -= n
-            # Back towards what was measured, but slowly: should the line have become slower than that, the time-out
-            # then still outgrows the round trip, so that one can be measured again.
+            # Back towards the measured value, but slowly: if the line has become slower, the timeout must outgrow the
+            # round trip so that one can be measured again.
             self.rto = max(self._base, self.rto - (self.rto >> 2))
         self.una = ack
         self._head = (self._head + n) % self.window
@@ -272,12 +270,12 @@ class Sender:
         self._timer_at = now
 
     def missed(self) -> None:
-        """The other end missed a frame: go back."""
+        """Go back: the other end missed a frame."""
         self._sent = 0
         self._timed = 0
 
     def expired(self, now: int) -> int:
-        """Go back when the time is up: REPEAT. BLOCKED: the other end has had no room for that long. Else WAIT."""
+        """Check the timeout: REPEAT after going back, BLOCKED if the other end had no room all the time, else WAIT."""
         if not self.queued or self.left(now) > 0:
             return WAIT
         self._timer_at = now
@@ -291,11 +289,11 @@ class Sender:
         return REPEAT
 
     def left(self, now: int) -> int:
-        """Milliseconds until the time is up, if anything is queued."""
+        """Return the milliseconds until the timeout, if a frame is queued."""
         return self.rto - ((now - self._timer_at) & TICKS_MASK)
 
     def _measure(self, ms: int) -> None:
-        """Take one round trip into the time-out (RFC 6298, in whole milliseconds)."""
+        """Update the timeout with a round trip (RFC 6298, in whole milliseconds)."""
         if self._srtt == 0:
             self._srtt = 8 * ms
             self._var = 2 * ms
@@ -307,27 +305,24 @@ class Sender:
         self.rto = self._base
 
 
-# One channel of the link: a reliable, ordered byte stream each way, as a transport.
-#
-# ``headwater.link.link`` has its states and their rules, ``headwater.link.link`` its sending half. The
-# receiving half takes frames in order, answers a gap with NAK, and lets an acknowledgement wait a little for data that
-# it can travel with.
+# Channels. The receiving half accepts frames in order, answers a gap with NAK, and delays an acknowledgement a little
+# so that it can travel with data.
 
-#: How many of our own HELLOs come back before we take it that the other end has our session number.
+#: After so many HELLOs with our own session number, assume that the other end has it and take another.
 _CLASHES = const(4)
 
-# When an acknowledgement is to go out.
+# When to send an acknowledgement.
 _NEVER = const(0)
 _SOON = const(1)
 _NOW = const(2)
 
 
 class Channel:
-    """A transport: ``readinto``, ``write``, ``close``; and ``open``, which begins a stream. None of them does I/O.
+    """One stream at a time, as a transport: ``open``, ``readinto``, ``write``, ``close``. None of them does I/O.
 
-    ``state`` and ``why`` (the last stream ended) are values of ``headwater.link.link``. ``streams`` counts
-    those that came up; ``received`` the frames taken, ``refused`` those that came twice, or behind a gap, or when
-    there was no room; ``stale`` the frames of no stream of ours; ``echoes`` our own. Counters are modulo 2**29.
+    ``state`` is one of the states above, ``why`` the reason for the end of the last stream. Counters, modulo 2**29:
+    ``streams`` that came up; frames ``received``; ``refused`` (duplicate, behind a gap, or no room); ``stale`` (of
+    another stream); ``echoes`` of our own.
     """
 
     def __init__(self, link: "Link", number: int, session: int, window: int, payload: int):
@@ -339,14 +334,14 @@ class Channel:
         self.state = IDLE
         self.why = WHY_NOT
         self._opened = False
-        # Whether a stream is to follow the one that is being closed.
+        # Whether to open a stream after the one that is being closed.
         self._again = False
         self.sender = Sender(window, payload)
-        # What was received and not yet read.
+        # Received and not read yet.
         self._ring = RingIO(window * payload)
         self._capacity = window * payload
         self._half = (window + 1) // 2
-        # The key of a frame that is to be answered with RESET.
+        # The key of a frame to answer with RESET.
         self._reset_key = _NONE
         self.streams = 0
         self.received = 0
@@ -360,25 +355,25 @@ class Channel:
         self.sender.clear(self._link.rto_ms)
         self.peer = 0
         self._key_out = self._key_in = _NONE
-        # FIN has still to be put behind what was written.
+        # Whether FIN still has to follow the written bytes.
         self._fin = False
         self._expected = 0
         self._ack = _NEVER
         self._ack_at = 0
-        # Frames taken since the last acknowledgement, and the credit that went with that.
+        # Frames received since the last acknowledgement, and the credit sent with it.
         self._unacked = 0
         self._granted = self.window
-        # How far beyond the gap the last frame was, 0 when there is none.
+        # How far beyond the gap the last frame was, 0 without a gap.
         self._gap = 0
         # Due at once: NAK, ASK, HELLO.
         self._nak = self._ask = self._hello = False
         self._hello_at = self._heard_at = self._asked_at = self._closed_at = 0
         self._clashes = 0
 
-    # ---- for its user ------------------------------------------------------------------------------------------------
+    # ---- transport ------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Begin a stream, after the end of the one there is; it is up when the other end has opened one as well."""
+        """Open a stream, after the end of the current one. It is up when the other end has opened one as well."""
         if self.state == UP:
             self.close()
         if self.state == CLOSING:
@@ -394,9 +389,10 @@ class Channel:
             self._step(OPEN)
 
     def readinto(self, buf: "bytearray | memoryview", n: int) -> int | None:
-        """Place at most ``n`` (1 or more) bytes at the start of ``buf``: their number, None if none now.
+        """Read at most ``n`` (1 or more) bytes to the start of ``buf``; return their number, None if there are none
+        now.
 
-        0 when the stream has ended and everything was read. Raises OSError (ENOTCONN) when there is no stream.
+        0 if the stream has ended and everything was read. Raises OSError (ENOTCONN) without a stream.
         """
         ring = self._ring
         if ring.any():
@@ -412,10 +408,10 @@ class Channel:
         raise OSError(ENOTCONN)
 
     def write(self, buf: "Bytes", off: int, n: int) -> int | None:
-        """Take up to ``n`` bytes of ``buf`` from ``off``: their number, None if none now.
+        """Write up to ``n`` bytes of ``buf`` from ``off``; return their number.
 
-        None says that the window is full, or that the stream is not up yet. Raises OSError: ECONNRESET when the stream
-        has ended, ENOTCONN when there is none.
+        None if the window is full or the stream is not up yet. Raises OSError: ECONNRESET after the end of the stream,
+        ENOTCONN without a stream.
         """
         if off < 0 or n < 0 or off + n > len(buf):
             raise ValueError("the range is not in the buffer")
@@ -427,10 +423,7 @@ class Channel:
         raise OSError(ECONNRESET if state == ENDED else ENOTCONN)
 
     def close(self) -> None:
-        """End the stream behind what was written: the other end reads that, and then the end.
-
-        What was not read is dropped.
-        """
+        """End the stream behind the written bytes, which the other end can still read. Unread bytes are dropped."""
         if self.state == UP:
             self._fin = True
             self._closed_at = self._link.now
@@ -439,13 +432,13 @@ class Channel:
         self._drop_received()
 
     def waiting(self) -> int:
-        """How many frames are not yet acknowledged, the end of the stream included."""
+        """Return the number of unacknowledged frames, the end of the stream included."""
         return self.sender.queued + self._fin
 
     # ---- sending -----------------------------------------------------------------------------------------------------
 
     def next(self) -> bool:
-        """Put the frame that is to go out now on the line, if there is one."""
+        """Put the next frame on the line; return whether there was one."""
         if self._reset_key >= 0:
             self._control(RESET, 0, 0, 0, self._reset_key)
             self._reset_key = _NONE
@@ -478,7 +471,7 @@ class Channel:
         return True
 
     def _send(self) -> bool:
-        """Put the next frame of the stream on the line, if there is one and it may go."""
+        """Put the next frame of the stream on the line; return whether there was one."""
         link = self._link
         sender = self.sender
         if self._fin and sender.add(FIN, link.now) >= 0:
@@ -499,7 +492,7 @@ class Channel:
         self._control(kind, 0, self._expected, self._acknowledged(), self._key_out)
 
     def _control(self, kind: int, n: int, ack: int, credit: int, key: int) -> None:
-        """Put a frame that is not of the stream on the line, with ``n`` bytes of ``link.names``."""
+        """Put a control frame on the line, with ``n`` bytes of ``link.names``."""
         link = self._link
         out = link.control
         fill_trailer(link.trailer, kind << 3 | self.number, 0, ack, credit, key, n)
@@ -507,7 +500,7 @@ class Channel:
         link.put(out, 0, close_frame(link.trailer, crc16(link.names, 0, n, INIT), out, end))
 
     def _acknowledged(self) -> int:
-        """Note that a frame with our acknowledgement goes out; returns the credit that goes with it."""
+        """Record that an acknowledgement is sent; return its credit."""
         self._ack = _NEVER
         self._unacked = 0
         self._nak = False
@@ -515,18 +508,18 @@ class Channel:
         return self._granted
 
     def _grant(self) -> int:
-        """How many frames of any size there is room for."""
+        """Return the number of maximum-size frames that there is room for."""
         return (self._capacity - self._ring.any()) // self.payload
 
     def _waited(self) -> bool:
-        """Whether an acknowledgement has waited long enough for data to travel with."""
+        """Return whether an acknowledgement has waited long enough for data."""
         link = self._link
         return self._unacked >= self._half or (link.now - self._ack_at) & TICKS_MASK >= link.ack_ms
 
     # ---- time --------------------------------------------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
-        """Do what is due at this time."""
+        """Check the timeouts."""
         if not UP <= self.state <= CLOSING:
             return
         link = self._link
@@ -534,7 +527,7 @@ class Channel:
         if quiet >= link.dead_ms:
             self._over(DEAD, WHY_DEAD)
         elif self.state == CLOSING and (now - self._closed_at) & TICKS_MASK >= link.dead_ms:
-            # The other end lives and does not read: it gets no more, and RESET when it asks.
+            # The other end lives and does not read. It gets no more, and RESET if it asks.
             self._step(DONE)
         else:
             if quiet >= link.keep_ms and (now - self._asked_at) & TICKS_MASK >= link.keep_ms:
@@ -544,7 +537,7 @@ class Channel:
                 self._ask = True
 
     def due(self, now: int) -> int:
-        """In how many milliseconds there is something to do, if nothing arrives; at most ``keep_ms``."""
+        """Return the milliseconds until the next timeout, at most ``keep_ms``."""
         link = self._link
         state = self.state
         if IDLE < state < UP:
@@ -562,7 +555,7 @@ class Channel:
     # ---- receiving ---------------------------------------------------------------------------------------------------
 
     def receive(self, buf: bytearray, n: int) -> None:
-        """Take a whole frame for this channel: ``n`` bytes of payload in ``buf``, and the trailer behind them."""
+        """Handle a frame of this channel: ``n`` bytes of payload in ``buf``, then the trailer."""
         kind = buf[n] >> 3 & 7
         key = buf[n + 4] << 8 | buf[n + 5]
         if kind == HELLO:
@@ -582,7 +575,7 @@ class Channel:
             self._reset_key = key
 
     def _hear(self, session: int, buf: bytearray, n: int) -> None:
-        """Take a HELLO."""
+        """Handle a HELLO."""
         link = self._link
         window = buf[n + 3]
         if n < 3 or session == 0 or window == 0 or buf[2] == 0:
@@ -600,7 +593,7 @@ class Channel:
             self.sender.credit = window
             self.sender.limit = min(self.payload, buf[2])
             if named:
-                # It waits to hear that we know it.
+                # The other end waits for a frame that proves it.
                 self._up()
                 self._ack = _NOW
             else:
@@ -615,16 +608,16 @@ class Channel:
                 self._ask = True
 
     def _clash(self) -> None:
-        """Our own session number came in: an echo, or the other end has the same one; after some, take another."""
+        """Handle a HELLO with our session number: an echo, or the other end chose the same number."""
         self.echoes = self.echoes + 1 & COUNT_MASK
         self._clashes += 1
         if self._clashes == _CLASHES and IDLE < self.state < UP:
             self._clashes = 0
-            # The clocks of the two ends do not go together, so they part here.
+            # The clocks of the two ends differ, so they choose different numbers.
             self.session = (self.session + (self._link.now & 0xFF)) % 0xFFFF + 1
 
     def _take(self, kind: int, buf: bytearray, n: int) -> None:
-        """Take a frame of the stream."""
+        """Handle a frame of the stream."""
         sender = self.sender
         sender.acknowledge(buf[n + 2], buf[n + 3], self._link.now)
         if self.state == CLOSING and not sender.queued and not self._fin:
@@ -637,15 +630,15 @@ class Channel:
             self._ack = _NOW
 
     def _take_data(self, kind: int, buf: bytearray, n: int) -> None:
-        """Take a frame with a sequence number, if it is the next one and there is room."""
+        """Handle a frame with a sequence number: accept it if it is the next one and there is room."""
         ahead = buf[n + 1] - self._expected & 0xFF
         if ahead or (kind == DATA and n > self._capacity - self._ring.any()):
             self.refused = self.refused + 1 & COUNT_MASK
             if ahead == 0 or ahead > 127:
-                # No room, or it has come before and our acknowledgement was lost.
+                # No room; or a duplicate, because our acknowledgement was lost.
                 self._ack = _NOW
             else:
-                # Once for a gap, and again when the other end has gone back and the first frames were lost again.
+                # Once for a gap, and again if the other end went back and the first frames were lost again.
                 if self._gap == 0 or ahead <= self._gap:
                     self._nak = True
                 self._gap = ahead
@@ -669,7 +662,7 @@ class Channel:
     # ---- states ------------------------------------------------------------------------------------------------------
 
     def lost(self, why: int) -> None:
-        """The line was lost, or another one takes its place: the stream has ended."""
+        """End the stream: the line was lost or replaced."""
         self.sender.busy = _NONE
         self._over(DEAD, why)
 
@@ -687,8 +680,7 @@ class Channel:
         state = NEXT[self.state * EVENTS + event]
         self.state = state
         if state == IDLE or (state == ENDED and event != FINISHED):
-            # Frames of the stream are strangers from now on. After a FIN they are not: it is acknowledged whenever
-            # it comes.
+            # From here on frames of this stream are stale. After FIN they are not: each FIN is acknowledged.
             self._key_in = self._key_out = _NONE
             self._ack = _NEVER
             self._nak = self._ask = False
@@ -704,16 +696,14 @@ class Channel:
 
 
 class Link:
-    """``session`` (1 to 65535) has to differ from that of this board's last lives: a random number, or a counter kept
-    in flash.
+    """One end of a line.
 
-    ``channels`` streams share the line, by turns. Each holds up to ``window`` frames of ``payload`` bytes in either
-    direction, about ``2 * window * payload`` bytes of memory; the other end's window and payload may be others. Times
-    in ms: HELLO is repeated every ``hello_ms``; an acknowledgement waits ``ack_ms`` for data to travel with;
-    ``rto_ms`` is the first time-out, before a round trip was measured; after ``keep_ms`` without a frame the other
-    end is asked for one, after ``dead_ms`` it is given up.
-
-    Counters are modulo 2**29.
+    - ``session``: 1 to 65535; it must differ from those of earlier boots: a random number, or a counter in flash.
+    - ``channels``: streams that share the line, in turn.
+    - ``window``, ``payload``: frames and bytes per frame that each channel buffers in either direction, about
+      ``2 * window * payload`` bytes of memory. The other end may have other values.
+    - Times in ms: HELLO is repeated every ``hello_ms``; an acknowledgement waits ``ack_ms`` for data; ``rto_ms`` is the
+      timeout before a round trip is measured; ``keep_ms`` of silence lead to an ASK, ``dead_ms`` end the stream.
     """
 
     def __init__(
@@ -742,30 +732,30 @@ class Link:
         self.dead_ms = dead_ms
         self.now = 0
         self._in = Unstuffer(PAYLOAD + TRAILER)
-        # For the channels: what they build frames with.
+        # For the channels, which build frames in them.
         self.trailer = bytearray(TRAILER)
         self.names = bytearray(4)
         self.control = bytearray(frame_size(4))
         self.scratch = bytearray(16)
-        # What is to be sent.
+        # The bytes to send.
         self.out_buf = self.control
         self.out_at = self.out_end = 0
         self._pause = True
         self._turn = 0
-        #: Bytes and frames in and out; frames that were damaged (noise counts as well), or whole and not known here.
+        #: Counters, modulo 2**29: bytes and frames; damaged frames and noise; intact frames of unknown kinds.
         self.bytes_in = self.bytes_out = 0
         self.frames_in = self.frames_out = 0
         self.damaged = self.foreign = 0
         self.channels = [Channel(self, i, session, window, payload) for i in range(channels)]
 
     def poll(self, now_ms: int) -> None:
-        """Take the time, and do what is due."""
+        """Set the time and check the timeouts."""
         self.now = now_ms
         for channel in self.channels:
             channel.tick(now_ms)
 
     def due(self) -> int:
-        """In how many milliseconds ``poll`` and ``out`` have something to do, if nothing arrives."""
+        """Return the milliseconds until ``poll`` and ``out`` have to be called, if nothing arrives."""
         ms = self.keep_ms
         for channel in self.channels:
             left = channel.due(self.now)
@@ -774,7 +764,7 @@ class Link:
         return ms
 
     def feed(self, buf: "Bytes", at: int, n: int, now_ms: int) -> None:
-        """Take ``n`` bytes of the line, at ``buf[at]``. Whatever they are, this raises nothing."""
+        """Handle ``n`` received bytes at ``buf[at]``. Never raises."""
         self.now = now_ms
         self.bytes_in = self.bytes_in + n & COUNT_MASK
         rx = self._in
@@ -797,7 +787,7 @@ class Link:
             self.damaged = self.damaged + 1 & COUNT_MASK
 
     def out(self) -> int:
-        """How many bytes are to be sent, from ``out_buf[out_at]`` on."""
+        """Return the number of bytes to send, from ``out_buf[out_at]`` on."""
         n = self.out_end - self.out_at
         if n:
             return n
@@ -813,17 +803,14 @@ class Link:
         return 0
 
     def sent(self, n: int) -> None:
-        """The first ``n`` of the bytes to be sent were taken by the line."""
+        """Record that the line took ``n`` bytes."""
         self.out_at += n
         self.bytes_out = self.bytes_out + n & COUNT_MASK
         if self.out_at == self.out_end:
             self._free()
 
     def lost(self) -> None:
-        """The line was lost, or is about to be another one: every stream ends.
-
-        Half a frame, in either direction, is forgotten.
-        """
+        """End every stream and forget partial frames: the line was lost or is replaced."""
         self._in.reset()
         self.out_at = self.out_end = 0
         self._pause = True
@@ -833,9 +820,9 @@ class Link:
     # ---- for the channels --------------------------------------------------------------------------------------------
 
     def put(self, buf: bytearray, at: int, end: int) -> None:
-        """The next frame on the line: ``buf[at]`` is kept for a delimiter before it, which is sent after a pause.
+        """Put ``buf[at:end]`` on the line. Its first byte is a delimiter, which is sent after a pause only.
 
-        Noise, or what a program printed in the pause, is so kept apart from the frame.
+        It separates the frame from noise and printed text.
         """
         buf[at] = 0
         self.out_buf = buf
@@ -845,7 +832,7 @@ class Link:
         self.frames_out = self.frames_out + 1 & COUNT_MASK
 
     def key(self, sender: int, receiver: int) -> int:
-        """The key of the frames that an end with the session number ``sender`` sends to one with ``receiver``."""
+        """Return the key of the frames from the end with session number ``sender`` to that with ``receiver``."""
         names = self.names
         names[0] = sender >> 8
         names[1] = sender & 0xFF

@@ -1,8 +1,7 @@
-"""Moves the bytes between a link and the raw line under it, and makes transports of the link's streams.
+"""Run a link over a raw line, and use its streams as transports.
 
-A raw line is a transport as well (``headwater.types.Transport``), one that may lose, damage and invent bytes. Whoever
-knows only the contract of a transport keeps the link going by using it: every ``readinto`` and ``write`` of a stream
-pumps.
+A raw line is a transport (``headwater.types.Transport``) that may lose, damage and invent bytes. Every ``readinto`` and
+``write`` of a ``Stream`` pumps, so a user of the stream keeps the link running.
 """
 
 from headwater.link.link import Link
@@ -15,14 +14,14 @@ if TYPE_CHECKING:
     from headwater.link.link import Channel
     from headwater.types import Bytes, Transport
 
-# How much one turn reads before it sends: what is acknowledged together costs one frame.
+# Bytes that are read before sending: one frame acknowledges them together.
 _TURN = const(512)
 
 
 class Pump:
-    """``raw`` is the line, ``ticks_ms`` the clock (wrapping at 2**30 or a multiple of it).
+    """Moves bytes between a link and a line.
 
-    ``chunk`` bytes are read at a time.
+    ``raw`` is the line, ``ticks_ms`` the clock (wrapping at 2**30 or a multiple of it), ``chunk`` the bytes per read.
     """
 
     def __init__(self, raw: "Transport", link: Link, ticks_ms: "Callable[[], int]", chunk: int = 128):
@@ -33,17 +32,14 @@ class Pump:
         self.attach(raw)
 
     def attach(self, raw: "Transport") -> None:
-        """Go on with another line, or the same one opened anew: every stream ends."""
+        """Use another line, or the same one reopened: every stream ends."""
         self._raw = raw
-        #: What broke the line, None while it is whole. Nothing moves until ``attach``.
+        #: The error of the line, None without one. After an error nothing moves until ``attach``.
         self.error: OSError | None = None
         self.link.lost()
 
     def pump(self) -> None:
-        """Read what has come and send what is to go, as far as the line does either now.
-
-        Raises nothing: see ``error``.
-        """
+        """Read and send as much as the line allows now. Never raises; see ``error``."""
         if self.error is None:
             try:
                 self._turn(self._ticks())
@@ -52,7 +48,7 @@ class Pump:
                 self.link.lost()
 
     def _turn(self, now: int) -> None:
-        # First what has come: perhaps the other end is not as dead as the clock says.
+        # Received bytes first: they may prove that the other end is alive.
         self._read(now)
         self.link.poll(now)
         self._send()
@@ -82,14 +78,17 @@ class Pump:
 
 
 class Stream:
-    """One stream of a link as a transport that keeps its link going."""
+    """A channel as a transport that pumps its link."""
 
     def __init__(self, pump: Pump, channel: "Channel"):
         self._pump = pump
         self.channel = channel
 
     def readinto(self, buf: "bytearray | memoryview", n: int) -> int | None:
-        """As of a transport; OSError when the line broke and what had come was read."""
+        """Read from the stream (``Transport.readinto``).
+
+        OSError after an error of the line, once everything was read.
+        """
         pump = self._pump
         pump.pump()
         k = self.channel.readinto(buf, n)
@@ -98,15 +97,12 @@ class Stream:
         return k
 
     def write(self, buf: "Bytes", off: int, n: int) -> int | None:
-        """As of a transport."""
+        """Write to the stream (``Transport.write``)."""
         k = self.channel.write(buf, off, n)
         self._pump.pump()
         return k
 
     def close(self) -> None:
-        """End the stream behind what was written.
-
-        That it gets there needs the link to be pumped on: see ``Channel.waiting``.
-        """
+        """End the stream behind the written bytes. Keep pumping until ``Channel.waiting`` returns 0."""
         self.channel.close()
         self._pump.pump()

@@ -1,4 +1,4 @@
-"""A ring of bytes, for where MicroPython's own ``micropython.RingIO`` is missing: CPython, and the smallest ports."""
+"""Ring buffer for runtimes without ``micropython.RingIO``: CPython and the smallest ports."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -6,7 +6,7 @@ if TYPE_CHECKING:
 
 
 class RingIO:
-    """Holds up to ``size`` bytes. Has some of the methods of MicroPython's RingIO, and allocates nothing in them."""
+    """A ring of up to ``size`` bytes with some methods of MicroPython's RingIO. They allocate nothing."""
 
     def __init__(self, size: int):
         self._buf = bytearray(size)
@@ -15,11 +15,11 @@ class RingIO:
         self._n = 0
 
     def any(self) -> int:
-        """How many bytes can be read."""
+        """Return the number of bytes to read."""
         return self._n
 
     def readinto(self, buf: "bytearray | memoryview", n: int) -> int:
-        """Move at most ``n`` bytes, and no more than ``buf`` holds, to the start of ``buf``: their number."""
+        """Move at most ``n`` bytes, and no more than ``buf`` holds, to the start of ``buf``; return their number."""
         n = min(n, self._n, len(buf))
         ring = self._buf
         at = self._at
@@ -34,7 +34,7 @@ class RingIO:
         return n
 
     def write(self, buf: "Bytes", at: int, n: int) -> int:
-        """Take as many of ``buf[at:at+n]`` as there is room for: their number."""
+        """Append as much of ``buf[at:at+n]`` as there is room for; return the number of bytes."""
         size = self._size
         n = min(n, size - self._n)
         ring = self._buf
