@@ -1,9 +1,13 @@
-"""Reading FMQ's frames (docs/protocols/fmq.md, section 3) at an offset of the receive buffer, into one reusable cursor.
+"""Encode and decode the frames of FMQ (docs/protocols/fmq.md, section 3); check topics.
 
-``Frame`` is the cursor: its fields are integers, most of them offsets into its buffer, and are valid until the next
-frame is read. ``decode_fields`` checks everything the frame claims before a field can be used, so no accessor fails
-after it.
-A decoder returns 0 or an offset, or a code with ``bad_at`` set to the offending offset.
+``Frame`` is the decoder's reusable cursor. Its fields are integers, most of them offsets into its buffer, and valid
+until the next frame is decoded. ``decode_fields`` checks everything before a field is used, so no accessor fails after
+it. A decoder returns 0 or an offset, or an error with ``bad_at`` set to the offset of the fault.
+
+An encoder writes into the caller's buffer and returns the offset behind the frame; or an error if the frame does not
+end before ``limit`` or an argument is wrong, and then the written bytes are to be ignored. ``ident`` is a message id.
+Strings are bytes in UTF-8, which the caller checks. Frequent operations allocate nothing: ``put_message`` and
+``encode_answer``.
 """
 
 from array import array
@@ -56,7 +60,7 @@ _LIST = const(13)
 _E_FORM = const(-58)
 
 
-# What is a topic, and what a filter (docs/protocols/fmq.md, section 4): as in MQTT. Nothing here allocates.
+# Topics and filters (docs/protocols/fmq.md, section 4): as in MQTT. Nothing here allocates.
 
 _WILDCARDS = b"#+"
 _HASH = const(0x23)
@@ -64,7 +68,7 @@ _SLASH = const(0x2F)
 
 
 def check_name(text: "Bytes") -> int:
-    """0, or E_TOPIC: empty, no UTF-8, or with U+0000 or a wildcard."""
+    """Check a topic name: 0, or E_TOPIC if it is empty, not UTF-8, or has U+0000 or a wildcard."""
     n = len(text)
     if n == 0 or check_utf8(text, 0, n) >= 0:
         return E_TOPIC
@@ -75,7 +79,7 @@ def check_name(text: "Bytes") -> int:
 
 
 def check_filter(text: "Bytes") -> int:
-    """0, or E_FILTER: empty, no UTF-8, with U+0000; or + or # is not alone in its level, or # not in the last."""
+    """Check a topic filter: 0, or E_FILTER if it is empty, not UTF-8, has U+0000 or a misplaced wildcard."""
     n = len(text)
     if n == 0 or check_utf8(text, 0, n) >= 0:
         return E_FILTER
@@ -88,34 +92,34 @@ def check_filter(text: "Bytes") -> int:
     return 0
 
 
-# What the bodies of FMQ's frames are made of (docs/protocols/fmq.md, section 3): a table for who reads and who writes.
+# The fields of each frame's body (docs/protocols/fmq.md, section 3), for the encoder and the decoder.
 #
-# A row begins with how many of its fields must be there. Each further byte is a field:
+# A row begins with the number of mandatory fields. Each further byte is a field:
 #
 # ====  ==========================================================================
 # T     String
 # N     String or None
-# P     a topic: a String, or the integer that is its hash
+# P     topic: String, or the integer that is its hash
 # O     as P, or None
-# I     an integer from 0 on
-# Q     one that is a QoS, 0 to 2
-# C     one that is a reason code, 0 to 255
+# I     non-negative integer
+# Q     QoS, 0 to 2
+# C     reason code, 0 to 255
 # B     Bool
 # D     DateTime
-# L     a List of Strings
-# A, S  an address, addresses up to the end
-# M     a subscription id (an integer), or the message id of a CONSUME
-# R     the rest, as it is
+# L     List of Strings
+# A, S  address; addresses up to the end
+# M     subscription id (an integer), or the message id of a CONSUME
+# R     the rest, unchanged
 # ====  ==========================================================================
 
-#: Letters as bits (``1 << (letter & 31)``): what a String may be, what an integer, and what None.
+#: Letters as bits (``1 << (letter & 31)``): the fields that can be a String, an integer, None.
 TEXTS = const(1 << 20 | 1 << 14 | 1 << 16 | 1 << 15)
 NUMBERS = const(1 << 9 | 1 << 17 | 1 << 3 | 1 << 16 | 1 << 15 | 1 << 13)
 NONES = const(1 << 14 | 1 << 15)
 TOPICS = const(1 << 16 | 1 << 15)
 
 NOTHING = b"\x00"
-#: By type.
+#: The rows, by type.
 ROWS = (
     b"\x00TNNIBTQBR",
     b"\x02AA",
@@ -139,13 +143,16 @@ _REFUSED = b"\x01CT"
 _AUTHENTICATED = b"\x04CIBD"
 _SUBSCRIBED = b"\x02CI"
 _SLAVES = b"\x01CS"
-#: Of an ACK to ELECT that agrees.
+#: The row of an ACK to ELECT that agrees.
 AGREED = b"\x01N"
 
 
 def row_of(head: int, asked: int, code: int) -> bytes:
-    """The row of a frame with this first byte. Of ACK's, ``asked`` is the type of what it answers, ``code`` its reason
-    code; -1 when it has none: nothing, or of an ELECT that is not refused, None or what another one says."""
+    """Return the row of a frame by its first byte.
+
+    For ACK, ``asked`` is the type of the answered message, ``code`` its reason code; -1 without one: an empty body, or
+    None or another candidate as the answer to an ELECT.
+    """
     kind = head >> 4
     if kind == _ACK:
         if code > 0:
@@ -164,7 +171,7 @@ def row_of(head: int, asked: int, code: int) -> bytes:
     return NOTHING if kind == _SLAVEOF and head & _REG else ROWS[kind]
 
 
-#: By type, the flags there are: two bytes, of which bit n says whether they may be n. Type 4 has none; DUP needs a QoS.
+#: The valid flags by type: bit n of two bytes is set if the flags can be n. Type 4 has none; DUP needs a QoS.
 _FLAGS = (
     b"\x00\x01\x00\x03\x00\x01\x3c\x3f\x00\x00\x00\x01\x00\x01\x00\x01"
     b"\x00\x01\x00\x01\x00\x0f\x00\x01\x00\x01\x00\x0b\x00\x01\x00\x01"
@@ -172,9 +179,9 @@ _FLAGS = (
 #: PUBLISH's.
 _MESSAGE = const(0x3C3F)
 _TIME_OF_EIGHT = const(0xB0)
-# The shortest frame whose id has such a time; the types without a body.
+# The shortest frame whose id has such a time.
 _LEAST = const(12)
-# The letters of ``decode_fields`` that need more than a look at the kind of value.
+# The letters of fields that need more than a check of the kind.
 _QOS = const(81)
 _CODE = const(67)
 _FIELD_BOOL = const(66)
@@ -194,11 +201,9 @@ class Frame:
     """A frame in a buffer, as offsets.
 
     ``head`` is the first byte. The message id is ``buf[id_at:id_end]``, the body ``buf[body:end]``. The body has
-    ``count`` fields, as ``ROWS`` says; field k begins at ``at[k]`` and ends at ``at[k + 1]``. PUBLISH and
-    CONSUMERESP: the topic is ``buf[topic_at:topic_end]``, the tags are the list at ``tags_at``, the payload is
-    ``buf[payload_at:end]``. ACK: ``code``, 0 for success.
-
-    ``limit`` is the longest body that is accepted.
+    ``count`` fields (``ROWS``); field k is ``buf[at[k]:at[k + 1]]``. PUBLISH and CONSUMERESP have the topic
+    ``buf[topic_at:topic_end]``, tags (a list) at ``tags_at`` and the payload ``buf[payload_at:end]``; ACK has ``code``,
+    0 for success. Bodies longer than ``limit`` are refused.
     """
 
     def __init__(self, buf: "Bytes", limit: int):
@@ -213,31 +218,31 @@ class Frame:
         self.value = Value(buf, 0)
 
     def kind(self) -> int:
-        """The frame's type, 0 … 15."""
+        """Return the type, 0 to 15."""
         return self.head >> 4
 
     def asked(self) -> int:
-        """The type of the message that created the id: of an answer, what it answers."""
+        """Return the type of the message that created the id: for an answer, the answered message."""
         return self.buf[self.id_at] >> 4
 
     def qos(self) -> int:
-        """PUBLISH: 0, 1 or 2."""
+        """Return PUBLISH's QoS: 0, 1 or 2."""
         return self.head >> 1 & 3
 
     def dup(self) -> bool:
-        """PUBLISH: whether it may have been sent before."""
+        """Return PUBLISH's DUP: whether it may be a redelivery."""
         return self.head & 8 != 0
 
     def retain(self) -> bool:
-        """PUBLISH: whether it is to be kept, or was."""
+        """Return PUBLISH's RETAIN."""
         return self.head & 1 != 0
 
     def has_topic(self) -> bool:
-        """Whether there is a topic, and not its hash: an integer, whose bytes stand in its place; or None."""
+        """Return whether the topic is a name: not a hash (whose bytes are in its place), not None."""
         return self.buf[self.at[1 if self.head >> 4 == _CONSUMERESP else 0]] >> 4 == _STRING
 
     def topic_is(self, name: "Bytes") -> bool:
-        """Whether the topic is exactly ``name``; allocates nothing."""
+        """Return whether the topic is ``name``, byte by byte. Allocates nothing."""
         at = self.topic_at
         n = len(name)
         if self.topic_end - at != n:
@@ -249,24 +254,23 @@ class Frame:
         return True
 
     def topic_bytes(self) -> bytes:
-        """A copy of the topic: allocates."""
+        """Return a copy of the topic: allocates."""
         return bytes(self.buf[self.topic_at : self.topic_end])
 
     def topic_text(self) -> str:
-        """The topic as text: allocates."""
+        """Return the topic as text: allocates."""
         return str(self.buf[self.topic_at : self.topic_end], "utf-8")
 
     def payload_bytes(self) -> bytes:
-        """A copy of the payload: allocates."""
+        """Return a copy of the payload: allocates."""
         return bytes(self.buf[self.payload_at : self.end])
 
 
 def decode_header(f: Frame, at: int, end: int) -> int:
-    """Read what stands before the body of the frame at ``at``, of which bytes up to ``end`` are there.
+    """Decode the header of the frame at ``at``; ``end`` is where the received bytes end.
 
-    Returns the offset behind the frame, which may lie beyond ``end``; MORE (0) when there is not enough; E_TYPE,
-    E_FLAGS, E_RX_QOS, E_ID; E_LENGTH for a length of more than four further bytes, E_RX_TOO_LARGE for one above the
-    limit.
+    Returns the offset behind the frame, which may lie beyond ``end``; MORE (0) if the header is incomplete; E_TYPE,
+    E_FLAGS, E_RX_QOS or E_ID; E_LENGTH if the length has more than five bytes; E_RX_TOO_LARGE if it is above the limit.
     """
     buf = f.buf
     if at >= end:
@@ -303,7 +307,7 @@ def _too_large(f: Frame, at: int) -> int:
 
 
 def _long_length(f: Frame, at: int, end: int) -> int:
-    """A body length of several bytes: the offset behind the frame, MORE, E_LENGTH or E_RX_TOO_LARGE."""
+    """Decode a length of several bytes: the offset behind the frame, MORE, E_LENGTH or E_RX_TOO_LARGE."""
     i = at + (f.buf[at] >> 4)
     if i > at + 4:
         f.bad_at = at
@@ -326,12 +330,11 @@ def _long_length(f: Frame, at: int, end: int) -> int:
 
 
 def scan(f: Frame, at: int, end: int) -> int:
-    """Take the frame at ``at`` apart if it is one of those that come all the time, all there, well-formed, and as most.
+    """Decode a frequent, whole and well-formed frame at ``at`` in one step; return the offset behind it.
 
-    Which are PUBLISH and CONSUMERESP, whose body is less than 4096 and topic less than 256 bytes, which have no tags,
-    and of which a CONSUMERESP is one to a subscription; an ACK without a body; and what never has one. The id's time
-    has eight bytes. Returns the offset behind it. 0 says nothing about the frame: ``decode_header`` and
-    ``decode_fields`` will.
+    Frequent are PUBLISH, and CONSUMERESP of a subscription, with a body below 4096 bytes, a topic below 256 and no
+    tags; ACK without a body; frames that have none. The time in the id has eight bytes. 0 says nothing about the frame:
+    use ``decode_header`` and ``decode_fields``.
     """
     buf = f.buf
     if at + _LEAST > end:
@@ -378,13 +381,13 @@ def scan(f: Frame, at: int, end: int) -> int:
 
 
 def _simple(f: Frame, i: int, end: int) -> bool:
-    """Take the body apart, if it is as ``scan`` would have it."""
+    """Decode the body if ``scan`` accepts it."""
     buf = f.buf
     at = f.at
     k = 0
     at[0] = i
     if f.head >> 4 == _CONSUMERESP:
-        # An Int that is not negative.
+        # A non-negative Int.
         if end - i < 10 or buf[i] >> 3 != _INT << 1:
             return False
         i += 1 + (buf[i] & 7 or 8)
@@ -395,7 +398,7 @@ def _simple(f: Frame, i: int, end: int) -> bool:
     if buf[i] == _STRING << 4 | 1:
         f.topic_at = i + 2
         i += 2 + buf[i + 1]
-        # A topic with U+0000 is well-formed, but not as most are.
+        # A topic with U+0000 is well-formed, but not frequent.
         if i >= end or check_utf8(buf, f.topic_at, i) >= 0:
             return False
     elif k and buf[i] == _NONE:
@@ -416,7 +419,7 @@ def _simple(f: Frame, i: int, end: int) -> bool:
 
 
 def decode_frame(f: Frame, at: int, end: int) -> int:
-    """Read the frame at ``at``, of which bytes up to ``end`` are there: the offset behind it, MORE, or a code."""
+    """Decode the frame at ``at``; return the offset behind it, MORE or an error."""
     stop = decode_header(f, at, end)
     if stop <= 0:
         return stop
@@ -427,16 +430,16 @@ def decode_frame(f: Frame, at: int, end: int) -> int:
 
 
 def decode_fields(f: Frame) -> int:
-    """Read the body, behind ``decode_header``: 0, or a code.
+    """Decode the body after ``decode_header``: 0 or an error.
 
-    E_FIELD: a field is missing, or reaches beyond the body; E_SIZE: there is something behind the last; E_UTF8; E_CODE;
-    E_RX_QOS; E_FORM: a field is of the wrong type, or out of range.
+    E_FIELD: a field is missing or ends beyond the body; E_SIZE: bytes follow the last field; E_UTF8; E_CODE; E_RX_QOS;
+    E_FORM: a field has the wrong type or is out of range.
     """
     return walk_fields(f, _row_to_read(f), f.end)
 
 
 def _row_to_read(f: Frame) -> bytes:
-    """The row of the frame's fields."""
+    """Return the row of the frame's fields."""
     f.code = 0
     if f.head >> 4 != _ACK:
         return row_of(f.head, 0, 0)
@@ -455,7 +458,7 @@ def _row_to_read(f: Frame) -> bytes:
 
 
 def walk_fields(f: Frame, row: bytes, end: int) -> int:
-    """Read the fields of ``row``, which are all before ``end``: 0, or a code."""
+    """Decode the fields of ``row`` before ``end``: 0 or an error."""
     at = f.body
     k = 1
     while k < len(row):
@@ -480,7 +483,7 @@ def walk_fields(f: Frame, row: bytes, end: int) -> int:
 
 
 def _message(f: Frame, k: int) -> None:
-    """Say where topic, tags and payload are; the topic is field ``k``."""
+    """Set the offsets of topic, tags and payload; the topic is field ``k``."""
     at = f.at[k]
     f.tags_at = f.topic_end = f.at[k + 1]
     f.payload_at = f.at[k + 2]
@@ -489,7 +492,7 @@ def _message(f: Frame, k: int) -> None:
 
 
 def _field(f: Frame, at: int, end: int, kind: int) -> int:
-    """Check the field at ``at``: the offset behind it, or a code."""
+    """Check the field at ``at``: the offset behind it, or an error."""
     f.bad_at = at
     if kind == _REST:
         return end
@@ -522,7 +525,7 @@ def _field(f: Frame, at: int, end: int, kind: int) -> int:
 
 
 def _number(f: Frame, at: int, kind: int) -> int:
-    """Whether the number that was read is in the field's range: the offset behind it, or a code."""
+    """Check that the number is in the field's range: the offset behind it, or an error."""
     v = f.value
     if TOPICS >> (kind & 31) & 1:
         return at if v.end - v.at <= _HASH_SIZE else _E_FORM
@@ -537,7 +540,7 @@ def _number(f: Frame, at: int, kind: int) -> int:
 
 
 def _texts(f: Frame, at: int, end: int) -> int:
-    """Check the texts of the list whose head was read: the offset behind the last, or a code."""
+    """Check the strings of the list whose head was read: the offset behind the last, or an error."""
     v = f.value
     for _ in range(v.count):
         f.bad_at = at
@@ -551,7 +554,7 @@ def _texts(f: Frame, at: int, end: int) -> int:
 
 
 def _address(f: Frame, at: int, end: int) -> int:
-    """Check the address at ``at``: the offset behind it, or a code."""
+    """Check the address at ``at``: the offset behind it, or an error."""
     f.bad_at = at
     if at >= end:
         return E_FIELD
@@ -563,24 +566,19 @@ def _address(f: Frame, at: int, end: int) -> int:
     return at if at <= end else E_FIELD
 
 
-# Writing FMQ's frames (docs/protocols/fmq.md, section 3) into the caller's buffer.
-#
-# Each encoder returns the offset behind the frame, or a code of ``headwater.errors`` when the frame does not fit or an
-# argument is wrong; then nothing was written that counts. ``limit`` is the offset the frame must not pass. ``ident`` is
-# a message id; strings are bytes in UTF-8, whose content is the caller's affair. What is sent all the time allocates
-# nothing: ``put_publish`` behind ``put_id``, ``encode_answer``.
+# -- encode ------------------------------------------------------------------------------------------------------------
 
-#: The tags of a message that has none.
+#: The tags of a message without tags.
 NO_TAGS = b"\xd0"
 
 
 def length_size(n: int) -> int:
-    """How many bytes a body length takes."""
+    """Return the size of an encoded body length."""
     return 1 if n < 16 else 2 if n < 4096 else 3 if n < 1048576 else 4 if n < 268435456 else 5
 
 
 def put_length(buf: bytearray, at: int, n: int) -> int:
-    """Write a body length; returns the offset behind it."""
+    """Write a body length; return the offset behind it."""
     i = at + 1
     rest = n >> 4
     while rest:
@@ -592,7 +590,7 @@ def put_length(buf: bytearray, at: int, n: int) -> int:
 
 
 def put_head(buf: bytearray, at: int, head: int, ident: "Bytes") -> int:
-    """Write the first byte and the id, where there is room for them; returns the offset behind them."""
+    """Write the first byte and the id, for which there is room; return the offset behind them."""
     buf[at] = head
     at += 1
     end = at + len(ident)
@@ -601,7 +599,7 @@ def put_head(buf: bytearray, at: int, head: int, ident: "Bytes") -> int:
 
 
 def message_size(topic: "Bytes", payload: "Bytes", tags: "Bytes" = NO_TAGS) -> int:
-    """How long the body of a PUBLISH is, whose topic is shorter than 16 MiB."""
+    """Return the size of the body of a PUBLISH; the topic must be shorter than 16 MiB."""
     n = len(topic)
     if n:
         n += 1 if n < 256 else 2 if n < 65536 else 3
@@ -609,9 +607,9 @@ def message_size(topic: "Bytes", payload: "Bytes", tags: "Bytes" = NO_TAGS) -> i
 
 
 def put_message(buf: bytearray, at: int, topic: "Bytes", payload: "Bytes", tags: "Bytes") -> int:
-    """Write PUBLISH's body behind its length, where there is room for them; returns the offset behind it.
+    """Write length and body of a PUBLISH, for which there is room; return the offset behind them.
 
-    ``tags`` is an encoded list: see ``tag_list``.
+    ``tags`` is an encoded list (``tag_list``). Reuses ``n`` to stay within 11 words.
     """
     n = message_size(topic, payload, tags)
     if n < 16:
@@ -623,7 +621,7 @@ def put_message(buf: bytearray, at: int, topic: "Bytes", payload: "Bytes", tags:
         at += 2
     else:
         at = put_length(buf, at, n)
-    # From here on n is where the body ends.
+    # From here on ``n`` is the end of the body.
     n += at
     at = put_text(buf, at, n, topic)
     if len(tags) == 1:
@@ -636,7 +634,7 @@ def put_message(buf: bytearray, at: int, topic: "Bytes", payload: "Bytes", tags:
 
 
 def _put_raw(buf: bytearray, at: int, data: "Bytes") -> int:
-    """Write bytes as they are; returns the offset behind them."""
+    """Write bytes unchanged; return the offset behind them."""
     end = at + len(data)
     buf[at:end] = data
     return end
@@ -652,7 +650,7 @@ def encode_publish(
     payload: "Bytes",
     tags: "Bytes" = NO_TAGS,
 ) -> int:
-    """PUBLISH. ``head`` is the first byte: 0x30 and DUP, QoS, RETAIN."""
+    """Encode a PUBLISH; ``head`` is the first byte: 0x30 and DUP, QoS, RETAIN."""
     n = message_size(topic, payload, tags)
     if at + 1 + len(ident) + length_size(n) + n > limit:
         return E_TOO_LARGE
@@ -660,7 +658,7 @@ def encode_publish(
 
 
 def tag_list(tags: "Sequence[Bytes]") -> bytes:
-    """A message's tags as ``encode_publish`` takes them. It allocates: make it once."""
+    """Encode tags for ``publish``. It allocates: call it once."""
     size = 9
     for tag in tags:
         size += len(tag) + 9
@@ -678,7 +676,7 @@ def _put_list(buf: bytearray, at: int, limit: int, texts: "Sequence[Bytes]") -> 
 def encode_answer(
     buf: bytearray, at: int, limit: int, kind: int, source: "Bytes", start: int, end: int
 ) -> int:
-    """An ACK that says success, or PUBREC, PUBREL, PUBCOMP, to the message whose id is ``source[start:end]``."""
+    """Encode a successful ACK, or PUBREC, PUBREL, PUBCOMP, to the message with the id ``source[start:end]``."""
     n = at + 1 + end - start
     if n >= limit and (n > limit or kind == _ACK):
         return E_TOO_LARGE
@@ -696,10 +694,10 @@ def encode_answer(
 def encode_frame(
     buf: bytearray, at: int, limit: int, head: int, ident: "Bytes", values: "Sequence[Field]" = ()
 ) -> int:
-    """Any frame, with the fields that ``ROWS`` has for it; those that may be left out may be left out.
+    """Encode any frame with the fields of its row in ``ROWS``; optional fields can be omitted from the end.
 
-    A field is None, a bool, an integer, or a string in UTF-8; a list of strings; and for all others, and for a list as
-    well, bytes as they are on the wire. E_ARGUMENT: a field that must be there is not, or is of no use in its place.
+    A field is None, a bool, an integer, a string in UTF-8 or a list of strings; every other field, and a list as well,
+    can be given as encoded bytes. E_ARGUMENT: a mandatory field is missing, or a field has the wrong type.
     """
     row = _row_to_write(head, ident, values)
     i = at + 1 + len(ident)
@@ -710,7 +708,7 @@ def encode_frame(
     if _NO_BODY >> (head >> 4) & 1:
         return put_head(buf, at, head, ident)
     try:
-        # Where the body begins depends on how long it is: if it is long, it is written again.
+        # The size of the length depends on that of the body, so a long body is written twice.
         n = 1
         end = _put_fields(buf, i + n, limit, row, values)
         while end > 0 and n != length_size(end - i - n):
@@ -724,7 +722,7 @@ def encode_frame(
 
 
 def _row_to_write(head: int, ident: "Bytes", values: "Sequence[Field]") -> bytes:
-    """The row of what is to be written."""
+    """Return the row of the frame to encode."""
     if head >> 4 != _ACK:
         return row_of(head, 0, 0)
     if not values:
@@ -744,7 +742,7 @@ def _put_fields(buf: bytearray, at: int, limit: int, row: bytes, values: "Sequen
 
 
 def _put_field(buf: bytearray, at: int, limit: int, kind: int, value: "Field") -> int:
-    """Write a field behind another one: the offset behind it, or a code, also when ``at`` is one."""
+    """Write a field: the offset behind it, or an error, also if ``at`` is one."""
     if at < 0:
         return at
     if value is None:

@@ -1,8 +1,8 @@
-"""FMQ's message ids (docs/protocols/fmq.md, section 2): where one ends, what it says, and who makes them.
+"""Message ids of FMQ (docs/protocols/fmq.md, section 2): parse, create, and look up while a message waits.
 
     type << 4 | P    P bytes of process number    T << 4 | thread & 15    T bytes of thread >> 4    a DateTime
 
-Ids are compared by their bytes; makers write the shortest form, so equal ids are equal bytes.
+Ids are compared by their bytes. Writers use the shortest form, so equal ids are equal bytes.
 """
 
 from headwater.errors import E_ARGUMENT, E_TOO_LARGE
@@ -18,22 +18,22 @@ _ID_SIZE = const(18)
 _E_ID = const(-59)
 
 
-#: The answer of ``id_end`` when the buffer ends before the id does.
+#: The result of ``id_end`` if the id is incomplete.
 MORE = const(0)
 _MS = const(1000000)
-# No difference of times is that long: the clock went back.
+# A longer difference means that the clock went back.
 _BACK = const(0x20000000)
-# From this many milliseconds on, all the nanoseconds that were ever added are fewer.
+# So many milliseconds exceed all nanoseconds that can have been added.
 _LONG = const(1000)
 _BOOTS = const(0xFFFF)
 
 
 def id_end(buf: "Bytes", at: int, end: int) -> int:
-    """Where the id at ``at`` ends, of which bytes up to ``end`` are there: an offset, MORE, or E_ID."""
+    """Return the offset behind the id at ``at``, MORE if it is incomplete at ``end``, or E_ID."""
     if at >= end:
         return MORE
     i = at + 1 + (buf[at] & 15)
-    # Behind the thread number's first byte come two bytes at least, which are a time.
+    # At least two bytes, a time, follow the first byte of the thread number.
     if i + 3 - at > _ID_SIZE:
         return _E_ID
     if i >= end:
@@ -55,22 +55,22 @@ def id_end(buf: "Bytes", at: int, end: int) -> int:
 
 
 def thread_at(buf: "Bytes", at: int) -> int:
-    """Where in the id at ``at`` the thread number is; its process number lies before it, from ``at + 1`` on."""
+    """Return the offset of the thread number; the process number is before it, from ``at + 1`` on."""
     return at + 1 + (buf[at] & 15)
 
 
 def time_at(buf: "Bytes", at: int) -> int:
-    """Where in the id at ``at`` the DateTime is."""
+    """Return the offset of the DateTime of the id at ``at``."""
     at += 1 + (buf[at] & 15)
     return at + 1 + (buf[at] >> 4)
 
 
 def same(a: "Bytes", at: int, end: int, b: "Bytes", b_at: int) -> bool:
-    """Whether ``a[at:end]`` stands at ``b_at`` in ``b``, too."""
+    """Return whether ``a[at:end]`` is also at ``b_at`` in ``b``."""
     b_at -= at
     if b_at + end > len(b):
         return False
-    # Two ids differ in their times, and these in the lowest of their bytes, which come first.
+    # Ids differ in their times, mostly in the lowest byte, which is first.
     if end - at > 8 and a[end - 8] != b[b_at + end - 8]:
         return False
     while end > at:
@@ -81,9 +81,9 @@ def same(a: "Bytes", at: int, end: int, b: "Bytes", b_at: int) -> bool:
 
 
 def put_id(buf: bytearray, at: int, limit: int, kind: int, process: int, thread: int, time: "Bytes") -> int:
-    """Write an id: the offset behind it, E_TOO_LARGE, or E_ARGUMENT when it would take more than 18 bytes.
+    """Write an id; ``time`` is an encoded DateTime.
 
-    ``time`` is an encoded DateTime.
+    Returns the offset behind it, E_TOO_LARGE, or E_ARGUMENT if it takes more than 18 bytes.
     """
     start = at
     at = _put_little(buf, at + 1, limit, process)
@@ -102,7 +102,7 @@ def put_id(buf: bytearray, at: int, limit: int, kind: int, process: int, thread:
 
 
 def _put_little(buf: bytearray, at: int, limit: int, value: int) -> int:
-    """A number below 2**120 in as many little-endian bytes as it needs, none for 0: E_TOO_LARGE."""
+    """Write a number below 2**120 in as few little-endian bytes as possible, none for 0: the offset, or E_TOO_LARGE."""
     if at < 0 or at > limit:
         return E_TOO_LARGE
     while value:
@@ -115,19 +115,18 @@ def _put_little(buf: bytearray, at: int, limit: int, value: int) -> int:
 
 
 class IdMaker:
-    """Makes the ids of one thread: each is later than the one before by a nanosecond at least.
+    """Creates the ids of one thread. Each is at least a nanosecond later than the one before.
 
-    ``ident`` is the id that ``next`` made last, until it is called again. It says when it was made as far as that is
-    known: from ``set_time`` on by the hub's clock. Before, the times of a boot begin 2**44 nanoseconds (4.9 hours)
-    behind those of the boot before, in 1972 to 2008: ``boot`` counts them, modulo 65 536, and is kept where a reset
-    does not reach. ``next`` allocates nothing.
+    ``ident`` is the last id, valid until the next call of ``next``. Its time is that of the hub's clock after
+    ``set_time``. Before, the times of each boot begin 2**44 nanoseconds (4.9 hours) after those of the previous one, in
+    1972 to 2008: ``boot`` is a persistent boot counter, modulo 65 536. ``next`` allocates nothing.
     """
 
     def __init__(self, thread: int = 0, boot: int = 0, now_ms: int = 0):
         self._buf = bytearray(_ID_SIZE)
         self._thread = thread
         self._ms = now_ms
-        # Nanoseconds that were added since the clock moved.
+        # Nanoseconds added since the clock moved.
         self._more = 0
         self._at = 9
         self.ident: Bytes = memoryview(self._buf)
@@ -138,9 +137,9 @@ class IdMaker:
         self.set_process(b"", 0, 0)
 
     def set_process(self, buf: "Bytes", at: int, end: int) -> int:
-        """Take the process number in the little-endian bytes ``buf[at:end]``: 0, or E_ARGUMENT. It allocates.
+        """Set the process number from the little-endian bytes ``buf[at:end]``: 0 or E_ARGUMENT. It allocates.
 
-        None of them, or zero: there is none yet.
+        No bytes, or zero: there is no number yet.
         """
         while end > at and buf[end - 1] == 0:
             end -= 1
@@ -163,9 +162,9 @@ class IdMaker:
         return 0
 
     def set_time(self, buf: "Bytes", at: int, end: int, now_ms: int) -> int:
-        """It is ``buf[at:end]``, nanoseconds since 1970 in little-endian bytes: 0; E_ARGUMENT when there are not eight.
+        """Set the clock to ``buf[at:end]``, nanoseconds since 1970 in eight little-endian bytes: 0 or E_ARGUMENT.
 
-        What is not later than the last id is not taken: ids go on from there.
+        A time that is not later than the last id is ignored.
         """
         if end - at != 8:
             return E_ARGUMENT
@@ -180,7 +179,7 @@ class IdMaker:
         return 0
 
     def next(self, kind: int, now_ms: int) -> "Bytes":
-        """The next id, of a message of this type. ``now_ms`` counts as ``Dialer.ticks_ms`` does."""
+        """Return the next id for a message of type ``kind``; ``now_ms`` counts like ``Dialer.ticks_ms``."""
         buf = self._buf
         buf[0] = kind << 4 | buf[0] & 15
         at = self._at
@@ -202,10 +201,10 @@ class IdMaker:
 
 
 def _add(buf: bytearray, at: int, ns: int, ms: int) -> None:
-    """Add nanoseconds, which may be less than 0, and milliseconds to the time at ``at``."""
+    """Add nanoseconds, which can be negative, and milliseconds to the time at ``at``."""
     end = at + 8
     while at < end:
-        # The product of a byte and a million is a small integer everywhere.
+        # The product of a byte and a million is a small integer on every board.
         ns += buf[at] + (ms & 255) * _MS
         ms >>= 8
         buf[at] = ns & 255
@@ -213,16 +212,14 @@ def _add(buf: bytearray, at: int, ns: int, ms: int) -> None:
         at += 1
 
 
-# A table of message ids: what waits for an answer, and what waits to be answered.
-
 _TURNS = const(256)
 
 
 class IdTable:
-    """``places`` ids, each with a ``state`` that is the user's, but 0 (free), and ``more``, a number up to 255.
+    """A table of ``places`` ids, each with a ``state`` (0: free) and a number ``more`` (0 to 255) for the user.
 
-    A place has another number each time it is taken, up to 256 times, so that what is late is not mistaken for another.
-    Nothing allocates after construction.
+    A place gets a new number each time it is taken, up to 256 times, so that a late answer does not match another
+    message. Nothing allocates after construction.
     """
 
     def __init__(self, places: int):
@@ -236,20 +233,20 @@ class IdTable:
         self._turns = bytearray(places)
 
     def free(self) -> int:
-        """A free place, or -1."""
+        """Return a free place, or -1."""
         for i in range(self.places):
             if not self.state[i]:
                 return i
         return -1
 
     def put(self, i: int, state: int, buf: "Bytes", at: int, end: int) -> None:
-        """Take the free place ``i`` for the id ``buf[at:end]``."""
+        """Store the id ``buf[at:end]`` in the free place ``i``."""
         self._turns[i] = (self._turns[i] + 1) % _TURNS
         self.more[i] = 0
         self.rename(i, state, buf, at, end)
 
     def rename(self, i: int, state: int, buf: "Bytes", at: int, end: int) -> None:
-        """Put another id into its place."""
+        """Replace the id of a place."""
         self.state[i] = state
         self.sizes[i] = end - at
         i *= _ID_SIZE
@@ -259,7 +256,7 @@ class IdTable:
             at += 1
 
     def find(self, state: int, buf: "Bytes", at: int, end: int) -> int:
-        """The place of an id in this state, or -1."""
+        """Return the place of an id in this state, or -1."""
         n = end - at
         for i in range(self.places):
             if self.state[i] == state and self.sizes[i] == n and same(buf, at, end, self.ids, i * _ID_SIZE):
@@ -267,10 +264,10 @@ class IdTable:
         return -1
 
     def number(self, i: int) -> int:
-        """The number of a place, from 1 on."""
+        """Return the number of a place, from 1 on."""
         return self._turns[i] * self.places + i + 1
 
     def place(self, number: int) -> int:
-        """The place with this number, or -1 when it is another's by now, or nobody's."""
+        """Return the place with this number, or -1 if it is free or was taken again."""
         i = (number - 1) % self.places
         return i if self.state[i] and self.number(i) == number else -1

@@ -1,6 +1,6 @@
-"""MurmurHash3 x64 128 with seed 0 (Austin Appleby's, in the public domain), for what FMQ names by it.
+"""MurmurHash3 x64 128 with seed 0 (Austin Appleby, public domain), which hashes names in FMQ.
 
-It allocates: on a board it is for what is made once, a topic's hash or the order of an object's fields.
+It allocates: on a board, hash topics and field names once.
 """
 
 from headwater.wire import const
@@ -34,7 +34,7 @@ def _final(h: int) -> int:
 
 
 def _word(data: "Bytes", at: int, end: int) -> int:
-    """The little-endian word at ``at``, up to eight bytes."""
+    """Return the little-endian word at ``at``, up to eight bytes."""
     word = 0
     for i in range(min(end, at + 8) - 1, at - 1, -1):
         word = word << 8 | data[i]
@@ -42,7 +42,7 @@ def _word(data: "Bytes", at: int, end: int) -> int:
 
 
 def murmur3(data: "Bytes") -> int:
-    """The hash of ``data``, as FMQ counts it: the first half is the upper one (``h1 << 64 | h2``)."""
+    """Return the hash of ``data`` as FMQ's number: ``h1 << 64 | h2``."""
     n = len(data)
     h1 = h2 = at = 0
     while n - at >= _BLOCK:

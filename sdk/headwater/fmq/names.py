@@ -1,10 +1,10 @@
-"""The names of what FMQ has, for programs that print them: a board need not import this."""
+"""Names of frame types, values and reasons of FMQ, for printing. A board need not import this."""
 
 from headwater import errors as e
 from headwater import reasons
 from headwater.fmq import spec as s
 
-#: By type of frame; type 4 is reserved.
+#: Frame types; type 4 is reserved.
 TYPES = (
     "AUTH",
     "SLAVEOF",
@@ -24,7 +24,7 @@ TYPES = (
     "UNREGISTER",
 )
 
-#: By kind of value.
+#: Values, by kind.
 VALUES = {
     s.NONE: "None",
     s.STRING: "String",
@@ -40,7 +40,7 @@ VALUES = {
     s.OBJECT: "Object",
 }
 
-#: As of ``headwater.reasons``, which ``reason`` and ``describe`` take as their table.
+#: Reasons, as a table for ``headwater.reasons.reason`` and ``describe``.
 REASONS = dict(reasons.REASONS)
 REASONS.update(
     {

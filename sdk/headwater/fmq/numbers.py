@@ -1,7 +1,7 @@
-"""FMQ's numbers that are no integers, and integers as bytes: floats, decimals; durations and times of any clock.
+"""Read and write values of FMQ that few programs need: floats, decimals, durations and times as bytes.
 
-As ``headwater.fmq.values``: the offset behind what was written, or a code. Reading a float makes a float object, and a
-decimal's parts are integers: what is not small allocates. Nothing else here does.
+The functions follow the conventions of ``headwater.fmq.values``. Reading a float creates a float object; the parts of a
+decimal are integers, which allocate if they are not small. Nothing else here allocates.
 """
 
 from struct import pack_into, unpack_from
@@ -24,7 +24,7 @@ _DOUBLE = const(0x48)
 
 
 def put_float(buf: bytearray, at: int, limit: int, value: float) -> int:
-    """Float, in the narrowest width that gives the same value back. Allocates where less than nine bytes are left."""
+    """Write a Float in the narrowest width with the same value. Allocates if less than nine bytes are left."""
     if at < 0:
         return at
     if at + 9 > limit:
@@ -40,7 +40,7 @@ def put_float(buf: bytearray, at: int, limit: int, value: float) -> int:
 
 
 def _put_tight(buf: bytearray, at: int, limit: int, value: float) -> int:
-    """A float where there is no room to write all of it first."""
+    """Write a float where there is no room for its widest form."""
     whole = bytearray(9)
     n = put_float(whole, 0, 9, value)
     if at + n > limit:
@@ -51,7 +51,7 @@ def _put_tight(buf: bytearray, at: int, limit: int, value: float) -> int:
 
 
 def _tag(buf: bytearray, at: int) -> int:
-    """The tag of the double at ``at``, which is no NaN."""
+    """Return the tag of the double at ``at``, which is not NaN."""
     exponent = (buf[at + 7] & 127) << 4 | buf[at + 6] >> 4
     if exponent == 2047:
         return _HALF if buf[at + 7] > 127 else _INFINITY
@@ -69,12 +69,12 @@ def _tag(buf: bytearray, at: int) -> int:
 
 
 def _fraction(buf: "Bytes", at: int) -> int:
-    """The upper 23 bits of a double's fraction."""
+    """Return the upper 23 bits of a double's fraction."""
     return (buf[at + 6] & 15) << 19 | buf[at + 5] << 11 | buf[at + 4] << 3 | buf[at + 3] >> 5
 
 
 def _narrow(buf: bytearray, at: int, width: int, bits: int, bias: int) -> int:
-    """Make the double at ``at`` a float of ``width`` bytes, with ``bits`` of fraction, that has the same value."""
+    """Convert the double at ``at`` to a float of ``width`` bytes with ``bits`` of fraction and the same value."""
     sign = buf[at + 7] & 128
     exponent = ((buf[at + 7] & 127) << 4 | buf[at + 6] >> 4) - 1023 + bias
     fraction = _fraction(buf, at) >> 23 - bits
@@ -85,10 +85,10 @@ def _narrow(buf: bytearray, at: int, width: int, bits: int, bias: int) -> int:
         # Zero.
         exponent = 0
     elif exponent <= 0:
-        # Subnormal: the bit that is not written comes in.
+        # Subnormal: the implicit bit becomes explicit.
         fraction = (fraction | 1 << bits) >> 1 - exponent
         exponent = 0
-    # The uppermost 16 bits in one, below them the bytes that are left: no integer is a large one.
+    # The upper 16 bits in one, then the remaining bytes, so that all integers are small.
     bits -= width * 8 - 16
     top = exponent << bits | fraction >> width * 8 - 16
     buf[at + width - 1] = sign | top >> 8
@@ -100,7 +100,7 @@ def _narrow(buf: bytearray, at: int, width: int, bits: int, bias: int) -> int:
 
 
 def float_of(v: Value) -> float:
-    """The Float at a cursor; on a board whose floats are single, rounded to one."""
+    """Return the Float at a cursor, rounded on boards with single-precision floats."""
     if v.at < v.end:
         n = v.end - v.at
         if n == 2:
@@ -122,7 +122,7 @@ def _half(word: int) -> float:
 
 
 def put_decimal(buf: bytearray, at: int, limit: int, unscaled: int, scale: int) -> int:
-    """Decimal: ``unscaled`` * 10 ** -``scale``; ``scale`` from 0 on."""
+    """Write a Decimal: ``unscaled`` * 10 ** -``scale``; ``scale`` is not negative."""
     if scale < 0:
         return E_ARGUMENT
     at = put_int(buf, at, limit, unscaled, DECIMAL)
@@ -141,7 +141,7 @@ def put_decimal(buf: bytearray, at: int, limit: int, unscaled: int, scale: int) 
 
 
 def _put_little(buf: bytearray, at: int, limit: int, value: int) -> int:
-    """A number in as many little-endian bytes as it needs."""
+    """Write a number in as few little-endian bytes as possible."""
     while value and 0 < at < limit:
         buf[at] = value & 255
         value >>= 8
@@ -157,12 +157,12 @@ def _little(buf: "Bytes", at: int, n: int) -> int:
 
 
 def precision(v: Value) -> int:
-    """How many digits a Decimal's unscaled value is said to have."""
+    """Return the precision of a Decimal: the digits of its unscaled value."""
     return _little(v.buf, v.end + 1, v.buf[v.end] >> 4)
 
 
 def scale(v: Value) -> int:
-    """How many of them stand behind the point."""
+    """Return the scale of a Decimal: its digits behind the point."""
     n = v.buf[v.end]
     return _little(v.buf, v.end + 1 + (n >> 4), n & 15)
 
@@ -170,10 +170,10 @@ def scale(v: Value) -> int:
 def put_bytes(
     buf: bytearray, at: int, limit: int, tag: int, data: "Bytes", start: int, end: int, negative: bool = False
 ) -> int:
-    """An INT, DURATION or DATETIME whose little-endian bytes are ``data[start:end]``: complemented, if it is negative.
+    """Write an INT, DURATION or DATETIME from the little-endian bytes ``data[start:end]``, complemented if negative.
 
-    ``put_bytes(buf, at, limit, v.kind, v.buf, v.at, v.end, v.negative)`` copies what ``read`` has read, unless it is
-    ``big``. E_ARGUMENT: it is beyond Int's range.
+    ``put_bytes(buf, at, limit, v.kind, v.buf, v.at, v.end, v.negative)`` copies a value that ``read`` has read and that
+    is not ``big``. E_ARGUMENT: it is beyond the range of Int.
     """
     while end - start > 1 and data[end - 1] == 0:
         end -= 1

@@ -1,4 +1,7 @@
-"""FMQ's numbers (docs/protocols/fmq.md): types of frames, flags, tags of values, and what only FMQ can refuse."""
+"""Numbers of FMQ (docs/protocols/fmq.md) for programs: frame types, flags, tags of values, errors.
+
+No client imports it.
+"""
 
 from headwater.wire import const
 
@@ -19,17 +22,17 @@ ELECT = const(13)
 ACK = const(14)
 UNREGISTER = const(15)
 
-#: Types without a body, nor a length of it: as bits.
+#: Types without length and body, as bits.
 NO_BODY = const(1 << 5 | 1 << 6 | 1 << 7 | 1 << 12)
 
-#: Flags, beside PUBLISH's, which are MQTT's.
+#: Flags; those of PUBLISH are MQTT's.
 REG = const(1)
 NEEDACK = const(1)
 ONCE = const(2)
 VOTE = const(1)
 APPROVE = const(2)
 
-#: Tags of values (section 1). Those of what is beyond Int's range are one more, but BigInt's.
+#: Tags of values (section 1). The form beyond the range of Int has the next tag, except for BigInt.
 NONE = const(0)
 STRING = const(1)
 BOOL = const(2)
@@ -43,12 +46,12 @@ LIST = const(13)
 MAP = const(14)
 OBJECT = const(15)
 
-#: The longest message id (section 2), and the longest frame but for its body.
+#: The maximum sizes of a message id (section 2) and of a frame without its body.
 ID_SIZE = const(18)
 HEADER_SIZE = const(24)
 
-# As of ``headwater.errors``, for what only FMQ knows. No room: a value is nested deeper than is allowed here.
+# Errors in addition to ``headwater.errors``. No room: a value is nested too deeply.
 E_DEPTH = const(-28)
-# The peer's fault: a value has a tag, a range or a form that it cannot have; a message id is none.
+# The peer's fault: an invalid tag, range or form of a value; an invalid message id.
 E_FORM = const(-58)
 E_ID = const(-59)

@@ -1,13 +1,23 @@
-"""Reading FMQ's values (docs/protocols/fmq.md, section 1) at an offset of a buffer, into one reusable cursor.
+"""Read and write values of FMQ (docs/protocols/fmq.md, section 1) at an offset of a buffer.
 
-``read`` takes one value apart; of a list, a map or an object its head only, so that it can be walked in place::
+``read`` decodes one value into a reusable cursor; of a list, map or object its head only, so that it can be walked in
+place::
 
-    at = read(v, at, end)           # behind the head, if it is a list: at its first value
-    for _ in range(v.count): ...    # a map's key, value, key, value: 2 * v.count
+    at = read(v, at, end)           # behind the head of a list: its first value
+    for _ in range(v.count): ...    # of a map, key, value, key, value: 2 * v.count
 
-``check`` takes one value with all that is in it, and is how one is stepped over. Both return the offset behind what
-they took, or a code, with ``bad_at`` set: E_FIELD (it ends beyond ``end``), E_UTF8, E_FORM, E_DEPTH. Forms longer than
-need be are read. Nothing here allocates, but ``Value``, and ``number`` for what is no small integer.
+``check`` checks one value with its content, and so skips it. Both return the offset behind it, or an error with
+``bad_at`` set: E_FIELD (it ends beyond ``end``), E_UTF8, E_FORM, E_DEPTH. Longer forms than necessary are accepted.
+
+Each ``put_`` function writes the shortest form and returns the offset behind it; or E_TOO_LARGE if it does not end
+before ``limit``, or E_ARGUMENT. An error as ``at`` is returned, so that only the last result has to be checked::
+
+    at = put_count(buf, 0, limit, MAP, 2)
+    at = put_text(buf, at, limit, b"ok")
+    at = put_bool(buf, at, limit, True)
+
+Strings are bytes in UTF-8, which the caller checks. Only ``Value`` allocates, and integers that are not small. Floats
+and decimals are in ``headwater.fmq.numbers``.
 """
 
 from array import array
@@ -32,30 +42,31 @@ _E_DEPTH = const(-28)
 _E_FORM = const(-58)
 
 
-#: By tag: the kind of value, which is the smaller of the tags of those that are written in two ways.
+#: The kind of value by tag: the smaller tag of those with two forms.
 KINDS = b"\x00\x01\x02\x03\x04\x03\x06\x07\x07\x09\x09\x0b\x0b\x0d\x0e\x0f"
-# By tag: how it is written.
+# The form by tag.
 _SHAPES = b"\x00\x01\x00\x02\x03\x02\x04\x02\x04\x02\x04\x02\x04\x05\x05\x05"
 _ALONE = const(0)
 _TEXT = const(1)
 _SHAPE_INT = const(2)
 _SHAPE_FLOAT = const(3)
 _BIG = const(4)
-# By a float's low nibble: how many bytes it has. 255: there is none such.
+# The size of a float by its low nibble; 255 is invalid.
 _WIDTHS = b"\x00\x00\x02\xff\x04\xff\xff\xff\x08\xff\xff\xff\xff\xff\xff\x00"
 
 
 class Value:
     """A value in a buffer, as offsets.
 
-    ``kind`` is one of ``spec``'s tags. What it is made of is ``buf[at:end]``: a string's UTF-8; an integer's,
-    duration's (nanoseconds), time's (nanoseconds since 1970) or decimal's (unscaled) bytes; a float's, none for one
-    that is its low nibble. ``low`` is that nibble: a Bool's value; of a Float 0 NaN, 1 zero, 15 infinity, or how many
-    bytes. An integer's bytes are little-endian, those of a ``negative`` one complemented; those of a ``big`` one
-    big-endian, in two's complement. A decimal's precision and scale are described by the byte at ``end``. ``count``:
-    how many values, or a map's pairs, begin at ``at``.
+    - ``kind``: a tag of ``spec``. ``low``: the low nibble: a Bool's value; for a Float 0 NaN, 1 zero, 15 infinity, or
+      its size.
+    - ``buf[at:end]``: UTF-8 of a string; bytes of an integer, a duration (nanoseconds), a time (nanoseconds since
+      1970), a decimal (unscaled) or a float (none for a special one). Integers are little-endian, a ``negative`` one is
+      complemented; a ``big`` one is big-endian in two's complement. The byte at ``end`` has the sizes of a decimal's
+      precision and scale.
+    - ``count``: the number of values, or pairs of a map, that begin at ``at``.
 
-    ``depth`` is how deep ``check`` goes: that many lists, maps and objects in one another.
+    ``depth`` limits the nesting of lists, maps and objects in ``check``.
     """
 
     def __init__(self, buf: "Bytes", depth: int = 8):
@@ -65,12 +76,12 @@ class Value:
         self.negative = self.big = False
         self.count = 0
         self.bad_at = 0
-        # How many values are left at each level above.
+        # The number of remaining values at each level above.
         self._left = array("I", [0] * depth)
 
 
 def read(v: Value, at: int, end: int) -> int:
-    """Read the value at ``at``, or the head of a list, a map or an object: the offset behind it, or a code."""
+    """Read the value at ``at``, or the head of a list, map or object: the offset behind it, or an error."""
     v.bad_at = at
     if at >= end:
         return E_FIELD
@@ -89,7 +100,7 @@ def read(v: Value, at: int, end: int) -> int:
     elif shape == _BIG:
         at = _big(v, at, end)
     elif shape == _ALONE:
-        # None has no low nibble, Bool one bit of it.
+        # The low nibble of None is 0, that of Bool one bit.
         return at if v.low <= tag >> 1 else _E_FORM
     elif shape == _SHAPE_FLOAT:
         if _WIDTHS[v.low] > 8:
@@ -104,7 +115,7 @@ def read(v: Value, at: int, end: int) -> int:
 
 
 def length(buf: "Bytes", at: int, n: int, end: int) -> int:
-    """The little-endian number in the ``n`` bytes at ``at``; E_FIELD if it is more than the bytes left behind them."""
+    """Return the little-endian number of ``n`` bytes at ``at``; E_FIELD if it exceeds the remaining bytes."""
     i = at + n
     left = end - i
     if left < 0:
@@ -119,7 +130,7 @@ def length(buf: "Bytes", at: int, n: int, end: int) -> int:
 
 
 def _text(v: Value, at: int, end: int) -> int:
-    """String: how many bytes, then UTF-8, in which U+0000 may stand."""
+    """Read a String: length, then UTF-8, which can have U+0000."""
     n = length(v.buf, at, v.low, end)
     if n < 0:
         return n
@@ -136,7 +147,7 @@ def _text(v: Value, at: int, end: int) -> int:
 
 
 def _integer(v: Value, at: int, end: int) -> int:
-    """As Int: up to eight bytes; a negative one is no less than -2**63."""
+    """Read the form of Int: up to eight bytes, not below -2**63."""
     at += v.low & 7 or 8
     v.end = at
     v.big = False
@@ -147,7 +158,7 @@ def _integer(v: Value, at: int, end: int) -> int:
 
 
 def _big(v: Value, at: int, end: int) -> int:
-    """As BigInt: how many bytes, then those, of which there is one, and whose sign is the tag's."""
+    """Read the form of BigInt: length, then at least one byte; the tag has the sign."""
     v.big = True
     v.negative = v.low > 7
     n = length(v.buf, at, v.low & 7, end)
@@ -160,7 +171,7 @@ def _big(v: Value, at: int, end: int) -> int:
 
 
 def _precision(v: Value, at: int, end: int) -> int:
-    """What a decimal has behind its unscaled value: how many bytes of precision and of scale, and those."""
+    """Read what follows the unscaled value of a Decimal: sizes of precision and scale, then both."""
     if at >= end:
         return E_FIELD
     n = v.buf[at]
@@ -171,7 +182,7 @@ def _precision(v: Value, at: int, end: int) -> int:
 
 
 def _head(v: Value, at: int, end: int) -> int:
-    """How many values a list or an object has, or pairs a map: no more than there are bytes for."""
+    """Read the count of a list, object or map; it cannot exceed the remaining bytes."""
     n = length(v.buf, at, v.low, end)
     v.at = at = at + v.low
     if n < 0 or (v.kind == _MAP and n * 2 > end - at):
@@ -181,7 +192,7 @@ def _head(v: Value, at: int, end: int) -> int:
 
 
 def check(v: Value, at: int, end: int) -> int:
-    """Check the value at ``at`` and all that is in it: the offset behind it, or a code. ``v`` is then its head."""
+    """Check the value at ``at`` and its content: the offset behind it, or an error. ``v`` is then its head."""
     start = at
     at = read(v, at, end)
     if v.kind < _LIST or at < 0:
@@ -208,8 +219,10 @@ def check(v: Value, at: int, end: int) -> int:
 
 
 def number(v: Value) -> int:
-    """The integer at a cursor: an Int, a BigInt, the nanoseconds of a Duration or a DateTime, or a Decimal's unscaled
-    value. It allocates when it is no small integer (from 2**30 on, on a 32-bit board)."""
+    """Return the integer at a cursor: Int, BigInt, nanoseconds of a Duration or DateTime, unscaled value of a Decimal.
+
+    It allocates if it is not a small integer (from 2**30 on, on a 32-bit board).
+    """
     value = 0
     if v.big:
         for i in range(v.at, v.end):
@@ -222,29 +235,18 @@ def number(v: Value) -> int:
     return ~value if v.negative else value
 
 
-# Writing FMQ's values (docs/protocols/fmq.md, section 1) at an offset of the caller's buffer, in their shortest form.
-#
-# Each ``put_`` returns the offset behind what it wrote, or a code of ``headwater.errors``: E_TOO_LARGE when it does not
-# fit before ``limit``, E_ARGUMENT. Given a code for ``at`` they return it, so that only the last answer need be looked
-# at::
-#
-#     at = put_count(buf, 0, limit, MAP, 2)
-#     at = put_text(buf, at, limit, b"ok")
-#     at = put_bool(buf, at, limit, True)
-#
-# Strings are bytes in UTF-8, whose content is the caller's affair. Nothing allocates, but integers that are none of the
-# small ones. Numbers that are not integers are in ``headwater.fmq.numbers``.
+# -- writing -----------------------------------------------------------------------------------------------------------
 
 _BYTES = const(8)
 
 
 def put_none(buf: bytearray, at: int, limit: int) -> int:
-    """None."""
+    """Write None."""
     return _put_tag(buf, at, limit, _NONE << 4)
 
 
 def put_bool(buf: bytearray, at: int, limit: int, value: object) -> int:
-    """Bool: whether ``value`` is true."""
+    """Write a Bool: whether ``value`` is true."""
     return _put_tag(buf, at, limit, _BOOL << 4 | (1 if value else 0))
 
 
@@ -258,7 +260,7 @@ def _put_tag(buf: bytearray, at: int, limit: int, tag: int) -> int:
 
 
 def put_count(buf: bytearray, at: int, limit: int, tag: int, count: int) -> int:
-    """The head of a LIST or OBJECT of ``count`` values, of a MAP of as many pairs, or of a STRING of as many bytes."""
+    """Write the head of a LIST or OBJECT of ``count`` values, a MAP of pairs, or a STRING of bytes."""
     if at < 0:
         return at
     if count < 0:
@@ -275,7 +277,7 @@ def put_count(buf: bytearray, at: int, limit: int, tag: int, count: int) -> int:
 
 
 def put_text(buf: bytearray, at: int, limit: int, text: "Bytes") -> int:
-    """String."""
+    """Write a String."""
     n = len(text)
     if 0 < n < 256 and 0 <= at < limit - n - 1:
         buf[at] = _STRING << 4 | 1
@@ -293,7 +295,7 @@ def put_text(buf: bytearray, at: int, limit: int, text: "Bytes") -> int:
 
 
 def put_int(buf: bytearray, at: int, limit: int, value: int, tag: int = _INT) -> int:
-    """An integer of any size: Int or BigInt; or as ``tag`` says a DURATION's or DATETIME's nanoseconds."""
+    """Write an Int or BigInt, or with ``tag`` the nanoseconds of a DURATION or DATETIME."""
     if at < 0:
         return at
     rest = value if value >= 0 else ~value
@@ -318,7 +320,7 @@ def put_int(buf: bytearray, at: int, limit: int, value: int, tag: int = _INT) ->
 
 
 def _put_big(buf: bytearray, at: int, limit: int, value: int, tag: int) -> int:
-    """An integer outside of Int's range: it allocates."""
+    """Write an integer beyond the range of Int. It allocates."""
     tag = _BIGINT if tag == _INT else tag + 1
     n = _BYTES
     if value < 0:
