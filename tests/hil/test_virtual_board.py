@@ -122,7 +122,7 @@ def test_ctrl_d_at_the_friendly_prompt_runs_main_again(counting: VirtualBoard) -
 def test_power_cut_and_power_on(counting: VirtualBoard) -> None:
     counting.power_cut()
     assert not counting.running
-    with pytest.raises(BoardError, match="off already"):
+    with pytest.raises(BoardError, match="already off"):
         counting.power_cut()
     with serial.Serial(counting.port, timeout=0.2) as line:  # the port stays, and nobody answers
         line.write(b"\x03\x03")
@@ -131,7 +131,7 @@ def test_power_cut_and_power_on(counting: VirtualBoard) -> None:
     counting.power_on()
     counting.wait_for("counting", after=mark)
     assert mpremote(counting, "resume", "exec", "import machine; print(machine.reset_cause())") == "1\n"
-    with pytest.raises(BoardError, match="on already"):
+    with pytest.raises(BoardError, match="already on"):
         counting.power_on()
 
 

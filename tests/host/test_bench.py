@@ -86,7 +86,7 @@ def test_a_client_that_is_not_installed_is_left_out_and_named(
     monkeypatch.setattr("tools.bench.clients.CACHE", tmp_path)
     from tools.bench.clients import CLIENTS, MissingError, compiled
 
-    with pytest.raises(MissingError, match=r"chumicro-mqtt is not installed here: \./run bench gets it"):
+    with pytest.raises(MissingError, match=r"chumicro-mqtt is not installed: \./run bench installs it"):
         compiled(CLIENTS["chumicro"])
 
 
@@ -118,7 +118,7 @@ def test_an_unknown_name_is_refused() -> None:
         [sys.executable, "-m", "tools.bench", "bord"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "there is no benchmark 'bord'; there are board" in done.stderr
+    assert "unknown benchmark 'bord': choose from board" in done.stderr
 
 
 @pytest.mark.needs_micropython

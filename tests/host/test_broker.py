@@ -121,7 +121,7 @@ def test_a_port_in_use_is_an_error(mosquitto: Callable[..., Mosquitto]) -> None:
 
 
 def test_starting_twice_is_an_error(mosquitto: Callable[..., Mosquitto]) -> None:
-    with mosquitto() as broker, pytest.raises(BrokerError, match="runs already"):
+    with mosquitto() as broker, pytest.raises(BrokerError, match="already runs"):
         broker.start()
 
 

@@ -76,7 +76,7 @@ def test_the_records_that_boards_sent_in_segments(tmp_path: Path) -> None:
         return compare_records(table, records)
 
     assert of(("b1", b"what b1 wrote"), ("b2", b"")) == []
-    assert of(("b2", b"")) == ["b1: its record came 0 times"]
-    assert of(("b1", b"what b1 wrote"), ("b1", b"")) == ["b1: its record came 2 times"]
-    assert of(("b1", None)) == ["b1: of its record there is missing: bytes 5 to 9"]
-    assert of(("b1", b"what b2 wrote")) == ["b1: its record is another one than the board wrote"]
+    assert of(("b2", b"")) == ["b1: its record arrived 0 times"]
+    assert of(("b1", b"what b1 wrote"), ("b1", b"")) == ["b1: its record arrived 2 times"]
+    assert of(("b1", None)) == ["b1: its record lacks bytes 5 to 9"]
+    assert of(("b1", b"what b2 wrote")) == ["b1: its record differs from what the board wrote"]

@@ -1,1 +1,1 @@
-"""Benchmarks: ``./run bench``. What they measure, and how, is in ``docs/benchmarks.md``."""
+"""Benchmarks (`./run bench`); `docs/benchmarks.md` describes what they measure."""

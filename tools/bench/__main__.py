@@ -1,6 +1,6 @@
-"""``./run bench [NAMES]``: runs benchmarks and prints their tables.
+"""`./run bench [NAMES]`: run benchmarks, by default all, and print their tables.
 
-Without names, all there are. ``--write`` puts the tables into ``docs/benchmarks.md``.
+`--write` writes the tables to `docs/benchmarks.md`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tools.bench.hubs import servers
 from tools.bench.report import Table
 from tools.broker import BrokerError
 
-#: Benchmarks that are one module with ``run() -> list of rows``, a row being a mapping from column to value.
+#: Benchmarks in one module with ``run() -> list of rows``, a row mapping columns to values.
 MODULES = {
     "assembly": "tools.bench.assembly",
     "capture": "tools.bench.capture",
@@ -31,7 +31,7 @@ MODULES = {
 
 
 def available() -> list[str]:
-    """The names of the benchmarks that this checkout has."""
+    """List the names of the benchmarks."""
     return [*WITH_CLIENTS, *(name for name, module in MODULES.items() if importlib.util.find_spec(module))]
 
 
@@ -57,7 +57,7 @@ def _module(name: str) -> tuple[object, list[Table]]:
     return rows, [Table(title, columns, list(cells))]
 
 
-#: Benchmarks with clients, which take options: their modules and rows.
+#: Benchmarks with clients and options: their modules and rows.
 WITH_CLIENTS: dict[str, tuple[Any, Iterable[str]]] = {
     "board": (board, CLIENTS),
     "gateway": (gateway, gateway.ROWS),
@@ -84,33 +84,31 @@ def _rounds(text: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what was asked for: the exit status."""
+    """Run the requested benchmarks and return the exit status."""
     names = available()
     parser = argparse.ArgumentParser(prog="./run bench", description="Benchmarks beside other clients.")
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}; all of them without one"
-    )
-    parser.add_argument("--quick", action="store_true", help="one short round: does it work?")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(names)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="run one short round")
     parser.add_argument(
         "--rounds",
         type=_rounds,
-        help=f"how many of them, of {', '.join(WITH_CLIENTS)}; else what the page says",
+        help=f"number of rounds, for {', '.join(WITH_CLIENTS)}",
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of tables")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
-        "--write", action="store_true", help=f"put the tables into docs/{report.DOCUMENT.name}"
+        "--write", action="store_true", help=f"write the tables to docs/{report.DOCUMENT.name}"
     )
     parser.add_argument(
         "--client",
         action="append",
         dest="clients",
         choices=list(dict.fromkeys([*CLIENTS, *host.CLIENTS, *servers.ROWS, *gateway.ROWS])),
-        help="of the clients, or of the rows of hub and gateway, only this one; may be given again",
+        help="measure only this client or server; repeatable",
     )
     options = parser.parse_args(arguments)
     for name in options.names:
         if name not in names:
-            parser.error(f"there is no benchmark {name!r}; there are {', '.join(names)}")
+            parser.error(f"unknown benchmark {name!r}: choose from {', '.join(names)}")
     results = {}
     for name in options.names or names:
         _say(name)

@@ -1,7 +1,7 @@
-"""MQTT clients, and FMQ's, on MicroPython (unix build, 64 bit), side by side: heap, size of code, messages per second.
+"""Measure MQTT and FMQ clients on MicroPython (unix build, 64 bits): heap, code size, messages per second.
 
-How it measures is told at the head of ``docs/benchmarks.md``. What runs on MicroPython is in ``device``; each
-measurement is a process of its own. ``run`` gives the tables, ``measure`` the figures.
+`docs/benchmarks.md` describes the method. Code that runs on MicroPython is in `device`; each measurement is a
+process. `measure` returns the figures, `tables` the tables.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from tools.bench.dialects import MQTT
 from tools.bench.peers import Peers
 from tools.bench.report import Table
 
-# What a Pico W has, twice: on 64 bits objects are twice the size.
+# Twice the heap of a Pico W, because objects on 64 bits are twice as large.
 _HEAP = "384K"
-# Without collection: room for the hungriest client's messages.
+# Room for all messages without a collection.
 _HEAP_UNCOLLECTED = "64M"
 _TIMEOUT_S = 120
 _BUSY_LOAD = 0.5
@@ -46,7 +46,7 @@ _BUSY_LOAD = 0.5
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure: rounds of so many milliseconds, so many messages queued or counted for heap."""
+    """How long to measure: rounds, milliseconds per task, messages queued or counted for heap."""
 
     rounds: int = 7
     ms: int = 250
@@ -59,8 +59,9 @@ QUICK = Effort(rounds=1, ms=30, queued=1200, messages=64)
 
 @dataclass
 class Figures:
-    """``rates[task][client]``: messages/s, a figure for each round; ``heap_per_message[task][client]`` in bytes;
-    ``size[client]``: bytes of .mpy files and of heap once connected."""
+    """`rates[task][client]` in messages/s for each round; `heap_per_message[task][client]` in bytes; `size[client]`:
+    bytes of .mpy files and of heap once connected.
+    """
 
     interpreter: str = ""
     machine: str = ""
@@ -73,7 +74,7 @@ class Figures:
     missing: list[str] = field(default_factory=list)
 
     def ratios(self, task: str, client: str) -> list[float]:
-        """The rates of a client over those of the floor in the same round."""
+        """Return a client's rates divided by the floor's of the same round."""
         floor = self.rates[task]["floor"]
         return [rate / of for rate, of in zip(self.rates[task][client], floor, strict=True)]
 
@@ -86,11 +87,11 @@ def _micropython() -> Path:
 
 
 class DeviceError(Exception):
-    """A measurement failed on MicroPython; the text is what it printed."""
+    """A measurement failed on MicroPython; the text is its output."""
 
 
 def device(name: str, job: Mapping[str, object], heap: str = _HEAP) -> dict[str, Any]:
-    """Run one measurement; ``job`` is described in ``device/run.py``."""
+    """Run one measurement; `device/run.py` describes `job`."""
     path = [DEVICE, *compiled(CLIENTS[name])]
     words = [str(_micropython()), "-X", f"heapsize={heap}", str(DEVICE / "run.py")]
     environment = {"PATH": os.environ.get("PATH", os.defpath)}
@@ -111,7 +112,7 @@ def device(name: str, job: Mapping[str, object], heap: str = _HEAP) -> dict[str,
 
 
 class _Run:
-    """One run of the benchmark: what it does, and what it has found so far."""
+    """One run of the benchmark and its figures so far."""
 
     def __init__(self, effort: Effort, peers: Peers, say: Callable[[str], object]) -> None:
         self.effort = effort
@@ -120,7 +121,7 @@ class _Run:
         self.figures = Figures()
 
     def job(self, name: str, task: Task, measure: str) -> dict[str, Any]:
-        """Do one task with one client."""
+        """Run one task with one client."""
         queued = self.effort.queued if task.is_queued else 0
         peer = task.canned or CLIENTS[name].broker
         if queued:
@@ -142,7 +143,7 @@ class _Run:
             wrong = count != result.get("sent", 0) * len(CLIENTS[name].dialect.publish(0, 0))
             if task.canned == "sink" and measure == "rate" and wrong:
                 raise DeviceError(
-                    f"{name} says it sent {result['sent']} messages; the peer read {count} bytes"
+                    f"{name} reports {result['sent']} sent messages; the peer read {count} bytes"
                 )
         return result
 
@@ -173,7 +174,7 @@ class _Run:
             for task in TASKS:
                 found = self.figures.rates[task.key]
                 names = list(found)
-                # In another order each time: nobody always follows the same neighbour.
+                # The order changes, so that no client always follows the same one.
                 random.Random(i).shuffle(names)
                 for name in names:
                     result = self.job(name, task, "rate")
@@ -182,7 +183,7 @@ class _Run:
 
 
 def interpreter() -> str:
-    """The MicroPython that is measured, with its version."""
+    """Return the name and version of the measured MicroPython."""
     code = "import sys; print(sys.version.split('; ')[1].split(' on ')[0], '.'.join(map(str, sys.implementation[1])))"
     done = subprocess.run([str(_micropython()), "-c", code], capture_output=True, text=True, check=True)
     name, build, version = done.stdout.split()
@@ -190,23 +191,23 @@ def interpreter() -> str:
 
 
 def machine() -> str:
-    """This machine, in neutral words."""
+    """Describe this machine in neutral words."""
     return f"{os.cpu_count()}-core {platform.machine().replace('_', '-')} {platform.system()}"
 
 
 def measure(
     effort: Effort, wanted: Sequence[str] = tuple(CLIENTS), say: Callable[[str], object] = print
 ) -> Figures:
-    """Measure the clients of ``wanted`` (keys of ``CLIENTS``); those that are not installed are left out and named.
+    """Measure the clients `wanted` (keys of `CLIENTS`); those that are not installed are named and skipped.
 
-    Raises FileNotFoundError (no MicroPython), BrokerError (no mosquitto), DeviceError.
+    Raises FileNotFoundError (no MicroPython), BrokerError (no mosquitto) and DeviceError.
     """
     before = os.sched_getaffinity(0)
-    # MicroPython inherits the first processor; the peers have the last.
+    # MicroPython inherits the first processor; the peers get the last.
     first, last = min(before), max(before)
     load = os.getloadavg()[0]
     if load > _BUSY_LOAD:
-        say(f"this machine is busy (load {load:.1f}): the rates below are worth little")
+        say(f"this machine is busy (load {load:.1f}): the rates below are unreliable")
     names, missing = [], []
     for name in ["floor", *(name for name in wanted if name != "floor")]:
         try:
@@ -269,7 +270,7 @@ def _rate_table(figures: Figures, kind: str, title: str) -> Table:
 
 
 def _fmq_table(figures: Figures) -> Table:
-    """A row for each task, in which only the protocol differs; at a broker and at a hub, also what is behind it."""
+    """Return a row for each task with MQTT and FMQ; with a broker and a hub, the servers differ as well."""
     table = Table("FMQ beside MQTT, both headwater's", ["messages/s, ratio (spread)", "peers", "MQTT", "FMQ"])
     for task in TASKS:
         mqtt, fmq = (figures.rates[task.key].get(name) for name in ("headwater", "fmq"))
@@ -301,7 +302,7 @@ def _memory_table(figures: Figures) -> Table:
 
 
 def tables(figures: Figures) -> list[Table]:
-    """The figures as tables, that of FMQ where it was measured; the first says where and when."""
+    """Return the figures as tables, FMQ's if it was measured. The first names the machine and the date."""
     memory = _memory_table(figures)
     memory.notes = (
         f"{figures.interpreter}; {figures.machine}; {figures.date}.",

@@ -1,17 +1,16 @@
-"""Canned peers: just enough of a broker or a hub to keep one client busy, and fast enough not to be what is measured.
+"""Canned peers: minimal brokers or hubs that are never the bottleneck of a measurement.
 
     python -m tools.bench.canned KIND
 
-It prints the port that it serves, one connection after the other, and after each connection a line with the bytes it
-received; it ends when its standard input does. It speaks what the connection begins with, MQTT or FMQ (``dialects``).
-KIND is
+Prints its port, serves one connection after another, and prints the bytes received after each. It ends with its
+standard input. It speaks the protocol with which a connection begins, MQTT or FMQ (`dialects`). KIND is
 
-- ``sink``: accepts and reads. For publishing at QoS 0.
-- ``acks``: answers each PUBLISH at QoS 1. All of them are as long as ``Dialect.publish``'s, so finding their ids is a
-  matter of strides.
-- ``flood0``, ``flood1``: after SUBSCRIBE, sends PUBLISH at QoS 0 or 1 without end, from a block built beforehand, and
-  reads what comes back (8000 messages, over and over);
-- ``handshakes``: after SUBSCRIBE, sends PUBLISH at QoS 2, and goes through with it, 20 messages at a time.
+- `sink`: accepts and reads, for publishing at QoS 0.
+- `acks`: acknowledges each PUBLISH at QoS 1. All have the length of `Dialect.publish`'s, so ids are at fixed
+  distances.
+- `flood0`, `flood1`: after SUBSCRIBE, sends PUBLISH at QoS 0 or 1 without end from a prepared block of 8,000
+  messages, and reads the answers.
+- `handshakes`: after SUBSCRIBE, sends PUBLISH at QoS 2 with the complete handshake, 20 messages at a time.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ _GROUP = 10
 
 
 def sink(peer: socket.socket, _: Dialect) -> int:
-    """Read to the end; the number of bytes.
+    """Read until the end and return the number of bytes.
 
-    It looks again after a while instead of waiting for bytes: otherwise a client that is slower than the sink would
-    pay, with each write, for waking it, which costs more than the write.
+    Polls at intervals instead of waiting: waking this process at each write would cost the client more than the
+    write.
     """
     room = bytearray(_ROOM)
     total = 0
@@ -57,7 +56,7 @@ def sink(peer: socket.socket, _: Dialect) -> int:
 
 
 def acks(peer: socket.socket, dialect: Dialect) -> int:
-    """Answer each PUBLISH until the end; the number of bytes read."""
+    """Acknowledge each PUBLISH until the end and return the number of bytes read."""
     size = len(dialect.publish(1, 1))
     head, tail = dialect.ack
     answer_size = len(head) + dialect.id_size + len(tail)
@@ -81,7 +80,7 @@ def acks(peer: socket.socket, dialect: Dialect) -> int:
 
 
 def flood(peer: socket.socket, qos: int, dialect: Dialect) -> int:
-    """Send PUBLISH until the other end goes; the number of bytes read meanwhile."""
+    """Send PUBLISH until the client disconnects and return the number of bytes read."""
     dialect.grant(peer, qos)
     one = dialect.publish(0, 0)
     block = b"".join(dialect.publish(1, i) for i in range(1, _IDS + 1)) if qos else one * (_FLOOD // len(one))
@@ -107,7 +106,7 @@ def flood(peer: socket.socket, qos: int, dialect: Dialect) -> int:
 
 
 def handshakes(peer: socket.socket, dialect: Dialect) -> int:
-    """Send QoS 2, two groups of _GROUP messages at a time, until the other end goes; the number of bytes read."""
+    """Send QoS 2 in two groups of _GROUP messages until the client disconnects; return the number of bytes read."""
     dialect.grant(peer, 2)
     groups = [range(i, i + _GROUP) for i in range(1, 4 * _GROUP, _GROUP)]
     new = [b"".join(dialect.publish(2, i) for i in group) for group in groups]
@@ -115,7 +114,7 @@ def handshakes(peer: socket.socket, dialect: Dialect) -> int:
     peer.sendall(new[0] + new[1])
     room = bytearray(2 * _GROUP * dialect.answer_size)
     total = k = 0
-    # The first two groups are answered with PUBREC alone, each later one together with an older one's PUBCOMP.
+    # The client answers the first two groups with PUBREC, later ones together with an older PUBCOMP.
     view = memoryview(room)[: _GROUP * dialect.answer_size]
     while True:
         n = peer.recv_into(view, 0, socket.MSG_WAITALL)
@@ -161,7 +160,7 @@ def _serve_all(server: socket.socket, work: Callable[[socket.socket, Dialect], i
 
 @contextlib.contextmanager
 def running(kind: str, root: Path) -> Iterator[tuple[int, subprocess.Popen[str]]]:
-    """A peer in a process of its own: its port and the process, whose output has a line for each connection."""
+    """Run a peer in a process: its port, and the process, which prints a line for each connection."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tools.bench.canned", kind],
         cwd=root,

@@ -1,8 +1,8 @@
 """The capture log: frames of 58 bytes, thousands of records per second, one fdatasync per block.
 
-Each figure is the median of ``ROUNDS``. Writing ends with the last block on disk, so it measures the disk as much as
-the code; where the log lies is chosen with TMPDIR. Reading is from the page cache and checks every CRC: ``columns``
-gives each block's columns, as Spark takes them, ``records`` makes an object of every record.
+Figures are medians of `ROUNDS`. Writing ends with the last block on disk, so it measures the disk as well; TMPDIR
+selects the disk. Reading is from the page cache and checks every CRC: `columns` returns each block's columns as for
+Spark, `records` creates an object for every record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FRAME = bytes(58)
 PEERS = ("serial:/dev/ttyACM0", "serial:/dev/ttyACM1", "mqtt:127.0.0.1:1883")
 BEGIN_NS = 1_790_000_000 * 10**9
 
-# block_bytes, records per round. The first leaves room for one record: a block, and an fdatasync, for each.
+# block_bytes, records per round. The first has a block and an fdatasync for each record.
 SIZES = ((25, 300), (4 << 10, 20_000), (64 << 10, 200_000), (1 << 20, 200_000), (8 << 20, 200_000))
 
 
@@ -46,10 +46,10 @@ def _records(directory: Path) -> int:
 
 
 def _round(directory: Path, block_bytes: int, count: int) -> dict[str, float]:
-    """Seconds for all records; bytes and number of the blocks."""
+    """Return the seconds for all records, and the bytes and number of blocks."""
     clock = time.perf_counter
     marks = [clock()]
-    # Into one block that is never encoded: appending alone.
+    # Append to one block that is never encoded.
     _append(BlockBuilder(32 << 20).append, count)
     marks.append(clock())
     _write(directory, block_bytes, count)
@@ -84,7 +84,7 @@ def _size(block_bytes: int, count: int) -> dict[str, object]:
 
 
 def run() -> list[dict[str, object]]:
-    """A row for each size of block."""
+    """Return a row for each block size."""
     return [_size(*size) for size in SIZES]
 
 

@@ -1,4 +1,4 @@
-"""The clients that ``board`` measures, the tasks it gives them, and where their code is."""
+"""The clients and tasks of `board`, and where their code is."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ DEVICE = Path(__file__).with_name("device")
 
 @dataclass(frozen=True)
 class Client:
-    """One row: its module in ``device``, and what it was installed from.
+    """One row: its module in `device` and its distribution.
 
-    ``sources`` are top-level modules of the distribution and of what it needs; ours are in ``sdk`` and ``ports``.
-    ``broker`` is whom it speaks to where that is not a canned peer, ``dialect`` what.
+    `sources` are top-level modules of the distribution and of its requirements; headwater's are in `sdk` and
+    `ports`. `broker` is its peer unless that is canned, `dialect` its protocol.
     """
 
     label: str
@@ -55,7 +55,7 @@ CLIENTS: Mapping[str, Client] = {
 
 @dataclass(frozen=True)
 class Quoted:
-    """A row that is quoted, not measured: bytes as they were, rates as ratios to the floor of that measurement."""
+    """A row quoted from an earlier measurement: bytes, and ratios to that measurement's floor."""
 
     label: str
     mpy: int
@@ -64,8 +64,8 @@ class Quoted:
     ratio: Mapping[str, float]
 
 
-#: umqtt.simple cannot be installed from PyPI: its archive has no build metadata. Measured in November 2026, in the same
-#: way, with the same interpreter, on a machine of the same kind.
+#: umqtt.simple's archive on PyPI has no build metadata, so pip cannot install it. Measured in November 2026 with the
+#: same method, interpreter and kind of machine.
 QUOTED = Quoted(
     "umqtt.simple (quoted)",
     mpy=2364,
@@ -77,9 +77,9 @@ QUOTED = Quoted(
 
 @dataclass(frozen=True)
 class Task:
-    """One column: what is done, with whom, and by which clients beside the floor and ours.
+    """One column: what is measured, against which peer, and with which clients besides the floor and headwater.
 
-    ``canned`` is a canned peer (``canned.KINDS``); without one it is the client's ``broker``.
+    `canned` is a canned peer (`canned.KINDS`); without it, the peer is the client's `broker`.
     """
 
     key: str
@@ -107,7 +107,7 @@ TASKS: Sequence[Task] = (
     Task("receive 1 queued", "QoS 1, mosquitto", "receive", 1, others=_PEERS, is_queued=True),
     Task("receive 2", "QoS 2, canned peer", "receive", 2, "handshakes"),
 )
-#: The columns of heap per message, and the task each is taken from.
+#: Columns of heap per message, and the task of each.
 HEAP_TASKS = {
     "publish 0": "pub Q0",
     "publish 1": "pub Q1",
@@ -119,7 +119,7 @@ HEAP_TASKS = {
 
 
 def clients_of(task: Task, wanted: Sequence[str]) -> list[str]:
-    """The clients of ``wanted`` that take part in a task, the floor first: the others are compared with it."""
+    """Return the clients among `wanted` that take part in a task, starting with the floor."""
     ours = ["floor", "headwater", "fmq"]
     if task.task == "receive":
         ours += ["headwater_copies"]
@@ -131,19 +131,19 @@ def clients_of(task: Task, wanted: Sequence[str]) -> list[str]:
 
 
 class MissingError(Exception):
-    """A client is not installed here."""
+    """A client is not installed."""
 
 
 def installed(client: Client) -> metadata.Distribution:
-    """The distribution, from the folder where ``./run bench`` puts the peers; raises MissingError."""
+    """Return the distribution installed by `./run bench`. Raises MissingError."""
     for distribution in metadata.distributions(path=[str(CACHE / "peers")]):
         if distribution.metadata["Name"].lower().replace("_", "-") == client.distribution:
             return distribution
-    raise MissingError(f"{client.label} is not installed here: ./run bench gets it")
+    raise MissingError(f"{client.label} is not installed: ./run bench installs it")
 
 
 def compiled(client: Client) -> list[Path]:
-    """The folders with the client's .mpy files, for MicroPython's module path; raises MissingError."""
+    """Return the folders of the client's .mpy files for MicroPython's module path. Raises MissingError."""
     if client.is_floor:
         return []
     if not client.distribution:
@@ -156,13 +156,13 @@ def compiled(client: Client) -> list[Path]:
             relative = source.relative_to(root)
             made = target / relative.with_suffix(".mpy")
             if not made.exists():
-                # What is meant for other runtimes may not compile; it is not loaded here either.
+                # Modules for other runtimes may not compile and are not loaded.
                 with contextlib.suppress(mpy.CompileError):
                     mpy.compile_file(source, made, relative.as_posix())
     return [target, DEVICE / "shims"]
 
 
 def label_of(name: str) -> str:
-    """The row's head, with the version of what was installed."""
+    """Return the row's label with the installed version."""
     client = CLIENTS[name]
     return f"{client.label} {installed(client).version}" if client.distribution else client.label

@@ -1,7 +1,6 @@
-"""What the canned peers must know of a protocol: a table of bytes, and how to read what they answer.
+"""What canned peers know of MQTT and FMQ: frames of the same message, and how to read the answers.
 
-MQTT's frames and FMQ's for the same message, topic and payload. A message's number stands in its id, so that canned
-messages differ, and in every answer at the same place.
+The number of a message is part of its id, so that canned messages differ at a known place, as do the answers.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from headwater.fmq.frames import encode_frame
 
 TOPIC = b"x/telemetry"
 PAYLOAD = b"0123456789abcdef"
-# FMQ's ids here: those of a board whose process number has one byte.
+# FMQ ids of a board whose process number has one byte.
 _PROCESS = 5
 _TIME = 1_795_000_000_000_000_000
 _SUBSCRIPTION = (_PROCESS << 32) + 1
@@ -24,11 +23,11 @@ _MOST = 256
 
 @dataclass(frozen=True)
 class Dialect:
-    """One protocol. ``publish(qos, n)`` is the n-th message, n from 1 to 8000 (0 at QoS 0), and at QoS 1 and 2 as long
-    whatever n is; its id is ``id_size`` bytes at ``id_at``, and the answer to QoS 1 is the id between ``ack``'s two.
+    """One protocol. `publish(qos, n)` is message n, from 1 to 8,000 (0 at QoS 0), of constant length at QoS 1 and 2.
+    Its id has `id_size` bytes at `id_at`; the acknowledgement at QoS 1 is the id between the two parts of `ack`.
 
-    ``release(n)`` follows upon PUBREC, which has ``answer_size`` bytes as PUBCOMP has. ``accept`` reads the rest of a
-    connection's first frame and accepts, ``grant(peer, qos)`` does so with SUBSCRIBE.
+    `release(n)` follows PUBREC, which has `answer_size` bytes, as has PUBCOMP. `accept` reads the rest of a
+    connection's first frame and accepts it, `grant(peer, qos)` does so for SUBSCRIBE.
     """
 
     publish: Callable[[int, int], bytes]
@@ -42,10 +41,10 @@ class Dialect:
 
 
 def read(peer: socket.socket, n: int) -> bytes:
-    """Exactly ``n`` bytes; raises ConnectionError when the other end goes."""
+    """Read exactly `n` bytes. Raises ConnectionError if the peer disconnects."""
     data = peer.recv(n, socket.MSG_WAITALL) if n else b""
     if len(data) < n:
-        raise ConnectionError("the other end has gone")
+        raise ConnectionError("the peer disconnected")
     return data
 
 
@@ -58,7 +57,7 @@ def _mqtt_publish(qos: int, n: int) -> bytes:
 
 
 def read_packet(peer: socket.socket) -> bytes:
-    """The body of an MQTT packet of less than 128 bytes; raises ConnectionError when the other end goes."""
+    """Read the body of an MQTT packet below 128 bytes. Raises ConnectionError if the peer disconnects."""
     return read(peer, read(peer, 2)[1])
 
 
@@ -95,7 +94,7 @@ def _made(head: int, ident: bytes, *values: bool | int | bytes | tuple[bytes, ..
     buf = bytearray(_MOST)
     end = encode_frame(buf, 0, _MOST, head, ident, values)
     if end < 0:
-        raise ValueError(f"such a frame cannot be built: {end}")
+        raise ValueError(f"the frame cannot be encoded: {end}")
     return bytes(buf[:end])
 
 
@@ -120,7 +119,7 @@ def _fmq_accept(peer: socket.socket) -> None:
 
 
 def _fmq_grant(peer: socket.socket, qos: int) -> None:
-    # FMQ's subscriptions have no QoS: messages come at the publisher's.
+    # FMQ subscriptions have no QoS: messages have the publisher's.
     read(peer, 1)
     ident = _read_id(peer)
     _skip_body(peer)
@@ -138,5 +137,5 @@ FMQ = Dialect(
     grant=_fmq_grant,
 )
 
-#: By the first byte of a connection: CONNECT, and AUTH.
+#: By the first byte of a connection: CONNECT or AUTH.
 DIALECTS = {0x10: MQTT, 0x00: FMQ}

@@ -1,4 +1,4 @@
-"""Who sends the numbered messages that the clients of ``host`` receive: through the broker, or past it."""
+"""Publishers of the numbered messages that the clients of `host` receive, over the broker or directly."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class FloodError(Exception):
 
 
 def _send(to: socket.socket, qos: int, messages: int, left: int) -> None:
-    """Send them as fast as the other end takes them, and read ``left`` bytes, or to the end when that comes first."""
+    """Send messages at full speed, and read `left` bytes or until the end."""
     block = memoryview(b"".join(packet(qos, i) for i in range(messages)))
     to.setblocking(False)
     while block or left > 0:
         readable, writable, _ = select.select([to], [to] if block else [], [], _TIMEOUT_S)
         if not readable and not writable:
-            raise FloodError("the other end takes no more")
+            raise FloodError("the peer accepts no more bytes")
         try:
             if readable:
                 answers = to.recv(_PIECE)
@@ -39,11 +39,11 @@ def _send(to: socket.socket, qos: int, messages: int, left: int) -> None:
         except ConnectionError:
             break
     if block:
-        raise FloodError("the other end hung up before all was sent")
+        raise FloodError("the peer disconnected before all messages were sent")
 
 
 class BrokerFlood:
-    """A publisher that is connected to the broker at ``port``; ``start`` sends."""
+    """A publisher connected to the broker at `port`; `start` sends."""
 
     def __init__(self, port: int, qos: int, messages: int) -> None:
         self.port = port
@@ -51,18 +51,19 @@ class BrokerFlood:
         self._socket = sync.join(port, b"bench-flood")
 
     def start(self) -> None:
-        """Publish all of it; at QoS 1 until it is acknowledged. Raises FloodError."""
+        """Publish all messages; at QoS 1 until they are acknowledged. Raises FloodError."""
         qos, messages = self._work
         _send(self._socket, qos, messages, 4 * messages if qos else 0)
 
     def close(self) -> None:
-        """Leave."""
+        """Disconnect."""
         self._socket.close()
 
 
 class CannedFlood:
-    """Just enough of a broker for one client that subscribes, at ``port``; ``start`` sends without waiting for anybody
-    else, so that the client is what limits."""
+    """A minimal broker at `port` for one subscriber; `start` sends without waiting, so that the client is the
+    bottleneck.
+    """
 
     def __init__(self, qos: int, messages: int) -> None:
         self._work = (qos, messages)
@@ -74,7 +75,7 @@ class CannedFlood:
         self._thread.start()
 
     def _greet(self) -> None:
-        # A client that goes away before is missed by ``start``.
+        # ``start`` notices a client that disconnects before.
         with contextlib.suppress(OSError):
             peer, _ = self._server.accept()
             try:
@@ -89,14 +90,14 @@ class CannedFlood:
                     peer.close()
 
     def start(self) -> None:
-        """Send all of it, and wait until the client leaves. Raises FloodError."""
+        """Send all messages and wait until the client disconnects. Raises FloodError."""
         self._thread.join(_TIMEOUT_S)
         if self._peer is None:
             raise FloodError("the client did not subscribe")
         _send(self._peer, *self._work, sys.maxsize)
 
     def close(self) -> None:
-        """Hang up when the client has."""
+        """Disconnect after the client."""
         self._server.close()
         if self._peer is not None:
             self._peer.close()

@@ -1,6 +1,6 @@
-"""The gateway behind mosquitto with its default settings, beside a subscriber that only writes and syncs.
+"""Measure the gateway behind mosquitto with default settings, beside a subscriber that only writes and syncs.
 
-How it measures is told in ``docs/benchmarks.md``. ``measure`` gives the figures, ``tables`` what is printed.
+`docs/benchmarks.md` describes the method. `measure` returns the figures, `tables` the tables.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from tools.bench.report import Table
 from tools.broker import HOST, Mosquitto
 from tools.toolchain import CACHE, ROOT
 
-#: What mosquitto does by itself, and not what ``Mosquitto`` tells it for tests.
+#: mosquitto's defaults instead of the settings of ``Mosquitto`` for tests.
 DEFAULTS = {"max_queued_messages": 1000, "set_tcp_nodelay": "false", "log_type": "notice"}
 _BUSY_LOAD = 0.5
 _QOS = (0, 1, 2)
-#: Messages in a burst: so many that mosquitto drops none for a subscriber, however fast they are published.
+#: Messages in a burst: at most as many as mosquitto queues for a subscriber without dropping any.
 BURSTS = {"3.1.1": 400, "5.0": 2000}
-#: How long a burst, and the end of a process, may take.
+#: Maximum seconds of a burst and of the end of a process.
 _LONG_S = 60.0
-#: Messages a second, and budgets of syncs a second, of the second table; 0: no limit.
+#: Rate and budgets of the second table, per second; 0: no limit.
 PACE = 1000
 BUDGETS = (0, 200, 100, 50, 20, 5)
 _DAY = 86400
@@ -43,7 +43,7 @@ _DAY = 86400
 
 @dataclass(frozen=True)
 class Effort:
-    """Rounds; bursts of each of them; seconds at a steady rate, for each budget."""
+    """Rounds, bursts of each, and seconds at a steady rate for each budget."""
 
     rounds: int = 5
     bursts: int = 10
@@ -52,13 +52,13 @@ class Effort:
 
 QUICK = Effort(rounds=1, bursts=1, seconds=0.3)
 
-#: Of one cell: a figure for each round.
+#: The figures of one cell, one for each round.
 Rounds = list[float]
 
 
 @dataclass
 class Budget:
-    """What a budget of syncs costs and saves, at a steady rate: per second, per record, per message."""
+    """Costs of a budget of syncs at a steady rate: per second, per record, per message."""
 
     syncs: Rounds = field(default_factory=list)
     written: Rounds = field(default_factory=list)
@@ -70,8 +70,9 @@ class Budget:
 
 @dataclass
 class Figures:
-    """By row, then by QoS: messages recorded per second, and milliseconds to the acknowledgement of the middle message
-    and of the 99th of a hundred. ``budgets``: by syncs per second."""
+    """By row and QoS: messages recorded per second, and milliseconds to the acknowledgement (median, 99 %). `budgets`
+    are by syncs per second.
+    """
 
     about: str = ""
     load: float = 0.0
@@ -83,11 +84,11 @@ class Figures:
 
 
 class GatewayError(Exception):
-    """Something that was started does not do what it should."""
+    """A started process does not behave as expected."""
 
 
 class _Process:
-    """A process of this benchmark, and what it prints."""
+    """A process of this benchmark and its output."""
 
     def __init__(self, *arguments: object):
         path = os.pathsep.join(str(ROOT / folder) for folder in ("sdk", "ports/cpython"))
@@ -106,7 +107,7 @@ class _Process:
         return self._process.stdout.readline()
 
     def end(self) -> str:
-        """End it in good order: the rest of what it prints. Raises GatewayError."""
+        """Stop it and return the rest of its output. Raises GatewayError."""
         self._process.send_signal(signal.SIGTERM)
         out, errors = self._process.communicate(timeout=_LONG_S)
         if self._process.returncode:
@@ -119,7 +120,7 @@ class _Process:
 
 
 class _Recorder:
-    """The subscriber that only writes."""
+    """The subscriber that only writes and syncs."""
 
     def __init__(self, port: int, topic: str, qos: int, folder: Path, version: str):
         self._file = folder / "payloads"
@@ -132,7 +133,7 @@ class _Recorder:
         return self._file.stat().st_size // SIZE
 
     def times(self) -> list[int]:
-        """End it: when each message came, in nanoseconds."""
+        """Stop it and return the receive time of each message in ns."""
         return [int(time) for time in self.process.end().split()]
 
 
@@ -164,23 +165,23 @@ class _Gateway:
             return 0
 
     def times(self) -> list[int]:
-        """End it: when each message came, in nanoseconds."""
+        """Stop it and return the receive time of each message in ns."""
         self.process.end()
         return [record.time_ns for record in CaptureReader(self.log).records()]
 
 
-#: Label, what it is, and the version of MQTT.
+#: Label, kind and version of MQTT.
 ROWS: dict[str, tuple[str, type[_Recorder | _Gateway], str]] = {
     "subscriber-3.1.1": ("writes and syncs only, 3.1.1", _Recorder, "3.1.1"),
     "gateway-3.1.1": ("headwater gateway, 3.1.1", _Gateway, "3.1.1"),
     "subscriber-5.0": ("writes and syncs only, 5.0", _Recorder, "5.0"),
     "gateway-5.0": ("headwater gateway, 5.0", _Gateway, "5.0"),
 }
-#: With MQTT 5.0; the gateway's default.
+#: Receive Maximum at MQTT 5.0, the gateway's default.
 RECEIVE_MAXIMUM = 4096
-#: What each row is held against.
+#: The row that others are compared with.
 _FLOORS = {"gateway-3.1.1": "subscriber-3.1.1", "gateway-5.0": "subscriber-5.0"}
-#: The row whose budgets are measured.
+#: The row for which budgets are measured.
 _BUDGETED = "gateway-5.0"
 
 
@@ -189,13 +190,15 @@ def _until_recorded(receiver: _Recorder | _Gateway, count: int, broker: Mosquitt
     while (recorded := receiver.recorded()) < count:
         if time.monotonic() > deadline:
             said = broker.log_text()[-200:]
-            raise GatewayError(f"of {count} messages {recorded} are recorded after {_LONG_S:.0f} s; {said}")
+            raise GatewayError(
+                f"only {recorded} of {count} messages are recorded after {_LONG_S:.0f} s; {said}"
+            )
         time.sleep(0.02)
 
 
 @contextlib.contextmanager
 def _place() -> Iterator[Path]:
-    # Not in /tmp, which may be in memory, unless TMPDIR says where.
+    # Not in /tmp, which may be in memory, unless TMPDIR is set.
     CACHE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(
         prefix="bench-gateway-", dir=None if "TMPDIR" in os.environ else CACHE
@@ -207,7 +210,7 @@ def _place() -> Iterator[Path]:
 def _receiving(
     row: str, qos: int, *options: object, tapped: bool = False
 ) -> Iterator[tuple[Mosquitto, _Recorder | _Gateway, _Process | None]]:
-    """A broker, a receiver, and a tap between them if that is wanted."""
+    """Run a broker, a receiver, and optionally a tap between them."""
     _, kind, version = ROWS[row]
     with _place() as folder, contextlib.ExitStack() as stack:
         broker = stack.enter_context(Mosquitto(folder / "broker", settings=DEFAULTS))
@@ -222,7 +225,7 @@ def _receiving(
 
 
 def _bursts(figures: Figures, row: str, qos: int, bursts: int) -> None:
-    """At QoS 0 until all has come; otherwise through a tap, until all is acknowledged."""
+    """Measure bursts: at QoS 0 until all messages arrived, otherwise through a tap until all are acknowledged."""
     size = BURSTS[ROWS[row][2] if qos else "5.0"]
     with _receiving(row, qos, tapped=qos > 0) as (broker, receiver, tap):
         wire = Mqtt(broker.port, qos, "x")
@@ -245,7 +248,7 @@ def _tapped(tap: _Process) -> list[tuple[float, float]]:
 
 
 def _percentiles(came: list[tuple[float, float]]) -> tuple[float, float]:
-    """Milliseconds to the acknowledgement: median and 99 %."""
+    """Return the milliseconds to the acknowledgement: median and 99 %."""
     times = sorted((acknowledged - passed) * 1000 for passed, acknowledged in came)
     return times[len(times) // 2], times[len(times) * 99 // 100]
 
@@ -255,7 +258,7 @@ def _note(cells: dict[str, dict[str, Rounds]], row: str, qos: int, value: float)
 
 
 def _bytes_written(folder: Path) -> int:
-    """What the device under ``folder`` has written so far; 0 when nobody counts."""
+    """Return the bytes written by the device of `folder`, or 0 if the kernel does not count them."""
     device = folder.stat().st_dev
     try:
         stat = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text()
@@ -295,10 +298,10 @@ def _budget(figures: Figures, rate: int, seconds: float) -> None:
 def measure(
     effort: Effort, wanted: Iterable[str] = tuple(ROWS), say: Callable[[str], object] = print
 ) -> Figures:
-    """Measure the rows of ``wanted`` (keys of ``ROWS``), and the budgets of syncs. Raises BrokerError, GatewayError."""
+    """Measure the rows `wanted` (keys of `ROWS`) and the budgets of syncs. Raises BrokerError and GatewayError."""
     busy = os.getloadavg()[0]
     if busy > _BUSY_LOAD:
-        say(f"this machine is busy (load {busy:.1f}): the rates below are worth little")
+        say(f"this machine is busy (load {busy:.1f}): the rates below are unreliable")
     about = f"CPython {platform.python_version()}; {machine()}; {time.strftime('%Y-%m-%d')}"
     figures = Figures(f"{about}; rounds: {effort.rounds}", busy)
     with _place() as folder:
@@ -332,10 +335,10 @@ def _times(figures: Figures, row: str, qos: str) -> str:
 
 
 def tables(figures: Figures) -> list[Table]:
-    """Bursts, and budgets of syncs."""
+    """Return the tables of bursts and of budgets."""
     notes = [f"{figures.about}. This disk syncs {figures.syncs / 1000:.1f}k times a second."]
     if figures.load > _BUSY_LOAD:
-        notes.append(f"This machine was busy (load {figures.load:.1f}): the rates are worth little.")
+        notes.append(f"This machine was busy (load {figures.load:.1f}): the rates are unreliable.")
     bursts = Table(
         "Bursts from mosquitto: messages recorded per second, ratio to the subscriber (spread); "
         "milliseconds to the acknowledgement, median and 99 %",

@@ -1,7 +1,7 @@
-"""MQTT clients on CPython, side by side, against mosquitto: messages per second, processor time per message.
+"""Measure MQTT clients on CPython against mosquitto: messages per second and CPU time per message.
 
-How it measures is told in ``docs/benchmarks.md``. The clients are in ``hosts``; each measurement is a process of its
-own. ``measure`` gives the figures, ``tables`` what is printed.
+`docs/benchmarks.md` describes the method. The clients are in `hosts`; each measurement is a process. `measure`
+returns the figures, `tables` the tables.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _COUNTER = b"$SYS/broker/publish/bytes/received"
 
 @dataclass(frozen=True)
 class Client:
-    """One row: what it was installed from, and at which QoS it can publish."""
+    """One row: its distribution, and the QoS levels at which it publishes."""
 
     label: str
     distribution: str = ""
@@ -89,7 +89,7 @@ TASKS: Sequence[Task] = (
 
 @dataclass(frozen=True)
 class Effort:
-    """Rounds; milliseconds to publish for; messages to receive."""
+    """Rounds, milliseconds to publish for, messages to receive."""
 
     rounds: int = 7
     ms: int = 250
@@ -101,8 +101,7 @@ QUICK = Effort(rounds=1, ms=30, messages=500)
 
 @dataclass
 class Figures:
-    """``rates[task][client]``: messages/s, and ``cpu[task][client]``: µs of processor time per message, for each
-    round."""
+    """`rates[task][client]` in messages/s and `cpu[task][client]` in µs of CPU time per message, for each round."""
 
     interpreter: str = ""
     machine: str = ""
@@ -114,17 +113,17 @@ class Figures:
     missing: list[str] = field(default_factory=list)
 
     def ratios(self, task: str, client: str) -> list[float]:
-        """The rates of a client over those of the floor in the same round."""
+        """Return a client's rates divided by the floor's of the same round."""
         floor = self.rates[task]["floor"]
         return [rate / of for rate, of in zip(self.rates[task][client], floor, strict=True)]
 
 
 class ClientError(Exception):
-    """A measurement failed; the text is what the client's process printed."""
+    """A measurement failed; the text is the output of the client's process."""
 
 
 class Counter:
-    """How many messages of ours the broker has read, by its own count of payload bytes, told once a second."""
+    """The number of messages that the broker has read, from its count of payload bytes, updated every second."""
 
     def __init__(self, port: int) -> None:
         self._socket = sync.join(port, b"bench-counter")
@@ -136,7 +135,7 @@ class Counter:
         self._socket.close()
 
     def expect(self, value: int) -> None:
-        """Wait until the broker counts ``value``. Raises ClientError when it counts more, or does not get there."""
+        """Wait until the broker counts `value`. Raises ClientError if it counts more, or too few in time."""
         deadline = time.monotonic() + 5
         while self.value < value:
             if not select.select([self._socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -146,11 +145,11 @@ class Counter:
                 body, self._rest = self._rest[2 : 2 + self._rest[1]], self._rest[2 + self._rest[1] :]
                 self.value = int(body[2 + len(_COUNTER) :]) // SIZE
         if self.value != value:
-            raise ClientError(f"the broker has read {self.value} messages; {value} were said to be sent")
+            raise ClientError(f"the broker has read {self.value} messages; the client reports {value}")
 
 
 def installed(client: Client) -> str:
-    """Its version, '' when it is not here."""
+    """Return the client's version, or '' if it is not installed."""
     found = metadata.distributions(name=client.distribution, path=[str(CACHE / "peers"), *sys.path])
     return next((distribution.version for distribution in found), "")
 
@@ -208,23 +207,23 @@ class _Run:
 def measure(
     effort: Effort, wanted: Sequence[str] = tuple(CLIENTS), say: Callable[[str], object] = print
 ) -> Figures:
-    """Measure the clients of ``wanted`` (keys of ``CLIENTS``); those that are not installed are left out and named.
+    """Measure the clients `wanted` (keys of `CLIENTS`); those that are not installed are named and skipped.
 
-    Raises BrokerError (no mosquitto), ClientError.
+    Raises BrokerError (no mosquitto) and ClientError.
     """
     before = os.sched_getaffinity(0)
-    # The client has the first processor; the broker, and who sends to it, the last.
+    # The client gets the first processor; the broker and its publisher the last.
     first, last = min(before), max(before)
     load = os.getloadavg()[0]
     if load > _BUSY_LOAD:
-        say(f"this machine is busy (load {load:.1f}): the rates below are worth little")
+        say(f"this machine is busy (load {load:.1f}): the rates below are unreliable")
     version = platform.python_version()
     figures = Figures(f"CPython {version}", machine(), time.strftime("%Y-%m-%d"), load)
     for name in dict.fromkeys(["floor", *wanted]):
         client = CLIENTS[name]
         found = installed(client) if client.distribution else ""
         if client.distribution and not found:
-            figures.missing.append(f"{client.label} is not installed here: ./run bench gets it")
+            figures.missing.append(f"{client.label} is not installed: ./run bench installs it")
             say(figures.missing[-1])
         else:
             figures.labels[name] = f"{client.label} {found}".strip()
@@ -248,7 +247,7 @@ def measure(
 def _round(run: _Run, figures: Figures, i: int) -> None:
     for task in TASKS:
         names = [name for name in figures.labels if task.done_by(name)]
-        # In another order each time: nobody always follows the same neighbour.
+        # The order changes, so that no client always follows the same one.
         random.Random(i).shuffle(names)
         for name in names:
             result = run.measure(name, task)
@@ -289,7 +288,7 @@ def _table(figures: Figures, title: str, cell: Callable[[Figures, str, str], str
 
 
 def tables(figures: Figures) -> list[Table]:
-    """The figures as two tables; the first says where and when."""
+    """Return the figures as two tables. The first names the machine and the date."""
     rates = _table(figures, "Messages/s, ratio to the floor (spread)", _rate_cell)
     rates.notes = (
         f"{figures.interpreter}; {figures.machine}; {figures.date}.",

@@ -1,4 +1,4 @@
-"""Whom the measured clients talk to: mosquitto, a hub, and the canned peers, on a processor of their own."""
+"""The peers of the measured clients: mosquitto, a hub and canned peers, on their own processor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tools.bench.wires.ours import Dialer
 from tools.broker import BrokerError, Mosquitto
 from tools.toolchain import ROOT
 
-#: The client under measurement, as ``device/common.py`` names it: messages are kept for it.
+#: Client identifier in ``device/common.py``; the peers store messages for it.
 _CLIENT_ID = b"bench-device"
 _BATCH = 16
 _TURN_MS = 20
@@ -33,7 +33,7 @@ def _pin(pid: int, cpu: int) -> None:
 
 @contextlib.contextmanager
 def _hub(folder: Path) -> Iterator[tuple[int, int]]:
-    """A hub in a process of its own, whose storage is on the disk: its port and its process id."""
+    """Run a hub in a process with its storage on disk: its port and process id."""
     words = [
         sys.executable,
         "-m",
@@ -57,7 +57,7 @@ def _hub(folder: Path) -> Iterator[tuple[int, int]]:
 
 
 class Peers:
-    """mosquitto, a hub and the canned peers, on a processor of their own, while the context lasts."""
+    """mosquitto, a hub and the canned peers, on their own processor, as a context manager."""
 
     def __init__(self, cpu: int) -> None:
         self._cpu = cpu
@@ -86,17 +86,17 @@ class Peers:
         self._stack.close()
 
     def port(self, kind: str) -> int:
-        """Where a peer listens."""
+        """Return the port of a peer."""
         return self._ports[kind]
 
     def bytes_read(self, kind: str) -> int:
-        """How many bytes the canned peer read on the connection that has just ended."""
+        """Return the number of bytes that the canned peer read on the connection that just ended."""
         output = self._processes[kind].stdout
         assert output is not None
         return int(output.readline())
 
     def queue(self, kind: str, qos: int, messages: int) -> None:
-        """Let mosquitto, or the hub, keep messages for the client, which is away."""
+        """Let mosquitto or the hub store messages for the client, which is offline."""
         {"mosquitto": _queue_mqtt, "hub": _queue_fmq}[kind](self._ports[kind], qos, messages)
 
 

@@ -1,4 +1,4 @@
-"""Tables of results: on the terminal, and in ``docs/benchmarks.md`` between markers."""
+"""Format tables of results for the terminal, and write them to `docs/benchmarks.md` between markers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DOCUMENT = ROOT / "docs" / "benchmarks.md"
 
 @dataclass
 class Table:
-    """A title, the columns' heads, and rows of as many cells; the first column names the row."""
+    """A title, column heads, and rows whose first cell is the row's name."""
 
     title: str
     columns: Sequence[str]
@@ -23,7 +23,7 @@ class Table:
 
 
 def text(table: Table) -> str:
-    """The table for a terminal."""
+    """Format the table for a terminal."""
     lines = [table.columns, *table.rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(table.columns))]
     out = [table.title, ""]
@@ -37,7 +37,7 @@ def text(table: Table) -> str:
 
 
 def markdown(table: Table) -> str:
-    """The table as Markdown."""
+    """Format the table as Markdown."""
     out = [f"**{table.title}**", ""]
     out.append(f"| {' | '.join(table.columns)} |")
     out.append(f"|---{'|--:' * (len(table.columns) - 1)}|")
@@ -48,9 +48,9 @@ def markdown(table: Table) -> str:
 
 
 def put(name: str, body: str, document: Path = DOCUMENT) -> None:
-    """Replace what stands between the markers of ``name``: ``<!-- bench NAME -->`` and ``<!-- end NAME -->``.
+    """Replace the text between the markers `<!-- bench NAME -->` and `<!-- end NAME -->`.
 
-    Raises ValueError when the document lacks them.
+    Raises ValueError if the document lacks them.
     """
     begin, end = f"<!-- bench {name} -->", f"<!-- end {name} -->"
     old = document.read_text()

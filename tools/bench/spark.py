@@ -1,9 +1,8 @@
 """Spark (local[2]): captured frames per second, decoded and turned into tables.
 
-The logs have messages of four boards: JSON with an identity, in MQTT frames of 58 bytes with one value, or of 142 bytes
-with a time and four values; or what those of 58 bytes say as an FMQ Map, in FMQ frames of 66 bytes. Each figure is the
-best of three runs. The floor is Spark's own scan of the Parquet table ``messages`` of the same run: what it takes the
-JVM to look at rows that are decoded already.
+The logs have messages of four boards: JSON with an identity in MQTT packets of 58 bytes with one value, or of 142
+bytes with a time and four values; or the former as an FMQ Map in frames of 66 bytes. Figures are the best of three
+runs. The floor is Spark's own scan of the Parquet table `messages` of the same run.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _BEGIN_US = 1_763_700_000_000_000
 
 
 def small(number: int) -> bytes:
-    """A frame of 58 bytes: QoS 0, one value."""
+    """Return a packet of 58 bytes: QoS 0, one value."""
     payload = b'{"board":"b%d","boot":3,"seq":%d,"load":0.%04d}' % (
         number % 4,
         1_000_000 + number // 4,
@@ -40,7 +39,7 @@ def small(number: int) -> bytes:
 
 
 def large(number: int) -> bytes:
-    """A frame of about 142 bytes: QoS 1, a time and four values."""
+    """Return a packet of about 142 bytes: QoS 1, a time and four values."""
     payload = (
         b'{"board":"board%d","boot":3,"seq":%d,"t":%d,"load1":0.%02d,"mem_free":%d,"disk":%d,"net_rx":%d}'
         % (
@@ -59,7 +58,7 @@ def large(number: int) -> bytes:
 
 
 def fmq(number: int) -> bytes:
-    """A frame of FMQ with what ``small`` says, as a Map; its id has the time. At QoS 0."""
+    """Return an FMQ frame at QoS 0 with the content of `small` as a Map; its id has the time."""
     board = number % 4
     pairs = b"\x11\x05board\x11\x02b%d\x11\x04boot\x31\x03\x11\x03seq\x33%b\x11\x04load\x48%b" % (
         board,
@@ -71,15 +70,15 @@ def fmq(number: int) -> bytes:
     return b"\x30\x31%c\x00\xb0%b%c%c%b" % (board + 1, made, 0x10 | len(body) & 15, len(body) >> 4, body)
 
 
-#: What each log has: a protocol and version, and frames of it.
+#: The logs: protocol, version and frames.
 _LOGS = {"58": (1, 4, small), "142": (1, 4, large), "FMQ": (2, 0, fmq)}
 
 
 def write_log(
     directory: Path, frame: Callable[[int], bytes], count: int, protocol: int = 1, version: int = 4
 ) -> Path:
-    """A log of ``count`` frames, half a millisecond apart."""
-    # Nothing here must survive a power cut.
+    """Write a log of `count` frames, half a millisecond apart."""
+    # The log need not survive a power cut.
     with LogWriter(directory, datasync=lambda fd: None) as writer:
         for number in range(count):
             time_ns = (_BEGIN_US + number * 500) * 1000
@@ -88,7 +87,7 @@ def write_log(
 
 
 def _best(work: Callable[[], object]) -> float:
-    """Seconds, the least of some runs; one before them warms up."""
+    """Return the least seconds of several runs after one run to warm up."""
     work()
     seconds = []
     for _ in range(_ROUNDS):
@@ -145,7 +144,7 @@ def _measures(spark: SparkSession, folder: Path) -> Iterator[tuple[str, float]]:
 
 
 def run() -> list[dict[str, object]]:
-    """A row per figure, with its ratio to the floor."""
+    """Return a row per figure, with its ratio to the floor."""
     from headwater_spark.session import local_session
 
     os.environ["PYSPARK_PYTHON"] = sys.executable

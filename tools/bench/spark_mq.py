@@ -1,9 +1,8 @@
-"""Spark (local[2]): a million segments of IBM MQ's put together, segments per second.
+"""Spark (local[2]): a million IBM MQ segments reassembled, segments per second.
 
-The table has 125,000 logical messages of eight segments each, two to a group, 64 bytes of data behind every MQMDE; the
-segments of a thousand groups arrive mixed up. All ways begin with the same Parquet files and end with whole messages
-that nobody writes down, but the last, which begins with a capture log and ends with the pipeline's tables. They take
-turns: a round is one run of each.
+The table has 125,000 logical messages of eight segments with 64 bytes each, two messages to a group; the segments
+of a thousand groups are interleaved. All variants read the same Parquet files and discard whole messages, except
+the last, which reads a capture log and writes the pipeline's tables. A round runs each variant once.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ _PER_GROUP = 16
 _DATA = 64
 _HEAD = 72
 _MIXED = 1000
-#: applyInArrow calls Python once for each group: a tenth of the groups is long enough.
+#: applyInArrow calls Python for each group, so it gets a tenth of the groups.
 _SHARE = 10
 _ROUNDS = 5
 _BASE = "collect_list in SQL"
 _TOPIC = "plant/board%d"
-# Spark's 200 shuffle partitions are for clusters, and larger Arrow batches help every way that has some.
+# Spark's default of 200 shuffle partitions is for clusters; larger Arrow batches help every variant.
 _SETTINGS = {
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "4",
@@ -43,7 +42,7 @@ _SETTINGS = {
 
 
 def segments(count: int) -> list[tuple[str, bytes]]:
-    """Topics and payloads in the order of arrival."""
+    """Return topics and payloads in the order of arrival."""
     import numpy as np
 
     chance = np.random.default_rng(1)
@@ -87,19 +86,19 @@ def _write_table(directory: Path, rows: list[tuple[str, bytes]]) -> Path:
 
 
 def _frame(topic: str, payload: bytes) -> bytes:
-    """A PUBLISH at QoS 0."""
+    """Return a PUBLISH at QoS 0."""
     size = 2 + len(topic) + len(payload)
     return b"\x30%c%c\x00%c%b%b" % (size & 127 | 128, size >> 7, len(topic), topic.encode(), payload)
 
 
-# -- the other ways, which take it for granted that all is well ------------------------------------------------------
+# -- the other variants, which assume that nothing is missing or duplicated -------------------------------------------
 
 _GROUP_ID = "substring(payload, 33, 24)"
 _WHOLE = "topic string, group_id binary, seq int, payload binary"
 
 
 def _number(at: int) -> str:
-    """A little-endian integer in SQL; ``at`` counts from 1."""
+    """Return a little-endian integer in SQL; `at` counts from 1."""
     digits = ", ".join(f"hex(substring(payload, {at + k}, 1))" for k in (3, 2, 1, 0))
     return f"int(conv(concat({digits}), 16, 10))"
 
@@ -120,7 +119,7 @@ def _collect_list(table: DataFrame) -> DataFrame:
 
 
 def _join(table: Any) -> Any:
-    """One group, for applyInArrow."""
+    """Join one group, for applyInArrow."""
     import pyarrow as pa
 
     rows = table.sort_by([("seq", "ascending"), ("at", "ascending")]).to_pydict()
@@ -144,7 +143,7 @@ def _apply_in_arrow(table: DataFrame) -> DataFrame:
 
 
 def _sorted(table: DataFrame) -> DataFrame:
-    """repartition, sortWithinPartitions, mapInArrow; what it maps is headwater's."""
+    """Run repartition, sortWithinPartitions and mapInArrow with headwater's function."""
     from headwater_spark.logical import _work
     from headwater_spark.tables import LOGICAL_MESSAGES
 
@@ -169,7 +168,7 @@ def _met(table: DataFrame) -> DataFrame:
 
 
 def _ways(spark: SparkSession, folder: Path) -> dict[str, tuple[int, Callable[[], object]]]:
-    """What is measured: how many segments it takes, and the run."""
+    """Return the variants: the number of segments, and the function to run."""
     from headwater_spark import pipeline
     from headwater_spark.logical import logical_messages
 
@@ -196,7 +195,7 @@ def _ways(spark: SparkSession, folder: Path) -> dict[str, tuple[int, Callable[[]
 
 
 def run() -> list[dict[str, object]]:
-    """A row per way: the median of the rounds, the least and the most, and the ratio of medians to collect_list's."""
+    """Return a row per variant: median, least and most of the rounds, and the ratio of medians to collect_list."""
     from headwater_spark.session import local_session
 
     os.environ["PYSPARK_PYTHON"] = sys.executable

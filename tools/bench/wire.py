@@ -1,7 +1,7 @@
 """Bytes on the wire per message, above TCP: all, and in brackets to the server and back from it.
 
-What is measured and how is in ``docs/benchmarks.md``. Real clients against real servers, through a proxy that counts
-(``wires.meter``), except for Kafka, whose requests and responses are encoded by a library.
+`docs/benchmarks.md` describes the method. Real clients talk to real servers through a counting proxy
+(`wires.meter`), except for Kafka, whose requests and responses a library encodes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tools.bench.wires import ours
 from tools.bench.wires.message import MESSAGES, as_json, as_map
 from tools.bench.wires.meter import COUNT, Cost, costs
 
-#: AMQP puts as many acknowledgements into one as there are at that moment, which differs.
+#: AMQP joins pending acknowledgements, whose number varies, so it is measured several times.
 _ROUNDS = 5
 _QOS = (0, 1, 2)
 
-#: One measurement: what a message costs one at a time, and in each round as one of a batch.
+#: One measurement: the bytes of a single message, and of one in a batch for each round.
 Costs = tuple[Cost, list[Cost]]
 #: By payload and QoS.
 Measure = Callable[[bytes, int], Costs]
@@ -41,7 +41,7 @@ def _of_amqp(protocol: str, rabbitmq: int, proton: int) -> Measure:
         session, port = amqp.session(protocol, payload, qos), proton if qos == 2 else rabbitmq
         found = [costs(session, port, amqp.WARM) for _ in range(_ROUNDS if qos else 1)]
         if len({one for one, _ in found}) > 1:
-            raise ConnectionError(f"one message at a time does not always cost the same: {found}")
+            raise ConnectionError(f"the bytes of a single message vary: {found}")
         return found[0][0], [many for _, many in found]
 
     return measure
@@ -78,7 +78,7 @@ def _row(message: str, protocol: str, kind: str, payload: bytes, measure: Measur
 
 @contextlib.contextmanager
 def _measures() -> Iterator[dict[str, Measure]]:
-    """Every protocol that can be measured here, while its servers run."""
+    """Yield every protocol that can be measured here, while its servers run."""
     with contextlib.ExitStack() as stack:
         mosquitto, hub = stack.enter_context(ours.mosquitto()), stack.enter_context(ours.hub())
         found = {name: _of_ours(name, mosquitto) for name in ours.MQTT}
@@ -89,17 +89,17 @@ def _measures() -> Iterator[dict[str, Measure]]:
             amqp.check(proton)
             found |= {name: _of_amqp(name, rabbitmq, proton) for name in amqp.PROTOCOLS}
         else:
-            print("bench: wire: without AMQP: it needs python-qpid-proton and RabbitMQ", file=sys.stderr)
+            print("bench: wire: AMQP skipped; it needs python-qpid-proton and RabbitMQ", file=sys.stderr)
         if importlib.util.find_spec("kafka"):
             found["Kafka"] = _of_kafka()
         else:
-            print("bench: wire: without Kafka: kafka-python is not installed here", file=sys.stderr)
+            print("bench: wire: Kafka skipped; kafka-python is not installed", file=sys.stderr)
         found["FMQ"] = _of_ours("FMQ", hub)
         yield found
 
 
 def run() -> list[dict[str, str]]:
-    """A row for each message and protocol, and FMQ's with a Map. Raises BrokerError without mosquitto."""
+    """Return a row for each message and protocol, and for FMQ with a Map. Raises BrokerError without mosquitto."""
     rows = []
     with _measures() as measures:
         for message, values in MESSAGES.items():

@@ -1,1 +1,1 @@
-"""The main job on one machine: boards, a broker, a gateway and Spark, with faults on the way (``./run demo``)."""
+"""The demo (`./run demo`): boards, a broker, a gateway and Spark on one machine, with faults."""

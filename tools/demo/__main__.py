@@ -1,11 +1,11 @@
-"""``./run demo``: four boards, a broker, a gateway and Spark on this machine, with faults on the way.
+"""`./run demo`: four boards, a broker, a gateway and Spark on this machine, with faults.
 
-Two boards speak MQTT over TCP, one over a serial line through the gateway, and one speaks FMQ over TCP to the gateway's
-hub. TCP links are cut, boards lose their power and come back, the serial line is disturbed. In the end each board sends
-the file in which it wrote down what it did, in segments of 512 bytes. Then Spark turns the gateway's capture log into
-tables, and every message that a board saw acknowledged is looked for in them, and every file.
+Two boards speak MQTT over TCP, one over a serial line through the gateway, and one FMQ over TCP to the gateway's
+hub. TCP links are cut, boards lose power, and the serial line is disturbed. Finally each board sends the file with
+its own record in segments of 512 bytes. Spark turns the gateway's capture log into tables, and the demo looks for
+every acknowledged message and every file in them.
 
-The exit status is 0 when nothing acknowledged is lost or doubled, 1 when something is, 2 when the demo itself failed.
+The exit status is 0 if no acknowledged message is lost or duplicated, 1 otherwise, and 2 if the demo itself failed.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tools.toolchain import ROOT
 from tools.virtual_board import BoardError
 
 _TOPICS = ("headwater/+/telemetry:2", "headwater/+/record:1")
-#: How long a packet takes over the links of b1 and b4, each way.
+#: One-way delay of the links of b1 and b4.
 _WIFI_MS = 15
-#: The serial line's speed: a message is some 300 bytes, which 115,200 baud carry 38 times a second.
+#: Speed of the serial line: at 115,200 baud it would carry 38 messages of 300 bytes a second.
 _BAUD = 460800
 _HEADWATER = (sys.executable, "-m", "headwater_host")
 
 
 class DemoError(Exception):
-    """A part of the demo did not do what it is there for."""
+    """A part of the demo failed."""
 
 
 def say(text: str) -> None:
-    """A line of progress, with the seconds since the start."""
+    """Print a line of progress with the seconds since the start."""
     print(f"demo {time.monotonic() - _began:6.1f} s  {text}", flush=True)
 
 
@@ -50,7 +50,7 @@ _began = time.monotonic()
 
 
 class Headwater:
-    """The command ``headwater`` in a process; ``log`` is where what it says goes."""
+    """The command `headwater` in a process; `log` is the file with its output."""
 
     def __init__(self, log: Path, *arguments: str) -> None:
         """Start it."""
@@ -63,47 +63,47 @@ class Headwater:
             )
 
     def __enter__(self) -> Headwater:
-        """Nothing to do: it runs."""
+        """Return the running process."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End it, if it still runs."""
+        """Stop it if it still runs."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
 
     def text(self) -> str:
-        """What it has said."""
+        """Return its output."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def wait_for(self, text: str, timeout: float) -> None:
-        """Wait until it has said ``text``."""
+        """Wait until its output contains `text`."""
         deadline = time.monotonic() + timeout
         while text not in self.text():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise DemoError(f"the gateway did not say {text!r}; it said:\n{self.text()}")
+                raise DemoError(f"the gateway did not print {text!r}; its output:\n{self.text()}")
             time.sleep(0.05)
 
     def hub_port(self) -> int:
-        """Where the gateway's hub listens."""
+        """Return the port of the gateway's hub."""
         found = re.search(r"listening on \S+, port (\d+)", self.text())
         if found is None:
-            raise DemoError(f"the gateway did not say where its hub listens; it said:\n{self.text()}")
+            raise DemoError(f"the gateway did not print its hub's port; its output:\n{self.text()}")
         return int(found[1])
 
     def stop(self, timeout: float) -> None:
-        """Ask it to end, and wait until it has."""
+        """Ask it to stop, and wait until it has."""
         self.process.send_signal(signal.SIGTERM)
         if self.process.wait(timeout):
             raise DemoError(
-                f"the gateway ended with status {self.process.returncode}; it said:\n{self.text()}"
+                f"the gateway ended with status {self.process.returncode}; its output:\n{self.text()}"
             )
 
 
 def run_headwater(*arguments: str, timeout: float) -> int:
-    """Run ``headwater`` to its end, its output on ours; its status, 0 or 1."""
+    """Run `headwater` with its output on this terminal and return its status, 0 or 1."""
     done = subprocess.run([*_HEADWATER, *arguments], timeout=timeout, check=False)
     if done.returncode not in (0, 1):
         raise DemoError(f"headwater {arguments[0]} ended with status {done.returncode}")
@@ -111,7 +111,7 @@ def run_headwater(*arguments: str, timeout: float) -> int:
 
 
 def faults(boards: dict[str, DemoBoard], cables: dict[str, Cable], began: float, seconds: float) -> None:
-    """Cut, pull and disturb, each at its time."""
+    """Cut links and power, and disturb the serial line, each at its time."""
 
     def at(part: float, what: str) -> None:
         time.sleep(max(0.0, began + part * seconds - time.monotonic()))
@@ -120,13 +120,13 @@ def faults(boards: dict[str, DemoBoard], cables: dict[str, Cable], began: float,
     def cut(name: str, part: float) -> None:
         at(part, f"{name}: the link is cut")
         cables[name].cut()
-        at(part + 0.04, f"{name}: the link is mended")
+        at(part + 0.04, f"{name}: the link is restored")
         cables[name].mend()
 
     def restart(name: str, part: float) -> None:
         at(part, f"{name}: the power is cut")
         boards[name].board.power_cut()
-        at(part + 0.06, f"{name}: the power is back")
+        at(part + 0.06, f"{name}: the power is restored")
         boards[name].set_time(began + seconds - time.monotonic())
         boards[name].board.power_on()
 
@@ -144,17 +144,17 @@ def faults(boards: dict[str, DemoBoard], cables: dict[str, Cable], began: float,
 
 
 def wait_until_done(boards: dict[str, DemoBoard], timeout: float) -> None:
-    """Wait until every board has said that everything it published is acknowledged."""
+    """Wait until every board reports that all its messages are acknowledged."""
     deadline = time.monotonic() + timeout
     for name, board in boards.items():
         try:
             board.board.wait_for("done:", max(0.1, deadline - time.monotonic()))
         except BoardError as error:
-            raise DemoError(f"{name} did not finish: {error}; it said:\n{board.board.log[-2000:]}") from None
+            raise DemoError(f"{name} did not finish: {error}; its log:\n{board.board.log[-2000:]}") from None
 
 
 def progress(boards: dict[str, DemoBoard], stop: threading.Event) -> None:
-    """Every two seconds, what each board has published and seen acknowledged."""
+    """Print published and acknowledged messages of each board every two seconds."""
     while not stop.wait(2):
         records = {name: board.record() for name, board in boards.items()}
         say(
@@ -166,7 +166,7 @@ def progress(boards: dict[str, DemoBoard], stop: threading.Event) -> None:
 
 
 def run(out: Path, seconds: float, period_ms: int) -> int:
-    """Run the demo into the directory ``out``; returns the exit status."""
+    """Run the demo in the directory `out` and return the exit status."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     capture = out / "capture"
@@ -201,7 +201,7 @@ def run(out: Path, seconds: float, period_ms: int) -> int:
         )
         gateway.wait_for("subscribed", 20)
         board_on("b4", host="127.0.0.1", port=cable_to("b4", gateway.hub_port()), protocol="fmq")
-        say(f"the gateway is ready; it lands what it gets in {capture}")
+        say(f"the gateway is ready; it records messages in {capture}")
         began = time.monotonic()
         for name, board in boards.items():
             board.set_time(seconds)
@@ -214,16 +214,16 @@ def run(out: Path, seconds: float, period_ms: int) -> int:
         wait_until_done(boards, seconds + 40)
         finished.set()
         reporter.join()
-        say("every board has everything acknowledged; the gateway finishes")
-        # What the broker has acknowledged to a board may still be on its way; what the gateway has is on disk.
+        say("all messages of all boards are acknowledged; stopping the gateway")
+        # Messages that the broker acknowledged may still be in flight to the gateway.
         acknowledged = {(name, *key) for name, board in boards.items() for key in board.record().acknowledged}
         records = {name: out / name / "sent.jsonl" for name in boards}
         acknowledged |= {(name, *result.record_of(path.stat().st_size)) for name, path in records.items()}
         missing = result.wait_for_messages(capture, acknowledged, 30)
         gateway.stop(20)
         if missing:
-            say(f"{len(missing)} acknowledged messages have not come, the first of them {min(missing)}")
-    say("Spark turns the capture log into tables, and compares them with what the boards wrote down")
+            say(f"{len(missing)} acknowledged messages are missing, the first {min(missing)}")
+    say("Spark turns the capture log into tables and compares them with the boards' records")
     tables = out / "tables"
     sent = [word for path in records.values() for word in ("--sent", str(path))]
     status = run_headwater(
@@ -235,28 +235,28 @@ def run(out: Path, seconds: float, period_ms: int) -> int:
     for line in wrong:
         say(f"WRONG: {line}")
     if not wrong and not status:
-        say("of what the boards saw acknowledged, nothing is lost and nothing is doubled")
+        say("no acknowledged message is lost or duplicated")
         size = sum(path.stat().st_size for path in records.values())
-        say(f"the boards' own records, {size} bytes, came whole, in segments of 512 bytes")
+        say(f"the boards' own records, {size} bytes, arrived complete, in segments of 512 bytes")
     say(f"report: {tables / 'report.html'}")
     say(f"chart:  {tables / 'chart.png'}")
     return 1 if wrong or status else 0
 
 
 def main() -> int:
-    """The command line of the demo."""
+    """Run the command line of the demo."""
     parser = argparse.ArgumentParser(prog="./run demo", description=__doc__)
     parser.add_argument(
-        "--seconds", type=float, default=20.0, help="how long the boards publish (default: %(default)s)"
+        "--seconds", type=float, default=20.0, help="seconds that the boards publish (default: %(default)s)"
     )
     parser.add_argument(
         "--period-ms",
         type=int,
         default=20,
-        help="time between two messages of a board (default: %(default)s)",
+        help="milliseconds between messages of a board (default: %(default)s)",
     )
     parser.add_argument(
-        "--out", type=Path, default=ROOT / "out" / "demo", help="where everything goes (default: out/demo)"
+        "--out", type=Path, default=ROOT / "out" / "demo", help="output directory (default: out/demo)"
     )
     chosen = parser.parse_args()
     if not 5 <= chosen.seconds <= 3600 or not 1 <= chosen.period_ms <= 10000:

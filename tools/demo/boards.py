@@ -1,4 +1,4 @@
-"""The demo's boards: virtual boards with headwater and examples/device/telemetry.py on them, as on real ones."""
+"""The demo's boards: virtual boards that run examples/device/telemetry.py."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ HEAP = "192K"
 
 @dataclass
 class Record:
-    """What a board wrote down of itself: sequence numbers handed in, and acknowledged, by (boot, seq), with the QoS."""
+    """A board's own record: published and acknowledged sequence numbers by (boot, seq), with the QoS."""
 
     sent: dict[tuple[int, int], int] = field(default_factory=dict)
     acknowledged: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
 class DemoBoard:
-    """A virtual board that publishes telemetry; ``how``: host and port, or serial, and the protocol."""
+    """A virtual board that publishes telemetry. `how` has host and port, or serial, and the protocol."""
 
     def __init__(self, name: str, root: Path, how: dict[str, object], *, period_ms: int) -> None:
-        """Prepare the board's flash; ``power_on`` starts it."""
+        """Prepare the board's flash; `power_on` starts it."""
         self.name = name
         self.what = f"{how.get('protocol', 'mqtt')} over {'serial' if 'serial' in how else 'tcp'}"
         self._settings = {"name": name, "period_ms": period_ms, "send_record": True, **how}
@@ -45,11 +45,11 @@ class DemoBoard:
         )
 
     def set_time(self, seconds: float) -> None:
-        """How long it is to publish after its next start."""
+        """Set how long it publishes after its next start."""
         self.board.put({"telemetry.json": json.dumps({**self._settings, "seconds": seconds})})
 
     def record(self) -> Record:
-        """Read what the board wrote down; a line that a power cut tore is left out."""
+        """Read the board's record, without a line that a power cut truncated."""
         record = Record()
         path = self.board.fs_path("sent.jsonl")
         if not path.exists():

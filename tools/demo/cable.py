@@ -1,4 +1,4 @@
-"""A TCP connection that can be cut, as a WiFi that drops: it passes bytes between its own port and a server's."""
+"""A TCP proxy that can cut connections, as WiFi does."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from typing import Any
 
 
 class Cable:
-    """Listens on a port of the loopback interface and connects each client to ``(host, port)``.
+    """Listen on a loopback port and connect each client to `(host, port)`.
 
-    What goes through takes ``delay_ms`` each way, as over a WiFi: so a cut finds messages that have arrived and
-    acknowledgements that have not, which is where duplicates come from. ``cut`` ends every connection at once, in
-    the middle of whatever it carries, and refuses new ones until ``mend``.
+    Bytes take `delay_ms` each way, so that a cut finds delivered messages whose acknowledgements are in flight,
+    which causes duplicates. `cut` aborts every connection at once and refuses new ones until `mend`.
     """
 
     def __init__(self, port: int, host: str = "127.0.0.1", delay_ms: int = 0) -> None:
-        """Prepare; ``with`` starts it."""
+        """Prepare the proxy; `with` starts it."""
         self._target = (host, port)
         self._delay_s = delay_ms / 1000
         self._is_cut = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cable", daemon=True)
-        #: Where clients connect.
+        #: Port that clients connect to.
         self.port = 0
-        #: Bytes passed, both ways.
+        #: Bytes passed in both directions.
         self.passed = 0
 
     def __enter__(self) -> Cable:
@@ -40,18 +39,18 @@ class Cable:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End every connection."""
+        """Abort every connection."""
         self._do(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     def cut(self) -> None:
-        """End every connection now; refuse new ones."""
+        """Abort every connection and refuse new ones."""
         self._do(self._cut())
 
     def mend(self) -> None:
-        """Let clients connect again."""
+        """Accept connections again."""
         self._is_cut = False
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
@@ -64,7 +63,7 @@ class Cable:
     async def _cut(self) -> None:
         self._is_cut = True
         for writer in self._writers:
-            # Abort, not close: what is on its way is lost, as it is when a WiFi drops.
+            # Abort instead of close: bytes in flight are lost, as when WiFi drops.
             writer.transport.abort()
 
     async def _close(self) -> None:

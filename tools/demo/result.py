@@ -1,4 +1,4 @@
-"""What becomes of the demo's messages: noise on the line, waiting for the log, and whether the figures held."""
+"""Check the demo's result: damaged bytes, the wait for the log, and the figures of the report."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from headwater_host.inspect.records import decoded
 
 
 class Noise:
-    """A disturbed serial line: damages one byte in ``one_in``, the same ones for the same seed."""
+    """Damage one byte in `one_in` of a serial line, the same ones for the same seed."""
 
     def __init__(self, seed: int, one_in: int) -> None:
-        """Nothing is damaged yet."""
+        """Start without damage."""
         self._random = random.Random(seed)
         self._chance = 1 / one_in
-        #: How many bytes were damaged.
+        #: Number of damaged bytes.
         self.damaged = 0
 
     def __call__(self, number: int, to_board: bool, data: bytes) -> bytes:
-        """The bytes of the line ``number`` as they arrive."""
+        """Return the bytes of line `number` as they arrive."""
         hit = [i for i in range(len(data)) if self._random.random() < self._chance]
         if not hit:
             return data
@@ -39,13 +39,14 @@ class Noise:
 
 
 FMQ = 2
-#: Who a message is: board, boot, seq.
+#: Identity of a message: board, boot, seq.
 Identity = tuple[str, int, int]
 
 
 def _identity(record: Record) -> Identity | None:
-    """Of a message; of a segment of a board's record its board, -1, and the byte of the record with which it ends. None
-    of bytes that broke a connection, which are in the log as well."""
+    """Return the identity of a message; for a segment of a board's record its board, -1, and the offset of its end;
+    for bytes that broke a connection, which are in the log as well, None.
+    """
     said = decoded(record)
     if said is None or "payload" not in said:
         return None
@@ -59,12 +60,12 @@ def _identity(record: Record) -> Identity | None:
 
 
 def record_of(size: int) -> tuple[int, int]:
-    """The last segment of a board's record, in the place of boot and seq."""
+    """Return the last segment of a board's record in place of boot and seq."""
     return -1, size
 
 
 def wait_for_messages(capture: Path, wanted: set[Identity], timeout: float) -> set[Identity]:
-    """Wait until the messages are in the log: those that did not come in ``timeout`` seconds."""
+    """Wait until the log has the messages. Returns those that are missing after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     reader = CaptureReader(capture)
     missing = set(wanted)
@@ -79,9 +80,9 @@ def wait_for_messages(capture: Path, wanted: set[Identity], timeout: float) -> s
 
 
 def verdict(report: Path, boards: list[str], restarted: list[str]) -> list[str]:
-    """What is wrong with the figures of ``report.json``; nothing when they held.
+    """List what is wrong with the figures of `report.json`.
 
-    A run in which nothing was acknowledged, or nothing went wrong on the way, proves nothing, and is wrong as well.
+    A run without any acknowledged message or without any fault proves nothing and is wrong as well.
     """
     numbers = json.loads(report.read_text(encoding="utf-8"))
     rows = {row["board"]: row for row in numbers["compared"] or []}
@@ -104,7 +105,7 @@ def verdict(report: Path, boards: list[str], restarted: list[str]) -> list[str]:
 
 
 def compare_records(logical_messages: Path, records: dict[str, Path]) -> list[str]:
-    """What is wrong with the files that the boards sent in segments: of each board one, whole, byte for byte."""
+    """List what is wrong with the boards' record files, each of which must arrive complete, byte for byte."""
     if not logical_messages.exists():
         return ["no board sent its record"]
     rows = pq.read_table(logical_messages, columns=["topic", "complete", "payload", "missing"]).to_pylist()
@@ -112,9 +113,9 @@ def compare_records(logical_messages: Path, records: dict[str, Path]) -> list[st
     for name, path in records.items():
         found = [row for row in rows if row["topic"] == f"headwater/{name}/record"]
         if len(found) != 1:
-            wrong.append(f"{name}: its record came {len(found)} times")
+            wrong.append(f"{name}: its record arrived {len(found)} times")
         elif not found[0]["complete"]:
-            wrong.append(f"{name}: of its record there is missing: {found[0]['missing']}")
+            wrong.append(f"{name}: its record lacks {found[0]['missing']}")
         elif found[0]["payload"] != path.read_bytes():
-            wrong.append(f"{name}: its record is another one than the board wrote")
+            wrong.append(f"{name}: its record differs from what the board wrote")
     return wrong

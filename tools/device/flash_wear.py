@@ -1,8 +1,8 @@
-"""Measures what a journal costs a board's flash: littlefs on flash in memory, which counts.
+"""Measure what a journal costs a board's flash, with littlefs on counting flash in memory.
 
-Prints a line for each case: program size, QoS, payload, ``limit``, ``sync_every``; then rewritten files, erased blocks
-and programmed bytes per 1000 messages; and ``clean`` or ``allocates``: whether publishing, between two new files, ran
-with the heap locked. ``python -m tools.flash_wear`` makes a table of it.
+Prints a line for each case: program size, QoS, payload, `limit`, `sync_every`; rewritten files, erased blocks and
+programmed bytes per 1,000 messages; and `clean` if publishing between two new files ran with the heap locked,
+otherwise `allocates`. `python -m tools.flash_wear` makes a table of it.
 """
 
 import gc
@@ -21,7 +21,7 @@ _replace = FlashFile.replace
 
 
 def replace(file):
-    """As of ``FlashFile``, and counts."""
+    """Replace the file as `FlashFile` does, and count it."""
     rewritten[0] += 1
     _replace(file)
 
@@ -30,7 +30,7 @@ FlashFile.replace = replace
 
 
 class Flash:
-    """NOR flash in memory: erasing sets bits, programming only clears them."""
+    """NOR flash in memory: erasing sets bits, programming clears them."""
 
     def __init__(self, blocks: int, block: int) -> None:
         self.block = block
@@ -61,7 +61,7 @@ class Flash:
 
 
 def publish(box, qos, payload):
-    """One message, and its acknowledgements."""
+    """Publish one message and process its acknowledgements."""
     n = payload + 20
     assert box.reserve(n) >= 0
     i = box.commit(n, AT2 if qos == 2 else AT1)

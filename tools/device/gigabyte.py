@@ -1,4 +1,4 @@
-"""Sends SETTINGS["bytes"] bytes as one message in segments, and says how the heap did. For ``tools.gigabyte``."""
+"""Send SETTINGS["bytes"] bytes as one message in segments and report the heap, for `tools.gigabyte`."""
 
 import gc
 import time
@@ -10,14 +10,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    # ``tools.gigabyte`` writes it in front of this.
+    # ``tools.gigabyte`` prepends it.
     SETTINGS: dict[str, Any] = {}
 
 BUFFER = 1024
 
 
 def make_client() -> "Any":
-    """A client of the protocol and the line that the settings name."""
+    """Return a client of the configured protocol and line."""
     if "uart" in SETTINGS:
         from headwater_board.serial import Serial
 
@@ -34,7 +34,7 @@ def make_client() -> "Any":
 
 
 class Source:
-    """As many bytes as wanted: blocks that differ in their number, which stands in front and behind."""
+    """A source of any number of bytes: blocks that begin and end with their number."""
 
     def __init__(self, length: int, block: int):
         self.left = length
@@ -44,7 +44,7 @@ class Source:
             self.block[i] = i * 7 & 255
 
     def read(self, buf: bytearray, at: int, n: int) -> int:
-        """The next block, or what is left of it."""
+        """Read the next block, or the rest of it."""
         block = self.block
         number = self.number
         self.number = number + 1
@@ -62,7 +62,7 @@ class Source:
 
 
 def main() -> None:
-    """Send, look at the heap all the time, and say what was seen."""
+    """Send, sample the heap throughout, and print the result."""
     client = make_client()
     segmenter = Segmenter(client, bytearray(BUFFER), group_ids())
     length = SETTINGS["bytes"]

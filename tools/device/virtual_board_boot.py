@@ -1,8 +1,7 @@
-"""What a virtual board does before its first prompt: the part that a real board has in its firmware.
+"""Prepare a virtual board before its first prompt, as a real board's firmware does.
 
-``tools.virtual_board`` lets MicroPython's unix build call ``start`` (with ``-i -c``, so that the prompt follows). It
-gives the process a root file system of its own and the names that boards have in ``machine``, and then runs
-``boot.py`` and ``main.py`` from that file system.
+`tools.virtual_board` makes MicroPython's unix build call `start` (with `-i -c`, so that the prompt follows). It
+gives the process its own root file system and the names of `machine`, and runs `boot.py` and `main.py`.
 """
 
 import io
@@ -23,9 +22,9 @@ PAGE = 256
 
 
 class Flash:
-    """NOR flash kept in a file: what littlefs runs on. Erasing sets bits, programming clears them.
+    """NOR flash in a file, for littlefs. Erasing sets bits, programming clears them.
 
-    ``cut_at`` (0: never) loses the power half way through that program or erase operation, counted from 1.
+    `cut_at` (0: never) cuts the power within that program or erase operation, counted from 1.
     """
 
     def __init__(self, path, blocks, block_size, cut_at, lose_power):
@@ -70,9 +69,9 @@ class Flash:
 
 
 class UART(io.IOBase):
-    """``machine.UART`` over a descriptor that the supervisor left open, never blocking. Baud rates change nothing."""
+    """`machine.UART` over an inherited descriptor, non-blocking. Baud rates have no effect."""
 
-    fds = ()  # of uart 0, 1, ...
+    fds = ()  # of UART 0, 1, ...
 
     def __init__(self, number, baudrate=115200, **settings):
         if not 0 <= number < len(UART.fds):
@@ -87,29 +86,29 @@ class UART(io.IOBase):
         self.poller.register(self, select.POLLIN)
 
     def init(self, baudrate=115200, **settings):
-        """Settings of a line that has none."""
+        """Accept settings, which have no effect."""
 
     def deinit(self):
-        """The line stays open."""
+        """Leave the line open."""
 
     def any(self):
-        """1 when something can be read, else 0 (a real board counts the bytes)."""
-        for _ in self.poller.ipoll(0):  # poll would make a list
+        """Return 1 if bytes are available, else 0 (a real board returns their number)."""
+        for _ in self.poller.ipoll(0):  # poll would allocate a list
             return 1
         return 0
 
     def flush(self):
-        """What was written is already on the line."""
+        """Return at once; written bytes are already on the line."""
 
     def txdone(self):
         return True
 
     def ioctl(self, op, arg):
-        return self.fd if op == GET_FILENO else -EINVAL  # which is all that select needs
+        return self.fd if op == GET_FILENO else -EINVAL  # the only request that select makes
 
 
 class Names:
-    """Stands in ``sys.modules`` for a built-in module, with its names and more."""
+    """A module with more names that replaces a built-in one in `sys.modules`."""
 
     def __init__(self, name, module):
         self.__name__ = name
@@ -119,7 +118,7 @@ class Names:
 
 
 def _supervisor(fd):
-    """A function that asks the supervisor for one thing, and waits to be ended by it."""
+    """Return a function that sends one request to the supervisor and waits to be killed."""
     pipe = open(fd, "wb")
 
     def ask(what):
@@ -134,9 +133,9 @@ def _supervisor(fd):
 
 
 def _kbd_intr(char):
-    """Which byte interrupts: 3 (ctrl-C) or none. The supervisor sends the signal, and looks at this flag first.
+    """Set which byte interrupts: 3 (ctrl-C) or none. The supervisor reads this flag before it sends the signal.
 
-    (After the unix build's own ``kbd_intr(-1)`` ctrl-C kills the process.)
+    (After the unix build's own `kbd_intr(-1)`, ctrl-C kills the process.)
     """
     settings = termios.tcgetattr(0)
     settings[LFLAG] = settings[LFLAG] & ~ECHONL if char == 3 else settings[LFLAG] | ECHONL
@@ -182,7 +181,7 @@ def _names(cfg, ask):
 
 
 def _run(name, names):
-    """Run one start-up script as the firmware does: in ``__main__``, and an exception ends it, not the board."""
+    """Run one start-up script as the firmware does: in `__main__`; an exception ends only the script."""
     try:
         with open(name) as script:
             source = script.read()
@@ -198,7 +197,7 @@ def _run(name, names):
 
 
 def copy_in(cfg, source):
-    """Copy the tree at ``source``, a directory of the host, into the board's file system."""
+    """Copy the tree at `source`, a directory of the host, to the board's file system."""
     _file_system(cfg, None, [("/host", source)])
     _copy_tree("/host", "")
 
@@ -218,7 +217,7 @@ def _copy_tree(source, target):
 
 
 def copy_out(cfg, target, name):
-    """Copy the board's file ``name`` to ``file`` in ``target``, a directory of the host."""
+    """Copy the board's file `name` to `file` in `target`, a directory of the host."""
     copy = open(target + "/file", "wb")
     _file_system(cfg, None, [])
     with open(name if name[:1] == "/" else "/" + name, "rb") as data:
@@ -227,11 +226,11 @@ def copy_out(cfg, target, name):
 
 
 def start(cfg, names):
-    """Make this process a board and run its start-up scripts in ``names``, the globals of ``__main__``.
+    """Turn this process into a board and run its start-up scripts in `names`, the globals of `__main__`.
 
-    ``cfg`` has: ``control`` (descriptor of the pipe to the supervisor), ``root`` or ``flash`` (path, blocks, block
-    size, operation to lose the power at), ``host_dirs`` (pairs of mount point and directory), ``uarts`` (descriptors),
-    ``cause`` and ``id`` (for ``machine``), ``run_main``, and two marks to print: ``ready`` and ``done``.
+    `cfg` has `control` (descriptor of the pipe to the supervisor), `root` or `flash` (path, blocks, block size,
+    operation to cut at), `host_dirs` (pairs of mount point and directory), `uarts` (descriptors), `cause` and `id`
+    (for `machine`), `run_main`, and two marks to print: `ready` and `done`.
     """
     sys.path[:] = ["", ".frozen", "/lib"]
     ask = _supervisor(cfg["control"])

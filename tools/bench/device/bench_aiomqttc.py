@@ -6,11 +6,11 @@ import common
 
 
 def silent(*_):
-    """Stands for its log: a line for each acknowledgement, with the time of a clock that this build does not have."""
+    """Replace its log, which prints a line for each acknowledgement with a clock that this build lacks."""
 
 
 class Bench(common.Base):
-    """QoS 0 and 1. It waits 100 ms between two looks for an acknowledgement; several publishers may wait at once."""
+    """QoS 0 and 1. It polls for acknowledgements every 100 ms; several publishers may wait at once."""
 
     def connect(self, host, port, clean):
         import aiomqttc
@@ -48,5 +48,5 @@ class Bench(common.Base):
         await asyncio.sleep_ms(20 if self.is_timed else 1)
 
     def pump(self):
-        # Its own task receives meanwhile.
+        # Its own task receives in the meantime.
         self.run(self.rest())

@@ -1,4 +1,4 @@
-"""chumicro-mqtt, driven as its documentation says: ``handle`` once per turn of the loop."""
+"""chumicro-mqtt, used as documented: `handle` once per turn of the loop."""
 
 import select
 import time
@@ -26,7 +26,7 @@ class Bench(common.Base):
                 raise client.last_error
             client.handle(ticks_ms())
             time.sleep_ms(1)
-        # The wrapper of its socket, and the socket.
+        # Its socket's wrapper, and the socket.
         socket = client.io_socket.sock
         common.no_delay(socket)
         self.poll = select.poll()

@@ -1,21 +1,20 @@
-"""The floor: what MicroPython's socket itself can do, with packets made beforehand and nothing looked at.
+"""The floor: MicroPython's socket with packets made beforehand, without decoding.
 
-A write for each packet that is sent. For each that is received, two reads at QoS 0, because how long a packet is stands
-in its header; one at QoS 1 and 2, as in ``bench_floor_whole``. Clients that read more at a time can be faster:
-``bench_floor_512`` reads as much as they do, ``bench_floor_64k`` more.
+One write for each sent packet. For each received packet, two reads at QoS 0 (header, rest) and one at QoS 1 and 2,
+as in `bench_floor_whole`. Clients that read more at a time can be faster: `bench_floor_512` reads as much as they
+do, `bench_floor_64k` more.
 """
 
 import socket
 
 import common
 
-# The canned peer's packet ids; mosquitto's are fewer here.
+# Packet identifiers of the canned peer; mosquitto uses fewer.
 IDS = 8000
 
 
 class Bench(common.Base):
-    """The same tasks as a client's, by counting bytes. ``READ`` bytes are read at a time: 0 for a packet's, of which
-    ``HEAD`` are read before the rest."""
+    """The tasks of a client, by counting bytes. Reads have `READ` bytes; with 0, a packet's, `HEAD` bytes first."""
 
     READ = 0
     HEAD = 2
@@ -45,7 +44,7 @@ class Bench(common.Base):
         self.packets = packets
         self.room = self.READ or self.size
         self.buffer = bytearray(max(self.room, common.BUFFER))
-        # What was read of an incomplete packet; acknowledgements, and which is next.
+        # Bytes of an incomplete packet; acknowledgements, and the next one.
         self.rest = self.at = 0
         self.acks = b""
         self.view = memoryview(self.buffer)
@@ -67,7 +66,7 @@ class Bench(common.Base):
         for _ in range(n):
             k = write(packet, 0, size)
             if k != size:
-                # Only what was taken counts.
+                # Count accepted bytes only.
                 k = k or 0
                 write_all(write, packet, k, size - k)
 
@@ -83,7 +82,7 @@ class Bench(common.Base):
         while acked < n:
             while sent < n and sent - acked < window:
                 if write(packets, at, size) != size:
-                    raise OSError("a packet was taken in part")
+                    raise OSError("a packet was written in part")
                 at += size
                 if at == end:
                     at = 0
@@ -107,7 +106,7 @@ class Bench(common.Base):
         while done < n:
             while sent < n and sent - done < window:
                 if write(packets, at, size) != size:
-                    raise OSError("a packet was taken in part")
+                    raise OSError("a packet was written in part")
                 at += size
                 if at == end:
                     at = 0
@@ -130,7 +129,7 @@ class Bench(common.Base):
             have = k - i
             buffer[:have] = buffer[i:k]
             if j and write(release, 0, j) != j:
-                raise OSError("a packet was taken in part")
+                raise OSError("a packet was written in part")
 
     def subscribe(self):
         topic = common.TOPIC_BYTES
@@ -167,7 +166,7 @@ class Bench(common.Base):
         self.rest = have % self.size
 
     def pump1(self):
-        """Acknowledge by number: the peer's packet ids count from 1."""
+        """Acknowledge by number: the peer's packet identifiers count from 1."""
         if not self.acks:
             self.acks = bytearray(4 * IDS)
             for i in range(IDS):
@@ -205,7 +204,7 @@ class Bench(common.Base):
         self.received += got
 
     def pump2(self):
-        """PUBREC for PUBLISH, PUBCOMP for PUBREL: these have to be told apart, so their first bytes are looked at."""
+        """Answer PUBLISH with PUBREC and PUBREL with PUBCOMP, distinguished by their first bytes."""
         buffer = self.buffer
         have = self.rest
         k = self.socket.readinto(self.view[have:])

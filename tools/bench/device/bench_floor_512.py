@@ -1,10 +1,10 @@
-"""The floor with reads of the size of the clients' buffers, and one write for the acknowledgements of each read."""
+"""The floor with reads of the clients' buffer size, and one write for the acknowledgements of each read."""
 
 import bench_floor_whole
 import common
 
 
 class Bench(bench_floor_whole.Bench):
-    """Only the size of a read differs."""
+    """The floor with another read size."""
 
     READ = common.BUFFER

@@ -1,9 +1,9 @@
-"""The floor with reads of 64 KB: what a board with memory to spare could do."""
+"""The floor with reads of 64 KB, for boards with spare memory."""
 
 import bench_floor_whole
 
 
 class Bench(bench_floor_whole.Bench):
-    """Only the size of a read differs."""
+    """The floor with another read size."""
 
     READ = 65536

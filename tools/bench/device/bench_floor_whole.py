@@ -1,9 +1,9 @@
-"""The floor for who knows beforehand how long a packet is: one read for each."""
+"""The floor with known packet lengths: one read for each packet."""
 
 import bench_floor
 
 
 class Bench(bench_floor.Bench):
-    """Only the number of reads differs."""
+    """The floor with one read for each packet."""
 
     HEAD = 0

@@ -5,7 +5,7 @@ import common
 
 
 class Bench(bench_headwater.Bench):
-    """The client has the same face; what is subscribed to has no QoS."""
+    """The client has the interface of MQTT's; subscriptions have no QoS."""
 
     def face(self):
         from headwater.fmq.client import Client

@@ -4,7 +4,7 @@ import common
 
 
 class Bench(common.Base):
-    """The handler gets the message where it lies in the receive buffer; ``bench_headwater_copies`` copies."""
+    """The handler gets a view of the receive buffer; `bench_headwater_copies` copies."""
 
     def connect(self, host, port, clean):
         from headwater_board.tcp import Tcp
@@ -28,7 +28,7 @@ class Bench(common.Base):
         return Client
 
     def on_first(self, message):
-        """Keep the first messages for ``check``."""
+        """Keep the first messages for `check`."""
         self.received += 1
         self.last = message.topic_bytes(), message.payload_bytes()
         self.client.on_message = self.on_message

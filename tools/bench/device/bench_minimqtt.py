@@ -1,6 +1,6 @@
-"""MiniMQTT (adafruit-circuitpython-minimqtt), over a socket pool like CircuitPython's made of MicroPython's sockets.
+"""MiniMQTT (adafruit-circuitpython-minimqtt) over a socket pool made of MicroPython's sockets.
 
-Its annotations need the modules in ``shims``, which hold names only.
+Its annotations need the modules in `shims`, which contain names only.
 """
 
 import socket
@@ -9,7 +9,7 @@ import common
 
 
 class PoolSocket:
-    """CircuitPython's socket: the methods are MicroPython's own, so that nothing is lost on the way."""
+    """CircuitPython's socket with MicroPython's own methods, so that the wrapper costs nothing."""
 
     def __init__(self, family, kind):
         self.s = s = socket.socket(family, kind)
@@ -18,7 +18,7 @@ class PoolSocket:
         self.close = s.close
 
     def settimeout(self, seconds):
-        # It stays blocking: the measurement ends before anything is missing.
+        # It stays blocking: the measurement ends before messages run out.
         pass
 
     def connect(self, address):
@@ -27,7 +27,7 @@ class PoolSocket:
 
 
 class Pool:
-    """What ``socketpool.SocketPool`` offers."""
+    """The interface of `socketpool.SocketPool`."""
 
     SOCK_STREAM = socket.SOCK_STREAM
     socket = PoolSocket
@@ -67,5 +67,5 @@ class Bench(common.Base):
         self.client.subscribe(common.TOPIC, self.qos)
 
     def pump(self):
-        # One message and out: with a time-out of 0 the loop ends when one millisecond has passed.
+        # One message per call: with a timeout of 0 the loop ends after one millisecond.
         self.client.loop(0)

@@ -1,25 +1,25 @@
-"""What the clients under measurement have in common."""
+"""The base class of the measured clients."""
 
 TOPIC = "x/telemetry"
 TOPIC_BYTES = b"x/telemetry"
 PAYLOAD = b"0123456789abcdef"
 CLIENT_ID = "bench-device"
-#: Receive buffer, for those that have one.
+#: Receive buffer of clients that have one.
 BUFFER = 512
 
 
 class Base:
-    """One client in one task: ``qos`` and ``window`` are the task's; ``received`` counts delivered messages.
+    """One client in one task. `qos` and `window` are the task's; `received` counts delivered messages.
 
-    - ``connect(host, port, clean)`` imports the client and connects it.
-    - ``prepare_publish()`` is called once before ``publish``.
-    - ``publish(n)`` sends n messages: at QoS 0 until the system has taken all their bytes, at QoS 1 and 2 until all are
-      acknowledged, with at most ``window`` unacknowledged.
-    - ``subscribe()`` asks for the messages, ``pump()`` lets some of them arrive.
-    - ``check()`` raises when what was delivered is not what was sent.
+    - `connect(host, port, clean)` imports the client and connects it.
+    - `prepare_publish()` is called once before `publish`.
+    - `publish(n)` sends n messages: at QoS 0 until the system has accepted all bytes, at QoS 1 and 2 until all are
+      acknowledged, with at most `window` in flight.
+    - `subscribe()` subscribes, `pump()` receives some messages.
+    - `check()` raises if delivered messages differ from those sent.
 
-    ``is_timed`` is false while heap is counted: then waiting must be done by the system, not by trying again, which
-    for some clients uses heap.
+    `is_timed` is false while heap is counted: the system must do the waiting then, because polling uses heap in
+    some clients.
     """
 
     is_timed = True
@@ -43,5 +43,5 @@ class Base:
 
 
 def no_delay(socket):
-    """TCP_NODELAY, which a client that writes a packet in pieces needs to be comparable at all."""
+    """Set TCP_NODELAY; clients that write a packet in pieces are not comparable without it."""
     socket.setsockopt(6, 1, 1)

@@ -1,14 +1,14 @@
-"""Runs one measurement of one client on MicroPython, and prints it as one line of JSON.
+"""Run one measurement of one client on MicroPython and print it as one line of JSON.
 
     micropython run.py '{"client": "headwater", "task": "publish", ...}'
 
-``client`` names a module beside this file, ``bench_CLIENT``, with a class ``Bench`` (``common.Base``); ``host``,
-``port``, ``qos`` and ``window`` are for it. ``task`` is ``publish`` or ``receive``; with ``queued`` the client does not
-subscribe: a broker has kept so many messages for it. ``measure`` is
+`client` names a module `bench_CLIENT` beside this file with a class `Bench` (`common.Base`), which gets `host`,
+`port`, `qos` and `window`. `task` is `publish` or `receive`. With `queued`, the broker has stored that many
+messages and the client does not subscribe. `measure` is
 
-- ``rate``: messages over at least ``ms`` milliseconds (``queued``: over all but the last of the kept messages);
-- ``heap``: heap bytes that some times ``messages`` messages leave behind, with collection switched off;
-- ``size``: the heap that the client holds once imported and connected, and the files it was loaded from.
+- `rate`: messages over at least `ms` milliseconds (`queued`: over all but the last of the stored messages);
+- `heap`: heap bytes left by multiples of `messages` messages, with collection switched off;
+- `size`: the heap held once imported and connected, and the files that were loaded.
 """
 
 import gc
@@ -18,17 +18,17 @@ import time
 
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
 
-# How long nothing may come.
+# Maximum time without a message.
 STALL_US = 30000000
 WARM_UP = 32
-# A step of a timed run takes at least this long, so that asking for the time does not count.
+# Minimum time of a step, so that reading the clock does not matter.
 STEP_US = 10000
-# Of the queued messages so many stay, so that no client waits for more than there are.
+# Number of stored messages left unread, so that no client waits for missing ones.
 LEFT = 400
 
 
 class StalledError(Exception):
-    """Nothing came for STALL_US."""
+    """No message arrived for STALL_US."""
 
 
 def since(begin):
@@ -36,7 +36,7 @@ def since(begin):
 
 
 def pump(bench, count):
-    """Let messages arrive until ``count`` have."""
+    """Receive until `count` messages have arrived."""
     begin = time.ticks_us()
     while bench.received < count:
         bench.pump()
@@ -91,7 +91,7 @@ def receive(bench, n):
 
 
 def heap(bench, job, do):
-    """What many messages use and few do not: what the harness itself uses to begin with does not count."""
+    """Measure the heap of many messages minus that of few, which excludes the harness."""
     n = job["messages"]
     do(bench, n)
     used = []
@@ -126,7 +126,7 @@ def main(job):
     bench = __import__("bench_" + job["client"]).Bench(job["qos"], job["window"])
     gc.collect()
     before = gc.mem_alloc()
-    # A client is imported by connect: what this harness itself holds does not count.
+    # connect imports the client, so the harness's own heap does not count.
     bench.connect(job["host"], job["port"], not job["queued"])
     if job["measure"] == "size":
         gc.collect()

@@ -1,1 +1,1 @@
-"""Processes of the gateway's benchmark: a subscriber that only writes, and a tap that takes the time."""
+"""Processes of the gateway's benchmark: a subscriber that only writes and syncs, and a tap that measures times."""

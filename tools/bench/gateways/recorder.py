@@ -1,9 +1,8 @@
-"""A subscriber that writes the payloads to a file and syncs it, and acknowledges behind that: what a gateway is held
-against.
+"""A subscriber that appends payloads to a file, syncs it, and then acknowledges: the gateway's reference.
 
-``python -m tools.bench.gateways.recorder PORT TOPIC QOS FILE [RECEIVE_MAXIMUM]``: MQTT 5.0 with the last, else 3.1.1.
-What arrives during one sync goes with the next, as in the gateway. It prints ``subscribed``, and on SIGTERM when each
-message came, in nanoseconds.
+`python -m tools.bench.gateways.recorder PORT TOPIC QOS FILE [RECEIVE_MAXIMUM]`: MQTT 5.0 with a RECEIVE_MAXIMUM,
+otherwise 3.1.1. One sync covers what arrived during the previous one, as in the gateway. It prints `subscribed`,
+and on SIGTERM the receive time of each message in ns.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ PUBLISH, PUBREL, SUBACK = 3, 6, 9
 
 
 def packets(data: bytes | bytearray) -> Iterator[tuple[int, int, int]]:
-    """First byte, begin of the body, and end of each packet that is whole."""
+    """Yield the first byte, the start of the body and the end of each complete packet."""
     at, size = 0, len(data)
     while at + 1 < size:
         length = shift = 0
@@ -41,7 +40,7 @@ def packets(data: bytes | bytearray) -> Iterator[tuple[int, int, int]]:
 
 
 def packet_id_at(data: bytes | bytearray, body: int) -> int:
-    """Where the packet id of a PUBLISH at QoS 1 or 2 stands."""
+    """Return the offset of the packet identifier of a PUBLISH at QoS 1 or 2."""
     return body + 2 + int.from_bytes(data[body : body + 2], "big")
 
 
@@ -61,7 +60,7 @@ class Recorder(asyncio.Protocol):
         self.times: list[int] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """CONNECT and SUBSCRIBE, without waiting for the answer to the first."""
+        """Send CONNECT and SUBSCRIBE without waiting for CONNACK."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         five = self._receive_maximum > 0
@@ -72,7 +71,7 @@ class Recorder(asyncio.Protocol):
         transport.write(bytes((0x10, len(connect))) + connect + bytes((0x82, len(subscribe))) + subscribe)
 
     def data_received(self, data: bytes) -> None:
-        """Take the messages of one read; write them unless a sync is under way."""
+        """Process the messages of one read; write them unless a sync is running."""
         now = time.time_ns()
         data = self._rest + data
         end = 0

@@ -1,8 +1,8 @@
-"""Between a broker and one subscriber: how long each message at QoS 1 and 2 waits for its PUBACK or PUBREC.
+"""A proxy between a broker and one subscriber that measures how long each message waits for PUBACK or PUBREC.
 
-``python -m tools.bench.gateways.tap PORT``: the broker's. It prints the port on which it listens, and on SIGTERM, for
-each message in the order of the acknowledgements, when it passed and when its acknowledgement did, in seconds. What
-passes is kept with its time and only looked at then.
+`python -m tools.bench.gateways.tap PORT`, the broker's. It prints its own port, and on SIGTERM, in the order of the
+acknowledgements, the times of each message and its acknowledgement in seconds. Bytes are stored with their times
+and decoded only at the end.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _READ = 1 << 16
 
 
 class Tap:
-    """One connection through it."""
+    """One connection."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._passed: dict[str, list[tuple[float, bytes]]] = {"down": [], "up": []}
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass on what either side sends."""
+        """Pass bytes on in both directions."""
         there, back = await asyncio.open_connection(HOST, self._port)
         await asyncio.gather(self._pass(there, writer, "down"), self._pass(reader, back, "up"))
 
@@ -38,7 +38,7 @@ class Tap:
         writer.close()
 
     def times(self) -> list[tuple[float, float]]:
-        """When each acknowledged message passed, and its acknowledgement."""
+        """Return the times of each acknowledged message and of its acknowledgement."""
         sent = self._events("down", {PUBLISH})
         answered = self._events("up", {PUBACK, PUBREC})
         waiting: dict[int, float] = {}

@@ -1,1 +1,1 @@
-"""The host's MQTT clients under measurement, each in a process of its own: ``python -m tools.bench.hosts JOB``."""
+"""The measured MQTT clients of the host, each in a process: `python -m tools.bench.hosts JOB`."""

@@ -1,6 +1,6 @@
-"""One measurement: ``python -m tools.bench.hosts JOB``, ``JOB`` being ``job.Job`` as JSON.
+"""Run one measurement: `python -m tools.bench.hosts JOB`, with `job.Job` as JSON.
 
-Prints ``ready`` when messages may be sent to it, then the figures as JSON.
+Prints `ready` when messages may be sent to it, then the figures as JSON.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ async def _asyncio(bench: aio.AsyncBench, job: Job, clock: Clock) -> int:
 
 
 def main() -> None:
-    """Do it."""
+    """Run the measurement."""
     job = Job(**json.loads(sys.argv[1]))
     os.sched_setaffinity(0, {job.cpu})
-    # At the end: one of the peers installs a module called config, another one called tests.
+    # At the end: peers install modules called config and tests.
     sys.path.append(str(CACHE / "peers"))
     clock = Clock()
     bench = CLIENTS[job.client](job)

@@ -1,4 +1,4 @@
-"""The clients that live in an asyncio loop, each with its best documented way to have many messages under way."""
+"""The asyncio clients, each with its best documented way to keep many messages in flight."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 from tools.bench.hosts.job import HOST, MARK, TOPIC, WINDOWS, Incoming, Job, Outgoing
 
-# How many calls run at a time, by QoS, where a call ends with the acknowledgement. At QoS 2 mosquitto keeps 20.
+# Concurrent calls by QoS, where a call ends with the acknowledgement. mosquitto's window at QoS 2 is 20.
 _GATHER = (100, 100, 20)
 
 
 class AsyncBench:
     """One client in one task.
 
-    ``publish`` returns when everything is acknowledged, at QoS 0 when the broker has read it; ``receive`` when the
-    last message was taken. ``connect`` subscribes, for ``receive``.
+    `publish` returns when everything is acknowledged, at QoS 0 when the broker has read it; `receive` returns after
+    the last message. `connect` subscribes for `receive`.
     """
 
     def __init__(self, job: Job) -> None:
@@ -38,7 +38,7 @@ class AsyncBench:
 
 
 class Headwater(AsyncBench):
-    """``post`` waits for room only, ``drain`` for the acknowledgements."""
+    """`post` waits for room only, `drain` for the acknowledgements."""
 
     async def connect(self) -> None:
         from headwater_host.client.mqtt import Client, Limits
@@ -65,7 +65,7 @@ class Headwater(AsyncBench):
 
 
 class Aiomqtt(AsyncBench):
-    """``publish`` ends with the acknowledgement, so 100 of them run at a time."""
+    """`publish` ends with the acknowledgement, so 100 run at a time."""
 
     async def connect(self) -> None:
         import aiomqtt
@@ -92,9 +92,10 @@ class Aiomqtt(AsyncBench):
 
 
 class Gmqtt(AsyncBench):
-    """``publish`` is a function that returns at once; its store says when all is acknowledged.
+    """`publish` returns at once; its store shows when all messages are acknowledged.
 
-    The loop has to run now and then. At QoS 2 it must be waited for: gmqtt knows no window, and mosquitto hangs up.
+    The loop must run regularly. At QoS 2 the program must wait, because gmqtt has no window and mosquitto
+    disconnects.
     """
 
     async def connect(self) -> None:
@@ -137,7 +138,7 @@ class Gmqtt(AsyncBench):
 
 
 class Amqtt(AsyncBench):
-    """``publish`` ends with the acknowledgement, so 100 of them run at a time."""
+    """`publish` ends with the acknowledgement, so 100 run at a time."""
 
     async def connect(self) -> None:
         from amqtt.client import MQTTClient
@@ -165,7 +166,7 @@ class Amqtt(AsyncBench):
 
 
 class Mqttium(AsyncBench):
-    """``publish`` gives a receipt, which says when it is acknowledged; messages come by callback."""
+    """`publish` returns a receipt that completes with the acknowledgement; a callback gets messages."""
 
     async def connect(self) -> None:
         from mqttium.api import AsyncClient

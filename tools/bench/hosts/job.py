@@ -1,4 +1,4 @@
-"""What a client under measurement is given, and how it is timed."""
+"""The job of a measured client, and its clock."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 HOST = "127.0.0.1"
 TOPIC = "bench/host"
 TOPIC_BYTES = TOPIC.encode()
-#: What the last message of a QoS 0 run goes to, at QoS 1: its acknowledgement says that the broker has read them all.
+#: Topic of the last message of a QoS 0 run, at QoS 1: its acknowledgement shows that the broker has read all.
 MARK = "bench/mark"
 SIZE = 64
-#: How many messages may be under way, by QoS, where that can be chosen. At QoS 2 mosquitto hangs up on more than 20.
+#: Messages in flight by QoS, where the client can set it. mosquitto disconnects at more than 20 at QoS 2.
 WINDOWS = (1000, 1000, 20)
-#: How many messages are sent between two looks at the clock.
+#: Messages between two readings of the clock.
 GROUP = 64
 
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement: ``task`` is ``publish`` (for ``ms`` milliseconds) or ``receive`` (``messages`` of them)."""
+    """One measurement: `task` is `publish` (for `ms` milliseconds) or `receive` (`messages` of them)."""
 
     client: str
     task: str
@@ -33,12 +33,12 @@ class Job:
 
 
 def payload(number: int) -> bytes:
-    """The payload of a message: its number, and room."""
+    """Return the payload of a message: its number, and padding."""
     return b"%08d" % number + bytes(SIZE - 8)
 
 
 def packet(qos: int, number: int) -> bytes:
-    """PUBLISH as it stands on the wire, numbered from 0; packet ids go from 1 to 65535."""
+    """Encode PUBLISH number n, from 0; packet identifiers are 1 to 65535."""
     name = len(TOPIC_BYTES).to_bytes(2, "big") + TOPIC_BYTES
     packet_id = (number % 65535 + 1).to_bytes(2, "big") if qos else b""
     body = name + packet_id + payload(number)
@@ -46,7 +46,7 @@ def packet(qos: int, number: int) -> bytes:
 
 
 class Clock:
-    """Seconds on the wall and on the processor, from ``start`` to ``stop``."""
+    """Wall and CPU seconds from `start` to `stop`."""
 
     def start(self) -> None:
         self._began = time.perf_counter()
@@ -63,7 +63,7 @@ def _cpu() -> float:
 
 
 class Outgoing:
-    """Payloads to publish, for ``ms`` milliseconds from the first one on; ``count`` is how many were taken."""
+    """Payloads to publish for `ms` milliseconds from the first one; `count` is their number."""
 
     def __init__(self, ms: int) -> None:
         self._ms = ms
@@ -80,7 +80,7 @@ class Outgoing:
 
 
 class Incoming:
-    """Payloads that arrive. The clock, which runs, stops at the last of ``messages``; ``take`` says when it is."""
+    """Payloads that arrive. `take` stops the running clock at the last of `messages`."""
 
     def __init__(self, messages: int, clock: Clock) -> None:
         self._messages = messages
@@ -89,7 +89,7 @@ class Incoming:
         self.keep = self._list.append
 
     def take(self, body: bytes) -> bool:
-        """Keep a payload; whether it was the last one."""
+        """Store a payload; return whether it was the last one."""
         self.keep(body)
         if len(self._list) < self._messages:
             return False
@@ -97,7 +97,7 @@ class Incoming:
         return True
 
     def check(self) -> None:
-        """Each message came once, and in its order. Raises ValueError."""
+        """Raise ValueError unless each message arrived once and in order."""
         for number, body in enumerate(self._list):
             if bytes(body) != payload(number):
-                raise ValueError(f"message {number} came as {bytes(body)[:8]!r}, {len(body)} bytes")
+                raise ValueError(f"message {number} arrived as {bytes(body)[:8]!r}, {len(body)} bytes")

@@ -1,4 +1,4 @@
-"""The clients that bring a thread or are polled, and the floor: the socket itself."""
+"""Clients with a thread, polled clients, and the floor: the raw socket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TIMEOUT_S = 60
 
 
 class Bench:
-    """As ``aio.AsyncBench``, blocking."""
+    """The interface of `aio.AsyncBench`, blocking."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -45,9 +45,9 @@ class Bench:
 
 
 class Floor(Bench):
-    """The socket, with packets made beforehand: a write for each, reads of 64 KB, answers found by stride.
+    """The socket with packets made beforehand: one write for each, reads of 64 KB, answers found by stride.
 
-    Nothing is looked at, but at QoS 2 one byte of each answer, to tell PUBREC from PUBCOMP.
+    It examines nothing except one byte of each answer at QoS 2, to distinguish PUBREC from PUBCOMP.
     """
 
     BATCH = 1
@@ -56,7 +56,7 @@ class Floor(Bench):
         self.socket = connection = join(self.job.port, b"bench-floor")
         if self.job.task == "receive":
             subscribe(connection, self.job.qos)
-        # As many packet ids as may be under way, each in turn.
+        # As many packet identifiers as the window has, in turn.
         self.packets = [packet(self.job.qos, i) for i in range(WINDOWS[self.job.qos])]
 
     def publish(self, outgoing: Outgoing) -> None:
@@ -79,7 +79,7 @@ class Floor(Bench):
         last = 0x40 if self.job.qos == 1 else 0x70
         write = self.socket.sendall
         packets = self.packets
-        # Packet ids that are free, in the order in which they became so.
+        # Free packet identifiers, oldest first.
         window = len(packets)
         under_way = next_id = 0
         rest = b""
@@ -95,7 +95,7 @@ class Floor(Bench):
             under_way -= done
 
     def _answers(self, rest: bytes, last: int) -> tuple[int, bytes]:
-        """Read answers, and answer PUBREC: how many messages are done, and what was read in part."""
+        """Read answers and answer PUBREC; return the number of completed messages and the incomplete rest."""
         while True:
             data = rest + some(self.socket)
             whole = len(data) & ~3
@@ -133,13 +133,13 @@ class Floor(Bench):
 
 
 class Blocks(Floor):
-    """The floor with many packets in a write: what the broker can take."""
+    """The floor with many packets in a write: the broker's limit."""
 
     BATCH = GROUP
 
 
 class Paho(Bench):
-    """Its thread sends and receives; the program waits while as many are under way as may be."""
+    """Its thread sends and receives; the program waits while the window is full."""
 
     def connect(self) -> None:
         import paho.mqtt.client as mqtt
@@ -189,7 +189,7 @@ class Paho(Bench):
 
 
 class Pymosquitto(Bench):
-    """The C library, whose thread sends and receives; it keeps what is not under way yet in a queue."""
+    """The C library, whose thread sends and receives; it queues what exceeds the window."""
 
     def connect(self) -> None:
         from pymosquitto import Mosquitto
@@ -253,7 +253,7 @@ class Pymosquitto(Bench):
 
 
 class Chumicro(Bench):
-    """Polled: ``handle`` once per turn, with a window of 20 at QoS 1."""
+    """Polled: `handle` once per turn, with a window of 20 at QoS 1."""
 
     WINDOW = 20
 
@@ -328,13 +328,13 @@ class Chumicro(Bench):
 
 
 def wait(event: threading.Event) -> None:
-    """Wait for it, but not for ever."""
+    """Wait for an event with a timeout."""
     if not event.wait(_TIMEOUT_S):
         raise TimeoutError("the broker did not answer")
 
 
 def join(port: int, client_id: bytes, *, clean: bool = True) -> socket.socket:
-    """A socket that the broker has accepted as ``client_id``."""
+    """Return a socket that the broker has accepted as `client_id`."""
     connection = socket.create_connection((HOST, port), timeout=_TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     body = b"\x00\x04MQTT\x04%c\x00\x00" % (clean << 1) + len(client_id).to_bytes(2, "big") + client_id
@@ -346,7 +346,7 @@ def join(port: int, client_id: bytes, *, clean: bool = True) -> socket.socket:
 
 
 def subscribe(connection: socket.socket, qos: int, topic: bytes = TOPIC_BYTES) -> None:
-    """SUBSCRIBE, and wait for SUBACK."""
+    """Send SUBSCRIBE and wait for SUBACK."""
     name = len(topic).to_bytes(2, "big") + topic
     connection.sendall(bytes((0x82, len(name) + 3, 0, 1)) + name + bytes((qos,)))
     if read(connection, 5) != bytes((0x90, 3, 0, 1, qos)):
@@ -354,7 +354,7 @@ def subscribe(connection: socket.socket, qos: int, topic: bytes = TOPIC_BYTES) -
 
 
 def some(connection: socket.socket) -> bytes:
-    """What is there; at least a byte."""
+    """Read at least one byte."""
     data = connection.recv(65536)
     if not data:
         raise ConnectionError("the broker closed the connection")
@@ -362,7 +362,7 @@ def some(connection: socket.socket) -> bytes:
 
 
 def read(connection: socket.socket, n: int) -> bytes:
-    """Exactly ``n`` bytes."""
+    """Read exactly `n` bytes."""
     data = b""
     while len(data) < n:
         more = connection.recv(n - len(data))

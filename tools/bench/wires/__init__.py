@@ -1,1 +1,1 @@
-"""What one telemetry message costs on the wire, protocol by protocol: see ``tools.bench.wire``."""
+"""The bytes of one telemetry message on the wire, by protocol: see `tools.bench.wire`."""

@@ -1,4 +1,4 @@
-"""AMQP 1.0: Qpid Proton against RabbitMQ, and against Proton itself where RabbitMQ lacks the settlement."""
+"""AMQP 1.0: Qpid Proton against RabbitMQ, or against Proton where RabbitMQ lacks a settlement mode."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tools.bench.wires.meter import SECONDS, Session, costs
 from tools.broker import HOST, free_port
 from tools.rabbitmq import RabbitMqAmqp
 
-#: From the 257th delivery of a session on its number has four bytes, as in any connection that lasts.
+#: From delivery 257 of a session on, its number has four bytes, as in long connections.
 WARM = 300
 
-#: Whether each message says its topic, as it must where a link serves several.
+#: Whether each message contains its topic, which a link for several topics requires.
 PROTOCOLS = {"AMQP 1.0, a link for each topic": False, "AMQP 1.0, topic as subject": True}
 _QUEUE = "/queue/telemetry"
-# By QoS: who settles, sender and receiver.
+# Settlement modes of sender and receiver by QoS.
 _MODES = (
     (Link.SND_SETTLED, Link.RCV_FIRST),
     (Link.SND_UNSETTLED, Link.RCV_FIRST),
@@ -42,7 +42,7 @@ class _Settlement(LinkOption):  # type: ignore[misc]  # without the peers it is 
 
 
 def session(protocol: str, payload: bytes, qos: int) -> Session:
-    """A publisher's session, with one of ``PROTOCOLS``."""
+    """Run a publisher's session with one of `PROTOCOLS`."""
 
     def run(port: int, singly: int, together: int) -> None:
         message = Message(body=payload, inferred=True, durable=qos > 0)
@@ -79,7 +79,7 @@ def session(protocol: str, payload: bytes, qos: int) -> Session:
 
 @contextlib.contextmanager
 def rabbitmq() -> Iterator[int]:
-    """Where RabbitMQ listens; its queue exists and is durable."""
+    """Run RabbitMQ with a durable queue and yield its port."""
     with (
         tempfile.TemporaryDirectory(prefix="headwater-bench-") as folder,
         RabbitMqAmqp(Path(folder)) as broker,
@@ -88,7 +88,7 @@ def rabbitmq() -> Iterator[int]:
 
 
 class _Receiver(MessagingHandler):  # type: ignore[misc]
-    """Accepts everything; in the mode ``second`` it settles what the sender has settled."""
+    """Accept everything; in mode `second`, settle what the sender has settled."""
 
     def __init__(self, port: int) -> None:
         super().__init__(prefetch=0, auto_accept=False)
@@ -105,7 +105,7 @@ class _Receiver(MessagingHandler):  # type: ignore[misc]
         event.link.rcv_settle_mode = event.link.remote_rcv_settle_mode
 
     def on_link_opened(self, event: Any) -> None:
-        # Once and for all, as RabbitMQ does.
+        # Grant credit once, as RabbitMQ does.
         event.link.flow(1 << 16)
 
     def on_message(self, event: Any) -> None:
@@ -122,7 +122,7 @@ class _Receiver(MessagingHandler):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def proton() -> Iterator[int]:
-    """Where Proton listens and takes what comes."""
+    """Run Proton as a receiver and yield its port."""
     port = free_port()
     handler, stop = _Receiver(port), EventInjector()
     container = Container(handler)
@@ -139,17 +139,17 @@ def proton() -> Iterator[int]:
 
 
 def check(port: int) -> None:
-    """See on the wire to Proton that the ways to settle, and the subject, are what was asked for. Raises ValueError."""
+    """Check on the wire that Proton uses the requested settlement modes and the subject. Raises ValueError."""
     link, subject = PROTOCOLS
     settled, first, second = (costs(session(link, bytes(200), qos), port, WARM)[0] for qos in (0, 1, 2))
     named = costs(session(subject, bytes(200), 0), port, WARM)[0]
     if (
-        # Credit is given once and for all.
+        # Credit is granted once.
         not settled.down == 0 < first.down == second.down
-        # The sender's disposition is a frame, whose header alone has eight bytes.
+        # The sender's disposition is a frame, and a frame header has eight bytes.
         or not settled.up < first.up < second.up - 8
         or not named.up - settled.up > len(TOPIC)
     ):
         raise ValueError(
-            f"AMQP's ways to settle are not seen on the wire: {settled}, {first}, {second}, {named}"
+            f"AMQP's settlement modes are not visible on the wire: {settled}, {first}, {second}, {named}"
         )

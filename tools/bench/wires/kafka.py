@@ -1,4 +1,4 @@
-"""Kafka: requests and responses as kafka-python's own protocol code writes them; there is no broker here to ask."""
+"""Kafka: requests and responses as kafka-python encodes them, without a broker."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from kafka.record import MemoryRecords, MemoryRecordsBuilder
 from tools.bench.wires.message import CLIENT_ID, TOPIC
 from tools.bench.wires.meter import COUNT, Cost
 
-#: The newest that kafka-python's producer sends.
+#: The latest version that kafka-python's producer sends.
 VERSION = 9
-# A topic's name has no slashes.
+# Kafka's topic names have no slashes.
 _TOPIC = TOPIC.decode().replace("/", ".")
 _ALL = -1
 _TIME_MS = 1_790_000_000_123
@@ -19,9 +19,9 @@ _PRODUCER = {"producer_id": 1001, "producer_epoch": 0, "base_sequence": 4711}
 
 
 def request(payload: bytes, qos: int, count: int) -> bytes:
-    """A produce request with one batch of ``count`` records, a second from one to the next, without compression.
+    """Encode a produce request with one uncompressed batch of `count` records, one second apart.
 
-    QoS 0 is acks=0, 1 is acks=all, 2 is that from an idempotent producer.
+    QoS 0 is acks=0, 1 is acks=all, 2 is acks=all from an idempotent producer.
     """
     builder = MemoryRecordsBuilder(2, 0, 1 << 24, **(_PRODUCER if qos == 2 else {}))
     for number in range(count):
@@ -40,7 +40,7 @@ def request(payload: bytes, qos: int, count: int) -> bytes:
 
 
 def response() -> bytes:
-    """What a broker answers when it has stored a batch."""
+    """Encode a broker's response after it stored a batch."""
     topic = ProduceResponse.TopicProduceResponse
     partition = topic.PartitionProduceResponse(
         index=0,
@@ -59,7 +59,7 @@ def response() -> bytes:
 
 
 def check() -> None:
-    """Let the library read what it wrote, before its length is taken for a message's cost. Raises ValueError."""
+    """Let the library decode what it encoded. Raises ValueError."""
     data, answer = request(b"payload", 2, COUNT), response()
     read = ProduceRequest.decode(data[4:], version=VERSION, header=True)
     there = ProduceResponse.decode(answer[4:], version=VERSION, header=True)
@@ -69,11 +69,11 @@ def check() -> None:
         or [record.value for record in batch] != [b"payload"] * COUNT
         or there.responses[0].name != read.topic_data[0].name
     ):
-        raise ValueError("kafka-python does not read what it wrote")
+        raise ValueError("kafka-python does not decode what it encoded")
 
 
 def costs(payload: bytes, qos: int) -> tuple[Cost, Cost]:
-    """What a message costs alone, and as one of a batch of a hundred."""
+    """Return the bytes of a single message, and of one in a batch of a hundred."""
     answer = len(response()) if qos else 0
     one, many = (len(request(payload, qos, count)) for count in (1, COUNT))
     return Cost(one, answer), Cost(many / COUNT, answer / COUNT)

@@ -1,4 +1,4 @@
-"""The telemetry messages: what ``examples/device/telemetry.py`` makes on a microcontroller and on a Linux board."""
+"""The telemetry messages of `examples/device/telemetry.py` on a microcontroller and on a Linux board."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TOPIC = b"headwater/b1/telemetry"
 CLIENT_ID = b"b1"
 _WHO: dict[str, Any] = {"board": "b1", "boot": 3, "seq": 4711, "t": 1_790_000_000_123_456}
 
-#: What ``examples/device/sampling.py`` finds, by where it runs, with values of usual sizes.
+#: Samples of ``examples/device/sampling.py`` by platform, with values of usual sizes.
 MESSAGES: dict[str, dict[str, Any]] = {
     "microcontroller": {"heap_free": 96304, "heap_used": 71888} | _WHO,
     "Linux board": {
@@ -31,10 +31,10 @@ MESSAGES: dict[str, dict[str, Any]] = {
 
 
 def as_json(values: dict[str, Any]) -> bytes:
-    """As the example writes it, with MicroPython's ``json`` (whose spaces are those of CPython's)."""
+    """Encode as the example does; MicroPython's `json` writes the same spaces as CPython's."""
     return json.dumps(values).encode()
 
 
 def as_map(values: dict[str, Any]) -> bytes:
-    """The same names and values as a Map of FMQ."""
+    """Encode the same names and values as an FMQ Map."""
     return encode(values)

@@ -1,7 +1,7 @@
-"""A proxy that counts: what a session writes to a broker and what the broker writes to it, above TCP.
+"""A proxy that counts the bytes of a session to and from a broker, above TCP.
 
-What messages cost is the difference of two whole sessions, one with them and one without: so nothing of a protocol has
-to be known, and no moment has to be found at which everything has arrived.
+The cost of messages is the difference between two complete sessions, one with and one without them, so the proxy
+needs no knowledge of the protocol.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from tools.broker import HOST
 
 COUNT = 100
-#: Longer than any session takes: a peer that hangs fails the run instead of holding it up.
+#: Timeout of a session, so that a hanging peer fails the run.
 SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes per message: to the broker, and from it."""
+    """Bytes per message to the broker and from it."""
 
     up: float
     down: float
@@ -31,8 +31,8 @@ class Cost:
         return self.up + self.down
 
 
-#: Connects to a port and closes in good order. In between: so many messages, each when the one before is acknowledged
-#: to its end, and then so many without waiting.
+#: Connects to a port, sends messages one at a time, each after the previous one is acknowledged, then others without
+#: waiting, and closes cleanly.
 Session = Callable[[int, int, int], None]
 
 
@@ -41,7 +41,7 @@ def _noting(broken: list[OSError]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # Then there may have been more to count.
+        # Otherwise bytes may be missing.
         broken.append(error)
 
 
@@ -59,14 +59,14 @@ def _bring_back(
 ) -> None:
     found: list[OSError] = []
     _pass_on(broker, client, counts, found)
-    # RabbitMQ resets the connection behind its last frame, which the client has waited for.
+    # RabbitMQ resets the connection after its last frame, which the client has received.
     broken.extend(error for error in found if not isinstance(error, ConnectionResetError))
 
 
 def bytes_of(session: Session, port: int, singly: int, together: int) -> tuple[int, int]:
-    """How many bytes went to the broker and came from it, from the first to the last of one session's connection.
+    """Return the bytes to and from the broker over one session's whole connection.
 
-    Raises ConnectionError when either end does not close it in good order, or in time, and when nothing was sent.
+    Raises ConnectionError if an end does not close it cleanly or in time, or if nothing was sent.
     """
     up: list[int] = []
     down: list[int] = []
@@ -93,14 +93,16 @@ def bytes_of(session: Session, port: int, singly: int, together: int) -> tuple[i
         session(server.getsockname()[1], singly, together)
         proxy.join()
     if broken or not up:
-        raise ConnectionError(f"the session's connection did not end well: {broken or 'nothing was sent'}")
+        raise ConnectionError(
+            f"the session's connection did not close cleanly: {broken or 'nothing was sent'}"
+        )
     return sum(up), sum(down)
 
 
 def costs(session: Session, port: int, warm: int = 1) -> tuple[Cost, Cost]:
-    """What a message costs one at a time, and as one of a hundred that nobody waits between.
+    """Return the cost of a single message, and of one of a hundred without waiting in between.
 
-    ``warm`` messages go before: what a connection spends once is not counted, and numbers have the size they get.
+    `warm` messages are sent before, to exclude one-time costs and to let numbers reach their usual size.
     """
     none = bytes_of(session, port, warm, 0)
     singly = bytes_of(session, port, warm + COUNT, 0)

@@ -45,7 +45,7 @@ class _Transport:
 
 
 class Dialer:
-    """To a port of this machine, for one of the core's clients."""
+    """Dial a port of this machine for one of the core's clients."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -75,13 +75,13 @@ def _client(protocol: str, port: int, name: bytes) -> Client | FmqClient:
     return Client(dialer, session=ClientSession5(name, aliases_out=aliases, **_ROOM))
 
 
-#: Those that ``session`` speaks.
+#: The protocols of ``session``.
 MQTT = ("MQTT 3.1.1", "MQTT 5", "MQTT 5, topic alias")
 PROTOCOLS = (*MQTT, "FMQ")
 
 
 def session(protocol: str, payload: bytes, qos: int) -> Session:
-    """A publisher's session with any of ``PROTOCOLS``."""
+    """Run a publisher's session with any of `PROTOCOLS`."""
 
     def run(port: int, singly: int, together: int) -> None:
         client = _client(protocol, port, CLIENT_ID)
@@ -106,7 +106,7 @@ def _publish(client: Client | FmqClient, payload: bytes, qos: int) -> None:
 
 @contextlib.contextmanager
 def mosquitto() -> Iterator[int]:
-    """Where a mosquitto listens to which somebody has subscribed: MQTT 5's answer is longer when nobody has."""
+    """Run mosquitto with one subscriber and yield its port; without one, MQTT 5.0's acknowledgement is longer."""
     with tempfile.TemporaryDirectory(prefix="headwater-bench-") as folder:
         settings = {"log_type": "error", "max_inflight_messages": COUNT}
         with Mosquitto(Path(folder), settings=settings) as broker:
@@ -114,7 +114,7 @@ def mosquitto() -> Iterator[int]:
             reader.session.clean = False
             reader.connect()
             reader.subscribe(TOPIC)
-            # An answer to anything that is sent behind SUBSCRIBE says that it was taken.
+            # An answer to any packet sent after SUBSCRIBE shows that SUBSCRIBE was processed.
             reader.publish(b"subscribed", b"", 1)
             reader.flush(_MS)
             reader.disconnect()
@@ -123,7 +123,7 @@ def mosquitto() -> Iterator[int]:
 
 @contextlib.contextmanager
 def hub() -> Iterator[int]:
-    """Where a hub listens, with its storage on the disk."""
+    """Run a hub with its storage on disk and yield its port."""
     started = threading.Event()
     found: list[Any] = []
 
