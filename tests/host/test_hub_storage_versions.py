@@ -1,0 +1,101 @@
+"""Storage files that earlier commits wrote, kept as SQL text in ``data``.
+
+Version 3 is from the commit tagged base11, version 2 and version 1 from the last commits that wrote them. All were made
+by one program: two topics with groups, messages at each QoS, acknowledgements out of order, a message that came back,
+one that went to the dead letters, a retained message, a deleted topic, a kept session with two subscriptions, a
+handshake and a will.
+"""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from headwater_host.hub.errors import StorageError
+from headwater_host.hub.storage import Store, Subscription, backlog
+from tests.host.hub_storage import queue_ids, until, with_store
+
+DATA = Path(__file__).parent / "data"
+
+
+def made(folder: Path, version: int) -> Path:
+    """The file of a version."""
+    path = folder / "hub.db"
+    db = sqlite3.connect(path)
+    db.executescript((DATA / f"hub-storage-{version}.sql").read_text())
+    db.close()
+    return path
+
+
+def version_of(path: Path) -> int:
+    db = sqlite3.connect(path)
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    db.close()
+    return int(version)
+
+
+def names(process: int, *numbers: int) -> list[bytes]:
+    return [b"%d.%d" % (process, n) for n in numbers]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_file_is_read_whole(tmp_path: Path, version: int) -> None:
+    path = made(tmp_path, version)
+
+    async def check(store: Store) -> None:
+        assert {name: len(topic.queues) for name, topic in store.topics.items()} == {
+            "boards/1": 2,
+            "jobs": 1,
+            "state": 1,
+            "$dead/jobs": 1,
+        }
+        assert queue_ids(store, "boards/1", 0) == names(0, 0, 2, 4, 6, 8, 10)
+        assert queue_ids(store, "boards/1", 1) == names(1, 1, 3, 5, 7, 9, 11)
+        (first,) = store.read("boards/1", 0, 0, 1)
+        assert (first.payload, first.tags, first.qos) == (b"payload 0", ("warm", "x"), 0)
+        assert queue_ids(store, "jobs") == names(1, 21, 22, 23)
+        assert queue_ids(store, "$dead/jobs") == names(1, 20)
+        assert store.retained["state"].payload == b"retained"
+        assert dict(backlog(store)) == {("boards/1", "g"): 9, ("boards/1", "h"): 10, ("jobs", "g"): 3}
+        session = store.sessions.get("kept")
+        assert session is not None
+        assert session.about == {"user": "ann"}
+        assert session.subscriptions == {
+            1: Subscription(1, "boards/+", ("warm",), "celsius > 20", ""),
+            2: Subscription(2, "jobs", (), "", "g"),
+        }
+        assert list(session.released) == [b"1.1"]
+        assert store.sessions.clients.keys() == {"named", "kept"}
+        assert store.sessions.wills[2]["topic"] == "state"
+        # An id that it remembers is not stored again, wherever its message is now.
+        for ident in (b"0.0", b"1.20", b"1.30"):
+            assert not store.publish("jobs", ident, 1, b"again", time_ns=store.age.now())
+        await until(lambda: store._reader.execute("SELECT count(*) FROM leaving").fetchone() == (0,))
+
+    async def take(store: Store) -> None:
+        # What came back is first, with its try; what was acknowledged out of order is not handed out.
+        taken = store.take("g", "boards/1", 0, 9)
+        assert [(one.message.id, one.tries) for one in taken] == [
+            (b"0.4", 1),
+            (b"0.8", 0),
+            (b"0.10", 0),
+        ]
+        assert [one.message.id for one in store.take("h", "boards/1", 1, 9)] == names(1, 5, 7, 9, 11)
+
+    with_store(path)(check)
+    assert version_of(path) == 3
+    # And again, as this version has written it.
+    with_store(path)(check)
+    with_store(path)(take)
+
+
+@pytest.mark.parametrize("version", [1, 4])
+def test_a_version_that_is_not_known_is_refused_and_not_touched(tmp_path: Path, version: int) -> None:
+    path = made(tmp_path, min(version, 3))
+    db = sqlite3.connect(path)
+    db.execute(f"PRAGMA user_version = {version}")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(StorageError, match=f"version {version}"):
+        Store.open(path)
+    assert path.read_bytes() == before
