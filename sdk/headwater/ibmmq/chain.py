@@ -1,12 +1,14 @@
-"""A chain of headers: each says by Format, Encoding and CodedCharSetId what follows it, up to the data.
+"""Chains of IBM MQ headers, and the layouts of MQMD, MQXQH and MQDLH (docs/protocols/ibm-mq.md).
+
+Format, Encoding and CodedCharSetId of each header describe what follows it, up to the data:
 
     chain = Chain(buf)
     chain.start(0, end, big, ccsid)
     while chain.next() > 0:
-        ...                     # chain.header is the next one
+        ...                     # chain.header is the next header
 
-Then the data begin at ``chain.at``. Nothing here allocates but ``encoding`` and ``ccsid`` of what is an object on a
-32-bit board: numbers that no Encoding and no character set has.
+Then the data begin at ``chain.at``. Only ``encoding`` and ``ccsid`` allocate, for numbers that are objects on a 32-bit
+board and that no Encoding or character set has. ``headwater.ibmmq.header`` explains layouts.
 """
 
 from headwater.errors import E_CODE
@@ -17,18 +19,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headwater.types import Bytes, Layout
 
-
-# The headers as tables: each of them is described here, and nowhere else.
-#
-# A layout is ``(StrucId, its MQRC_*_ERROR, length, rows, lengths by Version, the row of Encoding or -1)``, where a
-# length
-# of 0 says that there is no such version, and the newest is written. A row is ``(name, offset, size, kind, default)``.
-# Kinds: ``"c"`` characters, ``"l"`` an MQLONG, ``"f"`` an MQLONG of which each bit is a flag, and which is read as
-# unsigned, ``"b"`` bytes. A default of None is the Encoding of the byte order that is written; characters and bytes
-# whose
-# default is empty are NULs.
-#
-# What Encoding, CodedCharSetId and Format say of what follows stands in rows next to each other.
 
 #: Numbers of rows: MQMD.
 MD_STRUC_ID = const(0)
@@ -112,9 +102,9 @@ _MD_ROWS = (
     ("MsgFlags", 356, 4, "f", 0),
     ("OriginalLength", 360, 4, "l", -1),
 )
-#: Of either version; what is new is version 2.
+#: Of either version; version 2 is written.
 MQMD = (b"MD  ", 2026, 364, _MD_ROWS, (0, 324, 364), 6)
-#: Of version 1 only: all but the last five rows.
+#: Of version 1: all but the last five rows.
 MQMD1 = (b"MD  ", 2026, 324, _MD_ROWS, (0, 324), 6)
 #: Without the MQMD behind it: IBM counts 428 bytes.
 MQXQH = (
@@ -153,12 +143,12 @@ MQDLH = (
 )
 
 
-#: Headers, and the Formats that announce them.
+#: Formats, and the headers that they announce.
 KNOWN = ((b"MQHMDE  ", MQMDE), (b"MQDEAD  ", MQDLH), (b"MQXMIT  ", MQXQH))
 
 
 def _header_of(name: "Bytes") -> "Layout | None":
-    """The header that this Format (ASCII) announces."""
+    """Return the layout that a Format (ASCII) announces."""
     for i in range(len(KNOWN)):
         if same_name(KNOWN[i][0], 0, 8, name, False):
             return KNOWN[i][1]
@@ -166,14 +156,15 @@ def _header_of(name: "Bytes") -> "Layout | None":
 
 
 class Chain:
-    """Walks the headers in ``buf``. ``header`` is the one that was found last, ``at`` where what follows it begins.
-    ``row`` is the first of its three rows that say what follows, Encoding, CodedCharSetId and Format, or -1 when there
-    is none, and ``given`` the Format that the walk began with.
+    """Walks the headers in ``buf``.
 
-    Of what follows an MQMDE, MQMD or MQDLH its Encoding says the byte order, and must, where that is a known header.
-    Its CodedCharSetId is the character set; -2 (MQCCSI_INHERIT) is the header's own, 0 in an MQMD the queue manager's,
-    which is the one the walk began with, and 0 elsewhere (MQCCSI_UNDEFINED) taken for the header's own; what is beyond
-    2**30 is taken for 0. An MQXQH is followed by a version-1 MQMD, written as it is.
+    ``header`` is the last header, ``at`` the offset behind it. ``row`` is its row of Encoding, which CodedCharSetId and
+    Format follow, or -1 if it has none; ``given`` is the Format at the start.
+
+    The Encoding of an MQMDE, MQMD or MQDLH gives the byte order of what follows; before a known header it must be
+    valid. CodedCharSetId gives the character set: -2 (MQCCSI_INHERIT) is that of the header, 0 in an MQMD that of the
+    queue manager, with which the walk started; 0 elsewhere (MQCCSI_UNDEFINED) is taken for that of the header, and
+    numbers beyond 2**30 for 0. A version-1 MQMD follows an MQXQH in the same form.
     """
 
     def __init__(self, buf: "Bytes"):
@@ -185,13 +176,15 @@ class Chain:
         self._big = True
         self._ccsid = 0
         self._q_mgr_ccsid = 0
-        # What follows when it is a header.
+        # The layout of the next header.
         self._next: Layout | None = None
         self._status = 0
 
     def start(self, at: int, end: int, big: bool, ccsid: int, format: "Bytes | None" = None) -> None:
-        """Begin at ``at``, where integers are big-endian or not, and characters in ``ccsid``: with what ``format``
-        (ASCII) says; without it with an MQXQH or an MQMD, whichever StrucId tells."""
+        """Start at ``at`` with the byte order and character set of the first header.
+
+        ``format`` (ASCII) names the first header; without it, it is an MQXQH or an MQMD, by StrucId.
+        """
         self.at = at
         self.end = end
         self.row = -1
@@ -212,8 +205,10 @@ class Chain:
         self._next = MQXQH if self.end - self.at >= 4 and header.is_name(0, MQXQH[0]) else MQMD
 
     def next(self) -> int:
-        """1: ``header`` is the next one. 0: there are no more, and the data begin at ``at``. Less than 0: an error,
-        which ``header`` names; what follows is then not known."""
+        """Go to the next header: 1.
+
+        0 at the data, which begin at ``at``; negative for an error, which ``header`` names.
+        """
         if self._status <= 0:
             return self._status
         layout = self._next
@@ -236,14 +231,14 @@ class Chain:
         return self.header.look(layout, self.at, self.end, self._big, self._ccsid)
 
     def _announced(self) -> "Layout | None":
-        """The header that the last one's Format announces."""
+        """Return the layout that the Format of the last header announces."""
         for i in range(len(KNOWN)):
             if self.header.is_name(self.row + 2, KNOWN[i][0]):
                 return KNOWN[i][1]
         return None
 
     def _follow(self) -> bool:
-        """Take from ``header`` how the next one is written: whether it says so."""
+        """Take byte order and character set of the next header from ``header``; return whether they are valid."""
         header = self.header
         integers = header.low(self.row) & 15
         if integers != 1 and integers != 2:
@@ -256,25 +251,25 @@ class Chain:
             if header.layout[0] == MQMD[0]:
                 self._ccsid = self._q_mgr_ccsid
         elif high != -1 or low != 65534:
-            # What would be an object on a 32-bit board is no character set.
+            # A number that is an object on a 32-bit board is not a character set.
             self._ccsid = high << 16 | low if -16384 <= high < 16384 else 0
         return True
 
     def is_format(self, name: "Bytes") -> bool:
-        """Whether what follows has this Format (ASCII), filled up with blanks."""
+        """Return whether what follows has this Format (ASCII), padded with blanks."""
         if self.row >= 0:
             return self.header.is_name(self.row + 2, name)
         given = self.given
         return same_name(given, 0, len(given), name, False) or same_name(name, 0, len(name), given, False)
 
     def encoding(self) -> int:
-        """The Encoding of what follows."""
+        """Return the Encoding of what follows."""
         if self.row >= 0:
             return self.header.get(self.row)
         return 273 if self._big else 546
 
     def ccsid(self) -> int:
-        """The CodedCharSetId of what follows, but what -2, and 0 in an MQMD, stand for; 0 elsewhere is as it stands."""
+        """Return the CodedCharSetId of what follows, with -2, and 0 in an MQMD, resolved."""
         if self.row < 0:
             return self._ccsid
         header = self.header

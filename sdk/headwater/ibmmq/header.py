@@ -1,10 +1,16 @@
-"""One of IBM MQ's headers in the caller's buffer, read and written in place, by its table in ``layouts`` or ``mde``.
+"""One header of IBM MQ in the caller's buffer, read and written in place; and the layout of the MQMDE.
 
-What a header does not know, and what nobody asks for, stays as it is. Fields are meant by the number of their row.
-``text`` reads and writes characters that are more than names.
+A layout is ``(StrucId, its MQRC_*_ERROR, length, rows, lengths by Version, the row of Encoding or -1)``. A length of 0
+means that the version does not exist; the newest version is written. A row is ``(name, offset, size, kind, default)``.
+Kinds: ``"c"`` characters, ``"l"`` an MQLONG, ``"f"`` an MQLONG of flags, which is read as unsigned, ``"b"`` bytes. A
+default of None is the Encoding of the written byte order; empty defaults are NULs. Encoding, CodedCharSetId and Format
+have consecutive rows.
 
-Nothing here allocates but ``raw``, and ``get`` and ``put`` of what is an object on a 32-bit board: integers from 2**30
-on, and those below -2**30. ``high`` and ``low`` tell these without making one.
+Fields are named by the numbers of their rows. Fields that are not accessed stay as they are. ``headwater.ibmmq.text``
+handles characters that are not in names.
+
+Only ``raw`` allocates, and ``get`` and ``put`` of integers that are objects on a 32-bit board: from 2**30 on, and below
+-2**30. ``high`` and ``low`` return their halves without allocating.
 """
 
 from headwater.errors import E_ARGUMENT, E_CODE, E_TOO_LARGE, E_TRUNCATED
@@ -15,7 +21,7 @@ if TYPE_CHECKING:
     from headwater.types import Bytes, Layout, Row
 
 
-#: What ``sniff`` finds: how an MQMDE's integers are written, and that its characters are EBCDIC.
+#: Results of ``sniff``: the byte order of an MQMDE, and EBCDIC characters.
 BIG = const(1)
 LITTLE = const(2)
 EBCDIC = const(4)
@@ -24,13 +30,15 @@ _NONE = (b"", 0, 0, (), (), -1)
 
 
 def is_ebcdic(ccsid: int) -> bool:
-    """Whether this is one of the EBCDIC character sets known here. All others are read as ASCII's family."""
+    """Return whether a character set is a known EBCDIC one. All others are read as ASCII."""
     return ccsid == 500 or ccsid == 1047 or ccsid == 37 or ccsid == 1140
 
 
 def coded(character: int, ebcdic: bool) -> int:
-    """The byte for an ASCII character: in EBCDIC for letters, digits, blank, NUL and ``.%/_``, which all four write
-    alike, and -1 for others."""
+    """Return the byte of an ASCII character.
+
+    In EBCDIC this is for letters, digits, blank, NUL and ``.%/_``, the same in all four sets; -1 for others.
+    """
     if not ebcdic:
         return character
     if 48 <= character < 58:
@@ -51,7 +59,7 @@ def coded(character: int, ebcdic: bool) -> int:
 
 
 def same_name(buf: "Bytes", at: int, size: int, name: "Bytes", ebcdic: bool) -> bool:
-    """Whether the ``size`` characters at ``at`` are ``name`` (ASCII), filled up with blanks."""
+    """Return whether the ``size`` characters at ``at`` are ``name`` (ASCII), padded with blanks."""
     if len(name) > size:
         return False
     while size:
@@ -69,16 +77,16 @@ def _put_name(buf: bytearray, at: int, size: int, name: "Bytes", ebcdic: bool) -
 
 
 def _is_number(buf: "Bytes", at: int, big: bool, value: int) -> bool:
-    """Whether the MQLONG at ``at`` is ``value``, below 256."""
+    """Return whether the MQLONG at ``at`` is ``value``, below 256."""
     if buf[at + 1] or buf[at + 2] or buf[at if big else at + 3]:
         return False
     return buf[at + 3 if big else at] == value
 
 
 def sniff(buf: "Bytes", at: int, end: int) -> int:
-    """Whether ``buf[at:end]`` begins with an MQMDE, where nothing before it says so: 0, or BIG or LITTLE, ``| EBCDIC``.
+    """Return whether ``buf[at:end]`` begins with an MQMDE: 0, or BIG or LITTLE, ``| EBCDIC``.
 
-    It does when StrucId, Version and StrucLength, its first 12 bytes, are an MQMDE's.
+    It checks StrucId, Version and StrucLength, the first 12 bytes.
     """
     if end - at < 12:
         return 0
@@ -92,10 +100,10 @@ def sniff(buf: "Bytes", at: int, end: int) -> int:
 
 
 class Header:
-    """A header in ``buf[at:end]``, whose integers are big-endian when ``big``, and whose characters are in ``ccsid``.
+    """A header in ``buf[at:end]``, with big-endian integers if ``big``, and characters in ``ccsid``.
 
     After an error, ``reason`` is IBM's reason code, ``bad_field`` IBM's name of the field, ``bad_at`` its offset in
-    ``buf``. It can be used again and again, also for another buffer. Writing takes a bytearray, or a memoryview of one.
+    ``buf``. The object is reusable, also for another buffer. Writing needs a bytearray or a memoryview of one.
     """
 
     def __init__(self, buf: "Bytes"):
@@ -111,7 +119,7 @@ class Header:
         self.bad_at = 0
 
     def place(self, layout: "Layout", at: int, big: bool, ccsid: int) -> None:
-        """Say which header is to be at ``at``, and how it is written. ``begin`` and ``look`` do."""
+        """Set layout, offset, byte order and character set, as ``begin`` and ``look`` do."""
         self.big = big
         self.ccsid = ccsid
         self._place(layout, at)
@@ -126,7 +134,7 @@ class Header:
         self.bad_at = at
 
     def begin(self, layout: "Layout", at: int, big: bool, ccsid: int) -> int:
-        """Write the defaults: the offset behind the header, or E_TOO_LARGE when the buffer ends before it."""
+        """Write the defaults; return the offset behind the header, or E_TOO_LARGE if the buffer is too short."""
         self.big = big
         self.ccsid = ccsid
         self._place(layout, at)
@@ -153,8 +161,10 @@ class Header:
             self.put(row, default)  # type: ignore[arg-type]
 
     def look(self, layout: "Layout", at: int, end: int, big: bool, ccsid: int) -> int:
-        """Check StrucId, Version and StrucLength of the header at ``at``, and that all of it is in front of ``end``:
-        the offset behind it, or E_CODE or E_TRUNCATED. From then on its fields can be read and written."""
+        """Check StrucId, Version and StrucLength of the header at ``at``, and that it ends before ``end``.
+
+        Returns the offset behind it, E_CODE or E_TRUNCATED. Then its fields can be read and written.
+        """
         self.big = big
         self.ccsid = ccsid
         self._place(layout, at)
@@ -180,14 +190,14 @@ class Header:
         return self.end
 
     def fault(self, code: int, row: int) -> int:
-        """Note in which field an error is; returns ``code``."""
+        """Record the field of an error; return ``code``."""
         self.reason = self.layout[1]
         self.bad_field = self.layout[3][row][0]
         self.bad_at = self.at + self.layout[3][row][1]
         return code
 
     def _short(self, end: int) -> int:
-        """The bytes end within a field, or in front of it."""
+        """Record the first field that is truncated."""
         rows = self.layout[3]
         row = 0
         while self.at + rows[row][1] + rows[row][2] <= end:
@@ -195,26 +205,26 @@ class Header:
         return self.fault(E_TRUNCATED, row)
 
     def has(self, row: int) -> bool:
-        """Whether this header has the field: a version-1 MQMD has not the last five."""
+        """Return whether this header has the field: a version-1 MQMD does not have the last five."""
         return self.at + self.layout[3][row][1] < self.end
 
     # -- numbers -------------------------------------------------------------------------------------------------------
 
     def high(self, row: int) -> int:
-        """The upper 16 bits of an MQLONG, signed."""
+        """Return the upper 16 bits of an MQLONG, signed."""
         at = self.at + self.layout[3][row][1]
         buf = self.buf
         value = buf[at] << 8 | buf[at + 1] if self.big else buf[at + 3] << 8 | buf[at + 2]
         return value - 65536 if value > 32767 else value
 
     def low(self, row: int) -> int:
-        """The lower 16 bits of an MQLONG, unsigned."""
+        """Return the lower 16 bits of an MQLONG, unsigned."""
         at = self.at + self.layout[3][row][1]
         buf = self.buf
         return buf[at + 2] << 8 | buf[at + 3] if self.big else buf[at + 1] << 8 | buf[at]
 
     def get(self, row: int) -> int:
-        """An MQLONG, signed, but one of flags unsigned; its default when this header has no such field."""
+        """Return an MQLONG: signed, flags unsigned; its default if this header does not have the field."""
         if not self.has(row):
             return self.layout[3][row][4]  # type: ignore[return-value]
         high = self.high(row)
@@ -223,8 +233,10 @@ class Header:
         return high << 16 | self.low(row)
 
     def put(self, row: int, value: int) -> int:
-        """Write an MQLONG, flags signed or unsigned: 0, or E_ARGUMENT when it is out of range, or this header has no
-        such field."""
+        """Write an MQLONG, flags signed or unsigned: 0.
+
+        E_ARGUMENT if it is out of range or the field does not exist.
+        """
         high = value >> 16
         if high < -32768 or high > (65535 if self.layout[3][row][3] == "f" else 32767) or not self.has(row):
             return E_ARGUMENT
@@ -245,13 +257,15 @@ class Header:
     # -- names and bytes -----------------------------------------------------------------------------------------------
 
     def is_name(self, row: int, name: "Bytes") -> bool:
-        """Whether a field of characters is ``name`` (ASCII), filled up with blanks."""
+        """Return whether a field of characters is ``name`` (ASCII), padded with blanks."""
         at = self.at + self.layout[3][row][1]
         return same_name(self.buf, at, self.layout[3][row][2], name, self.ebcdic)
 
     def put_name(self, row: int, name: "Bytes") -> int:
-        """Write a field of characters: ASCII letters, digits, blanks and ``.%/_``, filled up with blanks, or NULs when
-        ``name`` is empty. 0, or E_TOO_LARGE when the field is shorter, E_ARGUMENT when there are other characters."""
+        """Write a field of ASCII letters, digits, blanks and ``.%/_``, padded with blanks; NULs if ``name`` is empty.
+
+        0, E_TOO_LARGE if the field is shorter, E_ARGUMENT for other characters.
+        """
         if len(name) > self.layout[3][row][2]:
             return E_TOO_LARGE
         for i in range(len(name)):
@@ -262,7 +276,7 @@ class Header:
         return 0
 
     def raw(self, row: int) -> bytes:
-        """The bytes of a field, of whatever kind; NULs when this header has no such field."""
+        """Return the bytes of any field; NULs if this header does not have it."""
         size = self.layout[3][row][2]
         if not self.has(row):
             return bytes(size)
@@ -270,8 +284,8 @@ class Header:
         return bytes(self.buf[at : at + size])
 
     def put_raw(self, row: int, data: "Bytes") -> int:
-        """Write a field of whatever kind, filled up with NULs: 0, or E_TOO_LARGE when the field is shorter, E_ARGUMENT
-        when this header has no such field."""
+        """Write the bytes of any field, padded with NULs: 0; E_TOO_LARGE if the field is shorter; E_ARGUMENT if this
+        header does not have it."""
         n = len(data)
         if n > self.layout[3][row][2]:
             return E_TOO_LARGE
@@ -285,7 +299,7 @@ class Header:
         return 0
 
 
-# The MQMDE as a table: what a message says of its group and segment. ``layouts`` explains the rows.
+# The MQMDE, which says what group and segment a message is.
 
 #: Numbers of rows.
 MDE_STRUC_ID = const(0)

@@ -1,22 +1,21 @@
-"""Payloads larger than any buffer, as MQMDE segments, and series of payloads, as groups.
+"""Send payloads larger than any buffer as MQMDE segments, and series of payloads as groups (docs/ibm-mq-segments.md).
 
     segmenter = Segmenter(client, bytearray(1016), group_ids())
     with open("log.bin", "rb") as file:
         segmenter.begin(b"board-1/log", file)
         status = segmenter.run()
 
-Each segment is a message of its own: an MQMDE (72 bytes), and the next piece of the payload. Only the piece under way
-is in memory. docs/ibm-mq-segments.md says how they come together again.
+Each segment is a message: an MQMDE (72 bytes) and the next piece of the payload. Only one piece is in memory.
 
-A source is a stream with ``readinto(buf)``, such as a file, or a function ``source(buf, at, n)``, which writes at most
-``n`` bytes to ``buf[at]``. Either answers how many bytes there were; 0 at the end; None when there are none for now.
+A source is a stream with ``readinto(buf)``, such as a file, or a function ``source(buf, at, n)`` that writes at most
+``n`` bytes to ``buf[at]``. Either returns the number of bytes; 0 at the end; None if there are none now.
 
-A message is at most 999,999,999 bytes and the last piece: IBM's limit for Offset. What is longer goes as a group. A
-message that fits into one piece, and of which that is known in time, is no segment: the MQMDE's five fields are at
-their defaults. Of a message whose length is not said and which ends with a piece, the last segment is empty.
+A message has at most 999,999,999 bytes before its last piece, which is IBM's limit for Offset; send longer payloads as
+a group. A message that fits in one piece, if that is known in time, has the default MQMDE. If the length is not given
+and the source ends with a piece, the last segment is empty.
 
-Nothing here allocates after construction but a view (16 bytes on a 32-bit board) where the last piece of a message is
-shorter, and not as long as the last such one: in ``begin``, and where the length is not said, at the end.
+After construction only a view (16 bytes on a 32-bit board) is allocated, if the last piece of a message is shorter and
+differs in length from that of the message before: in ``begin``, or without a length at the end.
 """
 
 from headwater.errors import (
@@ -52,25 +51,21 @@ if TYPE_CHECKING:
     Source = Callable[[bytearray, int, int], "int | None"]
 
 
-# GroupIds: 24 bytes that no other board makes, nor this one after a reset.
+# GroupIds: 24 bytes that no other board creates, nor this one after a reset.
 #
-#     byte 0       0x60 + the length of the board's id, or 0x6F when that is more than eleven
-#     bytes 1-11   the board's id, behind it NULs
-#     bytes 12-19  the number of the boot, before it NULs
-#     bytes 20-23  which of this boot it is, from 1 on
+#     byte 0       0x60 + the length of the board id, or 0x6F if it is longer than eleven bytes
+#     bytes 1-11   board id, padded with NULs
+#     bytes 12-19  number of the boot, with leading NULs
+#     bytes 20-23  counter of this boot, from 1 on
 #
-# Two boards differ in the first twelve bytes, as long as their makers gave them ids of their own, of eleven bytes at
-# most
-# (ESP32 has six, RP2 eight); a longer id is folded into eleven. Two boots of one board differ in their number. Chance
-# is
-# the simplest that is right: of 64 random bits, a board that starts a thousand times a day for ten years has the same
-# twice with a probability of 4e-7, and a million boots of boards without an id, with one of 3e-8. A counter would have
-# to
-# be written at each start, and begins again when somebody wipes the flash. ``headwater_board.ids`` has both.
+# Two boards differ in the first twelve bytes if their makers gave them unique ids of at most eleven bytes (ESP32 has
+# six, RP2 eight); a longer id is folded. Two boots of a board differ in their number. A random number is simple and
+# safe: with 64 bits, a board that boots a thousand times a day for ten years repeats one with a probability of 4e-7,
+# and a million boots of boards without an id with 3e-8. A counter would need a write at each boot and would restart
+# when the flash is erased. ``headwater_board.ids`` offers both.
 #
-# No id is all NULs (MQGI_NONE), and none begins with ``AMQ`` or ``CSQ`` in ASCII or EBCDIC, as those that queue
-# managers
-# make.
+# No id is all NULs (MQGI_NONE), and none begins with ``AMQ`` or ``CSQ`` in ASCII or EBCDIC, as those of queue managers
+# do.
 
 GROUP_ID_SIZE = const(24)
 _BOARD = const(11)
@@ -79,14 +74,14 @@ _COUNT = const(20)
 
 
 class GroupIds:
-    """Makes GroupIds from ``board``, bytes of any length, and ``boot``, one to eight that are others at each boot.
+    """Creates GroupIds from ``board``, bytes of any length, and ``boot``, one to eight bytes that differ for each boot.
 
     Nothing allocates after construction.
     """
 
     def __init__(self, board: "Bytes", boot: "Bytes"):
         if not 0 < len(boot) <= _COUNT - _BOOT:
-            raise ValueError("the number of the boot is 1 to 8 bytes")
+            raise ValueError("boot: 1 to 8 bytes")
         made = bytearray(GROUP_ID_SIZE)
         n = len(board)
         made[0] = 0x60 | (n if n <= _BOARD else 15)
@@ -97,7 +92,7 @@ class GroupIds:
         self._made = made
 
     def put_next(self, buf: bytearray, at: int) -> int:
-        """Write the next id at ``at``: the offset behind it. 2**32 of them are different."""
+        """Write the next id at ``at``; return the offset behind it. 2**32 ids are different."""
         made = self._made
         i = GROUP_ID_SIZE - 1
         while i >= _COUNT:
@@ -110,8 +105,8 @@ class GroupIds:
         return at + GROUP_ID_SIZE
 
 
-#: The answers of ``step``: the message is handed in to its end; a segment is; nothing is, because the client or the
-#: source has to wait. LATER means: poll, and come again.
+#: Results of ``step``: the message is complete; a segment was published; nothing was, because the client or the source
+#: has to wait. After LATER, poll and call again.
 DONE = const(0)
 MORE = const(1)
 LATER = const(2)
@@ -145,15 +140,14 @@ _WAIT_MS = const(1)
 
 
 class Segmenter:
-    """Hands payloads in to ``client``: whatever has ``publish(topic, payload, qos)`` and answers with a status, as the
-    clients and keepers of MQTT and FMQ do.
+    """Publishes payloads in segments through ``client``, which has ``publish(topic, payload, qos)``.
 
-    ``buf`` is the caller's: 72 bytes, and the piece, of which a multiple of 16 bytes is used, as where a queue manager
-    cuts. The client must have room for such a message: in its outbox, or at QoS 0 in its transmit buffer.
-
-    The MQMDE's integers are big-endian when ``big``, its characters in ``ccsid``. ``encoding`` (by default that of the
-    MQMDE), ``data_ccsid`` (likewise) and ``format`` describe the payload, and can be changed between messages in
-    ``header``. ``ids`` gives each segmented message and each group its GroupId.
+    - ``buf``: 72 bytes for the MQMDE, and a multiple of 16 for the piece, as a queue manager splits. The client must
+      have room for such a message: in its outbox, or at QoS 0 in its transmit buffer.
+    - ``ids``: creates the GroupId of each group, and of each segmented message outside of one.
+    - ``big``, ``ccsid``: byte order and character set of the MQMDE.
+    - ``format``, ``encoding``, ``data_ccsid``: describe the payload (by default as the MQMDE); they can be changed
+      between messages in ``header``.
 
     Errors are those of ``client.publish``, and E_EARLY and E_LATE.
     """
@@ -171,15 +165,13 @@ class Segmenter:
     ):
         piece = (len(buf) - _HEADER) // _UNIT * _UNIT
         if piece <= 0:
-            raise ValueError("the buffer needs 72 bytes, and 16 at least")
+            raise ValueError("the buffer needs at least 88 bytes: 72 and 16")
         if getattr(client, "backlog", None) is not None:
-            raise ValueError(
-                "a backlog drops messages, and what it drops of a segmented one is missing for ever"
-            )
+            raise ValueError("a client with a backlog drops messages; remove the backlog")
         self.client = client
         self.buf = buf
         self.ids = ids
-        #: How many bytes of the payload are in each segment but the last.
+        #: Bytes of payload in each segment except the last.
         self.piece = piece
         #: The MQMDE, in ``buf``.
         self.header = Header(buf)
@@ -191,12 +183,12 @@ class Segmenter:
             or (encoding and self.header.put(MDE_ENCODING, encoding))
             or self.header.put_name(MDE_FORMAT, format)
         ):
-            raise ValueError("format, encoding or data_ccsid is none")
+            raise ValueError("format, encoding or data_ccsid is invalid")
         self.topic: Bytes = b""
         self.qos = 0
-        #: The Offset of the segment under way: so many bytes were handed in before it.
+        #: The Offset of the current segment: the bytes published before it.
         self.offset = 0
-        #: The MsgSeqNumber of the message under way, or the next, in the group that is open; 0 without one.
+        #: The MsgSeqNumber of the current or next message of the group; 0 without a group.
         self.sequence = 0
         self._last_of_group = False
         self._length = -1
@@ -217,8 +209,10 @@ class Segmenter:
         self._source: Source = self._from_stream
 
     def begin_group(self) -> int:
-        """The messages from here on are one group, up to one that is begun with ``last``: 0; E_STATE in the middle of a
-        message. A group that was open before stays incomplete."""
+        """Begin a group, which ends with the message begun with ``last``: 0, or E_STATE within a message.
+
+        A group that was not ended stays incomplete.
+        """
         if self._state != _NOTHING:
             return E_STATE
         self.ids.put_next(self.buf, _GROUP_ID)
@@ -229,14 +223,13 @@ class Segmenter:
     def begin(
         self, topic: "Bytes", source: "Any", length: "int | None" = None, qos: int = 1, last: bool = False
     ) -> int:
-        """Begin a message, which ``step`` hands in: 0. Nothing is read yet.
+        """Begin a message, which ``step`` publishes: 0. Nothing is read yet.
 
-        ``length`` is how many bytes the source has; without it they go on to the source's end. E_STATE: another message
-        is under way, or ``last`` without a group. E_TOO_LARGE: the message would end beyond 999,999,999, or the group
-        have more messages. E_TOPIC: a group has one topic. E_ARGUMENT.
+        ``length`` is the length of the source; without it the message ends with the source. E_STATE: another message is
+        in progress, or ``last`` without a group. E_TOO_LARGE: the message would exceed 999,999,999 bytes, or the group
+        as many messages. E_TOPIC: a group has one topic. E_ARGUMENT.
 
-        In a group, a message that came to no end is begun again in the same place: with the same payload, for what had
-        left is not taken back.
+        In a group, a message that failed is begun again at its position, with the same payload.
         """
         if self._state != _NOTHING or (last and not self.sequence):
             return E_STATE
@@ -270,12 +263,12 @@ class Segmenter:
         return 0
 
     def step(self) -> int:
-        """Read what the source has for the next piece, and hand it in when it is complete: DONE, MORE or LATER, or an
-        error. Never waits, unless the source or the client does. Neither may call this segmenter.
+        """Read the next piece from the source and publish it when it is complete: DONE, MORE, LATER or an error.
 
-        An error of the client leaves everything as it is: ``step`` tries again, ``abandon`` does not. After an error of
-        the source (E_EARLY, E_LATE; E_TOO_LARGE, when a message has no end; E_ARGUMENT for an answer that is none), and
-        whatever it raises, the message is over: what has left stays incomplete. E_STATE: there is no message.
+        Waits only if the source or the client does. Neither may call this segmenter. After an error of the client
+        nothing has changed: ``step`` retries, ``abandon`` gives up. An error of the source (E_EARLY; E_LATE;
+        E_TOO_LARGE for a message without end; E_ARGUMENT for an invalid result), or an exception, ends the message;
+        segments already sent stay incomplete. E_STATE: there is no message.
         """
         state = self._state
         self._state = _NOTHING
@@ -302,8 +295,11 @@ class Segmenter:
         return DONE
 
     def run(self) -> int:
-        """``step`` to the end, and let ``client.wait`` do its work meanwhile: 0 or the error of ``step``, or the status
-        with which the connection ended; once there is another one, ``run`` goes on."""
+        """Call ``step`` until the message is complete, and ``client.wait`` meanwhile.
+
+        Returns 0, the error of ``step``, or the status with which the connection ended; ``run`` then resumes on the
+        next connection.
+        """
         while True:
             status = self.step()
             if status <= 0:
@@ -314,21 +310,21 @@ class Segmenter:
                     return bad
 
     def abandon(self) -> None:
-        """Give up the message under way, and the group. What has left stays incomplete at the other end."""
+        """Give up the message and the group. Segments already sent stay incomplete at the receiver."""
         self._state = _NOTHING
         self._stream = None
         self._source = self._from_stream
         self.sequence = 0
 
     def _read_stream(self, buf: bytearray, at: int, n: int) -> "int | None":
-        """``source`` for a stream, which writes where its buffer begins: behind a short read, a few bytes at a time."""
+        """Read from a stream, which writes to the start of its buffer; after a short read a few bytes at a time."""
         if at == _HEADER:
             return self._stream.readinto(self._piece)  # type: ignore[no-any-return]
         few = self._few if n >= _UNIT else self._one
         n = self._stream.readinto(few)
         if n:
             if n < 0 or n > len(few):
-                # No answer; ``_read`` has asked for more, and would believe it.
+                # An invalid result, which ``_read`` would accept because it asked for more.
                 return -1
             _copy(few, n, buf, at)
         return n
@@ -341,7 +337,7 @@ def _copy(few: "Bytes", n: int, buf: bytearray, at: int) -> None:
 
 
 def _read(s: Segmenter) -> int:
-    """Fill the buffer, and write what the MQMDE says of it: 0 when it can be handed in, LATER, or an error."""
+    """Fill the buffer and update the MQMDE: 0 if the segment can be published, LATER, or an error."""
     n: int | None = 1
     while n and s._at < s._end:
         n = s._source(s.buf, s._at, s._end - s._at)
@@ -360,7 +356,7 @@ def _read(s: Segmenter) -> int:
         if total < s._length:
             return E_EARLY
     elif total == s._length:
-        # This is the last segment: is it the source's end as well?
+        # The last segment: check that the source ends here.
         n = s._source(s._one, 0, 1)
         if n is None:
             s._state = _READ
@@ -374,11 +370,11 @@ def _read(s: Segmenter) -> int:
 
 
 def _describe(s: Segmenter, last: bool) -> None:
-    """Write what the MQMDE says of the piece that is in the buffer."""
+    """Update the MQMDE for the piece in the buffer."""
     s._last = last
     s.header.put(MDE_OFFSET, s.offset)
     if last or s.offset == 0:
-        # In between they are the first segment's.
+        # Segments in between keep the values of the first one.
         flags = 0
         if s.sequence:
             flags = _LAST_IN_GROUP if s._last_of_group else _IN_GROUP
@@ -393,7 +389,7 @@ def _describe(s: Segmenter, last: bool) -> None:
 
 
 def _view(s: Segmenter, n: int) -> "memoryview":
-    """The first ``n`` bytes of the buffer."""
+    """Return the first ``n`` bytes of the buffer."""
     if n == s._end:
         return s._whole
     if len(s._short) != n:

@@ -1,8 +1,8 @@
-"""Text of headers, for those who need more than names. Each of the 256 bytes is one character, so that text that is
-read and written again is the same bytes: in EBCDIC (037, 500, 1047, and 1140, which is 037 with the euro sign), in
-which line feed is 0x25 and next line (U+0085) 0x15, as in IBM's tables; in all other character sets as in Latin-1.
+"""Text of headers that is more than names. Each of the 256 bytes is one character, so decoded text encodes to the same
+bytes.
 
-All of it allocates.
+EBCDIC is 037, 500, 1047, and 1140 (037 with the euro sign); line feed is 0x25 and next line (U+0085) 0x15, as in IBM's
+tables. All other character sets are read as Latin-1. All functions allocate.
 """
 
 from headwater.errors import E_ARGUMENT
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headwater.ibmmq.header import Header
     from headwater.types import Bytes
 
-# What a byte of 037 is in Latin-1.
+# The bytes of 037 in Latin-1.
 _037 = (
     b"\x00\x01\x02\x03\x9c\x09\x86\x7f\x97\x8d\x8e\x0b\x0c\x0d\x0e\x0f"
     b"\x10\x11\x12\x13\x9d\x85\x08\x87\x18\x19\x92\x8f\x1c\x1d\x1e\x1f"
@@ -33,7 +33,7 @@ _037 = (
     b"\x5c\xf7\x53\x54\x55\x56\x57\x58\x59\x5a\xb2\xd4\xd6\xd2\xd3\xd5"
     b"\x30\x31\x32\x33\x34\x35\x36\x37\x38\x39\xb3\xdb\xdc\xd9\xda\x9f"
 )
-# Where others differ: byte, and what it is in Latin-1.
+# Differences of other sets: byte, Latin-1.
 _DIFFERENCES = {
     500: b"\x4a\x5b\x4f\x21\x5a\x5d\x5f\x5e\xb0\xa2\xba\xac\xbb\x7c",
     1047: b"\x5f\x5e\xad\x5b\xb0\xac\xba\xdd\xbb\xa8\xbd\x5d",
@@ -42,7 +42,7 @@ _EURO = 0x20AC
 
 
 def _table(ccsid: int) -> bytearray:
-    """What each byte of EBCDIC is in Latin-1, but for 1140's euro sign."""
+    """Return the Latin-1 byte of each EBCDIC byte, without the euro sign of 1140."""
     found = bytearray(_037)
     pairs = _DIFFERENCES.get(ccsid, b"")
     for i in range(0, len(pairs), 2):
@@ -51,7 +51,7 @@ def _table(ccsid: int) -> bytearray:
 
 
 def decode(data: "Bytes", ccsid: int) -> str:
-    """The characters of these bytes."""
+    """Decode bytes."""
     if not is_ebcdic(ccsid):
         return "".join([chr(b) for b in data])
     codes = _table(ccsid)
@@ -59,7 +59,7 @@ def decode(data: "Bytes", ccsid: int) -> str:
 
 
 def encode(text: str, ccsid: int) -> "bytes | None":
-    """The bytes of these characters, or None when the character set has not all of them."""
+    """Encode text, or return None if a character is not in the character set."""
     places = bytearray(range(256))
     if is_ebcdic(ccsid):
         codes = _table(ccsid)
@@ -77,19 +77,21 @@ def encode(text: str, ccsid: int) -> "bytes | None":
 
 
 def text_of(header: "Header", row: int) -> str:
-    """A field of characters, with its blanks."""
+    """Return a field of characters, with its blanks."""
     return decode(header.raw(row), header.ccsid)
 
 
 def put_text(header: "Header", row: int, text: str) -> int:
-    """Write a field of characters, filled up with blanks: 0, or E_TOO_LARGE when the field is shorter, E_ARGUMENT when
-    the character set has not all of them."""
+    """Write a field of characters, padded with blanks.
+
+    0; E_TOO_LARGE if the field is shorter; E_ARGUMENT if a character is not in the character set.
+    """
     data = encode(text + " " * (header.layout[3][row][2] - len(text)), header.ccsid)
     return E_ARGUMENT if data is None else header.put_raw(row, data)
 
 
 def format_of(chain: "Chain") -> str:
-    """The Format of what follows in a chain, with its blanks; blanks when nothing says."""
+    """Return the Format of what follows in a chain, with its blanks; only blanks if it is not known."""
     if chain.row >= 0:
         return text_of(chain.header, chain.row + 2)
     given = decode(chain.given, 0)
