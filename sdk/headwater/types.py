@@ -6,12 +6,10 @@ MicroPython has no ``typing``; modules of the core name these classes under ``TY
 
 from array import array
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from headwater.connection import RxBuf
-    from headwater.fmq.frames import Frame
-    from headwater.mqtt.packets import Packet
+#: The packet or frame of a message.
+P = TypeVar("P", contravariant=True)
 
 #: What can be read by index and sliced: the core reads these and allocates none of them.
 Bytes = bytes | bytearray | memoryview
@@ -113,11 +111,23 @@ class PollDialer(Dialer, Protocol):
         ...
 
 
+class ReceiveBuffer(Protocol):
+    """The part of ``headwater.connection.RxBuf`` that reading from a transport needs."""
+
+    @property
+    def view(self) -> bytearray | memoryview:
+        """Where ``window`` bytes may be read into."""
+        ...
+
+    def window(self) -> int:
+        """Prepare ``view`` for a read. Return how many bytes may be read into it."""
+        ...
+
+
 class Session(Protocol):
     """What ``headwater.connection`` drives: the client's session of a protocol. It does no I/O and knows no clock."""
 
     state: int
-    rx: "RxBuf"
     outbox: "Outbox"
     now: int
     rx_time: int
@@ -132,6 +142,11 @@ class Session(Protocol):
     pinged: bool
     on_message: Any
     on_delivered: Callable[[int], object] | None
+
+    @property
+    def rx(self) -> ReceiveBuffer:
+        """The receive buffer."""
+        ...
 
     def connect(self, now_ms: int, /) -> int:
         """A transport is there: 0, or why the greeting cannot be built."""
@@ -170,41 +185,22 @@ class Session(Protocol):
         ...
 
 
-class Sink(Protocol):
-    """What takes a message that is larger than the receive buffer."""
+class Sink(Protocol[P]):
+    """Takes a message that is larger than the receive buffer, of MQTT (``Sink[Packet]``) or FMQ (``Sink[Frame]``)."""
 
-    def open(self, packet: "Packet", size: int, /) -> bool:
-        """A message of ``size`` payload bytes begins; False skips it.
+    def open(self, packet: P, size: int, /) -> bool:
+        """Begin a message with ``size`` bytes of payload. Return False to skip it.
 
-        ``packet`` has its topic, flags and packet id until this returns.
+        ``packet`` has the message's topic, flags and packet identifier. It is valid until this returns.
         """
         ...
 
     def write(self, buf: Bytes, at: int, n: int, /) -> object:
-        """The next ``n`` bytes of the payload stand at ``buf[at]``. Raising ends the message, unacknowledged."""
+        """Take the next ``n`` bytes of the payload, at ``buf[at]``. An exception ends the message, unacknowledged."""
         ...
 
     def close(self, complete: bool, /) -> object:
-        """The message is over; not ``complete`` when the connection was lost in the middle.
-
-        Throw the piece away.
-        """
-        ...
-
-
-class FrameSink(Protocol):
-    """What takes a message of FMQ that is larger than the receive buffer: as ``Sink``."""
-
-    def open(self, frame: "Frame", size: int, /) -> bool:
-        """A message of ``size`` payload bytes begins; False skips it. ``frame`` is valid until this returns."""
-        ...
-
-    def write(self, buf: Bytes, at: int, n: int, /) -> object:
-        """The next ``n`` bytes of the payload stand at ``buf[at]``. Raising ends the message, unacknowledged."""
-        ...
-
-    def close(self, complete: bool, /) -> object:
-        """The message is over; not ``complete`` when the connection was lost in the middle."""
+        """End the message. Discard it unless it is ``complete``: the connection was lost."""
         ...
 
 

@@ -8,53 +8,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-#: In the core: from what on a module may be imported, lowest first. A module imports only what stands before it.
-CORE = [
-    ["headwater.types", "headwater.wire"],
-    ["headwater.errors"],
-    [
-        "headwater.reasons",
-        "headwater.connection",
-        "headwater.mqtt.spec",
-        "headwater.mqtt.spec5",
-        "headwater.mqtt.packets",
-    ],
-    [
-        "headwater.journal",
-        "headwater.names5",
-        "headwater.reconnect",
-        "headwater.mqtt.topics",
-        "headwater.mqtt.properties",
-        "headwater.mqtt.large",
-    ],
-    ["headwater.mqtt.packets_server", "headwater.mqtt.topic_aliases", "headwater.mqtt.large5"],
-    ["headwater.mqtt.session"],
-    ["headwater.mqtt.server"],
-    ["headwater.mqtt.session31", "headwater.mqtt.server31", "headwater.mqtt.endpoint5"],
-    ["headwater.mqtt.session5", "headwater.mqtt.server5"],
-    ["headwater.mqtt.client"],
-    ["headwater.mqtt.client5"],
-    ["headwater.mqtt.backlog"],
-    ["headwater.mqtt.keeper", "headwater.compat.umqtt"],
-    # FMQ stands beside MQTT: neither knows of the other.
-    ["headwater.fmq.spec", "headwater.fmq.murmur3"],
-    ["headwater.fmq.values", "headwater.fmq.ids"],
-    ["headwater.fmq.numbers", "headwater.fmq.frames", "headwater.fmq.names"],
-    ["headwater.fmq.session"],
-    ["headwater.fmq.manual_ack", "headwater.fmq.streaming"],
-    ["headwater.fmq.client"],
-    ["headwater.fmq.calls"],
-    ["headwater.fmq.keeper"],
-    # So do IBM MQ's headers.
-    ["headwater.ibmmq.header"],
-    ["headwater.ibmmq.chain", "headwater.ibmmq.segments"],
-    ["headwater.ibmmq.text"],
-    # So does the link.
-    ["headwater.link.frames", "headwater.link.ring"],
-    ["headwater.link.link"],
-    ["headwater.link.pump"],
-]
-LEVEL = {name: level for level, names in enumerate(CORE) for name in names}
 #: What only MQTT 5.0 has, beside the modules whose names end with its number.
 OF_5 = {"headwater.mqtt.properties", "headwater.mqtt.topic_aliases"}
 #: What is for printing.
@@ -98,19 +51,6 @@ def runtime_imports(path: Path) -> set[str]:
 
 def module_name(path: Path, root: Path) -> str:
     return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-
-
-def test_modules_of_the_core_import_only_downwards() -> None:
-    names = set()
-    for path in (ROOT / "sdk/headwater").rglob("*.py"):
-        name = module_name(path, ROOT / "sdk")
-        if path.name == "__init__.py":
-            continue
-        names.add(name)
-        assert name in LEVEL, f"{name} has no place in CORE"
-        for imported in runtime_imports(path) & LEVEL.keys():
-            assert LEVEL[imported] < LEVEL[name], f"{name} imports {imported}"
-    assert names == LEVEL.keys()
 
 
 def reached_from(*entries: str) -> set[str]:

@@ -2,7 +2,7 @@
 
     stream_to(client.session, sink)
 
-Without this module such messages are skipped. ``sink`` is a ``headwater.types.FrameSink``. Nothing here allocates.
+Without this module such messages are skipped. ``sink`` is a ``headwater.types.Sink``. Nothing here allocates.
 """
 
 from headwater.fmq.session import LargeMessage
@@ -11,10 +11,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headwater.fmq.frames import Frame
     from headwater.fmq.session import ClientSession
-    from headwater.types import Bytes, FrameSink
+    from headwater.types import Bytes, Sink
 
 
-def stream_to(session: "ClientSession", sink: "FrameSink | None") -> None:
+def stream_to(session: "ClientSession", sink: "Sink[Frame] | None") -> None:
     """Pass large messages of a session to ``sink``; None skips them. Call it while none is under way."""
     session.large = StreamedMessage(sink)
     session.close_large = session.large.close
@@ -26,7 +26,7 @@ class StreamedMessage(LargeMessage):
     A sink that raises gets no more of the message, which then is not acknowledged.
     """
 
-    def __init__(self, sink: "FrameSink | None"):
+    def __init__(self, sink: "Sink[Frame] | None"):
         super().__init__()
         self.sink = sink
 

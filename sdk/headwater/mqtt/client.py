@@ -55,12 +55,12 @@ class Client(Driver):
         self._hand_in = self.session.hand_in
 
     @property
-    def sink(self) -> "Sink | None":
+    def sink(self) -> "Sink[Packet] | None":
         """Where messages larger than the receive buffer go."""
         return self.session.sink
 
     @sink.setter
-    def sink(self, sink: "Sink | None") -> None:
+    def sink(self, sink: "Sink[Packet] | None") -> None:
         self.session.sink = sink
 
     def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:

@@ -197,7 +197,7 @@ class Session(Endpoint):
         self.unanswered = 0
         self.on_message: Callable[[Packet], object] | None = None
         #: Where messages larger than the receive buffer go; None skips them.
-        self.sink: Sink | None = None
+        self.sink: Sink[Packet] | None = None
         #: Messages larger than the buffer that were skipped, and repetitions at QoS 2 that were not delivered.
         self.skipped = self.duplicates = 0
         #: With True a message at QoS 2 for which there is no place does not end the connection: neither it nor any
@@ -226,7 +226,7 @@ class Session(Endpoint):
         # how much of a topic that does not fit; its QoS, 0 also when it is not to be acknowledged; and its sink.
         self._large_left = self._large_head = 0
         self._large_qos = self._large_id = 0
-        self._taker: Sink | None = None
+        self._taker: Sink[Packet] | None = None
         self._close_taker = self._close_sink
         # The packet types that may arrive, by state, and their handlers, bound once.
         self._takes: tuple[int, ...] = (0, 0, 0, 0, 0)

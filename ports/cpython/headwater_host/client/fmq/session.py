@@ -19,8 +19,8 @@ from headwater_host.client.rxbuf import GrowingRxBuf
 from headwater_host.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from headwater.fmq.frames import Field
-    from headwater.types import Bytes, FrameSink
+    from headwater.fmq.frames import Field, Frame
+    from headwater.types import Bytes, Sink
 
 #: The longest message that is received whole, unless told (docs/protocols/fmq.md, section 3).
 MAX_BODY = 16 << 20
@@ -99,12 +99,12 @@ class HostSession(FastSession):
         self._auto_ack = value
 
     @property
-    def sink(self) -> "FrameSink | None":
+    def sink(self) -> "Sink[Frame] | None":
         """The sink of messages larger than the receive buffer."""
         return self.large.sink if isinstance(self.large, StreamedMessage) else None
 
     @sink.setter
-    def sink(self, sink: "FrameSink | None") -> None:
+    def sink(self, sink: "Sink[Frame] | None") -> None:
         stream_to(self, sink)
 
     def connect(self, now_ms: int) -> int:
