@@ -106,7 +106,7 @@ def test_segments_of_the_log_that_are_gone_are_told(log: Log, caplog: pytest.Log
     follower.step()
     assert log.data() == [b"1", b"4"]
     assert follower.status()["blocks_missed"] == 2
-    assert "2 blocks of the log in front of block 3 are damaged, or gone" in caplog.text
+    assert "2 blocks of the log in front of block 3 are damaged or gone" in caplog.text
 
 
 def test_what_is_gone_is_told_once_although_the_queue_is_full(
@@ -128,7 +128,7 @@ def test_what_is_gone_is_told_once_although_the_queue_is_full(
         assert take(log, 1) == [want]
         follower.step()
     assert follower.status()["blocks_missed"] == 1
-    assert caplog.text.count("1 blocks of the log in front of block 2 are damaged, or gone") == 1
+    assert caplog.text.count("1 blocks of the log in front of block 2 are damaged or gone") == 1
 
 
 def test_a_segment_that_goes_in_the_middle_of_a_block(log: Log) -> None:

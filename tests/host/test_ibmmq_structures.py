@@ -136,7 +136,7 @@ def test_what_cannot_be_encoded(case: str) -> None:
 
 def test_what_is_cut_short() -> None:
     data = b"ab" + encode(MQDLH, {}, big=True, ccsid=819)
-    with pytest.raises(HeaderError, match="the MQDLH is cut short") as caught:
+    with pytest.raises(HeaderError, match="the MQDLH is truncated") as caught:
         decode(MQDLH, data[:-1], 2, big=True, ccsid=819)
     assert (caught.value.reason, caught.value.field, caught.value.offset) == (2141, "PutTime", 166)
     undecided = encode(MQMD, {"Format": "MQHMDE", "Encoding": 0}, big=True, ccsid=819)

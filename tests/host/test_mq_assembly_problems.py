@@ -259,5 +259,5 @@ def test_a_malformed_one_is_told_in_words(db: sqlite3.Connection) -> None:
     found = problem(Assembler(db).add("a/b", payload(ID, 1, 0, S, b"")[:15], 0))
     assert (
         str(found)
-        == "a/b: malformed MQMDE: Encoding at offset 12: the MQMDE is cut short (2248 MQRC_MDE_ERROR)"
+        == "a/b: malformed MQMDE: Encoding at offset 12: the MQMDE is truncated (2248 MQRC_MDE_ERROR)"
     )

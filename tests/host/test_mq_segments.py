@@ -67,7 +67,7 @@ def test_a_file_is_read_as_it_goes_on() -> None:
 def test_a_file_has_the_length_that_was_said() -> None:
     # No empty segment at its end, then.
     assert len(list(segments(io.BytesIO(DATA[:512]), ids=ids(), piece=64, length=512))) == 8
-    for length, says in ((511, "it goes on behind its length"), (513, "it ends before its length")):
+    for length, says in ((511, "it is longer than its length"), (513, "it ends before its length")):
         made = segments(io.BytesIO(DATA[:512]), ids=ids(), piece=64, length=length)
         assert len([next(made) for _ in range(7)]) == 7
         with pytest.raises(PayloadError, match=f"payload 1 cannot be sent: {says}"):

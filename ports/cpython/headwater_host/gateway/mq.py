@@ -1,8 +1,7 @@
-"""From the capture log into a local queue of IBM MQ's kind: each record that is on disk once, whatever is killed.
+"""Follow the capture log into a local IBM MQ queue, each durable record exactly once.
 
-The log is what lasts. A thread of its own follows it from a place that stands in the queue's file and is written in one
-transaction with the puts that lead to it, and with what is not yet put together. Nothing waits for it: when it has no
-room it stops, and goes on in the log when there is some.
+A thread reads the log from a position in the queue file, which is written in one transaction with the puts and with
+incomplete messages. Nothing waits for the thread: without room it pauses, and later continues in the log.
 """
 
 import contextlib
@@ -27,13 +26,13 @@ from headwater_host.mq.errors import MQMIError, failed
 from headwater_host.mq.reassembly.assembler import Assembler
 from headwater_mq.forward import Forward, LocalQueue, is_full
 
-# s: how often the log is looked at, and what is there when there was no room.
+# Intervals in s: checks of the log, and retries after lack of room.
 _LOOK_S, _FULL_S = 0.1, 1.0
-# A transaction has so many records at most, and ends behind one that makes it so many bytes.
+# Limits of a transaction; it ends after the record that exceeds the bytes.
 _RECORDS, _BYTES = 5000, 4 << 20
-# So many blocks that have nothing for the queue are passed until their end is written down.
+# Blocks without messages for the queue after which the position is written.
 _UNSAVED = 1000
-# So many problems are told in a minute; of the others their number.
+# Problems that are logged in a minute; of the others their number.
 _TOLD = 20
 _TABLES = """
 CREATE TABLE IF NOT EXISTS follow (id INTEGER PRIMARY KEY CHECK (id = 1), file TEXT NOT NULL, at INTEGER NOT NULL,
@@ -58,8 +57,8 @@ _logger = logging.getLogger("headwater.gateway")
 
 
 class Place(NamedTuple):
-    """How far the log was read: the segment and offset of the next block, its number, and how many of its records are
-    done already."""
+    """A position in the log: segment and offset of the next block, the number of its records that are done, its
+    sequence number."""
 
     file: str
     at: int
@@ -68,7 +67,7 @@ class Place(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """A record, the place behind it, and how many blocks are missing in front of it."""
+    """A record, the position behind it, and the number of missing blocks before it."""
 
     record: Record
     behind: Place
@@ -76,10 +75,9 @@ class _Item(NamedTuple):
 
 
 def _knows(listing: Listing, place: Place) -> bool:
-    """Whether the log ever had this place. The names of segments have a salt, and the manifest keeps those of segments
-    that were removed."""
+    """Tell whether the log contains, or once contained, this position: the manifest keeps names of removed segments."""
     if place[1:] == (0, 0, 0):
-        # Nothing was read yet.
+        # Nothing has been read.
         return True
     entry = listing.manifest.entries.get(place.file)
     if entry is not None:
@@ -89,15 +87,16 @@ def _knows(listing: Listing, place: Place) -> bool:
 
 
 def local_queue(config: MqConfig) -> LocalQueue:
-    """The queue and its bounds. What is being put together is in the same file."""
+    """Return the queue and its limits, including incomplete messages in the same file."""
     room = config.bytes + (config.spill if config.reassemble else 0)
     return LocalQueue(config.queue, config.dead_letter_queue, config.depth, config.message_bytes, room)
 
 
 class Follower:
-    """Follows the log in ``directory``. ``durable()`` gives the number of the first block that is not on disk yet.
+    """Follows the log in ``directory``; ``run`` in a thread, until ``stop``.
 
-    Raises MQMIError when the file cannot be used. ``run`` is its life, in a thread of its own; ``stop`` ends it.
+    ``durable()`` returns the sequence number of the first block that is not on disk. Raises MQMIError if the queue file
+    is unusable.
     """
 
     def __init__(
@@ -118,15 +117,15 @@ class Follower:
         except BaseException:
             self._forward.close()
             raise
-        # Both know more than the file has while a transaction goes on: one that fails takes them with it.
+        # Both run ahead of the file within a transaction, so a failed transaction discards them.
         self._messages: Messages | None = None
         self._assembler: Assembler | None = None
-        # Whether what an earlier start has left in the file is known to be what was written.
+        # Whether the incomplete messages in the file have been checked.
         self._mended = False
-        # Whether an earlier start, with another configuration, has left something incomplete.
+        # Whether an earlier configuration has left incomplete messages.
         self._left = not config.reassemble and self._forward.has_pieces()
         self._chunk = _RECORDS
-        # How far the log was read, when that was not to the end of what is on disk; damage that was told.
+        # The end of readable blocks when the end of the log is missing; damage that was logged.
         self._end: tuple[int, Place] | None = None
         self._known_damage: set[tuple[str, int]] = set()
         self._state = (-1, -1)
@@ -134,9 +133,9 @@ class Follower:
         self._told: deque[float] = deque()
         self._untold = 0
         self._said = ""
-        #: What this transaction adds to the counts.
+        #: Counts of this transaction.
         self._adds: Counter[str] = Counter()
-        #: What a transaction has found. It is told with it: one that finds no room is tried again.
+        #: Problems of this transaction, logged when it succeeds: it is retried after lack of room.
         self._found: list[str] = []
         self._puts = Puts(config, self._forward, self._adds, self._found.append)
         self.counts: Counter[str] = Counter()
@@ -155,7 +154,7 @@ class Follower:
                 if not isinstance(row[0], str) or not all(
                     isinstance(one, int) and one >= 0 for one in row[1:]
                 ):
-                    text = f"{self._config.file} is damaged (it does not say how far the log was read)"
+                    text = f"{self._config.file} is damaged (the position in the log)"
                     raise failed(CMQC.MQRC_OBJECT_DAMAGED, text)
                 place = Place(*row)
                 if place.sequence <= next_block and _knows(listing, place):
@@ -180,18 +179,18 @@ class Follower:
     # -- its life ----------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End soon."""
+        """Stop soon."""
         self._stop.set()
 
     def run(self) -> None:
-        """Until ``stop``."""
+        """Follow the log until ``stop``."""
         pause = 0.0
         try:
             while not self._stop.wait(pause):
                 try:
                     pause = self.step()
                 except Exception as error:
-                    # A file in trouble, or a mistake of ours: what was under way was not done.
+                    # An error of the file, or a bug: the transaction was undone.
                     self._trouble("failing", str(error), error)
                     pause = _FULL_S
         finally:
@@ -202,14 +201,14 @@ class Follower:
             self.close()
 
     def close(self) -> None:
-        """Give the file back; twice is harmless."""
+        """Close the queue file. A second call does nothing."""
         self._forward.close()
 
     def step(self) -> float:
-        """Take what is there; how long to wait, in s, before the next time."""
+        """Put what is in the log; return the pause in s."""
         try:
             while self._left:
-                # Nothing will complete it, and it takes room.
+                # Without reassembly nothing completes these messages.
                 self._give_up(math.inf)
                 self._left = self._forward.has_pieces()
             if not self._catch_up():
@@ -226,7 +225,7 @@ class Follower:
         return _LOOK_S
 
     def _now(self) -> float:
-        """Age time in seconds: the time-out does not go by a clock that can be set."""
+        """Return the age time in s."""
         return self._forward.file.now() / 1000
 
     def _look_at_depths(self) -> None:
@@ -236,7 +235,7 @@ class Follower:
             self.depth, self.dead_depth = self._forward.depth(), self._forward.dead_depth()
 
     def _catch_up(self) -> bool:
-        """Put what is on disk and not done, transaction by transaction; False when there is no room."""
+        """Put all durable records, transaction by transaction; return False without room."""
         source = self._records()
         waiting: list[_Item] = []
         size = 0
@@ -257,7 +256,7 @@ class Follower:
                 if len(part) == 1:
                     self._trouble("full", f"the queue is full, and the log waits: {error}")
                     return False
-                # Up to where there is room, one transaction after the other.
+                # Retry with smaller transactions, to use the room there is.
                 self._chunk = len(part) // 8 or 1
                 continue
             del waiting[: len(part)]
@@ -270,7 +269,7 @@ class Follower:
     # -- the log -----------------------------------------------------------------------------------------------------
 
     def _records(self) -> "Iterator[_Item]":
-        """The records that are on disk and not done."""
+        """Yield durable records that are not done."""
         limit = self._durable()
         place = self._place
         if place.sequence >= limit or (limit, place) == self._end:
@@ -293,11 +292,11 @@ class Follower:
                     behind = place if number == block.header.records else Place(file, begin, number, sequence)
                     yield _Item(record, behind, missed)
                     missed = 0
-        # What is missing at the end is not looked for again.
+        # Do not search again for blocks that are missing at the end.
         self._end = limit, place
 
     def _start(self) -> Position | None:
-        """Where to begin to read: the place, or, when it names no segment that is there, the one before it."""
+        """Return where to start reading: the position, or the segment before it if its segment is gone."""
         place = self._place
         if (self._directory / place.file).exists():
             return Position(place.file, place.at)
@@ -313,7 +312,7 @@ class Follower:
     # -- a transaction -----------------------------------------------------------------------------------------------
 
     def _put_some(self, items: "list[_Item]") -> None:
-        """One transaction."""
+        """Put records in one transaction."""
         with self._transaction(items[-1].behind) as (db, assembler):
             messages = self._messages_of(db)
             now = self._now()
@@ -322,7 +321,7 @@ class Follower:
                     self._adds["blocks_missed"] += missed
                     self._found.append(
                         f"{missed} blocks of the log in front of block {behind.sequence - (not behind.records)} are "
-                        "damaged, or gone: nobody had read them"
+                        "damaged or gone and were not read"
                     )
                 message = messages.message(record)
                 if message is not None:
@@ -330,7 +329,7 @@ class Follower:
 
     @contextlib.contextmanager
     def _transaction(self, place: Place) -> Iterator[tuple[Any, Assembler | None]]:
-        """All within happens, with what is counted and told and how far the log is done, or nothing."""
+        """Run a transaction with its counts, problems and the position in the log."""
         self._adds.clear()
         self._found.clear()
         config = self._config
@@ -362,7 +361,7 @@ class Follower:
                     assembler.flush()
                     self._adds["duplicates"] += assembler.counts.duplicates - duplicates
                     self.incomplete = assembler.groups
-                # What is not for the queue need not wear out the disk: it can be read again.
+                # Records that are not for the queue can be read again, so their position is written seldom.
                 if db.total_changes != changes or place.sequence - self._saved.sequence > _UNSAVED:
                     self._save(db, place)
         except BaseException:
@@ -393,9 +392,9 @@ class Follower:
     # -- what stays incomplete ------------------------------------------------------------------------------------
 
     def _expire(self, now: float) -> None:
-        """Report what has stayed incomplete for too long, when nothing is left to read that may complete it."""
+        """Report messages that are incomplete after the timeout, once the log is read."""
         config = self._config
-        # When the clock has gone back, the assembler must see that.
+        # The assembler must see that the clock has gone back.
         if not config.reassemble or 0 <= now - self._expired < min(1.0, config.timeout / 4):
             return
         if self._assembler is None or self._assembler.groups:
@@ -419,7 +418,7 @@ class Follower:
             self._untold += 1
             return
         self._told.append(now)
-        more = f" ({self._untold} other problems were not told)" if self._untold else ""
+        more = f" ({self._untold} other problems were not logged)" if self._untold else ""
         self._untold = 0
         _logger.warning(
             "mq: %s%s", "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text), more
@@ -437,7 +436,7 @@ class Follower:
             _logger.log(level, "mq: %s", text, exc_info=error)
 
     def status(self) -> dict[str, Any]:
-        """What is known, as JSON can hold it. For any thread."""
+        """Return the statistics for JSON. For any thread."""
         counts = Counter(self.counts)
         problems = {name.removeprefix(PROBLEM): n for name, n in counts.items() if name.startswith(PROBLEM)}
         place = self._place

@@ -1,4 +1,4 @@
-"""What goes to IBM MQ, and how: the tables ``[mq]`` and ``[mq.uplink]`` of a gateway's file."""
+"""The tables ``[mq]`` and ``[mq.uplink]`` of a gateway's configuration."""
 
 import re
 from collections.abc import Callable
@@ -14,34 +14,33 @@ from headwater_host.settings import ConfigError, Key, SettingsFile
 
 MQ, UPLINK = "mq", "mq.uplink"
 NOW, BEGINNING = "now", "beginning"
-#: What IBM lets a queue hold, and what a queue's longest message is there unless somebody has changed it.
+#: IBM's limit of MaxQDepth and default of MaxMsgLength.
 _DEEPEST = 999_999_999
 _LENGTH = 4 << 20
-# Of an MQCSP, in bytes.
+# Limit of an MQCSP, in bytes.
 _PASSWORD = 256
 
 
 @dataclass(frozen=True)
 class MqConfig:
-    """The local queue, and what comes into it. Sizes are in bytes, times in seconds."""
+    """The local queue and its messages. Sizes are in bytes, times in seconds."""
 
     file: Path
     topics: tuple[str, ...]
     queue: str = "HEADWATER"
     dead_letter_queue: str = "SYSTEM.DEAD.LETTER.QUEUE"
-    #: The Format of what has no MQMDE, blanks when it is empty, and its character set.
+    #: Format and CodedCharSetId of messages without an MQMDE.
     format: str = ""
     ccsid: int = 1208
-    #: Where to begin in a log that was there before: behind what it has, or with its oldest record.
+    #: Where to start in an existing log: at its end, or at its oldest record.
     start: str = NOW
-    #: Whether logical messages are put together: in so much memory and so much of the file, and until nothing has come
-    #: for so long; of so many GroupIds at a time.
+    #: Whether to reassemble logical messages, with limits of memory and file, timeout, and incomplete GroupIds.
     reassemble: bool = True
     memory: int = 16 << 20
     spill: int = 1 << 30
     timeout: float = 3600.0
     open_groups: int = 100_000
-    #: What the queue takes: messages, bytes of one, and of all.
+    #: Limits of the queue: messages, bytes of one, bytes of all.
     depth: int = 100_000
     message_bytes: int = _LENGTH
     bytes: int = 1 << 30
@@ -49,7 +48,7 @@ class MqConfig:
 
 
 def _named(most: int) -> Callable[[object], str]:
-    """A name of IBM MQ's of at most so many characters."""
+    """Return a converter for IBM MQ names of at most ``most`` characters."""
 
     def convert(value: object) -> str:
         name = settings.text(value)
@@ -61,7 +60,7 @@ def _named(most: int) -> Callable[[object], str]:
 
 
 def _manager(value: object) -> str:
-    # Blank takes any; an asterisk in front takes any of a group.
+    # Blank matches any queue manager; a leading asterisk any of a group.
     if value == "":
         return ""
     name = settings.text(value)
@@ -124,15 +123,15 @@ _MQ = {
     "open_groups": Key(f"a whole number from 1 to {_DEEPEST}", settings.whole(1, _DEEPEST)),
     "depth": Key(f"a whole number from 1 to {_DEEPEST}", settings.whole(1, _DEEPEST)),
     "message_bytes": _bytes(1024, LARGEST_DEAD),
-    # A file without messages has 80 KB.
+    # An empty file has 80 KB.
     "bytes": _bytes(1 << 20, 1 << 50),
 }
 _CHANNEL = {
-    "queue_manager": Key("a queue manager's name, or a text that is empty", _manager, required=True),
+    "queue_manager": Key("a queue manager's name, or an empty text", _manager, required=True),
     "channel": Key("a server-connection channel's name: at most 20 characters", _named(20), required=True),
     "connection": Key('"HOST(PORT)", several with commas between', _connection, required=True),
     "user": Key("a text", _ascii(1024), secret=True),
-    "password_file": Key("a file, the first line of which is the password", _password, secret=True),
+    "password_file": Key("a file with the password in its first line", _password, secret=True),
     "cipher": Key('a CipherSpec, such as "ANY_TLS12_OR_HIGHER"', _ascii(32)),
     "key_repository": Key("a file", _ascii(256)),
     "certificate_label": Key("a text of at most 64 characters", _ascii(64)),
@@ -149,7 +148,7 @@ _UPLINK = _CHANNEL | {
 
 
 def read(file: SettingsFile) -> MqConfig | None:
-    """The table ``[mq]`` of a file; None when there is none. What is wrong is a mistake of the file's."""
+    """Read the table ``[mq]``; None if there is none. Errors become mistakes of the file."""
     given = file.values.get(MQ)
     if given is None:
         return None
@@ -199,7 +198,7 @@ def _uplink(file: SettingsFile, given: Any) -> UplinkConfig | None:
 
 
 def load(path: Path) -> MqConfig:
-    """The table ``[mq]`` of a file, whatever else is in that. Raises ConfigError."""
+    """Read the table ``[mq]`` of a file with any other tables. Raises ConfigError."""
     file = SettingsFile.read(path)
     config = read(file)
     file.check()

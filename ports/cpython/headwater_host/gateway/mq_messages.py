@@ -1,4 +1,4 @@
-"""What of the capture log goes to IBM MQ: the messages among its records, with their topics."""
+"""Extract messages with their topics from records of the capture log."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -14,14 +14,14 @@ from headwater_host.fmq.hashes import hash_of
 from headwater_host.malformed import MalformedError
 from headwater_host.topics import check_name
 
-#: How many messages a duplicate is compared with, the newest: as many as can be unacknowledged.
+#: The newest messages that a duplicate is compared with: as many as can be unacknowledged.
 RECENT = 65535
-#: A message id of IBM's has 24 bytes; what is made of an FMQ message's own id begins so.
+#: Length of a MsgId; prefix of MsgIds that are made from FMQ message ids.
 _MSG_ID, _MSG_IDS = 24, b"HWFMQ"
 
 
 class Message(NamedTuple):
-    """A message. ``msg_id``: 24 bytes that are its own for ever; without, where its protocol has no such thing."""
+    """A message. ``msg_id``: 24 bytes that identify it, or None if its protocol has no message id."""
 
     topic: str
     payload: memoryview
@@ -29,24 +29,24 @@ class Message(NamedTuple):
 
 
 class Names:
-    """Topics of FMQ by their hashes. ``known`` gives what was remembered, ``remember`` does so."""
+    """Names of FMQ topics by their hashes. ``known`` loads a name, ``remember`` stores one."""
 
     def __init__(
         self, names: Sequence[str], known: Callable[[str], str | None], remember: Callable[[str, str], object]
     ):
-        # A filter without wildcards is a name, and whoever configures it need not have seen it registered.
+        # A filter without wildcards is a name, which need not be registered in the log.
         self._here = {_key(name): name for name in names}
         self._known = known
         self._remember = remember
 
     def register(self, name: str) -> None:
-        """A topic of this name exists."""
+        """Note the name of a topic."""
         if (key := _key(name)) not in self._here:
             self._here[key] = name
             self._remember(key, name)
 
     def name(self, text: str | None) -> str | None:
-        """The name that a frame means by ``text``, which is a hash when it begins with ``#``; None: nobody knows."""
+        """Return the name for ``text``, which is a hash if it begins with ``#``; None if it is unknown."""
         if text is None or not text.startswith("#"):
             return text
         if text not in self._here and (name := self._known(text)) is not None:
@@ -62,7 +62,7 @@ class Messages:
     """Extracts the messages of ``filters`` from records.
 
     ``count`` is called with "unnamed" for a message whose topic is known only as a topic alias or a hash, with
-    "malformed" for a frame that is none, and with "duplicates" for one that is left out because the gateway has proven
+    "malformed" for a malformed frame, and with "duplicates" for one that is left out because the gateway has proven
     it a duplicate of a message taken here. If that message was not read (its block is damaged), the duplicate is taken.
     """
 
@@ -76,7 +76,7 @@ class Messages:
         self._recent: dict[tuple[str, int, int], None] = {}
 
     def message(self, record: Record) -> Message | None:
-        """The message that a record is, when its topic is one of ours."""
+        """Return the message of a record if its topic matches a filter."""
         if record.direction != RECEIVED or not record.frame:
             return None
         try:
@@ -113,7 +113,7 @@ class Messages:
             self._count("malformed")
             return None
         if p.topic_at == p.topic_end:
-            # A number that stands for it, of a connection that may have ended long ago.
+            # Only a topic alias, of a connection that may have ended.
             self._count("unnamed")
             return None
         if not self._matches(bytes(frame[p.topic_at : p.topic_end])):
@@ -129,7 +129,7 @@ class Messages:
         f = read_fmq(frame)
         if kind == REGISTER:
             name = topic_text(frame[f.at[0] : f.end])
-            # Others' are as many as anybody registers, and would be kept for ever.
+            # Other names are unlimited and would be stored for ever.
             if name is not None and not name.startswith("#") and self._matches(name.encode()):
                 self._names.register(name)
             return None

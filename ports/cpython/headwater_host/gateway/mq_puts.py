@@ -1,4 +1,4 @@
-"""What a message of the capture log becomes in a local queue of IBM MQ's kind, and what in its dead-letter queue."""
+"""Put messages of the capture log into the local queue or its dead-letter queue."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -16,16 +16,16 @@ from headwater_host.mq.reassembly.outcomes import Whole
 from headwater_host.mq.structures import HeaderError
 from headwater_mq.forward import Forward, is_full
 
-#: In front of the names under which problems are counted by kind.
+#: Prefix of the counts of problems by kind.
 PROBLEM = "problem: "
-# What a message takes in the file beside its data, in bytes, rounded up.
+# Bytes that a message takes in the file beside its data, rounded up.
 _ROW = 1024
 
 
 class Puts:
-    """Within transactions of ``forward``. ``adds`` counts; ``tell`` is given what is wrong, in words.
+    """Puts within transactions of ``forward``. ``adds`` has the counts; ``tell`` receives problems as text.
 
-    Raises MQMIError when there is no room for now; what is wrong with a message sets that aside.
+    Raises MQMIError if there is no room for now. Messages that are refused are set aside.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Puts:
         self._tell = tell
 
     def take(self, message: Message, assembler: Assembler | None, now: float) -> None:
-        """A message of the log, which came at ``now``."""
+        """Put a message of the log, or add it to the reassembly."""
         self._adds["messages"] += 1
         if assembler is None:
             self._put_as_it_is(message)
@@ -49,7 +49,7 @@ class Puts:
                 self.fault(outcome, message.payload)
 
     def _plain(self, msg_id: bytes | None) -> MD:
-        """The descriptor of what has no MQMDE."""
+        """Return the descriptor of a message without an MQMDE."""
         return MD(
             Version=CMQC.MQMD_VERSION_2,
             Format=self._config.format,
@@ -58,7 +58,7 @@ class Puts:
         )
 
     def _put_as_it_is(self, message: Message) -> None:
-        """A message with its MQMDE, if it has one, which the queue honours when it is in the queue manager's form."""
+        """Put a message with its MQMDE, converted to the queue manager's encoding and character set."""
         payload = message.payload
         kind = sniff(payload, 0, len(payload))
         if not kind:
@@ -81,13 +81,13 @@ class Puts:
             self._count(len(payload) - len(own))
 
     def _put_whole(self, whole: Whole, msg_id: bytes | None) -> None:
-        """A logical message, or one that has no MQMDE. What is too long for the queue goes in segments."""
+        """Put a logical message, in segments if it is too long for the queue."""
         config = self._config
-        # Segments end at multiples of 16, as the queue manager's own do.
+        # As a queue manager does, split at multiples of 16.
         most = config.message_bytes // 16 * 16
         count = -(-whole.length // most)
         if count > config.depth or whole.length + count * _ROW > config.bytes:
-            # However long one waits.
+            # It will never fit.
             self._problem(
                 "too large", f"{whole.topic}: {whole.length} bytes are more than the queue has room for"
             )
@@ -102,7 +102,7 @@ class Puts:
         if whole.length <= config.message_bytes:
             self._put(md, whole.read())
             return
-        # Where it says what belongs together it is the sender's; else a queue manager that cuts makes one as well.
+        # The sender's GroupId if it has one; otherwise a new one, as a queue manager generates.
         sent = whole.flags & (SEGMENT | IN_GROUP)
         group_id = whole.group_id if sent else self._forward.new_id()
         md.set(GroupId=group_id, MsgSeqNumber=whole.seq, MsgId=CMQC.MQMI_NONE)
@@ -122,7 +122,7 @@ class Puts:
         self._put(one, memoryview(bytes(data)))
 
     def _put(self, md: MD, data: "bytes | memoryview") -> None:
-        """To the queue; what cannot be a message there is set aside."""
+        """Put a message to the queue, or set it aside if the queue refuses it."""
         try:
             self._forward.put(md, data)
         except MQMIError as error:
@@ -138,7 +138,7 @@ class Puts:
         self._adds["bytes"] += size
 
     def fault(self, fault: Fault, payload: "bytes | memoryview") -> None:
-        """What an assembler does not hand out: to the dead-letter queue, with the reason."""
+        """Put a problem of the assembler to the dead-letter queue, with the reason."""
         self._problem(fault.kind, str(fault))
         md = MD(Version=CMQC.MQMD_VERSION_2)
         if not fault.aside:
@@ -155,7 +155,7 @@ class Puts:
         except MQMIError as error:
             if not is_full(error):
                 raise
-            # The log still has it: what nobody looks at must not stop what is whole.
+            # The log still has the message; a full dead-letter queue must not stop the queue.
             self._adds["not_set_aside"] += 1
         else:
             self._adds["set_aside"] += 1

@@ -1,4 +1,4 @@
-"""What goes to IBM MQ, as a part of a gateway: a follower of its log, and an uplink, each in a thread of its own."""
+"""The IBM MQ part of a gateway: a follower of its log and an uplink, each in a thread."""
 
 import asyncio
 import fcntl
@@ -16,13 +16,15 @@ from headwater_host.mq.uplink import mqi
 from headwater_host.mq.uplink.uplink import Uplink
 from headwater_mq.forward import Forward
 
-# How long the end may take: a call of the MQI cannot be cut short, and nothing is lost by leaving one.
+# Time to wait for threads at the end, in s. An MQI call cannot be interrupted, and leaving one loses nothing.
 _END_S = 5.0
 
 
 class UplinkThread:
-    """An uplink of a local queue, the only one that it has. Raises CommandError: IBM's client is not there, the file
-    cannot be used, or another uplink has the queue."""
+    """The uplink of a local queue, in a thread.
+
+    Raises CommandError if IBM's client is missing, the file is unusable, or another uplink has the queue.
+    """
 
     def __init__(self, config: MqConfig):
         assert config.uplink is not None
@@ -34,9 +36,9 @@ class UplinkThread:
             self._lock.close()
             raise CommandError(f"the local queue: {error.detail or error}") from error
         self.uplink = Uplink(config.uplink, self._forward)
-        # A call that never returns must not keep the process.
+        # Daemon, so that a call that never returns does not keep the process.
         self.thread = threading.Thread(target=self._run, name="uplink", daemon=True)
-        #: What ended it, if anything did.
+        #: The exception that ended it.
         self.failure: Exception | None = None
 
     def _run(self) -> None:
@@ -49,20 +51,20 @@ class UplinkThread:
             self.close()
 
     def begin_again(self) -> None:
-        """Before it starts: forget the record of what was committed."""
+        """Forget the record of the last commit, before the start."""
         self._forward.begin_again()
 
     def close(self) -> None:
-        """Give the file back; twice is harmless."""
+        """Close the queue file. A second call does nothing."""
         self._forward.close()
         self._lock.close()
 
 
 class _Lock:
-    """Be the only one of a kind for a file; ``other`` says that there is one. The lock is gone with the process."""
+    """An exclusive lock beside a file, until the process ends. ``other`` is the error text if it is taken."""
 
     def __init__(self, file: Path, kind: str, other: str):
-        # Whatever name the file is given by.
+        # Every path to the file must lead to the same lock.
         path = f"{os.path.realpath(file)}-{kind}"
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -79,14 +81,14 @@ class _Lock:
             raise CommandError(f"{other} {file}") from error
 
     def close(self) -> None:
-        """Let others; twice is harmless."""
+        """Release the lock. A second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class MqService:
-    """Raises CommandError as ``UplinkThread`` does."""
+    """The follower and the uplink of a gateway. Raises CommandError."""
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class MqService:
         *,
         group_readable: bool = False,
     ):
-        # The place in the log stands in the file once.
+        # The file has one position in the log.
         self._lock = _Lock(config.file, "gateway", "another gateway fills the queue in")
         try:
             self._follower = Follower(config, directory, durable, group_readable=group_readable)
@@ -115,12 +117,12 @@ class MqService:
             self._threads.append(self._uplink.thread)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     async def stop(self) -> None:
-        """End in good order; what has not come through is in the log, or in the queue, for the next start."""
+        """Stop the threads. The next start continues with what is in the log and the queue."""
         self._follower.stop()
         if self._uplink is not None:
             self._uplink.uplink.stop()
@@ -134,12 +136,12 @@ class MqService:
             self._uplink.close()
 
     def states(self) -> Iterator[tuple[str, str]]:
-        """Names and states, for a line of the log."""
+        """Yield names and states for the log."""
         yield "mq", self._follower.state
         if self._uplink is not None:
             yield "mq uplink", self._uplink.uplink.state
 
     def status(self) -> dict[str, Any]:
-        """What is known, as JSON can hold it."""
+        """Return the statistics for JSON."""
         uplink = None if self._uplink is None else self._uplink.uplink.status()
         return self._follower.status() | {"uplink": uplink}

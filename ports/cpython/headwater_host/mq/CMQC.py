@@ -1,5 +1,4 @@
-"""IBM MQ's constants by IBM's names, as in its header cmqc.h and the Python modules of that name. Format names and
-structures' identifiers are bytes."""
+"""IBM MQ's constants by IBM's names, as in cmqc.h and IBM's Python module. Format names and StrucIds are bytes."""
 
 MQDLH_STRUC_ID = b"DLH "
 MQDLH_VERSION_1 = 1

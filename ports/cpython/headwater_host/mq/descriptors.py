@@ -1,7 +1,7 @@
 """Structures that callers fill in, by IBM's names of their fields with IBM's defaults: MD, the message descriptor.
 
-Characters are bytes with their blanks (``b"MQSTR   "``), as in ``CMQC``; ASCII text is taken as well, and both are
-filled up. A field takes what IBM's has room for and nothing else: ValueError, TypeError and AttributeError say which.
+Characters are bytes with their blanks (``b"MQSTR   "``), as in ``CMQC``; ASCII text is accepted, and both are padded.
+Values that do not fit a field raise ValueError, TypeError or AttributeError.
 """
 
 import struct
@@ -18,7 +18,7 @@ Fields: TypeAlias = "Mapping[str, tuple[str, int, int | bytes]]"
 
 
 class Structure:
-    """Fields by IBM's names: ``MD(Format=CMQC.MQFMT_STRING)``, ``md.Priority = 3``, ``md["Priority"]``."""
+    """A structure with fields by IBM's names: ``MD(Priority=3)``, ``md.Priority = 3``, ``md["Priority"]``."""
 
     FIELDS: ClassVar[Fields] = {}
     DEFAULTS: ClassVar[dict[str, int | bytes]] = {}
@@ -31,12 +31,12 @@ class Structure:
         self.set(**fields)
 
     def set(self, **fields: Value) -> None:
-        """Change fields."""
+        """Set fields."""
         for name, value in fields.items():
             setattr(self, name, value)
 
     def get(self) -> dict[str, int | bytes]:
-        """All fields, by name."""
+        """Return all fields by name."""
         return dict(self.__dict__)
 
     def __setattr__(self, name: str, value: Value) -> None:
@@ -77,7 +77,7 @@ def _checked(name: str, field: tuple[str, int, int | bytes], value: object) -> i
     data = bytes(value)
     if len(data) > size:
         raise ValueError(f"{name}: {value!r} is longer than {size} bytes")
-    # Of characters only those in front of a NUL count, as in C.
+    # As in C, a NUL ends characters.
     return data.split(b"\0", 1)[0].ljust(size, b" ") if kind == "c" else data.ljust(size, b"\0")
 
 
@@ -86,16 +86,16 @@ _MQMD: dict[str, tuple[str, int, int | bytes]] = {
     for name, _, size, kind, default in MQMD[3]
 }
 _MQMD["Version"] = ("l", 4, CMQC.MQMD_VERSION_1)
-#: An MQMD as it stands in the file: little-endian, in ASCII.
+#: An MQMD in the queue file: little-endian, ASCII.
 _PACKED = struct.Struct("<" + "".join({"l": "i", "f": "I"}.get(k) or f"{n}s" for k, n, _ in _MQMD.values()))
-#: The fields that an MQMD has from version 2 on, and an MQMDE.
+#: The fields of version 2, which an MQMDE has as well.
 V2_FIELDS = ("GroupId", "MsgSeqNumber", "Offset", "MsgFlags", "OriginalLength")
-#: The others, but for Version, which stays the caller's.
+#: All other fields except Version.
 _V1_FIELDS = tuple(name for name in _MQMD if name not in V2_FIELDS and name != "Version")
 
 
 class MD(Structure):
-    """MQMD, the message descriptor. Of version 1, unless told otherwise: its last five fields do not count then."""
+    """MQMD: message descriptor, by default of version 1, in which the last five fields do not count."""
 
     FIELDS = _MQMD
 
@@ -130,46 +130,46 @@ class MD(Structure):
     OriginalLength: int
 
     def pack(self) -> bytes:
-        """The 364 bytes of version 2, little-endian, in ASCII."""
+        """Encode for the queue file: the 364 bytes of version 2, little-endian, in ASCII."""
         return _PACKED.pack(*self.__dict__.values())
 
     @staticmethod
     def unpack(data: bytes) -> "MD":
-        """``pack`` undone."""
+        """Decode what ``pack`` returned."""
         md = MD.__new__(MD)
         md.__dict__.update(zip(MD.FIELDS, _PACKED.unpack(data), strict=True))
         return md
 
     def copy(self) -> "MD":
-        """Another one with the same fields."""
+        """Return a copy."""
         md = MD.__new__(MD)
         md.__dict__.update(self.__dict__)
         return md
 
     def has_defaults(self) -> bool:
-        """Whether its version-2 fields say nothing: neither group nor segment."""
+        """Tell whether the version-2 fields have their defaults."""
         return all(self.__dict__[name] == self.DEFAULTS[name] for name in V2_FIELDS)
 
     def reset_v2(self) -> None:
-        """Give its version-2 fields their defaults."""
+        """Set the version-2 fields to their defaults."""
         for name in V2_FIELDS:
             self.__dict__[name] = self.DEFAULTS[name]
 
     def take_over(self, other: "MD", names: Iterable[str]) -> None:
-        """Have these fields as ``other`` has them."""
+        """Copy fields from ``other``."""
         mine, theirs = self.__dict__, other.__dict__
         for name in names:
             mine[name] = theirs[name]
 
     def fill(self, other: "MD") -> None:
-        """Take over what a call returns; what a descriptor of version 1 has not, stays as it is."""
+        """Copy the fields that a call returns in a descriptor of this version."""
         self.take_over(
             other, _V1_FIELDS if self.Version == CMQC.MQMD_VERSION_1 else (*_V1_FIELDS, *V2_FIELDS)
         )
 
 
 class QueueManagerSettings(NamedTuple):
-    """What the rules need to know of the queue manager."""
+    """Settings of the queue manager that the rules need."""
 
     ccsid: int = 819
     encoding: int = CMQC.MQENC_NATIVE
@@ -177,10 +177,10 @@ class QueueManagerSettings(NamedTuple):
 
     @property
     def big(self) -> bool:
-        """Whether it writes integers big-endian."""
+        """Whether integers are big-endian."""
         return self.encoding & CMQC.MQENC_INTEGER_MASK == CMQC.MQENC_INTEGER_NORMAL
 
     @property
     def text_ccsid(self) -> int:
-        """How it writes the characters of descriptors, which are Latin-1 here: any of them can be written."""
+        """The character set for characters of headers, which holds all of Latin-1."""
         return latin_1(self.ccsid)

@@ -1,4 +1,4 @@
-"""What a call of the queue manager raises: IBM's completion code and reason, and what it means here."""
+"""MQMIError: IBM's completion code and reason of a call."""
 
 from headwater_host.mq import CMQC
 
@@ -8,12 +8,11 @@ _WORDS = {CMQC.MQCC_OK: "OK", CMQC.MQCC_WARNING: "WARNING", CMQC.MQCC_FAILED: "F
 
 
 class MQMIError(Exception):
-    """A call ended with another completion code than MQCC_OK.
+    """A call ended with a warning or failed.
 
-    ``comp`` is MQCC_WARNING when the call did what it was asked, with a remark, and MQCC_FAILED when it did nothing.
-    ``reason`` is one of IBM's reason codes, ``detail`` says more. A get that ended with a warning has what it got:
-    ``message``, the data, and ``original_length``, how many bytes there are of it in the queue; the descriptor and the
-    options that were given to it are filled in.
+    ``comp`` is MQCC_WARNING if the call did its work, and MQCC_FAILED if it did nothing. ``reason`` is IBM's reason
+    code, ``detail`` explains it. After a get with a warning, ``message`` has the data and ``original_length`` the
+    length of the message in the queue; the descriptor and the options are set.
     """
 
     def __init__(
@@ -33,7 +32,7 @@ class MQMIError(Exception):
         self.original_length = original_length
 
     def errorAsString(self) -> str:  # noqa: N802 (its name for those who know the MQI from Python)
-        """Completion code and reason in IBM's words: ``FAILED: MQRC_Q_FULL``."""
+        """Return completion code and reason by IBM's names: ``FAILED: MQRC_Q_FULL``."""
         return f"{_WORDS.get(self.comp, self.comp)}: {REASONS.get(self.reason, f'reason {self.reason}')}"
 
     def __str__(self) -> str:
@@ -42,10 +41,10 @@ class MQMIError(Exception):
 
 
 def failed(reason: int, detail: str = "") -> MQMIError:
-    """The error of a call that did nothing."""
+    """Return the error of a failed call."""
     return MQMIError(CMQC.MQCC_FAILED, reason, detail)
 
 
 def warning(reason: int, detail: str = "") -> MQMIError:
-    """The error of a call that did what it was asked, with a remark."""
+    """Return the error of a call that ended with a warning."""
     return MQMIError(CMQC.MQCC_WARNING, reason, detail)

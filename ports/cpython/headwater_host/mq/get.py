@@ -1,7 +1,4 @@
-"""What a get gives back of a message that is kept: with an MQMDE in front for callers of version 1, or as it is.
-
-No I/O.
-"""
+"""Rule of MQGET: an MQMDE in front of the data for callers with an MQMD of version 1. No I/O."""
 
 from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, structures
@@ -11,10 +8,10 @@ from headwater_host.mq.descriptors import MD, V2_FIELDS, QueueManagerSettings
 def returned(
     kept: MD, data: "bytes | memoryview", version: int, settings: QueueManagerSettings
 ) -> tuple[MD, bytes]:
-    """What a caller whose MQMD has this version is given of a message.
+    """Return descriptor and data of a stored message for a caller whose MQMD has this version.
 
-    Version 1 gets an MQMDE when one of the five fields is not at its default, in the queue manager's own encoding and
-    character set; version 2 never does.
+    Version 1 gets an MQMDE, in the queue manager's encoding and character set, if one of the last five fields is not at
+    its default; version 2 never does.
     """
     md = kept.copy()
     if version != CMQC.MQMD_VERSION_1 or kept.has_defaults():

@@ -1,7 +1,7 @@
-"""What a put makes of an MQMDE at the start of the data, of a segment on its way to a dead-letter queue, and of groups.
+"""Rules of MQPUT: an MQMDE in the data, dead letters, numbers of groups and segments, segmentation.
 
-No I/O. ``read`` decides what the message is; ``number`` what number it has on its queue handle; ``split`` how the queue
-manager cuts it; ``dead_letter`` is the special case of segments behind an MQDLH. Reason codes: MQMIError.
+No I/O. ``read`` interprets the message, ``number`` assigns GroupId, MsgSeqNumber and Offset on a queue handle,
+``split`` segments a message, ``dead_letter`` handles segments behind an MQDLH. Errors are MQMIError.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ from headwater_host.mq.structures import HeaderError, latin_1
 
 NO_MQMDE, AS_DATA, HONOURED = "no-mqmde", "treated-as-data", "honoured"
 
-#: The bits of Report that ask for reports: MQRO_EXCEPTION, MQRO_EXPIRATION, MQRO_COA and MQRO_COD, each with more or
-#: less of the data, MQRO_PAN, MQRO_NAN and MQRO_ACTIVITY.
+#: The bits of Report that request reports: MQRO_EXCEPTION, MQRO_EXPIRATION, MQRO_COA and MQRO_COD, each with or without
+#: data, MQRO_PAN, MQRO_NAN and MQRO_ACTIVITY.
 _REPORTS = 0x07E03F07
 
 _MDE = CMQC.MQMDE_LENGTH_2
@@ -26,8 +26,7 @@ _DLH = CMQC.MQDLH_LENGTH_1
 
 
 class Read(NamedTuple):
-    """What a put was given: ``md`` is of version 2, ``data`` what it describes, ``outcome`` one of the first three of
-    the above."""
+    """An interpreted message: ``outcome`` is one of the above, ``md`` has version 2 and describes ``data``."""
 
     outcome: str
     md: MD
@@ -43,16 +42,16 @@ def read(
     remote: bool = False,
     ordered: bool = False,
 ) -> Read:
-    """Decide what the message is, in the order of the contract. Neither ``given`` nor ``body`` are changed.
+    """Interpret a message, with its checks in IBM's order. ``given`` and ``body`` are not changed.
 
-    ``index_type``: the queue's, which matters on z/OS; ``remote`` and ``ordered``: as of ``check_group_fields``.
+    ``index_type``: the queue's, for z/OS; ``remote``, ``ordered``: see ``check_group_fields``. Raises MQMIError.
     """
     md = given.copy()
     data = _bytes(body)
     if md.Version == CMQC.MQMD_VERSION_1:
         md.reset_v2()
         md.Version = CMQC.MQMD_VERSION_2
-    # In an MQMD both mean the same.
+    # In an MQMD both values mean the queue manager's.
     if md.CodedCharSetId in (CMQC.MQCCSI_Q_MGR, CMQC.MQCCSI_INHERIT):
         md.CodedCharSetId = settings.ccsid
     outcome = NO_MQMDE
@@ -88,7 +87,7 @@ def _bytes(body: object) -> memoryview:
 def _extension(
     given: MD, md: MD, data: memoryview, settings: QueueManagerSettings, index_type: int
 ) -> MD | None:
-    """The descriptor that the MQMDE makes of ``md``; None when it is message data; MQMIError when it is no MQMDE."""
+    """Return ``md`` with the fields of the MQMDE, or None if the MQMDE is data. Raises MQRC_MDE_ERROR."""
     if md.CodedCharSetId != settings.ccsid or md.Encoding != settings.encoding:
         return None
     if settings.zos and given.Version == CMQC.MQMD_VERSION_1 and index_type != CMQC.MQIT_GROUP_ID:
@@ -110,14 +109,14 @@ def _extension(
 
 
 def own_length(md: MD, data: memoryview) -> int:
-    """How many bytes are the application's: without an MQDLH in front of them."""
+    """Return the length of the data without an MQDLH."""
     if md.Format == CMQC.MQFMT_DEAD_LETTER_HEADER:
         return max(len(data) - _DLH, 0)
     return len(data)
 
 
 def check_message_descriptor(md: MD) -> None:
-    """The fields of an MQMD that every version has."""
+    """Check the fields that an MQMD of any version has."""
     if md.StrucId != CMQC.MQMD_STRUC_ID:
         raise failed(CMQC.MQRC_MD_ERROR, f"StrucId is {md.StrucId!r}")
     if md.Version not in (CMQC.MQMD_VERSION_1, CMQC.MQMD_VERSION_2):
@@ -137,7 +136,7 @@ def check_message_descriptor(md: MD) -> None:
     ):
         raise failed(CMQC.MQRC_PERSISTENCE_ERROR, f"Persistence {md.Persistence}")
     if (md.MsgType == CMQC.MQMT_REQUEST or md.Report & _REPORTS) and not md.ReplyToQ.strip():
-        raise failed(CMQC.MQRC_MISSING_REPLY_TO_Q, "a request, or one for reports, without ReplyToQ")
+        raise failed(CMQC.MQRC_MISSING_REPLY_TO_Q, "a request, or a request for reports, needs ReplyToQ")
 
 
 def _within(value: int, lowest: int, highest: int) -> bool:
@@ -145,7 +144,7 @@ def _within(value: int, lowest: int, highest: int) -> bool:
 
 
 def check_group_fields(md: MD, length: int, *, remote: bool, ordered: bool) -> None:
-    """Refuse wrong group and segment fields of a message with ``length`` bytes of its own: reasons 2249 to 2253.
+    """Check the group and segment fields of a message with ``length`` bytes of its own: reasons 2249 to 2253.
 
     ``remote``: whether it goes to a transmission queue; ``ordered``: whether the queue manager sets MsgSeqNumber and
     Offset, so that the caller's do not count.
@@ -156,7 +155,7 @@ def check_group_fields(md: MD, length: int, *, remote: bool, ordered: bool) -> N
 
 
 def check_segment_end(seq: int, offset: int, length: int) -> None:
-    """Refuse a segment that ends beyond the limit: reason 2251."""
+    """Check where a segment ends: reason 2251."""
     _refuse(seq, offset, length, CMQC.MQMF_LAST_SEGMENT)
 
 
@@ -173,14 +172,14 @@ def _refuse(
 
 
 def is_dead_letter(md: MD) -> bool:
-    """Whether it is a segment behind an MQDLH, which is kept with an MQMDE between the two."""
+    """Tell whether a message is a segment behind an MQDLH."""
     return bool(md.MsgFlags & SEGMENT) and md.Format == CMQC.MQFMT_DEAD_LETTER_HEADER
 
 
 def dead_letter(md: MD, data: memoryview, settings: QueueManagerSettings) -> "tuple[MD, bytes] | None":
-    """A segment with an MQDLH: the descriptor and the data that are kept, an MQMDE between MQDLH and the rest.
+    """Return descriptor and data of a segment behind an MQDLH as stored, with an MQMDE between MQDLH and data.
 
-    None when it is no such message. MQRC_DLH_ERROR: there is no MQDLH.
+    Returns None for other messages. Raises MQRC_DLH_ERROR if there is no MQDLH.
     """
     if not is_dead_letter(md):
         return None
@@ -214,28 +213,28 @@ def dead_letter(md: MD, data: memoryview, settings: QueueManagerSettings) -> "tu
 
 
 class Place(NamedTuple):
-    """Where a queue handle is: in a group, a logical message, or both. ``offset``: where the next segment begins."""
+    """Position of a queue handle in a group, a logical message, or both. ``offset`` is that of the next segment."""
 
     group_id: bytes
     seq: int
     offset: int
     in_group: bool
     in_message: bool
-    #: The group's flags of the logical message.
+    #: The group flags of the logical message.
     flags: int
     persistence: int
     syncpoint: bool
-    #: Whether the call that led here asked for logical order.
+    #: Whether the last call requested logical order.
     ordered: bool
 
     @property
     def incomplete(self) -> int:
-        """The reason to give when somebody leaves here."""
+        """The reason code if the handle leaves this position."""
         return CMQC.MQRC_INCOMPLETE_MSG if self.in_message else CMQC.MQRC_INCOMPLETE_GROUP
 
 
 def behind(md: MD, length: int, *, syncpoint: bool, ordered: bool) -> Place | None:
-    """Where the handle is after this message; None when nothing has to follow."""
+    """Return the position after this message, or None if it completes its group or message."""
     in_message = bool(md.MsgFlags & SEGMENT) and not md.MsgFlags & CMQC.MQMF_LAST_SEGMENT
     in_group = bool(md.MsgFlags & IN_GROUP) and (in_message or not md.MsgFlags & CMQC.MQMF_LAST_MSG_IN_GROUP)
     if not in_message and not in_group:
@@ -256,11 +255,10 @@ def number(
     syncpoint: bool,
     ordered: bool,
 ) -> int:
-    """Give ``md`` its GroupId, MsgSeqNumber and Offset; ``place`` is where the handle is. Returns the reason of a
-    warning, or MQRC_NONE.
+    """Set GroupId, MsgSeqNumber and Offset of ``md`` at the position ``place``; return the reason of a warning.
 
-    In logical order they follow from the messages before. Otherwise they are as given, but for a GroupId that is
-    needed and missing, the MsgSeqNumber of a message in no group (1) and the Offset of one that is no segment (0).
+    In logical order they follow from the message before. Otherwise they stay, except a needed GroupId that is missing,
+    MsgSeqNumber outside a group (1) and Offset outside a segment (0). Raises MQMIError.
     """
     if not ordered:
         if not md.MsgFlags & IN_GROUP:
@@ -278,13 +276,18 @@ def number(
         md.set(GroupId=group_id, MsgSeqNumber=1, Offset=0)
         return CMQC.MQRC_NONE
     if place.in_message and (not segment or md.MsgFlags & IN_GROUP != place.flags):
-        raise failed(CMQC.MQRC_INCOMPLETE_MSG, f"message {place.seq} lacks segments from {place.offset} on")
+        raise failed(CMQC.MQRC_INCOMPLETE_MSG, f"message {place.seq} needs segments from {place.offset} on")
     if place.in_group and not md.MsgFlags & IN_GROUP:
-        raise failed(CMQC.MQRC_INCOMPLETE_GROUP, f"the group lacks messages behind {place.seq}")
+        raise failed(CMQC.MQRC_INCOMPLETE_GROUP, f"the group needs messages after {place.seq}")
     if md.Persistence != place.persistence:
-        raise failed(CMQC.MQRC_INCONSISTENT_PERSISTENCE, "persistent and not, in one group or message")
+        raise failed(
+            CMQC.MQRC_INCONSISTENT_PERSISTENCE, "all messages of a group must have the same Persistence"
+        )
     if syncpoint != place.syncpoint:
-        raise failed(CMQC.MQRC_INCONSISTENT_UOW, "in a unit of work and not, in one group or message")
+        raise failed(
+            CMQC.MQRC_INCONSISTENT_UOW,
+            "one group or message must be all inside or all outside a unit of work",
+        )
     seq, offset = (place.seq, place.offset) if place.in_message else (place.seq + 1, 0)
     if seq > HIGHEST:
         raise failed(CMQC.MQRC_MSG_SEQ_NUMBER_ERROR, f"the group has more than {HIGHEST} messages")
@@ -298,7 +301,7 @@ def number(
 
 
 def split(md: MD, data: memoryview, most: int) -> Iterator[tuple[MD, memoryview]]:
-    """Cut a message into segments of at most ``most`` bytes, at multiples of 16; ``most`` is at least 16."""
+    """Yield segments of at most ``most`` bytes, which is at least 16, split at multiples of 16."""
     size = most // 16 * 16
     last = not md.MsgFlags & SEGMENT or md.MsgFlags & CMQC.MQMF_LAST_SEGMENT
     at = 0

@@ -1,11 +1,11 @@
-"""A payload in segments, on a computer: the payloads to publish, each of them an MQMDE and a piece.
+"""Split payloads into segments to publish, each with an MQMDE.
 
     ids = GroupIds(b"host-1", os.urandom(8))
     with open("log.bin", "rb") as file:
         for payload in segments(file, ids=ids):
             await client.publish("host-1/log", payload, qos=1)
 
-The rules are the core's (``headwater.ibmmq.segments``), which has what a board needs: clients that have to wait.
+The rules are the core's (``headwater.ibmmq.segments``), which also serves boards, whose clients have to wait.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from headwater_host.mq.CMQC import MQMDE_LENGTH_2
 
 _WHY = {
     E_EARLY: "it ends before its length",
-    E_LATE: "it goes on behind its length",
+    E_LATE: "it is longer than its length",
     E_TOO_LARGE: "it is too large for one message",
     E_ARGUMENT: "it is neither bytes nor a binary file",
 }
 
 
 class PayloadError(ValueError):
-    """A payload that cannot be sent, or not to its end: ``status`` is what the core says."""
+    """A payload cannot be sent, or not completely. ``status`` is the core's status code."""
 
     def __init__(self, number: int, status: int):
         super().__init__(f"payload {number} cannot be sent: {_WHY.get(status) or describe(status)}")
@@ -36,12 +36,12 @@ class PayloadError(ValueError):
 
 
 class _Taken:
-    """A client that keeps what was published last."""
+    """A client that keeps the last payload."""
 
     payload = b""
 
     def publish(self, topic: bytes, payload: memoryview, qos: int) -> int:
-        """Always taken."""
+        """Accept the payload."""
         self.payload = bytes(payload)
         return 0
 
@@ -53,15 +53,19 @@ def segments(
     length: int | None = None,
     **header: Any,
 ) -> Iterator[bytes]:
-    """The messages of one payload, or of several, which are then a group. Files are read as it goes on.
+    """Yield the segments of one payload, or of several payloads as a group. Files are read step by step.
 
-    ``piece``: bytes of payload in each, a multiple of 16. ``length``: how many bytes a single file has, when that is
-    known: one that has others has no last segment. ``header``: ``big``, ``ccsid``, ``format``, ``encoding`` and
-    ``data_ccsid`` of ``Segmenter``. Raises ValueError for arguments that are none, its PayloadError for a payload that
-    is too large, or not as long as was said; BlockingIOError when a file has nothing for now.
+    Args:
+        ids: the source of GroupIds.
+        piece: bytes of payload in each segment, a multiple of 16.
+        length: the length of a single file in bytes, if known; a file of another length gets no last segment.
+        header: ``big``, ``ccsid``, ``format``, ``encoding`` and ``data_ccsid`` of ``Segmenter``.
+
+    Raises ValueError for wrong arguments, PayloadError if a payload is too large or has another length, and
+    BlockingIOError if a file has no data for now.
     """
     if length is not None and len(payloads) != 1:
-        raise ValueError("a length is for one payload")
+        raise ValueError("length needs exactly one payload")
     if piece <= 0 or piece % 16:
         raise ValueError(f"a piece is a multiple of 16 bytes, not {piece}")
     client = _Taken()
@@ -81,7 +85,7 @@ def segments(
         while status > 0:
             status = segmenter.step()
             if status == LATER:
-                raise BlockingIOError(f"payload {number} has nothing for now")
+                raise BlockingIOError(f"payload {number} has no data for now")
             if status >= 0:
                 yield client.payload
         if status < 0:
@@ -89,7 +93,7 @@ def segments(
 
 
 def _reader(file: Any) -> Callable[[bytearray, int, int], int | None]:
-    """A stream as a function: what a pipe has for now may go anywhere in the buffer, and here a view costs nothing."""
+    """Return a function that reads a stream into a range of a buffer."""
 
     def read(buf: bytearray, at: int, n: int) -> int | None:
         found: int | None = file.readinto(memoryview(buf)[at : at + n])

@@ -1,7 +1,7 @@
-"""IBM MQ's headers as dictionaries by IBM's names: numbers, text with its blanks, and bytes.
+"""Decode and encode IBM MQ's headers as dictionaries by IBM's names: numbers, text with its blanks, bytes.
 
-The tables are those of ``headwater.ibmmq.chain``. ``decode`` and ``encode`` are exact inverses, whatever the bytes
-are: each of the 256 is one character, in EBCDIC (037, 500, 1047, 1140) as in all others, which are read as Latin-1.
+The tables are those of ``headwater.ibmmq.chain``. ``decode`` and ``encode`` are exact inverses for any bytes: each byte
+is one character, in EBCDIC (037, 500, 1047, 1140) and in all other character sets, which are read as Latin-1.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
 Fields = dict[str, int | str | bytes]
 
-#: Layouts by IBM's names, and ``MQMD1``, which is an MQMD of version 1 only.
+#: Layouts by IBM's names; ``MQMD1`` is an MQMD of version 1.
 LAYOUTS: dict[str, Layout] = {"MQMD": MQMD, "MQMD1": MQMD1, "MQMDE": MQMDE, "MQXQH": MQXQH, "MQDLH": MQDLH}
 
 
 class HeaderError(ValueError):
-    """A header, or what was to become one, is wrong: ``reason`` is IBM's reason code, ``field`` IBM's name of the
-    field, ``offset`` where it is, in bytes from the beginning of the data or of the structure that was to be made."""
+    """A header is malformed, or its fields cannot be encoded.
+
+    ``reason`` is IBM's reason code, ``field`` IBM's name of the field, ``offset`` its offset in the data, or in the
+    structure to be encoded, in bytes.
+    """
 
     def __init__(self, reason: int, field: str, offset: int, detail: str):
         super().__init__(f"{field} at offset {offset}: {detail} (reason {reason})")
@@ -39,7 +42,7 @@ class HeaderError(ValueError):
 
 
 class Found(NamedTuple):
-    """A header of a chain: IBM's name of the structure, its offset, and its fields."""
+    """A header of a chain: IBM's name of the structure, its offset, its fields."""
 
     name: str
     at: int
@@ -47,8 +50,10 @@ class Found(NamedTuple):
 
 
 class Data(NamedTuple):
-    """What is behind the headers of a chain: the offset, and what the last header says of it. ``ccsid`` is resolved as
-    ``headwater.ibmmq.chain`` does."""
+    """The data behind the headers of a chain: the offset, and Format, Encoding and CodedCharSetId of the last header.
+
+    ``ccsid`` is resolved as in ``headwater.ibmmq.chain``.
+    """
 
     at: int
     format: str
@@ -57,7 +62,7 @@ class Data(NamedTuple):
 
 
 def name_of(layout: Layout) -> str:
-    """What IBM calls a structure: ``MQMD`` for either version."""
+    """Return IBM's name of a structure: ``MQMD`` for either version."""
     return "MQ" + layout[0].decode().rstrip()
 
 
@@ -75,13 +80,13 @@ def _codes(ccsid: int) -> dict[str, int]:
 
 
 def to_text(data: Bytes, ccsid: int) -> str:
-    """The characters of these bytes, one each."""
+    """Decode bytes to characters, one each."""
     text = str(data, "latin-1")
     return text.translate(_alphabet(ccsid)) if is_ebcdic(ccsid) else text
 
 
 def to_bytes(text: str, ccsid: int) -> bytes:
-    """The bytes of these characters, one each; ValueError when the character set has not all of them."""
+    """Encode characters to bytes, one each. Raises ValueError if the character set lacks one."""
     try:
         if not is_ebcdic(ccsid):
             return text.encode("latin-1")
@@ -92,8 +97,8 @@ def to_bytes(text: str, ccsid: int) -> bytes:
 
 
 def latin_1(ccsid: int) -> int:
-    """The character set to write Latin-1 in, and read it, where 256 characters must do: 037 for 1140, in which a euro
-    sign has the place of the currency sign."""
+    """Return the character set that holds all of Latin-1: 037 instead of 1140, whose euro sign replaces the currency
+    sign."""
     return 37 if ccsid == 1140 else ccsid
 
 
@@ -104,7 +109,7 @@ def latin_1(ccsid: int) -> int:
 def _packer(
     layout: Layout, big: bool, version: int
 ) -> tuple[struct.Struct, tuple[str, ...], tuple[int, ...]]:
-    """A structure's ``struct``, the names of its fields, and which of them are text."""
+    """Return the ``struct`` of a structure, the names of its fields, and the indices of text fields."""
     rows = [row for row in layout[3] if row[1] < layout[4][version]]
     form = "".join({"l": "i", "f": "I"}.get(kind) or f"{size}s" for _, _, size, kind, _ in rows)
     texts = tuple(i for i, row in enumerate(rows) if row[3] == "c")
@@ -113,15 +118,17 @@ def _packer(
 
 @cache
 def _front(layout: Layout, big: bool, ebcdic: bool) -> bytes:
-    """What the newest version begins with: all that is checked of it."""
+    """Return the first bytes of the newest version, which hold all that is checked."""
     header = Header(bytearray(layout[2]))
     header.begin(layout, 0, big, 500 if ebcdic else 0)
     return bytes(header.buf[: 12 if layout[3][2][0] == "StrucLength" else 8])
 
 
 def check(layout: Layout, data: Bytes, at: int = 0, *, big: bool, ccsid: int) -> int:
-    """The offset behind the header at ``at``, when StrucId, Version and StrucLength are right and all of it is there;
-    otherwise HeaderError."""
+    """Check StrucId, Version, StrucLength and length of the header at ``at``; return the offset behind it.
+
+    Raises HeaderError.
+    """
     header = Header(data)
     end = header.look(layout, at, len(data), big, ccsid)
     if end < 0:
@@ -130,19 +137,19 @@ def check(layout: Layout, data: Bytes, at: int = 0, *, big: bool, ccsid: int) ->
 
 
 def error_of(header: Header, code: int) -> HeaderError:
-    """The error that one of the core's headers has noted."""
+    """Return the error that a header of the core has noted."""
     what = name_of(header.layout)
-    detail = f"the {what} is cut short" if code == E_TRUNCATED else f"not that of an {what}"
+    detail = f"the {what} is truncated" if code == E_TRUNCATED else f"not that of an {what}"
     if header.bad_field == "Encoding" and code != E_TRUNCATED:
-        detail = "does not say how the integers of the header that follows are written"
+        detail = "does not give the byte order of the next header"
     return HeaderError(header.reason, header.bad_field, header.bad_at, detail)
 
 
 def decode(layout: Layout, data: Bytes, at: int = 0, *, big: bool, ccsid: int) -> Fields:
-    """The fields of the header at ``at``, by IBM's names; HeaderError."""
+    """Return the fields of the header at ``at``, by IBM's names. Raises HeaderError."""
     version = len(layout[4]) - 1
     front = _front(layout, big, is_ebcdic(ccsid))
-    # Whatever is not the usual one is the core's to judge.
+    # The core checks unusual headers.
     if len(data) - at < layout[2] or data[at : at + len(front)] != front:
         version = layout[4].index(check(layout, data, at, big=big, ccsid=ccsid) - at)
     packer, names, texts = _packer(layout, big, version)
@@ -153,9 +160,10 @@ def decode(layout: Layout, data: Bytes, at: int = 0, *, big: bool, ccsid: int) -
 
 
 def encode(layout: Layout, fields: Mapping[str, object], *, big: bool, ccsid: int) -> bytes:
-    """The header with these fields, and the defaults of all others; HeaderError names the field that cannot be so.
+    """Encode a header with these fields and defaults for the others. Raises HeaderError, naming the field.
 
-    Text is filled up with blanks, bytes with NULs. Flags may be signed. What ``decode`` would refuse is refused."""
+    Text is padded with blanks, bytes with NULs. Flags may be signed. Headers that ``decode`` refuses are refused.
+    """
     if layout is MQMD and fields.get("Version") == 1:
         layout = MQMD1
     version = len(layout[4]) - 1
@@ -184,7 +192,7 @@ def encode(layout: Layout, fields: Mapping[str, object], *, big: bool, ccsid: in
 
 
 def _value(value: object, size: int, kind: str, ccsid: int) -> int | bytes:
-    """What is packed for a value; ValueError when the field cannot be so."""
+    """Convert a value for ``struct``. Raises ValueError."""
     if kind in "lf":
         if not isinstance(value, int) or isinstance(value, bool):
             raise ValueError(f"must be an integer, not {value!r}")
@@ -207,8 +215,10 @@ def _value(value: object, size: int, kind: str, ccsid: int) -> int | bytes:
 def walk(
     data: Bytes, at: int = 0, *, big: bool, ccsid: int, format: str | None = None
 ) -> tuple[list[Found], Data]:
-    """The headers from ``at`` on, and what is behind them; HeaderError. The first is an MQXQH or MQMD, or what
-    ``format`` says."""
+    """Decode a chain of headers from ``at`` on; return them and the data behind. Raises HeaderError.
+
+    The first header is an MQXQH or MQMD, or the one that ``format`` names.
+    """
     if format is not None and not format.isascii():
         raise HeaderError(CMQC.MQRC_FORMAT_ERROR, "Format", at, f"{format!r} is not ASCII")
     chain = Chain(data)

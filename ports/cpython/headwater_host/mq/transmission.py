@@ -1,23 +1,23 @@
-"""What a message looks like on a transmission queue: MQXQH with its MQMD, an MQMDE when there is need of one, the data.
+"""Messages on transmission queues: MQXQH with an MQMD, an MQMDE if needed, the data. No I/O.
 
-No I/O. Everything the queue manager writes is in its own encoding and character set.
+Headers are written in the queue manager's encoding and character set.
 """
 
 from headwater.ibmmq.chain import MQMD1, MQXQH
 from headwater_host.mq import CMQC, get, structures
 from headwater_host.mq.descriptors import MD, QueueManagerSettings
 
-#: Bytes that are put in front of the data at most.
+#: Maximum length of the headers, in bytes.
 OVERHEAD = CMQC.MQXQH_LENGTH_1 + CMQC.MQMDE_LENGTH_2
 
 
 def wrap(
     md: MD, data: "bytes | memoryview", remote_q: bytes, remote_q_mgr: bytes, settings: QueueManagerSettings
 ) -> bytes:
-    """The data of a message on a transmission queue. ``md``: as the message is kept, of version 2.
+    """Return the data of a message on a transmission queue. ``md`` is the stored descriptor, of version 2.
 
-    The order MQXQH, MQMDE, MQDLH comes about when ``md`` has group or segment fields, and MQXQH, MQDLH, MQMDE when
-    ``put.dead_letter`` has moved them behind the MQDLH already.
+    The order is MQXQH, MQMDE, MQDLH if ``md`` has group or segment fields, and MQXQH, MQDLH, MQMDE if
+    ``put.dead_letter`` has moved them behind the MQDLH.
     """
     inner, body = get.returned(md, data, CMQC.MQMD_VERSION_1, settings)
     fields = {"RemoteQName": text(remote_q), "RemoteQMgrName": text(remote_q_mgr)}
@@ -26,7 +26,7 @@ def wrap(
 
 
 def outer(md: MD, settings: QueueManagerSettings) -> MD:
-    """The descriptor of the message on the transmission queue: what is in it; how it is treated is inherited."""
+    """Return the descriptor of the message on the transmission queue."""
     separate = md.copy()
     separate.reset_v2()
     separate.set(
@@ -42,7 +42,7 @@ def outer(md: MD, settings: QueueManagerSettings) -> MD:
 
 
 def descriptor(md: MD, settings: QueueManagerSettings) -> bytes:
-    """The 324 bytes of an MQMD of version 1."""
+    """Encode an MQMD of version 1: 324 bytes."""
     names = [row[0] for row in MQMD1[3] if row[1] < MQMD1[2]]
     fields = {name: text(value) if md.FIELDS[name][0] == "c" else value for name, value in md.get().items()}
     fields["Version"] = CMQC.MQMD_VERSION_1
@@ -51,6 +51,6 @@ def descriptor(md: MD, settings: QueueManagerSettings) -> bytes:
 
 
 def text(value: object) -> str:
-    """Characters of a descriptor as text."""
+    """Decode characters of a descriptor."""
     assert isinstance(value, bytes)
     return value.decode("latin-1")

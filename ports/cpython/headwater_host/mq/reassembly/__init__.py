@@ -1,1 +1,1 @@
-"""Segments and groups put together: the rules, and what holds them for streams under bounds."""
+"""Reassembly of segments and groups: the rules, and an assembler for streams with limits."""

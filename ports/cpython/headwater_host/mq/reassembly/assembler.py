@@ -1,18 +1,17 @@
-"""Puts logical messages and groups together from payloads that begin with an MQMDE, in whatever order they come.
+"""Reassemble logical messages and groups from payloads with an MQMDE, in any order.
 
     assembler = Assembler(db, memory=16 << 20, timeout=600)
     for outcome in assembler.add("plant/7", payload, age.seconds()):
         ...                                     # Whole, WholeGroup, or Problem: take it before the next call
     for problem in assembler.expire(age.seconds()):
-        ...                                     # what stayed incomplete
+        ...                                     # incomplete after the timeout
     assembler.flush()
     db.execute("UPDATE ...")                    # how far the source was read
     db.commit()
 
-The rules are those of ``logical``. What has come is in memory as long as it is small, and else in tables of ``db``, an
-SQLite connection. Only the caller commits, and only after ``flush``: then what the assembler holds, and how far its
-source has been read, are on the disk together, and a new assembler goes on from there. After an exception of
-``sqlite3`` roll back, and go on with a new assembler.
+The rules are those of ``logical``. Segments are held in memory, and beyond its limit in tables of ``db``, an SQLite
+connection. Only the caller commits, after ``flush``: state and position in the source are then on disk together, and a
+new assembler continues from there. After an exception of ``sqlite3``, roll back and create a new assembler.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ if TYPE_CHECKING:
 Outcome: TypeAlias = Whole | WholeGroup | Problem
 
 _NOT_DONE = (0, MQRC_NONE, b"")
-#: Missing ranges that a report names; of more it says how many.
+#: Missing ranges that a report lists at most.
 _RANGES = 1000
 
 
 class _Physical(NamedTuple):
-    """What a payload is: the fields of its MQMDE, and its data."""
+    """A payload: the fields of its MQMDE and its data."""
 
     group_id: bytes
     seq: int
@@ -64,7 +63,7 @@ class _Physical(NamedTuple):
 
 
 class _Fresh(NamedTuple):
-    """What of a segment is new: ``size`` bytes. The range is to be kept in the place of the pieces ``inside`` it."""
+    """The new bytes of a segment: ``size`` of them. The range replaces the pieces ``inside`` it."""
 
     size: int
     start: int
@@ -74,10 +73,12 @@ class _Fresh(NamedTuple):
 
 @dataclass
 class Counts:
-    """Since the assembler was made. Of payloads: ``segments`` brought something, ``plain`` ones were whole by
-    themselves, ``duplicates`` brought nothing new, ``malformed`` ones were none that MQPUT would take, ``refused`` ones
-    found no room, ``late`` ones belong to what was reported. ``whole`` messages and ``groups`` were handed out,
-    ``incomplete`` and ``faulty`` ones set aside and reported."""
+    """Counts since the assembler was created.
+
+    Payloads: ``segments`` with new bytes, ``plain`` messages, ``duplicates``, ``malformed`` ones that MQPUT would
+    refuse, ``refused`` for lack of room, ``late`` ones after a report. Messages: ``whole`` and ``groups`` handed out,
+    ``incomplete`` and ``faulty`` ones set aside.
+    """
 
     segments: int = 0
     plain: int = 0
@@ -92,18 +93,22 @@ class Counts:
 
 
 class Assembler:
-    """What is not whole yet, under bounds. Times are the caller's, in seconds of a clock that restarts do not set
-    back, and that nobody can set: ``headwater_host.lifetime.AgeClock``. Should it go back, the time-out begins anew.
+    """Holds incomplete messages and groups within limits.
 
-    ``memory``: bytes that contents and what is known of them take at most, beside the payload that is being added, and
-    what was handed out last. What is known of the message that is being added, and of its GroupId, always stays: with
-    less ``memory`` than that (2000 bytes, and four for each character of the topic) it is what is taken.
-    ``room``: bytes that all that is not whole yet takes at most, in memory and in the store. ``open_groups``: of how
-    many GroupIds anything is there at most. What goes beyond these two is refused: a Problem of kind "room".
-    ``timeout``: how long nothing of a GroupId may come before it is reported. ``groups``: hand out groups, when all
-    their messages are there, instead of messages. ``remembered``: of how many groups and messages that are done it is
-    known that they were, so that what comes again does not begin them anew. ``mend``: look through the store first, and
-    give up groups that are not what was written (``damaged``); not needed for one that this process has written.
+    Times are in seconds of a clock that restarts and users do not set back: ``headwater_host.lifetime.AgeClock``.
+    Should it go back, the timeout begins anew.
+
+    Args:
+        db: the SQLite connection of the store.
+        memory: bytes of contents and state in memory, without the payload being added, the last outcomes, and the state
+            of the current message and GroupId (2000 bytes, and four for each character of the topic).
+        room: bytes of contents in memory and store; payloads beyond it become a Problem of kind "room".
+        open_groups: incomplete GroupIds; the same.
+        timeout: time in s since the last payload of a GroupId after which ``expire`` reports it.
+        groups: hand out complete groups instead of messages.
+        remembered: number of finished groups and messages whose duplicates are recognised.
+        mend: check the store first and drop damaged GroupIds (``damaged``); not needed for a store that this process
+            has written.
     """
 
     def __init__(

@@ -1,12 +1,11 @@
-"""When a logical message is whole, and when a group is: the rules, in one place, for whoever puts segments together.
+"""Rules of reassembly: whether a logical message or a group is complete, contradictory or missing segments.
 
-A logical message is what has one GroupId and one MsgSeqNumber: either a message that is no segment, or segments whose
-bytes, by Offset, go without a gap up to the end of the one with MQMF_LAST_SEGMENT. A group is logical messages 1, 2,
-3 ... up to the one with MQMF_LAST_MSG_IN_GROUP. Segments may come in any order, and more than once.
+A logical message is all that has one GroupId and one MsgSeqNumber: one message, or segments whose bytes by Offset have
+no gap up to the end of the one with MQMF_LAST_SEGMENT. A group is logical messages 1, 2, 3 ... up to the one with
+MQMF_LAST_MSG_IN_GROUP. Segments may arrive in any order, and more than once.
 
-``Message`` and ``Group`` hold the rules one segment at a time, for streams; ``verdicts`` applies them to lists. Plain
-Python without files and clocks. Ranges are half-open, (start, stop), of bytes as of message numbers; stop is None when
-nobody knows yet where the end is.
+``Message`` and ``Group`` apply the rules to one segment at a time; ``verdicts`` applies them to lists. No files, no
+clocks. Ranges of bytes and message numbers are half-open, (start, stop); stop is None while the end is unknown.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,11 +20,11 @@ Range: TypeAlias = "tuple[int, int | None]"
 
 
 class Missing(NamedTuple):
-    """What is not there.
+    """Missing ranges.
 
-    ``messages``: numbers of which nothing is there; the last range is open while the group's last message is not
-    known. ``segments``: for each message of which something is there and something is not, its ranges of bytes; the
-    last is open while its last segment is not known. ``more``: how many ranges there are beside these.
+    ``messages``: numbers of missing messages; the last range is open while the last message is unknown. ``segments``:
+    missing bytes of each incomplete message; the last range is open while the last segment is unknown. ``more``: number
+    of further ranges.
     """
 
     messages: tuple[Range, ...] = ()
@@ -36,7 +35,7 @@ class Missing(NamedTuple):
         return bool(self.messages or self.segments or self.more)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: ranges as [start, stop], stop null when it is not known."""
+        """Convert for JSON: ranges as [start, stop], with null for an unknown stop."""
         return {
             "messages": [list(one) for one in self.messages],
             "segments": {str(seq): [list(one) for one in ranges] for seq, ranges in self.segments.items()},
@@ -66,7 +65,7 @@ def _words(one: Range, end: str) -> str:
 
 
 def described(reason: int, fault: Fault | None, missing: Missing) -> dict[str, Any]:
-    """A verdict for JSON."""
+    """Convert a verdict for JSON."""
     return {
         "reason": reason,
         "name": REASONS.get(reason, ""),
@@ -76,7 +75,7 @@ def described(reason: int, fault: Fault | None, missing: Missing) -> dict[str, A
 
 
 def told(reason: int, fault: Fault | None, missing: Missing) -> str:
-    """A verdict for people."""
+    """Describe a verdict in words."""
     if reason == MQRC_NONE:
         return "whole"
     said = str(fault) if fault else f"missing: {missing}"
@@ -84,9 +83,9 @@ def told(reason: int, fault: Fault | None, missing: Missing) -> str:
 
 
 def gaps(ranges: Iterable[tuple[int, int]], start: int, stop: int | None) -> Iterator[Range]:
-    """What ``ranges``, which are in order and do not overlap, leave free between ``start`` and ``stop``.
+    """Yield the gaps between ``start`` and ``stop`` of ordered ranges that do not overlap.
 
-    With ``stop`` None the last one is open.
+    With ``stop`` None the last gap is open.
     """
     for begin, end in ranges:
         if begin > start:
@@ -97,23 +96,23 @@ def gaps(ranges: Iterable[tuple[int, int]], start: int, stop: int | None) -> Ite
 
 
 class Message:
-    """What is known of one logical message. Which bytes are there is in the caller's hands: it adds to ``covered``."""
+    """The state of one logical message. The caller tracks which bytes are there and adds to ``covered``."""
 
     __slots__ = ("ccsid", "covered", "encoding", "end", "flags", "reach", "seq")
 
     def __init__(self, seq: int):
         self.seq = seq
-        #: The flags that any of its segments has; -1 before there is one.
+        #: The flags of all segments; -1 before the first.
         self.flags = -1
         self.encoding = self.ccsid = 0
-        #: Its length, -1 while the last segment is not known; and how far what has come reaches.
+        #: Its length, -1 while unknown; the highest end of a segment.
         self.end = -1
         self.reach = 0
-        #: Bytes that are there, each counted once.
+        #: Bytes present, each counted once.
         self.covered = 0
 
     def meet(self, offset: int, length: int, flags: int, encoding: int, ccsid: int) -> Fault | None:
-        """A segment comes: what it contradicts, apart from content. A message that is no segment has Offset 0."""
+        """Add a segment; return its contradiction, apart from content. Outside segments ``offset`` must be 0."""
         fault = refused(self.seq, offset, length, flags)
         if fault is not None:
             return fault
@@ -146,31 +145,31 @@ class Message:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing of it is missing."""
+        """Whether the message is complete."""
         return self.covered == self.end
 
     def missing(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Range]:
-        """The ranges of bytes that are not there; ``ranges`` are those that are, in order and apart."""
+        """Yield missing ranges of bytes; ``ranges`` are those present, ordered and disjoint."""
         return gaps(ranges, 0, None if self.end < 0 else self.end)
 
 
 class Group:
-    """What is known of all that has one GroupId: one group, or logical messages that are in none.
+    """The state of a GroupId: one group, or logical messages outside groups.
 
-    Which messages are whole is in the caller's hands: it adds to ``whole_messages``.
+    The caller tracks which messages are complete and adds to ``whole_messages``.
     """
 
     __slots__ = ("grouped", "highest", "last", "whole_messages")
 
     def __init__(self) -> None:
-        #: Whether it is a group, None before there is anything.
+        #: Whether it is a group; None before the first message.
         self.grouped: bool | None = None
-        #: The number of its last message, 0 while that is not known; and the highest that has come.
+        #: The number of its last message, 0 while unknown; the highest number so far.
         self.last = self.highest = 0
         self.whole_messages = 0
 
     def meet(self, seq: int, flags: int) -> Fault | None:
-        """A segment, or a message that is none, comes: what it contradicts."""
+        """Add a message or segment; return its contradiction."""
         grouped = bool(flags & IN_GROUP)
         if self.grouped not in (None, grouped):
             return Fault("membership", seq)
@@ -188,16 +187,16 @@ class Group:
 
     @property
     def whole(self) -> bool:
-        """Whether it is a group, and all its messages are there, and whole."""
+        """Whether it is a complete group."""
         return self.whole_messages == self.last != 0
 
     def missing(self, numbers: Iterable[int]) -> Iterator[Range]:
-        """The numbers of messages of which nothing is there; ``numbers`` are those of the others, in order."""
+        """Yield ranges of missing messages; ``numbers`` are those present, in order."""
         return gaps(((seq, seq + 1) for seq in numbers), 1, self.last + 1 if self.last else None)
 
 
 def differ(offset: int, one: "bytes | memoryview", other: "bytes | memoryview") -> int:
-    """Where in the message two versions of its bytes from ``offset`` on, equally many, differ first; -1: nowhere."""
+    """Return the offset of the first difference of two versions of the bytes from ``offset`` on, or -1."""
     if one == other:
         return -1
     one, other = memoryview(one), memoryview(other)
@@ -212,21 +211,21 @@ def differ(offset: int, one: "bytes | memoryview", other: "bytes | memoryview") 
 
 
 class Named:
-    """Collects what is missing; of more than ``limit`` ranges only their number."""
+    """Collects missing ranges; beyond ``limit`` only their number."""
 
     def __init__(self, limit: int | None):
         self._left = limit
         self._messages: tuple[Range, ...] = ()
         self._segments: dict[int, tuple[Range, ...]] = {}
-        #: Ranges beside those that are named.
+        #: Number of further ranges.
         self.more = 0
 
     def messages(self, ranges: Iterator[Range]) -> None:
-        """Numbers of messages of which nothing is there; to be called first."""
+        """Add ranges of missing messages; must be called first."""
         self._messages = self._take(ranges)
 
     def segments(self, seq: int, ranges: Iterator[Range]) -> None:
-        """Bytes of a message that are not there."""
+        """Add missing ranges of bytes of a message."""
         taken = self._take(ranges)
         if taken:
             self._segments[seq] = taken
@@ -239,5 +238,5 @@ class Named:
         return taken
 
     def result(self) -> Missing:
-        """What was collected."""
+        """Return the collected ranges."""
         return Missing(self._messages, self._segments, self.more)

@@ -1,5 +1,7 @@
-"""What an assembler hands out: whole messages, whole groups, and problems. Their contents are to be read at once: they
-are gone when the assembler is called again."""
+"""Outcomes of an assembler: complete messages, complete groups, problems.
+
+Contents are readable until the next call of the assembler.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -9,18 +11,18 @@ from headwater_host.mq.reassembly.logical import NOTHING, Missing
 
 
 class Writable(Protocol):
-    """A file, as far as a message needs it."""
+    """A file for the bytes of a message."""
 
     def write(self, data: bytes, /) -> object:
-        """Take all of these bytes."""
+        """Write all of the bytes."""
 
 
 class GoneError(RuntimeError):
-    """The content was to be read before the assembler was called again."""
+    """The assembler was called before the content was read."""
 
 
 class Lease:
-    """Whether what was handed out can still be read."""
+    """Tells whether outcomes are still readable."""
 
     __slots__ = ("over",)
 
@@ -28,16 +30,16 @@ class Lease:
         self.over = False
 
     def check(self) -> None:
-        """Raises GoneError when it cannot."""
+        """Raise GoneError if they are not."""
         if self.over:
-            raise GoneError("read what an assembler hands out before it is called again")
+            raise GoneError("read the outcomes of an assembler before its next call")
 
 
 class Whole:
     """A logical message. Format (with its blanks), Encoding and CodedCharSetId describe its content.
 
-    ``group_id`` and ``seq`` are as in its MQMDE, NULs and 1 when it had none. ``flags`` are those that any of its
-    segments had: whether it is in a group, and the last. ``length`` in bytes.
+    ``group_id`` and ``seq`` are those of its MQMDE, NULs and 1 without one. ``flags`` are those of all its segments.
+    ``length`` is in bytes.
     """
 
     __slots__ = (
@@ -74,25 +76,25 @@ class Whole:
         self._lease = lease
 
     def chunks(self) -> Iterator[bytes]:
-        """The content, in pieces as they came; so it need not fit into memory. Raises GoneError."""
+        """Yield the content in pieces of the size of the segments. Raises GoneError."""
         self._lease.check()
         for chunk in self._chunks():
             yield chunk
             self._lease.check()
 
     def read(self) -> bytes:
-        """The content at once. Raises GoneError."""
+        """Return the content. Raises GoneError."""
         return b"".join(self.chunks())
 
     def write_to(self, file: Writable) -> int:
-        """Write the content to a file: how many bytes that were. Raises GoneError, and whatever the file raises."""
+        """Write the content to a file and return its length. Raises GoneError and errors of the file."""
         for chunk in self.chunks():
             file.write(chunk)
         return self.length
 
 
 class WholeGroup:
-    """A group, of which all messages are there: ``count`` of them, with ``length`` bytes."""
+    """A complete group of ``count`` messages with ``length`` bytes."""
 
     __slots__ = ("_lease", "_messages", "count", "group_id", "length", "topic")
 
@@ -113,7 +115,7 @@ class WholeGroup:
         self._lease = lease
 
     def messages(self) -> Iterator[Whole]:
-        """Its messages in order, 1 to ``count``. Raises GoneError."""
+        """Yield its messages in order. Raises GoneError."""
         self._lease.check()
         for message in self._messages():
             yield message
@@ -121,12 +123,12 @@ class WholeGroup:
 
 
 class Problem:
-    """What is not handed out, and why. ``seq`` is 0 when it is about all that has this GroupId.
+    """A message or group that is not handed out. ``seq`` is 0 if it concerns the whole GroupId.
 
-    ``kind``: "incomplete" (nothing of it came for too long; ``missing`` says what), a key of ``logical.FAULTS``,
-    "malformed" (``at``: offset of the field in the payload), "room" (it was not taken: there is no more room), "late"
-    (it belongs to what was reported before). ``reason``: IBM's. ``aside``: whether more than the payload that was just
-    given is set aside: ``pieces`` are its bytes.
+    ``kind``: "incomplete" (timeout; see ``missing``), a key of ``fields.FAULTS`` (contradiction), "malformed" (``at``
+    is the offset of the field in the payload), "room" (the payload was not taken), or "late" (its message or group was
+    reported before). ``reason`` is IBM's reason code. ``aside`` tells whether earlier payloads are set aside as well;
+    ``pieces`` returns their bytes.
     """
 
     __slots__ = (
@@ -170,7 +172,7 @@ class Problem:
         self._lease = lease
 
     def pieces(self) -> Iterator[tuple[int, int, bytes]]:
-        """What there is of it: MsgSeqNumber, Offset, bytes; in order, none twice. Raises GoneError."""
+        """Yield (MsgSeqNumber, Offset, bytes), ordered and disjoint. Raises GoneError."""
         if self._pieces is None or self._lease is None:
             return
         self._lease.check()
@@ -179,7 +181,7 @@ class Problem:
             self._lease.check()
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Convert for JSON."""
         return {
             "topic": self.topic,
             "group_id": self.group_id.hex(),

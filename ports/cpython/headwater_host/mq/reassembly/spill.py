@@ -1,7 +1,7 @@
-"""Where an assembler keeps what memory has no room for, and what is to be there after a restart: tables in SQLite.
+"""The assembler's store: SQLite tables for what exceeds memory and for restarts.
 
-They are in a connection of the caller's, beside whatever else is there. Nothing here commits: the first write begins a
-transaction when there is none, and the caller ends it, together with what says how far it has read.
+The tables are in the caller's connection. The first write begins a transaction if there is none; only the caller
+commits, together with its position in the source.
 """
 
 import sqlite3
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
-#: Last message of a group, reason, ``finished.packed``: of what is done.
+#: A finished message or group: number of the last message, reason, ``finished.packed``.
 Done: TypeAlias = tuple[int, int, bytes]
 
 _TABLES = """
@@ -32,8 +32,7 @@ CREATE TABLE IF NOT EXISTS assembly_done (
     reason INTEGER NOT NULL, finished BLOB NOT NULL DEFAULT x'', UNIQUE (topic, group_id, seq));
 """
 
-# Numbers of groups that are not what was written, as columns may hold anything: by types, and by sums. Whoever has
-# changed contents to others of the same length is not found out.
+# Groups with damaged rows, found by types and sums of columns. Changed contents of the same length are not detected.
 _INTEGERS = {
     "assembly_group": ["last", "highest", "whole", "count", "held"],
     "assembly_message": [
@@ -57,28 +56,28 @@ UNION SELECT number FROM assembly_message AS one WHERE typeof(format) != 'text' 
 UNION SELECT number FROM assembly_piece WHERE typeof(data) != 'blob' OR length(data) != size
 """
 
-#: So much of a piece is read at a time.
+#: Bytes of a piece that are read at a time.
 _SLICE = 64 << 10
-#: Without ``blobopen`` (before Python 3.11) each slice costs SQLite the whole piece: so no more than these, and larger.
+#: Without ``blobopen`` (before Python 3.11) SQLite reads the whole piece for each slice, so there are at most so many.
 _SLICES = 16
 
-#: ``number`` and ``seq`` of a message.
+#: Condition for the rows of a message.
 _OF = "number = ? AND seq = ?"
 
 
 class Spill:
-    """The tables. ``number`` is a group's own number here."""
+    """The tables. ``number`` identifies a group."""
 
     def __init__(self, db: sqlite3.Connection):
         self.db = db
         for statement in _TABLES.split(";"):
             db.execute(statement)
         if not any(row[1] == "finished" for row in db.execute("PRAGMA table_info(assembly_done)")):
-            # Made before there was this column.
+            # Earlier releases did not have this column.
             db.execute("ALTER TABLE assembly_done ADD COLUMN finished BLOB NOT NULL DEFAULT x''")
 
     def mend(self) -> int:
-        """Drop what is not what was written, and what belongs to no group: how many groups."""
+        """Drop damaged groups and rows without a group; return the number of groups."""
         damaged = self.db.execute(_DAMAGED).fetchall()
         for (number,) in damaged:
             self.drop_group(number)
@@ -89,7 +88,7 @@ class Spill:
         return len(damaged)
 
     def write(self, statement: str, values: Iterable[Any] = ()) -> None:
-        """One change, in a transaction."""
+        """Execute a statement in the transaction."""
         self._begin()
         self.db.execute(statement, tuple(values))
 

@@ -1,6 +1,6 @@
-"""What is whole of a list of segments, and what is missing or contradicts itself: the rules of ``logical``, on lists.
+"""Apply the rules of ``logical`` to lists of segments.
 
-verdict = judge(segments, content)          # everything there is of one GroupId
+verdict = judge(segments, content)          # all segments of one GroupId
 if verdict.reason == MQRC_NONE:
     for message in verdict.messages.values():
         b"".join(content(i)[skip : skip + length] for i, skip, length in message.pieces)
@@ -22,12 +22,12 @@ from headwater_host.mq.reassembly.logical import (
     told,
 )
 
-#: (index of the segment, bytes of it to leave out in front, bytes to take).
+#: (index of the segment, bytes to skip, bytes to take).
 Piece: TypeAlias = "tuple[int, int, int]"
 
 
 class Segment(NamedTuple):
-    """What the rules need to know of a physical message: of its MQMDE (or MQMD 2), and how many bytes it has."""
+    """The fields of a physical message, from its MQMDE or MQMD of version 2, and its length."""
 
     seq: int
     offset: int
@@ -38,12 +38,12 @@ class Segment(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What can be said of a logical message, or of all that has one GroupId.
+    """The verdict on a logical message, or on a GroupId.
 
-    ``reason``: MQRC_NONE when it is whole, else IBM's reason. ``fault`` comes before what is missing. ``length``: bytes
-    that are there, each counted once. ``duplicates``: segments that brought nothing new. Of a message: ``pieces`` in
-    order, and ``first``, the index of the segment with Offset 0 (-1: not there), whose Format, Encoding and
-    CodedCharSetId are the message's. Of a group: ``messages`` by number. Pieces are to be used when it is whole.
+    ``reason``: MQRC_NONE if complete, else IBM's reason code. ``fault``: a contradiction, else ``missing``. ``length``:
+    bytes present, each counted once. ``duplicates``: segments without new bytes. For a message: ``pieces`` in order,
+    valid if it is complete, and ``first``, the index of the segment at Offset 0 or -1, whose Format, Encoding and
+    CodedCharSetId apply. For a GroupId: ``messages`` by number.
     """
 
     reason: int
@@ -57,11 +57,11 @@ class Verdict(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether it is whole."""
+        """Whether it is complete."""
         return self.reason == MQRC_NONE
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: reason, its name, what contradicts what, what is missing."""
+        """Convert for JSON."""
         return described(self.reason, self.fault, self.missing)
 
     def __str__(self) -> str:
@@ -72,11 +72,11 @@ Content: TypeAlias = "Callable[[int], bytes | bytearray | memoryview]"
 
 
 def judge_message(segments: Sequence[Segment], content: Content, limit: int | None = None) -> Verdict:
-    """Whether these, all that is there under one GroupId and MsgSeqNumber, are a whole logical message.
+    """Judge all segments with one GroupId and MsgSeqNumber.
 
-    ``content(index)`` gives the bytes of a segment, and is called for those only that overlap others. ``limit``: how
-    many missing ranges to name at most. The order of arrival says nothing. Takes O(n log n) for n segments, and time in
-    proportion to the bytes that are there more than once.
+    ``content(index)`` returns the bytes of a segment; it is called only for segments that overlap. ``limit``: maximum
+    number of missing ranges. The order of segments does not matter. Takes O(n log n) for n segments, and time in
+    proportion to the bytes that occur more than once.
     """
     chosen = range(len(segments))
     return _judge_message(
@@ -91,14 +91,14 @@ def _judge_message(
     content: Content,
     limit: int | None,
 ) -> Verdict:
-    """The same for those of ``segments`` whose indices are ``chosen``."""
+    """Judge the segments with the indices ``chosen``."""
     order = sorted(chosen, key=offsets.__getitem__)
     message = Message(segments[order[0]].seq)
     starts: list[int] = []
     pieces: list[Piece] = []
     covered = duplicates = 0
-    # The segment that reaches furthest, and where it starts. As they are sorted, it has all that a later one can share
-    # with any before it.
+    # The segment with the highest end, and its offset. As they are sorted, it holds all bytes that a later one can
+    # share with an earlier one.
     far, far_offset = 0, 0
     for index in order:
         _, _, length, flags, encoding, ccsid = segments[index]
@@ -133,11 +133,11 @@ def _judge_message(
 
 
 def judge(segments: Sequence[Segment], content: Content, limit: int | None = None) -> Verdict:
-    """Whether these, all that is there under one GroupId, are whole: a group, or logical messages that are in none.
+    """Judge all segments with one GroupId: a group, or logical messages outside groups.
 
-    As ``judge_message``, with a verdict of each message in ``messages``. A group is not whole when a message has a
-    fault: that message's is then the verdict's. Its reason is MQRC_INCOMPLETE_GROUP when messages are missing, and
-    MQRC_INCOMPLETE_MSG when only parts of messages are.
+    Parameters are those of ``judge_message``; ``messages`` has a verdict on each message. The fault of a message is the
+    fault of its group. The reason is MQRC_INCOMPLETE_GROUP if messages are missing, MQRC_INCOMPLETE_MSG if only
+    segments are.
     """
     offsets = [0 if not one.flags & SEGMENT else one.offset for one in segments]
     numbers: dict[int, list[int]] = {}
@@ -153,7 +153,7 @@ def judge(segments: Sequence[Segment], content: Content, limit: int | None = Non
     missing = Named(limit)
     if group.grouped and fault is None:
         missing.messages(group.missing(ordered))
-    # Whatever of it is named.
+    # Also beyond the limit of named ranges.
     lacks_messages = bool(missing.result())
     verdicts: dict[int, Verdict] = {}
     reason = MQRC_NONE

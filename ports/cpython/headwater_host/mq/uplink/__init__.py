@@ -1,1 +1,1 @@
-"""From a local queue to a queue manager, through IBM's own client."""
+"""The uplink from a local queue to a queue manager, through IBM's client."""

@@ -1,7 +1,6 @@
-"""The one module that touches IBM's client: connect, open, put, get, commit, and how it says that it is not there.
+"""All calls of IBM's client library, through IBM's package ``ibmmq``.
 
-Everything goes through IBM's package ``ibmmq``, and so through IBM's client library. Calls block, a connection is for
-one thread, and each method is the MQI call that its text names. docs/ibm-mq-uplink.md says what of this was tried.
+Calls block; a connection is for one thread. docs/ibm-mq-uplink.md lists what is tested.
 """
 
 import importlib
@@ -14,7 +13,7 @@ from headwater_host.mq import CMQC
 from headwater_host.mq.fields import LARGEST
 from headwater_host.mq.uplink import mqi_reasons
 
-#: The fields of an MQMD that a sender gives. The others are context: the queue manager fills them in.
+#: The fields of an MQMD that the sender sets. The queue manager sets the others, the context.
 FIELDS = (
     "Report",
     "MsgType",
@@ -38,7 +37,7 @@ FIELDS = (
 
 
 class MqiError(Exception):
-    """A call of the MQI did not do what it should: which, and its reason code."""
+    """A call of the MQI failed with a reason code."""
 
     def __init__(self, call: str, reason: int, text: str = ""):
         super().__init__(text or f"{call}: {mqi_reasons.text(reason)}")
@@ -48,30 +47,30 @@ class MqiError(Exception):
 
 @dataclass(frozen=True)
 class Channel:
-    """The way to a queue manager. ``connection`` is IBM's: ``host(port)``, several with commas between."""
+    """A channel to a queue manager. ``connection`` has IBM's form: ``host(port)``, separated by commas."""
 
     queue_manager: str
     channel: str
     connection: str
     user: str = ""
     password: bytes | None = field(default=None, repr=False)
-    #: A CipherSpec asks for TLS; then the key repository is needed.
+    #: A CipherSpec enables TLS, which needs the key repository.
     cipher: str = ""
     key_repository: str = ""
     certificate_label: str = ""
     peer_name: str = ""
-    #: s between signs of life on a quiet connection.
+    #: Heartbeat interval in s.
     heartbeat: int = 30
 
 
 def load() -> Any:
-    """IBM's package. Raises CommandError, which says what is missing."""
+    """Import IBM's package. Raises CommandError, which names what is missing."""
     try:
         return importlib.import_module("ibmmq")
     except ImportError as error:
         raise CommandError(_missing(error), USAGE) from error
     except OSError as error:
-        # Its Python and its compiled part are of two versions.
+        # Its Python and compiled parts have different versions.
         raise CommandError(f"IBM's package ibmmq is damaged: {error}", USAGE) from error
 
 
@@ -79,24 +78,24 @@ def _missing(error: ImportError) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name == "ibmmq":
         return (
             "the uplink needs IBM's package ibmmq and IBM MQ's redistributable client: "
-            "pip install 'headwater[ibmmq]', and docs/ibm-mq-uplink.md for the client"
+            "pip install 'headwater[ibmmq]'; see docs/ibm-mq-uplink.md for the client"
         )
-    # When its compiled part cannot be loaded, the package tries another name; the first error says why.
+    # If its compiled part cannot be loaded, the package tries another name; the first error has the cause.
     while isinstance(error.__context__, ImportError):
         error = error.__context__
     return (
         f"IBM's package ibmmq is installed, but not the client library that it needs ({error}): install IBM MQ's "
-        "redistributable client, and name its lib64 in LD_LIBRARY_PATH"
+        "redistributable client and add its lib64 to LD_LIBRARY_PATH"
     )
 
 
 def _signed(value: Any) -> Any:
-    """A field as IBM's package takes it: flags are an MQLONG there, which is negative with the highest bit."""
+    """Convert a field for IBM's package, in which flags are a signed MQLONG."""
     return value - (1 << 32) if isinstance(value, int) and value >= 1 << 31 else value
 
 
 class Connection:
-    """A connection to a queue manager: MQCONNX, as a client. Raises MqiError, and CommandError without the client."""
+    """A client connection to a queue manager (MQCONNX). Raises MqiError, or CommandError without IBM's client."""
 
     def __init__(self, to: Channel):
         mq = self._mq = load()
@@ -109,7 +108,7 @@ class Connection:
             MaxMsgLength=LARGEST,
             HeartbeatInterval=to.heartbeat,
         )
-        # What is lost is known here, and made again here: the client must not do it behind our back.
+        # The uplink reconnects itself and needs to know of each loss.
         cno = mq.CNO(Options=c.MQCNO_CLIENT_BINDING | c.MQCNO_RECONNECT_DISABLED)
         parts: dict[str, Any] = {"cd": cd, "cno": cno}
         if to.cipher:
@@ -123,7 +122,7 @@ class Connection:
         self._call("MQCONNX", self._manager.connect_with_options, to.queue_manager, **parts)
 
     def _call(self, verb: str, function: Any, *args: Any, **named: Any) -> Any:
-        """Call the library. MqiError for a failure; a warning is a success with a remark, but for MQCMIT."""
+        """Call the library. Raises MqiError for a failure, and for a warning of MQCMIT."""
         try:
             return function(*args, **named)
         except self._mq.MQMIError as error:
@@ -131,16 +130,16 @@ class Connection:
                 return None
             raise MqiError(verb, error.reason) from None
         except self._mq.PYIFError as error:
-            # A handle that is gone: the library has noticed first.
+            # The library has noticed that the handle is gone.
             raise MqiError(verb, CMQC.MQRC_HCONN_ERROR, f"{verb}: {error}") from None
 
     def open_output(self, queue: str) -> Any:
-        """MQOPEN a queue to put messages to. In a cluster all go to the same one: a group stays together."""
+        """MQOPEN a queue for output. In a cluster all messages go to one instance, so groups stay together."""
         c = self._c
         return self._open(queue, c.MQOO_OUTPUT | c.MQOO_BIND_ON_OPEN | c.MQOO_FAIL_IF_QUIESCING)
 
     def open_record(self, queue: str) -> Any:
-        """MQOPEN a queue in which a record is looked at, taken and put."""
+        """MQOPEN a record queue for browse, input and output."""
         c = self._c
         options = c.MQOO_OUTPUT | c.MQOO_INPUT_SHARED | c.MQOO_BROWSE | c.MQOO_FAIL_IF_QUIESCING
         return self._open(queue, options)
@@ -151,7 +150,7 @@ class Connection:
         return opened
 
     def put(self, queue: Any, fields: Mapping[str, Any], data: bytes) -> None:
-        """MQPUT in the unit of work. ``fields`` are an MQMD's by name, of version 2: group and segment are as given."""
+        """MQPUT in the unit of work, with the fields of an MQMD of version 2 by name."""
         c = self._c
         given = {name: _signed(fields[name]) for name in FIELDS if name in fields}
         md = self._mq.MD(Version=c.MQMD_VERSION_2, **given)
@@ -159,7 +158,7 @@ class Connection:
         self._call("MQPUT", queue.put, data, md, self._mq.PMO(Options=options))
 
     def browse(self, queue: Any, correl_id: bytes) -> list[bytes]:
-        """MQGET, without taking them, all messages with ``correl_id``."""
+        """Browse all messages with ``correl_id``."""
         c = self._c
         found = []
         which = c.MQGMO_BROWSE_FIRST
@@ -169,7 +168,7 @@ class Connection:
         return found
 
     def take(self, queue: Any, correl_id: bytes) -> list[bytes]:
-        """MQGET in the unit of work all messages with ``correl_id``."""
+        """MQGET all messages with ``correl_id`` in the unit of work."""
         found = []
         while (data := self._get(queue, correl_id, self._c.MQGMO_SYNCPOINT)) is not None:
             found.append(data)
@@ -188,19 +187,18 @@ class Connection:
         return data or b""
 
     def commit(self) -> None:
-        """MQCMIT. Whatever is raised but MQRC_BACKED_OUT (2003) leaves open whether it was done."""
+        """MQCMIT. After any error but MQRC_BACKED_OUT (2003) the outcome is unknown."""
         self._call("MQCMIT", self._manager.commit)
 
     def back_out(self) -> None:
-        """MQBACK."""
+        """MQBACK: undo the unit of work."""
         self._call("MQBACK", self._manager.backout)
 
     def close(self) -> None:
-        """MQBACK, because MQDISC would commit, and MQDISC: whatever comes of it."""
+        """MQBACK, because MQDISC would commit, then MQDISC. Errors are ignored."""
         for verb, function in (("MQBACK", self._manager.backout), ("MQDISC", self._manager.disconnect)):
             try:
                 self._call(verb, function)
             except MqiError:
-                # The connection is gone, and what was under way with it. A handle that the library still holds is
-                # let go with it.
+                # The connection and its unit of work are gone, and so are its handles.
                 continue

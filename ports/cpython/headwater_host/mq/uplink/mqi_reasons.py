@@ -1,9 +1,7 @@
-"""What a reason code of the MQI means for an uplink: what to do about it. Numbers and names are IBM's.
+"""What the uplink does about reason codes of the MQI. Numbers and names are IBM's.
 
-``CONNECTION``: the connection is of no use any more, make another one. ``WAIT``: the queue or the queue manager takes
-nothing now; what is under way is backed out and tried again. ``MESSAGE``: this message will never be taken.
-``CONFIGURATION``: somebody has to do something; it is tried again, seldom. What is not in the table is ``CONNECTION``:
-a new connection is the most that a client can do, and nothing is lost by it.
+``CONNECTION``: reconnect. ``WAIT``: back out and retry. ``MESSAGE``: this message will never be accepted.
+``CONFIGURATION``: log and retry seldom. Unknown codes are ``CONNECTION``: a client can do no more than reconnect.
 """
 
 CONNECTION, WAIT, MESSAGE, CONFIGURATION = "connection", "wait", "message", "configuration"
@@ -59,15 +57,15 @@ def _read() -> dict[int, tuple[str, str]]:
     return found
 
 
-#: By reason code: what to do, and its name.
+#: Reason code -> action, name.
 REASONS = _read()
 
 
 def kind(reason: int) -> str:
-    """What to do about it."""
+    """Return the action for a reason code."""
     return REASONS[reason][0] if reason in REASONS else CONNECTION
 
 
 def text(reason: int) -> str:
-    """The number, and the name of one that is in the table."""
+    """Return the number of a reason code, with its name if known."""
     return f"{reason} ({REASONS[reason][1]})" if reason in REASONS else str(reason)

@@ -1,16 +1,16 @@
-"""Store and forward: what is in a local queue goes to a queue of a queue manager, in units of work, for ever.
+"""Store and forward: send a local queue to a queue of a queue manager, in units of work.
 
-A unit of work is a batch from the front of the local queue. Its messages stay in the local queue until MQCMIT has
-succeeded. When the connection is lost during MQCMIT nobody knows whether it was done, so:
+A unit of work is a batch from the front of the local queue. Its messages stay there until MQCMIT has succeeded. If the
+connection is lost during MQCMIT, the outcome is unknown:
 
-- with a *record queue*, each unit of work takes a small message from it and puts the next one, with its number, as a
-  message channel does. Which messages make up the unit is written down locally first. After a reconnect the record says
-  whether it was committed: each message arrives exactly once. While a commit may still be on its way the record is
-  locked, so there seems to be none, and the uplink waits;
-- without one the unit is sent again: each message arrives at least once, with the same MsgId each time.
+- With a *record queue*, each unit of work replaces a message on that queue by one with the unit's number, as message
+  channels do. The messages of the unit are noted locally first. After a reconnect the number tells whether the unit was
+  committed, so each message arrives exactly once. While a commit is in progress the record is locked, and the uplink
+  waits.
+- Without one the unit is retransmitted: each message arrives at least once, with the same MsgId.
 
-The order is that of the local queue. A message that the queue manager will never take goes to the local dead-letter
-queue, with the reason, and the next one goes on.
+The order is that of the local queue. A message that the queue manager will never accept goes to the local dead-letter
+queue, with the reason.
 """
 
 import logging
@@ -27,18 +27,18 @@ from headwater_host.mq.uplink import mqi, mqi_reasons
 from headwater_host.mq.uplink.mqi import MqiError
 from headwater_host.mq.uplink.mqi_reasons import CONFIGURATION, MESSAGE, WAIT
 
-#: s: the first pause after what went wrong, the longest, and the longest while somebody has to do something.
+#: Pauses in s: the first after an error, the longest, and the longest after a configuration error.
 FIRST, LONGEST, SLOW = 1.0, 60.0, 300.0
-# How often a quiet local queue is looked at.
+# Interval at which an empty local queue is checked, in s.
 _LOOK_S = 0.25
-# After these what was put before cannot be committed.
+# After these errors the unit of work cannot be committed.
 _UNIT_IS_LOST = (CMQC.MQRC_BACKED_OUT, CMQC.MQRC_SYNCPOINT_LIMIT_REACHED)
 
 _logger = logging.getLogger("headwater.uplink")
 
 
 class Stored(NamedTuple):
-    """A message of the local queue: what names it there, its MQMD by IBM's names, its data."""
+    """A message of the local queue: its id there, its MQMD by IBM's names, its data."""
 
     token: int
     fields: Mapping[str, Any]
@@ -46,10 +46,10 @@ class Stored(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is known locally of the record queue.
+    """The local state of the record queue.
 
-    ``number``: of the last unit of work that was committed; -1 before there was a record. ``pending``: the messages of
-    the one behind it, when its outcome is not known.
+    ``number``: of the last committed unit of work, -1 before the first record. ``pending``: the messages of the next
+    unit while its outcome is unknown.
     """
 
     identity: bytes
@@ -58,40 +58,40 @@ class State(NamedTuple):
 
 
 class Outbox(Protocol):
-    """The local queue, as the uplink sees it. Each method is durable when it returns. MQMIError: its file is in
-    trouble, and nothing has happened."""
+    """The local queue. Each method is durable when it returns. Raises MQMIError if its file fails; then nothing has
+    changed."""
 
     def batch(self, messages: int, size: int) -> Sequence[Stored]:
-        """The oldest messages, at most so many and, but for the first, of so many bytes together."""
+        """Return the first messages: at most ``messages``, and ``size`` bytes unless the first alone has more."""
         ...
 
     def depth(self) -> int:
-        """How many messages wait."""
+        """Return the number of messages."""
         ...
 
     def settle(self, sent: Sequence[int], dead: Sequence[tuple[int, int]], number: int | None) -> None:
-        """These are committed, and these, with their reason codes, go to the dead-letter queue. ``number``: of the unit
-        of work, which is not pending any more."""
+        """Remove committed messages and move others, with their reason codes, to the dead-letter queue. ``number`` is
+        that of the unit of work, which is no longer pending."""
         ...
 
     def state(self) -> State:
-        """What is known of the record queue."""
+        """Return the state of the record queue."""
         ...
 
     def prepare(self, pending: Sequence[int]) -> None:
-        """A unit of work of these is about to be committed."""
+        """Note the messages of a unit of work before its commit."""
         ...
 
     def number(self, number: int) -> None:
-        """The record says that this one is the last; nothing is pending."""
+        """Note the number of the last committed unit of work; none is pending."""
         ...
 
 
 class QueueManager(Protocol):
-    """A connection, as ``mqi.Connection`` is one."""
+    """A connection, such as ``mqi.Connection``."""
 
     def open_output(self, queue: str) -> Any:
-        """Open a queue to put to."""
+        """Open a queue for output."""
         ...
 
     def open_record(self, queue: str) -> Any:
@@ -99,45 +99,45 @@ class QueueManager(Protocol):
         ...
 
     def put(self, queue: Any, fields: Mapping[str, Any], data: bytes) -> None:
-        """Put in the unit of work."""
+        """Put a message in the unit of work."""
         ...
 
     def browse(self, queue: Any, correl_id: bytes) -> list[bytes]:
-        """Messages with this CorrelId."""
+        """Browse messages with this CorrelId."""
         ...
 
     def take(self, queue: Any, correl_id: bytes) -> list[bytes]:
-        """The same, taken in the unit of work."""
+        """Get messages with this CorrelId in the unit of work."""
         ...
 
     def commit(self) -> None:
-        """End the unit of work."""
+        """Commit the unit of work."""
         ...
 
     def back_out(self) -> None:
-        """Undo it."""
+        """Back out the unit of work."""
         ...
 
     def close(self) -> None:
-        """Undo it and disconnect."""
+        """Back out and disconnect."""
         ...
 
 
 @dataclass(frozen=True)
 class UplinkConfig:
-    """Where to, and how. ``idle``: s without a message until the connection is given up until the next one."""
+    """The target. ``idle``: time without messages in s after which the uplink disconnects."""
 
     channel: mqi.Channel
     queue: str
     record_queue: str = ""
-    #: A unit of work: messages, and bytes (one larger message is a unit of its own).
+    #: Limits of a unit of work; one larger message is a unit of its own.
     batch: int = 50
     batch_bytes: int = 4 << 20
     idle: float = 60.0
 
 
 class RecordError(Exception):
-    """The record of what was committed is not what it must be; ``kind`` says what to do about it."""
+    """The record on the record queue is missing or wrong; ``kind`` is the action."""
 
     def __init__(self, text: str, kind: str):
         super().__init__(text)
@@ -145,10 +145,10 @@ class RecordError(Exception):
 
 
 class Uplink:
-    """One uplink; ``run`` is its life, in a thread of its own, and ``stop`` ends it.
+    """One uplink. ``run`` runs it in a thread until ``stop``.
 
-    ``connect`` makes a connection. ``wait(seconds)`` waits, or less, and says whether to stop; with ``clock`` it is all
-    there is of time.
+    ``connect`` opens a connection. ``wait(seconds)`` waits at most so long and returns whether to stop; tests replace
+    it and ``clock``.
     """
 
     def __init__(
@@ -171,27 +171,27 @@ class Uplink:
         self._number: int | None = None
         self._correl_id = b""
         self._failures = 0
-        # What is committed, and not yet noted locally.
+        # Committed messages that are not yet settled locally.
         self._committed: tuple[list[int], list[tuple[int, int]], int | None] | None = None
-        # Fewer messages than the configuration allows, when a queue manager takes no more at a time.
+        # Messages of a unit of work; less than configured if the queue manager has a lower limit.
         self._limit = config.batch
         self._moved_at = 0.0
         self.state = "starting"
-        #: Messages in the local queue, when it was last looked at.
+        #: Messages in the local queue at the last check.
         self.waiting = 0
         self.connections = 0
         self.units = self.sent = self.bytes = self.dead = 0
-        #: Commits of which nobody knew the outcome at first.
+        #: Commits whose outcome was unknown at first.
         self.doubts = 0
         self.last_error: str | None = None
         self._said = ""
 
     def stop(self) -> None:
-        """End soon: a call that is under way is waited for."""
+        """Stop after the current call."""
         self._stop.set()
 
     def run(self) -> None:
-        """Until ``stop``. Raises CommandError when IBM's client is not there."""
+        """Send until ``stop``. Raises CommandError without IBM's client."""
         try:
             while not self._stop.is_set():
                 pause = self.step()
@@ -202,10 +202,10 @@ class Uplink:
             self._say("stopped", "stopped")
 
     def step(self) -> float:
-        """Do what can be done now: s to wait before the next time."""
+        """Do what can be done now; return the pause before the next step, in s."""
         try:
             if self._committed is not None:
-                # Its messages must not be seen before.
+                # Before that, the next batch would contain them.
                 self._outbox.settle(*self._committed)
                 self._committed = None
             messages = self._outbox.batch(self._limit, self._config.batch_bytes)
@@ -214,7 +214,7 @@ class Uplink:
                 return self._rest()
             if self._link is None:
                 self._open()
-                # What was pending may have gone from the local queue.
+                # Settling the pending unit may have changed the queue.
                 return 0.0
             pause = self._unit(self._link, messages)
             self._moved_at = self._clock()
@@ -222,17 +222,17 @@ class Uplink:
         except (MqiError, RecordError) as error:
             return self._trouble(error)
         except MQMIError as error:
-            # The file: full, busy, damaged.
+            # The file is full, busy or damaged.
             self._drop()
             self._problem(f"the local queue: {error}", "failing")
             return self._pause(LONGEST)
 
     def _in_doubt(self) -> bool:
-        """Whether a record has to say what became of a unit of work."""
+        """Tell whether the outcome of a unit of work is unknown."""
         return bool(self._config.record_queue and self._outbox.state().pending)
 
     def _rest(self) -> float:
-        """Nothing is to be done."""
+        """Disconnect after the idle time; return the pause."""
         if self._link is not None and self._clock() - self._moved_at >= self._config.idle:
             self._drop()
             self._say("idle", "disconnected: there is nothing to send")
@@ -261,15 +261,15 @@ class Uplink:
             link.close()
 
     def _read_record(self, link: QueueManager) -> int:
-        """The number of the last unit of work; what was pending is settled. Raises RecordError."""
+        """Return the number of the last unit of work, and settle the pending one. Raises RecordError."""
         state = self._outbox.state()
         self._correl_id = state.identity
         numbers = [_parse(data) for data in link.browse(self._record, state.identity)]
         if not numbers:
             if state.number >= 0:
                 raise RecordError(
-                    f"there is no record of this queue on {self._config.record_queue}: a commit is still under way, "
-                    "or somebody has taken it",
+                    f"there is no record of this queue on {self._config.record_queue}: a commit is in progress, "
+                    "or the record was removed",
                     WAIT,
                 )
             self._put_record(link, 0)
@@ -278,7 +278,7 @@ class Uplink:
             return 0
         number = max(numbers)
         if state.number < 0 and number == 0:
-            # The first record, the commit of which was in doubt.
+            # The first record, whose commit was in doubt.
             self._outbox.number(0)
         elif state.pending and number == state.number + 1:
             self._outbox.settle(state.pending, (), number)
@@ -288,7 +288,7 @@ class Uplink:
         else:
             raise RecordError(
                 f"the record on {self._config.record_queue} says {number}, the local queue {state.number}: one of them "
-                "was put back, or two uplinks share it",
+                "was restored from a copy, or two uplinks share it",
                 CONFIGURATION,
             )
         return number
@@ -300,7 +300,7 @@ class Uplink:
     # -- a unit of work ----------------------------------------------------------------------------------------------
 
     def _unit(self, link: QueueManager, messages: Sequence[Stored]) -> float:
-        """Put and commit: s to wait before the next one."""
+        """Put and commit one unit of work; return the pause in s."""
         number = None if self._record is None else self._take_record(link) + 1
         sent: list[Stored] = []
         dead = []
@@ -332,7 +332,7 @@ class Uplink:
         self._committed = None
         self._failures = 0
         if full is not None:
-            # What it has taken is committed; the rest waits.
+            # The accepted messages are committed; the rest waits.
             self._problem(str(full), "waiting")
             return self._pause(LONGEST)
         if self.state == "waiting":
@@ -340,10 +340,10 @@ class Uplink:
         return 0.0
 
     def _take_record(self, link: QueueManager) -> int:
-        """Lock the record: two uplinks, or a lost connection of our own, cannot both have it."""
+        """Get and so lock the record, which only one connection can have."""
         numbers = [_parse(data) for data in link.take(self._record, self._correl_id)]
         if self._number is None or not numbers or max(numbers) != self._number:
-            raise RecordError(f"the record on {self._config.record_queue} is not there any more", WAIT)
+            raise RecordError(f"the record on {self._config.record_queue} is gone", WAIT)
         return self._number
 
     def _commit(self, link: QueueManager, number: int | None, sent: list[int]) -> None:
@@ -363,7 +363,7 @@ class Uplink:
     # -- what went wrong ---------------------------------------------------------------------------------------------
 
     def _trouble(self, error: MqiError | RecordError) -> float:
-        """How long to wait, in s, before it is tried again."""
+        """Handle an error; return the pause in s."""
         kind = mqi_reasons.kind(error.reason) if isinstance(error, MqiError) else error.kind
         state = "misconfigured" if kind == CONFIGURATION else "disconnected"
         if kind == WAIT and isinstance(error, MqiError) and error.call == "MQPUT" and self._link is not None:
@@ -386,7 +386,7 @@ class Uplink:
         return limit * random.uniform(0.5, 1.0)
 
     def failed(self, error: Exception) -> None:
-        """Say what has ended it."""
+        """Log the exception that ended the uplink."""
         self.last_error = repr(error)
         self.state = "failed"
         _logger.critical("%s: the uplink has failed", self._config.queue, exc_info=error)
@@ -408,7 +408,7 @@ class Uplink:
             self.bytes += size
 
     def status(self) -> dict[str, Any]:
-        """What is known, as JSON can hold it."""
+        """Return the statistics for JSON."""
         to = self._config.channel
         return {
             "queue_manager": to.queue_manager,
@@ -427,8 +427,8 @@ class Uplink:
 
 
 def _parse(data: bytes) -> int:
-    """The number in a record. Raises RecordError."""
+    """Return the number in a record. Raises RecordError."""
     name, _, number = data.partition(b" ")
     if name != b"headwater" or not number.isdigit() or len(number) > 18:
-        raise RecordError(f"{data[:40]!r} on the record queue is none of ours", CONFIGURATION)
+        raise RecordError(f"{data[:40]!r} on the record queue is not a record of headwater", CONFIGURATION)
     return int(number)
