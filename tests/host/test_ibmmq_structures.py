@@ -140,7 +140,7 @@ def test_what_is_cut_short() -> None:
         decode(MQDLH, data[:-1], 2, big=True, ccsid=819)
     assert (caught.value.reason, caught.value.field, caught.value.offset) == (2141, "PutTime", 166)
     undecided = encode(MQMD, {"Format": "MQHMDE", "Encoding": 0}, big=True, ccsid=819)
-    with pytest.raises(HeaderError, match="how the integers of the header that follows are written"):
+    with pytest.raises(HeaderError, match="does not give the byte order of the next header"):
         walk(undecided, big=True, ccsid=819)
 
 

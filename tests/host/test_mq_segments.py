@@ -74,7 +74,7 @@ def test_a_file_has_the_length_that_was_said() -> None:
             list(made)
     with pytest.raises(PayloadError, match="it is too large for one message"):
         next(segments(io.BytesIO(), ids=ids(), piece=64, length=1 << 30))
-    with pytest.raises(ValueError, match="a length is for one payload"):
+    with pytest.raises(ValueError, match="length needs exactly one payload"):
         list(segments(DATA, DATA, ids=ids(), length=len(DATA)))
 
 
