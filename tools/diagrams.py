@@ -173,13 +173,18 @@ def columns(table: Table, without: Table | None = None) -> str:
 def subject(module: Path) -> str:
     """Return the first sentence of a module's docstring, without references and markup.
 
-    Raises ValueError if there is none.
+    A long sentence is cut at a colon, semicolon or parenthesis, unless the text before only names a command.
+    Raises ValueError if there is no docstring.
     """
     text = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8")))
     if not text:
         raise ValueError(f"{module} has no docstring")
     paragraph = " ".join(text.partition("\n\n")[0].split()).replace("`", "")
     sentence = re.split(r"(?<!\.)\. ", re.sub(r" \(docs/[^)]*\)", "", paragraph))[0]
+    head = re.split(r"[:;] | \(", sentence)[0]
+    names_a_command = head.startswith(("headwater ", "-", "sub "))
+    if len(sentence) > _LONG and head.count(" ") >= 2 and not names_a_command:
+        sentence = head
     return sentence.removesuffix(".")
 
 
@@ -195,6 +200,8 @@ def modules(package: str) -> str:
     return "\n".join(["```text", *(f"{name:{width}}  {text}" for name, text in lines), "```", ""])
 
 
+#: A description of a module that is longer is shortened.
+_LONG = 64
 #: The packages whose modules docs/architecture.md lists.
 PACKAGES = {
     "modules-core": "sdk/headwater",
