@@ -1,10 +1,10 @@
-"""A virtual board with 256 KB of heap and a buffer of 1 KB sends a gigabyte, and it arrives whole.
+"""Send a gigabyte from a virtual board with 256 KB of heap and a buffer of 1 KB, and check that it arrives.
 
     python -m tools.gigabyte [--bytes N] [--protocol mqtt|fmq] [--qos 0|1|2]
 
-The board (MicroPython) makes the bytes as it sends them, as one message in MQMDE segments. They go through mosquitto,
-or a hub, to a client here, which holds each segment against what must be at its Offset, and the order against the rules
-of ``headwater_host.mq.reassembly.logical``. On the board the collector is off: what an allocation takes stays taken.
+The board (MicroPython) generates the bytes and sends them as one message in MQMDE segments through mosquitto or a hub.
+A client here checks the content of each segment, and the order with ``headwater_host.mq.reassembly.logical``. The
+collector of the board is off, so the heap in use shows every allocation.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BEGIN = 32
 
 
 class Reception:
-    """Takes the segments of one message, and holds them against what the board makes."""
+    """Checks the segments of one message against what the board generates."""
 
     def __init__(self) -> None:
         self.segments = self.duplicates = 0
@@ -58,16 +58,16 @@ class Reception:
 
     @property
     def received(self) -> int:
-        """Bytes that are there."""
+        """The number of received bytes."""
         return self._message.covered
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is missing."""
+        """Whether the message is complete."""
         return self._message.whole
 
     def take(self, payload: bytes) -> None:
-        """The next segment; AssertionError when it is not what must come."""
+        """Check the next segment; AssertionError if it is wrong."""
         group_id, seq, offset, flags, _ = _NUMBERS.unpack_from(payload, _BEGIN)
         if not self.segments:
             self._first = decode(MQMDE, payload, big=True, ccsid=819)
@@ -86,13 +86,13 @@ class Reception:
         if offset == self._message.covered:
             self._message.covered += len(data)
             return
-        # With a clean session and one connection nothing is lost; at QoS 1 something may come twice.
+        # With a clean session and one connection nothing is lost; at QoS 1 duplicates are possible.
         assert offset < self._message.covered, f"segments before {offset} are missing"
         self.duplicates += 1
 
 
 class Report(NamedTuple):
-    """What the board said: bytes of its heap in use at the least, at the most and at the end; and how long it took."""
+    """The board's report: minimum, maximum and final bytes of heap in use, and the duration."""
 
     lowest: int
     highest: int
@@ -103,7 +103,7 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True)
 class Way:
-    """How the bytes travel."""
+    """Protocol, QoS and outbox of a run."""
 
     protocol: str = "mqtt"
     qos: int = 1
@@ -112,13 +112,13 @@ class Way:
 
 
 def program(length: int, way: Way, **line: object) -> str:
-    """The board's program; ``line`` says whom it talks to."""
+    """Return the board's program; ``line`` has the address of the server."""
     settings = {"bytes": length, **asdict(way), **line}
     return f"SETTINGS = {settings!r}\n{PROGRAM.read_text(encoding='utf-8')}"
 
 
 def reported(board: VirtualBoard, timeout: float) -> Report:
-    """Wait until the board has sent everything."""
+    """Wait until the board has sent everything; return its report."""
     board.wait_for(" end\n", timeout)
     found = re.search(r"status (-?\d+) heap (\d+) (\d+) (\d+) samples (\d+) ms (\d+) end", board.log)
     assert found is not None, board.log
@@ -149,7 +149,7 @@ async def _hub(folder: Path) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
 
 
 async def send(length: int, way: Way, folder: Path, timeout: float = 600.0) -> tuple[Reception, Report]:
-    """Let a board send ``length`` bytes, and take them: what came, and what the board said."""
+    """Send ``length`` bytes from a board and check them; return the reception and the board's report."""
     made = _hub if way.protocol == "fmq" else _broker
     async with made(folder) as (port, payloads):
         text = program(length, way, host=HOST, port=port)
@@ -169,13 +169,13 @@ async def send(length: int, way: Way, folder: Path, timeout: float = 600.0) -> t
 
 
 def main() -> int:
-    """Send, and say how it went."""
+    """Send and print the result."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.gigabyte",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--bytes", type=int, default=GIGABYTE, help="how many (default: %(default)s)")
+    parser.add_argument("--bytes", type=int, default=GIGABYTE, help="number of bytes (default: %(default)s)")
     parser.add_argument("--protocol", choices=["mqtt", "fmq"], default="mqtt", help="(default: %(default)s)")
     parser.add_argument("--qos", type=int, choices=[0, 1, 2], default=1, help="(default: %(default)s)")
     chosen = parser.parse_args()
@@ -184,11 +184,11 @@ def main() -> int:
         way = Way(chosen.protocol, chosen.qos)
         reception, report = asyncio.run(send(chosen.bytes, way, Path(folder), 3600.0))
     print(
-        f"{reception.received:,} bytes in {reception.segments:,} segments, whole, {reception.duplicates} twice\n"
+        f"{reception.received:,} bytes in {reception.segments:,} segments, {reception.duplicates} duplicates\n"
         f"{time.monotonic() - begin:.1f} s; the board sent for {report.seconds:.1f} s, "
         f"{reception.received / report.seconds / 1e6:.1f} MB/s\n"
         f"heap of the board in use: {report.lowest:,} to {report.highest:,} bytes, {report.end:,} at the end; "
-        f"looked at {report.samples:,} times"
+        f"{report.samples:,} samples"
     )
     return 0 if report.lowest == report.highest == report.end else 1
 

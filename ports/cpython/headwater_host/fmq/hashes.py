@@ -1,4 +1,4 @@
-"""MurmurHash3 x64 128 with seed 0: mmh3's (``headwater[fmq]``), or without it the core's, which is slow."""
+"""MurmurHash3 x64 128 with seed 0: by mmh3 (``headwater[fmq]``) if it is installed, otherwise by the core."""
 
 from collections.abc import Callable
 
@@ -19,5 +19,5 @@ else:
 
 
 def hash_of(name: str) -> int:
-    """The hash of a topic's or a field's name: an unsigned number of 128 bits."""
+    """Return the hash of a topic or field name, an unsigned number of 128 bits."""
     return _hash(name.encode())

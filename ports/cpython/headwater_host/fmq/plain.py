@@ -1,12 +1,12 @@
-"""Values of FMQ as JSON, for people and their tools: what JSON has, both ways; the rest one way only.
+"""Values of FMQ as JSON. Types that JSON lacks are converted in one direction only:
 
 =====================================  ==========================================
-whole numbers of more than 64 bits     text of digits
-Duration, DateTime                     their nanoseconds, as such
+integers of more than 64 bits          text of digits
+Duration, DateTime                     nanoseconds
 Decimal                                text
 NaN, the infinities                    "NaN", "Infinity", "-Infinity"
-a map with keys that are no texts      a list of pairs
-an object                              a list, in the order on the wire
+a map with keys other than strings     a list of pairs
+an object                              a list, in encoded order
 =====================================  ==========================================
 """
 
@@ -22,7 +22,7 @@ _LARGEST = 1 << 64
 
 
 def plain(value: Any) -> Any:
-    """What ``decode`` gave, as ``json.dumps`` takes it."""
+    """Convert a decoded value for ``json.dumps``."""
     if isinstance(value, (Duration, DateTime)):
         value = value.nanoseconds
     if value is None or isinstance(value, (bool, str)):
@@ -41,14 +41,14 @@ def plain(value: Any) -> Any:
 
 
 def real(value: float) -> float | str:
-    """A float as JSON has it, which has no infinity."""
+    """Convert a float for JSON, which has no infinity and no NaN."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
 
 
 def from_json(text: str) -> bytes:
-    """The value that a JSON text stands for, encoded. Raises ValueError with words."""
+    """Encode the value of a JSON text. Raises ValueError with a message for the user."""
     try:
         return encode(json.loads(text, parse_constant=_no_constant, parse_float=_finite))
     except RecursionError:

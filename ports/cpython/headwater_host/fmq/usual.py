@@ -1,14 +1,13 @@
-"""The frames that nearly all traffic is made of, taken apart by slices, which costs least in CPython.
+"""Decode the frequent frames of FMQ with slices, which is fastest in CPython.
 
-An answer that says yes, and a PUBLISH without tags. Whatever is otherwise is left to the core's decoder, which has the
-last word on what is well-formed.
+These are successful answers and PUBLISH without tags. All other frames are left to the core's decoder.
 """
 
 from headwater.fmq import spec
 from headwater.fmq.frames import Frame
 
 _PUBLISH = spec.PUBLISH
-#: First bytes. A repetition at QoS 0 is none of them.
+#: First bytes. DUP at QoS 0 is invalid.
 _PUBLISHED = frozenset(
     _PUBLISH << 4 | dup << 3 | qos << 1 | retain
     for qos in (0, 1, 2)
@@ -18,18 +17,20 @@ _PUBLISHED = frozenset(
 _BARE = frozenset(kind << 4 for kind in (spec.PUBREC, spec.PUBREL, spec.PUBCOMP))
 _ACK = spec.ACK << 4
 _USUAL = _PUBLISHED | _BARE | {_ACK}
-#: The head of an id's time of eight bytes, of a topic shorter than 256 bytes, of no tags.
+#: The tags of a time of eight bytes, of a topic below 256 bytes, and of an empty list of tags.
 _TIME, _TIME_SIZE = spec.DATETIME << 4, 9
 _TOPIC = spec.STRING << 4 | 1
 _NO_TAGS = spec.LIST << 4
-#: What stands before an id's time at most, and behind the first byte of a length.
+#: The maximum offset of the time in an id; the maximum size of a length behind its first byte.
 _LONGEST = 10
 _LONGEST_LENGTH = 4
 
 
 def usual(f: Frame, data: bytes, at: int, end: int) -> int:
-    """Take the frame at ``at`` apart, of which bytes up to ``end`` are there: the offset behind it, if it is one of
-    these and all there; 0 says nothing about it. ``data`` is ``f.buf``."""
+    """Decode a whole frequent frame at ``at``; ``data`` is ``f.buf``.
+
+    Returns the offset behind it. 0 says nothing about the frame.
+    """
     try:
         head = data[at]
         if head not in _USUAL:
@@ -55,7 +56,7 @@ def usual(f: Frame, data: bytes, at: int, end: int) -> int:
 
 
 def _publish(f: Frame, data: bytes, i: int, end: int) -> int:
-    """The rest of a PUBLISH, from its length on."""
+    """Decode a PUBLISH from its length on."""
     size = data[i]
     if size < 16:
         i += 1
@@ -71,7 +72,7 @@ def _publish(f: Frame, data: bytes, i: int, end: int) -> int:
     if size > f.limit or stop > end or data[i] != _TOPIC:
         return 0
     tags = i + 2 + data[i + 1]
-    # Text of other characters has to be looked at.
+    # The core checks UTF-8.
     if tags >= stop or data[tags] != _NO_TAGS or not data[i:tags].isascii():
         return 0
     f.body = i

@@ -1,19 +1,19 @@
-"""Python's values to FMQ's bytes and back (docs/protocols/fmq.md, section 1).
+"""Encode Python values as values of FMQ, and decode them (docs/protocols/fmq.md, section 1).
 
 ==========================  ==========================================================================================
 FMQ                         Python
 ==========================  ==========================================================================================
 None, String, Bool, Float   None, str, bool, float
 Int, BigInt                 int, of any size
-Decimal                     ``decimal.Decimal``, but NaN and infinity
-Duration                    ``Duration``; ``timedelta`` is written as well
-DateTime                    ``DateTime``; ``datetime`` with a time zone is written as well
-List                        list; tuple is written as well
-Map                         dict; ``Pairs`` where a dict cannot hold its keys apart, or at all
-Object                      ``Object``; a dataclass's instance is written as well, and read with ``into``
+Decimal                     ``decimal.Decimal`` except NaN and infinity
+Duration                    ``Duration``; ``timedelta`` is encoded as well
+DateTime                    ``DateTime``; ``datetime`` with a time zone is encoded as well
+List                        list; tuple is encoded as well
+Map                         dict; ``Pairs`` if a dict cannot hold the keys
+Object                      ``Object``; dataclass instances are encoded as well, and decoded with ``into``
 ==========================  ==========================================================================================
 
-What is written is the shortest form. What is read may be longer, unless it is to be ``strict``.
+``encode`` writes the shortest form. ``decode`` accepts longer ones unless it is ``strict``.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from headwater.fmq.names import REASONS
 from headwater_host.fmq.kinds import EXACT, DateTime, Duration, Object, Pairs, exact, in_order
 from headwater_host.malformed import MalformedError
 
-#: How many lists, maps and objects may stand in one another.
+#: The maximum nesting of lists, maps and objects.
 DEPTH = 32
-#: The largest scale of a Decimal that is read or written: beyond it Python's default context does not calculate.
+#: The maximum scale of a Decimal: beyond it Python's default context does not calculate.
 LARGEST_SCALE = 999_999
-#: How many zeros the exponent of one that is written may stand for: they all go on the wire.
+#: The maximum number of zeros that a positive exponent stands for: all of them are encoded.
 MOST_ZEROS = 10_000
 
 _T = TypeVar("_T")
 
 
 class MalformedValueError(MalformedError, ValueError):
-    """The bytes are no value, or none that may be read."""
+    """The bytes are not a valid value."""
 
     names = REASONS
 
@@ -55,8 +55,11 @@ class MalformedValueError(MalformedError, ValueError):
 
 
 def encode(value: Any, *, depth: int = DEPTH) -> bytes:
-    """A value's bytes. Raises TypeError for what FMQ has no value for; ValueError for what is nested too deeply, a text
-    that is not UTF-8, a Decimal that is no number or out of bounds, a datetime without a time zone."""
+    """Encode a value.
+
+    Raises TypeError for a type that FMQ does not have; ValueError for values nested too deeply, strings with
+    surrogates, Decimals that are not finite or out of range, and datetimes without a time zone.
+    """
     out = bytearray()
     _put(out, value, depth)
     return bytes(out)
@@ -70,7 +73,7 @@ def _put(out: bytearray, value: Any, depth: int) -> None:
 
 
 def _put_of(value: Any) -> Callable[[bytearray, Any, int], None]:
-    """How a value is written whose type is not one of the table's."""
+    """Return the encoder of a type that is not in the table."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _put_dataclass
     for base in type(value).__mro__:
@@ -181,7 +184,7 @@ def _put_object(out: bytearray, value: Object, depth: int) -> None:
 
 @functools.lru_cache(maxsize=1024)
 def _order(cls: Any) -> tuple[str, ...]:
-    """The names of a dataclass's fields in an object's order."""
+    """Return the names of a dataclass's fields in the order of an object."""
     return in_order(field.name for field in dataclasses.fields(cls))
 
 
@@ -227,10 +230,9 @@ _PUT: dict[type, Callable[[bytearray, Any, int], None]] = {
 
 
 def decode(data: bytes, *, depth: int = DEPTH, strict: bool = False, into: type[Any] | None = None) -> Any:
-    """The value whose bytes ``data`` are, with nothing behind it. Raises MalformedValueError.
+    """Decode the value ``data``, which must end with it. Raises MalformedValueError.
 
-    ``strict``: not in a longer form than need be. ``into`` is the dataclass that an object is read into: see
-    ``filled``, and what that raises.
+    ``strict`` refuses longer forms than necessary. ``into`` is the dataclass for an object (``filled``).
     """
     value, stop = decode_at(data, 0, len(data), depth=depth)
     if stop < len(data):
@@ -244,7 +246,10 @@ def decode(data: bytes, *, depth: int = DEPTH, strict: bool = False, into: type[
 
 
 def decode_at(data: bytes, at: int, end: int, *, depth: int = DEPTH) -> tuple[Any, int]:
-    """The value at ``at``, which must end before ``end``, and the offset behind it. Raises MalformedValueError."""
+    """Decode the value at ``at``; return it and the offset behind it.
+
+    Raises MalformedValueError if it exceeds ``end``.
+    """
     if at >= end:
         raise MalformedValueError(E_FIELD, at)
     tag = data[at]
@@ -255,7 +260,7 @@ _Read = Callable[[bytes, int, int, int, int], tuple[Any, int]]
 
 
 def _length(data: bytes, at: int, end: int, size: int) -> int:
-    """The number in the ``size`` bytes behind the tag at ``at``, and no more than the bytes that are left."""
+    """Decode the number of ``size`` bytes behind the tag at ``at``; it cannot exceed the remaining bytes."""
     start = at + 1 + size
     length = int.from_bytes(data[at + 1 : start], "little")
     if length > end - start:
@@ -337,7 +342,7 @@ def _decimal(read: _Read, data: bytes, at: int, end: int, low: int, depth: int) 
 
 
 def _values(data: bytes, at: int, end: int, low: int, depth: int, each: int = 1) -> tuple[list[Any], int]:
-    """The values of a list or an object; or of a map, ``each`` of whose pairs is two."""
+    """Decode the values of a list or object, or with ``each`` 2 those of a map."""
     count = _length(data, at, end, low) * each
     i = at + 1 + low
     if count > end - i:
@@ -346,7 +351,7 @@ def _values(data: bytes, at: int, end: int, low: int, depth: int, each: int = 1)
         raise MalformedValueError(spec.E_DEPTH, at)
     found = []
     for _ in range(count):
-        # As ``decode_at``, without the call: this runs for every value of a list.
+        # ``decode_at`` without the call: this runs for every value of a list.
         if i >= end:
             raise MalformedValueError(E_FIELD, i)
         value, i = _READ[data[i] >> 4](data, i, end, data[i] & 15, depth - 1)
@@ -399,10 +404,10 @@ _READ: tuple[_Read, ...] = (
 
 
 def filled(value: Any, cls: type[_T]) -> _T:
-    """An instance of a dataclass from an object that was read, also where its fields are such, or lists of such.
+    """Create a dataclass instance from a decoded object, also for fields that are dataclasses or lists of them.
 
-    A field that says it is a ``datetime`` or a ``timedelta`` gets one. Raises TypeError for what is no object,
-    ValueError for one with another number of fields.
+    Fields annotated as ``datetime`` or ``timedelta`` are converted. Raises TypeError if the value is not an object,
+    ValueError if its number of fields differs.
     """
     if not isinstance(value, Object):
         raise TypeError(f"{cls.__name__} is made of an Object, not of a {type(value).__name__}")

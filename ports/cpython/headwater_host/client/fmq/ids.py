@@ -1,4 +1,4 @@
-"""Message ids on a computer, which has a clock and objects to spare; and tables of them that find without a search."""
+"""Message ids by the computer's clock, and id tables that find entries without a search."""
 
 import time
 from array import array
@@ -12,23 +12,23 @@ from headwater.fmq.spec import DATETIME, ID_SIZE
 if TYPE_CHECKING:
     from headwater.types import Bytes
 
-# From here on a time takes eight bytes: no clock that is right says less (it is in 1972).
+# From here on (1972) a time takes eight bytes; a correct clock is later.
 _FIRST = 1 << 56
-# And what is later than this (in 2116) is no time to begin to count at.
+# A later time (2116) of the hub is ignored.
 _LAST = 1 << 62
 _TIME = bytes((DATETIME << 4,))
-# The longest process number, beside a head, a thread number of one byte, and a time.
+# The maximum size of a process number, besides a head, a thread number of one byte, and a time.
 _PROCESS = ID_SIZE - 11
-#: Nanoseconds for which ids are reserved at a time.
+#: Nanoseconds for which ids are reserved in one step.
 RESERVE = 10_000_000_000
 
 
 class ClockIdMaker(IdMaker):
-    """``IdMaker`` by the computer's clock, or by the hub's where that is ahead. A clock that goes back does not count.
+    """``IdMaker`` with the computer's clock, or the hub's if that is ahead. A clock set back is ignored.
 
-    ``process`` is a process number, little-endian; the first id is later than ``floor``. ``keep(process, ceiling)`` is
-    called when the one has changed, and before an id is made that is not below the other: from a store that keeps them
-    they come as the next maker's ``process`` and ``floor``.
+    ``process`` is the process number, little-endian; the first id is later than ``floor``. ``keep(process, ceiling)``
+    is called when the process number changes, and before an id at or above the last ceiling is created. A store that
+    keeps both passes them to the next ``ClockIdMaker`` as ``process`` and ``floor``.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class ClockIdMaker(IdMaker):
         self.set_process(process, 0, len(process))
 
     def set_process(self, buf: "Bytes", at: int, end: int) -> int:
-        """As of ``IdMaker``."""
+        """Set the process number: 0, or E_ARGUMENT if it is too long."""
         process = bytes(buf[at:end]).rstrip(b"\0")
         if len(process) > _PROCESS:
             return E_ARGUMENT
-        # All but the type and the time.
+        # The id without type and time.
         self._size = len(process)
         self._behind = process + b"\0" + _TIME
         self.ident = memoryview(b"\0" + self._behind + bytes(8))
@@ -62,11 +62,11 @@ class ClockIdMaker(IdMaker):
     def _reserve(self) -> None:
         self._ceiling = max(self._last, time.time_ns() + self._ahead) + RESERVE
         if self._keep is not None:
-            # A store that cannot be written says so when what bears the id is to be sent.
+            # A failing store is reported when the message with the id is stored.
             self._keep(self._process, self._ceiling)
 
     def set_time(self, buf: "Bytes", at: int, end: int, now_ms: int) -> int:
-        """As of ``IdMaker``; the hub's clock counts where it is ahead of ours, unless it is beyond all reason."""
+        """Set the hub's time, which is used if it is ahead of ours and not absurd: 0 or E_ARGUMENT."""
         hub = int.from_bytes(buf[at:end], "little")
         if end - at != 8 or hub > _LAST:
             return E_ARGUMENT
@@ -74,7 +74,7 @@ class ClockIdMaker(IdMaker):
         return 0
 
     def next(self, kind: int, now_ms: int) -> "Bytes":
-        """As of ``IdMaker``."""
+        """Return the next id for a message of type ``kind``."""
         now = time.time_ns() + self._ahead
         if now <= self._last:
             now = self._last + 1
@@ -86,13 +86,13 @@ class ClockIdMaker(IdMaker):
 
 
 class _States(bytearray):
-    """The states of a table's places; knows which are free, and by state and id where one is."""
+    """States of the places of a table, with the free places and an index by state and id."""
 
     def __init__(self, places: int):
         super().__init__(places)
         self.idents = [b""] * places
         self.places: dict[tuple[int, bytes], int] = {}
-        # The first is taken first: whoever looks through the table finds what is there early.
+        # The first place is taken first, so that a scan of the table finds entries early.
         self.free = list(range(places - 1, -1, -1))
 
     def __setitem__(self, i: int, state: int) -> None:  # type: ignore[override]  # there are no slices of it
@@ -104,7 +104,7 @@ class _States(bytearray):
             if not state:
                 self.free.append(i)
         elif state:
-            # Whoever takes a place has asked for it before: mostly it is the last one.
+            # Mostly the place that ``free`` returned, which is the last one.
             if self.free[-1] == i:
                 self.free.pop()
             else:
@@ -115,10 +115,10 @@ class _States(bytearray):
 
 
 class HostIdTable(IdTable):
-    """``IdTable`` with as many places as are asked for, in which nothing is searched."""
+    """``IdTable`` of any size that finds entries without a search."""
 
     def __init__(self, places: int):
-        # Not the base's: its numbers are bytes.
+        # The base's constructor is not called: its numbers are bytes.
         self.places = places
         self._states = _States(places)
         self.state = self._states
@@ -128,12 +128,12 @@ class HostIdTable(IdTable):
         self._turns = bytearray(places)
 
     def free(self) -> int:
-        """As of ``IdTable``."""
+        """Return a free place, or -1."""
         free = self._states.free
         return free[-1] if free else -1
 
     def rename(self, i: int, state: int, buf: "Bytes", at: int, end: int) -> None:
-        """As of ``IdTable``."""
+        """Replace the id of a place."""
         ident = bytes(buf[at:end])
         states = self._states
         if states[i]:
@@ -144,5 +144,5 @@ class HostIdTable(IdTable):
         states[i] = state
 
     def find(self, state: int, buf: "Bytes", at: int, end: int) -> int:
-        """As of ``IdTable``."""
+        """Return the place of an id in this state, or -1."""
         return self._states.places.get((state, bytes(buf[at:end])), -1)

@@ -1,7 +1,6 @@
-"""The outbox of ``headwater_host.client.store`` for FMQ: with it, what no message id may be made without.
+"""The outbox of ``headwater_host.client.store`` for FMQ, which also stores what unique message ids need.
 
-Ids are unique for ever, so the file also keeps the process number that the hub has given, and a time from which on no
-id has been made.
+That is the process number that the hub assigned, and a time that no id has reached yet.
 """
 
 import sqlite3
@@ -21,7 +20,7 @@ _SIZE = 1 << 16
 
 
 class FmqOutbox(SqliteOutbox):
-    """As ``SqliteOutbox``; what is not acknowledged is FMQ's frames."""
+    """``SqliteOutbox`` of FMQ frames."""
 
     PROTOCOLS = ("fmq",)
 
@@ -35,7 +34,7 @@ class FmqOutbox(SqliteOutbox):
         size: int = _SIZE,
         limit: int = OUTBOX_LIMIT,
     ):
-        #: The process number, little-endian, none before there is one; nanoseconds since 1970, above every id's.
+        #: The process number, little-endian, empty before it is known; nanoseconds since 1970, above those of every id.
         self.process = b""
         self.ceiling = 0
         super().__init__(
@@ -43,7 +42,7 @@ class FmqOutbox(SqliteOutbox):
         )
 
     def keep_ids(self, process: bytes, ceiling: int) -> int:
-        """Keep these with the next commit: 0, or E_STORE."""
+        """Store both with the next commit: 0, or E_STORE."""
         self.process = process
         self.ceiling = ceiling
         return self.commits.execute(*self._ids())
@@ -68,11 +67,11 @@ class FmqOutbox(SqliteOutbox):
         db.execute(*self._ids())
 
     def pack(self, more: Any) -> bytes:
-        """A message's tags are a list in FMQ's own form."""
+        """Encode the tags of a message."""
         return bytes(more or NO_TAGS)
 
     def unpack(self, block: bytes) -> Any:
-        """``pack`` undone."""
+        """Decode the tags of a message."""
         return block if block != NO_TAGS else b""
 
 
