@@ -1,7 +1,6 @@
-"""Messages that wait, not yet handed to the session: never sent, so that the oldest of them may be dropped.
+"""Unsent messages that wait outside the session, so that the oldest of them may be dropped.
 
-``headwater.mqtt.backlog`` for a host. What was handed to the session is in its outbox, may have been sent, and is never
-dropped.
+Messages in the session's outbox may have been sent, and are never dropped.
 """
 
 from collections import deque
@@ -9,8 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Waiting(NamedTuple):
-    """A message; ``seq`` counts up from 1 in the order of their coming. ``more`` is what else its protocol has for it:
-    properties of MQTT 5.0, tags of FMQ."""
+    """A message. ``seq`` counts the messages from 1; ``more`` has the properties of MQTT 5.0 or the tags of FMQ."""
 
     seq: int
     topic: bytes
@@ -21,12 +19,12 @@ class Waiting(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of topic and payload."""
+        """The size of topic and payload in bytes."""
         return len(self.topic) + len(self.payload)
 
 
 class Backlog:
-    """They, in memory, oldest first. ``len`` is how many; ``size`` how many bytes their topics and payloads are."""
+    """A queue of unsent messages in memory. ``size`` is the size of all topics and payloads in bytes."""
 
     def __init__(self) -> None:
         self.queue: deque[Waiting] = deque()
@@ -37,7 +35,7 @@ class Backlog:
         return len(self.queue)
 
     def put(self, topic: bytes, payload: bytes, qos: int, retain: bool, more: Any) -> Waiting | None:
-        """Take a message; None when the store could not keep it."""
+        """Queue a message. Returns None if the store cannot be written."""
         message = Waiting(self._seq + 1, topic, payload, qos, retain, more)
         self.restore(message)
         if self._keep(message):
@@ -47,25 +45,25 @@ class Backlog:
         return message
 
     def restore(self, message: Waiting) -> None:
-        """Put a message behind the others, as it was."""
+        """Queue a message that a store has kept."""
         self._seq = message.seq
         self.queue.append(message)
         self.size += message.size
 
     def pop(self) -> Waiting:
-        """Take the oldest out."""
+        """Remove and return the oldest message."""
         message = self.queue.popleft()
         self.size -= message.size
         self._forget(message)
         return message
 
     def is_ready(self) -> bool:
-        """Whether a message can go from here to the outbox, so that after a crash it is in one of the two."""
+        """Whether a message can move to the outbox such that a crash leaves it in one of the two."""
         return True
 
     def _keep(self, message: Waiting) -> int:
-        """A message has come: 0, or E_STORE."""
+        """Store a queued message. Returns 0 or E_STORE."""
         return 0
 
     def _forget(self, message: Waiting) -> None:
-        """A message has gone. What a store cannot write now it writes later, all of it."""
+        """Delete a message from the store, which writes later what it cannot write now."""

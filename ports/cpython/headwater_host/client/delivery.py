@@ -1,4 +1,4 @@
-"""The state of a message that a client publishes: what ``post`` returns."""
+"""The state of a published message, which ``post`` returns."""
 
 import asyncio
 from collections.abc import Callable, Generator

@@ -13,20 +13,20 @@ _T = TypeVar("_T")
 
 
 class Inbox(Generic[_T]):
-    """``client.messages``: the messages that arrive, in their order, each to one of those who iterate.
+    """``client.messages``: received messages in their order, each for one of the iterating tasks.
 
-    What had arrived before the connection ended is still delivered; then iterating raises NotConnectedError, and goes
-    on after the client was entered again. ``len`` is how many wait.
+    Messages that arrived before the connection ended are still returned. Then iterating raises NotConnectedError, and
+    continues after the client was entered again. ``len`` is the number of queued messages.
     """
 
     def __init__(self, check: Callable[[], object], limit: int | None, passed: Callable[[], object]):
-        # Raises when no message will come.
+        # Raises when no message will arrive.
         self._check = check
-        # Called when there are so many, and when there are half of it left.
+        # Called when ``limit`` messages are queued, and when half of them are left.
         self._limit = sys.maxsize if limit is None else limit
         self._half = -1 if limit is None else limit // 2
         self._passed = passed
-        #: Called with each message that is taken, where something is to be done then.
+        #: Called with each message that is taken.
         self.on_taken: Callable[[_T], object] | None = None
         self._queue: deque[_T | ClientError] = deque()
         self._readers: deque[asyncio.Future[None]] = deque()
@@ -46,7 +46,7 @@ class Inbox(Generic[_T]):
                 await reader
             except asyncio.CancelledError:
                 if not reader.cancelled():
-                    # The message that this one was woken for is the next one's.
+                    # Another reader gets the message for which this one was woken.
                     wake_one(self._readers)
                 raise
         message = self._queue.popleft()
@@ -59,7 +59,7 @@ class Inbox(Generic[_T]):
         return message
 
     def put(self, message: _T) -> None:
-        """A message has arrived."""
+        """Queue a received message."""
         self._queue.append(message)
         if self._readers:
             wake_one(self._readers)
@@ -67,18 +67,18 @@ class Inbox(Generic[_T]):
             self._passed()
 
     def put_error(self, error: ClientError) -> None:
-        """Let the one who gets to this place hear of an error."""
+        """Queue an error: iterating raises it in place of a message."""
         self._queue.append(error)
         if self._readers:
             wake_one(self._readers)
 
     def end(self) -> None:
-        """Nothing more will come: let those who wait find out."""
+        """Wake all readers, because no message will arrive."""
         while wake_one(self._readers):
             pass
 
     def forget(self, which: Callable[[_T], bool]) -> None:
-        """Throw away what ``which`` takes: it comes again."""
+        """Remove the messages that ``which`` accepts: the server redelivers them."""
         kept = [m for m in self._queue if isinstance(m, ClientError) or not which(m)]
         self._queue.clear()
         self._queue.extend(kept)

@@ -1,4 +1,4 @@
-"""The connection of a client: connect, and with a policy reconnect."""
+"""Connect, reconnect and disconnect a client."""
 
 import abc
 import asyncio
@@ -30,39 +30,39 @@ _Self = TypeVar("_Self", bound="Lifecycle")
 
 
 class LifecycleSession(Driven, Protocol):
-    """The client's session of a protocol, as it is kept connected."""
+    """The session of a client, as far as connecting needs it."""
 
-    #: What the protocol calls its greeting.
+    #: The name of the first packet.
     GREETING: str
-    #: The names and texts of its status codes.
+    #: The protocol's names and texts of status codes.
     REASONS: dict[int, tuple[str, str]]
 
     keep_alive: int
     in_flight: int
-    #: With what the server has refused or ended the connection.
+    #: The code with which the server refused or closed the connection.
     return_code: int
     session_present: bool
     on_online: Callable[[bool], object] | None
 
     def connect(self, now_ms: int, /) -> int:
-        """A transport is there: 0, or why the greeting cannot be built."""
+        """Begin a connection over a new transport. Returns 0, or why the first packet cannot be built."""
         ...
 
     def probe(self) -> bytes:
-        """A packet that asks for an answer."""
+        """Return a packet that asks for an answer."""
         ...
 
     def why(self) -> str:
-        """What the server says of ``return_code``."""
+        """Return the server's explanation of ``return_code``."""
         ...
 
     def elsewhere(self) -> str:
-        """The server that the server names instead of itself; "" when it names none."""
+        """Return the server that this one says to use instead, or ""."""
         ...
 
 
 class Lifecycle(abc.ABC):
-    """Connects and reconnects a client (``async with client``). The methods ``_on_...`` are the client's own part.
+    """A client that connects and reconnects (``async with client``). Subclasses implement the methods ``_on_...``.
 
     A client is *over* when it is not entered, or has lost its connection and does not reconnect. While it reconnects,
     ``_current`` returns None.
@@ -76,15 +76,15 @@ class Lifecycle(abc.ABC):
         timeout: float,
         logger: logging.Logger,
     ):
-        #: The core's session, for programs that go below this face.
+        #: The core's session, for programs that need more than this class.
         self.session: LifecycleSession = session
         self.timeout = timeout
         self.logger = logger
-        #: The connection while there is one, for programs that go below this face.
+        #: The connection while there is one, for programs that need more than this class.
         self.connection: Connection | None = None
-        #: Called with None when the client is connected and has subscribed again, also for the first connection; and
-        #: with the error that ended a connection. With ``reconnect``, also called with the error of each failed round
-        #: of attempts. Its exceptions are logged.
+        #: Called with None when the client is connected and has subscribed again, also for the first connection, and
+        #: with the error that ended a connection. With ``reconnect`` also called with the error of each failed round.
+        #: The client logs exceptions of this handler.
         self.on_connection: Callable[[ClientError | None], object] | None = None
         #: Called with the error when the server, or the hub, refuses a subscription after a reconnect. The connection
         #: and the other subscriptions continue.
@@ -104,54 +104,54 @@ class Lifecycle(abc.ABC):
         self._error: ClientError = NotConnectedError("the client is not connected", errors.E_OFFLINE)
         self._since = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
-        # How many messages were acknowledged, what the transport had to send; when one of them was last another one.
+        # The number of acknowledged messages and of unsent bytes, and when one of them last changed.
         self._progress = (0, 0)
         self._progress_at = 0.0
         session.on_online = self._on_online
 
-    # -- what a client does about it -------------------------------------------------------------------------------
+    # -- what a subclass does --------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def _on_begin(self, session_present: bool) -> None:
-        """The server has accepted a connection."""
+        """Handle a new connection, which the server has accepted."""
 
     @abc.abstractmethod
     def _on_interrupted(self, error: ClientError) -> None:
-        """The connection is lost, and will be made again."""
+        """Handle a lost connection; the client reconnects."""
 
     @abc.abstractmethod
     def _on_over(self, error: ClientError) -> None:
-        """Raise ``error`` in every waiting call: the connection is lost, and the client does not reconnect."""
+        """Raise ``error`` in every waiting call: the client does not reconnect."""
 
     async def _on_left(self) -> None:
-        """The client was left: what is not kept yet is."""
+        """Wait for the store after the end of ``async with``."""
         stored = getattr(self.session.outbox, "stored", None)
         if stored is not None and await stored():
             self.logger.error("the store is not up to date: %s", self.session.outbox.error)  # type: ignore[attr-defined]
 
     @abc.abstractmethod
     def _on_tick(self, now: float) -> None:
-        """About every ``TICK`` seconds, connected or not."""
+        """Check deadlines; called about every ``TICK`` seconds, connected or not."""
 
     @abc.abstractmethod
     def _acknowledged(self) -> int:
-        """How many published messages have been completely acknowledged."""
+        """Return how many published messages have been completely acknowledged."""
 
     @abc.abstractmethod
     def _farewell(self) -> None:
-        """Queue the session's last packet, for which there is room."""
+        """Queue the session's last packet, for which there always is room."""
 
     @abc.abstractmethod
     async def _subscribe_again(self, session_present: bool) -> None:
-        """Subscribe to what the server has forgotten. Raises ClientError."""
+        """Send the subscriptions again that the server has lost. Raises ClientError."""
 
     # -- the connection --------------------------------------------------------------------------------------------
 
     async def __aenter__(self: _Self) -> _Self:
         """Connect.
 
-        Raises NotConnectedError (there is no way to the server, or it hung up), ConnectRefusedError, ProtocolError,
-        TimedOutError; ReentrantError when the client is in use already.
+        Raises NotConnectedError (no server can be reached, or it closed the connection), ConnectRefusedError,
+        ProtocolError, TimedOutError; ReentrantError when the client is in use already.
         """
         if self._entered:
             raise ReentrantError("the client is in use already: one `async with` at a time")
@@ -172,7 +172,7 @@ class Lifecycle(abc.ABC):
             if connection is not None:
                 connection.drop(errors.E_TIMEOUT)
             if self._policy is not None:
-                # For calls that began to wait during the attempts.
+                # End the calls that began to wait during the attempts.
                 self._end(error if isinstance(error, ClientError) else self._error)
             raise
         return self
@@ -209,12 +209,12 @@ class Lifecycle(abc.ABC):
 
     @property
     def connected(self) -> bool:
-        """Whether messages can pass now."""
+        """Whether the client is connected."""
         return self.connection is not None and self.session.state == ONLINE
 
     @property
     def server(self) -> str:
-        """Host and port of the server that was connected, or tried, last."""
+        """The host and port of the server that the client connected to last, or tried last."""
         return str(self._routes[self._at])
 
     @property
@@ -228,9 +228,9 @@ class Lifecycle(abc.ABC):
         return self.session.session_present
 
     async def _round(self) -> None:
-        """Try each server once, from the one that worked last on, until one is connected.
+        """Try each server once, starting with the last that worked, until the client is connected.
 
-        Raises what was in the way; a refusal only when every server has refused.
+        Raises the last error; a refusal only when every server has refused.
         """
         if self.before_attempts is not None:
             try:
@@ -281,7 +281,7 @@ class Lifecycle(abc.ABC):
         online = self._online = loop.create_future()
         await route.open(connection, self.timeout)
         if connection.transport is None:
-            # The server did not want us: with TLS 1.3 it says so only now.
+            # With TLS 1.3 a server refuses the client's certificate only after the handshake.
             online.result()
         bad = self.session.connect(connection.now_ms())
         if bad:
@@ -291,12 +291,12 @@ class Lifecycle(abc.ABC):
         connection.push()
         await asyncio.wait({online}, timeout=max(0.0, deadline - loop.time()))
         error = online.exception() if online.done() else None
-        # The session watches the time as well, and may be the first to see that it is up.
+        # The session has the same timeout, and may notice it first.
         if not online.done() or (isinstance(error, NotConnectedError) and error.code == errors.E_TIMEOUT):
             raise TimedOutError(f"{route} did not answer {self.session.GREETING} within {self.timeout:g} s")
         online.result()
         if self.connection is None:
-            # It has come and gone.
+            # The connection was accepted and lost again.
             raise self._error.with_traceback(None)
 
     def _on_online(self, session_present: bool) -> None:
@@ -315,7 +315,7 @@ class Lifecycle(abc.ABC):
         self.logger.warning("%s: %s", self._routes[self._at], error)
         if not self._kept:
             self._end(error)
-            # Not from within the session.
+            # Later, because the session is in the middle of a call.
             asyncio.get_running_loop().call_soon(self._tell, error)
             return
         self.connection = None
@@ -338,14 +338,16 @@ class Lifecycle(abc.ABC):
         self._wake()
 
     def _current(self) -> Connection | None:
-        """The connection; None when there is none just now. Raises what ended it when it is over."""
+        """Return the connection, or None while the client reconnects. Raises the last error when the client is over."""
         if self.connection is None and not self._kept:
             raise self._error.with_traceback(None)
         return self.connection
 
     async def _reached(self, deadline: float) -> Connection:
-        """The connection, once there is one with every subscription: what the program asks for comes behind what is
-        asked for again. Raises TimedOutError when there is none in time, and what ended it."""
+        """Wait for a connection with every subscription: new requests follow those that are repeated.
+
+        Raises TimedOutError after ``deadline``, and the last error when the client is over.
+        """
         loop = asyncio.get_running_loop()
         while (connection := self._current()) is None or self._opening is not None:
             waiter: asyncio.Future[None] = loop.create_future()
@@ -365,10 +367,10 @@ class Lifecycle(abc.ABC):
             if not waiter.done():
                 waiter.set_result(None)
 
-    # -- again and again -------------------------------------------------------------------------------------------
+    # -- reconnecting ----------------------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        """Make a connection that is lost again; until cancelled, or there is no use in it."""
+        """Reconnect whenever the connection is lost, until cancelled or until the policy gives up."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -381,23 +383,23 @@ class Lifecycle(abc.ABC):
         except Exception as error:
             over = error if isinstance(error, ClientError) and self.connection is None else None
             if over is None:
-                # A fault of ours: better no connection than one that nobody keeps.
-                self.logger.exception("the connection is not kept any more")
-                over = NotConnectedError(f"the connection is not kept any more: {error!r}")
+                # A bug: without this task nothing would notice a lost connection.
+                self.logger.exception("reconnecting has failed")
+                over = NotConnectedError(f"reconnecting has failed: {error!r}")
             self._kept = False
             if self.connection is not None:
                 self.connection.drop(errors.E_CLOSED)
             self._end(over)
 
     async def _reach(self, pause: float | None) -> None:
-        """Connect, however many rounds it takes. Raises ClientError to give up."""
+        """Try rounds until the client is connected. Raises ClientError when the policy gives up."""
         while True:
             if pause is not None:
                 await self._idle(pause)
             try:
                 await self._ticking(self._round())
             except ClientError as error:
-                pause = self._pauses.in_vain(error)
+                pause = self._pauses.failed(error)
                 self._say(error)
             else:
                 self._say(None)
@@ -405,7 +407,7 @@ class Lifecycle(abc.ABC):
 
     def _say(self, error: ClientError | None) -> None:
         if error is not None:
-            self.logger.info("trying again: %s", error)
+            self.logger.info("reconnecting: %s", error)
         self._tell(error)
 
     def _tell(self, error: ClientError | None) -> None:
@@ -428,7 +430,7 @@ class Lifecycle(abc.ABC):
         await self._ticking(asyncio.sleep(seconds))
 
     async def _ticking(self, what: Awaitable[None]) -> None:
-        """Await it; the clock goes on meanwhile, for those who wait for an answer."""
+        """Await ``what``, and check the deadlines of waiting calls meanwhile."""
         task = asyncio.ensure_future(what)
         try:
             while not task.done():

@@ -9,10 +9,9 @@ OUTBOX_LIMIT = 1 << 29
 
 
 class GrowingOutbox(RamOutbox):
-    """``RamOutbox`` whose memory grows from ``size`` to ``limit`` bytes as messages need it.
+    """A ``RamOutbox`` that grows from ``size`` to ``limit`` bytes, and shrinks when it is empty.
 
-    It shrinks when it is empty. Growing moves the entries: none may be half sent then, so this is for who hands whole
-    packets to its transport.
+    Growing moves the entries, so this is only for transports that take whole packets.
     """
 
     def __init__(self, size: int = OUTBOX_SIZE, slots: int = 1024, limit: int = OUTBOX_LIMIT):
@@ -21,10 +20,10 @@ class GrowingOutbox(RamOutbox):
         self.limit = max(limit, size)
 
     def reserve(self, n: int) -> int:
-        """Where the next packet of ``n`` bytes may be built, or -1 when there is no slot or ``limit`` is reached."""
+        """Return where to build the next packet of ``n`` bytes, or -1 without a slot or beyond ``limit``."""
         free = self._free
         if 0 < self.count < self.slots and free > self.at[self.head] and free + n <= len(self.buf):
-            # Mostly.
+            # The usual case.
             self.reserved = free
             return free
         if self.count == 0 and len(self.buf) > self._first_size >= n:
@@ -36,7 +35,7 @@ class GrowingOutbox(RamOutbox):
         used = sum(self.size[i] for i in live)
         if used + n > self.limit:
             return -1
-        # In one piece from the beginning on, as the ring demands, with room for as much again.
+        # The ring must be contiguous. Double its size.
         buf = bytearray(min(self.limit, max(2 * used + n, len(self.buf))))
         at = 0
         for i in live:
@@ -50,5 +49,5 @@ class GrowingOutbox(RamOutbox):
 
     def _use(self, buf: bytearray) -> None:
         self.buf = buf
-        # As the base does: whatever a slice is given, the buffer keeps its length.
+        # A view pins the buffer, so that no slice assignment can change its length.
         self._pin = memoryview(buf)

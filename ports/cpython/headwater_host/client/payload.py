@@ -6,12 +6,12 @@ from typing import Any
 
 from headwater_host.errors import ArgumentError
 
-#: What ``publish`` takes: None is an empty payload, text is sent in UTF-8, numbers as their decimal text.
+#: A payload: None is empty, text is sent in UTF-8, numbers as decimal text.
 Payload = bytes | bytearray | memoryview | str | int | float | None
 
 
 def payload_bytes(payload: Payload) -> bytes | bytearray | memoryview:
-    """The bytes to send. Raises ArgumentError for anything that is not a payload."""
+    """Return the bytes of a payload. Raises ArgumentError for anything else."""
     if payload is None:
         return b""
     if isinstance(payload, bytes | bytearray):
@@ -32,7 +32,7 @@ def payload_bytes(payload: Payload) -> bytes | bytearray | memoryview:
 
 @dataclass(frozen=True)
 class Will:
-    """What the server publishes when the connection is lost without a DISCONNECT (MQTT 3.1.1, 3.1.2.5).
+    """The message that the server publishes if the client disconnects unexpectedly (MQTT 3.1.1, 3.1.2.5).
 
     ``properties`` (``headwater_host.client.mqtt.properties``) are those of MQTT 5.0, section 3.1.3.2, such as
     ``will_delay_interval``.

@@ -1,4 +1,4 @@
-"""A client's receive path between its session and the program: the limit of the queue, and what happens beyond it.
+"""A client's receive path: limit the queue of received messages by pausing reads, withholding or dropping.
 
 At the limit
 

@@ -1,4 +1,4 @@
-"""When a lost connection is tried again, and when not any more: the policy of ``headwater.mqtt.keeper``, for a host."""
+"""When to reconnect, and when to give up: the policy of ``headwater.mqtt.keeper``, for a host."""
 
 import random
 from dataclasses import dataclass
@@ -10,17 +10,18 @@ from headwater_host.errors import ArgumentError, ClientError, ConnectRefusedErro
 
 @dataclass(frozen=True)
 class Reconnect:
-    """How a client keeps its connection; times are in seconds.
+    """When a client reconnects; times are in seconds.
 
-    A round tries each server once, without a pause between them. After a round in vain, or a connection that was lost,
-    comes a pause of random length (full jitter) below a limit, which doubles from ``first`` to ``longest`` and starts
-    again from ``first`` once a connection has lasted ``longest``.
+    A round tries each server once, without a pause between them. After a failed round or a lost connection the client
+    pauses for a random time (full jitter) below a limit.
 
-    ``refused``: when every server of a round has refused us for good (identifier, credentials, rights, a subscription),
-    the limit of the pause is this; None gives up. ``attempts`` is after how many rounds in vain, one behind the other,
-    it gives up; None: never. ``at_start``: the first connection is tried again as well; otherwise its error is raised.
-
-    ``answer``: a connection over which the oldest message under way is unanswered for so long counts as lost.
+    - ``first``, ``longest``: the limit doubles from ``first`` to ``longest``, and restarts when a connection has lasted
+      ``longest``.
+    - ``refused``: the limit when every server of a round has refused the client for good (identifier, credentials,
+      rights, a subscription); None to give up.
+    - ``attempts``: give up after this many failed rounds in a row; None for never.
+    - ``at_start``: True to retry the first connection as well; otherwise its error is raised.
+    - ``answer``: a connection counts as lost when its oldest message in flight is unacknowledged for this long.
     """
 
     first: float = 1.0
@@ -42,7 +43,7 @@ class Reconnect:
 
 
 def policy_of(reconnect: object) -> Reconnect | None:
-    """The policy that a client is given by its argument. Raises ArgumentError."""
+    """Return the policy for a client's argument ``reconnect``. Raises ArgumentError."""
     if reconnect is None or isinstance(reconnect, bool):
         return Reconnect() if reconnect else None
     if not isinstance(reconnect, Reconnect):
@@ -51,31 +52,31 @@ def policy_of(reconnect: object) -> Reconnect | None:
 
 
 class Pauses:
-    """The policy at work: how long to wait after what went wrong."""
+    """Apply a policy: compute each pause, and decide when to give up."""
 
     def __init__(self, policy: Reconnect):
         self._policy = policy
         self._failures = 0
-        self._in_vain = 0
+        self._failed_rounds = 0
 
     def connected(self) -> None:
-        """A round has led to a connection."""
-        self._in_vain = 0
+        """Record a successful round."""
+        self._failed_rounds = 0
 
     def lost(self, error: ClientError, lasted: float) -> float:
-        """A connection is lost that has lasted so long: seconds to wait. Raises ``error`` to give up."""
+        """Return the seconds to wait after a connection of ``lasted`` seconds. Raises ``error`` to give up."""
         if lasted >= self._policy.longest:
             self._failures = 0
         return self._next(error)
 
-    def in_vain(self, error: ClientError) -> float:
-        """A round was in vain: as ``lost``."""
-        self._in_vain += 1
+    def failed(self, error: ClientError) -> float:
+        """Return the seconds to wait after a failed round. Raises ``error`` to give up."""
+        self._failed_rounds += 1
         return self._next(error)
 
     def _next(self, error: ClientError) -> float:
         policy = self._policy
-        if isinstance(error, ArgumentError) or self._in_vain == policy.attempts:
+        if isinstance(error, ArgumentError) or self._failed_rounds == policy.attempts:
             raise error
         if is_refusal(error):
             if policy.refused is None:
@@ -87,7 +88,7 @@ class Pauses:
 
 
 def is_refusal(error: ClientError) -> bool:
-    """Whether the server has refused us for good: the same again would be refused again."""
+    """Return whether the server would refuse the same attempt again."""
     if isinstance(error, ConnectRefusedError):
         return error.return_code not in PASSING
     return isinstance(error, SubscribeError)

@@ -1,8 +1,8 @@
-"""A client's send path: messages are enqueued in the order of the calls, wait for room, and are acknowledged.
+"""A client's send path: enqueue messages in the order of the calls, wait for room, complete them.
 
-The policy ``when_full`` is for a message that cannot be enqueued now:
+The policy ``when_full`` applies to a message that cannot be enqueued now:
 
-- "block": its call waits in line, for up to its timeout.
+- "block": its call waits for its turn, for up to its timeout.
 - "refuse": its call raises.
 - "drop_oldest": the message waits in the backlog. When that holds ``slots`` messages, the oldest is dropped. The
   outbox takes only as many messages as may be in flight, so only messages that were never sent are dropped.
@@ -38,55 +38,57 @@ if TYPE_CHECKING:
     from headwater_host.client.store import SqliteOutbox
 
 _QOS = (1, 2)
-# The outbox is full; or without a first connection there are no ids for messages.
+# The outbox is full; or FMQ has no message ids before the first connection.
 _LATER = (errors.E_WINDOW, errors.E_OFFLINE)
 _More = TypeVar("_More")
 
 
 def _ignore(status: int) -> None:
-    """Ignore the status of a commit: when it has failed, the next commit that a call waits for fails as well."""
+    """Ignore the status of a commit. If it failed, the next commit, which a call waits for, fails as well."""
 
 
 class Publisher(Protocol[_More]):
-    """The session of a protocol, as messages are handed to it. ``more`` is what else it has for a message."""
+    """The session of a protocol, as far as publishing needs it. ``more`` are the properties or tags of a message."""
 
     outbox: "Outbox"
     window: int
 
     def hand_in(self, topic: bytes, payload: bytes | bytearray | memoryview, flags: int, /) -> int:
-        """As ``offer``, at QoS 1 or 2, for a message with nothing else; ``flags`` are QoS and RETAIN as in the first
-        byte. An error says only that ``offer`` is to be asked."""
+        """Enqueue a QoS 1 or 2 message without ``more``; ``flags`` are QoS and RETAIN as in the first byte.
+
+        Returns the message's number, or an error, whose cause only ``offer`` tells.
+        """
         ...
 
     def offer(
         self, topic: bytes, payload: bytes | bytearray | memoryview, qos: int, retain: bool, more: _More, /
     ) -> int:
-        """Hand in a message at any QoS: its number, or a code. E_WINDOW: there is no room for now."""
+        """Enqueue a message at any QoS. Returns its number or an error; E_WINDOW if there is no room now."""
         ...
 
     def frame_of(
         self, topic: bytes, payload: bytes | bytearray | memoryview, retain: bool, more: _More, /
     ) -> bytes:
-        """The packet of a message at QoS 0. Raises ArgumentError."""
+        """Return the packet of a QoS 0 message. Raises ArgumentError."""
         ...
 
     def frame_now(
         self, topic: bytes, payload: bytes | bytearray | memoryview, retain: bool, more: _More, /
     ) -> bytes:
-        """As ``frame_of``, for one that goes out over the connection that there is now."""
+        """Return the packet of a QoS 0 message for the current connection, with a topic alias if it has one."""
         ...
 
     def copied(self, more: _More, /) -> _More:
-        """The same, such that nobody else can change it, in the form that a store gives back."""
+        """Return an immutable copy, in the form in which a store returns it."""
         ...
 
 
 class SendPath(Generic[_More]):
-    """What a client publishes.
+    """The send path of one client.
 
-    ``current`` gives the connection, None when it will come back, or raises what ended it; ``reached(deadline)`` waits
-    for it. ``read_on`` is called when there is something to be answered, which stands behind what is not being read.
-    ``backlog`` has what a store kept, which leaves before anything else, whatever the policy is now.
+    ``current`` returns the connection, or None while the client reconnects, or raises the last error. ``reached``
+    waits for a connection until a deadline. ``read_on`` resumes reading, because answers follow unread messages.
+    Messages that a store kept in ``backlog`` are sent first, whatever the policy is.
     """
 
     def __init__(
@@ -101,13 +103,13 @@ class SendPath(Generic[_More]):
         logger: logging.Logger,
     ):
         self.answers: Answers[int] = Answers()
-        # Of messages that were posted, by packet id, or by their negative number in the backlog.
+        # Of posted messages, by packet identifier, or by their negative number in the backlog.
         self._deliveries: dict[int, Delivery] = {}
-        # Reason codes of messages that are not yet completely acknowledged, by packet id.
+        # Reason codes of messages that are not completely acknowledged, by packet identifier.
         self._reasons: dict[int, int] = {}
-        #: How many messages have been completely acknowledged.
+        #: The number of completely acknowledged messages.
         self.acknowledged = 0
-        #: How many messages were dropped.
+        #: The number of dropped messages.
         self.dropped = 0
         self.backlog = backlog
         self._slots = limits.queued_outgoing
@@ -115,9 +117,9 @@ class SendPath(Generic[_More]):
         self._refuses = limits.when_full == "refuse"
         self._timeout = timeout
         self._logger = logger
-        # How many had been dropped when the backlog was last empty; whether it will be looked at in this turn.
+        # The number of dropped messages when the backlog was last empty; whether ``_send_backlog`` is scheduled.
         self._dropped_before = 0
-        self._feeding = False
+        self._scheduled = False
         self._session = session
         box: Any = session.outbox
         self._store: SqliteOutbox | None = box if hasattr(box, "begin_commit") else None
@@ -125,14 +127,14 @@ class SendPath(Generic[_More]):
         self._reached = reached
         self._read_on = read_on
         self._line = Line()
-        # Who is first in line, and until how many entries are left in the outbox.
+        # Wakes the first waiting call when the outbox has at most so many entries.
         self._room: asyncio.Future[None] | None = None
         self._enough = 0
         self._drained: asyncio.Future[None] | None = None
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the server has something to answer, or a call waits for room."""
+        """Whether the server owes an answer, or a call waits for room."""
         return bool(self._session.outbox.count or self.answers or self._line.busy or self._drained)
 
     async def publish(
@@ -150,7 +152,7 @@ class SendPath(Generic[_More]):
         if status:
             deadline = asyncio.get_running_loop().time() + timeout
             if status == errors.E_AGAIN and self._drops:
-                status = self._put_off(topic, payload, qos, retain, more)
+                status = self._add_to_backlog(topic, payload, qos, retain, more)
             elif status == errors.E_AGAIN:
                 status = await self._send_in_turn(deadline, topic, payload, qos, retain, more)
             if status and self._store is not None and self._current() is None:
@@ -175,7 +177,7 @@ class SendPath(Generic[_More]):
         timeout = seconds_of(timeout, self._timeout)
         status = self._send_now(topic, payload, qos, retain, more)
         if status == errors.E_AGAIN and self._drops:
-            status = self._put_off(topic, payload, qos, retain, more)
+            status = self._add_to_backlog(topic, payload, qos, retain, more)
             delivery = self._follow(status, qos)
             await self.stored()
             if self._current() is not None:
@@ -191,7 +193,7 @@ class SendPath(Generic[_More]):
         return delivery
 
     async def stored(self) -> None:
-        """Wait until the store has everything so far. Raises StoreError."""
+        """Wait until the store has all changes so far. Raises StoreError."""
         store = self._store
         if store is not None and store.unsynced and await store.stored():
             raise StoreError(
@@ -204,11 +206,11 @@ class SendPath(Generic[_More]):
         if status == errors.E_AGAIN:
             if not self._drops:
                 raise self._no_room(qos)
-            status = self._put_off(topic, payload, qos, retain, more)
+            status = self._add_to_backlog(topic, payload, qos, retain, more)
         return self._follow(status, qos)
 
     def _follow(self, status: int, qos: int) -> Delivery:
-        """The delivery of a message that was just handed in: its number, or 0."""
+        """Return the delivery of a message that was enqueued under the number ``status``, or sent (0)."""
         delivery = Delivery(max(status, 0), qos, self._current)
         if status:
             self._deliveries[status] = delivery
@@ -230,7 +232,7 @@ class SendPath(Generic[_More]):
                 raise TimedOutError("the server did not answer in time")
 
     def _send_now(self, topic: str, payload: Payload, qos: int, retain: bool, more: _More) -> int:
-        """0, a packet id; E_AGAIN when there is no room for now.
+        """Send or enqueue a message. Returns 0, its number, or E_AGAIN if there is no room now.
 
         Raises ArgumentError, NotConnectedError, QueueFullError.
         """
@@ -238,7 +240,7 @@ class SendPath(Generic[_More]):
         if not (
             self._line.busy
             or (connection.paused if connection is not None else self._drops or qos == 0)
-            or (self._drops and (self.backlog or (qos and self._is_under_way())))
+            or (self._drops and (self.backlog or (qos and self._window_is_full())))
         ):
             status = self._send(connection, topic, payload, qos, retain, more)
             if status != errors.E_AGAIN:
@@ -261,7 +263,7 @@ class SendPath(Generic[_More]):
         retain: bool,
         more: _More,
     ) -> int:
-        if self.backlog and not self._feed():
+        if self.backlog and not self._send_backlog():
             return errors.E_AGAIN
         data = payload if type(payload) is bytes else payload_bytes(payload)
         if qos == 0 and connection is not None:
@@ -274,7 +276,7 @@ class SendPath(Generic[_More]):
         if qos in _QOS and not more:
             status = self._session.hand_in(name, data, qos << 1 | (1 if retain else 0))
         if status <= 0:
-            # With more; or why not: nothing has happened yet.
+            # With properties or tags; or to learn the cause of the error.
             status = self._session.offer(name, data, qos, retain, more)
         if status > 0:
             if connection is not None:
@@ -297,13 +299,13 @@ class SendPath(Generic[_More]):
 
     # -- the backlog -----------------------------------------------------------------------------------------------
 
-    def _put_off(self, topic: str, payload: Payload, qos: int, retain: bool, more: _More) -> int:
-        """Let a message wait in the backlog, where the oldest make room for it: what ``answers`` knows it by."""
+    def _add_to_backlog(self, topic: str, payload: Payload, qos: int, retain: bool, more: _More) -> int:
+        """Queue a message in the backlog, dropping the oldest if it is full. Returns its key for ``answers``."""
         name = topic_bytes(topic)
         data = bytes(payload_bytes(payload))
         if qos not in (0, *_QOS) or not isinstance(qos, int):
             raise self._not_published(errors.E_QOS)
-        # What can be wrong with it is said now.
+        # Errors in the message are raised now, not when it is sent.
         size = len(self._session.frame_of(name, data, retain, more)) + len(_QOS)
         if size > getattr(self._session.outbox, "limit", OUTBOX_LIMIT):
             raise self._not_published(errors.E_TOO_LARGE)
@@ -323,28 +325,28 @@ class SendPath(Generic[_More]):
     def _drop(self) -> None:
         if self.dropped == self._dropped_before:
             self._logger.warning(
-                "%d messages wait to be sent: from now on the oldest of them is dropped for each new one",
+                "%d messages wait to be sent: from now on each new one drops the oldest",
                 self._slots,
             )
         self.dropped += 1
-        error = QueueFullError("newer messages took its place among those that wait; it was not sent")
+        error = QueueFullError("the message was dropped for newer ones; it was not sent")
         self._settle(-self.backlog.pop().seq, 0, error)
 
     def begin(self) -> None:
-        """There is a connection, or there is room in it again: what waits can leave."""
+        """Send waiting messages: there is a new connection, or room in it."""
         self._more_room()
         if self.backlog:
-            self._feeding = True
-            asyncio.get_running_loop().call_soon(self._feed)
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._send_backlog)
 
-    def _feed(self) -> bool:
-        """Hand in what waits in the backlog, from the oldest on, as far as it can leave now: whether it is empty."""
-        self._feeding = False
+    def _send_backlog(self) -> bool:
+        """Send messages of the backlog, oldest first, as far as there is room. Returns whether it is empty."""
+        self._scheduled = False
         try:
             connection = self._current()
         except ClientError:
             return False
-        while self.backlog and self._feed_one(connection):
+        while self.backlog and self._send_oldest(connection):
             pass
         if connection is not None:
             self._read_on()
@@ -353,7 +355,7 @@ class SendPath(Generic[_More]):
             return False
         if self.dropped != self._dropped_before:
             self._logger.warning(
-                "%d messages were dropped; what was left of those that waited has been handed in",
+                "%d messages were dropped; all others that waited are enqueued",
                 self.dropped - self._dropped_before,
             )
             self._dropped_before = self.dropped
@@ -362,11 +364,11 @@ class SendPath(Generic[_More]):
             self._all_done()
         return True
 
-    def _is_under_way(self) -> bool:
-        """Whether the outbox has as much as may be unacknowledged at a time."""
+    def _window_is_full(self) -> bool:
+        """Whether the outbox has as many messages as may be in flight."""
         return self._session.outbox.count >= self._session.window
 
-    def _feed_one(self, connection: Connection | None) -> bool:
+    def _send_oldest(self, connection: Connection | None) -> bool:
         seq, topic, payload, qos, retain, more = self.backlog.queue[0]
         session = self._session
         if connection.paused if connection is not None else self._drops or qos == 0:
@@ -378,7 +380,7 @@ class SendPath(Generic[_More]):
                 connection.write(frame)
                 self._settle(-seq, 0)
                 return True
-            if (self._drops and self._is_under_way()) or not self.backlog.is_ready():
+            if (self._drops and self._window_is_full()) or not self.backlog.is_ready():
                 return False
             status = session.offer(topic, payload, qos, retain, more)
             if status in (*_LATER, errors.E_STORE):
@@ -386,8 +388,8 @@ class SendPath(Generic[_More]):
             if status <= 0:
                 raise self._not_published(status)
         except ClientError as error:
-            # This server does not take it: it must not hold up the rest.
-            self._logger.warning("dropped a message that waited: %s", error)
+            # A message that this server does not accept must not delay the others.
+            self._logger.warning("dropped a waiting message: %s", error)
             self.backlog.pop()
             self._settle(-seq, 0, error)
             return True
@@ -399,7 +401,7 @@ class SendPath(Generic[_More]):
             self._deliveries[status] = delivery
         return True
 
-    # -- in turn ---------------------------------------------------------------------------------------------------
+    # -- waiting for a turn ----------------------------------------------------------------------------------------
 
     async def _send_in_turn(
         self,
@@ -413,7 +415,7 @@ class SendPath(Generic[_More]):
         loop = asyncio.get_running_loop()
         late = TimedOutError("there was no room for the message in time; it was not sent", errors.E_AGAIN)
         if qos == 0:
-            # Not in line: who can be handed in without a connection need not wait for those who cannot.
+            # Before its turn, so that messages that can be enqueued offline do not wait for it.
             await self._reached(deadline)
         if not await self._line.enter(deadline):
             raise late
@@ -427,7 +429,7 @@ class SendPath(Generic[_More]):
                     if status != errors.E_AGAIN:
                         return status
                     self._read_on()
-                    # Not for every place that gets free: that would be a turn of the loop for each message.
+                    # Waking for every free entry would cost a turn of the loop for each message.
                     self._enough = self._session.outbox.count * 3 // 4
                     self._room = loop.create_future()
                     await asyncio.wait({self._room}, timeout=max(0.0, deadline - loop.time()))
@@ -439,16 +441,16 @@ class SendPath(Generic[_More]):
             self._line.leave()
 
     def reason(self, packet_id: int, code: int) -> None:
-        """Keep a reason code for a message that is not refused."""
+        """Record the reason code of a message that is not refused."""
         self._reasons[packet_id] = code
 
     def delivered(self, packet_id: int, error: ClientError | None = None) -> None:
-        """Complete a message: it is completely acknowledged, or ``error`` says why the server refused it."""
+        """Complete a message: the server has acknowledged it completely, or refused it with ``error``."""
         self.acknowledged += 1
         self._settle(packet_id, self._reasons.pop(packet_id, 0) if self._reasons else 0, error)
         if self.backlog:
-            if not self._feeding:
-                # Not from within the session.
+            if not self._scheduled:
+                # Later, because the session is in the middle of a call.
                 self.begin()
             return
         if self._room is not None and self._session.outbox.count <= self._enough:
@@ -457,7 +459,7 @@ class SendPath(Generic[_More]):
             self._all_done()
 
     def _settle(self, number: int, code: int, error: ClientError | None = None) -> None:
-        """Complete the calls and the delivery that wait for a message."""
+        """Complete the calls and the delivery of a message."""
         if error is None:
             self.answers.settle(number, code)
         else:
@@ -478,7 +480,7 @@ class SendPath(Generic[_More]):
             drained.set_result(None)
 
     def interrupt(self, error: ClientError) -> None:
-        """Fail requests, which end with their connection; messages are retransmitted after the reconnect."""
+        """Raise ``error`` in waiting requests. Messages are retransmitted after the reconnect."""
         self.answers.fail(error, lambda i: i >= FIRST_REQUEST_ID)
 
     def end(self, error: ClientError) -> None:

@@ -1,4 +1,4 @@
-"""Those who wait: for an answer of the server, for their turn to send, for a message."""
+"""Calls that wait: for an answer of the server, or for a lock, each until its deadline."""
 
 import asyncio
 from collections import deque
@@ -10,7 +10,7 @@ from headwater_host.errors import ClientError, TimedOutError
 
 
 def wake_one(queue: "deque[asyncio.Future[None]]") -> bool:
-    """Wake the first who still waits; whether there was one."""
+    """Wake the first waiter. Returns whether there was one."""
     while queue:
         place = queue.popleft()
         if not place.done():
@@ -23,9 +23,9 @@ _T = TypeVar("_T")
 
 
 class Answers(Generic[_T]):
-    """Calls that wait for the answer to a packet id, each until its deadline (the loop's time).
+    """Calls that wait for the answer to a packet identifier, each until its deadline (the loop's time).
 
-    Who waits for a message that has no packet id yet does so by a negative number, until ``rename``.
+    A negative key stands for a message that has no packet identifier yet, until ``rename``.
     """
 
     def __init__(self) -> None:
@@ -35,12 +35,12 @@ class Answers(Generic[_T]):
         return len(self._waiting)
 
     async def wait(self, packet_id: int, deadline: float) -> _T:
-        """The answer. Raises TimedOutError, or what ``fail`` was given."""
+        """Wait for the answer. Raises TimedOutError, or the error passed to ``fail``."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[_T] = loop.create_future()
         self._waiting[packet_id] = (waiter, deadline)
         if deadline - loop.time() < 2 * TICK:
-            # Sooner than ``expire`` is sure to be called.
+            # ``expire`` may be called too late for this deadline.
             loop.call_at(deadline, self.expire, deadline)
         try:
             return await waiter
@@ -49,7 +49,7 @@ class Answers(Generic[_T]):
                 del self._waiting[packet_id]
 
     def settle(self, packet_id: int, answer: _T) -> bool:
-        """The answer is there; whether anybody still waits for it."""
+        """Complete a call. Returns whether one waited."""
         waiting = self._waiting.pop(packet_id, None)
         if waiting is None or waiting[0].done():
             return False
@@ -57,38 +57,38 @@ class Answers(Generic[_T]):
         return True
 
     def expire(self, now: float) -> None:
-        """Let go of those whose deadline is over; to be called at least every two ticks."""
+        """Raise TimedOutError in calls whose deadline has passed. Call this at least every two ticks."""
         for packet_id in [i for i, (_, deadline) in self._waiting.items() if deadline <= now]:
             waiter, _ = self._waiting.pop(packet_id)
             if not waiter.done():
                 waiter.set_exception(TimedOutError("the server did not answer in time"))
 
     def rename(self, key: int, packet_id: int) -> None:
-        """Who waits for ``key`` waits for a packet id from now on."""
+        """Give a waiting call the packet identifier of its message."""
         if key in self._waiting:
             self._waiting[packet_id] = self._waiting.pop(key)
 
     def fail(self, error: ClientError, which: Callable[[int], bool] = lambda i: True) -> None:
-        """No answer will come, for the ids that ``which`` takes."""
+        """Raise ``error`` in the calls whose key ``which`` accepts."""
         for packet_id in list(filter(which, self._waiting)):
             self.refuse(packet_id, error)
 
     def refuse(self, packet_id: int, error: ClientError) -> None:
-        """No answer will come for this one; nobody may wait for it."""
+        """Raise ``error`` in a call, if it waits."""
         waiting = self._waiting.pop(packet_id, None)
         if waiting is not None and not waiting[0].done():
             waiting[0].set_exception(error)
 
 
 class Line:
-    """One caller at a time, in the order of their coming; who comes while somebody is in line does not overtake."""
+    """A lock with deadlines that callers get in the order of their calls."""
 
     def __init__(self) -> None:
         self.busy = False
         self._places: deque[asyncio.Future[None]] = deque()
 
     async def enter(self, deadline: float) -> bool:
-        """Wait for one's turn, which ``leave`` ends; False when the deadline is over first."""
+        """Wait for the lock. Returns False if the deadline passes first."""
         if not self.busy:
             self.busy = True
             return True
@@ -108,5 +108,5 @@ class Line:
         return False
 
     def leave(self) -> None:
-        """The next one's turn."""
+        """Release the lock to the next caller."""
         self.busy = wake_one(self._places)

@@ -158,7 +158,7 @@ class BrokerSource(ClientSource):
                 serving.result()
             self._change.clear()
             # Do not connect without a pause to a server that closes every connection.
-            await asyncio.sleep(self._pauses.in_vain(ClientError()))
+            await asyncio.sleep(self._pauses.failed(ClientError()))
             self._use(self._other())
 
     def _other(self) -> Version:
