@@ -183,7 +183,7 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be opened"):
         SqliteOutbox(tmp_path / "no" / "such" / "folder.db", "c")
     with pytest.raises(ValueError, match="keeps_over"):
-        SqliteOutbox(tmp_path / "new.db", "c", keeps_over="always")
+        SqliteOutbox(tmp_path / "new.db", "c", keeps_over="always")  # type: ignore[arg-type]
 
 
 def test_a_store_of_another_client_or_of_a_later_version(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Arguments of the clients that are checked at once: a wrong one is named, with its value and what it may be."""
+"""Check arguments of the clients. An error names the argument, its value, and what is allowed."""
 
 from collections.abc import Iterable
 
@@ -20,17 +20,17 @@ def check_seconds(name: str, value: object) -> None:
 
 
 def seconds_of(value: object, default: float) -> float:
-    """The time-out of a call: ``default`` for None. Raises ArgumentError for anything but a number."""
+    """Return the timeout of a call, ``default`` for None. Raises ArgumentError for anything but a number."""
     if value is None:
         return default
-    # Not NaN either, which is not equal to itself.
+    # NaN is not equal to itself.
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise ArgumentError(f"timeout={value!r}: a number of seconds")
     return value
 
 
 def servers_of(host: object, port: object, more: object) -> list[tuple[str, int | None]]:
-    """Hosts and ports, of which the port may be left out. Raises ArgumentError."""
+    """Return all servers as hosts with a port or None. Raises ArgumentError."""
     if isinstance(more, str) or not isinstance(more, Iterable):
         raise ArgumentError(f"more_servers={more!r}: a list of hosts with their ports")
     found: list[tuple[str, int | None]] = []

@@ -1,4 +1,4 @@
-"""MQTT 5.0's properties as a program says them: a mapping of names to values.
+"""Properties of MQTT 5.0 as a mapping of names to values.
 
     {"content_type": "application/json", "user_property": [("site", "north"), ("unit", "°C")]}
 
@@ -23,17 +23,17 @@ _IDENTS = {name: ident for ident, name in PROPERTIES.items()}
 
 
 def items(properties: Properties | None, where: int) -> Iterator[tuple[int, int | bytes, bytes]]:
-    """Identifier, value and, of a pair, the second text, as the core takes them, for the packets of the bits ``where``
-    (``props.allowed``).
+    """Yield identifier, value and second text of each property, as the core takes them.
 
-    Raises ArgumentError for a name that there is not, or not there, and for a value that it cannot have.
+    ``where`` are the bits of the packets that allow them (``props.allowed``). Raises ArgumentError for a property that
+    is unknown or not allowed, and for a wrong value.
     """
     if properties and not isinstance(properties, Mapping):
         raise ArgumentError(f"properties={properties!r}: a dictionary of names and values")
     for name, value in (properties or {}).items():
         ident = _IDENTS.get(name, 0)
         if not props.allowed(ident) & where:
-            known = "does not stand in this packet" if ident else "is no property of MQTT 5.0"
+            known = "is not allowed in this packet" if ident else "is no property of MQTT 5.0"
             raise ArgumentError(f"{name!r} {known}")
         kind = props.kind_of(ident)
         for each in value if _is_many(ident, value) else (value,):
@@ -42,7 +42,7 @@ def items(properties: Properties | None, where: int) -> Iterator[tuple[int, int 
                 if props.size_of(ident, first, second) < 0:
                     raise ValueError
             except (TypeError, ValueError):
-                # Without the value, which may be a secret.
+                # The error does not show the value, which may be a secret.
                 raise ArgumentError(f"{name!r} cannot have this value") from None
             yield ident, first, second
 
@@ -76,7 +76,7 @@ def _pair(value: Any) -> tuple[bytes, bytes]:
     return _text(first)[0], _text(second)[0]
 
 
-# By the type of the value (``props``): what makes of a program's value what the core takes.
+# By the type of a property: the function that converts a program's value for the core.
 _TAKEN: dict[int, Callable[[Any], tuple[int | bytes, bytes]]] = {
     **dict.fromkeys(range(props.BYTE, props.BINARY), _number),
     props.BINARY: _binary,
@@ -87,7 +87,7 @@ _TAKEN: dict[int, Callable[[Any], tuple[int | bytes, bytes]]] = {
 
 
 def encode(properties: Properties | None, where: int) -> bytes:
-    """The block of properties, its length in front; as of ``items``."""
+    """Return the encoded property block with its length. Raises ArgumentError, see ``items``."""
     if not properties:
         return spec5.NO_PROPERTIES
     block = b"".join(_property(*item) for item in items(properties, where))
@@ -102,7 +102,7 @@ def _property(ident: int, value: int | bytes, value2: bytes) -> bytes:
 
 
 def decode(buf: "bytes | bytearray | memoryview", at: int, end: int) -> dict[str, Any]:
-    """The properties ``buf[at:end]``, which the core has checked, in their order."""
+    """Return the properties ``buf[at:end]``, which the core has validated."""
     found: dict[str, Any] = {}
     while at < end:
         ident = buf[at]
@@ -116,13 +116,13 @@ def decode(buf: "bytes | bytearray | memoryview", at: int, end: int) -> dict[str
 
 
 def unblock(block: bytes) -> dict[str, Any]:
-    """The properties of a block with its length in front, as ``encode`` makes it."""
+    """Return the properties of a block with its length, as ``encode`` returns it."""
     at = next(i for i, byte in enumerate(block) if byte < 128) + 1
     return decode(block, at, len(block))
 
 
 def plain(properties: Properties) -> dict[str, Any]:
-    """The same as JSON can hold it: binary data in hex, pairs as lists."""
+    """Return properties for JSON: binary data in hex, pairs as lists."""
     return {name: _plain(value) for name, value in properties.items()}
 
 

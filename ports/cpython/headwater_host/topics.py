@@ -1,4 +1,4 @@
-"""Topic names and filters as text, and the check of a topic at C speed."""
+"""Topic names and filters as text, and fast checks of topic names."""
 
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ class Wildcard(str):
     __slots__ = ()
 
     def __new__(cls, value: str) -> "Wildcard":
-        """Check once: an instance is known to be right."""
+        """Validate the filter."""
         if isinstance(value, Wildcard):
             return value
         filter_bytes(value)
@@ -24,24 +24,24 @@ class Wildcard(str):
 
     @property
     def value(self) -> str:
-        """The filter as text."""
+        """The filter as a string."""
         return str(self)
 
 
 class Topic(str):
-    """A topic name: a string that also knows which filters it matches."""
+    """A topic name, as a string with ``matches``."""
 
     __slots__ = ()
 
     @property
     def value(self) -> str:
-        """The name as text."""
+        """The name as a string."""
         return str(self)
 
     def matches(self, wildcard: str) -> bool:
-        """Whether the filter ``wildcard`` takes this topic (MQTT 3.1.1, 4.7.2 and 4.7.3).
+        """Return whether the filter ``wildcard`` matches this topic (MQTT 3.1.1, 4.7.2 and 4.7.3).
 
-        ``$share/group/filter`` is read as ``filter``. Raises ArgumentError when it is not a filter.
+        ``$share/group/filter`` counts as ``filter``. Raises ArgumentError for a malformed filter.
         """
         name = self.encode()
         return topics.matches(_pattern(wildcard), name, 0, len(name))
@@ -57,7 +57,7 @@ def _pattern(wildcard: str) -> bytes:
 
 
 def filter_bytes(value: str) -> bytes:
-    """A topic filter in UTF-8. Raises ArgumentError when it is not one."""
+    """Return a topic filter in UTF-8. Raises ArgumentError if it is malformed."""
     pattern = _encode(value, "topic filter")
     if len(pattern) > 65535 or packets.check_filter(pattern, 0, len(pattern)):
         raise ArgumentError(f"{value!r} is not a topic filter")
@@ -65,7 +65,7 @@ def filter_bytes(value: str) -> bytes:
 
 
 def topic_bytes(value: str) -> bytes:
-    """A topic name in UTF-8. Raises ArgumentError when it is not one: empty, too long, a wildcard, U+0000."""
+    """Return a topic name in UTF-8. Raises ArgumentError if it is empty, too long, or contains a wildcard or U+0000."""
     try:
         return _names(value) if len(value) <= _REMEMBERED else _name(value)
     except TypeError as error:
@@ -102,7 +102,7 @@ def _topic(name: bytes) -> Topic:
     return Topic(name, "utf-8")
 
 
-# Names come again and again; long ones are not remembered, so that what is remembered stays small.
+# The same names recur. Long ones are not cached, so that the caches stay small.
 _REMEMBERED = 256
 _checked = lru_cache(maxsize=4096)(_check)
 _topics = lru_cache(maxsize=4096)(_topic)
@@ -110,11 +110,11 @@ _names = lru_cache(maxsize=4096)(_name)
 
 
 def check_name(buf: "Bytes", at: int, end: int) -> int:
-    """What ``headwater.mqtt.topics.check_name`` answers, without a loop in Python."""
+    """Return what the core's check of a topic name returns, without a loop in Python."""
     name = bytes(buf[at:end])
     return _checked(name) if end - at <= _REMEMBERED else _check(name)
 
 
 def topic_of(name: bytes) -> Topic:
-    """The topic of a message that was checked: the same object for the same bytes, as long as it is remembered."""
+    """Return the topic of a validated message, from a cache."""
     return _topics(name) if len(name) <= _REMEMBERED else _topic(name)

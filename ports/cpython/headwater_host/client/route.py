@@ -1,4 +1,4 @@
-"""How to reach a server: host and port, TLS or not, WebSocket or not; and what is said when there is no way."""
+"""Open a connection to a server, over TCP, TLS or WebSocket, and explain why it fails."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from headwater_host.errors import ArgumentError, NotConnectedError, TimedOutErro
 DEFAULT_PORTS = {(False, False): 1883, (True, False): 8883, (False, True): 80, (True, True): 443}
 #: Where brokers serve WebSocket unless told.
 DEFAULT_PATH = "/mqtt"
-# What OpenSSL calls bytes that are no record of TLS, and what to say of them.
+# OpenSSL's errors for bytes that are no TLS record, and the explanation.
 _NOT_TLS = (
     "WRONG_VERSION_NUMBER",
     "RECORD_LAYER_FAILURE",
@@ -24,21 +24,21 @@ _NOT_TLS = (
     "PACKET_LENGTH_TOO_LONG",
 )
 _NO_TLS = "the handshake failed ({}); the server may not speak TLS on this port"
-# So long after one address of a host the next one is tried beside it (RFC 8305, "Happy Eyeballs").
+# After this time the next address of a host is tried concurrently (RFC 8305, "Happy Eyeballs").
 _NEXT_ADDRESS_S = 0.25
-# An abandoned handshake is given up so long after nobody waits for it any more.
+# How long after the client's timeout an abandoned handshake ends.
 _LINGER_S = 1.0
 
 
 @dataclass(frozen=True)
 class Tls:
-    """What a TLS connection needs beyond the defaults, which trust what the operating system trusts and check the name.
+    """TLS options. The default trusts the CA certificates of the operating system and verifies the host name.
 
-    ``ca`` is what vouches for the server: a file (PEM), a directory as ``openssl rehash`` makes it, or bytes (PEM or
-    DER). ``cert`` and ``key`` are files with the client's certificate and key, ``key_password`` opens the key.
-    ``server_name`` is the name to ask for and to check, where it is not the host that is connected to.
-    ``check_hostname=False`` leaves the name unchecked, not the certificate. ``context`` takes the place of all but
-    ``server_name``.
+    - ``ca``: CA certificates to trust instead: a PEM file, a directory made by ``openssl rehash``, or bytes (PEM, DER).
+    - ``cert``, ``key``, ``key_password``: files with the client's certificate and key, and the key's password.
+    - ``server_name``: the name to request and verify if it is not the host.
+    - ``check_hostname``: False to verify the certificate but not the name.
+    - ``context``: an ``ssl.SSLContext`` that replaces all options but ``server_name``.
     """
 
     ca: str | Path | bytes | None = None
@@ -50,7 +50,7 @@ class Tls:
     context: ssl.SSLContext | None = field(default=None, repr=False)
 
     def make_context(self) -> ssl.SSLContext:
-        """The context of these settings. Raises ArgumentError when a file cannot be used."""
+        """Return an ``ssl.SSLContext`` with these options. Raises ArgumentError if a file cannot be used."""
         if self.context is not None:
             return self.context
         if self.cert is None and self.key is not None:
@@ -63,7 +63,7 @@ class Tls:
         context.check_hostname = self.check_hostname
         if self.cert is not None:
             try:
-                # Without a password given, OpenSSL would ask the terminal for one.
+                # Without a password, OpenSSL would ask for one at the terminal.
                 password = self.key_password or _no_password
                 context.load_cert_chain(self.cert, self.key, password)
             except (OSError, ValueError) as error:
@@ -77,7 +77,7 @@ def _trusting(ca: str | Path | bytes | None) -> ssl.SSLContext:
         return ssl.create_default_context()
     if isinstance(ca, bytes):
         if not ca:
-            # Python would take it for no CA given, and trust what the system trusts.
+            # Python would ignore empty bytes, and trust the operating system's CA certificates.
             raise ValueError
         return ssl.create_default_context(cadata=ca.decode() if b"-----BEGIN" in ca else ca)
     if not os.path.lexists(ca) or Path(ca).is_file():
@@ -95,7 +95,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or "no certificate or key, or a wrong password").replace("_", " ").lower()
     if isinstance(error, UnicodeError):
-        # Where a host name was to be looked up, and elsewhere a text that is none.
+        # Name resolution raises this for text that is no host name.
         return "not a host name"
     if isinstance(error, ValueError):
         return "no certificate or key"
@@ -105,12 +105,12 @@ def _reason(error: Exception) -> str:
 
 
 def _speaks_no_tls(error: ssl.SSLError) -> bool:
-    """Whether what came is no TLS at all, or nothing did."""
+    """Return whether the server sent something other than TLS, or nothing."""
     return isinstance(error, ssl.SSLEOFError) or error.reason in _NOT_TLS
 
 
 def _no_host(url: str) -> str:
-    """What to pass for a URL, without what may be a password in it."""
+    """Return what to pass instead of a URL, without a password in it."""
     scheme, _, rest = url.partition("://")
     host, colon, port = rest.partition("/")[0].rpartition("@")[2].partition(":")
     options = f", {port}" if colon and port.isdecimal() else ""
@@ -120,7 +120,7 @@ def _no_host(url: str) -> str:
 
 
 class Route:
-    """The way to one server. Raises ArgumentError for settings that lead nowhere."""
+    """The way to one server. Raises ArgumentError for wrong options."""
 
     def __init__(
         self,
@@ -162,13 +162,13 @@ class Route:
         return f"{self.host}:{self.port}"
 
     async def open(self, connection: asyncio.BufferedProtocol, timeout: float) -> None:
-        """Connect: ``connection`` has its transport when this returns.
+        """Connect, and give ``connection`` its transport.
 
         Raises TlsError, NotConnectedError, and TimedOutError after ``timeout`` seconds.
         """
         opening = asyncio.ensure_future(self._open(connection, timeout))
         try:
-            # Before Python 3.12 ``wait_for`` forgets a cancellation that comes when what it waits for is just done.
+            # Before Python 3.12 ``wait_for`` loses a cancellation that arrives when its task has just finished.
             await asyncio.wait({opening}, timeout=timeout)
         finally:
             opening.cancel()
@@ -187,17 +187,17 @@ class Route:
         except (ConnectionResetError, ConnectionAbortedError) as error:
             if self._context is None:
                 raise NotConnectedError(f"no connection to {self}: {_reason(error)}") from error
-            # There was a connection, and it ended in the handshake.
+            # The server closed the connection during the TLS handshake.
             why = _NO_TLS.format(_reason(error) or "it closed the connection")
             raise TlsError(f"no connection to {self}: TLS: {why}") from error
         except (OSError, UnicodeError) as error:
-            # The latter: what was given is no host name at all.
+            # UnicodeError: the host is no host name.
             raise NotConnectedError(f"no connection to {self}: {_reason(error)}") from error
 
     async def _open(self, connection: asyncio.BufferedProtocol, timeout: float) -> None:
         loop = asyncio.get_running_loop()
         tls_timeout = None if self._context is None else timeout + _LINGER_S
-        # uvloop does not know this option, and tries one address after the other.
+        # uvloop has no such option, and tries the addresses in sequence.
         options: dict[str, Any] = {}
         if isinstance(loop, asyncio.BaseEventLoop):
             options["happy_eyeballs_delay"] = _NEXT_ADDRESS_S

@@ -1,13 +1,12 @@
-"""An outbox in an SQLite file: what is unacknowledged outlives the process, and the machine's power.
+"""An outbox in an SQLite file, which keeps unacknowledged messages when the process ends or power fails.
 
     session = SessionOptions(clean=False, store="meter.db")
     async with Client("broker.local", identifier="meter", session=session) as client:
         ...
 
-The ring in memory is in front (``GrowingOutbox``), and every change goes to the file within a transaction. A client
-commits it in a thread (``begin_commit``), and sends nothing before it is committed: the event loop never waits for the
-disk, and what has changed during one commit goes with the next. The file belongs to one process at a time and to one
-client identifier. ``docs/stores.md`` says more.
+A ring in memory (``GrowingOutbox``) has the same content. Every change is written within a transaction, which a client
+commits in a thread (``begin_commit``); it sends nothing before that. The file belongs to one process at a time and to
+one client identifier (``docs/stores.md``).
 """
 
 import sqlite3
@@ -16,7 +15,7 @@ from array import array
 from collections.abc import Callable, Collection
 from os import PathLike
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from headwater.connection import DONE, FREE, REL
 from headwater.errors import E_STORE
@@ -40,32 +39,34 @@ from headwater_host.mqtt_properties import encode, unblock
 _ABOUT = "INSERT OR REPLACE INTO about VALUES (?, ?)"
 _SIZE = 1 << 16
 _PUBREL = b"\x62\x02"
-# How many bytes that and a packet id are.
+# The size of PUBREL.
 _RELEASE = 4
 _DUP = 8
 _VERSIONS = ("3.1", "3.1.1", "5.0")
-#: What ``synchronous`` may be, and SQLite's word for it.
-_SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
+#: What a store survives: a power failure, or only the end of the process.
+KeepsOver: TypeAlias = Literal["power", "process"]
+# SQLite's setting ``synchronous``.
+_SYNCHRONOUS: dict[str, str] = {"power": "FULL", "process": "NORMAL"}
 
 
 _Self = TypeVar("_Self", bound="SqliteOutbox")
 
 
 class SqliteOutbox(GrowingOutbox):
-    """The outbox of the client ``identifier``, in the file ``path``, with what that holds.
+    """The outbox of the client ``identifier`` in the file ``path``.
 
-    ``protocol`` is the client's version of MQTT: a file that holds messages has them as packets of one, and keeps it.
-    ``keeps_over``: "power", each commit is on the disk before anything of it leaves; or "process", which is much
-    faster and outlives the end of the process, but not the machine's. ``slots`` is how many messages it takes; a
-    file that holds messages keeps the number it was made with, because packet ids depend on it.
+    - ``protocol``: the client's version of MQTT. A file with messages keeps it, because it has them as packets.
+    - ``keeps_over``: "power": each commit is on the disk before any of its messages is sent. "process": much faster,
+      and survives the end of the process, but not a power failure.
+    - ``slots``: the number of messages. A file with messages keeps its number, because packet identifiers depend on it.
+    - ``size``, ``limit``: the sizes of the ring in memory, in bytes.
 
-    StoreError: another process uses the file; it is damaged, of a later version, or something else altogether; it
-    is another client's, or has packets of another version of MQTT. Nothing in the file has been changed then. When it
-    cannot be written later on, the methods that return a status return E_STORE, ``error`` says why, and the next
-    ``sync`` tries to write all of it.
+    Raises StoreError, and leaves the file unchanged, if another process uses it, if it is damaged, of a later version
+    or no store, if it belongs to another client, or if it has packets of another version of MQTT. If the file cannot be
+    written later, methods return E_STORE, ``error`` is the cause, and the next ``sync`` writes everything.
     """
 
-    #: The protocols whose packets it holds.
+    #: The protocols whose packets it can store.
     PROTOCOLS: Collection[str] = _VERSIONS
 
     def __init__(
@@ -75,7 +76,7 @@ class SqliteOutbox(GrowingOutbox):
         *,
         protocol: str = "3.1.1",
         slots: int = 1024,
-        keeps_over: str = "power",
+        keeps_over: KeepsOver = "power",
         size: int = _SIZE,
         limit: int = OUTBOX_LIMIT,
     ):
@@ -89,7 +90,7 @@ class SqliteOutbox(GrowingOutbox):
         self.path = str(path)
         self.identifier = identifier
         self.protocol = protocol
-        #: The ids of received QoS 2 messages that were open when the file was.
+        #: The packet identifiers of received QoS 2 messages that were unreleased when the file was opened.
         self.ids = array("H")
         self.received = self
         self._open_ids: set[int] = set()
@@ -152,7 +153,7 @@ class SqliteOutbox(GrowingOutbox):
         if state != "ok":
             raise damaged(self.path, state)
         about = dict(db.execute("SELECT name, value FROM about"))
-        # Files from before there were versions in them do not say which.
+        # The oldest files have no version of MQTT.
         names = ("identifier", "slots", "fresh", "protocol")
         said = [(name, about.get(name)) for name in names if name in about or name != "protocol"]
         slots = about.get("slots")
@@ -183,7 +184,7 @@ class SqliteOutbox(GrowingOutbox):
             if not is_entry(*row, slots=self.slots):
                 raise damaged(self.path, f"message {number + 1} of {len(rows)} is not what was written")
             used += len(row[3]) or _RELEASE
-        # What is there has room, whatever the limit is now.
+        # Stored messages are kept even if they exceed the limit.
         self.limit = max(self.limit, used)
         for row in rows:
             self._restore(*row[:4])
@@ -198,18 +199,18 @@ class SqliteOutbox(GrowingOutbox):
             self.commits.position += 1
 
     def pack(self, more: Any) -> bytes:
-        """What else there is of a message that waits (``Waiting.more``), as bytes."""
+        """Return ``Waiting.more`` of a waiting message as bytes."""
         return encode(more, 1 << spec.PUBLISH)
 
     def unpack(self, block: bytes) -> Any:
-        """``pack`` undone."""
+        """Return what ``pack`` has encoded."""
         return unblock(block) or None
 
     def _load_more(self, db: sqlite3.Connection) -> None:
-        """Read what else a protocol keeps."""
+        """Read what a protocol stores in addition."""
 
     def _write_more(self, db: sqlite3.Connection) -> None:
-        """Write it, within a transaction that writes everything."""
+        """Write what a protocol stores in addition, within the open transaction."""
 
     def _load_backlog(self, db: sqlite3.Connection) -> list[Any]:
         query = "SELECT count(*) FROM sqlite_schema WHERE name = 'backlog'"
@@ -224,7 +225,7 @@ class SqliteOutbox(GrowingOutbox):
         return rows
 
     def _restore(self, seq: int, place: int, state: int, packet: bytes) -> None:
-        """Put an entry back where it was."""
+        """Restore an entry at its place."""
         if not self.count:
             self.head = self.next = place
         if self.next != place or self.count == self.slots:
@@ -240,7 +241,7 @@ class SqliteOutbox(GrowingOutbox):
     # -- the contract ----------------------------------------------------------------------------------------------
 
     def commit(self, n: int, state: int) -> int:
-        """Make the packet of ``n`` bytes built at the reserved offset an entry: its index; or E_STORE."""
+        """Make the packet of ``n`` bytes at the reserved offset an entry. Returns its index or E_STORE."""
         i = super().commit(n, state)
         if self.commits.execute(*self._insert(i)):
             self.state[i] = FREE
@@ -259,7 +260,7 @@ class SqliteOutbox(GrowingOutbox):
         return "INSERT INTO outbox VALUES (?, ?, ?, ?, ?)", row
 
     def set(self, i: int, state: int) -> int:
-        """Change an entry's delivery state: 0, or E_STORE; acknowledged entries leave from the oldest on."""
+        """Change an entry's delivery state. Returns 0 or E_STORE. Completed entries are removed, oldest first."""
         seq = self._rows[i]
         before = self.state[i]
         super().set(i, state)
@@ -273,7 +274,7 @@ class SqliteOutbox(GrowingOutbox):
         return status
 
     def settle(self) -> int:
-        """The other end holds nothing of an earlier life any more: 0, or E_STORE."""
+        """Record that the peer holds no identifiers of an earlier session. Returns 0 or E_STORE."""
         self.fresh = False
         for row in self._about_rows():
             if self.commits.execute(_ABOUT, row):
@@ -282,13 +283,13 @@ class SqliteOutbox(GrowingOutbox):
         return 0
 
     def clear(self) -> None:
-        """Forget every entry."""
+        """Remove all entries."""
         super().clear()
         self._rows.clear()
         self.commits.execute("DELETE FROM outbox", ())
 
     def opened(self, packet_id: int) -> int:
-        """A received message is the application's: 0, or E_STORE."""
+        """Record the identifier of a received QoS 2 message. Returns 0 or E_STORE."""
         if packet_id in self._open_ids:
             return 0
         self._open_ids.add(packet_id)
@@ -300,7 +301,7 @@ class SqliteOutbox(GrowingOutbox):
         return 0
 
     def closed(self, packet_id: int) -> int:
-        """A received id is free again (0: all of them are): 0, or E_STORE."""
+        """Delete a received identifier, or all of them (0). Returns 0 or E_STORE."""
         gone = {packet_id} & self._open_ids if packet_id else set(self._open_ids)
         if not gone and not self.commits.stale:
             return 0
@@ -364,18 +365,18 @@ class SqliteOutbox(GrowingOutbox):
 
 
 class StoredBacklog(Backlog):
-    """A backlog in the file of an outbox: a message goes from the one to the other within a transaction."""
+    """A backlog in the file of an outbox: a message moves between them within one transaction."""
 
     def __init__(self, box: SqliteOutbox):
         super().__init__()
         self._box = box
 
     def is_ready(self) -> bool:
-        """As of ``Backlog``: a store that is behind writes all of it, in a transaction of its own."""
+        """Return whether a message can move to the outbox; first write a file that is behind."""
         return not self._box.commits.stale or self._box.sync() == 0
 
     def row(self, message: Waiting) -> Statement:
-        """The statement that writes a message, and its values."""
+        """Return the statement that writes a message."""
         flags = message.qos << 1 | message.retain
         row = (message.seq, flags, message.topic, self._box.pack(message.more), message.payload)
         return "INSERT INTO backlog VALUES (?, ?, ?, ?, ?, ?)", (*row, backlog_crc(*row))
@@ -388,7 +389,7 @@ class StoredBacklog(Backlog):
 
 
 def _packets(protocol: object) -> object:
-    """By what its packets can be told: those of MQTT 3.1 and 3.1.1 are the same."""
+    """Return the protocol of the packets: those of MQTT 3.1 and 3.1.1 are the same."""
     return "3.1.1" if protocol == "3.1" else protocol
 
 

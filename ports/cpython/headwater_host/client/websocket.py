@@ -1,7 +1,7 @@
-"""MQTT over WebSocket (MQTT 3.1.1 and 5.0, chapter 6): stands between a connection and its socket.
+"""MQTT over WebSocket (MQTT 3.1.1 and 5.0, chapter 6): a transport between a connection and its socket.
 
-The frames are made and parsed by websockets' protocol without I/O, so that a connection writes, pauses and closes as
-it does on a plain socket: no task, no queue of its own.
+The package websockets encodes and decodes the frames without I/O, so a connection writes, pauses and closes as on a
+plain socket, without a task or queue in between.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from headwater_host.client.rxbuf import MAX_PACKET
 from headwater_host.errors import NotConnectedError
 
 _MQTT = Subprotocol("mqtt")
-# Frames of several packets are allowed; above that, no server means well.
+# A frame may contain several packets. A larger one is an error of the server.
 _MAX_FRAME = MAX_PACKET + (1 << 16)
-# How long the server may take to answer our close frame.
+# How long, in seconds, the server may take to answer a close frame.
 _CLOSE_S = 2.0
-# Its debugging would show every frame, and so the password in CONNECT.
+# Debug messages of websockets would show each frame, and so the password in CONNECT.
 _quiet = logging.getLogger("headwater.client.websocket")
 _quiet.setLevel(logging.WARNING)
 
@@ -49,44 +49,44 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
     # -- what the socket's transport calls -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for WebSocket."""
+        """Send the opening handshake."""
         # uvloop's transports are no subclasses of asyncio's.
         self._net = cast(asyncio.Transport, transport)
         self._frames.send_request(self._frames.connect())
         self._send()
 
     def data_received(self, data: bytes) -> None:
-        """Frames, or the answer to our request."""
+        """Process frames, or the answer to the handshake."""
         self._frames.receive_data(data)
         self._take()
 
     def eof_received(self) -> None:
-        """The server has closed its direction: so do we."""
+        """Close, because the server has closed its direction."""
         self._frames.receive_eof()
         self._take()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """Report the end of the socket."""
         self._net = None
         if self._timer is not None:
             self._timer.cancel()
         if self._connected:
             self._inner.connection_lost(exc or self._why)
         elif not self.opened.done():
-            self.opened.set_exception(exc or NotConnectedError("the server hung up"))
+            self.opened.set_exception(exc or NotConnectedError("the server closed the connection"))
 
     def pause_writing(self) -> None:
-        """The socket has enough to send."""
+        """Pause the connection: the socket's write buffer is full."""
         if self._connected:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """The socket has room again."""
+        """Resume the connection: the socket's write buffer has room."""
         if self._connected:
             self._inner.resume_writing()
 
     def _take(self) -> None:
-        """Pass on what has arrived, and send what it makes us answer."""
+        """Forward received packets, and send the frames that answer them."""
         for event in self._frames.events_received():
             if not isinstance(event, Frame):
                 if self._frames.state is OPEN:
@@ -123,13 +123,13 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         elif isinstance(error, EOFError) or (error is not None and isinstance(error.__cause__, EOFError)):
             why = "it hung up"
         elif error is not None:
-            why = "its answer is none of WebSocket's"
+            why = "its answer is not WebSocket"
         self.opened.set_exception(NotConnectedError(f"the server refuses WebSocket: {why}"))
         self.abort()
 
     def _feed(self, data: memoryview) -> None:
         while data and self._connected and self._net is not None and not self._net.is_closing():
-            # Let go before it is parsed: the buffer may have to grow.
+            # Release the view before parsing, because the buffer may have to grow.
             with memoryview(self._inner.get_buffer(len(data))) as room:
                 n = min(len(room), len(data))
                 room[:n] = data[:n]
@@ -144,14 +144,14 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
             if data:
                 net.write(data)
             elif net.can_write_eof():
-                # The socket may be gone already.
+                # The socket may have ended already.
                 with contextlib.suppress(OSError):
                     net.write_eof()
             else:
                 net.close()
 
     def _expect_the_end(self) -> None:
-        """The server is to close the socket; it is not waited for it for ever."""
+        """Abort if the server does not close the socket in time."""
         if self._timer is None and self._net is not None:
             self._timer = self._loop.call_later(_CLOSE_S, self.abort)
 
@@ -164,7 +164,7 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
             self._send()
 
     def close(self) -> None:
-        """Send what waits, and close by both sides' close frames."""
+        """Send what is buffered, and close by the closing handshake."""
         if self._closing:
             return
         self._closing = True
@@ -182,23 +182,23 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
             self._net.abort()
 
     def is_closing(self) -> bool:
-        """Whether nothing more is sent."""
+        """Return whether the transport is closing or closed."""
         return self._closing or self._net is None or self._net.is_closing()
 
     def pause_reading(self) -> None:
-        """Read nothing more from the socket."""
+        """Stop reading from the socket."""
         if self._net is not None:
             self._net.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read from the socket again."""
+        """Resume reading from the socket."""
         if self._net is not None:
             self._net.resume_reading()
 
     def get_write_buffer_size(self) -> int:
-        """How many bytes wait to be sent."""
+        """Return the number of unsent bytes."""
         return 0 if self._net is None else self._net.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """What the socket's transport knows."""
+        """Return information of the socket's transport."""
         return default if self._net is None else self._net.get_extra_info(name, default)

@@ -1,4 +1,4 @@
-"""Where a hub is, as hubs tell each other (docs/protocols/fmq.md, section 3)."""
+"""Encode and decode the address of a hub (docs/protocols/fmq.md, section 3)."""
 
 from ipaddress import ip_address
 
@@ -8,7 +8,7 @@ Address = tuple[str, int]
 
 
 def encode(address: Address) -> bytes:
-    """The bytes of an IP address and a port. Raises ArgumentError."""
+    """Return the bytes of an IP address and a port. Raises ArgumentError."""
     host, port = address
     try:
         ip = ip_address(host)
@@ -30,7 +30,7 @@ def decode(data: bytes, at: int) -> tuple[Address, int]:
 
 
 def decode_all(data: bytes, at: int) -> list[Address]:
-    """The addresses from ``at`` on to the end."""
+    """Return all addresses from ``at`` on."""
     found = []
     while at < len(data):
         address, at = decode(data, at)

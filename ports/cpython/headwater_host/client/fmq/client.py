@@ -24,7 +24,7 @@ from headwater_host.arguments import string_field
 from headwater_host.client.base import check_client, identifier_of, routes_of
 from headwater_host.client.delivery import Delivery
 from headwater_host.client.fmq.messages import Message, Subscription, texts
-from headwater_host.client.fmq.options import encoded_tags, open_store, taken_apart, text_bytes, will_size
+from headwater_host.client.fmq.options import encoded_tags, open_store, split_url, text_bytes, will_size
 from headwater_host.client.fmq.receiving import SERVED, Receiving
 from headwater_host.client.fmq.session import MAX_BODY, RECEIVE_WINDOW, HostSession
 from headwater_host.client.options import ConnectionOptions, Limits, SessionOptions
@@ -96,7 +96,7 @@ class Client(Receiving):
         logger: logging.Logger | None = None,
     ):
         if "://" in str(host):
-            secure, host, url_port, url_user, url_password = taken_apart(str(host))
+            secure, host, url_port, url_user, url_password = split_url(str(host))
             tls = (tls or True) if secure else tls
             port = port if port is not None else url_port
             username = url_user if username is None else username
@@ -215,11 +215,12 @@ class Client(Receiving):
         group: str = "",
         timeout: float | None = None,
     ) -> Subscription:
-        """Subscribe to a filter (docs/protocols/fmq.md, section 4): to messages that have all ``tags``, and for which
-        ``condition`` is true. Without a ``group`` they come to ``messages``; with one, ``consume`` begins.
+        """Subscribe to messages that match a filter, have all ``tags``, and for which ``condition`` is true.
 
-        The same filter for the same group is one subscription, with the newest tags and condition. Raises
-        SubscribeError when the hub refuses, ArgumentError, TimedOutError, NotConnectedError.
+        Without a ``group`` the hub pushes them to ``messages``; with one, call ``consume``. The same filter with the
+        same group is one subscription, with the latest tags and condition (docs/protocols/fmq.md, section 4).
+
+        Raises SubscribeError when the hub refuses, ArgumentError, TimedOutError, NotConnectedError.
         """
         filter_bytes(topic)
         wanted = Subscription(topic, texts(tags), condition, group)
@@ -232,7 +233,7 @@ class Client(Receiving):
             self._wanted[key] -= 1
             if not self._wanted[key]:
                 del self._wanted[key]
-            self._take_back(wanted)
+            self._drop_unwanted(wanted)
 
     async def _subscribe(self, wanted: Subscription, deadline: float, once: bool = False) -> None:
         values = (
@@ -254,7 +255,7 @@ class Client(Receiving):
 
     async def _subscribe_again(self, session_present: bool) -> None:
         deadline = self._deadline(None)
-        # Some may be taken back meanwhile.
+        # Subscriptions may end meanwhile.
         for key, subscription in list(self._subscriptions.items()):
             if key in self._subscriptions and not self.session.has(subscription.number):
                 try:
@@ -262,7 +263,7 @@ class Client(Receiving):
                 except SubscribeError as error:
                     if not self._kept:
                         raise
-                    # It is asked for again on the next connection.
+                    # It is requested again on the next connection.
                     self._report_refusal(error)
                     if subscription.consumed:
                         subscription.consumed = None
@@ -274,7 +275,8 @@ class Client(Receiving):
                 self._begin_to_consume(subscription)
 
     async def unsubscribe(self, subscription: Subscription, *, timeout: float | None = None) -> None:
-        """Take a subscription back; its consumer ends. Raises as ``register``; ArgumentError: it is not there."""
+        """End a subscription and its consumer. Raises FmqRequestError, ArgumentError if there is no such subscription,
+        TimedOutError, NotConnectedError."""
         session = self.session
         was_there = self._subscriptions.pop((subscription.topic, subscription.group), None)
         subscription.consumed = None
@@ -283,7 +285,7 @@ class Client(Receiving):
                 lambda: session.unsubscribe(subscription.number), self._deadline(timeout)
             )
         except ArgumentError:
-            # It may have ended with its session, while there was no connection.
+            # It may have ended with its session while the client was offline.
             if not was_there:
                 raise
             return
@@ -301,11 +303,11 @@ class Client(Receiving):
         need_ack: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Let messages of a subscription with a group come to ``messages``, on this connection and those that follow.
+        """Receive the messages of a subscription with a group, over this connection and later ones.
 
-        With ``need_ack`` each is to be acknowledged (``message.ack``), and at most ``window`` of them come before that;
-        what is not acknowledged goes to the group again. When the hub ends it, ``messages`` raises FmqConsumerError,
-        once, where its messages end.
+        With ``need_ack`` each is acknowledged by ``message.ack()``, and the hub sends at most ``window`` before
+        that; it redelivers unacknowledged messages to the group. When the hub ends the consumer, ``messages`` raises
+        FmqConsumerError once, after the consumer's messages.
         """
         window = window or (_WINDOW if need_ack else 0)
         others = sum(
@@ -314,7 +316,9 @@ class Client(Receiving):
             if one is not subscription and one.consumed and one.consumed[1]
         )
         if not 0 <= window <= (_WINDOWS - others if need_ack else 1 << 29):
-            raise ArgumentError(f"the windows of all consumers are together up to {_WINDOWS} messages")
+            raise ArgumentError(
+                f"window={window}: the windows of all consumers together are at most {_WINDOWS} messages"
+            )
         connection = await self._reached(self._deadline(timeout))
         subscription.consumed = (window, need_ack)
         connection.flush()
@@ -327,17 +331,17 @@ class Client(Receiving):
             subscription.consumed = None
             raise self._not_sent(status)
         for number in [n for n, one in self._consuming.items() if one is subscription]:
-            # The hub ends it, because of this one.
+            # The hub ends it because of the new consumer.
             del self._consuming[number]
         self._consumed[subscription.number] = self._consuming[status] = subscription
         if self.connection is not None:
             self.connection.push()
 
     async def _give_back(self) -> None:
-        """End the consumers that acknowledge, if there is a connection."""
+        """End the consumers that acknowledge, if the client is connected."""
         session, deadline = self.session, self._deadline(None)
         numbers = [one.number for one in self._subscriptions.values() if one.consumed and one.consumed[1]]
-        # The program has not ended them: they begin again with the next connection.
+        # The program has not ended them, so they begin again with the next connection.
         self._consuming.clear()
         asked = (self._sent(partial(session.unsubscribe, number), deadline, once=True) for number in numbers)
         for failed in await asyncio.gather(*asked, return_exceptions=True):
@@ -354,11 +358,10 @@ class Client(Receiving):
         need_ack: bool = False,
         timeout: float = 60,
     ) -> Message | None:
-        """One message of a filter, for a group; None when none comes within the hub's limit, 30 s unless it is set
-        otherwise.
+        """Return one message of a filter, for a group, or None when the hub's limit has passed, by default 30 s.
 
-        A message that comes after ``timeout``, or after this was cancelled, goes to the group again with ``need_ack``,
-        and is lost without. Raises FmqRequestError, TimedOutError, NotConnectedError.
+        A message that arrives after ``timeout``, or after the call was cancelled, goes back to the group with
+        ``need_ack``, and is lost without. Raises FmqRequestError, TimedOutError, NotConnectedError.
         """
         query = (
             filter_bytes(topic),
@@ -372,15 +375,15 @@ class Client(Receiving):
             return answer
         if answer.code == _NO_MATCH:
             return None
-        raise FmqRequestError(f"to let one message of {topic!r} be consumed", answer.code, answer.why)
+        raise FmqRequestError(f"to deliver one message of {topic!r}", answer.code, answer.why)
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
     async def call(self, topic: str, arguments: Payload = None, timeout: float | None = None) -> bytes:
-        """Call whoever serves a topic: the result.
+        """Call the remote procedure ``topic``, and return its result.
 
-        Raises FmqRequestError (``reason_code`` 0x10: nobody serves it; 0x83: who does has not answered in time),
-        TimedOutError, and NotConnectedError: then the call may have been served, and is not made again.
+        Raises FmqRequestError (``reason_code`` 0x10: no responder; 0x83: the responder did not answer in time),
+        TimedOutError, and NotConnectedError: then the call may have been executed, and is not repeated.
         """
         name = topic_bytes(topic)
         data = bytes(payload_bytes(arguments))
@@ -390,5 +393,5 @@ class Client(Receiving):
         raise FmqRequestError(f"the call of {topic!r}", answer.code, answer.why)
 
     async def serve(self, topic: str, *, timeout: float | None = None) -> Subscription:
-        """Serve a topic: what others call comes to ``calls``, until ``unsubscribe``."""
+        """Provide the remote procedure ``topic``: its calls arrive in ``calls`` until ``unsubscribe``."""
         return await self.subscribe(SERVED + topic, timeout=timeout)

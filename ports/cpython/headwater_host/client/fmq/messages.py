@@ -1,4 +1,4 @@
-"""What FMQ's client hands to a program: messages, calls, subscriptions."""
+"""Received messages and calls, and subscriptions."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,27 +12,27 @@ from headwater_host.topics import Topic
 
 @dataclass(eq=False)
 class Subscription:
-    """What was subscribed to: messages of ``topic``, a filter, with all ``tags``, for which ``condition`` is true.
+    """A subscription to messages that match the filter ``topic``, have all ``tags``, and meet ``condition``.
 
-    Without a ``group`` they come by themselves; with one, ``Client.consume`` begins.
+    Without a ``group`` the hub pushes them; with one, ``Client.consume`` receives them.
     """
 
     topic: str
     tags: tuple[str, ...] = ()
     condition: str = ""
     group: str = ""
-    #: The session's number of it; 0 while the hub has not granted it.
+    #: The session's number for it, 0 until the hub grants it.
     number: int = field(default=0, repr=False)
-    #: While it is consumed: the window and NEEDACK.
+    #: The window and NEEDACK while it has a consumer.
     consumed: tuple[int, bool] | None = field(default=None, repr=False)
 
 
 class Message:
-    """A message that arrived.
+    """A received message.
 
-    ``id`` is its message id, which no other message ever has. ``tags`` are the publisher's. ``dup``: it may have been
-    sent before. ``retain``: the hub had kept it. ``subscription`` is whose consumer it came to, None for one that came
-    by itself. ``topic`` is empty where the hub has named it by its hash.
+    ``id`` is its message id, unique for ever. ``tags`` are the publisher's, ``dup`` and ``retain`` flags of PUBLISH.
+    ``subscription`` is the subscription whose consumer received it, None for a pushed message. ``topic`` is empty if
+    the hub sent only its hash.
     """
 
     __slots__ = (
@@ -69,30 +69,32 @@ class Message:
         self.qos = flags >> 1 & 3
         self.dup = flags & 8 != 0
         self.retain = flags & 1 != 0
-        #: Which connection of its client it came over.
+        #: The number of the connection over which it arrived.
         self.epoch = epoch
         self.subscription = subscription
-        #: The session's number of what is to be acknowledged, 0 for nothing.
+        #: The session's number for the acknowledgement, 0 if none is needed.
         self.receipt = receipt
-        #: Whether the program is done with it.
+        #: Whether it needs no acknowledgement any more.
         self.acknowledged = acknowledge is None
         self._acknowledge = acknowledge
 
     def value(self, into: type[Any] | None = None) -> Any:
-        """The payload as a value (``headwater_host.fmq.values.decode``). Raises MalformedValueError."""
+        """Return the payload as a value (``headwater_host.fmq.values.decode``). Raises MalformedValueError."""
         return decode(self.payload, into=into)
 
     async def ack(self) -> None:
-        """Tell the hub that the message is taken care of: of a consumer with ``need_ack``, and with ``auto_ack=False``.
+        """Acknowledge the message: one of a consumer with ``need_ack``, or with ``auto_ack=False``.
 
-        Messages are acknowledged in any order. A second call does nothing; nor does one for a message of a connection
-        that is over: it comes again, unless it has QoS 2.
+        Messages are acknowledged in any order. A second call has no effect, nor has one for a message of an earlier
+        connection, which the hub redelivers, except at QoS 2.
         """
         await self._settle(0)
 
     async def reject(self, reason_code: int = 0x80) -> None:
-        """Give the message of a consumer with ``need_ack`` back: it goes to the group again, at once; that counts as a
-        try. Others are acknowledged."""
+        """Return the message of a consumer with ``need_ack`` to the group, which counts as a delivery attempt.
+
+        Acknowledges other messages.
+        """
         await self._settle(reason_code)
 
     async def _settle(self, code: int) -> None:
@@ -107,7 +109,7 @@ class Message:
 
 
 class Call:
-    """Somebody calls what we serve: ``topic`` and ``arguments``, which ``reply`` answers, or ``refuse``."""
+    """A call of a remote procedure that this client provides: answer it by ``reply`` or ``refuse``."""
 
     __slots__ = ("_answer", "arguments", "epoch", "id", "topic")
 
@@ -126,21 +128,23 @@ class Call:
         self._answer = answer
 
     def value(self, into: type[Any] | None = None) -> Any:
-        """The arguments as a value (``headwater_host.fmq.values.decode``). Raises MalformedValueError."""
+        """Return the arguments as a value (``headwater_host.fmq.values.decode``). Raises MalformedValueError."""
         return decode(self.arguments, into=into)
 
     async def reply(self, result: Payload = None) -> None:
-        """Answer it; returns when the result is handed to the connection.
+        """Send the result; return when it is written to the connection.
 
-        Raises NotConnectedError when the connection over which it came is over: the caller has been told so.
+        Raises NotConnectedError if the connection of the call has ended; the hub has told the caller.
         """
         await self._answer(self, result, 0, "")
 
     async def refuse(self, reason_code: int = 0x80, text: str = "") -> None:
-        """Say that there is no result: a reason code from 0x80 on, and what the caller is told besides, of which the
-        hub passes on 256 bytes. Raises as ``reply``."""
+        """Refuse the call with a reason code from 0x80 on and a text, of which the hub forwards 256 bytes.
+
+        Raises ArgumentError, and NotConnectedError as ``reply`` does.
+        """
         if not 0x80 <= reason_code <= 0xFF:
-            raise ArgumentError("a call is refused with a reason code from 0x80 to 0xff")
+            raise ArgumentError(f"reason_code={reason_code!r}: 0x80 to 0xff")
         await self._answer(self, None, reason_code, text)
 
     def __repr__(self) -> str:
@@ -148,5 +152,5 @@ class Call:
 
 
 def texts(values: Sequence[str]) -> tuple[str, ...]:
-    """Tags, of which one alone may be given as a text."""
+    """Return tags as a tuple; a single tag may be given as a text."""
     return (values,) if isinstance(values, str) else tuple(values)

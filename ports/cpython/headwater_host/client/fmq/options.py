@@ -1,4 +1,4 @@
-"""What FMQ's client is told: URLs, stores, tags."""
+"""Check and encode the arguments of the FMQ client: URLs, stores, wills, tags."""
 
 import re
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ _URL = re.compile(
 )
 
 
-def taken_apart(url: str) -> tuple[bool, str, int | None, str | None, str | None]:
-    """Whether it is TLS, host, port, user and password of a URL."""
+def split_url(url: str) -> tuple[bool, str, int | None, str | None, str | None]:
+    """Split a URL into whether it uses TLS, host, port, user and password. Raises ArgumentError."""
     found = _URL.fullmatch(url)
     port = int(found[5]) if found and found[5] else None
     if not found or (port is not None and not 1 <= port <= 65535):
-        # Not what was given: there may be a password in it.
+        # The error does not show the URL, which may contain a password.
         raise ArgumentError("a hub's URL is fmq://[USER[:PASSWORD]@]HOST[:PORT], with TLS fmqs://")
     name, colon, secret = (found[2] or "").partition(":")
     return (
@@ -49,7 +49,7 @@ def open_store(options: SessionOptions, identifier: str | None, slots: int) -> "
     if not identifier:
         raise ArgumentError("a store needs the identifier whose messages it keeps")
     if not isinstance(store, FmqOutbox):
-        # A store of MQTT is refused there: it is no path.
+        # FmqOutbox refuses a store of MQTT, because it is no path.
         return FmqOutbox(cast("str | PathLike[str]", store), identifier, slots=slots)
     if store.identifier != identifier:
         raise ArgumentError(f"the store is of the client {store.identifier!r}")
@@ -57,7 +57,7 @@ def open_store(options: SessionOptions, identifier: str | None, slots: int) -> "
 
 
 def will_size(will: Will | None) -> int:
-    """Bytes that a will takes in AUTH. Raises ArgumentError."""
+    """Return the size of a will in AUTH. Raises ArgumentError."""
     if will is None:
         return 0
     if not isinstance(will, Will):
@@ -68,12 +68,12 @@ def will_size(will: Will | None) -> int:
 
 
 def encoded_tags(tags: Sequence[str]) -> bytes | None:
-    """A message's tags as the session takes them, None without any. Raises ArgumentError."""
+    """Return the encoded tags of a message, or None. Raises ArgumentError."""
     return tag_list([text_bytes(tag) for tag in texts(tags)]) if tags else None
 
 
 def text_bytes(value: str) -> bytes:
-    """A text in UTF-8. Raises ArgumentError."""
+    """Return a text in UTF-8. Raises ArgumentError."""
     try:
         return value.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What comes to FMQ's client: messages and calls, up to the program that takes and acknowledges them."""
+"""Receive messages and calls, and keep track of subscriptions and consumers."""
 
 import asyncio
 from collections import Counter
@@ -20,7 +20,7 @@ from headwater_host.topics import Topic, topic_of
 if TYPE_CHECKING:
     from headwater.fmq.frames import Frame
 
-#: What a responder subscribes to.
+#: The prefix of the topics that a responder subscribes to.
 SERVED = "$rpc/"
 _REPLY = b"$rpc/reply"
 # MQTT's "Quota exceeded".
@@ -28,7 +28,7 @@ _BUSY = 0x97
 
 
 class Receiving(Requests):
-    """The part of ``client.Client`` that receives. ``_receive_by`` is called when the session is there."""
+    """The part of the FMQ client that receives."""
 
     def __init__(self, session: HostSession, *rest: Any):
         super().__init__(session, *rest)
@@ -93,18 +93,18 @@ class Receiving(Requests):
                 self.messages.put_error(FmqConsumerError(subscription.topic, code, why))
         answer = Answer(code, why, bytes(f.buf[f.body : f.end]))
         if not self._answers.settle(number, answer) and wanted is not None:
-            asyncio.get_running_loop().call_soon(self._take_back, wanted)
+            asyncio.get_running_loop().call_soon(self._drop_unwanted, wanted)
 
     def _granted(self, wanted: Subscription, number: int) -> None:
-        """Even when nobody waits for it any more: what was subscribed to before has another number from now on."""
+        """Record a granted subscription, also if no call waits: an earlier one has a new number now."""
         wanted.number = number
         known = self._subscriptions.get((wanted.topic, wanted.group), wanted)
         known.tags, known.condition, known.number = wanted.tags, wanted.condition, number
         if known.consumed:
             self._consumed[number] = known
 
-    def _take_back(self, wanted: Subscription) -> None:
-        """Let the hub forget what it has granted when nobody has it, and nobody asks for it: who did has not waited."""
+    def _drop_unwanted(self, wanted: Subscription) -> None:
+        """End a granted subscription that no call waited for and the program does not have."""
         key = wanted.topic, wanted.group
         asked = {(one.topic, one.group) for one in self._subscribing.values()}
         if self._wanted[key] or key in asked or key in self._subscriptions:
@@ -115,7 +115,7 @@ class Receiving(Requests):
         if connection is not None:
             connection.flush()
             if self.session.unsubscribe(wanted.number) == errors.E_AGAIN:
-                asyncio.get_running_loop().call_later(TICK, self._take_back, wanted)
+                asyncio.get_running_loop().call_later(TICK, self._drop_unwanted, wanted)
             connection.push()
 
     def _on_message(self, f: "Frame") -> None:
@@ -123,7 +123,7 @@ class Receiving(Requests):
         if message.subscription is not None and not message.acknowledged:
             key = (message.id, message.subscription.number)
             if key in self._unacknowledged:
-                # The hub has waited long enough; but the program has it, and may still acknowledge it.
+                # The hub redelivers after its limit, but the program may still acknowledge the first delivery.
                 self.session.forget(message.receipt)
                 return
             self._unacknowledged[key] = message
@@ -163,7 +163,7 @@ class Receiving(Requests):
     def _on_result(self, number: int, f: "Frame") -> None:
         message = self._message(f)
         if not self._answers.settle(number, message) and message.receipt:
-            # Nobody waits for it any more: somebody else may have it.
+            # The call has timed out: return the message to the group.
             asyncio.get_running_loop().call_soon(self.session.reject, message.receipt, 0x80)
 
     def _answer_message(self, message: Message, code: int = 0) -> None:
@@ -223,7 +223,7 @@ class Receiving(Requests):
 
 
 def _refusal(ident: bytes, code: int, text: str) -> bytes:
-    """An ACK with a reason."""
+    """Return an ACK with a reason."""
     said = text.encode(errors="replace")
     buf = bytearray(len(said) + 64)
     return bytes(buf[: frames.encode_frame(buf, 0, len(buf), spec.ACK << 4, ident, (code, said))])

@@ -1,4 +1,4 @@
-"""What FMQ's client asks of the hub, and waits for: requests, each with its answer."""
+"""Requests of the FMQ client, and their answers."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from headwater_host.topics import topic_bytes
 
 
 class Answer(NamedTuple):
-    """What the hub says to a request: 0 or a reason code, and why; the body of its ACK."""
+    """The hub's answer to a request: 0 or a reason code, the explanation, and the body of the ACK."""
 
     code: int
     why: str
@@ -32,20 +32,22 @@ class Answer(NamedTuple):
 
 
 class Requests(BaseClient[bytes | None, Message, "Answer | Message"]):
-    """The part of ``client.Client`` that asks."""
+    """The part of the FMQ client that sends requests."""
 
     session: HostSession
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
     async def register(self, topic: str, queues: int = 1, *, timeout: float | None = None) -> None:
-        """Let there be a topic with so many queues. Raises FmqRequestError: it is there with more."""
+        """Create a topic with at least ``queues`` queues. Raises FmqRequestError if it has more."""
         name = topic_bytes(topic)
         await self._ask(f"to register {topic!r}", lambda: self.session.register(name, queues), timeout)
 
     async def unregister(self, topic: str, *, timeout: float | None = None) -> None:
-        """Let a topic be no more; its consumers end. Raises FmqRequestError: there is none; and NotConnectedError: it
-        may have been done."""
+        """Delete a topic and its messages, and end its consumers.
+
+        Raises FmqRequestError if there is no such topic, and NotConnectedError: then it may have been deleted.
+        """
         name = topic_bytes(topic)
         await self._ask(
             f"to unregister {topic!r}", lambda: self.session.unregister(name), timeout, again=False
@@ -62,7 +64,7 @@ class Requests(BaseClient[bytes | None, Message, "Answer | Message"]):
         approve: bool = False,
         timeout: float | None = None,
     ) -> tuple[address.Address, int] | None:
-        """ELECT, as hubs ask each other: None when the hub agrees, otherwise its own address and version."""
+        """Send ELECT, as hubs do. Returns None if the hub agrees, otherwise its own address and version."""
         head = spec.ELECT << 4 | (spec.VOTE if vote else 0) | (spec.APPROVE if approve else 0)
         data = address.encode(candidate)
         answer = await self._ask(
@@ -76,14 +78,14 @@ class Requests(BaseClient[bytes | None, Message, "Answer | Message"]):
     async def slave_of(
         self, master: address.Address, own: address.Address, *, timeout: float | None = None
     ) -> None:
-        """SLAVEOF: say that we are a slave of this hub."""
+        """Send SLAVEOF: announce that ``own`` is a slave of ``master``."""
         values = (address.encode(master), address.encode(own))
         await self._ask(
             "a slave", lambda: self.session.request(spec.SLAVEOF << 4, values), timeout, again=False
         )
 
     async def slaves(self, *, timeout: float | None = None) -> list[address.Address]:
-        """SLAVEOF with REG: the hub's slaves."""
+        """Send SLAVEOF with REG, and return the hub's slaves."""
         head = spec.SLAVEOF << 4 | spec.REG
         answer = await self._ask(
             "to list its slaves", lambda: self.session.request(head, ()), timeout, again=False
@@ -104,7 +106,7 @@ class Requests(BaseClient[bytes | None, Message, "Answer | Message"]):
     async def _request(
         self, send: Callable[[], int], deadline: float, *, again: bool = True, once: bool = False
     ) -> Answer:
-        """Ask, and ask ``again`` when the answer got lost with its connection; ``once``: who connects does not."""
+        """Send a request; with ``again`` repeat it after a lost connection, unless ``once`` (while connecting)."""
         while True:
             try:
                 answer = await self._sent(send, deadline, once)
@@ -118,7 +120,7 @@ class Requests(BaseClient[bytes | None, Message, "Answer | Message"]):
         return await self._sent(send, self._deadline(timeout))
 
     async def _sent(self, send: Callable[[], int], deadline: float, once: bool = False) -> Answer | Message:
-        """Send a request when there is a connection, and room: its answer."""
+        """Send a request when the client is connected and has room for it. Returns the answer."""
         while True:
             if not once:
                 await self._reached(deadline)
@@ -128,7 +130,7 @@ class Requests(BaseClient[bytes | None, Message, "Answer | Message"]):
             connection.flush()
             status = send()
             if status == errors.E_AGAIN:
-                # The answers to others have to come first.
+                # There is no room until other requests are answered.
                 if asyncio.get_running_loop().time() >= deadline:
                     raise TimedOutError("the hub did not answer in time; it was not sent", status)
                 await asyncio.sleep(TICK)
@@ -141,7 +143,7 @@ class Requests(BaseClient[bytes | None, Message, "Answer | Message"]):
 
     def _not_sent(self, status: int) -> ClientError:
         if status == errors.E_UNKNOWN_ID:
-            return ArgumentError("not sent: there is no such subscription any more", status)
+            return ArgumentError("not sent: the subscription has ended", status)
         text = f"not sent: {describe(status, self.session.REASONS)}"
         if errors.blame(status) == errors.CALLER or status == errors.E_TOO_LARGE:
             return ArgumentError(text, status)

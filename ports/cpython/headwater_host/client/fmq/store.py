@@ -10,7 +10,7 @@ from typing import Any
 
 from headwater.fmq.frames import NO_TAGS
 from headwater_host.client.outbox import OUTBOX_LIMIT
-from headwater_host.client.store import SqliteOutbox
+from headwater_host.client.store import KeepsOver, SqliteOutbox
 from headwater_host.client.store_file import damaged
 
 _IDS = """
@@ -30,7 +30,7 @@ class FmqOutbox(SqliteOutbox):
         identifier: str,
         *,
         slots: int = 1024,
-        keeps_over: str = "power",
+        keeps_over: KeepsOver = "power",
         size: int = _SIZE,
         limit: int = OUTBOX_LIMIT,
     ):

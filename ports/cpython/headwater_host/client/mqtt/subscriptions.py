@@ -1,4 +1,4 @@
-"""The subscriptions of an MQTT client: sent in few packets, and again when the server has lost the session.
+"""Subscribe and unsubscribe, in few packets, and again when the broker has lost the session.
 
 Filters with the same properties share a packet: at most ``MOST`` filters, within the server's maximum packet size. The
 server's answer to each filter is recorded when it arrives, even when no call waits for it any more.
@@ -46,16 +46,16 @@ _UNSUBSCRIBE = -1
 
 @dataclass(eq=False)
 class _Filter:
-    """A filter of a SUBSCRIBE or UNSUBSCRIBE, and the server's answer."""
+    """A filter of a SUBSCRIBE or UNSUBSCRIBE, and the broker's answer."""
 
     name: str
     pattern: bytes
     #: QoS and options, or -1 to unsubscribe; and the properties of its packet.
     options: int
     block: bytes
-    #: Whether to subscribe again when the server has lost the session.
+    #: Whether to subscribe again when the broker has lost the session.
     again: bool = False
-    #: The server's reason code, None until it arrives, and its reason string.
+    #: The broker's reason code, None until it arrives, and its reason string.
     code: int | None = None
     why: str = ""
     #: Why it was not sent.
@@ -66,11 +66,11 @@ class _Filter:
 
     @property
     def is_granted(self) -> bool:
-        """Whether the server has said yes."""
+        """Whether the broker has granted it."""
         return self.code is not None and self.code < _REFUSED
 
     def refuse(self, why: str, error: ArgumentError | None = None) -> None:
-        """Count as refused, without the server's answer."""
+        """Count as refused without an answer of the broker."""
         self.code = _REFUSED
         self.why = why
         self.error = error
@@ -121,7 +121,7 @@ class Subscribing(BaseClient[Properties | None, Message, None]):
         options: int = 0,
         properties: Properties | None = None,
     ) -> tuple[int, ...]:
-        """Subscribe to one or several filters, each at ``qos`` or its own QoS; return the server's code for each.
+        """Subscribe to one or several filters, each at ``qos`` or its own QoS; return the broker's code for each.
 
         With MQTT 5.0, ``options`` (``headwater.mqtt.spec5``: NO_LOCAL and so on; 3.8.3.1) hold for each filter, and
         ``properties`` may have a ``subscription_identifier``.

@@ -1,4 +1,4 @@
-"""The versions of MQTT that a host's client speaks: which session, and what only MQTT 5.0 can be asked for."""
+"""Make the session of a client, for a version of MQTT and the client's options."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ SESSIONS: dict[str, type[HostClient]] = {
     "5.0": HostClientSession5,
 }
 _CONNECT = 1 << spec.CONNECT
-# What announcing ourselves takes of CONNECT's properties: receive maximum, packet size, session expiry, topic aliases.
+# Bytes of CONNECT's properties for the client's limits: receive maximum, packet size, session expiry, topic aliases.
 _ANNOUNCED = 16
 #: How many messages may be in flight unless told: mosquitto closes a connection with more at QoS 2.
 IN_FLIGHT = 20
@@ -42,12 +42,12 @@ _ANNOUNCES = {
 }
 
 
-# By what else they are called: the protocol levels, as of paho, and numbers.
+# Other names: the protocol levels, as in paho, and numbers.
 _ALSO: dict[object, str] = {3: "3.1", 4: "3.1.1", 5: "5.0", 3.1: "3.1", "5": "5.0"}
 
 
 def version_of(protocol: object) -> str:
-    """The name of a version. Raises ArgumentError."""
+    """Return the name of a version. Raises ArgumentError."""
     try:
         name = _ALSO.get(protocol, protocol)
     except TypeError:
@@ -138,7 +138,7 @@ def make_session(
 def _announced(
     said: list[tuple[int, int | bytes, bytes]], options: dict[str, int | None], is_5: bool
 ) -> tuple[list[tuple[int, int | bytes, bytes]], dict[str, int | None]]:
-    """The properties of CONNECT that no option of the client has, and these options, by either way of giving them."""
+    """Split CONNECT's properties into those without an option, and the options, given in either way."""
     options = dict(options)
     rest = []
     for item in said:
@@ -157,7 +157,7 @@ def _announced(
         if value is None:
             continue
         check_whole(name, value, least, most)
-        # What is larger is left out by the client as well.
+        # Before 5.0 the client skips larger packets itself.
         if not is_5 and name != "packet_size":
             raise ArgumentError(f"{name} needs MQTT 5.0")
     return rest, options
