@@ -20,6 +20,7 @@ from headwater_host.mq.structures import (
     to_text,
     walk,
 )
+from tests.rows import each_row
 
 MQMD, MQMDE, MQXQH, MQDLH = (LAYOUTS[name] for name in ("MQMD", "MQMDE", "MQXQH", "MQDLH"))
 VECTORS = vectors.load("mqmde")
@@ -34,7 +35,7 @@ def how(row: dict[str, Any]) -> dict[str, Any]:
     return {"big": row["order"] == "big", "ccsid": row["ccsid"]}
 
 
-@pytest.mark.parametrize("row", VECTORS["vectors"], ids=lambda row: row["name"])
+@each_row("row", VECTORS["vectors"], ids=lambda row: row["name"])
 def test_vectors_both_ways(row: dict[str, Any]) -> None:
     data = bytes.fromhex(row["hex"])
     if row["codec"] == "error":
@@ -51,7 +52,7 @@ def test_vectors_both_ways(row: dict[str, Any]) -> None:
     assert encode(MQMDE, fields_of(row), **how(row)) == data
 
 
-@pytest.mark.parametrize("row", VECTORS["chains"], ids=lambda row: row["name"])
+@each_row("row", VECTORS["chains"], ids=lambda row: row["name"])
 def test_chains(row: dict[str, Any]) -> None:
     data = b"ab" + bytes.fromhex(row["hex"])
     given = row.get("start")
@@ -69,7 +70,7 @@ def test_chains(row: dict[str, Any]) -> None:
         assert one.fields["StrucId"] == name_of(LAYOUTS[one.name])[2:].ljust(4)
 
 
-@pytest.mark.parametrize("row", VECTORS["defaults"], ids=lambda row: row["struct"])
+@each_row("row", VECTORS["defaults"], ids=lambda row: row["struct"])
 def test_what_is_left_out_is_the_default(row: dict[str, Any]) -> None:
     layout = LAYOUTS[row["struct"].rstrip("2")]
     data = encode(layout, {}, big=False, ccsid=819)
@@ -78,7 +79,7 @@ def test_what_is_left_out_is_the_default(row: dict[str, Any]) -> None:
     assert data == bytes.fromhex(row["hex"])
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@each_row("name", LAYOUTS)
 def test_what_is_decoded_is_encoded_again(name: str) -> None:
     layout = LAYOUTS[name]
     data = encode(layout, {}, big=True, ccsid=1140)
@@ -123,7 +124,7 @@ REFUSED: dict[str, tuple[str, dict[str, object], str, int, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@each_row("case", REFUSED)
 def test_what_cannot_be_encoded(case: str) -> None:
     name, fields, field, offset, text = REFUSED[case]
     with pytest.raises(HeaderError, match=text) as caught:

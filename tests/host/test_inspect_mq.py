@@ -19,6 +19,7 @@ from headwater_host.cli.inspect_mq import line
 from headwater_host.inspect.mq import MalformedHeaderError, chain, extension, flags
 from headwater_host.mq.structures import LAYOUTS, encode
 from tests.host.command import headwater
+from tests.rows import each_row
 from tools.toolchain import ROOT
 
 VECTORS = load("mqmde")["vectors"]
@@ -67,7 +68,7 @@ def whole(row: dict[str, Any]) -> bytes:
     return bytes.fromhex(row["hex"] + row["payload_hex"])
 
 
-@pytest.mark.parametrize("row", GOOD, ids=lambda row: row["name"])
+@each_row("row", GOOD, ids=lambda row: row["name"])
 def test_an_extension_is_one_object(row: dict[str, Any]) -> None:
     want = (0, [{"fields": row["fields"], "payload": row["payload_hex"]}])
     assert inspect("mqmde", whole(row), *written(row)) == want
@@ -76,7 +77,7 @@ def test_an_extension_is_one_object(row: dict[str, Any]) -> None:
     assert list(want[1][0]["fields"]) == [field[0] for field in LAYOUTS["MQMDE"][3]]
 
 
-@pytest.mark.parametrize("row", BAD, ids=lambda row: row["name"])
+@each_row("row", BAD, ids=lambda row: row["name"])
 def test_what_is_no_extension_is_named(row: dict[str, Any]) -> None:
     field, offset = next(where for what, where in WRONG.items() if what in row["name"])
     error = {"reason": 2248, "offset": offset, "reason_name": "MQRC_MDE_ERROR", "field": field}
@@ -111,7 +112,7 @@ def test_any_payload_is_one() -> None:
 # -- chains ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", XMITQ, ids=lambda row: row["name"])
+@each_row("row", XMITQ, ids=lambda row: row["name"])
 def test_a_chain_is_a_line_for_each_header_and_one_for_the_data(row: dict[str, Any]) -> None:
     code, lines = inspect("mq", bytes.fromhex(row["body_hex"]))
     assert code == 0
@@ -131,7 +132,7 @@ def test_a_chain_is_a_line_for_each_header_and_one_for_the_data(row: dict[str, A
     }
 
 
-@pytest.mark.parametrize("row", CHAINS, ids=lambda row: row["name"])
+@each_row("row", CHAINS, ids=lambda row: row["name"])
 def test_the_chains_of_the_vectors(row: dict[str, Any]) -> None:
     options = [*written(row), *(["--format", row["start"]] if "start" in row else [])]
     code, lines = inspect("mq", bytes.fromhex(row["hex"]), *options)

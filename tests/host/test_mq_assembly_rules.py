@@ -27,6 +27,7 @@ from headwater_host.mq.fields import FAULTS, checks, refused
 from headwater_host.mq.reassembly.logical import differ
 from headwater_host.mq.reassembly.verdicts import Segment, Verdict, judge, judge_message
 from tests.host.mq_segments import LG, LS, G, S
+from tests.rows import each_row
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize("parts", WHOLE.values(), ids=WHOLE)
+@each_row("parts", WHOLE.values(), ids=WHOLE)
 def test_what_is_whole(parts: list[tuple[int, int, bytes, int]]) -> None:
     found = verdict(*parts)
     assert found.complete
@@ -106,7 +107,7 @@ INCOMPLETE = {
 }
 
 
-@pytest.mark.parametrize("parts, reason, messages, segments", INCOMPLETE.values(), ids=INCOMPLETE)
+@each_row("parts, reason, messages, segments", INCOMPLETE.values(), ids=INCOMPLETE)
 def test_what_is_missing(
     parts: list[tuple[int, int, bytes, int]],
     reason: int,
@@ -174,7 +175,7 @@ FAULTY = {
 }
 
 
-@pytest.mark.parametrize("parts, fault, reason", FAULTY.values(), ids=FAULTY)
+@each_row("parts, fault, reason", FAULTY.values(), ids=FAULTY)
 def test_what_contradicts(
     parts: list[tuple[int, int, bytes, int]], fault: tuple[str, int, int], reason: int
 ) -> None:
@@ -327,7 +328,7 @@ def test_a_group_is_as_incomplete_when_nothing_that_is_missing_is_named() -> Non
     assert not found.messages[2].missing
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 16, 17])
+@each_row("length", [1, 2, 3, 16, 17])
 def test_where_two_versions_differ(length: int) -> None:
     one = bytes(range(length))
     for at in range(length):

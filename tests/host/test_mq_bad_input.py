@@ -27,11 +27,12 @@ from tests.host.mq_queue import (
     reason_of,
     segments,
 )
+from tests.rows import each_row
 
 SYNC = CMQC.MQGMO_SYNCPOINT
 
 
-@pytest.mark.parametrize(
+@each_row(
     "reason, arguments",
     [
         (CMQC.MQRC_MD_ERROR, {"md": {"StrucId": "XX"}}),

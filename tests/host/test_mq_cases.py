@@ -1,6 +1,7 @@
 """Every case of what a put, a get and a transmission queue make of an MQMDE, and the rules between the cases."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from headwater.ibmmq.header import MQMDE
 from headwater_host.mq import CMQC, get, put, structures, transmission
 from headwater_host.mq.descriptors import MD, V2_FIELDS, QueueManagerSettings
 from headwater_host.mq.errors import MQMIError
+from tests.rows import each_row
 
 FILE = json.loads((Path(__file__).parents[1] / "vectors" / "mqput.json").read_text(encoding="utf-8"))
 CASES: list[dict[str, Any]] = FILE["cases"]
@@ -18,10 +20,10 @@ GROUP_ID = bytes.fromhex("414d5120514d31000000000065a1b2c30001002000000000")
 SETTINGS = QueueManagerSettings()
 
 
-def cases(kind: str) -> pytest.MarkDecorator:
+def cases(kind: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     chosen = [case for case in CASES if case["kind"] == kind]
     assert chosen
-    return pytest.mark.parametrize("case", chosen, ids=[case["name"] for case in chosen])
+    return each_row("case", chosen, ids=[case["name"] for case in chosen])
 
 
 def settings(case: dict[str, Any]) -> QueueManagerSettings:
@@ -179,7 +181,7 @@ def mde(**fields: Any) -> bytes:
     return structures.encode(MQMDE, base | fields, big=False, ccsid=819)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fields, body, reason",
     [
         ({"MsgFlags": 0x20}, b"x", 2249),
@@ -228,7 +230,7 @@ def test_boundaries(fields: dict[str, Any], body: bytes, reason: int) -> None:
             assert put.read(second, body, SETTINGS).outcome == put.NO_MQMDE
 
 
-@pytest.mark.parametrize(
+@each_row(
     "flags, length, original, reason",
     [(2, 9, 9, 0), (2, 9, 8, 2252), (2, 9, -1, 2252), (4, 0, 0, 0), (4, 0, -1, 2252), (2, 0, 0, 2252)],
 )
@@ -248,7 +250,7 @@ def test_original_length_of_reports(flags: int, length: int, original: int, reas
     assert put.read(md, bytes(length), SETTINGS).md.OriginalLength == -1
 
 
-@pytest.mark.parametrize("ccsid", [CMQC.MQCCSI_Q_MGR, CMQC.MQCCSI_INHERIT])
+@each_row("ccsid", [CMQC.MQCCSI_Q_MGR, CMQC.MQCCSI_INHERIT])
 def test_the_queue_managers_character_set(ccsid: int) -> None:
     """In an MQMD MQCCSI_INHERIT is the queue manager's as well, and a get never returns either."""
     own = QueueManagerSettings(500, 785)
@@ -331,7 +333,7 @@ MDES = json.loads((Path(__file__).parents[1] / "vectors" / "mqmde.json").read_te
 ]
 
 
-@pytest.mark.parametrize("vector", MDES, ids=[vector["name"] for vector in MDES])
+@each_row("vector", MDES, ids=[vector["name"] for vector in MDES])
 def test_vectors_of_mqmdes(vector: dict[str, Any]) -> None:
     """What a put says of each, on a queue manager that writes as they are written, and what a get makes of it again."""
     before, expected = vector["preceding_header"], vector["mqput"]

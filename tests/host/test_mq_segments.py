@@ -11,6 +11,7 @@ from headwater.ibmmq.segments import GroupIds
 from headwater_host.mq.reassembly.assembler import Assembler
 from headwater_host.mq.reassembly.outcomes import Whole, WholeGroup
 from headwater_host.mq.segments import PayloadError, segments
+from tests.rows import each_row
 
 DATA = os.urandom(1000)
 
@@ -91,7 +92,7 @@ def test_a_stream_may_give_a_few_bytes_at_a_time() -> None:
     assert Few.reads < 15
 
 
-@pytest.mark.parametrize("size", [-16, 0, 15, 100])
+@each_row("size", [-16, 0, 15, 100])
 def test_a_piece_is_a_multiple_of_16(size: int) -> None:
     with pytest.raises(ValueError, match="multiple of 16"):
         list(segments(DATA, ids=ids(), piece=size))

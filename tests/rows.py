@@ -1,0 +1,50 @@
+"""One test item for a table of alike rows: each row runs, and every failing row is reported by its name."""
+
+import inspect
+import re
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def each_row(
+    names: str, table: Iterable[Any], ids: "Callable[[Any], str] | Iterable[Any] | None" = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a test for each row, with the arguments of ``pytest.mark.parametrize``.
+
+    Fixtures are shared by the rows, except ``tmp_path``: each row has a folder of its own.
+    """
+    arguments = re.split(r", *", names)
+    rows = list(table)
+    if callable(ids):
+        labels = [ids(row) for row in rows]
+    else:
+        labels = [repr(row)[:100] for row in rows] if ids is None else [str(label) for label in ids]
+    assert rows
+    assert len(labels) == len(rows)
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        def run(**fixtures: Any) -> None:
+            failed = []
+            for number, (label, row) in enumerate(zip(labels, rows, strict=True)):
+                values = dict(zip(arguments, row if len(arguments) > 1 else (row,), strict=True))
+                if isinstance(folder := fixtures.get("tmp_path"), Path):
+                    values["tmp_path"] = folder / str(number)
+                    values["tmp_path"].mkdir()
+                try:
+                    test(**fixtures | values)
+                except (Exception, pytest.fail.Exception):
+                    failed.append(f"row {label}:\n{traceback.format_exc()}")
+            if failed:
+                pytest.fail(f"{len(failed)} of {len(rows)} rows failed\n" + "\n".join(failed), pytrace=False)
+
+        signature = inspect.signature(test)
+        given = [one for name, one in signature.parameters.items() if name not in arguments]
+        run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
+        run.__signature__ = signature.replace(parameters=given)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
