@@ -107,3 +107,54 @@ def _character(buf: "Bytes", at: int, end: int) -> int:
         c = c << 6 | buf[i] & 63
     # An overlong form has no bits where only so many bytes have any; 27 << 11 is where the surrogates are.
     return 0 if c >> 5 * more + 1 == 0 or c >> 11 == 27 or c > 0x10FFFF else more + 1
+
+
+class Message:
+    """Accessors of a cursor over a packet or frame in ``buf``; the decoder sets the offsets."""
+
+    buf: "Bytes"
+    head: int
+    end: int
+    topic_at: int
+    topic_end: int
+    payload_at: int
+
+    def kind(self) -> int:
+        """Return the type of the packet or frame, 0 to 15."""
+        return self.head >> 4
+
+    def qos(self) -> int:
+        """Return PUBLISH's QoS: 0, 1 or 2."""
+        return self.head >> 1 & 3
+
+    def dup(self) -> bool:
+        """Return PUBLISH's DUP: whether it may be a redelivery."""
+        return self.head & 8 != 0
+
+    def retain(self) -> bool:
+        """Return PUBLISH's RETAIN: whether the server had stored it, or is to store it."""
+        return self.head & 1 != 0
+
+    def topic_is(self, name: "Bytes") -> bool:
+        """Return whether the topic is ``name``, byte by byte. Allocates nothing."""
+        at = self.topic_at
+        n = len(name)
+        if self.topic_end - at != n:
+            return False
+        buf = self.buf
+        for i in range(n):
+            if buf[at + i] != name[i]:
+                return False
+        return True
+
+    def topic_bytes(self) -> bytes:
+        """Return a copy of the topic: allocates."""
+        return bytes(self.buf[self.topic_at : self.topic_end])
+
+    def topic_text(self) -> str:
+        """Return the topic as text: allocates."""
+        return str(self.buf[self.topic_at : self.topic_end], "utf-8")
+
+    def payload_bytes(self) -> bytes:
+        """Return a copy of the payload: allocates."""
+        return bytes(self.buf[self.payload_at : self.end])

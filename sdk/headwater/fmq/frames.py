@@ -28,7 +28,7 @@ from headwater.errors import (
 )
 from headwater.fmq.ids import MORE, id_end
 from headwater.fmq.values import KINDS, Value, number, put_bool, put_count, put_int, put_none, put_text, read
-from headwater.wire import NOT_BYTES, check_utf8, const
+from headwater.wire import NOT_BYTES, Message, check_utf8, const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ _HASH_SIZE = const(16)
 _MOST_FIELDS = const(9)
 
 
-class Frame:
+class Frame(Message):
     """A frame in a buffer, as offsets.
 
     ``head`` is the first byte. The message id is ``buf[id_at:id_end]``, the body ``buf[body:end]``. The body has
@@ -217,53 +217,13 @@ class Frame:
         self.bad_at = 0
         self.value = Value(buf, 0)
 
-    def kind(self) -> int:
-        """Return the type, 0 to 15."""
-        return self.head >> 4
-
     def asked(self) -> int:
         """Return the type of the message that created the id: for an answer, the answered message."""
         return self.buf[self.id_at] >> 4
 
-    def qos(self) -> int:
-        """Return PUBLISH's QoS: 0, 1 or 2."""
-        return self.head >> 1 & 3
-
-    def dup(self) -> bool:
-        """Return PUBLISH's DUP: whether it may be a redelivery."""
-        return self.head & 8 != 0
-
-    def retain(self) -> bool:
-        """Return PUBLISH's RETAIN."""
-        return self.head & 1 != 0
-
     def has_topic(self) -> bool:
         """Return whether the topic is a name: not a hash (whose bytes are in its place), not None."""
         return self.buf[self.at[1 if self.head >> 4 == _CONSUMERESP else 0]] >> 4 == _STRING
-
-    def topic_is(self, name: "Bytes") -> bool:
-        """Return whether the topic is ``name``, byte by byte. Allocates nothing."""
-        at = self.topic_at
-        n = len(name)
-        if self.topic_end - at != n:
-            return False
-        buf = self.buf
-        for i in range(n):
-            if buf[at + i] != name[i]:
-                return False
-        return True
-
-    def topic_bytes(self) -> bytes:
-        """Return a copy of the topic: allocates."""
-        return bytes(self.buf[self.topic_at : self.topic_end])
-
-    def topic_text(self) -> str:
-        """Return the topic as text: allocates."""
-        return str(self.buf[self.topic_at : self.topic_end], "utf-8")
-
-    def payload_bytes(self) -> bytes:
-        """Return a copy of the payload: allocates."""
-        return bytes(self.buf[self.payload_at : self.end])
 
 
 def decode_header(f: Frame, at: int, end: int) -> int:

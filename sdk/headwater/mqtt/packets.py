@@ -29,7 +29,7 @@ from headwater.errors import (
     E_TYPE,
     E_UTF8,
 )
-from headwater.wire import check_utf8, const, put_block, put_varint, varint_size
+from headwater.wire import Message, check_utf8, const, put_block, put_varint, varint_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ def encode_subscribe(
 MORE = const(0)
 
 
-class Packet:
+class Packet(Message):
     """A packet in a buffer, as offsets.
 
     ``head`` is the first byte; ``body`` and ``end`` bound what the remaining length counts. ``packet_id`` is the packet
@@ -337,46 +337,6 @@ class Packet:
         self.sizes = SIZES
         #: This packet as ``Packet5``, which decodes property blocks and reason codes; None before 5.0.
         self.five: Blocks | None = None
-
-    def kind(self) -> int:
-        """Return the packet type, 0 to 15."""
-        return self.head >> 4
-
-    def qos(self) -> int:
-        """Return PUBLISH's QoS: 0, 1 or 2."""
-        return self.head >> 1 & 3
-
-    def dup(self) -> bool:
-        """Return PUBLISH's DUP: whether it may be a redelivery."""
-        return self.head & 8 != 0
-
-    def retain(self) -> bool:
-        """Return PUBLISH's RETAIN: whether the server had stored it (3.3.1.3)."""
-        return self.head & 1 != 0
-
-    def topic_is(self, name: "Bytes") -> bool:
-        """Return whether the topic is ``name``, byte by byte. Allocates nothing."""
-        at = self.topic_at
-        n = len(name)
-        if self.topic_end - at != n:
-            return False
-        buf = self.buf
-        for i in range(n):
-            if buf[at + i] != name[i]:
-                return False
-        return True
-
-    def topic_bytes(self) -> bytes:
-        """Return a copy of the topic: allocates."""
-        return bytes(self.buf[self.topic_at : self.topic_end])
-
-    def topic_text(self) -> str:
-        """Return the topic as text: allocates."""
-        return str(self.buf[self.topic_at : self.topic_end], "utf-8")
-
-    def payload_bytes(self) -> bytes:
-        """Return a copy of the payload: allocates."""
-        return bytes(self.buf[self.payload_at : self.end])
 
     def accepts(self, at: int) -> bool:
         """Return whether the code at ``at`` may stand in a SUBACK (3.9.3)."""
