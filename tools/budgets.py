@@ -56,8 +56,8 @@ client = Client(Dialer(b"\\x20\\x02\\0\\0"), b"board", {_SIZES})
 """
 _CLIENT5 = f"""
 from headwater.mqtt.client import Client
-from headwater.mqtt.session5 import ClientSession5
-client = Client(Dialer(b"\\x20\\x03\\0\\0\\0"), session=ClientSession5(b"board", {_SIZES}))
+from headwater.mqtt.v5 import ClientV5
+client = Client(Dialer(b"\\x20\\x03\\0\\0\\0"), b"board", version=ClientV5(), {_SIZES})
 """
 # What examples/device/uptime.py does, at 5.0, and at a version that is chosen when it runs.
 _UPTIME5 = f"""{_CLIENT5}
@@ -68,9 +68,8 @@ def go_on():
         client.publish(b"uptime", b"1", 1)
 """
 _UPTIME_ANY = f"""{_UPTIME5}
-from headwater.mqtt.session import ClientSession
-from headwater.mqtt.session31 import ClientSession31
-VERSIONS = {{3: ClientSession31, 4: ClientSession, 5: ClientSession5}}
+from headwater.mqtt.v31 import V31
+VERSIONS = {{3: V31, 5: ClientV5}}
 """
 _KEEPER = f"{_CLIENT}from headwater.mqtt.keeper import Keeper\nkeeper = Keeper(client)\n"
 # The ACK to AUTH, whose id is the first that a board without a number makes: process 5, no session, no time.
@@ -81,8 +80,8 @@ client = Client(Dialer(answer), b"board", {_SIZES})
 """
 _FMQ_KEEPER = f"{_FMQ}from headwater.fmq.keeper import Keeper\nkeeper = Keeper(client)\n"
 _FMQ_KEPT = ("headwater.fmq.client", "headwater.fmq.keeper")
-_CLIENT_5 = ("headwater.mqtt.client", "headwater.mqtt.session5")
-_ALL = (*_CLIENT_5, "headwater.mqtt.session31")
+_CLIENT_5 = ("headwater.mqtt.client", "headwater.mqtt.v5")
+_ALL = (*_CLIENT_5, "headwater.mqtt.v31")
 _UPTIME = Options(only_used=True, texts=False)
 
 PARTS: dict[str, Part] = {

@@ -276,8 +276,8 @@ class Endpoint:
         #: A topic that has been checked, and cannot change.
         self.known_topic: Bytes | None = None
         self.state = IDLE
-        #: Counts the events of the connection: what was known of it holds as long as this is the same.
-        self.turn = 0
+        #: Counts the changes of ``state``: what was known of the connection holds as long as this is the same.
+        self.epoch = 0
         self.status = 0
         #: How long the other end, or the transport, may take to answer.
         self.response_ms = response_ms
@@ -306,7 +306,7 @@ class Endpoint:
     def event(self, event: int) -> None:
         """Move the connection along its table (``transitions.NEXT``)."""
         self.state = NEXT[self.state * EVENTS + event]
-        self.turn += 1
+        self.epoch += 1
 
     def lost(self) -> None:
         """The transport is gone: what is unacknowledged waits for the next connection."""
@@ -328,6 +328,12 @@ class Endpoint:
         # A handler that is running may hold room for its answer, which nobody waits for now.
         self.tx_size = len(self.tx)
         self._stuck = None
+
+    def is_half_sent(self) -> bool:
+        """Return whether the transport has taken a part of a packet, or of the packets in the transmit buffer."""
+        return self.out_n > 0 and self.out_at != (
+            0 if self.out_buf is self.tx else self.outbox.at[self._entry]
+        )
 
     def poll(self, now_ms: int) -> int:
         """Tell the time, a few times a second: 0, or the status of a broken connection. ``now_ms`` wraps at 2**30 or a
@@ -436,6 +442,16 @@ class Endpoint:
                 go_behind(self, self._entry, self._unsent)
         self.out_n = n
         return n or (self.out() if self.tx_end or self._unsent else 0)
+
+    def send_whole(self, at: int) -> bool:
+        """Count the entry that was just committed at offset ``at`` of the outbox as sent, for a port that hands whole
+        packets to its transport. False if it cannot leave yet, and waits for ``out``."""
+        if self._unsent or self.in_flight >= self.window or self.state != ONLINE or self.out_n:
+            return False
+        self.outbox.buf[at] |= _DUP
+        self.in_flight += 1
+        self._entry = self.outbox.next
+        return True
 
     def _put(self, end: int) -> int:
         """Take what an encoder wrote behind the control bytes: 0 or its error, E_AGAIN when it may fit later."""

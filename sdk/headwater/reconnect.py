@@ -298,7 +298,7 @@ class BaseKeeper:
         raise NotImplementedError
 
 
-def hand_in(k: BaseKeeper, topic: "Bytes", payload: "Bytes", qos: int, retain: bool) -> int:
+def enqueue(k: BaseKeeper, topic: "Bytes", payload: "Bytes", qos: int, retain: bool) -> int:
     """Publish, connected or not."""
     if k.backlog is None or (k.state == ONLINE and not k.backlog.count):
         k._answer = k._publish(topic, payload, qos, retain)

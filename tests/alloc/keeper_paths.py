@@ -34,7 +34,7 @@ class Server(ServerSession):
 
     subscriptions = 0
 
-    def _answer_filters(self, p: "Packet") -> int:
+    def answer_filters(self, p: "Packet") -> int:
         self.subscriptions += 1
         self.tx_end = packets_server.encode_suback(self.tx, self.tx_end, self.tx_size, p.packet_id, GRANTED)
         return 0
@@ -169,7 +169,7 @@ def lost() -> None:
 def forgotten() -> None:
     before = site.server.subscriptions
     answers = count.answers
-    site.server._has_session = False
+    site.server.has_session = False
     lost()
     settle()
     idle()

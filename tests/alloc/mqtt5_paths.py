@@ -26,9 +26,11 @@ from prove import prove, prove_session
 from headwater.errors import E_LIMIT, E_TOO_LARGE, E_TYPE
 from headwater.mqtt import spec5
 from headwater.mqtt.properties import Properties, find
-from headwater.mqtt.server5 import ServerSession5
-from headwater.mqtt.session5 import ClientSession5
+from headwater.mqtt.server import ServerSession
+from headwater.mqtt.server5 import ServerV5
+from headwater.mqtt.session import ClientSession
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
+from headwater.mqtt.v5 import ClientV5
 from headwater.wire import get_u16
 
 TYPE_CHECKING = False
@@ -42,7 +44,7 @@ TAG = b"0007"
 
 
 def ends() -> Pair:
-    client = ClientSession5(
+    client = ClientSession(
         b"board",
         10,
         False,
@@ -52,16 +54,17 @@ def ends() -> Pair:
         slots=4,
         window=4,
         receive_window=8,
+        version=ClientV5(),
     )
-    server = ServerSession5(rx_size=256, tx_size=128, outbox_size=2048, slots=4, window=4)
+    server = ServerSession(rx_size=256, tx_size=128, outbox_size=2048, slots=4, window=4, version=ServerV5())
     return Pair(client, server)
 
 
 class Pair5(Pair):
     """With properties and topic aliases both ways; every message that arrives has its properties looked at."""
 
-    client: ClientSession5
-    server: ServerSession5
+    client: ClientSession
+    server: ServerSession
 
     def __init__(self, aliases: bool) -> None:
         self.block = Properties(60)
@@ -72,7 +75,7 @@ class Pair5(Pair):
         self.tagged = 0
         Pair.__init__(
             self,
-            ClientSession5(
+            ClientSession(
                 b"board",
                 0,
                 False,
@@ -82,17 +85,21 @@ class Pair5(Pair):
                 slots=4,
                 window=4,
                 receive_window=8,
-                aliases_in=IncomingAliases(4, 32) if aliases else None,
-                aliases_out=OutgoingAliases(4) if aliases else None,
+                version=ClientV5(
+                    aliases_in=IncomingAliases(4, 32) if aliases else None,
+                    aliases_out=OutgoingAliases(4) if aliases else None,
+                ),
             ),
-            ServerSession5(
+            ServerSession(
                 rx_size=256,
                 tx_size=128,
                 outbox_size=2048,
                 slots=4,
                 window=4,
-                aliases_in=IncomingAliases(4, 32) if aliases else None,
-                aliases_out=OutgoingAliases(4) if aliases else None,
+                version=ServerV5(
+                    aliases_in=IncomingAliases(4, 32) if aliases else None,
+                    aliases_out=OutgoingAliases(4) if aliases else None,
+                ),
             ),
         )
         self.client.on_message = self.server.on_message = self._tagged
@@ -183,12 +190,12 @@ class Pair5(Pair):
 
     def too_much(self) -> None:
         client = self.client
-        client._takes_flags = 0xF
+        client.v5._takes_flags = 0xF
         client.most = 30
         assert client.publish(TOPIC, PAYLOAD, 2) == E_LIMIT
         assert client.publish(TOPIC, PAYLOAD, 1, False, self.properties) == E_TOO_LARGE
         assert client.publish(TOPIC, PAYLOAD, 1) == E_TOO_LARGE
-        client._takes_flags = 0x3F
+        client.v5._takes_flags = 0x3F
         client.most = 0x3FFFFFFF
 
     def last_word(self) -> None:
@@ -203,8 +210,8 @@ class Pair5(Pair):
 prove_session(ends())
 prove_client(
     OnLine(
-        ClientSession5(b"board", clean=False, keep_alive=0),
-        ServerSession5(rx_size=2048, tx_size=512, outbox_size=512, slots=4),
+        ClientSession(b"board", clean=False, keep_alive=0, version=ClientV5()),
+        ServerSession(rx_size=2048, tx_size=512, outbox_size=512, slots=4, version=ServerV5()),
     )
 )
 plain = Pair5(False)

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipe import drain
+from sessions import server5, session5, session31
 
 from headwater.connection import ERROR, ONLINE
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.server import ServerSession
-from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.session5 import ClientSession5
-from headwater.mqtt.session31 import ClientSession31
 from headwater.mqtt.topic_aliases import IncomingAliases
 from headwater.reasons import REASONS
 from headwater.types import Bytes
@@ -47,7 +45,7 @@ class Kind:
         return self.name.startswith("server")
 
 
-def _client(session: type[ClientSession]) -> Callable[..., Any]:
+def _client(session: Callable[..., ClientSession]) -> Callable[..., Any]:
     def make(rx: int, **more: Any) -> ClientSession:
         return session(b"c", 0, False, rx_size=rx, tx_size=TX, receive_window=RECEIVE_WINDOW, **more)
 
@@ -69,15 +67,15 @@ _OLD_CONNACK = b"\x20\x02\x00\x00"
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("client-3.1", 3, _client(ClientSession31), _OLD_CONNACK),
+        Kind("client-3.1", 3, _client(session31), _OLD_CONNACK),
         Kind("server-3.1", 3, _server(ServerSession31), b"\x10\x0f\x00\x06MQIsdp\x03\x00\x00\x00\x00\x01c"),
         Kind("client-3.1.1", 4, _client(ClientSession), _OLD_CONNACK),
         Kind("server-3.1.1", 4, _server(ServerSession), b"\x10\x0d\x00\x04MQTT\x04\x00\x00\x00\x00\x01c"),
-        Kind("client-5.0", 5, _five(_client(ClientSession5)), b"\x20\x03\x00\x00\x00"),
+        Kind("client-5.0", 5, _five(_client(session5)), b"\x20\x03\x00\x00\x00"),
         Kind(
             "server-5.0",
             5,
-            _five(_server(ServerSession5)),
+            _five(_server(server5)),
             b"\x10\x0e\x00\x04MQTT\x05\x00\x00\x00\x00\x00\x01c",
         ),
     )

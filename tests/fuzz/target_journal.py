@@ -58,7 +58,7 @@ def _content(box: JournalOutbox) -> list[tuple[int, int, bytes]]:
     return found
 
 
-def _open_ids(box: JournalOutbox) -> list[int]:
+def _qos2_ids(box: JournalOutbox) -> list[int]:
     ids = sorted(packet_id for packet_id in box.ids if packet_id)
     assert len(ids) == len(set(ids))
     return ids
@@ -100,7 +100,7 @@ def _reads_again(box: JournalOutbox, file: MemoryFile) -> None:
     # A record that is missing without a trace is named until the file is written anew.
     assert again.lost == [] or again.lost == box.lost
     assert _undone(_content(again)) == _undone(_content(box))
-    assert (_open_ids(again), again.fresh, again.slots) == (_open_ids(box), box.fresh, box.slots)
+    assert (_qos2_ids(again), again.fresh, again.slots) == (_qos2_ids(box), box.fresh, box.slots)
 
 
 def _undone(content: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:

@@ -6,16 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pipe import Ends, Inbox, Outgoing, Sink, drain, feed
+from sessions import server5, session5, session31
 
 from headwater import errors
 from headwater.connection import CLOSING, ERROR, ONLINE
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.server import ServerSession
-from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.session5 import ClientSession5
-from headwater.mqtt.session31 import ClientSession31
 from tests.fuzz import packets, packets5
 from tests.fuzz.ends import KINDS, SMALLEST_RX, Kind, Raised, Watched, begin
 
@@ -93,9 +91,9 @@ def test_anything_instead_of_the_handshake(name: str, data: bytes) -> None:
 
 #: By version: both ends, and the sizes of transmit buffers into which a CONNECT fits.
 _ENDS: dict[str, tuple[Any, Any, tuple[int, int]]] = {
-    "3.1": (ClientSession31, ServerSession31, (24, 40)),
+    "3.1": (session31, ServerSession31, (24, 40)),
     "3.1.1": (ClientSession, ServerSession, (16, 40)),
-    "5.0": (ClientSession5, ServerSession5, (32, 64)),
+    "5.0": (session5, server5, (32, 64)),
 }
 
 
@@ -166,7 +164,7 @@ class Delivery(RuleBasedStateMachine):
 
     @rule(up=st.booleans(), qos=st.integers(0, 2), size=st.integers(0, 30) | st.integers(150, 200))
     def publish(self, up: bool, qos: int, size: int) -> None:
-        if not up and not self.ends.server._has_session:
+        if not up and not self.ends.server.has_session:
             # There is nobody to keep it for: the session begins with the next CONNECT, and with nothing in it.
             return
         outgoing = self.ends.from_client if up else self.ends.from_server
@@ -204,7 +202,7 @@ class Delivery(RuleBasedStateMachine):
         e = self.ends
         e.lose()
         e.server.outbox.clear()
-        e.server._has_session = False
+        e.server.has_session = False
         self.forgotten |= set(e.from_server.pending.values())
         e.from_server.pending.clear()
         self.renewed |= set(e.from_client.pending.values())

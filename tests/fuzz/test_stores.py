@@ -149,7 +149,7 @@ class Stores(RuleBasedStateMachine):
         assert self.sqlite.backlog.size == sum(
             len(topic) + len(payload) for topic, payload, *_ in self.waiting
         )
-        assert {i for i in self.journal.ids if i} == self.sqlite._open_ids == self.ids
+        assert {i for i in self.journal.ids if i} == self.sqlite._qos2_ids == self.ids
         assert len(self.file.kept or b"") <= max(self.limit, 2 * (22 + SLOTS * 70 + 60))
 
 

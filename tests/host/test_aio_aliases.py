@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from headwater import errors
-from headwater.mqtt.server5 import ServerSession5
+from headwater.mqtt.server import ServerSession
+from headwater.mqtt.server5 import ServerV5
 from headwater.mqtt.spec5 import TOPIC_ALIAS_MAXIMUM
 from headwater.mqtt.topic_aliases import OutgoingAliases
 from headwater_host.client.mqtt import Client, Limits, Message
@@ -22,12 +23,16 @@ TOPICS = [b"short", b"x" * 300, b"/".join([b"long"] * 4000), "ä€𝄞".encode(
 CONNACK = b"\x20\x03\x00\x00\x00"
 
 
-class Server5(FastEndpoint, ServerSession5): ...
+class Server5(FastEndpoint, ServerSession): ...
 
 
 def server_session() -> Server5:
     return Server5(
-        rx_size=4096, tx_size=1 << 17, aliases_out=OutgoingAliases(3), rx=GrowingRxBuf(), response_ms=10000
+        rx_size=4096,
+        tx_size=1 << 17,
+        version=ServerV5(aliases_out=OutgoingAliases(3)),
+        rx=GrowingRxBuf(),
+        response_ms=10000,
     )
 
 
@@ -50,7 +55,7 @@ def test_a_server_that_gives_topics_numbers() -> None:
                 # They do not outlive their connection.
                 async with client:
                     session, connection = server.sessions[-1], server.connections[-1]
-                    assert session.limits[TOPIC_ALIAS_MAXIMUM] == 2
+                    assert session.v5.limits[TOPIC_ALIAS_MAXIMUM] == 2
                     sent = []
                     for n in range(40):
                         topic = TOPICS[n % len(TOPICS)]
@@ -69,7 +74,7 @@ def test_a_server_that_gives_topics_numbers() -> None:
 def test_without_it_none_is_announced_and_none_is_taken() -> None:
     async def scenario() -> None:
         async with serve(make=server_session) as server, Client(HOST, server.port, protocol="5.0") as client:
-            assert server.sessions[0].limits[TOPIC_ALIAS_MAXIMUM] == 0
+            assert server.sessions[0].v5.limits[TOPIC_ALIAS_MAXIMUM] == 0
             for _ in range(2):
                 assert server.sessions[0].publish(b"t", b"x") == 0
             server.connections[0].flush()

@@ -158,7 +158,7 @@ def count_looks(session: HostClientSession5) -> Callable[[], int]:
             looks += 1
             return super().__iter__()
 
-    session._ids = session._open_ids = Table("H")
+    session._ids = session._qos2_ids = Table("H")
     return lambda: looks
 
 

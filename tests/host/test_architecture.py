@@ -77,7 +77,7 @@ def test_a_client_of_3_1_1_does_not_pay_for_other_versions(entry: str) -> None:
 
 
 def test_a_client_does_not_pay_for_the_server_nor_a_board_for_names() -> None:
-    for entry in ("headwater.mqtt.client", "headwater.mqtt.session5", "headwater.mqtt.session31"):
+    for entry in ("headwater.mqtt.client", "headwater.mqtt.v5", "headwater.mqtt.v31"):
         reached = reached_from(entry)
         assert not {name for name in reached if "server" in name or name in NAMES}, entry
 

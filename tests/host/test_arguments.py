@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from headwater.mqtt.server5 import ServerSession5
+from headwater.mqtt.server import ServerSession
+from headwater.mqtt.server5 import ServerV5
 from headwater_host.arguments import servers_of
 from headwater_host.client import blocking, fmq
 from headwater_host.client.mqtt import (
@@ -239,7 +240,11 @@ def test_properties_that_a_program_cannot_give(qos: int, properties: dict[str, A
     asyncio.run(scenario())
 
 
-class _Server5(FastEndpoint, ServerSession5): ...
+class _Server5(FastEndpoint, ServerSession): ...
+
+
+def _server5(**options: Any) -> _Server5:
+    return _Server5(version=ServerV5(), **options)
 
 
 def test_arguments_of_calls() -> None:
@@ -251,7 +256,7 @@ def test_arguments_of_calls() -> None:
         session.on_message = lambda packet: asked.append(packet.topic_bytes())
 
     async def scenario(protocol: Version) -> None:
-        make = HostServerSession if protocol == "3.1.1" else _Server5
+        make = HostServerSession if protocol == "3.1.1" else _server5
         async with serve(prepare, make) as server, Client(HOST, server.port, protocol=protocol) as client:
             wrong: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
                 (client.subscribe, ("a", 1.0), {}, "QoS is 0, 1 or 2"),

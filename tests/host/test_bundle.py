@@ -334,7 +334,7 @@ def test_public_names_stay_and_private_ones_go() -> None:
         "self.on_message",
     ):
         assert kept in text, kept
-    for gone in ("_hand_in", "headwater_mqtt", '"""', "Transport", "E_WINDOW", "const("):
+    for gone in ("_enqueue", "headwater_mqtt", '"""', "Transport", "E_WINDOW", "const("):
         assert gone not in text, gone
     assert "E_WINDOW = -21\n" in source.sources["errors"]
     assert "from headwater import Client" in source.sources["mqtt/client"]

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from pipe import packets
 
 from headwater.connection import ONLINE, RxBuf
-from headwater.mqtt import server, server31, session, session31
+from headwater.mqtt import server, server31, session
 from headwater.mqtt import session as endpoint
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.session31 import ClientSession31
 from headwater_host.client.mqtt.fast import FastEndpoint
 from headwater_host.client.outbox import GrowingOutbox
 from headwater_host.client.rxbuf import GrowingRxBuf
@@ -34,16 +33,12 @@ class FastClient(FastEndpoint, ClientSession): ...
 class FastServer(FastEndpoint, ServerSession): ...
 
 
-class FastClient31(FastEndpoint, ClientSession31): ...
-
-
 class FastServer31(FastEndpoint, ServerSession31): ...
 
 
 FAST = (
     (session, "ClientSession", FastClient),
     (server, "ServerSession", FastServer),
-    (session31, "ClientSession31", FastClient31),
     (server31, "ServerSession31", FastServer31),
 )
 FILES = sorted(

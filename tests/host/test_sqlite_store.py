@@ -105,7 +105,7 @@ def test_what_was_synced_is_there_again(tmp_path: Path) -> None:
         elif what < 0.915:
             assert box.settle() == 0
         elif what > 0.95:
-            before = content(box), box._open_ids, box.fresh
+            before = content(box), box._qos2_ids, box.fresh
             box.close()
             box = SqliteOutbox(path, "c", slots=9, keeps_over="process", size=64)
             assert (content(box), set(box.ids), box.fresh) == before
@@ -358,7 +358,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     assert box.count == kept
     box.commits.db.execute("PRAGMA query_only = 1")
     assert box.opened(5) == E_STORE
-    assert box._open_ids == set()
+    assert box._qos2_ids == set()
     assert box.settle() == E_STORE
     assert box.fresh
     assert box.set(0, REL) == E_STORE
@@ -431,7 +431,7 @@ def test_a_process_that_ends_at_every_byte(tmp_path: Path, server_forgets: bool)
                         server = ServerSession(128, 128, 1024, slots=8)
                 else:
                     assert box.count == 0
-                    assert not any(session._open_ids)
+                    assert not any(session._qos2_ids)
                     box.close()
             if server_forgets:
                 assert list(dict.fromkeys(got)) == handed, k

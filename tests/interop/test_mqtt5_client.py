@@ -15,6 +15,7 @@ from headwater.mqtt import spec5
 from headwater.mqtt.client5 import Client5
 from headwater.mqtt.packets import BAD_UTF8, Packet
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
+from headwater.mqtt.v5 import ClientV5
 from tests.interop.dialer import SocketDialer
 from tools.broker import Broker, Mosquitto
 
@@ -22,6 +23,10 @@ Start = Callable[..., Mosquitto]
 WAIT_S = 200.0
 
 pytestmark = pytest.mark.needs_mosquitto
+
+
+#: Keywords that are of the version, and not of the session.
+OF_5 = ("session_expiry", "max_packet", "aliases_in", "aliases_out", "properties_size", "receive_maximum")
 
 
 @dataclass
@@ -41,7 +46,9 @@ class Peer:
 
     def __init__(self, broker: Broker, name: str, **options: object):
         self.dialer = SocketDialer(broker.port)
-        self.client = Client5(self.dialer, name.encode(), **options)  # type: ignore[arg-type]
+        of_5 = {name: options.pop(name) for name in OF_5 if name in options}
+        version = ClientV5(**of_5)  # type: ignore[arg-type]
+        self.client = Client5(self.dialer, name.encode(), version=version, **options)  # type: ignore[arg-type]
         self.got: list[Message] = []
         self.answers: dict[int, int] = {}
         self.refused: dict[int, int] = {}
@@ -49,7 +56,7 @@ class Peer:
         self.client.on_message = self._message
         self.client.on_delivered = self.delivered.append
         self.client.session.on_answer = self.answers.__setitem__
-        self.client.session.on_refused = self.refused.__setitem__
+        self.client.session.v5.on_refused = self.refused.__setitem__
 
     def _message(self, m: Packet) -> None:
         message = Message(m.topic_text(), m.payload_bytes(), m.qos(), m.retain())
@@ -161,7 +168,7 @@ def test_aliases_up(peer: Make) -> None:
     listener = peer("listener", rx_size=2048)
     listener.subscribe(b"alias/#", 0)
     talker = peer("talker", aliases_out=OutgoingAliases(3))
-    limit = talker.client.session.limits[spec5.TOPIC_ALIAS_MAXIMUM]
+    limit = talker.client.session.v5.limits[spec5.TOPIC_ALIAS_MAXIMUM]
     assert limit == 10
     topics = [b"alias/a-long-topic/%d" % n for n in range(4)]
     for k in range(5):
@@ -448,8 +455,8 @@ def test_a_connection_that_is_refused(mosquitto: Start) -> None:
         assert one.client.session.return_code == spec5.NOT_AUTHORIZED
         # A method that mosquitto does not know.
         one = Peer(broker, "nobody")
-        one.client.session.on_auth = lambda p: b"\x00"
-        assert one.client.session.connect_properties.add(spec5.AUTHENTICATION_METHOD, b"NONE") == 0
+        one.client.session.v5.on_auth = lambda p: b"\x00"
+        assert one.client.session.v5.connect_properties.add(spec5.AUTHENTICATION_METHOD, b"NONE") == 0
         with pytest.raises(HeadwaterError) as refusal:
             one.client.connect()
         assert refusal.value.code == errors.E_REFUSED

@@ -14,8 +14,8 @@ from headwater.mqtt import spec5
 from headwater.mqtt.client import Client
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.session5 import ClientSession5
-from headwater.mqtt.session31 import ClientSession31
+from headwater.mqtt.v5 import ClientV5
+from headwater.mqtt.v31 import V31
 from headwater.types import Bytes
 from tests.interop.dialer import SocketDialer
 from tools.broker import Broker, Mosquitto
@@ -23,16 +23,12 @@ from tools.broker import Broker, Mosquitto
 Start = Callable[..., Mosquitto]
 Message = tuple[str, bytes, int, bool, bool]
 WAIT_S = 200.0
-SESSIONS: dict[str, type[ClientSession]] = {
-    "3.1": ClientSession31,
-    "3.1.1": ClientSession,
-    "5.0": ClientSession5,
-}
+VERSIONS: dict[str, Callable[[], object]] = {"3.1": V31, "3.1.1": lambda: None, "5.0": ClientV5}
 
 pytestmark = pytest.mark.needs_mosquitto
 
 
-@pytest.fixture(autouse=True, params=SESSIONS)
+@pytest.fixture(autouse=True, params=VERSIONS)
 def version(request: pytest.FixtureRequest) -> str:
     """The version that the clients of a test speak."""
     Peer.version = request.param
@@ -49,7 +45,7 @@ class Peer:
     ):
         self.dialer = SocketDialer(broker.port, cuts)
         options.setdefault("clean", True)
-        session = SESSIONS[self.version](name.encode(), **options)  # type: ignore[arg-type]
+        session = ClientSession(name.encode(), version=VERSIONS[self.version](), **options)  # type: ignore[arg-type]
         self.client = Client(self.dialer, session=session)
         self.got: list[Message] = []
         self.answers: dict[int, int] = {}
@@ -329,7 +325,7 @@ def test_redelivery_by_the_broker_until_it_is_acknowledged(peer: Callable[..., P
     session = listener.client.session
     assert session.duplicates == 1
     listener.client.session.auto_ack = True
-    assert session.acknowledge(session._open_ids[0], 2, session.epoch - 1) == 0
+    assert session.acknowledge(session._qos2_ids[0], 2, session._qos2_epochs[0]) == 0
     listener.settle()
     assert listener.client.connect() is listener.knows(True)
     listener.until(lambda: len(listener.got) == 4)
@@ -337,7 +333,7 @@ def test_redelivery_by_the_broker_until_it_is_acknowledged(peer: Callable[..., P
     assert listener.client.connect() is listener.knows(True)
     listener.settle()
     assert len(listener.got) == 4
-    assert not any(session._open_ids)
+    assert not any(session._qos2_ids)
 
 
 # -- brokers that die --------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def check_dup(wires: "list[Wire]", block: int) -> None:
 
 def check(e: Ends, lossless: bool) -> None:
     e.quiet()
-    block = 1 if e.client._properties else 0
+    block = 1 if e.client.v5 else 0
     check_way(e.from_client, e.at_server, [link.up for link in e.links], lossless, block)
     check_way(e.from_server, e.at_client, [link.down for link in e.links], lossless, block)
     for end in (e.client, e.server):

@@ -50,7 +50,7 @@ class Site:
             self.lines[-1].hung_up = True
 
     def connecting(self, connect: object, packet: "Packet") -> int:
-        return self.code or (SESSION_PRESENT if self.server._has_session else 0)
+        return self.code or (SESSION_PRESENT if self.server.has_session else 0)
 
     def subscribed(self, packet: "Packet", qos: int) -> int:
         self.filters.append((packet.topic_bytes(), qos))

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from headwater.types import Bytes
 
 
+#: ``session.epoch`` on the first connection (opened, accepted), and on the next, when nothing but the transport's loss
+#: came between.
+FIRST = 2
+SECOND = 5
+
+
 class Random:
     """A sequence of numbers that is the same on every Python (a linear congruential generator)."""
 
@@ -348,7 +354,7 @@ class Ends:
             assert end.out() == 0
             assert not end.stalled
             assert end.rx.start == end.rx.end
-            assert not any(end._open_ids), list(end._open_ids)
+            assert not any(end._qos2_ids), list(end._qos2_ids)
         assert not self.from_client.pending
         assert not self.from_server.pending
 

@@ -1,10 +1,11 @@
 """Sessions of MQTT 5.0, back to back, and what to feed them."""
 
 from pipe import Ends, drain, feed
+from sessions import server5, session5
 
 from headwater.mqtt.properties import Properties, find, number
-from headwater.mqtt.server5 import ServerSession5
-from headwater.mqtt.session5 import ClientSession5
+from headwater.mqtt.server import ServerSession
+from headwater.mqtt.session import ClientSession
 from headwater.wire import get_u16
 
 TYPE_CHECKING = False
@@ -20,11 +21,11 @@ CONNACK5 = b"\x20\x03\x00\x00\x00"
 class Ends5(Ends):
     """A client's session and a server's, back to back."""
 
-    client: ClientSession5
-    server: ServerSession5
+    client: ClientSession
+    server: ServerSession
 
     def __init__(
-        self, client: ClientSession5, server: ServerSession5, links: "list[Link] | tuple[Link, ...]" = ()
+        self, client: ClientSession, server: ServerSession, links: "list[Link] | tuple[Link, ...]" = ()
     ):
         super().__init__(client, server, links)
 
@@ -33,15 +34,15 @@ def online5(**options: object) -> Ends5:
     """Two connected sessions; the client's is kept."""
     options.setdefault("clean", False)
     options.setdefault("keep_alive", 0)
-    e = Ends5(ClientSession5(b"c", **options), ServerSession5())  # type: ignore[arg-type]
+    e = Ends5(session5(b"c", **options), server5())
     e.connect()
     return e
 
 
-def client5(connack: bytes = CONNACK5, **options: object) -> ClientSession5:
+def client5(connack: bytes = CONNACK5, **options: object) -> ClientSession:
     """A client that has got this CONNACK."""
     options.setdefault("keep_alive", 0)
-    c = ClientSession5(b"c", **options)  # type: ignore[arg-type]
+    c = session5(b"c", **options)
     assert c.connect(0) == 0
     drain(c)
     assert feed(c, connack) == 0

@@ -3,6 +3,8 @@
 The server's end takes messages with ``auto_ack`` off; a client's end publishes to it.
 """
 
+from pipe import FIRST, SECOND
+
 from headwater.connection import ONLINE
 from headwater.errors import E_UNKNOWN_ID
 from headwater.mqtt.server import SESSION_PRESENT, ServerSession
@@ -60,10 +62,10 @@ def test_repetition_before_the_acknowledgement_is_answered_when_that_comes() -> 
     _exchange(ends.client, ends.server)
     _online(ends.client, ends.server)
     assert ends.server.duplicates == 1
-    assert ends.came == [(packet_id, 1)]
+    assert ends.came == [(packet_id, FIRST)]
     assert ends.delivered == []
     # The application is done with it now, on the second connection: the client is told at once.
-    assert ends.server.acknowledge(packet_id, 2, 1) == 0
+    assert ends.server.acknowledge(packet_id, 2, FIRST) == 0
     _exchange(ends.client, ends.server)
     assert ends.delivered == [packet_id]
     assert len(ends.came) == 1
@@ -75,7 +77,7 @@ def test_acknowledgement_between_connections_answers_the_repetition() -> None:
     _exchange(ends.client, ends.server)
     ends.client.lost()
     ends.server.lost()
-    assert ends.server.acknowledge(packet_id, 2, 1) == 0
+    assert ends.server.acknowledge(packet_id, 2, FIRST) == 0
     _online(ends.client, ends.server)
     assert ends.delivered == [packet_id]
     assert len(ends.came) == 1
@@ -89,7 +91,7 @@ def test_repetition_waits_again_on_each_connection() -> None:
     ends.client.lost()
     ends.server.lost()
     # No connection: nothing to answer on, so it is noted for the next one.
-    assert ends.server.acknowledge(packet_id, 2, 1) == 0
+    assert ends.server.acknowledge(packet_id, 2, FIRST) == 0
     assert ends.server.out() == 0
     _online(ends.client, ends.server)
     assert ends.delivered == [packet_id]
@@ -108,12 +110,12 @@ def test_late_acknowledgement_does_not_meet_another_message_with_the_same_id() -
     _online(ends.client, ends.server)
     assert ends.client.publish(b"t", b"second", 2) == packet_id
     _exchange(ends.client, ends.server)
-    assert ends.came == [(packet_id, 1), (packet_id, 2)]
-    assert ends.server.acknowledge(packet_id, 2, 1) == E_UNKNOWN_ID
+    assert ends.came == [(packet_id, FIRST), (packet_id, SECOND)]
+    assert ends.server.acknowledge(packet_id, 2, FIRST) == E_UNKNOWN_ID
     # Had it counted, this repetition would be answered although nobody has acknowledged the second message.
     ends.server.on_connect = lambda connect, packet: SESSION_PRESENT
     _online(ends.client, ends.server)
     assert ends.delivered == []
-    assert ends.server.acknowledge(packet_id, 2, 2) == 0
+    assert ends.server.acknowledge(packet_id, 2, SECOND) == 0
     _exchange(ends.client, ends.server)
     assert ends.delivered == [packet_id]

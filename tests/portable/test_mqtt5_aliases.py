@@ -2,13 +2,12 @@
 """MQTT 5.0: topic aliases, of either direction; and the largest packet."""
 
 from pipe import Link, Outgoing, Wire, drain, feed, packets, receive
+from sessions import server5, session5
 from states5 import Ends5, client5, connack5, made
 
 from headwater import errors
 from headwater.connection import ERROR, ONLINE
 from headwater.mqtt import spec5
-from headwater.mqtt.server5 import ServerSession5
-from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
 
 TYPE_CHECKING = False
@@ -25,8 +24,8 @@ def published(e: Ends5, up: bool = True) -> "list[bytes]":
 def test_aliases_are_assigned_as_far_as_the_other_end_takes_them() -> None:
     for ours, theirs, given in ((8, 0, 0), (8, 2, 2), (1, 9, 1), (0, 9, 0)):
         e = Ends5(
-            ClientSession5(b"c", 0, False, aliases_out=OutgoingAliases(ours) if ours else None),
-            ServerSession5(aliases_in=IncomingAliases(theirs, 9) if theirs else None),
+            session5(b"c", 0, False, aliases_out=OutgoingAliases(ours) if ours else None),
+            server5(aliases_in=IncomingAliases(theirs, 9) if theirs else None),
         )
         e.connect()
         for n in range(3):
@@ -41,8 +40,8 @@ def test_aliases_are_assigned_as_far_as_the_other_end_takes_them() -> None:
 
 def test_an_alias_on_the_wire() -> None:
     e = Ends5(
-        ClientSession5(b"c", 0, False, aliases_out=OutgoingAliases(2)),
-        ServerSession5(aliases_in=IncomingAliases(9, 9)),
+        session5(b"c", 0, False, aliases_out=OutgoingAliases(2)),
+        server5(aliases_in=IncomingAliases(9, 9)),
     )
     e.connect()
     block = made((spec5.PAYLOAD_FORMAT_INDICATOR, 1))
@@ -67,8 +66,8 @@ def test_an_alias_on_the_wire() -> None:
 
 def test_what_is_kept_carries_its_topic() -> None:
     e = Ends5(
-        ClientSession5(b"c", 0, False, aliases_out=OutgoingAliases(2)),
-        ServerSession5(aliases_in=IncomingAliases(9, 9)),
+        session5(b"c", 0, False, aliases_out=OutgoingAliases(2)),
+        server5(aliases_in=IncomingAliases(9, 9)),
     )
     e.connect()
     for qos in (0, 1, 2, 0):
@@ -85,8 +84,8 @@ def test_what_is_kept_carries_its_topic() -> None:
 
 def test_a_topic_that_can_change_gets_no_alias() -> None:
     e = Ends5(
-        ClientSession5(b"c", 0, False, aliases_out=OutgoingAliases(2)),
-        ServerSession5(aliases_in=IncomingAliases(9, 9)),
+        session5(b"c", 0, False, aliases_out=OutgoingAliases(2)),
+        server5(aliases_in=IncomingAliases(9, 9)),
     )
     e.connect()
     topic = bytearray(b"a")
@@ -108,8 +107,8 @@ def test_a_topic_that_can_change_gets_no_alias() -> None:
 
 def test_an_alias_is_known_only_when_its_packet_left() -> None:
     e = Ends5(
-        ClientSession5(b"c", 0, False, tx_size=48, aliases_out=OutgoingAliases(2)),
-        ServerSession5(aliases_in=IncomingAliases(9, 9)),
+        session5(b"c", 0, False, tx_size=48, aliases_out=OutgoingAliases(2)),
+        server5(aliases_in=IncomingAliases(9, 9)),
     )
     e.connect()
     assert e.client.publish(b"a", bytes(30), 0) == 0
@@ -144,8 +143,8 @@ def test_aliases_that_were_not_agreed_on() -> None:
         (2, b"\x30\x07\x00\x01t\x03\x23\x00\x00", spec5.PROTOCOL_ERROR),
     ):
         e = Ends5(
-            ClientSession5(b"c", 0, False),
-            ServerSession5(aliases_in=IncomingAliases(count, 4) if count else None),
+            session5(b"c", 0, False),
+            server5(aliases_in=IncomingAliases(count, 4) if count else None),
         )
         e.connect()
         c = client5(aliases_in=IncomingAliases(count, 4) if count else None)
@@ -187,8 +186,8 @@ def test_a_topic_that_is_too_long_to_be_kept() -> None:
 
 def test_large_messages_with_an_alias() -> None:
     e = Ends5(
-        ClientSession5(b"c", 0, False, rx_size=64, aliases_in=IncomingAliases(2, 8)),
-        ServerSession5(aliases_out=OutgoingAliases(2)),
+        session5(b"c", 0, False, rx_size=64, aliases_in=IncomingAliases(2, 8)),
+        server5(aliases_out=OutgoingAliases(2)),
         [Link(down=Wire(chunk=5))],
     )
     topics: list[bytes] = []
@@ -218,7 +217,7 @@ def test_large_messages_with_an_alias() -> None:
 
 
 def test_our_maximum_packet_size_is_kept_to() -> None:
-    e = Ends5(ClientSession5(b"c", 0, False, rx_size=64, max_packet=100), ServerSession5())
+    e = Ends5(session5(b"c", 0, False, rx_size=64, max_packet=100), server5())
     e.connect()
     assert e.server.publish(b"t", bytes(94), 0) == 0
     assert e.server.publish(b"t", bytes(95), 0) == errors.E_TOO_LARGE

@@ -2,14 +2,14 @@
 """MQTT 5.0: enhanced authentication (4.12), at the beginning of a connection and within it."""
 
 from pipe import Link, Wire, drain, feed, receive, send
+from sessions import server5, session5
 from states5 import Ends5, made, online5, text_in
 
 from headwater import errors
 from headwater.connection import CLOSING, CONNECTING, ERROR, IDLE, ONLINE
 from headwater.mqtt import spec5
 from headwater.mqtt.server import SESSION_PRESENT
-from headwater.mqtt.server5 import ServerSession5
-from headwater.mqtt.session5 import ClientSession5
+from headwater.mqtt.session import ClientSession
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,19 +30,19 @@ class Steps:
         self.done = 0
         self.told: list[int] = []
         self.answer: Bytes | None = None
-        client = ClientSession5(b"c", 0, False)
-        assert client.connect_properties.add(spec5.AUTHENTICATION_METHOD, b"STEPS") == 0
-        assert client.connect_properties.add(spec5.AUTHENTICATION_DATA, b"0") == 0
-        server = ServerSession5()
+        client = session5(b"c", 0, False)
+        assert client.v5.connect_properties.add(spec5.AUTHENTICATION_METHOD, b"STEPS") == 0
+        assert client.v5.connect_properties.add(spec5.AUTHENTICATION_DATA, b"0") == 0
+        server = server5()
         self.e = Ends5(client, server, links)
-        client.on_auth = self.at_client
-        server.on_auth = self.at_server
+        client.v5.on_auth = self.at_client
+        server.v5.on_auth = self.at_server
         server.on_connect = self.on_connect
 
     def on_connect(self, connect: object, p: "Packet") -> int:
         c = self.e.server.connect_packet
         assert b"STEPS" in bytes(p.buf[c.props_at : c.props_end])
-        self.e.server.reply = step(1)
+        self.e.server.v5.reply = step(1)
         return spec5.CONTINUE_AUTHENTICATION
 
     def at_client(self, p: "Packet5") -> "Bytes | None":
@@ -59,9 +59,9 @@ class Steps:
         assert data is not None
         n = int(data)
         if n >= self.last:
-            self.e.server.reply = made((spec5.AUTHENTICATION_METHOD, b"STEPS"))
-            return SESSION_PRESENT if self.e.server._has_session else 0
-        self.e.server.reply = step(n + 1)
+            self.e.server.v5.reply = made((spec5.AUTHENTICATION_METHOD, b"STEPS"))
+            return SESSION_PRESENT if self.e.server.has_session else 0
+        self.e.server.v5.reply = step(n + 1)
         return spec5.CONTINUE_AUTHENTICATION
 
 
@@ -95,8 +95,8 @@ def test_authenticating_again() -> None:
     s.told.clear()
     client = s.e.client
     s.e.from_client.publish(b"t", b"before", 1)
-    assert client.authenticate(step(2)) == 0
-    assert client.authenticate(step(2)) == errors.E_STATE
+    assert client.v5.authenticate(step(2)) == 0
+    assert client.v5.authenticate(step(2)) == errors.E_STATE
     s.e.from_client.publish(b"t", b"behind", 2)
     s.e.run()
     assert s.told == [3, 5] and s.done == 1
@@ -104,32 +104,32 @@ def test_authenticating_again() -> None:
     assert [m[1] for m in s.e.at_server.got] == [b"before", b"behind"]
     # And again, at once.
     s.last = 0
-    assert client.authenticate(step(0)) == 0
+    assert client.v5.authenticate(step(0)) == 0
     s.e.run()
     assert s.done == 2 and client.state == ONLINE
 
 
 def test_authenticate_says_what_is_wrong() -> None:
     s = Steps()
-    assert s.e.client.authenticate(step(0)) == errors.E_OFFLINE
+    assert s.e.client.v5.authenticate(step(0)) == errors.E_OFFLINE
     s.e.connect()
-    assert s.e.client.authenticate(5) == errors.E_ARGUMENT  # type: ignore[arg-type]
+    assert s.e.client.v5.authenticate(5) == errors.E_ARGUMENT
     # The method of CONNECT, and no other.
     for method in (b"", b"STEP", b"STEPS1", b"OTHER"):
-        assert s.e.client.authenticate(made((spec5.AUTHENTICATION_METHOD, method))) == errors.E_ARGUMENT
-    assert s.e.client.authenticate(made((spec5.AUTHENTICATION_DATA, b"2"))) == errors.E_ARGUMENT
+        assert s.e.client.v5.authenticate(made((spec5.AUTHENTICATION_METHOD, method))) == errors.E_ARGUMENT
+    assert s.e.client.v5.authenticate(made((spec5.AUTHENTICATION_DATA, b"2"))) == errors.E_ARGUMENT
     assert s.e.client.out() == 0
-    assert online5().client.authenticate(step(0)) == errors.E_STATE
-    small = ClientSession5(b"c", tx_size=40)
-    small.on_auth = lambda p: None
-    assert small.connect_properties.add(spec5.AUTHENTICATION_METHOD, b"STEPS") == 0
+    assert online5().client.v5.authenticate(step(0)) == errors.E_STATE
+    small = session5(b"c", tx_size=40)
+    small.v5.on_auth = lambda p: None
+    assert small.v5.connect_properties.add(spec5.AUTHENTICATION_METHOD, b"STEPS") == 0
     small.connect(0)
     drain(small)
     assert feed(small, b"\x20\x03\x00\x00\x00") == 0
     long = made((spec5.AUTHENTICATION_METHOD, b"STEPS"), (spec5.AUTHENTICATION_DATA, bytes(50)))
-    assert small.authenticate(long) == errors.E_TOO_LARGE
+    assert small.v5.authenticate(long) == errors.E_TOO_LARGE
     small.publish(b"t", bytes(20))
-    assert small.authenticate(step(0)) == errors.E_AGAIN
+    assert small.v5.authenticate(step(0)) == errors.E_AGAIN
 
 
 def test_the_server_refuses() -> None:
@@ -137,10 +137,10 @@ def test_the_server_refuses() -> None:
         s = Steps()
         if again:
             s.e.connect()
-        s.e.server.on_auth = lambda p: spec5.NOT_AUTHORIZED
+        s.e.server.v5.on_auth = lambda p: spec5.NOT_AUTHORIZED
         s.e.reconnect = False
         if again:
-            s.e.client.authenticate(step(2))
+            s.e.client.v5.authenticate(step(2))
         else:
             s.e.open()
         status = 1
@@ -158,7 +158,7 @@ def test_the_server_refuses() -> None:
 
 def test_the_client_gives_up() -> None:
     s = Steps()
-    s.e.client.on_auth = lambda p: None
+    s.e.client.v5.on_auth = lambda p: None
     s.e.open()
     status = 0
     for end, up in ((s.e.client, True), (s.e.server, False)):
@@ -168,8 +168,8 @@ def test_the_client_gives_up() -> None:
     # Again, within a connection: there DISCONNECT says why.
     s = Steps()
     s.e.connect()
-    s.e.client.on_auth = lambda p: None
-    s.e.client.authenticate(step(0))
+    s.e.client.v5.on_auth = lambda p: None
+    s.e.client.v5.authenticate(step(0))
     send(s.e.client, s.e.link().up)
     receive(s.e.server, s.e.link().up)
     send(s.e.server, s.e.link().down)
@@ -197,19 +197,19 @@ def test_what_no_server_may_say() -> None:
     assert feed(s.e.client, b"\xf0" + bytes([1 + len(step(1)), 0x18]) + step(1)) == errors.E_UNEXPECTED
     # Without on_auth, or without a method in CONNECT.
     s = Steps()
-    s.e.client.on_auth = None
+    s.e.client.v5.on_auth = None
     s.e.client.connect(0)
     drain(s.e.client)
     assert feed(s.e.client, b"\xf0" + bytes([1 + len(step(1)), 0x18]) + step(1)) == errors.E_UNEXPECTED
-    c = ClientSession5(b"c")
-    c.on_auth = lambda p: step(1)
+    c = session5(b"c")
+    c.v5.on_auth = lambda p: step(1)
     c.connect(0)
     drain(c)
     assert feed(c, b"\xf0" + bytes([1 + len(step(1)), 0x18]) + step(1)) == errors.E_UNEXPECTED
     assert feed(ready(), b"\xf0\x01\x18") == errors.E_VALUE
 
 
-def ready() -> ClientSession5:
+def ready() -> ClientSession:
     s = Steps()
     s.e.client.connect(0)
     drain(s.e.client)
@@ -236,7 +236,7 @@ def test_what_no_client_may_say() -> None:
             assert feed(s.e.server, bytes([0xF0, 1 + len(block), code]) + block) == errors.E_UNEXPECTED
     # Nobody to ask; and a client that has no method.
     for e in (online5(), online5()):
-        e.server.on_auth = None if e.server.keep_alive else lambda p: 0
+        e.server.v5.on_auth = None if e.server.keep_alive else lambda p: 0
         assert feed(e.server, b"\xf0" + bytes([1 + len(step(1)), 0x19]) + step(1)) == errors.E_UNEXPECTED
 
 
@@ -247,7 +247,7 @@ def test_on_auth_may_end_the_connection() -> None:
         s.e.client.lost()
         return step(1)
 
-    s.e.client.on_auth = drop
+    s.e.client.v5.on_auth = drop
     s.e.open()
     send(s.e.client, s.e.link().up)
     receive(s.e.server, s.e.link().up)
@@ -260,7 +260,7 @@ def test_the_answer_waits_for_the_room_it_may_need() -> None:
     s = Steps()
     s.e.connect()
     client = s.e.client
-    assert client.authenticate(step(2)) == 0
+    assert client.v5.authenticate(step(2)) == 0
     drain(client)
     assert client.publish(b"t", b"waits", 0) == 0
     s.told.clear()

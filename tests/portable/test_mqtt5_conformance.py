@@ -6,14 +6,14 @@ Numbers in brackets are the statements'. What 3.1.1 demands as well is in ``test
 
 from client_pair import Dialer, raised
 from pipe import drain, feed, packets
+from sessions import server5, session5
 from states5 import CONNACK5, client5, connack5, made
 
 from headwater import errors
 from headwater.connection import CLOSING, ERROR, ONLINE
 from headwater.mqtt import spec, spec5
 from headwater.mqtt.client5 import Client5
-from headwater.mqtt.server5 import ServerSession5
-from headwater.mqtt.session5 import ClientSession5
+from headwater.mqtt.session import ClientSession
 from headwater.mqtt.topic_aliases import IncomingAliases
 
 METHOD = made((spec5.AUTHENTICATION_METHOD, b"M"))
@@ -38,11 +38,11 @@ def alias(number: int) -> bytes:
     return b"\x03\x23" + bytes([number >> 8, number & 255])
 
 
-def begun(**options: object) -> ClientSession5:
+def begun(**options: object) -> ClientSession:
     """A client with an authentication method that has sent its CONNECT."""
-    c = ClientSession5(b"c", 10, False, **options)  # type: ignore[arg-type]
-    assert c.connect_properties.add(spec5.AUTHENTICATION_METHOD, b"M") == 0
-    c.on_auth = lambda p: METHOD
+    c = session5(b"c", 10, False, **options)
+    assert c.v5.connect_properties.add(spec5.AUTHENTICATION_METHOD, b"M") == 0
+    c.v5.on_auth = lambda p: METHOD
     assert c.connect(0) == 0
     drain(c)
     return c
@@ -71,7 +71,7 @@ def test_reserved_flags_end_the_connection() -> None:
             if flags != good:
                 assert drain(c) == bytes([0xE0, 1, spec5.MALFORMED_PACKET])
     for flags in range(1, 16):
-        c = ClientSession5(b"c")
+        c = session5(b"c")
         c.connect(0)
         drain(c)
         assert feed(c, bytes([0x20 | flags]) + CONNACK5[1:]) == errors.E_FLAGS
@@ -80,7 +80,7 @@ def test_reserved_flags_end_the_connection() -> None:
 def test_strings_in_properties_are_utf8() -> None:
     """[1.5.4-1, 1.5.4-2, 1.5.7-1, 3.3.2-13, 3.3.2-14, 3.3.2-19]: nothing else can be added to a block."""
     for bad in (b"\xff", b"a\x00", b"\xed\xa0\x80", b"\xc3"):
-        block = client5().connect_properties
+        block = client5().v5.connect_properties
         before = bytes(block.block)
         for ident in (spec5.USER_PROPERTY, spec5.AUTHENTICATION_METHOD):
             assert block.add(ident, bad, b"v") == errors.E_ARGUMENT
@@ -122,7 +122,7 @@ def test_bad_topics_and_filters_are_the_caller_s_error() -> None:
         assert drain(c) and feed(c, bytes([0x90, 4]) + _last_id(c) + b"\x00\x00") == 0
 
 
-def _last_id(c: ClientSession5) -> bytes:
+def _last_id(c: ClientSession) -> bytes:
     """The packet id of the request that waits for its answer."""
     packet_id = max(c._request_ids)
     return bytes([packet_id >> 8, packet_id & 255])
@@ -130,8 +130,8 @@ def _last_id(c: ClientSession5) -> bytes:
 
 def test_what_has_no_properties_says_so() -> None:
     """[2.2.2-1]: a property length of 0, or a packet that ends before it where it may (3.4.2.2.1, 3.14.2.2.1)."""
-    c = ClientSession5(b"c", 0)
-    c.connect_properties.clear()
+    c = session5(b"c", 0)
+    c.v5.connect_properties.clear()
     assert c.set_will(b"w", b"") == 0
     assert c.connect(0) == 0
     assert drain(c) == b"\x10\x14\x00\x04MQTT\x05\x06\x00\x00\x00\x00\x01c\x00\x00\x01w\x00\x00"
@@ -146,7 +146,7 @@ def test_what_has_no_properties_says_so() -> None:
         assert _next(c) == sent
 
 
-def _next(c: ClientSession5) -> bytes:
+def _next(c: ClientSession) -> bytes:
     """The next packet of what is to be sent."""
     n = c.out()
     for _, at, end in packets(bytes(c.out_buf[c.out_at : c.out_at + n])):
@@ -350,7 +350,7 @@ def test_nothing_but_auth_before_connack() -> None:
         for qos in (1, 2):
             assert c.publish(b"t", b"", qos) > 0
         assert c.publish(b"t", b"") == c.subscribe(b"t") == c.unsubscribe(b"t") == errors.E_OFFLINE
-        assert c.authenticate(METHOD) == errors.E_OFFLINE
+        assert c.v5.authenticate(METHOD) == errors.E_OFFLINE
         assert c.poll(1000 * n) == 0 and c.out() == 0
         assert feed(c, auth(0x18, METHOD)) == 0
         assert drain(c) == auth(0x18, METHOD)
@@ -368,7 +368,7 @@ def test_auth_names_the_method_of_connect() -> None:
         made((spec5.AUTHENTICATION_METHOD, b"")),
     ):
         c = begun()
-        c.on_auth = lambda p, block=block: block
+        c.v5.on_auth = lambda p, block=block: block
         assert feed(c, auth(0x18, METHOD)) == errors.E_ARGUMENT
         assert c.state == ERROR and drain(c) == b""
 
@@ -376,8 +376,8 @@ def test_auth_names_the_method_of_connect() -> None:
 def test_no_auth_without_a_method_in_connect() -> None:
     """[4.12.0-7]: neither of our own accord nor as an answer."""
     c = client5()
-    c.on_auth = lambda p: METHOD
-    assert c.authenticate(METHOD) == errors.E_ARGUMENT and c.out() == 0
+    c.v5.on_auth = lambda p: METHOD
+    assert c.v5.authenticate(METHOD) == errors.E_ARGUMENT and c.out() == 0
     assert feed(c, auth(0x18, METHOD)) == errors.E_UNEXPECTED
     assert drain(c) == bytes([0xE0, 1, spec5.PROTOCOL_ERROR])
 
@@ -410,7 +410,7 @@ def test_properties_that_make_a_packet_too_large_are_not_sent() -> None:
             c = begun()
             assert feed(c, connack) == 0
             block = made((spec5.AUTHENTICATION_METHOD, b"M"), (ident, b"x" * n))
-            assert c.authenticate(block) == 0
+            assert c.v5.authenticate(block) == 0
             if n + 4 > most:
                 block = METHOD
             assert drain(c) == bytes([0xF0, 1 + len(block), spec5.RE_AUTHENTICATE]) + block, n
@@ -418,7 +418,7 @@ def test_properties_that_make_a_packet_too_large_are_not_sent() -> None:
     c = begun()
     assert feed(c, connack) == 0
     block = made((spec5.AUTHENTICATION_METHOD, b"M"), (spec5.AUTHENTICATION_DATA, b"x" * 20))
-    assert c.authenticate(block) == errors.E_TOO_LARGE and drain(c) == b""
+    assert c.v5.authenticate(block) == errors.E_TOO_LARGE and drain(c) == b""
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ def test_properties_that_make_a_packet_too_large_are_not_sent() -> None:
 def test_disconnect_closes_the_transport() -> None:
     """[3.14.4-2]: with any reason code; and so does what ends the connection with an error [4.13.2-1, 4.12.1-2]."""
     for code in (0, 4, 0x80):
-        dialer = Dialer(ServerSession5())
+        dialer = Dialer(server5())
         client = Client5(dialer, b"c")
         client.connect()
         # What cannot be said is the caller's error, and the connection goes on.
@@ -443,7 +443,7 @@ def test_disconnect_closes_the_transport() -> None:
         (b"\x30\x00", bytes([0xE0, 1, 0x81])),
         (b"\xf0\x00", bytes([0xE0, 1, 0x82])),
     ):
-        dialer = Dialer(ServerSession5())
+        dialer = Dialer(server5())
         client = Client5(dialer, b"c")
         client.connect()
         line = dialer.line()

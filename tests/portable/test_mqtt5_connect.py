@@ -1,19 +1,18 @@
 # heap: 768K
 """MQTT 5.0: how a connection begins and ends, and what either end says of itself."""
 
-from pipe import drain, feed, packets, receive, send
+from pipe import FIRST, drain, feed, packets, receive, send
+from sessions import server5, session5
 from states import CONNACK
 from states5 import CONNACK5, Ends5, client5, connack5, made, online5, text_in
 
 from headwater import errors
 from headwater.connection import CLOSING, ERROR, IDLE, ONLINE
 from headwater.mqtt import spec5
-from headwater.mqtt.properties import Properties
 from headwater.mqtt.server import SESSION_PRESENT, ServerSession
-from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
+from headwater.mqtt.v5 import ClientV5
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def test_connect_on_the_wire() -> None:
         ({"aliases_in": IncomingAliases(5, 9)}, b"\x21\x00\x14\x22\x00\x05"),
         ({"aliases_out": OutgoingAliases(5)}, b"\x21\x00\x14"),
     ):
-        c = ClientSession5(b"c", 60, **options)
+        c = session5(b"c", 60, **options)
         assert c.connect(0) == 0
         flags = 2 if options.get("clean", True) else 0
         body = b"\x00\x04MQTT\x05" + bytes([flags, 0, 60, len(block)]) + block + b"\x00\x01c"
@@ -43,25 +42,27 @@ def test_connect_on_the_wire() -> None:
 
 
 def test_the_largest_receive_maximum_is_not_said() -> None:
-    c = ClientSession5(b"c")
-    c._announced = 65535
-    assert bytes(c._announce(Properties(9), 0).block) == b"\x00"
+    version = ClientV5()
+    assert (
+        bytes(ClientSession(b"c", receive_window=65535, version=version).v5.connect_properties.block)
+        == b"\x00"
+    )
 
 
 def test_constructors_refuse_what_cannot_work() -> None:
     for make in (
-        lambda: ClientSession5(b"c", rx_size=15),
-        lambda: ClientSession5(b"c", receive_window=0),
-        lambda: ClientSession5(b"c", max_packet=100),
-        lambda: ClientSession5(b"c", session_expiry=1 << 32),
-        lambda: ClientSession5(b"c", properties_size=2),
-        lambda: ServerSession5(properties_size=2),
-        lambda: ServerSession5(receive_window=0),
+        lambda: session5(b"c", rx_size=15),
+        lambda: session5(b"c", receive_window=0),
+        lambda: session5(b"c", max_packet=100),
+        lambda: session5(b"c", session_expiry=1 << 32),
+        lambda: session5(b"c", properties_size=2),
+        lambda: server5(properties_size=2),
+        lambda: server5(receive_window=0),
         lambda: IncomingAliases(0),
         lambda: IncomingAliases(65536),
         lambda: IncomingAliases(1, 0),
         lambda: OutgoingAliases(0),
-        lambda: ClientSession5(b"c", rx=ClientSession5(b"d").rx, aliases_in=IncomingAliases(1, 1)),
+        lambda: session5(b"c", rx=session5(b"d").rx, aliases_in=IncomingAliases(1, 1)),
     ):
         try:
             make()
@@ -71,21 +72,20 @@ def test_constructors_refuse_what_cannot_work() -> None:
 
 
 def test_the_server_sees_what_connect_says() -> None:
-    c = ClientSession5(b"", 5, False, None, b"\x00secret", properties_size=120, tx_size=256)
+    c = session5(b"", 5, False, None, b"\x00secret", properties_size=120, tx_size=256)
     for ident, value in (
         (spec5.REQUEST_RESPONSE_INFORMATION, 1),
         (spec5.REQUEST_PROBLEM_INFORMATION, 0),
         (spec5.USER_PROPERTY, b"one"),
         (spec5.USER_PROPERTY, b"one"),
     ):
-        assert c.connect_properties.add(ident, value, b"x") == 0
+        assert c.v5.connect_properties.add(ident, value, b"x") == 0
     will = made(
         (spec5.WILL_DELAY_INTERVAL, 30), (spec5.MESSAGE_EXPIRY_INTERVAL, 9), (spec5.CONTENT_TYPE, b"text")
     )
     assert c.set_will(b"gone", b"\xff", 1, True, will) == 0
-    assert c.set_will(b"gone", b"", 1, True, b"") == errors.E_ARGUMENT
     assert c.set_will(b"gone", b"", 1, True, None) == errors.E_ARGUMENT  # type: ignore[arg-type]
-    e = Ends5(c, ServerSession5())
+    e = Ends5(c, server5())
     seen: list[object] = []
 
     def look(connect: "Connect", p: "Packet") -> int:
@@ -95,7 +95,7 @@ def test_the_server_sees_what_connect_says() -> None:
         seen.append(bytes(buf[five.will_props_at : five.will_props_end]))
         seen.append((five.client_id_end - five.client_id_at, five.user_at, five.clean(), five.will_qos()))
         seen.append(bytes(buf[five.password_at : five.password_end]))
-        e.server.connack_properties.add(spec5.ASSIGNED_CLIENT_IDENTIFIER, b"yours")
+        e.server.v5.connack_properties.add(spec5.ASSIGNED_CLIENT_IDENTIFIER, b"yours")
         return 0
 
     e.server.on_connect = look
@@ -114,7 +114,7 @@ def test_the_server_sees_what_connect_says() -> None:
 
 
 def test_a_server_takes_no_empty_client_id_without_giving_one() -> None:
-    e = Ends5(ClientSession5(b""), ServerSession5())
+    e = Ends5(session5(b""), server5())
     e.open()
     send(e.client, e.link().up)
     receive(e.server, e.link().up)
@@ -125,9 +125,9 @@ def test_a_server_takes_no_empty_client_id_without_giving_one() -> None:
 
 def test_connect_that_cannot_be_built() -> None:
     for c, status in (
-        (ClientSession5(b"x" * 600), errors.E_TOO_LARGE),
-        (ClientSession5("text"), errors.E_ARGUMENT),  # type: ignore[arg-type]
-        (ClientSession5(b"c", 65536), errors.E_ARGUMENT),
+        (session5(b"x" * 600), errors.E_TOO_LARGE),
+        (session5("text"), errors.E_ARGUMENT),
+        (session5(b"c", 65536), errors.E_ARGUMENT),
     ):
         for _ in range(2):
             assert c.connect(0) == status
@@ -140,9 +140,7 @@ def test_connect_that_cannot_be_built() -> None:
 def test_the_receive_maximum_narrows_the_window() -> None:
     """As long as its connection lasts; then ours holds again."""
     for ours, theirs, window in ((16, 3, 3), (2, 3, 2), (3, 200, 3)):
-        e = Ends5(
-            ClientSession5(b"c", 0, False, window=ours, slots=12), ServerSession5(receive_window=theirs)
-        )
+        e = Ends5(session5(b"c", 0, False, window=ours, slots=12), server5(receive_window=theirs))
         e.server.auto_ack = False
         for n in range(10):
             assert e.from_client.publish(b"t", bytes([n]), 1 + n % 2) > 0
@@ -151,7 +149,7 @@ def test_the_receive_maximum_narrows_the_window() -> None:
         done = 0
         while done < 10:
             _, _, qos, _, _, packet_id = e.at_server.got[done]
-            assert e.server.acknowledge(packet_id, qos, 1) == 0
+            assert e.server.acknowledge(packet_id, qos, FIRST) == 0
             done += 1
             e.run()
             assert len(e.at_server.got) == min(10, window + done)
@@ -161,7 +159,7 @@ def test_the_receive_maximum_narrows_the_window() -> None:
 
 
 def test_a_client_s_receive_maximum_narrows_the_server_s_window() -> None:
-    e = Ends5(ClientSession5(b"c", 0, False, receive_window=2), ServerSession5(window=9))
+    e = Ends5(session5(b"c", 0, False, receive_window=2), server5(window=9))
     e.client.auto_ack = False
     e.connect()
     for n in range(5):
@@ -170,7 +168,7 @@ def test_a_client_s_receive_maximum_narrows_the_server_s_window() -> None:
     assert len(e.at_client.got) == 2
     for n in range(5):
         _, _, qos, _, _, packet_id = e.at_client.got[n]
-        assert e.client.acknowledge(packet_id, qos, 1) == 0
+        assert e.client.acknowledge(packet_id, qos, FIRST) == 0
         e.run()
     e.quiet()
     e.lose()
@@ -252,7 +250,7 @@ def test_what_a_server_offers_to_subscribers() -> None:
 
 def test_server_keep_alive_replaces_ours() -> None:
     for theirs, ping_at in ((10, 7500), (0, -1)):
-        c = ClientSession5(b"c", 100)
+        c = session5(b"c", 100)
         for _ in range(2):
             assert c.connect(0) == 0
             drain(c)
@@ -275,7 +273,7 @@ def test_a_limit_ends_with_its_connection() -> None:
         clean=False,
     )
     refused: list[tuple[int, int]] = []
-    c.on_refused = lambda packet_id, code: refused.append((packet_id, code))
+    c.v5.on_refused = lambda packet_id, code: refused.append((packet_id, code))
     assert c.publish(b"t", b"", 2) == errors.E_LIMIT
     assert c.publish(b"t", bytes(20), 1) == errors.E_TOO_LARGE
     c.lost()
@@ -290,9 +288,9 @@ def test_a_limit_ends_with_its_connection() -> None:
 
 def test_what_was_handed_in_before_the_limits_were_known() -> None:
     """It is given up, and said so; the rest goes out, in its order."""
-    c = ClientSession5(b"c", 0, False)
+    c = session5(b"c", 0, False)
     refused: list[tuple[int, int]] = []
-    c.on_refused = lambda packet_id, code: refused.append((packet_id, code))
+    c.v5.on_refused = lambda packet_id, code: refused.append((packet_id, code))
     given = ((1, 3, False), (1, 30, False), (2, 3, False), (1, 3, True), (1, 4, False), (2, 30, True))
     for qos, size, retain in given:
         assert c.publish(b"t", bytes(size), qos, retain) > 0
@@ -314,16 +312,16 @@ def test_what_was_handed_in_before_the_limits_were_known() -> None:
 
 def test_on_refused_may_publish_and_may_end_the_connection() -> None:
     for end in (False, True):
-        c = ClientSession5(b"c", 0, False)
+        c = session5(b"c", 0, False)
 
-        def again(packet_id: int, code: int, c: ClientSession5 = c, end: bool = end) -> None:
+        def again(packet_id: int, code: int, c: ClientSession = c, end: bool = end) -> None:
             if end:
                 c.lost()
             else:
                 assert c.publish(b"t", b"small", 1) > 0
                 assert c.out() == 0
 
-        c.on_refused = again
+        c.v5.on_refused = again
         for _ in range(3):
             assert c.publish(b"t", bytes(30), 1) > 0
         c.connect(0)
@@ -339,13 +337,13 @@ def test_on_refused_may_publish_and_may_end_the_connection() -> None:
 def test_what_would_be_announced_and_not_kept_is_refused() -> None:
     """Each limit is an argument of the session."""
     for ident in (spec5.MAXIMUM_PACKET_SIZE, spec5.TOPIC_ALIAS_MAXIMUM):
-        c = ClientSession5(b"c")
-        assert c.connect_properties.add(ident, 600) == 0
+        c = session5(b"c")
+        assert c.v5.connect_properties.add(ident, 600) == 0
         assert c.connect(0) == errors.E_ARGUMENT and c.state == IDLE
-    c = ClientSession5(b"c", receive_maximum=3, max_packet=600, aliases_in=IncomingAliases(2, 9))
+    c = session5(b"c", receive_maximum=3, max_packet=600, aliases_in=IncomingAliases(2, 9))
     for ident in (spec5.RECEIVE_MAXIMUM, spec5.MAXIMUM_PACKET_SIZE, spec5.TOPIC_ALIAS_MAXIMUM):
         # Said twice.
-        assert c.connect_properties.add(ident, 600) < 0
+        assert c.v5.connect_properties.add(ident, 600) < 0
     assert c.connect(0) == 0
     drain(c)
 
@@ -353,7 +351,7 @@ def test_what_would_be_announced_and_not_kept_is_refused() -> None:
 def test_an_assigned_client_id_is_for_who_has_none() -> None:
     assigned = connack5((spec5.ASSIGNED_CLIENT_IDENTIFIER, b"yours"))
     for given, used in ((b"", b"yours"), (b"mine", b"mine")):
-        c = ClientSession5(given)
+        c = session5(given)
         for _ in range(2):
             assert c.connect(0) == 0
             drain(c)
@@ -364,7 +362,7 @@ def test_an_assigned_client_id_is_for_who_has_none() -> None:
 
 def test_a_refused_connection_says_why() -> None:
     block = made((spec5.REASON_STRING, b"not you"), (spec5.SERVER_REFERENCE, b"other:1883"))
-    c = ClientSession5(b"c")
+    c = session5(b"c")
     c.connect(0)
     drain(c)
     assert feed(c, bytes([0x20, 2 + len(block), 0, spec5.USE_ANOTHER_SERVER]) + block) == errors.E_REFUSED
@@ -375,7 +373,7 @@ def test_a_refused_connection_says_why() -> None:
 
 
 def test_a_server_refuses() -> None:
-    e = Ends5(ClientSession5(b"c"), ServerSession5())
+    e = Ends5(session5(b"c"), server5())
     e.server.on_connect = lambda connect, packet: spec5.BANNED
     e.open()
     send(e.client, e.link().up)
@@ -388,14 +386,14 @@ def test_a_server_refuses() -> None:
 
 def test_versions_that_do_not_fit() -> None:
     """Each is told in a form it understands."""
-    e = Ends5(ClientSession5(b"c"), ServerSession())  # type: ignore[arg-type]
+    e = Ends5(session5(b"c"), ServerSession())
     e.open()
     send(e.client, e.link().up)
     receive(e.server, e.link().up)
     send(e.server, e.link().down)
     assert receive(e.client, e.link().down) == errors.E_REFUSED
     assert e.client.return_code == spec5.UNSUPPORTED_PROTOCOL_VERSION
-    e = Ends5(ClientSession(b"c"), ServerSession5())  # type: ignore[arg-type]
+    e = Ends5(ClientSession(b"c"), server5())
     e.open()
     send(e.client, e.link().up)
     receive(e.server, e.link().up)
@@ -403,18 +401,18 @@ def test_versions_that_do_not_fit() -> None:
     assert receive(e.client, e.link().down) == errors.E_REFUSED
     assert e.client.return_code == 1
     # CONNACK of 3.1.1 is none of 5.0.
-    c = ClientSession5(b"c")
+    c = session5(b"c")
     c.connect(0)
     drain(c)
     assert feed(c, CONNACK) == errors.E_SIZE
 
 
 def test_a_clean_start_is_one() -> None:
-    c = ClientSession5(b"c", 0, True)
+    c = session5(b"c", 0, True)
     c.connect(0)
     drain(c)
     assert feed(c, b"\x20\x03\x01\x00\x00") == errors.E_CODE
-    e = Ends5(ClientSession5(b"c", 0, True), ServerSession5())
+    e = Ends5(session5(b"c", 0, True), server5())
     e.server.on_connect = lambda connect, packet: SESSION_PRESENT
     e.connect()
     assert not e.client.session_present
@@ -422,34 +420,34 @@ def test_a_clean_start_is_one() -> None:
 
 def test_session_expiry_decides_what_is_kept() -> None:
     for expiry, kept in ((-1, True), (100, True), (0, False)):
-        e = Ends5(ClientSession5(b"c", 0, False, session_expiry=expiry), ServerSession5())
+        e = Ends5(session5(b"c", 0, False, session_expiry=expiry), server5())
         e.connect()
-        assert e.server.session_expiry == {-1: (1 << 30) - 1, 100: 100, 0: 0}[expiry]
+        assert e.server.v5.session_expiry == {-1: (1 << 30) - 1, 100: 100, 0: 0}[expiry]
         e.lose()
         e.connect()
         assert e.client.session_present == kept
     # Also of a session that began clean.
-    e = Ends5(ClientSession5(b"c", 0, True, session_expiry=100), ServerSession5())
+    e = Ends5(session5(b"c", 0, True, session_expiry=100), server5())
     e.connect()
     e.client.clean = False
     e.lose()
     e.connect()
     assert e.client.session_present
     # The server may decide otherwise.
-    e = Ends5(ClientSession5(b"c", 0, False), ServerSession5())
-    e.server.connack_properties.add(spec5.SESSION_EXPIRY_INTERVAL, 0)
+    e = Ends5(session5(b"c", 0, False), server5())
+    e.server.v5.connack_properties.add(spec5.SESSION_EXPIRY_INTERVAL, 0)
     said: list[int] = []
-    e.client.on_online = lambda present: said.append(e.client.limits[spec5.SESSION_EXPIRY_INTERVAL])
+    e.client.on_online = lambda present: said.append(e.client.v5.limits[spec5.SESSION_EXPIRY_INTERVAL])
     e.connect()
-    assert said == [0] and e.server.session_expiry == 0
+    assert said == [0] and e.server.v5.session_expiry == 0
     e.lose()
     e.connect()
     assert not e.client.session_present
 
 
 def test_connack_s_properties_can_be_read_in_on_online() -> None:
-    e = Ends5(ClientSession5(b"c", 0, False), ServerSession5())
-    e.server.connack_properties.add(spec5.RESPONSE_INFORMATION, b"answers/c")
+    e = Ends5(session5(b"c", 0, False), server5())
+    e.server.v5.connack_properties.add(spec5.RESPONSE_INFORMATION, b"answers/c")
     seen: list[object] = []
     e.client.on_online = lambda present: seen.append(text_in(e.client.packet, spec5.RESPONSE_INFORMATION))
     e.connect()
@@ -463,8 +461,8 @@ def test_a_server_gives_its_limits_and_keeps_to_them() -> None:
     ):
         e = online5()
         assert feed(e.server, bytes([head]) + b"\x06\x00\x01t\x00\x01\x00") == 0
-        e = Ends5(ClientSession5(b"c", 0, False), ServerSession5())
-        assert e.server.connack_properties.add(ident, 1 if ident == spec5.MAXIMUM_QOS else 0) == 0
+        e = Ends5(session5(b"c", 0, False), server5())
+        assert e.server.v5.connack_properties.add(ident, 1 if ident == spec5.MAXIMUM_QOS else 0) == 0
         e.connect()
         assert feed(e.server, b"\x32\x06\x00\x01t\x00\x01\x00") == 0
         drain(e.server)
@@ -496,13 +494,13 @@ def test_filters_a_server_does_not_offer() -> None:
         ),
         (0, b"a", ident, 1),
     ):
-        e = Ends5(ClientSession5(b"c", 0, False), ServerSession5())
+        e = Ends5(session5(b"c", 0, False), server5())
         if missing:
-            e.server.connack_properties.add(missing, 0)
+            e.server.v5.connack_properties.add(missing, 0)
         e.connect()
         # As a client that does not care.
-        for limit in e.client.limits:
-            e.client.limits[limit] = max(1, e.client.limits[limit])
+        for limit in e.client.v5.limits:
+            e.client.v5.limits[limit] = max(1, e.client.v5.limits[limit])
         answers: list[int] = []
         e.client.on_answer = lambda packet_id, code, answers=answers: answers.append(code)
         assert e.client.subscribe(topic_filter, 1, block) > 0
@@ -511,8 +509,8 @@ def test_filters_a_server_does_not_offer() -> None:
 
 
 def test_a_server_grants_no_more_than_it_has() -> None:
-    e = Ends5(ClientSession5(b"c", 0, False), ServerSession5())
-    e.server.connack_properties.add(spec5.MAXIMUM_QOS, 0)
+    e = Ends5(session5(b"c", 0, False), server5())
+    e.server.v5.connack_properties.add(spec5.MAXIMUM_QOS, 0)
     answers: list[int] = []
     e.client.on_answer = lambda packet_id, code: answers.append(code)
     e.connect()
@@ -522,8 +520,8 @@ def test_a_server_grants_no_more_than_it_has() -> None:
 
 
 def test_a_server_gives_a_keep_alive() -> None:
-    e = Ends5(ClientSession5(b"c", 1000, False), ServerSession5())
-    e.server.connack_properties.add(spec5.SERVER_KEEP_ALIVE, 4)
+    e = Ends5(session5(b"c", 1000, False), server5())
+    e.server.v5.connack_properties.add(spec5.SERVER_KEEP_ALIVE, 4)
     e.connect()
     assert e.client.keep_alive == e.server.keep_alive == 4
     assert e.server.poll(5999) == 0

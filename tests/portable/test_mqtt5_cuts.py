@@ -15,13 +15,12 @@ from cuts import (
     send_all,
 )
 from pipe import Link, Random, Sink, Wire
+from sessions import server5, session5
 from states5 import Ends5, as5, text_in
 
 from headwater.connection import CLOSING, IDLE, ONLINE
 from headwater.mqtt import spec5
 from headwater.mqtt.properties import Properties
-from headwater.mqtt.server5 import ServerSession5
-from headwater.mqtt.session5 import ClientSession5
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
 
 TYPE_CHECKING = False
@@ -34,7 +33,7 @@ def ends(
 ) -> Ends5:
     """A client whose session the server keeps, both small; with topic aliases both ways."""
     return Ends5(
-        ClientSession5(
+        session5(
             b"c",
             10,
             False,
@@ -49,7 +48,7 @@ def ends(
             aliases_in=IncomingAliases(2, 8) if aliases else None,
             aliases_out=OutgoingAliases(3) if aliases else None,
         ),
-        ServerSession5(
+        server5(
             rx_size,
             tx_size,
             512,

@@ -2,13 +2,12 @@
 """MQTT 5.0: how a connection ends: DISCONNECT of either end, and what is said of a broken protocol."""
 
 from pipe import Wire, drain, feed, receive, send
+from sessions import server5, session5
 from states5 import CONNACK5, client5, made, online5, text_in
 
 from headwater import errors
 from headwater.connection import CLOSING, ERROR, ONLINE
 from headwater.mqtt import spec5
-from headwater.mqtt.server5 import ServerSession5
-from headwater.mqtt.session5 import ClientSession5
 
 
 def test_the_server_disconnects() -> None:
@@ -53,7 +52,7 @@ def test_the_client_disconnects() -> None:
         assert e.client.disconnect(code) == 0
         e.run()
         assert e.server.state == CLOSING and e.server.graceful == graceful
-        assert e.server.return_code == code
+        assert e.server.v5.return_code == code
 
 
 def test_disconnect_may_change_the_session_expiry() -> None:
@@ -73,7 +72,7 @@ def test_disconnect_may_change_the_session_expiry() -> None:
             )
             continue
         e.run()
-        assert e.server.session_expiry == after
+        assert e.server.v5.session_expiry == after
         e.lose()
         e.connect()
         assert e.client.session_present == kept
@@ -136,7 +135,7 @@ def test_no_reason_in_the_middle_of_a_packet() -> None:
 
 
 def test_no_reason_before_connack_is_there() -> None:
-    c = ClientSession5(b"c")
+    c = session5(b"c")
     c.connect(0)
     drain(c)
     assert feed(c, b"\x00\x00") == errors.E_TYPE
@@ -151,7 +150,7 @@ def test_a_time_out_says_nothing() -> None:
 
 
 def test_a_server_answers_a_broken_connect() -> None:
-    s = ServerSession5()
+    s = server5()
     good = b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x01c"
     for bad, status, answer in (
         (good.replace(b"\x02\x00\x00\x00", b"\x03\x00\x00\x00"), errors.E_FLAGS, spec5.MALFORMED_PACKET),
@@ -168,7 +167,7 @@ def test_a_server_answers_a_broken_connect() -> None:
         (good.replace(b"MQTT", b"MQTX"), errors.E_PROTOCOL, -1),
         (b"\xc0\x00", errors.E_UNEXPECTED, -1),
     ):
-        s = ServerSession5()
+        s = server5()
         s.listen(0)
         assert feed(s, bad) == status, bad
         assert drain(s) == (bytes([0x20, 3, 0, answer, 0]) if answer >= 0 else b"")
@@ -180,11 +179,11 @@ def test_a_server_answers_a_broken_connect() -> None:
 def test_only_what_may_arrive() -> None:
     """Before CONNACK nothing but CONNACK and AUTH; a server takes no AUTH before CONNECT."""
     for said in (b"\x30\x04\x00\x01t\x00", b"\xe0\x00", b"\xd0\x00"):
-        c = ClientSession5(b"c")
+        c = session5(b"c")
         c.connect(0)
         drain(c)
         assert feed(c, said) == errors.E_UNEXPECTED
-    s = ServerSession5()
+    s = server5()
     s.listen(0)
     assert feed(s, b"\xf0\x00") == errors.E_UNEXPECTED
     assert s.connect_packet.level != 5 and s.out() == errors.E_UNEXPECTED

@@ -2,7 +2,8 @@
 """MQTT 3.1: what it has otherwise than 3.1.1, at both ends; and the link cut at every byte."""
 
 from cuts import LARGE, Count, both_ways, every_cut, published_while_offline, send_all
-from pipe import Ends, Link, Sink, Wire, drain, feed, packets, receive, send
+from pipe import FIRST, Ends, Link, Sink, Wire, drain, feed, packets, receive, send
+from sessions import session31
 
 from headwater import errors
 from headwater.connection import CLOSING, CONNECTING, ERROR, IDLE, ONLINE, REL
@@ -10,7 +11,6 @@ from headwater.mqtt import spec
 from headwater.mqtt.server import SESSION_PRESENT, ServerSession
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.session31 import ClientSession31
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def ends(
     links: "list[Link] | tuple[Link, ...]" = (), rx_size: int = 64, tx_size: int = 64, window: int = 4
 ) -> Ends:
     e = Ends(
-        ClientSession31(
+        session31(
             b"c",
             10,
             False,
@@ -43,7 +43,7 @@ def ends(
 
 
 def test_connect_on_the_wire() -> None:
-    c = ClientSession31(b"c", 60)
+    c = session31(b"c", 60)
     assert c.connect(0) == 0
     assert drain(c) == b"\x10\x0f\x00\x06MQIsdp\x03\x02\x00\x3c\x00\x01c"
 
@@ -58,7 +58,7 @@ def test_client_ids_have_1_to_23_characters() -> None:
         (None, errors.E_ARGUMENT),
         ("text", errors.E_ARGUMENT),
     ):
-        c = ClientSession31(client_id, tx_size=128)  # type: ignore[arg-type]
+        c = session31(client_id, tx_size=128)
         for _ in range(2):
             assert c.connect(0) == status, client_id
             assert c.state == (IDLE if status else CONNECTING)
@@ -93,7 +93,7 @@ def test_who_speaks_with_whom() -> None:
     e.open()
     send(e.client, e.link().up)
     assert receive(e.server, e.link().up) == errors.E_PROTOCOL
-    e = Ends(ClientSession31(b"c", 0), ServerSession())
+    e = Ends(session31(b"c", 0), ServerSession())
     e.open()
     send(e.client, e.link().up)
     assert receive(e.server, e.link().up) == errors.E_PROTOCOL
@@ -103,14 +103,14 @@ def test_who_speaks_with_whom() -> None:
 def test_the_reserved_byte_of_connack_says_nothing() -> None:
     for byte in (0, 1, 0xFF):
         for clean in (False, True):
-            c = ClientSession31(b"c", 0, clean)
+            c = session31(b"c", 0, clean)
             said: list[bool] = []
             c.on_online = said.append
             c.connect(0)
             drain(c)
             assert feed(c, bytes([0x20, 2, byte, 0])) == 0
             assert c.state == ONLINE and said == [False] and not c.session_present
-    c = ClientSession31(b"c", 0)
+    c = session31(b"c", 0)
     c.connect(0)
     drain(c)
     assert feed(c, b"\x20\x02\x07\x02") == errors.E_REFUSED and c.return_code == 2
@@ -131,7 +131,7 @@ def test_what_is_unacknowledged_goes_on_as_if_the_server_had_kept_it() -> None:
         e.server.auto_ack = False
         packet_id = e.from_client.publish(b"t", b"m", 2)
         e.run()
-        assert e.server.acknowledge(packet_id, 2, 1) == 0
+        assert e.server.acknowledge(packet_id, 2, FIRST) == 0
         send(e.server, e.link().down)
         receive(e.client, e.link().down)
         assert e.client.outbox.state[packet_id - 1] == REL
@@ -149,7 +149,7 @@ def test_what_is_unacknowledged_goes_on_as_if_the_server_had_kept_it() -> None:
 
 def test_a_board_that_was_reset_releases_its_ids() -> None:
     """Whether or not the server still had any: it does not say."""
-    e = Ends(ClientSession31(b"c", 0, False, slots=4), ServerSession31())
+    e = Ends(session31(b"c", 0, False, slots=4), ServerSession31())
     e.connect()
     e.from_client.publish(b"t", b"m", 1)
     e.run()
@@ -171,12 +171,12 @@ def test_a_clean_session_begins_anew() -> None:
     e.client.auto_ack = False
     e.from_server.publish(b"t", b"old", 2)
     e.run()
-    assert e.client._open_ids[0]
+    assert e.client._qos2_ids[0]
     e.client.clean = True
     e.client.auto_ack = True
     e.lose()
     e.connect()
-    assert not any(e.client._open_ids)
+    assert not any(e.client._qos2_ids)
 
 
 def test_a_known_id_without_dup_is_another_message() -> None:
@@ -188,7 +188,7 @@ def test_a_known_id_without_dup_is_another_message() -> None:
             e.client.sink = sink
             e.connect()
             c = e.client
-            assert feed(c, b"\x34\x07\x00\x01t\x00\x01\x00o") == 0 and c._open_ids[0] == 1
+            assert feed(c, b"\x34\x07\x00\x01t\x00\x01\x00o") == 0 and c._qos2_ids[0] == 1
             e.lose()
             assert c.connect(0) == 0
             drain(c)
@@ -238,7 +238,7 @@ def test_a_refused_filter_is_acknowledged() -> None:
     def refuse(p: "Packet", qos: int) -> int:
         return 0x80
 
-    for client, code in ((ClientSession31(b"c", 0), 1), (ClientSession(b"c", 0), 0x80)):
+    for client, code in ((session31(b"c", 0), 1), (ClientSession(b"c", 0), 0x80)):
         e = Ends(client, ServerSession31())
         e.server.on_subscribe = refuse
         answers: list[tuple[int, int]] = []

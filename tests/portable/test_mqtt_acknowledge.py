@@ -1,6 +1,6 @@
 """Acknowledgements left to the application (``auto_ack`` off)."""
 
-from pipe import Ends, small_ends
+from pipe import FIRST, Ends, small_ends
 
 from headwater.connection import ERROR
 from headwater.errors import E_AGAIN, E_OFFLINE, E_QOS, E_STATE, E_UNKNOWN_ID
@@ -75,13 +75,13 @@ def test_acknowledgements_over_a_reconnect() -> None:
     e.run()
     e.lose()
     # QoS 1 comes again, with a new acknowledgement to be given; QoS 2 was delivered once and for all.
-    assert e.client.acknowledge(1, 1, 1) == E_STATE
+    assert e.client.acknowledge(1, 1, FIRST) == E_STATE
     e.connect()
     assert e.at_client.payloads(1) == [b"one", b"one"]
     assert e.at_client.payloads(2) == [b"two"]
-    assert e.client.acknowledge(1, 1, 1) == E_STATE
+    assert e.client.acknowledge(1, 1, FIRST) == E_STATE
     assert e.client.acknowledge(1, 1, e.client.epoch) == 0
-    assert e.client.acknowledge(2, 2, 1) == 0
+    assert e.client.acknowledge(2, 2, FIRST) == 0
     e.run()
     e.quiet()
 

@@ -5,15 +5,14 @@ Numbers in brackets are the statements', of either version.
 """
 
 from pipe import Ends, drain, feed, packets
+from sessions import server5, session5
 from states import CONNACK, SESSION_KEPT
 from states5 import CONNACK5, Ends5
 
 from headwater import errors
 from headwater.connection import ERROR, IDLE, ONLINE
 from headwater.mqtt.server import ServerSession
-from headwater.mqtt.server5 import ServerSession5
 from headwater.mqtt.session import ClientSession
-from headwater.mqtt.session5 import ClientSession5
 from headwater.wire import put_varint, varint_size
 
 TYPE_CHECKING = False
@@ -26,7 +25,7 @@ class Version:
 
     def __init__(self, five: bool):
         self.five = five
-        self.session = ClientSession5 if five else ClientSession
+        self.session = session5 if five else ClientSession
         self.accepted = CONNACK5 if five else CONNACK
         self.resumed = b"\x20\x03\x01\x00\x00" if five else SESSION_KEPT
         self.block = b"\x00" if five else b""
@@ -59,7 +58,7 @@ class Version:
         """Two ends that are connected."""
         options.setdefault("keep_alive", 0)
         if self.five:
-            e: Ends = Ends5(ClientSession5(b"c", **options), ServerSession5())  # type: ignore[arg-type]
+            e: Ends = Ends5(session5(b"c", **options), server5())
         else:
             e = Ends(ClientSession(b"c", **options), ServerSession())  # type: ignore[arg-type]
         e.connect()

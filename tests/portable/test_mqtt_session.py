@@ -1,7 +1,7 @@
 # heap: 768K
 """How connections of MQTT begin: what the server sees of the client, refusals, sessions that were kept."""
 
-from pipe import Ends, drain, feed, receive, send
+from pipe import FIRST, Ends, drain, feed, receive, send
 from states import CONNACK, SESSION_KEPT, client_in, online
 
 from headwater import errors
@@ -134,7 +134,7 @@ def test_a_server_that_lost_the_session() -> None:
     e.from_server.publish(b"t", b"down", 2)
     e.run()
     # PUBREC for the second message only, and no PUBCOMP.
-    assert e.server.acknowledge(ids[1], 2, 1) == 0
+    assert e.server.acknowledge(ids[1], 2, FIRST) == 0
     send(e.server, e.link().down)
     assert receive(e.client, e.link().down) >= 0
     assert e.client.outbox.state[ids[1] - 1] == REL

@@ -1,7 +1,7 @@
 # heap: 768K
 """Windows, packet ids and room: what two sessions do when there is no more of them."""
 
-from pipe import Ends, Link, Random, Wire, drain, feed, packets, receive, send
+from pipe import FIRST, Ends, Link, Random, Wire, drain, feed, packets, receive, send
 from states import CONNACK, PACKETS, client_in, online, server_in
 
 from headwater import errors
@@ -27,7 +27,7 @@ def test_no_more_in_flight_than_the_window() -> None:
         answered = 0
         while answered < 12:
             _, _, qos, _, _, packet_id = e.at_server.got[answered]
-            assert e.server.acknowledge(packet_id, qos, 1) == 0
+            assert e.server.acknowledge(packet_id, qos, FIRST) == 0
             answered += 1
             e.run()
             assert e.client.in_flight == min(window, 12 - answered)
@@ -44,7 +44,7 @@ def test_a_window_that_shrinks() -> None:
         e.from_client.publish(b"t", bytes([n]), 1)
     e.run()
     for packet_id in (3, 2):
-        assert e.server.acknowledge(packet_id, 1, 1) == 0
+        assert e.server.acknowledge(packet_id, 1, FIRST) == 0
     e.run()
     e.client.window = 1
     e.server.auto_ack = True
@@ -273,12 +273,12 @@ def test_what_has_no_place_is_left_to_the_next_connection() -> None:
     assert e.client.excess == 5
     assert e.at_client.payloads(2) == [b"\x00", b"\x01", b"\x02"]
     # A free place is not for one of those behind.
-    assert e.client.acknowledge(1, 2, 1) == 0
+    assert e.client.acknowledge(1, 2, FIRST) == 0
     e.run()
     e.from_server.publish(b"t", b"\x08", 2)
     e.run()
     assert e.client.excess == 6
-    assert e.client.acknowledge(2, 2, 1) == e.client.acknowledge(3, 2, 1) == 0
+    assert e.client.acknowledge(2, 2, FIRST) == e.client.acknowledge(3, 2, FIRST) == 0
     e.client.auto_ack = True
     e.server.window = 3
     e.lose()
@@ -303,7 +303,7 @@ def test_open_qos_2_messages_are_bounded() -> None:
     assert e.client.state == ERROR
     assert e.at_client.payloads(2) == [b"\x00", b"\x01", b"\x02"]
     for packet_id in (1, 2, 3):
-        assert e.client.acknowledge(packet_id, 2, 1) == 0
+        assert e.client.acknowledge(packet_id, 2, FIRST) == 0
     e.client.auto_ack = True
     e.server.window = 3
     e.lose()

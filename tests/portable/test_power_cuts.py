@@ -8,7 +8,7 @@ order, and what comes again says so (DUP). What was being handed in when the pow
 import sys
 
 from journal_file import MemoryFile, PowerCutError
-from pipe import Ends, Inbox, Link, Wire, feed
+from pipe import FIRST, Ends, Inbox, Link, Wire, feed
 
 from headwater.connection import ONLINE
 from headwater.journal import JournalOutbox
@@ -259,7 +259,7 @@ def test_ids_of_a_forgotten_life_are_released_before_they_are_used_again() -> No
             client.publish(b"t", name, 2)
         ends.run()
         ends.lose()
-        assert len([i for i in world.server._open_ids if i]) == 3
+        assert len([i for i in world.server._qos2_ids if i]) == 3
         old = [message[1] for message in world.servers[0].got]
         assert old == [b"1.2", b"2.2", b"3.2"]
         world.servers[0].got.clear()
@@ -319,7 +319,7 @@ def test_what_the_application_acknowledged_does_not_come_again() -> None:
     ends.run()
     first, second = ends.at_client.got
     ends.lose()
-    assert client.acknowledge(first[5], 2, client.epoch) == 0
+    assert client.acknowledge(first[5], 2, FIRST) == 0
     again = ClientSession(
         b"c", 10, False, None, None, 64, 64, outbox=JournalOutbox(MemoryFile(file.kept), 200, 6)
     )
@@ -329,7 +329,7 @@ def test_what_the_application_acknowledged_does_not_come_again() -> None:
     assert [message[1] for message in ends.at_client.got] == [second[1]] and again.duplicates == 1
 
 
-def test_fewer_places_than_open_ids() -> None:
+def test_fewer_places_than_qos2_ids() -> None:
     """The window is smaller than what an earlier life had open: there is room for those all the same."""
     file = MemoryFile()
     box = JournalOutbox(file, 200, 6)

@@ -111,11 +111,11 @@ class Client:
         session: Any = keeper.client.session
         session.leave_excess = True
         self._inner_refused: Any = None
-        if hasattr(session, "on_refused"):
-            self._inner_refused = session.on_refused
-            session.on_refused = self._refused
-            # Some brokers exceed the receive maximum, mosquitto 2.0.11 for one: the limit is ``unacknowledged``.
-            session.receive_limit = 65535
+        if session.v5 is not None:
+            self._inner_refused = session.v5.on_refused
+            session.v5.on_refused = self._refused
+            # Some brokers exceed the Receive Maximum, for instance mosquitto 2.0.11: the limit is ``unacknowledged``.
+            session.v5.receive_limit = 65535
         keeper.on_answer = self._answered
         if keeper.client.on_message is None:
             keeper.client.on_message = self._arrived

@@ -184,7 +184,7 @@ class MQTTClient:
 
     def publish(self, topic: "str | Bytes", msg: "str | Bytes", retain: bool = False, qos: int = 0) -> None:
         """Publish, and wait: at QoS 0 until it is sent, at 1 and 2 until it is acknowledged."""
-        packet_id = self._hand_in(_bytes(topic), _bytes(msg), retain, qos)
+        packet_id = self._enqueue(_bytes(topic), _bytes(msg), retain, qos)
         if packet_id:
             self._until(self._has_been_delivered, packet_id)
         else:
@@ -272,7 +272,7 @@ class MQTTClient:
     def _has_room(self, _: int) -> bool:
         return self._session.out() <= 0 and self._session.outbox.count < self._session.outbox.slots
 
-    def _hand_in(self, topic: bytes, msg: bytes, retain: bool, qos: int) -> int:
+    def _enqueue(self, topic: bytes, msg: bytes, retain: bool, qos: int) -> int:
         while True:
             status = self._client.publish(topic, msg, qos, retain)
             if status not in (E_AGAIN, E_WINDOW):
@@ -401,7 +401,7 @@ class RobustMQTTClient(MQTTClient):
         while True:
             try:
                 if packet_id == 0:
-                    packet_id = self._hand_in(_bytes(topic), _bytes(msg), retain, qos)
+                    packet_id = self._enqueue(_bytes(topic), _bytes(msg), retain, qos)
                 self._until(self._has_been_delivered if packet_id else self._has_been_sent, packet_id)
                 return
             except OSError as e:

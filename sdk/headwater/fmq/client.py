@@ -48,7 +48,7 @@ class Client(Driver):
     ):
         super().__init__(dialer, session or ClientSession(client_id, **options))  # type: ignore[arg-type]
         # Bound once, because binding allocates.
-        self._hand_in = self.session.hand_in
+        self._enqueue = self.session.enqueue
         self._tags: Bytes = NO_TAGS
 
     @property
@@ -114,9 +114,9 @@ class Client(Driver):
 
 
 def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int) -> int:
-    status = client._hand_in(topic, payload, flags, client._tags)
+    status = client._enqueue(topic, payload, flags, client._tags)
     if status == E_AGAIN and send_out(client) == 0:
-        status = client._hand_in(topic, payload, flags, client._tags)
+        status = client._enqueue(topic, payload, flags, client._tags)
     if status < 0:
         return status
     # At QoS 0 a message is lost with its connection. Under the same name, as in ``publish``.

@@ -26,7 +26,7 @@ from headwater.reconnect import (
     UNWANTED,
     WANTED,
     BaseKeeper,
-    hand_in,
+    enqueue,
 )
 from headwater.reconnect import CONNECTING as CONNECTING
 from headwater.reconnect import GIVEN_UP as GIVEN_UP
@@ -81,7 +81,7 @@ class Keeper(BaseKeeper):
         not block.
         """
         self._tags = tags
-        return hand_in(self, topic, payload, qos, retain)
+        return enqueue(self, topic, payload, qos, retain)
 
     def _publish_tagged(self, topic: "Bytes", payload: "Bytes", qos: int, retain: bool) -> int:
         return self.client.publish(topic, payload, qos, retain, self._tags)

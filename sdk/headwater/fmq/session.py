@@ -354,15 +354,15 @@ def _deliver_1(s: "ClientSession", f: "Frame") -> None:
 
 def _is_handled(s: "ClientSession", f: "Frame") -> bool:
     """Call ``on_message``: whether its connection still exists afterwards."""
-    turn = s.turn
+    epoch = s.epoch
     if s.on_message is not None:
         s.tx_size -= ANSWER_SIZE
         try:
             s.on_message(f)
         finally:
-            if s.turn == turn:
+            if s.epoch == epoch:
                 s.tx_size += ANSWER_SIZE
-    return s.turn == turn
+    return s.epoch == epoch
 
 
 def _answer_kind(s: "ClientSession", f: "Frame") -> int:
@@ -418,14 +418,14 @@ def _deliver(
     s.receipt = taken.number(i) if i >= 0 else 0
     if s.ending >= 0:
         s.requests.state[s.ending] = 0
-    turn = s.turn
+    epoch = s.epoch
     _call_handler(s, handler, message, s.receipt)
     if kind == 0 or not auto:
         return 0
     if i < 0:
-        if s.turn == turn:
+        if s.epoch == epoch:
             put_answer(s, _ACK, s.ident, s.ident_at, s.ident_end)
-    elif s.turn == turn:
+    elif s.epoch == epoch:
         answer_taken(s, i)
     elif taken.state[i] == WAITS_2 or taken.state[i] == OLD_2:
         # The connection has ended; the redelivered message is answered at once.
@@ -442,7 +442,7 @@ def _call_handler(
     """
     if handler is None:
         return
-    turn = s.turn
+    epoch = s.epoch
     s.tx_size -= ANSWER_SIZE
     try:
         if handler is s.on_result:
@@ -455,7 +455,7 @@ def _call_handler(
             s.taken.state[i] = 0
         raise
     finally:
-        if s.turn == turn:
+        if s.epoch == epoch:
             s.tx_size += ANSWER_SIZE
 
 
@@ -574,11 +574,11 @@ def _begin_large(s: "ClientSession", i: int, end: int) -> int:
             kind = _UNKNOWN
         elif (kind == _PUBREC or not s.auto_ack) and s.taken.free() < 0:
             return s.fail(errors.E_RX_WINDOW)
-    turn = s.turn
+    epoch = s.epoch
     large.streaming = False
-    if kind >= 0 and not large.offer(f) and s.turn == turn:
+    if kind >= 0 and not large.offer(f) and s.epoch == epoch:
         s.skipped += 1
-    if s.turn != turn:
+    if s.epoch != epoch:
         # The sink has ended the connection.
         large.close(False)
     return at
@@ -587,11 +587,11 @@ def _begin_large(s: "ClientSession", i: int, end: int) -> int:
 def _continue_large(s: "ClientSession", i: int, end: int) -> int:
     """Pass on the next piece of the large message: the offset reached, or negative when the connection has ended."""
     large = s.large
-    turn = s.turn
+    epoch = s.epoch
     if end - i < large.left:
         s.rx.start = end
         i = large.take(s.rx.buf, i, end)
-        return i if s.turn == turn else -1
+        return i if s.epoch == epoch else -1
     if s.tx_size - s.tx_end < ANSWER_SIZE:
         s.stalled = True
         return i
@@ -601,9 +601,9 @@ def _continue_large(s: "ClientSession", i: int, end: int) -> int:
     try:
         i = large.take(s.rx.buf, i, end)
     finally:
-        if s.turn == turn:
+        if s.epoch == epoch:
             s.tx_size += ANSWER_SIZE
-    if s.turn != turn:
+    if s.epoch != epoch:
         return -1
     return s.fail(errors.E_RX_WINDOW) if _end_large(s) else i
 
@@ -1001,9 +1001,9 @@ class ClientSession(Endpoint):
         """
         if qos != 0 and qos != 1 and qos != 2:
             return errors.E_QOS
-        return self.hand_in(topic, payload, qos << 1 | (1 if retain else 0), tags)
+        return self.enqueue(topic, payload, qos << 1 | (1 if retain else 0), tags)
 
-    def hand_in(self, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes" = NO_TAGS) -> int:
+    def enqueue(self, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes" = NO_TAGS) -> int:
         """``publish`` with QoS and RETAIN as in the first byte of PUBLISH."""
         try:
             if topic is not self.known_topic and _is_bad(self, topic):
@@ -1149,12 +1149,12 @@ class ClientSession(Endpoint):
         if not TAKES[self.state]:
             # CLOSING, or no connection: received bytes are ignored.
             i = n
-        # When a handler ends the connection or begins another one, ``turn`` changes and nothing known here holds.
-        turn = self.turn
+        # When a handler ends the connection or begins another one, ``epoch`` changes and nothing known here holds.
+        epoch = self.epoch
         while i < n:
             at = i
             i = take_frame(self, i, n)
-            if i < 0 or self.turn != turn:
+            if i < 0 or self.epoch != epoch:
                 return self.feed(0)
             if i == at:
                 break

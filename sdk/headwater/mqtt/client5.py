@@ -1,18 +1,18 @@
-"""``Client`` for MQTT 5.0 whose calls take properties.
+"""``Client`` for MQTT 5.0, whose calls take properties.
 
-    client = Client5(Tcp("broker.local"), b"board-1", clean=False, session_expiry=3600)
+    client = Client5(Tcp("broker.local"), b"board-1", clean=False, version=ClientV5(session_expiry=3600))
     unit = Properties(32)
     unit.add(spec5.USER_PROPERTY, b"unit", b"kelvin")
     client.publish(b"board-1/telemetry", sample(), 1, properties=unit.block)
 
-A program that needs none of them does as well with ``Client(dialer, session=ClientSession5(...))``.
+A program that needs no properties uses ``Client(dialer, b"board-1", version=ClientV5())``.
 """
 
 from headwater.connection import send_out, send_request
-from headwater.errors import E_AGAIN, HeadwaterError
+from headwater.errors import E_AGAIN, E_QOS, HeadwaterError
 from headwater.mqtt.client import Client
-from headwater.mqtt.session5 import ClientSession5
-from headwater.mqtt.spec5 import NO_PROPERTIES
+from headwater.mqtt.session import ClientSession
+from headwater.mqtt.v5 import ClientV5
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class Client5(Client):
-    """As ``Client``, over a ``ClientSession5``: the keywords are that class's."""
-
-    session: ClientSession5
+    """``Client`` over a session of 5.0: ``version`` is a ``ClientV5``, made if it is not given."""
 
     def __init__(
         self,
         dialer: "Dialer",
         client_id: "Bytes" = b"",
-        session: "ClientSession5 | None" = None,
+        session: "ClientSession | None" = None,
         **options: "object",
     ):
-        super().__init__(dialer, client_id, session or ClientSession5(client_id, **options))  # type: ignore[arg-type]
+        if session is None and "version" not in options:
+            options["version"] = ClientV5()
+        super().__init__(dialer, client_id, session, **options)
 
     def publish(
         self,
@@ -39,36 +39,41 @@ class Client5(Client):
         payload: "Bytes",
         qos: int = 0,
         retain: bool = False,
-        properties: "Bytes" = NO_PROPERTIES,
+        properties: "Bytes" = b"",
     ) -> int:
-        """As of ``Client``, with a block of properties (``headwater.mqtt.properties``)."""
-        if properties is NO_PROPERTIES:
+        """Publish with a property block (``properties.Properties.block``): as ``Client.publish``."""
+        if not properties:
             return super().publish(topic, payload, qos, retain)
-        status = self.session.publish(topic, payload, qos, retain, properties)
+        if qos != 0 and qos != 1 and qos != 2:
+            return E_QOS
+        # ``qos`` is reused for the flags of PUBLISH's first byte and for the result.
+        qos = qos << 1 | (1 if retain else 0)
+        enqueue = self._enqueue
+        status = enqueue(topic, payload, qos, properties)
         if status == E_AGAIN and send_out(self) == 0:
-            status = self.session.publish(topic, payload, qos, retain, properties)
+            status = enqueue(topic, payload, qos, properties)
         if status < 0:
             return status
         # At QoS 0 a message is lost with its connection.
-        bad = send_out(self)
-        return status or bad
+        qos = send_out(self)
+        return status or qos
 
-    def subscribe(self, topic_filter: "Bytes", qos: int = 0, properties: "Bytes" = NO_PROPERTIES) -> int:
-        """As of ``ClientSession5``: ``qos`` may have options beside it."""
+    def subscribe(self, topic_filter: "Bytes", qos: int = 0, properties: "Bytes" = b"") -> int:
+        """SUBSCRIBE to one filter: as ``ClientSession.subscribe``."""
         return send_request(self, self.session.subscribe(topic_filter, qos, properties))
 
-    def unsubscribe(self, topic_filter: "Bytes", properties: "Bytes" = NO_PROPERTIES) -> int:
-        """As of ``ClientSession5``."""
+    def unsubscribe(self, topic_filter: "Bytes", properties: "Bytes" = b"") -> int:
+        """UNSUBSCRIBE from one filter: as ``ClientSession.unsubscribe``."""
         return send_request(self, self.session.unsubscribe(topic_filter, properties))
 
     def authenticate(self, properties: "Bytes") -> int:
-        """As of ``ClientSession5``."""
-        return send_request(self, self.session.authenticate(properties))
+        """Begin to authenticate again: as ``ClientV5.authenticate``."""
+        return send_request(self, self.session.v5.authenticate(properties))
 
-    def disconnect(self, code: int = 0, properties: "Bytes" = NO_PROPERTIES) -> None:
-        """As of ``Client``, with a reason code: ``spec5.DISCONNECT_WITH_WILL`` lets the server publish the will.
+    def disconnect(self, code: int = 0, properties: "Bytes" = b"") -> None:
+        """Disconnect with a reason code; ``spec5.DISCONNECT_WITH_WILL`` lets the server publish the will.
 
-        Raises HeadwaterError, and goes on, when there is no such DISCONNECT: E_ARGUMENT or E_TOO_LARGE of the session.
+        Raises HeadwaterError, E_ARGUMENT or E_TOO_LARGE, if there is no such DISCONNECT; the connection then goes on.
         """
         if self.connected and send_out(self) == 0:
             bad = self.session.disconnect(code, properties)

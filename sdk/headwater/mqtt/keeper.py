@@ -18,7 +18,7 @@ from headwater.reconnect import OFF as OFF
 from headwater.reconnect import ONLINE as ONLINE
 from headwater.reconnect import PASSING as PASSING
 from headwater.reconnect import PAUSE as PAUSE
-from headwater.reconnect import WANTED, BaseKeeper, hand_in
+from headwater.reconnect import WANTED, BaseKeeper, enqueue
 from headwater.wire import const, is_bytes
 
 TYPE_CHECKING = False
@@ -45,7 +45,7 @@ class Keeper(BaseKeeper):
         not block. With a backlog they do not come: the answer is 0, the message has no packet id yet, and
         may be dropped.
         """
-        return hand_in(self, topic, payload, qos, retain)
+        return enqueue(self, topic, payload, qos, retain)
 
     def subscribe(self, topic_filter: "Bytes", qos: int = 0) -> int:
         """Subscribe now, or once connected, and again whenever the server has lost the session: 0. ``on_answer`` tells.

@@ -49,9 +49,11 @@ def begin(s: "Session", i: int, end: int) -> int:
     s._large_qos = p.qos()
     s._large_id = p.packet_id
     if p.head & 4 and p.packet_id:
-        if s._find_open(p.packet_id) >= 0:
+        if s.version is not None:
+            s.version.opening(p.packet_id)
+        if s.find_qos2(p.packet_id) >= 0:
             return at
-        if s.excess or s._free_place() < 0:
+        if s.excess or s._free_qos2() < 0:
             if not s.leave_excess:
                 return s.fail(errors.E_RX_WINDOW)
             # It passes, unacknowledged.
@@ -59,7 +61,7 @@ def begin(s: "Session", i: int, end: int) -> int:
             s._large_qos = 0
             return at
     if fits and s.sink is not None:
-        turn = s.turn
+        epoch = s.epoch
         sink = s.sink
         try:
             taken = sink.open(p, s._large_left)
@@ -67,7 +69,7 @@ def begin(s: "Session", i: int, end: int) -> int:
             # The message passes, unacknowledged.
             s._large_qos = 0
             raise
-        if s.turn != turn:
+        if s.epoch != epoch:
             # The sink has ended the connection.
             if taken:
                 sink.close(False)
@@ -98,9 +100,9 @@ def go_on(s: "Session", i: int, end: int) -> int:
     i += n
     s.rx.start = i
     if n and s._taker is not None:
-        turn = s.turn
+        epoch = s.epoch
         _write(s, buf, i - n, n)
-        if s.turn != turn:
+        if s.epoch != epoch:
             return -1
     if s._large_left == 0 and _end(s):
         return s.fail(errors.E_RX_WINDOW)
@@ -124,7 +126,7 @@ def _end(s: "Session") -> int:
         s._close_taker(True)
         return 0
     if s._large_qos == 2:
-        place = s._open(s._large_id)
+        place = s._open_qos2(s._large_id)
         if place < 0:
             if place == _REPETITION or not s.leave_excess:
                 return 0 if place == _REPETITION else place

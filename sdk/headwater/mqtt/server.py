@@ -16,12 +16,22 @@ from headwater.mqtt.packets_server import (
     encode_suback,
     next_filter,
 )
-from headwater.mqtt.session import LATER, SERVER_TAKES, Session, put_ack
+from headwater.mqtt.session import (
+    LATER,
+    SERVER_TAKES,
+    Session,
+    on_ack,
+    on_publish,
+    on_pubrel,
+    put_ack,
+    refuse,
+)
 from headwater.wire import TICKS_MASK, const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from headwater.mqtt.packets import Packet
     from headwater.types import Bytes, NameCheck, Outbox
@@ -29,8 +39,13 @@ if TYPE_CHECKING:
 #: What ``on_connect`` answers to take a client back into its session; 0 takes it into a new one.
 SESSION_PRESENT = const(256)
 _MAX_FILTERS = const(64)
-# UNSUBACK.
+# UNSUBACK before 5.0, and SUBACK without its codes.
 _UNSUBACK_SIZE = const(4)
+_SUBACK_HEAD = const(4)
+# Of 5.0: Client Identifier not valid; Continue authentication; an empty property block.
+_BAD_CLIENT_ID_5 = const(0x85)
+_CONTINUE_AUTHENTICATION = const(0x18)
+_NO_PROPERTIES = b"\x00"
 
 
 class ServerSession(Session):
@@ -44,9 +59,6 @@ class ServerSession(Session):
     buffer and valid only during ``on_connect``. ``graceful``: the client said DISCONNECT: no will (3.14.4).
     """
 
-    # SUBACK without its codes.
-    _suback_head = 4
-
     def __init__(
         self,
         rx_size: int = 4096,
@@ -59,15 +71,17 @@ class ServerSession(Session):
         check: "NameCheck" = check_name,
         rx: "RxBuf | None" = None,
         outbox: "Outbox | None" = None,
+        version: "Any" = None,
     ):
         super().__init__(
-            rx or RxBuf(rx_size),
+            rx or RxBuf(rx_size, version.room if version is not None else 0),
             tx_size,
             outbox or RamOutbox(outbox_size, slots),
             window,
             receive_window,
             response_ms,
             check,
+            version,
         )
         self.connect_packet = Connect()
         self.keep_alive = 0
@@ -75,32 +89,26 @@ class ServerSession(Session):
         self.on_connect: Callable[[Connect, Packet], int] | None = None
         self.on_subscribe: Callable[[Packet, int], int] | None = None
         self.on_unsubscribe: Callable[[Packet], object] | None = None
-        self._has_session = False
+        self.has_session = False
         self._codes = bytearray(_MAX_FILTERS)
         self._takes = SERVER_TAKES
-        refuse = self._refuse
-        ack = self._on_ack
-        self._handlers = (
-            refuse,
-            self._on_connect,
-            refuse,
-            self._on_publish,
-            ack,
-            ack,
-            self._on_pubrel,
-            ack,
-            self._on_subscribe,
-            refuse,
-            self._on_unsubscribe,
-            refuse,
-            self._on_pingreq,
-            refuse,
-            self._on_disconnect,
-            refuse,
-        )
+        self._handlers = SERVER_HANDLERS
+        if version is not None:
+            version.attach(self)
+
+    def use_version(
+        self, takes: "tuple[int, ...]", handlers: "tuple[Callable[[Any, Any], int], ...]", connect: Connect
+    ) -> None:
+        """Speak another version than 3.1.1: the packet types that may arrive by state, their handlers, and the cursor
+        of CONNECT. Called by the version's ``attach``."""
+        self._takes = takes
+        self._handlers = handlers
+        self.connect_packet = connect
 
     def listen(self, now_ms: int) -> None:
         """A transport is there: wait for CONNECT."""
+        if self.v5 is not None:
+            self.v5.listening()
         self.begin(now_ms)
         self.graceful = False
         self.event(OPEN)
@@ -109,113 +117,162 @@ class ServerSession(Session):
         """Whether nothing has come for one and a half keep-alives (3.1.2.10)."""
         return (now_ms - self.rx_time) & TICKS_MASK >= self.keep_alive * 1500
 
-    def _on_connect(self, p: "Packet") -> int:
-        c = self.connect_packet
-        bad = decode_connect(p, c)
-        if bad == errors.E_PROTOCOL and c.level >= 0:
-            return self._refuse_connect(spec.BAD_LEVEL)
-        if bad:
-            return bad
-        if c.client_id_at == c.client_id_end and not c.clean():
-            return self._refuse_connect(spec.BAD_CLIENT_ID)
-        return self._decide(p)
-
-    def _decide(self, p: "Packet") -> int:
+    def decide(self, p: "Packet") -> int:
         """Ask the application what becomes of a CONNECT that is well-formed."""
         if self.on_connect is None:
-            return self._accept(self._has_session)
-        turn = self.turn
+            return self.accept(self.has_session)
+        epoch = self.epoch
         code = self.on_connect(self.connect_packet, p)
-        if self.turn != turn:
+        if self.epoch != epoch:
             # The connection is over: there is nobody to answer.
             return 0
-        return self._refuse_connect(code) if 0 < code < SESSION_PRESENT else self._accept(code > 0)
+        return self.refuse_connect(code) if 0 < code < SESSION_PRESENT else self.accept(code > 0)
 
-    def _accept(self, present: bool) -> int:
+    def accept(self, present: bool) -> int:
         """Take the client, into the session that was kept if it is ``present``."""
         c = self.connect_packet
+        if self.v5 is not None and not self.v5.accepts_connect():
+            return self.refuse_connect(_BAD_CLIENT_ID_5)
         # A clean session begins anew, whatever was kept (3.2.2.2).
         present = present and not c.clean()
         if not present:
             self.outbox.clear()
-        self._has_session = not c.clean()
+        self.has_session = not c.clean() if self.v5 is None else self.v5.session_expiry > 0
         self.keep_alive = c.keep_alive
         self._put_connack(present, spec.ACCEPTED)
         self.event(ACCEPT)
         self.resume(present)
         return 0
 
-    def _refuse_connect(self, code: int) -> int:
+    def refuse_connect(self, code: int) -> int:
+        """Answer CONNECT with a code that refuses, or at 5.0 with AUTH: 0 or an error."""
+        if self.v5 is not None and code == _CONTINUE_AUTHENTICATION:
+            return self.v5.ask_auth(code)  # type: ignore[no-any-return]
         self._put_connack(False, code)
         self.event(FINISH)
         return 0
 
     def _put_connack(self, present: bool, code: int) -> None:
-        self.tx_end = encode_connack(self.tx, 0, self.tx_size, present, code)
+        block = b"" if self.v5 is None else self.v5.connack_block(code)
+        self.tx_end = encode_connack(self.tx, 0, self.tx_size, present, code, block)
 
-    def _on_subscribe(self, p: "Packet") -> int:
-        return decode_subscribe(p) or self._answer_filters(p)
-
-    def _answer_filters(self, p: "Packet") -> int:
+    def answer_filters(self, p: "Packet") -> int:
         """Ask the application about each filter, and send its codes."""
-        size = p.code + self._suback_head
+        size = p.code + (_SUBACK_HEAD if self.v5 is None else _SUBACK_HEAD + 1)
         if p.code > _MAX_FILTERS or size > len(self.tx):
             return errors.E_RX_TOO_LARGE
         if self.tx_size - self.tx_end < size:
             return LATER
         packet_id = p.packet_id
         n = 0
-        turn = self.turn
+        epoch = self.epoch
         # The handler may send what is retained: room for the answer is kept.
         self.tx_size -= size
         try:
             qos = next_filter(p)
-            while qos >= 0 and self.turn == turn:
+            while qos >= 0 and self.epoch == epoch:
                 self._codes[n] = self._grant(p, qos)
                 n += 1
                 qos = next_filter(p)
         finally:
-            if self.turn == turn:
+            if self.epoch == epoch:
                 self.tx_size += size
-        if self.turn == turn:
+        if self.epoch == epoch:
             self._put_codes(packet_id, memoryview(self._codes)[:n])
         return 0
 
     def _put_codes(self, packet_id: int, codes: "Bytes") -> None:
-        self.tx_end = encode_suback(self.tx, self.tx_end, self.tx_size, packet_id, codes)
+        if self.v5 is None:
+            self.tx_end = encode_suback(self.tx, self.tx_end, self.tx_size, packet_id, codes)
+            return
+        # SUBACK or UNSUBACK: the type behind the request's.
+        self.tx_end = encode_suback(
+            self.tx, self.tx_end, self.tx_size, packet_id, codes, _NO_PROPERTIES, (self.packet.head >> 4) + 1
+        )
 
     def _grant(self, p: "Packet", qos: int) -> int:
-        """SUBACK's code for one filter."""
+        """SUBACK's code for one filter; at 5.0 also UNSUBACK's."""
+        if self.v5 is not None:
+            return self.v5.grant(p, qos)  # type: ignore[no-any-return]
         return self.on_subscribe(p, qos) if self.on_subscribe is not None else qos
 
-    def _on_unsubscribe(self, p: "Packet") -> int:
-        bad = decode_subscribe(p)
-        if bad:
-            return bad
-        packet_id = p.packet_id
-        if self.on_unsubscribe is not None:
-            turn = self.turn
-            self.tx_size -= _UNSUBACK_SIZE
-            try:
-                while self.turn == turn and next_filter(p) >= 0:
-                    self.on_unsubscribe(p)
-            finally:
-                if self.turn == turn:
-                    self.tx_size += _UNSUBACK_SIZE
-            if self.turn != turn:
-                return 0
-        put_ack(self, spec.UNSUBACK, packet_id)
-        return 0
-
-    def _on_pingreq(self, p: "Packet") -> int:
-        self.tx_end = encode_bare(self.tx, self.tx_end, self.tx_size, spec.PINGRESP)
-        return 0
-
-    def _on_disconnect(self, p: "Packet") -> int:
-        self.graceful = True
-        self.event(FINISH)
-        return 0
+    def disconnect(self, code: int = 0, properties: "Bytes" = b"") -> int:
+        """Queue DISCONNECT with a reason code: as ``Session``. E_STATE before 5.0, where a server does not send it."""
+        return errors.E_STATE if self.v5 is None else super().disconnect(code, properties)
 
     def closing(self) -> bool:
         """Whether the transport is to be closed once ``out`` is 0."""
         return self.state == CLOSING
+
+
+def on_connect(s: ServerSession, p: "Packet") -> int:
+    """CONNECT."""
+    c = s.connect_packet
+    bad = decode_connect(p, c)
+    if bad == errors.E_PROTOCOL and c.level >= 0:
+        return s.refuse_connect(spec.BAD_LEVEL)
+    if bad:
+        return bad
+    if c.client_id_at == c.client_id_end and not c.clean():
+        return s.refuse_connect(spec.BAD_CLIENT_ID)
+    return s.decide(p)
+
+
+def on_subscribe(s: ServerSession, p: "Packet") -> int:
+    """SUBSCRIBE; at 5.0 also UNSUBSCRIBE, whose answer has codes as well."""
+    return decode_subscribe(p) or s.answer_filters(p)
+
+
+def on_unsubscribe(s: ServerSession, p: "Packet") -> int:
+    """UNSUBSCRIBE before 5.0."""
+    bad = decode_subscribe(p)
+    if bad:
+        return bad
+    packet_id = p.packet_id
+    if s.on_unsubscribe is not None:
+        epoch = s.epoch
+        s.tx_size -= _UNSUBACK_SIZE
+        try:
+            while s.epoch == epoch and next_filter(p) >= 0:
+                s.on_unsubscribe(p)
+        finally:
+            if s.epoch == epoch:
+                s.tx_size += _UNSUBACK_SIZE
+        if s.epoch != epoch:
+            return 0
+    put_ack(s, spec.UNSUBACK, packet_id)
+    return 0
+
+
+def on_pingreq(s: ServerSession, p: "Packet") -> int:
+    """PINGREQ."""
+    s.tx_end = encode_bare(s.tx, s.tx_end, s.tx_size, spec.PINGRESP)
+    return 0
+
+
+def on_disconnect(s: ServerSession, p: "Packet") -> int:
+    """DISCONNECT."""
+    s.graceful = True
+    s.event(FINISH)
+    return 0
+
+
+#: What a server does with a packet, by type.
+SERVER_HANDLERS = (
+    refuse,
+    on_connect,
+    refuse,
+    on_publish,
+    on_ack,
+    on_ack,
+    on_pubrel,
+    on_ack,
+    on_subscribe,
+    refuse,
+    on_unsubscribe,
+    refuse,
+    on_pingreq,
+    refuse,
+    on_disconnect,
+    refuse,
+)

@@ -36,17 +36,18 @@ class ServerSession31(ServerSession):
         self.packet.flags = self._flags
         super().listen(now_ms)
 
-    def _decide(self, p: "Packet") -> int:
+    def decide(self, p: "Packet") -> int:
+        """As of ``ServerSession``."""
         c = self.connect_packet
         if c.level != _LEVEL:
-            return super()._decide(p)
+            return super().decide(p)
         n = 0
         for i in range(c.client_id_at, c.client_id_end):
             n += p.buf[i] & 0xC0 != 0x80
         if not 0 < n <= _MAX_CLIENT_ID:
-            return self._refuse_connect(spec.BAD_CLIENT_ID)
+            return self.refuse_connect(spec.BAD_CLIENT_ID)
         self.packet.flags = spec.FLAGS_31
-        return super()._decide(p)
+        return super().decide(p)
 
     def _put_connack(self, present: bool, code: int) -> None:
         super()._put_connack(present and self.connect_packet.level != _LEVEL, code)

@@ -69,6 +69,7 @@ from headwater.wire import NOT_BYTES, const, is_bytes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from headwater.types import Bytes, NameCheck, Outbox, Sink
 
@@ -99,7 +100,12 @@ _PUBREC = const(5)
 _PUBREL = const(6)
 _PUBCOMP = const(7)
 _ACK_SIZE = const(4)
+# An acknowledgement with a reason code (5.0); those from 0x80 on are errors.
+_LONG_ACK = const(5)
+_ERROR = const(0x80)
 _PUBACK_HEAD = const(0x40)
+# Packet Identifier not found (5.0, 2.4).
+_NOT_FOUND = const(0x92)
 # In ``_takes``: the bit of PUBLISH. Where it is taken, PUBACK is.
 _TAKES_PUBLISH = const(8)
 _DUP = const(8)
@@ -134,6 +140,8 @@ _UNSUBACK = const(11)
 _PINGREQ = const(12)
 _DISCONNECT = const(14)
 _SUBSCRIBE_FAILED = const(0x80)
+# A property block of 5.0 that is empty.
+_NO_PROPERTIES = b"\x00"
 _REQUESTS = const(8)
 _GENERATIONS = const(31)
 # Topic, payload, QoS and RETAIN.
@@ -155,9 +163,6 @@ class Session(Endpoint):
     end.
     """
 
-    # What a version brings of its own: the cursor.
-    _cursor = Packet
-
     #: What an acknowledgement makes of a message; a session may have a table of its own.
     delivery = DELIVERY
 
@@ -170,6 +175,7 @@ class Session(Endpoint):
         receive_window: int,
         response_ms: int,
         check: "NameCheck" = check_name,
+        version: "Any" = None,
     ):
         if tx_size < _SMALLEST:
             raise ValueError("the transmit buffer needs at least 16 bytes")
@@ -177,8 +183,9 @@ class Session(Endpoint):
         self._check = check
         #: The largest packet that the other end accepts (5.0: its Maximum Packet Size).
         self.most = _MAX_PACKET
-        # The property block of the message that is being published; empty before 5.0.
-        self._block: Bytes = b""
+        #: What another version than 3.1.1 brings: ``v31.V31``, or a ``v5.V5``, which is also ``v5``. None at 3.1.1.
+        self.version: Any = version
+        self.v5: Any = version if version is not None and version.is_5 else None
         #: The topic of the last PUBLISH at QoS 0 that was put at the beginning of ``tx``, and where its payload is
         #: there. As long as ``tx`` begins with its first byte and the connection is as it was, it can be sent again
         #: with another payload (``rewrite``): no other packet begins so.
@@ -187,11 +194,9 @@ class Session(Endpoint):
         # Releasing the ids of a forgotten life: answers still awaited, and the last id asked for.
         self._sweep = self._swept = 0
         self.rx = rx
-        self.packet = self._cursor(rx.buf, check)
+        self.packet = Packet(rx.buf, check) if self.v5 is None else self.v5.cursor(rx.buf, check)
         # Above the receive buffer's capacity no packet is taken whole, even when all of it happens to be there.
         self.packet.short = min(128, rx.capacity - 1)
-        #: Counts connections, so that an acknowledgement can be told from one of the connection before.
-        self.epoch = 0
         self.auto_ack = True
         #: Messages at QoS 1 of this connection that the application has to acknowledge.
         self.unanswered = 0
@@ -210,27 +215,28 @@ class Session(Endpoint):
         self.feeding = False
         # QoS 2 ids that wait for PUBREL (0 = free place), what became of each, and the epoch it came in. Then how many
         # of them this connection has opened.
-        self._opened = 0
+        self.receive_window = receive_window
+        self.qos2_opened = 0
         self._received = outbox.received
         if self._received is not None:
-            receive_window = max(receive_window, len(self._received.ids))
-        self._open_ids = array("H", bytes(2 * receive_window))
-        self._open_state = bytearray(receive_window)
-        self._open_epoch = array("I", [0] * receive_window)
+            self.receive_window = receive_window = max(receive_window, len(self._received.ids))
+        self._qos2_ids = array("H", bytes(2 * receive_window))
+        self._qos2_states = bytearray(receive_window)
+        self._qos2_epochs = array("I", [0] * receive_window)
         if self._received is not None:
             # Those of an earlier life: their messages were delivered and answered then.
             for i in range(len(self._received.ids)):
-                self._open_ids[i] = self._received.ids[i]
-                self._open_state[i] = _ANSWERED
+                self._qos2_ids[i] = self._received.ids[i]
+                self._qos2_states[i] = _ANSWERED
         # The message larger than the receive buffer that is passing (``large``): how much of it is to come, and of that
         # how much of a topic that does not fit; its QoS, 0 also when it is not to be acknowledged; and its sink.
         self._large_left = self._large_head = 0
         self._large_qos = self._large_id = 0
         self._taker: Sink[Packet] | None = None
         self._close_taker = self._close_sink
-        # The packet types that may arrive, by state, and their handlers, bound once.
+        # The packet types that may arrive, by state, and the function that handles each type.
         self._takes: tuple[int, ...] = (0, 0, 0, 0, 0)
-        self._handlers: tuple[Callable[[Packet], int], ...] = ()
+        self._handlers: tuple[Callable[[Any, Any], int], ...] = ()
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
@@ -239,14 +245,28 @@ class Session(Endpoint):
         self._stop()
         self.rx.clear()
         self.status = 0
-        self.epoch += 1
-        self.unanswered = self._opened = self.excess = 0
+        self.unanswered = self.qos2_opened = self.excess = 0
         self.now = self.rx_time = self.tx_time = now_ms
-        for i in range(len(self._open_state)):
-            if self._open_state[i] == _REPEATED:
-                self._open_state[i] = _DELIVERED
+        for i in range(len(self._qos2_states)):
+            if self._qos2_states[i] == _REPEATED:
+                self._qos2_states[i] = _DELIVERED
+
+    def fail(self, code: int) -> int:
+        """End the connection with an error: ``code``, which stays in ``status``. At 5.0 the peer is told the reason,
+        unless a packet is half sent: ``out`` offers it once before it returns the status."""
+        v5 = self.v5
+        if v5 is None:
+            return super().fail(code)
+        state = self.state
+        reason = v5.reason_for(code)
+        super().fail(code)
+        if reason:
+            v5.put_last_packet(state, reason)
+        return code
 
     def _stop(self) -> None:
+        if self.v5 is not None:
+            self.v5.stop()
         super()._stop()
         self.stalled = self.feeding = False
         self.ready = NO_TOPIC
@@ -260,14 +280,19 @@ class Session(Endpoint):
         When the other end has lost the session, a QoS 2 message that it had answered with PUBREC is
         delivered: done. The others are new messages of the new session.
         """
+        if self.version is not None:
+            i = self.version.resuming(session_present)
+            if i < 0:
+                return
+            session_present = i > 0
         if not session_present:
-            for i in range(len(self._open_ids)):
-                self._open_ids[i] = 0
+            for i in range(len(self._qos2_ids)):
+                self._qos2_ids[i] = 0
             if self._received is not None and self._received.closed(0):
                 self.fail(errors.E_STORE)
                 return
         box = self.outbox
-        turn = self.turn
+        epoch = self.epoch
         # ``on_delivered`` may publish: nothing leaves the outbox before it is settled what of it is left.
         self.in_flight = self.window
         try:
@@ -277,12 +302,12 @@ class Session(Endpoint):
                 for _ in range(box.count):
                     if box.state[i] == _REL:
                         self._delivered(i)
-                        if self.turn != turn:
+                        if self.epoch != epoch:
                             return
                     i = i + 1 if i + 1 < box.slots else 0
         finally:
             # Also when ``on_delivered`` raises; but not when it has ended the connection, and perhaps begun another.
-            if self.turn == turn:
+            if self.epoch == epoch:
                 self._entry = box.head
                 self._unsent = box.count
                 # REL is 3.
@@ -322,7 +347,7 @@ class Session(Endpoint):
             # CLOSING, or no connection: what arrives is not looked at.
             i = n
         # A handler may end the connection, or begin another: then nothing known here holds any more.
-        turn = self.turn
+        epoch = self.epoch
         while i < n:
             at = i
             if self._large_left:
@@ -332,22 +357,19 @@ class Session(Endpoint):
                     at = i = _messages(self, i, n)
                 if 0 <= i < n:
                     i = _packet(self, i, n)
-            if i < 0 or self.turn != turn:
+            if i < 0 or self.epoch != epoch:
                 return self.feed(0)
             if i == at:
                 break
         rx.start = i
+        if self.unanswered and self.v5 is not None and self.v5.exceeds_receive_limit():
+            return self.fail(errors.E_RX_WINDOW)
         return 0
 
-    def _refuse(self, p: Packet) -> int:
-        """Stands where a packet type is never taken: ``_takes`` has refused it before."""
-        return errors.E_UNEXPECTED
-
-    def _on_publish(self, p: Packet) -> int:
-        return self._read_publish(p) or self._take(p)
-
     def _read_publish(self, p: Packet) -> int:
-        return decode_publish(p, p.body, p.end)
+        """Decode PUBLISH: 0 or an error. At 5.0 a topic alias is resolved."""
+        bad = decode_publish(p, p.body, p.end)
+        return bad if bad < 0 or self.v5 is None else self.v5.read_publish(p, bad)
 
     def _take(self, p: Packet) -> int:
         """Hand a message to the application and answer it, for which there is room: 0 or E_RX_WINDOW.
@@ -357,7 +379,7 @@ class Session(Endpoint):
         gets all of it across in the end.
         """
         if p.head & 4:
-            i = self._open(p.packet_id)
+            i = self._open_qos2(p.packet_id)
             if i == _REPETITION:
                 return 0
             if i < 0:
@@ -372,45 +394,55 @@ class Session(Endpoint):
             self.on_message(p)
         return 0
 
-    def _find_open(self, packet_id: int) -> int:
+    def find_qos2(self, packet_id: int) -> int:
         """The place of an open QoS 2 id (0 finds a free place), or -1."""
-        ids = self._open_ids
+        ids = self._qos2_ids
         for i in range(len(ids)):
             if ids[i] == packet_id:
                 return i
         return -1
 
-    def _open(self, packet_id: int) -> int:
+    def _open_qos2(self, packet_id: int) -> int:
         """Open a QoS 2 id for a new message: its place; or E_RX_WINDOW.
 
         _REPETITION when it is open already (4.3.3): that is answered, and not delivered.
         """
-        i = self._find_open(packet_id)
+        if self.version is not None:
+            self.version.opening(packet_id)
+        i = self.find_qos2(packet_id)
         if i >= 0:
             self.duplicates += 1
-            if self._open_state[i] == _ANSWERED:
+            if self._qos2_states[i] == _ANSWERED:
                 self._answer(i, packet_id)
             else:
-                self._open_state[i] = _REPEATED
+                self._qos2_states[i] = _REPEATED
             return _REPETITION
-        i = -1 if self.excess else self._free_place()
+        i = -1 if self.excess else self._free_qos2()
         if i < 0:
             return errors.E_RX_WINDOW
-        self._open_ids[i] = packet_id
-        self._open_state[i] = _DELIVERED
-        self._open_epoch[i] = self.epoch
-        self._opened += 1
+        self._qos2_ids[i] = packet_id
+        self._qos2_states[i] = _DELIVERED
+        self._qos2_epochs[i] = self.epoch
+        self.qos2_opened += 1
         return i
 
-    def _free_place(self) -> int:
+    def _free_qos2(self) -> int:
         """A place for another open QoS 2 id, or -1."""
-        return self._find_open(0)
+        if self.v5 is not None and self.v5.is_full():
+            return -1
+        return self.find_qos2(0)
 
-    def _close_id(self, i: int) -> None:
+    def forget_old_qos2(self, packet_id: int) -> None:
+        """Forget a QoS 2 identifier of an earlier connection, if the packet at hand has no DUP."""
+        i = self.find_qos2(packet_id)
+        if i >= 0 and self._qos2_epochs[i] != self.epoch and not self.packet.head & _DUP:
+            self._qos2_ids[i] = 0
+
+    def _close_qos2(self, i: int) -> None:
         """The QoS 2 id in place ``i`` is free again."""
-        self._open_ids[i] = 0
-        if self._open_epoch[i] == self.epoch:
-            self._opened -= 1
+        self._qos2_ids[i] = 0
+        if self._qos2_epochs[i] == self.epoch:
+            self.qos2_opened -= 1
 
     def _deliver(
         self, handler: "Callable[..., object] | None", message: object, i: int, packet_id: int, answer: bool
@@ -420,7 +452,6 @@ class Session(Endpoint):
         The handler may publish until the transmit buffer is full: room for the answer is kept. It may raise: the
         message then counts as if it had never come. It may end the connection, and even begin another one.
         """
-        turn = self.turn
         epoch = self.epoch
         if i < 0:
             # Until its PUBACK; the handler may acknowledge it.
@@ -434,82 +465,77 @@ class Session(Endpoint):
                 # Unless it was acknowledged first.
                 if (
                     i >= 0
-                    and self._open_ids[i] == packet_id
-                    and self._open_epoch[i] == epoch
-                    and self._open_state[i] != _ANSWERED
+                    and self._qos2_ids[i] == packet_id
+                    and self._qos2_epochs[i] == epoch
+                    and self._qos2_states[i] != _ANSWERED
                 ):
-                    self._close_id(i)
+                    self._close_qos2(i)
                 raise
             finally:
-                if self.turn == turn:
+                if self.epoch == epoch:
                     self.tx_size += _ACK_SIZE
         if not answer:
             return
-        if self.turn != turn:
+        if self.epoch != epoch:
             # Its connection is over. At QoS 1 it comes again; at QoS 2 it is its repetition that is to be answered.
             if i >= 0 and self.acknowledge(packet_id, 2, epoch) <= errors.E_AGAIN:
-                self._open_state[i] = _ANSWERED
+                self._qos2_states[i] = _ANSWERED
         elif i >= 0:
             self._answer(i, packet_id)
         else:
             self.unanswered -= 1
             put_ack(self, _PUBACK, packet_id)
 
-    def _answer(self, i: int, packet_id: int) -> None:
+    def _answer(self, i: int, packet_id: int, code: int = 0) -> None:
         """Answer a message at QoS 2: from now on, whatever happens, it is not delivered again."""
-        self._open_state[i] = _ANSWERED
+        self._qos2_states[i] = _ANSWERED
         if self._received is not None and self._received.opened(packet_id):
             self.fail(errors.E_STORE)
         else:
-            put_ack(self, _PUBREC, packet_id)
+            put_ack(self, _PUBREC, packet_id, code)
 
-    def acknowledge(self, packet_id: int, qos: int, epoch: int) -> int:
-        """With ``auto_ack`` off: acknowledge a message; ``epoch`` is the endpoint's when the message came.
+    def acknowledge(self, packet_id: int, qos: int, epoch: int, code: int = 0) -> int:
+        """Acknowledge a message by hand; ``epoch`` is the session's when the message arrived.
 
-        Acknowledge in the order of arrival (4.6). 0; E_QOS; E_AGAIN when the transmit buffer is full for now;
-        E_STATE for a QoS 1 message of an earlier connection (it comes again); E_UNKNOWN_ID for what is no packet id, or
-        at QoS 2 does not wait for an acknowledgement.
+        Acknowledge in the order of arrival (4.6). At 5.0 a reason ``code`` from 0x80 on refuses the message, and its
+        sender gives it up. 0; E_QOS; E_AGAIN if the transmit buffer is full for now; E_STATE for a QoS 1 message of an
+        earlier connection (the peer retransmits it) or a refusal of any such message; E_UNKNOWN_ID for what is no
+        packet identifier, or at QoS 2 is not unacknowledged; E_ARGUMENT for a reason code that is none of PUBACK's.
         """
         if qos != 1 and qos != 2:
             return errors.E_QOS
+        if code and (self.v5 is None or not self.v5.is_ack_code(code)):
+            return errors.E_ARGUMENT
         if not 0 < packet_id < 65536:
             return errors.E_UNKNOWN_ID
         i = 0
         if qos == 2:
-            i = self._find_open(packet_id)
-            if i < 0 or self._open_epoch[i] != epoch or self._open_state[i] == _ANSWERED:
+            i = self.find_qos2(packet_id)
+            if i < 0 or self._qos2_epochs[i] != epoch or self._qos2_states[i] == _ANSWERED:
                 return errors.E_UNKNOWN_ID
-            if self.state != ONLINE or (epoch != self.epoch and self._open_state[i] != _REPEATED):
-                # Its repetition will be answered at once.
+            if code == 0 and (
+                self.state != ONLINE or (epoch != self.epoch and self._qos2_states[i] != _REPEATED)
+            ):
+                # Its duplicate will be answered at once.
                 if self._received is not None and self._received.opened(packet_id):
                     return errors.E_STORE
-                self._open_state[i] = _ANSWERED
+                self._qos2_states[i] = _ANSWERED
                 return 0
-        elif epoch != self.epoch or self.state != ONLINE:
+        if (qos == 1 or code) and (epoch != self.epoch or self.state != ONLINE):
             return errors.E_STATE
-        if self.tx_size - self.tx_end < _ACK_SIZE:
+        if self.tx_size - self.tx_end < (_LONG_ACK if code else _ACK_SIZE):
             return errors.E_AGAIN
-        if qos == 2:
-            self._answer(i, packet_id)
-            return self.status
-        if self.unanswered:
-            self.unanswered -= 1
-        put_ack(self, _PUBACK, packet_id)
-        return 0
-
-    def _on_pubrel(self, p: Packet) -> int:
-        bad = decode_ack(p)
-        if bad:
-            return bad
-        i = self._find_open(p.packet_id)
-        if i >= 0:
-            if self._received is not None and self._received.closed(p.packet_id):
-                return errors.E_STORE
-            self._close_id(i)
+        if qos == 1:
+            if self.unanswered:
+                self.unanswered -= 1
+            put_ack(self, _PUBACK, packet_id, code)
+        elif code >= _ERROR:
+            # What arrives under this identifier is another message (4.3.3).
+            self._close_qos2(i)
+            put_ack(self, _PUBREC, packet_id, code)
         else:
-            # The other end missed our PUBCOMP, or it is confused: either way it may forget the id (4.3.3).
-            self.strays += 1
-        put_ack(self, _PUBCOMP, p.packet_id)
+            self._answer(i, packet_id, code)
+            return self.status
         return 0
 
     # -- messages larger than the receive buffer ---------------------------------------------------------------------
@@ -519,15 +545,18 @@ class Session(Endpoint):
         or E_FIELD. Behind the receive buffer's capacity it may be any offset."""
         p = self.packet
         at = p.body
+        if self.v5 is not None and 0 < self.v5.max_packet < p.end - i:
+            return errors.E_RX_TOO_LARGE
         if end - at < 2:
             return 0
+        capacity_end = i + self.rx.capacity
         i = at + 2 + (p.buf[at] << 8 | p.buf[at + 1])
         if p.head & 6:
             i += 2
         if i > p.end:
             p.bad_at = at
             return errors.E_FIELD
-        return i
+        return i if self.v5 is None else self.v5.payload_begins(i, end, capacity_end)
 
     def _close_sink(self, complete: bool) -> None:
         """Tell the sink that its message is over."""
@@ -538,24 +567,43 @@ class Session(Endpoint):
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:
-        """Hand in a message; it leaves through ``out``. Allocates nothing when topic and payload are
-        bytes-like.
+    def publish(
+        self,
+        topic: "Bytes",
+        payload: "Bytes",
+        qos: int = 0,
+        retain: bool = False,
+        properties: "Bytes" = b"",
+    ) -> int:
+        """Publish a message, which leaves through ``out``. Allocates nothing if topic and payload are bytes-like.
 
-        Returns 0 (QoS 0), or its packet id (QoS 1, 2): it is then in the outbox, connection or not, until
-        acknowledged. Errors: E_TOPIC, E_QOS; E_ARGUMENT (not bytes); E_OFFLINE (QoS 0 without a connection); E_AGAIN
-        (the transmit buffer is full for now); E_WINDOW (the outbox is); E_TOO_LARGE.
+        ``properties`` is a property block (5.0: ``properties.Properties.block``). Returns 0 (QoS 0) or the packet
+        identifier (QoS 1 and 2): the message is then in the outbox, connection or not, until it is acknowledged.
+        Errors: E_TOPIC, E_QOS; E_ARGUMENT (not bytes, or properties that do not fit); E_OFFLINE (QoS 0 without a
+        connection); E_AGAIN (the transmit buffer is full for now); E_WINDOW (the outbox is full); E_TOO_LARGE; E_LIMIT
+        (5.0: the peer does not accept this QoS, or RETAIN); E_STORE.
         """
         if qos != 0 and qos != 1 and qos != 2:
             return errors.E_QOS
-        return self.hand_in(topic, payload, qos << 1 | (1 if retain else 0))
+        return self.enqueue(topic, payload, qos << 1 | (1 if retain else 0), properties)
 
-    def hand_in(self, topic: "Bytes", payload: "Bytes", flags: int) -> int:
-        """``publish``, with QoS and RETAIN as they stand in PUBLISH's first byte."""
+    def enqueue(self, topic: "Bytes", payload: "Bytes", flags: int, properties: "Bytes" = b"") -> int:
+        """``publish``, with QoS and RETAIN as in PUBLISH's first byte."""
+        v5 = self.v5
+        # What PUBLISH has as its topic: empty if a topic alias stands for it.
+        name = topic
         try:
+            if v5 is not None:
+                n = v5.prepare(topic, flags, properties)
+                if n < 0:
+                    return n  # type: ignore[no-any-return]
+                name = v5.topic
+                properties = v5.block
+            elif properties:
+                return errors.E_ARGUMENT
             if topic is not self.known_topic and is_bad(self, topic):
                 return errors.E_TOPIC
-            n = len(topic) + len(payload) + len(self._block) + (4 if flags > 1 else 2)
+            n = len(name) + len(payload) + len(properties) + (4 if flags > 1 else 2)
             size = n + 2 if n < 128 else packet_size(n)
             if size > self.most:
                 return errors.E_TOO_LARGE
@@ -577,10 +625,10 @@ class Session(Endpoint):
                 if at == 0:
                     # Whatever comes of it, this takes the place of the packet that was ready.
                     self.ready = NO_TOPIC
-            i = put_publish(buf, at, topic, n, 0x30 | flags | packet_id << 8)
-            if self._block:
-                n = i + len(self._block)
-                buf[i:n] = self._block
+            i = put_publish(buf, at, name, n, 0x30 | flags | packet_id << 8)
+            if properties:
+                n = i + len(properties)
+                buf[i:n] = properties
                 i = n
             buf[i : at + size] = payload
             if flags > 1:
@@ -589,6 +637,9 @@ class Session(Endpoint):
                 self._unsent += 1
                 return packet_id
             self.tx_end = at + size
+            if v5 is not None and not v5.sent(topic):
+                # The next message with this topic is not the same packet with another payload.
+                return 0
             if (
                 at == 0
                 and flags == 0
@@ -600,6 +651,32 @@ class Session(Endpoint):
         except NOT_BYTES:
             return errors.E_ARGUMENT
         return 0
+
+    def disconnect(self, code: int = 0, properties: "Bytes" = b"") -> int:
+        """Queue DISCONNECT (3.14); close the transport once ``out`` is 0.
+
+        At 5.0 with a reason code; ``spec5.DISCONNECT_WITH_WILL`` lets the server publish the will. A reason string and
+        user properties that make the packet too large are left out. The properties may change the session expiry,
+        unless it was 0 (3.14.2.2.2). E_AGAIN if the transmit buffer is full for now; E_TOO_LARGE; E_ARGUMENT, also for
+        a code that is none of DISCONNECT's.
+        """
+        if self.state == CLOSING:
+            return 0
+        if self.v5 is not None:
+            bad = self.v5.put_disconnect(code, properties or _NO_PROPERTIES)
+        elif code or properties:
+            bad = errors.E_ARGUMENT
+        elif self.state == ONLINE:
+            bad = self._put(encode_bare(self.tx, self.tx_end, self.tx_size, _DISCONNECT))
+        else:
+            bad = 0
+        if bad == 0:
+            self.ready = NO_TOPIC
+            self.event(FINISH)
+        return bad  # type: ignore[no-any-return]
+
+    def _put(self, end: int) -> int:
+        return errors.E_TOO_LARGE if end - self.tx_end > self.most else super()._put(end)
 
     def _put_ahead(self) -> int:
         """PUBREL for what was answered with PUBREC, whatever the window (5.0, 4.9); then, and with the first message at
@@ -630,28 +707,6 @@ class Session(Endpoint):
 
     # -- acknowledgements ----------------------------------------------------------------------------------------------
 
-    def _on_ack(self, p: "Packet") -> int:
-        bad = decode_ack(p)
-        if bad:
-            return bad
-        i = self.outbox.find(p.packet_id)
-        if i >= 0 and self.outbox.state[i] != _REL and not was_sent(self, i):
-            i = -1
-        new = self.delivery[(self.outbox.state[i] if i >= 0 else _FREE) * 4 + (p.head >> 4) - 4]
-        if new == _DONE:
-            self.in_flight -= 1
-            self._delivered(i)
-        elif new == _REL:
-            # From now on it is its PUBREL that a new connection sends again.
-            if self.outbox.set(i, _REL):
-                return errors.E_STORE
-            put_ack(self, _PUBREL, p.packet_id)
-        elif new == _WRONG:
-            return errors.E_ACK_KIND
-        else:
-            self._stray(p.head >> 4, p.packet_id)
-        return 0
-
     def _stray(self, packet_type: int, packet_id: int) -> None:
         """An acknowledgement of what is not under way."""
         if self._sweep and packet_type == _PUBCOMP and packet_id <= self.outbox.slots:
@@ -661,7 +716,7 @@ class Session(Endpoint):
             return
         self.strays += 1
         if packet_type == _PUBREC:
-            put_ack(self, _PUBREL, packet_id)
+            put_ack(self, _PUBREL, packet_id, 0 if self.v5 is None else _NOT_FOUND)
 
     def _delivered(self, i: int) -> None:
         """Entry ``i`` is acknowledged to its end."""
@@ -671,7 +726,7 @@ class Session(Endpoint):
 
 
 def rewrite(s: Session, payload: "Bytes") -> int:
-    """Put another payload into the packet that is ready, to be sent: its size; or 0 when ``hand_in`` must see to it."""
+    """Put another payload into the packet that is ready, to be sent: its size; or 0 when ``enqueue`` must see to it."""
     try:
         s.tx_end = s.ready_at + len(payload)
         if s.tx_end <= _SHORT:
@@ -684,9 +739,12 @@ def rewrite(s: Session, payload: "Bytes") -> int:
     return 0
 
 
-def put_ack(s: Session, packet_type: int, packet_id: int) -> None:
-    """Answer with a packet id; the caller made sure that there is room."""
-    s.tx_end = encode_ack(s.tx, s.tx_end, s.tx_size, packet_type, packet_id)
+def put_ack(s: Session, packet_type: int, packet_id: int, code: int = 0) -> None:
+    """Put an acknowledgement, at 5.0 with a reason code, into the transmit buffer, which has room for it."""
+    if code:
+        s.v5.put_reason(packet_type, packet_id, code)
+    else:
+        s.tx_end = encode_ack(s.tx, s.tx_end, s.tx_size, packet_type, packet_id)
 
 
 def acknowledged(s: Session, buf: "Bytes", at: int) -> bool:
@@ -735,7 +793,7 @@ def _messages(s: Session, i: int, end: int) -> int:
     reached, or negative when the connection is over.
     """
     p = s.packet
-    turn = s.turn
+    epoch = s.epoch
     while i + 4 <= end:
         if not MESSAGE[p.buf[i]]:
             stop = i + 4
@@ -765,7 +823,7 @@ def _messages(s: Session, i: int, end: int) -> int:
             elif s._take(p):
                 break
             i = stop
-        if s.turn != turn:
+        if s.epoch != epoch:
             return -1
     return i
 
@@ -789,7 +847,7 @@ def _packet(s: Session, i: int, end: int) -> int:
         return i
     # The packet is taken, even when its handler raises.
     s.rx.start = stop
-    bad = s._handlers[kind](p)
+    bad = s._handlers[kind](s, p)
     if bad < 0:
         return s.fail(bad)
     if bad:
@@ -802,7 +860,7 @@ def _packet(s: Session, i: int, end: int) -> int:
 def _deliver_1(s: Session, p: Packet) -> None:
     """As ``_deliver``, for a message at QoS 1 that is whole."""
     packet_id = p.packet_id
-    turn = s.turn
+    epoch = s.epoch
     # As at QoS 2: what a handler changes holds from the next message on.
     auto_ack = s.auto_ack
     # Until its PUBACK; the handler may acknowledge it.
@@ -813,11 +871,65 @@ def _deliver_1(s: Session, p: Packet) -> None:
             if s.on_message(p) == KEEP:
                 auto_ack = False
         finally:
-            if s.turn == turn:
+            if s.epoch == epoch:
                 s.tx_size += _ACK_SIZE
-    if s.turn == turn and auto_ack:
+    if s.epoch == epoch and auto_ack:
         s.unanswered -= 1
         put_ack(s, _PUBACK, packet_id)
+
+
+# -- what arrives, by packet type --------------------------------------------------------------------------------------
+
+
+def refuse(s: Session, p: Packet) -> int:
+    """Stand where a packet type is never accepted: ``_takes`` has refused it before."""
+    return errors.E_UNEXPECTED
+
+
+def on_publish(s: Session, p: Packet) -> int:
+    """PUBLISH that the fast path has left alone."""
+    return s._read_publish(p) or s._take(p)
+
+
+def on_ack(s: Session, p: Packet) -> int:
+    """PUBACK, PUBREC or PUBCOMP: what it makes of our message."""
+    bad = decode_ack(p)
+    if bad:
+        return bad
+    i = s.outbox.find(p.packet_id)
+    if i >= 0 and s.outbox.state[i] != _REL and not was_sent(s, i):
+        i = -1
+    new = s.delivery[(s.outbox.state[i] if i >= 0 else _FREE) * 4 + (p.head >> 4) - 4]
+    if new == _DONE:
+        s.in_flight -= 1
+        s._delivered(i)
+    elif new == _REL:
+        # From now on it is its PUBREL that a new connection sends again.
+        if s.outbox.set(i, _REL):
+            return errors.E_STORE
+        put_ack(s, _PUBREL, p.packet_id)
+    elif new == _WRONG:
+        return errors.E_ACK_KIND
+    else:
+        s._stray(p.head >> 4, p.packet_id)
+    return 0
+
+
+def on_pubrel(s: Session, p: Packet) -> int:
+    """PUBREL: the peer has given up the packet identifier."""
+    bad = decode_ack(p)
+    if bad:
+        return bad
+    i = s.find_qos2(p.packet_id)
+    if i >= 0:
+        if s._received is not None and s._received.closed(p.packet_id):
+            return errors.E_STORE
+        s._close_qos2(i)
+    else:
+        # The other end missed our PUBCOMP, or it is confused: either way it may forget the id (4.3.3).
+        s.strays += 1
+    put_ack(s, _PUBCOMP, p.packet_id)
+    return 0
 
 
 class ClientSession(Session):
@@ -827,18 +939,13 @@ class ClientSession(Session):
     connections. Buffers: a packet to be received whole must fit in seven eighths of ``rx_size``; CONNECT and
     SUBSCRIBE, and PUBLISH at QoS 0, must fit in ``tx_size``, PUBLISH at QoS 1 and 2 in ``outbox_size``.
     ``slots`` messages may be unacknowledged or waiting, ``window`` of them sent. ``receive_window`` is how
-    many QoS 2 messages the server may have open.
+    many QoS 2 messages the server may have in flight. ``version`` is ``v5.ClientV5()`` for MQTT 5.0, ``v31.V31()`` for
+    3.1. Methods that take ``properties`` (a property block) refuse them before 5.0 (E_ARGUMENT).
 
     ``on_online(session_present)`` is called when the server has accepted; ``on_answer(packet_id, code)`` for
     SUBACK (code 0, 1, 2 or 0x80, refused) and UNSUBACK (code 0); without it a refusal raises HeadwaterError, E_REFUSED,
     from ``feed``, as a handler may. The will is set by ``set_will``.
     """
-
-    # What CONNECT says of the version: name and level, and 5.0's blocks of properties.
-    _protocol = PROTOCOL
-    _properties: "Bytes" = b""
-    _will_properties: "Bytes" = b""
-    _check_filter = staticmethod(check_filter)
 
     def __init__(
         self,
@@ -857,15 +964,17 @@ class ClientSession(Session):
         check: "NameCheck" = check_name,
         rx: "RxBuf | None" = None,
         outbox: "Outbox | None" = None,
+        version: "Any" = None,
     ):
         super().__init__(
-            rx or RxBuf(rx_size),
+            rx or RxBuf(rx_size, version.room if version is not None else 0),
             tx_size,
             outbox or RamOutbox(outbox_size, slots),
             window,
             receive_window,
             response_ms,
             check,
+            version,
         )
         self.client_id = client_id
         self.keep_alive = keep_alive
@@ -885,34 +994,43 @@ class ClientSession(Session):
         self._request_answers = bytearray(_REQUESTS)
         self._request_counts = bytearray(_REQUESTS)
         self._generation = 0
+        # Of the version: what CONNECT names, how a filter is checked, what may arrive.
+        self.protocol = PROTOCOL
+        self._will_properties: Bytes = b""
+        self._check_filter: NameCheck = check_filter
         self._takes = CLIENT_TAKES
-        refuse = self._refuse
-        ack = self._on_ack
-        self._handlers = (
-            refuse,
-            refuse,
-            self._on_connack,
-            self._on_publish,
-            ack,
-            ack,
-            self._on_pubrel,
-            ack,
-            refuse,
-            self._on_suback,
-            refuse,
-            self._on_unsuback,
-            refuse,
-            self._on_pingresp,
-            refuse,
-            refuse,
-        )
+        self._handlers = CLIENT_HANDLERS
+        if version is not None:
+            version.attach(self)
+
+    def use_version(
+        self,
+        protocol: bytes,
+        check: "NameCheck",
+        takes: "tuple[int, ...]",
+        handlers: "tuple[Callable[[Any, Any], int], ...]",
+        no_properties: bytes,
+    ) -> None:
+        """Speak another version than 3.1.1: its name and level in CONNECT, its check of filters, the packet types that
+        may arrive by state, their handlers, and an empty property block. Called by the version's ``attach``."""
+        self.protocol = protocol
+        self._check_filter = check
+        self._takes = takes
+        self._handlers = handlers
+        self._will_properties = no_properties
 
     def set_will(
-        self, topic: "Bytes | None", payload: "Bytes" = b"", qos: int = 0, retain: bool = False
+        self,
+        topic: "Bytes | None",
+        payload: "Bytes" = b"",
+        qos: int = 0,
+        retain: bool = False,
+        properties: "Bytes" = b"",
     ) -> int:
-        """What the server publishes when the connection is lost (3.1.2.5), from the next ``connect`` on.
+        """Set the message that the server publishes if the connection is lost (3.1.2.5), from the next ``connect`` on.
 
-        E_TOPIC, E_QOS, E_ARGUMENT (not bytes, or too many).
+        At 5.0 ``properties`` are the will's, such as its delay (3.1.3.2). E_TOPIC, E_QOS, E_ARGUMENT (not bytes, or too
+        many).
         """
         try:
             if topic is not None and (len(topic) > 65535 or self._check(topic, 0, len(topic))):
@@ -923,11 +1041,18 @@ class ClientSession(Session):
             return errors.E_ARGUMENT
         if qos != 0 and qos != 1 and qos != 2:
             return errors.E_QOS
+        if not is_bytes(properties) or (properties and self.v5 is None):
+            return errors.E_ARGUMENT
+        self._will_properties = properties or (b"" if self.v5 is None else _NO_PROPERTIES)
         self._will = (topic, payload, qos, retain)
         return 0
 
     def connect(self, now_ms: int) -> int:
-        """A transport is there: begin with CONNECT. E_TOO_LARGE or E_ARGUMENT when it cannot be built."""
+        """Begin with CONNECT, over a new transport. E_TOO_LARGE or E_ARGUMENT if CONNECT cannot be encoded."""
+        if self.version is not None:
+            bad = self.version.connecting()
+            if bad:
+                return bad  # type: ignore[no-any-return]
         self.begin(now_ms)
         self.pinged = False
         self.return_code = 0
@@ -947,8 +1072,8 @@ class ClientSession(Session):
                 self._will[3],
                 self._user,
                 self._password,
-                self._protocol,
-                self._properties,
+                self.protocol,
+                b"" if self.v5 is None else self.v5.connect_properties.block,
                 self._will_properties,
             )
         except NOT_BYTES:
@@ -960,21 +1085,30 @@ class ClientSession(Session):
         self.event(OPEN)
         return 0
 
-    def subscribe(self, topic_filter: "Bytes", qos: int = 0) -> int:
-        """SUBSCRIBE to one filter. Returns the packet id, which ``on_answer`` gets with the answer.
+    def subscribe(self, topic_filter: "Bytes", qos: int = 0, properties: "Bytes" = b"") -> int:
+        """SUBSCRIBE to one filter. Returns the packet identifier, which ``on_answer`` gets with the answer.
 
-        E_FILTER, E_QOS, E_ARGUMENT, E_OFFLINE, E_TOO_LARGE; E_AGAIN when the transmit buffer is full or eight requests
-        are unanswered.
+        At 5.0 ``qos`` may have options beside it (3.8.3.1): ``spec5.NO_LOCAL`` and so on. E_FILTER, E_QOS, E_ARGUMENT,
+        E_OFFLINE, E_TOO_LARGE; E_AGAIN if the transmit buffer is full or eight requests are unanswered; E_LIMIT if the
+        server has said that it has no wildcards, shared subscriptions or subscription identifiers.
         """
-        if qos != 0 and qos != 1 and qos != 2:
+        if self.v5 is not None:
+            properties = properties or _NO_PROPERTIES
+            bad = self.v5.check_subscription(topic_filter, qos, properties)
+            if bad:
+                return bad  # type: ignore[no-any-return]
+        elif qos != 0 and qos != 1 and qos != 2:
             return errors.E_QOS
-        return self._request(topic_filter, qos, _SUBACK)
+        return self._request(topic_filter, qos, _SUBACK, properties)
 
-    def unsubscribe(self, topic_filter: "Bytes") -> int:
-        """UNSUBSCRIBE from one filter; as ``subscribe``."""
-        return self._request(topic_filter, -1, _UNSUBACK)
+    def unsubscribe(self, topic_filter: "Bytes", properties: "Bytes" = b"") -> int:
+        """UNSUBSCRIBE from one filter: as ``subscribe``."""
+        return self._request(topic_filter, -1, _UNSUBACK, properties)
 
-    def _request(self, topic_filter: "Bytes", qos: int, answer: int, properties: "Bytes" = b"") -> int:
+    def _request(self, topic_filter: "Bytes", qos: int, answer: int, properties: "Bytes") -> int:
+        if not is_bytes(properties) or (properties and self.v5 is None):
+            return errors.E_ARGUMENT
+        properties = properties or (b"" if self.v5 is None else _NO_PROPERTIES)
         try:
             n = len(topic_filter)
             if n > 65535 or self._check_filter(topic_filter, 0, n):
@@ -1010,23 +1144,8 @@ class ClientSession(Session):
         self._request_counts[k] = count
         return packet_id
 
-    def disconnect(self) -> int:
-        """Queue DISCONNECT (3.14).
-
-        Close the transport once ``out`` is 0. E_AGAIN when the transmit buffer is full for now.
-        """
-        if self.state == CLOSING:
-            return 0
-        if self.state == ONLINE:
-            bad = self._put(encode_bare(self.tx, self.tx_end, self.tx_size, _DISCONNECT))
-            if bad:
-                return bad
-        self.ready = NO_TOPIC
-        self.event(FINISH)
-        return 0
-
     def awaits(self) -> bool:
-        """As of ``Outgoing``."""
+        """Return whether an acknowledgement or an answer is due."""
         return any(self._request_ids) or super().awaits()
 
     def _put_ping(self) -> int:
@@ -1034,10 +1153,7 @@ class ClientSession(Session):
 
     # -- what arrives --------------------------------------------------------------------------------------------------
 
-    def _on_connack(self, p: "Packet") -> int:
-        return decode_connack(p) or self._accepted(p)
-
-    def _accepted(self, p: "Packet") -> int:
+    def accepted(self, p: "Packet") -> int:
         """What CONNACK means."""
         if p.code:
             self.return_code = p.code
@@ -1047,18 +1163,12 @@ class ClientSession(Session):
             return errors.E_CODE
         self.session_present = p.session_present
         self.event(ACCEPT)
-        turn = self.turn
+        epoch = self.epoch
         self.resume(p.session_present)
         # The connection may have ended in ``on_delivered``: then it is not this one that is online.
-        if self.on_online is not None and self.turn == turn:
+        if self.on_online is not None and self.epoch == epoch:
             self.on_online(self.session_present)
         return 0
-
-    def _on_suback(self, p: "Packet") -> int:
-        return decode_suback(p) or self._answered(p, _SUBACK, p.end - p.payload_at)
-
-    def _on_unsuback(self, p: "Packet") -> int:
-        return decode_suback(p) or self._answered(p, _UNSUBACK, p.end - p.payload_at)
 
     def _answered(self, p: "Packet", answer: int, count: int) -> int:
         """An answer has come, with ``count`` codes at ``payload_at``: one for each filter; 3.1.1's UNSUBACK has 0."""
@@ -1084,6 +1194,39 @@ class ClientSession(Session):
         elif code >= _SUBSCRIBE_FAILED:
             raise errors.HeadwaterError(errors.E_REFUSED)
 
-    def _on_pingresp(self, p: "Packet") -> int:
-        self.pinged = False
-        return 0
+
+def on_connack(s: "Any", p: Packet) -> int:
+    """CONNACK."""
+    return decode_connack(p) or s.accepted(p)
+
+
+def on_suback(s: "Any", p: Packet) -> int:
+    """SUBACK or UNSUBACK."""
+    return decode_suback(p) or s._answered(p, p.head >> 4, p.end - p.payload_at)
+
+
+def on_pingresp(s: "Any", p: Packet) -> int:
+    """PINGRESP."""
+    s.pinged = False
+    return 0
+
+
+#: What a client does with a packet, by type.
+CLIENT_HANDLERS = (
+    refuse,
+    refuse,
+    on_connack,
+    on_publish,
+    on_ack,
+    on_ack,
+    on_pubrel,
+    on_ack,
+    refuse,
+    on_suback,
+    refuse,
+    on_suback,
+    refuse,
+    on_pingresp,
+    refuse,
+    refuse,
+)

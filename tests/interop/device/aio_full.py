@@ -13,9 +13,9 @@ from headwater_board.tcp import Tcp
 def made(**options: object) -> Keeper:
     options.update(keep_alive=1, response_ms=1000, clean=options.get("clean", False), slots=4)
     if settings.V5:
-        from headwater.mqtt.session5 import ClientSession5
+        from headwater.mqtt.v5 import ClientV5
 
-        options = {"session": ClientSession5(b"board", **options)}
+        options["version"] = ClientV5()
     client = Client(Tcp("127.0.0.1", settings.PORT), b"board", **options)
     return Keeper(client, first_ms=50, longest_ms=200)
 

@@ -7,16 +7,16 @@ import settings
 from headwater.errors import HeadwaterError
 from headwater.mqtt.client import Client
 from headwater.mqtt.keeper import Keeper
-from headwater.mqtt.session5 import ClientSession5
+from headwater.mqtt.v5 import ClientV5
 from headwater_board import aio
 from headwater_board.tcp import Tcp
 
 
 async def denied() -> None:
     """A broker of 5.0 refuses messages: each is raised once, and the packet id's next message is delivered."""
-    client = Client(Tcp("127.0.0.1", settings.PORT), session=ClientSession5(b"board", clean=False, slots=1))
+    client = Client(Tcp("127.0.0.1", settings.PORT), b"board", clean=False, slots=1, version=ClientV5())
     seen = []
-    client.session.on_refused = lambda packet_id, code: seen.append(code)
+    client.session.v5.on_refused = lambda packet_id, code: seen.append(code)
     codes = []
     async with aio.Client(Keeper(client, first_ms=50, longest_ms=200)) as face:
         for topic, qos in ((b"denied", 1), (b"numbers", 1), (b"denied", 2), (b"denied", 1), (b"numbers", 2)):

@@ -16,8 +16,9 @@ from typing import Any
 from headwater.errors import E_WINDOW, HeadwaterError
 from headwater.fmq.client import Client as FmqClient
 from headwater.mqtt.client import Client
-from headwater.mqtt.session5 import ClientSession5
+from headwater.mqtt.session import ClientSession
 from headwater.mqtt.topic_aliases import OutgoingAliases
+from headwater.mqtt.v5 import ClientV5
 from headwater_host.hub.config import HubConfig, Listener
 from headwater_host.hub.service import Hub
 from tools.bench.wires.message import CLIENT_ID, TOPIC
@@ -72,7 +73,7 @@ def _client(protocol: str, port: int, name: bytes) -> Client | FmqClient:
     if protocol == "MQTT 3.1.1":
         return Client(dialer, name, **_ROOM)
     aliases = OutgoingAliases(1) if protocol == "MQTT 5, topic alias" else None
-    return Client(dialer, session=ClientSession5(name, aliases_out=aliases, **_ROOM))
+    return Client(dialer, session=ClientSession(name, version=ClientV5(aliases_out=aliases), **_ROOM))
 
 
 #: The protocols of ``session``.

@@ -53,7 +53,7 @@ class Publisher(Protocol[_More]):
     outbox: "Outbox"
     window: int
 
-    def hand_in(self, topic: bytes, payload: bytes | bytearray | memoryview, flags: int, /) -> int:
+    def enqueue(self, topic: bytes, payload: bytes | bytearray | memoryview, flags: int, /) -> int:
         """Enqueue a QoS 1 or 2 message without ``more``; ``flags`` are QoS and RETAIN as in the first byte.
 
         Returns the message's number, or an error, whose cause only ``offer`` tells.
@@ -274,7 +274,7 @@ class SendPath(Generic[_More]):
         name = topic_bytes(topic)
         status = 0
         if qos in _QOS and not more:
-            status = self._session.hand_in(name, data, qos << 1 | (1 if retain else 0))
+            status = self._session.enqueue(name, data, qos << 1 | (1 if retain else 0))
         if status <= 0:
             # With properties or tags; or to learn the cause of the error.
             status = self._session.offer(name, data, qos, retain, more)

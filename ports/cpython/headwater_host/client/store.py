@@ -93,7 +93,7 @@ class SqliteOutbox(GrowingOutbox):
         #: The packet identifiers of received QoS 2 messages that were unreleased when the file was opened.
         self.ids = array("H")
         self.received = self
-        self._open_ids: set[int] = set()
+        self._qos2_ids: set[int] = set()
         #: Messages that wait and were never sent.
         self.backlog = StoredBacklog(self)
         self._seq = 0
@@ -178,7 +178,7 @@ class SqliteOutbox(GrowingOutbox):
             if crc != row_crc(packet_id, 0, 0, b""):
                 raise damaged(self.path, "a received packet id is not what was written")
             self.ids.append(packet_id)
-            self._open_ids.add(packet_id)
+            self._qos2_ids.add(packet_id)
         used = 0
         for number, row in enumerate(rows):
             if not is_entry(*row, slots=self.slots):
@@ -290,27 +290,27 @@ class SqliteOutbox(GrowingOutbox):
 
     def opened(self, packet_id: int) -> int:
         """Record the identifier of a received QoS 2 message. Returns 0 or E_STORE."""
-        if packet_id in self._open_ids:
+        if packet_id in self._qos2_ids:
             return 0
-        self._open_ids.add(packet_id)
+        self._qos2_ids.add(packet_id)
         if self.commits.execute(
             "INSERT INTO received VALUES (?, ?)", (packet_id, row_crc(packet_id, 0, 0, b""))
         ):
-            self._open_ids.discard(packet_id)
+            self._qos2_ids.discard(packet_id)
             return E_STORE
         return 0
 
     def closed(self, packet_id: int) -> int:
         """Delete a received identifier, or all of them (0). Returns 0 or E_STORE."""
-        gone = {packet_id} & self._open_ids if packet_id else set(self._open_ids)
+        gone = {packet_id} & self._qos2_ids if packet_id else set(self._qos2_ids)
         if not gone and not self.commits.stale:
             return 0
-        self._open_ids -= gone
+        self._qos2_ids -= gone
         status = self.commits.execute(
             "DELETE FROM received WHERE packet_id = ? OR ? = 0", (packet_id, packet_id)
         )
         if status and packet_id:
-            self._open_ids |= gone
+            self._qos2_ids |= gone
         return status
 
     # -- the file --------------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ class SqliteOutbox(GrowingOutbox):
         for k in range(self.count):
             i = (self.head + k) % self.slots
             db.execute(*self._insert(i))
-        ids = [(packet_id, row_crc(packet_id, 0, 0, b"")) for packet_id in self._open_ids]
+        ids = [(packet_id, row_crc(packet_id, 0, 0, b"")) for packet_id in self._qos2_ids]
         db.executemany("INSERT INTO received VALUES (?, ?)", ids)
         for message in self.backlog.queue:
             db.execute(*self.backlog.row(message))

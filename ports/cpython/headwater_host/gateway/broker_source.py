@@ -225,7 +225,7 @@ class BrokerSource(ClientSource):
         session = self._client.session
         if not isinstance(session, HostClientSession5):
             return
-        seconds = session.limits[spec5.SESSION_EXPIRY_INTERVAL]
+        seconds = session.v5.limits[spec5.SESSION_EXPIRY_INTERVAL]
         if seconds == self._told_expiry or not 0 <= seconds < _YEAR_S:
             return
         self._told_expiry = seconds

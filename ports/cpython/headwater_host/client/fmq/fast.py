@@ -77,10 +77,10 @@ class FastSession(ClientSession):
             chunks.append(self.out_buf[at : at + n])
             n = self.sent(n)
 
-    def hand_in(self, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes" = NO_TAGS) -> int:
+    def enqueue(self, topic: "Bytes", payload: "Bytes", flags: int, tags: "Bytes" = NO_TAGS) -> int:
         """As the core's."""
         if flags < 2 or type(topic) is not bytes or not isinstance(payload, bytes | bytearray):
-            return super().hand_in(topic, payload, flags, tags)
+            return super().enqueue(topic, payload, flags, tags)
         before = front(topic, bytes(tags))
         if not before:
             return errors.E_TOPIC
@@ -137,7 +137,7 @@ class FastSession(ClientSession):
         """Take frames as long as they are whole and of the usual kinds, or few others between them; what is left is the
         core's. ``data`` is what the receive buffer holds, from its beginning on."""
         f = self.frame
-        turn = self.turn
+        epoch = self.epoch
         i = self.rx.start
         while i < end and not self.large.left:
             at = i
@@ -148,7 +148,7 @@ class FastSession(ClientSession):
                 f.buf = self.rx.buf
             if i == at:
                 i = take_frame(self, i, end)
-            if i < 0 or self.turn != turn:
+            if i < 0 or self.epoch != epoch:
                 return
             # Also when it has to wait: the core has gone on before it knew.
             self.rx.start = i

@@ -107,8 +107,8 @@ class Client(Subscribing):
         self.protocol = version
         made.on_message = self._on_message
         if isinstance(made, HostClientSession5):
-            made.on_refused = self._on_refused
-            made.on_reason = self._send_path.reason
+            made.v5.on_refused = self._on_refused
+            made.v5.on_reason = self._send_path.reason
             made.on_message = self._on_message5
         #: The properties of CONNACK (MQTT 5.0).
         self.server_properties: Properties = {}

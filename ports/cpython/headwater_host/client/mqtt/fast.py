@@ -13,7 +13,6 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from headwater import errors
-from headwater.connection import ONLINE
 from headwater.mqtt import packets, spec
 from headwater.mqtt.session import KEEP, Session, acknowledged
 from headwater.wire import put_varint
@@ -66,7 +65,7 @@ def publish_front(topic: bytes, size: int, flags: int) -> bytes:
 
 
 class FastEndpoint(Session):
-    """``Session`` with these ways in and out, for MQTT 3.1.1 and 3.1; other versions take the core's."""
+    """``Session`` with these send and receive paths."""
 
     #: Where a message at QoS 1 or 2 that can leave at once is put, as a whole packet; None: it leaves through ``out``.
     frames: "list[bytes | bytearray | memoryview] | None" = None
@@ -77,42 +76,34 @@ class FastEndpoint(Session):
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
-    def hand_in(self, topic: "Bytes", payload: "Bytes", flags: int) -> int:
+    def enqueue(self, topic: "Bytes", payload: "Bytes", flags: int, properties: "Bytes" = b"") -> int:
         """As the core's."""
+        v5 = self.v5
         if (
             flags < 2
             or type(topic) is not bytes
             or len(topic) > _REMEMBERED
             or type(payload) not in (bytes, bytearray)
-            or self._block
+            or type(properties) is not bytes
+            or (v5.prepare(topic, flags, properties) < 0 if v5 is not None else properties)
         ):
-            return super().hand_in(topic, payload, flags)
-        front = publish_front(topic, len(payload), flags)
+            return super().enqueue(topic, payload, flags, properties)
+        block = v5.block if v5 is not None else b""
+        front = publish_front(topic, len(payload) + len(block), flags)
         box = self.outbox
-        n = len(front) + 2 + len(payload)
-        at = box.reserve(n) if front else -1
+        n = len(front) + 2 + len(block) + len(payload)
+        at = box.reserve(n) if front and n <= self.most else -1
         if at < 0:
-            return super().hand_in(topic, payload, flags)
+            return super().enqueue(topic, payload, flags, properties)
         packet_id = box.next + 1
-        frame = b"".join((front, packet_id.to_bytes(2, "big"), payload))
+        frame = b"".join((front, packet_id.to_bytes(2, "big"), block, payload))
         box.buf[at : at + n] = frame
         if box.commit(n, flags >> 1) < 0:
             return errors.E_STORE
-        if (
-            self._unsent
-            or self.in_flight >= self.window
-            or self.frames is None
-            or self.state != ONLINE
-            or self.out_n
-            or (self._sweep and flags > 3)
-        ):
+        if self.frames is None or (self._sweep and flags > 3) or not self.send_whole(at):
             self._unsent += 1
-            return packet_id
-        # It is the next to leave, and leaves: as of ``sent``.
-        self.frames.append(frame)
-        box.buf[at] |= spec.DUP
-        self.in_flight += 1
-        self._entry = box.next
+        else:
+            self.frames.append(frame)
         return packet_id
 
     def take(self, chunks: "list[bytes | bytearray | memoryview]") -> None:
@@ -136,7 +127,7 @@ class FastEndpoint(Session):
             or self.status
             or self._large_left
             or not self._takes[self.state] & _PUBLISH_BIT
-            or self.packet.five is not None
+            or not self.packet.short
         ):
             return super().feed(n)
         if rx.gap:
@@ -147,7 +138,7 @@ class FastEndpoint(Session):
             if self._take_many(bytes(memoryview(rx.buf)[:end]), at, end):
                 # The connection is over, or another one.
                 return super().feed(0)
-            if rx.start == end:
+            if rx.start == end and self.v5 is None:
                 self.stalled = False
                 return 0
         return super().feed(0)
@@ -158,9 +149,11 @@ class FastEndpoint(Session):
         """
         p = self.packet
         rx = self.rx
+        five: Any = p if self.v5 is not None else None
+        aliased = five is not None and self.v5.aliases_in is not None
         check = p.check
         known = self._known
-        turn = self.turn
+        epoch = self.epoch
         capacity = rx.capacity
         p.buf = data
         try:
@@ -200,6 +193,9 @@ class FastEndpoint(Session):
                     p.topic_end = topic_end
                     p.payload_at = payload_at
                     p.end = stop
+                    if five is not None and (payload_at == stop or five.publish_block(payload_at, stop)):
+                        # Malformed, or with a topic alias.
+                        break
                     # The packet is taken, even when its handler raises.
                     rx.start = i = stop
                     if way == _DELIVER:
@@ -215,9 +211,9 @@ class FastEndpoint(Session):
                                 if self.on_message(p) == KEEP:
                                     auto_ack = False
                             finally:
-                                if self.turn == turn:
+                                if self.epoch == epoch:
                                     self.tx_size += _ACK_SIZE
-                        if self.turn == turn and auto_ack:
+                        if self.epoch == epoch and auto_ack:
                             self.unanswered -= 1
                             _put(self.tx, self.tx_end, _PUBACK_HEAD, packet_id)
                             self.tx_end += _ACK_SIZE
@@ -229,16 +225,18 @@ class FastEndpoint(Session):
                 elif way == _HANDLE and (size == 2 or head >> 4 == spec.PUBLISH):
                     if self.tx_size - self.tx_end < _ACK_SIZE:
                         break
+                    if aliased and head >> 4 == spec.PUBLISH:
+                        break
                     p.head = head
                     p.body = at
                     p.end = rx.start = stop
-                    if self._handlers[head >> 4](p) and self.turn == turn:
+                    if self._handlers[head >> 4](self, p) and self.epoch == epoch:
                         # The core will find the same, and say so.
                         break
                     i = stop
                 else:
                     break
-                if self.turn != turn:
+                if self.epoch != epoch:
                     return True
         finally:
             p.buf = rx.buf

@@ -12,10 +12,11 @@ from headwater.connection import AT2, DONE
 from headwater.errors import E_ARGUMENT, E_FILTER, E_LIMIT, E_TOO_LARGE, E_WINDOW
 from headwater.mqtt import spec, spec5
 from headwater.mqtt.packets import Packet, publish_size
+from headwater.mqtt.properties import Packet5
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import DELIVERY, ClientSession
-from headwater.mqtt.session5 import ClientSession5
-from headwater.mqtt.session31 import ClientSession31
+from headwater.mqtt.v5 import ClientV5
+from headwater.mqtt.v31 import V31
 from headwater.reasons import REASONS
 from headwater.wire import put_varint, varint_size
 from headwater_host.client.mqtt.aliases import HostAliases, Numbers
@@ -29,10 +30,8 @@ from headwater_host.topics import check_name
 
 if TYPE_CHECKING:
     _Array = array[int]
-    _ClientBase = ClientSession
 else:
     _Array = array
-    _ClientBase = object
 
 _ALL_IDS = 65535
 _PINGREQ = bytes((spec.PINGREQ << 4, 0))
@@ -49,7 +48,7 @@ def _puback_ends_qos_2() -> bytes:
     return bytes(table)
 
 
-#: ``transitions.DELIVERY`` for servers that know no QoS 2 and answer its messages with PUBACK (RabbitMQ): they arrive
+#: ``session.DELIVERY`` for servers that know no QoS 2 and answer its messages with PUBACK (RabbitMQ): they arrive
 #: as at QoS 1, at least once. It is the server's error (4.3.3), which by the standard is the end of the connection
 #: (3.1.1, 4.8; 5.0, 4.13): so this is for who asks for it.
 PUBACK_ENDS_QOS_2 = _puback_ends_qos_2()
@@ -88,16 +87,14 @@ class _OpenIds(_Array):
         return self._free[-1]
 
 
-class HostClient(FastEndpoint, _ClientBase):
-    """A client's session on a computer; of which version, the other base says.
+class HostClient(FastEndpoint, ClientSession):
+    """A client's session on a computer; ``version`` says of which version.
 
     ``max_packet`` is the largest packet that is received whole; larger messages go to ``sink`` or are skipped.
     ``puback_ends_qos_2``: see ``PUBACK_ENDS_QOS_2``.
     ``slots`` messages of ours may be unacknowledged or waiting, ``window`` of them sent. ``room`` is what CONNECT takes
     beside the strings that are named here: the will. ``outbox`` is one that outlives the process
     (``headwater_host.client.store``). ``extra`` bytes are behind the receive buffer.
-    ``announce`` is the packet size that the server is told of, where the version can; ``more`` are further keywords of
-    its session.
     """
 
     GREETING = "CONNECT"
@@ -117,16 +114,13 @@ class HostClient(FastEndpoint, _ClientBase):
         response_ms: int = 10000,
         room: int = 0,
         outbox: GrowingOutbox | None = None,
-        announce: int = 0,
         puback_ends_qos_2: bool = False,
         extra: int = 0,
-        **more: Any,
+        version: "ClientV5 | V31 | None" = None,
     ):
         #: Instead of ``on_answer``: called with a request's packet id, the codes of its filters (none with UNSUBACK
         #: before 5.0), and the server's reason string.
         self.on_answers: Callable[[int, bytes, str], object] | None = None
-        if announce:
-            more["max_packet"] = announce
         super().__init__(
             client_id,
             keep_alive,
@@ -140,19 +134,23 @@ class HostClient(FastEndpoint, _ClientBase):
             check=check_name,
             rx=GrowingRxBuf(_RX, max_packet, extra),
             outbox=outbox or GrowingOutbox(_TX, slots),
-            **more,
+            version=version,
         )
         if puback_ends_qos_2:
             self.delivery = PUBACK_ENDS_QOS_2
             # Such a server holds no ids that would have to be released first, and does not know PUBREL.
             self.outbox.fresh = False
         self._ids = _OpenIds("H")
-        for packet_id in self._open_ids:
+        for packet_id in self._qos2_ids:
             if not packet_id:
                 # The endpoint has put those of an earlier life at the beginning, with their states.
                 break
             self._ids[self._ids.find(0)] = packet_id
-        self._open_ids = self._ids
+        self._qos2_ids = self._ids
+
+    def block_now(self) -> Any:
+        """The property block of the message that was published last; empty before 5.0."""
+        return b"" if self.v5 is None else self.v5.block
 
     def offer(
         self,
@@ -168,7 +166,9 @@ class HostClient(FastEndpoint, _ClientBase):
         if status == E_TOO_LARGE and qos:
             box = self.outbox
             largest = box.limit if isinstance(box, GrowingOutbox) else len(box.buf)
-            if box.count and 0 < publish_size(topic, payload, qos, self._block) <= min(largest, self.most):
+            if box.count and 0 < publish_size(topic, payload, qos, self.block_now()) <= min(
+                largest, self.most
+            ):
                 return E_WINDOW
         return status
 
@@ -284,21 +284,28 @@ class HostClient(FastEndpoint, _ClientBase):
         """PINGREQ."""
         return _PINGREQ
 
-    def _find_open(self, packet_id: int) -> int:
+    def find_qos2(self, packet_id: int) -> int:
+        """The place of a QoS 2 identifier; of 0, a free place."""
         return self._ids.find(packet_id)
 
 
-class HostClientSession(HostClient, ClientSession):
+class HostClientSession(HostClient):
     """A client's session at MQTT 3.1.1; the keywords are those of ``HostClient``."""
 
 
-class HostClientSession31(HostClient, ClientSession31):
+class HostClientSession31(HostClient):
     """A client's session at MQTT 3.1."""
 
+    def __init__(self, client_id: bytes = b"", **options: Any):
+        super().__init__(client_id, version=V31(), **options)
 
-class HostClientSession5(HostClient, ClientSession5):
-    """A client's session at MQTT 5.0. The server is told that it may give numbers to ``topic_aliases`` topics.
-    ``topic_numbers`` of ours get one at QoS 0, as far as the server takes them."""
+
+class HostClientSession5(HostClient):
+    """A client's session at MQTT 5.0, with the keywords of ``HostClient`` and ``v5.ClientV5``.
+
+    The server may use ``topic_aliases`` topic aliases; ``topic_numbers`` of our topics get one at QoS 0, if the server
+    accepts them. ``announce`` is the Maximum Packet Size.
+    """
 
     def __init__(
         self,
@@ -306,13 +313,16 @@ class HostClientSession5(HostClient, ClientSession5):
         *,
         topic_aliases: int = 0,
         topic_numbers: int = 0,
+        announce: int = 0,
+        session_expiry: int = -1,
+        properties_size: int = 64,
+        receive_maximum: int = 0,
         **options: Any,
     ):
         self._numbers = Numbers(topic_numbers) if topic_numbers else None
-        if topic_aliases:
-            aliases = HostAliases(topic_aliases)
-            options |= {"aliases_in": aliases, "extra": aliases.room}
-        super().__init__(client_id, aliases_out=self._numbers, **options)
+        aliases = HostAliases(topic_aliases) if topic_aliases else None
+        version = ClientV5(session_expiry, announce, aliases, self._numbers, properties_size, receive_maximum)
+        super().__init__(client_id, version=version, extra=version.room, **options)
 
     def _publish(
         self,
@@ -361,7 +371,7 @@ class HostClientSession5(HostClient, ClientSession5):
 
     def _publish_block(self, properties: Properties | None) -> bytes:
         block = encode(properties, 1 << spec.PUBLISH)
-        if properties and not self._may_publish(block):
+        if properties and self.v5.is_forbidden(block):
             for name, why in _NOT_OURS.items():
                 if name in properties:
                     raise ArgumentError(f"not published: {why}")
@@ -372,7 +382,7 @@ class HostClientSession5(HostClient, ClientSession5):
         self, topic: bytes, payload: "bytes | bytearray | memoryview", retain: bool, block: bytes
     ) -> bytes:
         frame = publish_frame(topic, payload, retain, block)
-        if retain and not self.limits[spec5.RETAIN_AVAILABLE]:
+        if retain and not self.v5.limits[spec5.RETAIN_AVAILABLE]:
             raise ArgumentError("not published: the server does not retain", E_LIMIT)
         self._check_size("not published", len(frame))
         return frame
@@ -382,12 +392,12 @@ class HostClientSession5(HostClient, ClientSession5):
         return encode(properties, 1 << packet_type)
 
     def _largest_packet(self) -> int:
-        return min(MAX_PACKET, self.limits[spec5.MAXIMUM_PACKET_SIZE])
+        return min(MAX_PACKET, self.most)
 
     def _check_request(self, pattern: bytes, options: int, block: bytes) -> None:
         if self._check_filter(pattern, 0, len(pattern)):
             raise ArgumentError(f"not sent: {pattern.decode()!r} is no filter", E_FILTER)
-        bad = self._check_subscription(pattern, options, block) if options >= 0 else 0
+        bad = self.v5.check_subscription(pattern, options, block) if options >= 0 else 0
         if bad == E_LIMIT:
             raise ArgumentError(f"not sent: {self._missing(pattern, block)}", bad)
         if bad:
@@ -395,9 +405,9 @@ class HostClientSession5(HostClient, ClientSession5):
 
     def _missing(self, pattern: bytes, block: bytes) -> str:
         """What the server does not have that this subscription needs."""
-        if pattern.startswith(b"$share/") and not self.limits[spec5.SHARED_SUBSCRIPTION_AVAILABLE]:
+        if pattern.startswith(b"$share/") and not self.v5.limits[spec5.SHARED_SUBSCRIPTION_AVAILABLE]:
             return "the server has no shared subscriptions"
-        if len(block) > 1 and not self.limits[spec5.SUBSCRIPTION_IDENTIFIER_AVAILABLE]:
+        if len(block) > 1 and not self.v5.limits[spec5.SUBSCRIPTION_IDENTIFIER_AVAILABLE]:
             return "the server has no subscription identifiers"
         return "the server has no wildcard subscriptions"
 
@@ -416,7 +426,7 @@ class HostClientSession5(HostClient, ClientSession5):
 
     def said(self) -> dict[str, Any]:
         """As of ``HostClient``."""
-        p = self.packet
+        p: Packet5 = self.packet  # type: ignore[assignment]  # at 5.0
         return decode(p.buf, p.props_at, p.props_end)
 
 
@@ -450,9 +460,10 @@ class HostServerSession(FastEndpoint, ServerSession):
             rx=GrowingRxBuf(_RX, max_packet),
         )
         self._ids = _OpenIds("H")
-        self._open_ids = self._ids
+        self._qos2_ids = self._ids
 
-    def _find_open(self, packet_id: int) -> int:
+    def find_qos2(self, packet_id: int) -> int:
+        """The place of a QoS 2 identifier; of 0, a free place."""
         return self._ids.find(packet_id)
 
 

@@ -128,9 +128,9 @@ def make_session(
             raise ArgumentError("a will's QoS is 0, 1 or 2")
     if isinstance(session, HostClientSession5):
         if limits.receive_limit is not None:
-            session.receive_limit = limits.receive_limit
+            session.v5.receive_limit = limits.receive_limit
         for item in said:
-            if session.connect_properties.add(*item):
+            if session.v5.connect_properties.add(*item):
                 raise ArgumentError(f"{PROPERTIES[item[0]]!r} can be given once")
     return session
 
