@@ -1,8 +1,8 @@
-"""Segments of IBM MQ's put together: 1 KB each, 64 to a message.
+"""IBM MQ segments reassembled: 1 KB each, 64 to a message.
 
-``judge`` are the rules alone, without contents, over lists. ``Assembler`` takes payloads with an MQMDE and reads out
-what is whole; its store is a file, which is not synced. "all open": the segments of all messages are mixed. Rates
-are per second of the processor.
+`judge` applies the rules to lists, without contents. `Assembler` takes payloads with an MQMDE and reads complete
+messages; its store is a file that is not synced. "all open": the segments of all messages are interleaved. Rates
+are per second of CPU time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _judge(arrivals: list[tuple[int, Segment]]) -> None:
         messages.setdefault(message, []).append(one)
     for segments in messages.values():
         if not judge(segments, [b""].__getitem__).complete:
-            raise AssertionError("a message is not whole")
+            raise AssertionError("a message is incomplete")
 
 
 def _assemble(arrivals: list[bytes], memory: int) -> None:
@@ -63,7 +63,7 @@ def _assemble(arrivals: list[bytes], memory: int) -> None:
                 if isinstance(one, Whole):
                     length += sum(map(len, one.chunks()))
         if length != COUNT * SIZE:
-            raise AssertionError(f"{length} bytes came whole")
+            raise AssertionError(f"only {length} bytes were reassembled")
         db.close()
 
 
@@ -83,7 +83,7 @@ def _row(what: str, how: str, work: Callable[[], None]) -> dict[str, object]:
 
 
 def run() -> list[dict[str, object]]:
-    """A row for each way and order."""
+    """Return a row for each method and order."""
     chance = random.Random(1)
     segments, payloads = _segments(), _payloads()
     mixed, mixed_payloads = chance.sample(segments, COUNT), chance.sample(payloads, COUNT)

@@ -363,7 +363,7 @@ def tables(figures: Figures) -> list[Table]:
             "syncs/s",
             "GB a day that the disk writes",
             "log, bytes per record (GB a day)",
-            "processor time, µs per message",
+            "CPU time, µs per message",
             "ms to the acknowledgement, median, 99 %",
         ],
         [

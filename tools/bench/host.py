@@ -294,4 +294,4 @@ def tables(figures: Figures) -> list[Table]:
         f"{figures.interpreter}; {figures.machine}; {figures.date}.",
         *(f"Left out: {reason}." for reason in figures.missing),
     )
-    return [rates, _table(figures, "Processor time of the client, µs per message", _cpu_cell)]
+    return [rates, _table(figures, "CPU time of the client, µs per message", _cpu_cell)]

@@ -60,7 +60,7 @@ Rounds = list[float]
 
 @dataclass
 class Figures:
-    """By what is measured (``publish 1``), then by row: messages/s (``rates``), µs of the server's processor time per
+    """By what is measured (``publish 1``), then by row: messages/s (``rates``), µs of the server's CPU time per
     message (``cpu``), milliseconds of the middle message and of the 99th of a hundred (``middle``, ``slow``)."""
 
     about: str = ""
@@ -134,7 +134,7 @@ TASKS: Mapping[str, Callable[[Wire, Effort], load.Outcome]] = {
 def _outcome(
     servers: _Servers, figures: Figures, name: str, task: str, qos: int, effort: Effort
 ) -> tuple[load.Outcome, float]:
-    """What came of a task, and the seconds of processor time that the server took for it."""
+    """What came of a task, and the seconds of CPU time that the server took for it."""
     row = ROWS[name]
     for left in reversed(range(_TRIES)):
         with servers.running(row.server) as broker:
@@ -267,7 +267,7 @@ def _table(figures: Figures, title: str, tasks: Mapping[str, str], cell: Callabl
 
 
 def tables(figures: Figures) -> list[Table]:
-    """Rates, latencies, processor time."""
+    """Rates, latencies, CPU time."""
     both = {"publish": "publish", "through": "end to end"}
     notes = [f"{figures.about}. This disk syncs {_short(figures.syncs)} times a second.", *figures.missing]
     if figures.load > _BUSY_LOAD:
@@ -287,7 +287,7 @@ def tables(figures: Figures) -> list[Table]:
     )
     used = _table(
         figures,
-        "Processor time of the server, µs per message",
+        "CPU time of the server, µs per message",
         both,
         lambda key, name: _cpu(figures, key, name),
     )
