@@ -1,4 +1,4 @@
-"""The FMQ client that applications use: a session over a transport, as ``headwater.mqtt.client`` is for MQTT.
+"""The FMQ client for applications: a session over a transport.
 
     client = Client(Tcp("hub.local", 7760), b"board-1", clean=False)
     client.on_message = lambda frame: print(frame.topic_text(), frame.payload_bytes())
@@ -8,8 +8,8 @@
         client.publish(b"board-1/telemetry", sample(), 1)
         client.wait(1000)
 
-``Tcp`` stands for a dialer (``headwater.types.Dialer``); TLS and the serial link are dialers as well. Publishing,
-polling, receiving and acknowledging allocate nothing once connected; requests do.
+``Tcp`` stands for any dialer (``headwater.types.Dialer``); TLS and the serial link are dialers as well. Publishing,
+polling, receiving and acknowledging allocate nothing once connected; requests do. Calls are in ``headwater.fmq.calls``.
 """
 
 from headwater.connection import Driver, send_out, send_ready, send_request
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 class Client(Driver):
     """One connection to a hub, and the session that outlives it.
 
-    ``session`` may be given; otherwise it is made from ``client_id`` and the other keywords of ``ClientSession``, whose
-    methods these are as well: there is what they mean. Handlers that are not here are the session's. Methods return a
-    status integer (``headwater.errors``): 0 or more is success. Only ``connect`` and ``flush`` raise.
+    ``session`` is given, or made from ``client_id`` and the other keywords of ``ClientSession``, which documents
+    methods and handlers. Methods return a status integer (``headwater.errors``): 0 or more is success. Only ``connect``
+    and ``flush`` raise.
     """
 
     session: ClientSession
@@ -53,7 +53,7 @@ class Client(Driver):
 
     @property
     def on_answer(self) -> "Callable[[int, int], object] | None":
-        """Called with the number of each request that is answered, and 0 or a reason code."""
+        """Called with the number of each answered request, and 0 or a reason code."""
         return self.session.on_answer
 
     @on_answer.setter
@@ -63,11 +63,11 @@ class Client(Driver):
     def publish(
         self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False, tags: "Bytes" = NO_TAGS
     ) -> int:
-        """Publish; bytes-like arguments allocate nothing. ``tags`` is what ``frames.tag_list`` makes.
+        """Publish; bytes-like arguments allocate nothing. ``tags`` is the result of ``frames.tag_list``.
 
-        0 (QoS 0: handed to the transport or waiting for it), or the message's number (QoS 1, 2: kept until answered;
-        ``on_delivered`` tells), or an error as of ``ClientSession.publish``: E_WINDOW means poll, and try again. At QoS
-        0 also E_CLOSED: the connection broke, and the message is lost.
+        Returns 0 (QoS 0: sent or waiting for the transport), the number of the message (QoS 1, 2: in the outbox until
+        ``on_delivered``), or an error of ``ClientSession.publish``; after E_WINDOW poll and try again. E_CLOSED at QoS
+        0: the connection broke and the message is lost.
         """
         if (
             topic is self.session.ready
@@ -75,13 +75,13 @@ class Client(Driver):
             and self.session.tx[0] == _PUBLISH_0
             and not (qos or retain or self.session.tx_end or self.session.out_n)
         ):
-            # The frame before had this topic, and nothing waits: the id and the payload are all that changes.
+            # The frame before had this topic and nothing waits: only id and payload change.
             if rewrite(self.session, payload):
                 return send_ready(self, self.session.tx_end)
         if qos != 0 and qos != 1 and qos != 2:
             return E_QOS
-        # QoS and RETAIN as in PUBLISH's first byte; under the same name, and tags as an attribute, because of what
-        # ``outgoing`` says of names.
+        # QoS and RETAIN as in the first byte of PUBLISH. A frame over 11 words is heap-allocated, so ``qos`` is reused
+        # and tags are passed in an attribute.
         qos = qos << 1 | (1 if retain else 0)
         self._tags = tags
         return _publish(self, topic, payload, qos)
@@ -93,23 +93,23 @@ class Client(Driver):
         condition: "Bytes" = b"",
         group: "Bytes" = b"",
     ) -> int:
-        """Ask for the messages of a filter: the subscription's number, which ``on_answer`` gets; or an error."""
+        """Subscribe to a filter: the number of the subscription, which ``on_answer`` gets, or an error."""
         return send_request(self, self.session.subscribe(topic_filter, tags, condition, group))
 
     def unsubscribe(self, subscription: int) -> int:
-        """Take a subscription back."""
+        """End a subscription."""
         return send_request(self, self.session.unsubscribe(subscription))
 
     def register(self, topic: "Bytes", queues: int = 1) -> int:
-        """Let there be a topic."""
+        """Create a topic with at least ``queues`` queues."""
         return send_request(self, self.session.register(topic, queues))
 
     def unregister(self, topic: "Bytes") -> int:
-        """Let a topic be no more."""
+        """Delete a topic and its messages."""
         return send_request(self, self.session.unregister(topic))
 
     def consume(self, subscription: int, window: int = 0, need_ack: bool = False) -> int:
-        """Begin to consume from a subscription with a group."""
+        """Consume from a subscription with a group."""
         return send_request(self, self.session.consume(subscription, window, need_ack))
 
 
@@ -119,6 +119,6 @@ def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int) -> in
         status = client._enqueue(topic, payload, flags, client._tags)
     if status < 0:
         return status
-    # At QoS 0 a message is lost with its connection. Under the same name, as in ``publish``.
+    # At QoS 0 a message is lost with its connection. Reuses ``flags`` to stay within 11 words.
     flags = send_out(client)
     return status or flags

@@ -1,4 +1,4 @@
-"""Keeps an FMQ client connected: reconnects, subscribes and consumes again, publishes while there is no connection.
+"""Keep an FMQ client connected: reconnect, subscribe and consume again, publish while offline.
 
     keeper = Keeper(Client(Tcp("hub.local", 7760), b"board-1", clean=False))
     keeper.subscribe(b"board-1/commands")
@@ -8,7 +8,7 @@
         keeper.publish(b"board-1/telemetry", sample(), 1)
         keeper.wait(1000)
 
-``headwater.reconnect`` says how it reconnects. Only connecting and requests allocate.
+``headwater.reconnect`` describes how it reconnects. Only connecting and requests allocate.
 """
 
 from array import array
@@ -47,26 +47,26 @@ _NONE = (b"", (), b"", 0, False)
 
 
 class Keeper(BaseKeeper):
-    """``client`` is kept connected from ``start`` to ``stop``, by ``poll``: see ``headwater.reconnect.BaseKeeper``.
+    """Keeps ``client`` connected from ``start`` to ``stop``, by ``poll`` (``headwater.reconnect.BaseKeeper``).
 
-    A subscription is known by its filter and its group. ``on_answer(topic_filter, code)`` tells: 0 when it is granted,
-    or taken back; a reason code when the hub has refused it, or has ended its consuming, which begins again on the next
-    connection; a negative status when it could not be asked for. ``on_request(number, code)`` is ``on_answer`` for what
-    the program asks the client for itself, such as ``register`` and ``call``. There is no ``backlog`` for FMQ.
+    A subscription is identified by its filter and group. ``on_answer(topic_filter, code)`` is called with 0 when it is
+    granted or ended; with a reason code when the hub refuses it or ends its consuming, which starts again on the next
+    connection; with a negative status when it cannot be requested. ``on_request(number, code)`` is ``on_answer`` of the
+    program's own requests, such as ``register`` and ``call``. FMQ has no ``backlog``.
     """
 
     client: "Client"
 
     def __init__(self, client: "Client", dialers: "Sequence[Dialer]" = (), **options: "object"):
         if options.get("backlog") is not None:
-            raise ValueError("a backlog is MQTT's")
+            raise ValueError("backlog: only MQTT has one")
         self.on_request = client.on_answer
         super().__init__(client, dialers, **options)  # type: ignore[arg-type]
         self._publish = self._publish_tagged
         self._tags: Bytes = NO_TAGS
-        # By place: group, tags, condition, window and whether to acknowledge; the subscription's number, 0 before it
-        # was granted, and that of its CONSUME. Where ``_more`` is 1, the subscription is to be taken back once it is
-        # granted: before, there is nothing to name it by.
+        # By place: group, tags, condition, window and whether to acknowledge; the number of the subscription, 0 before
+        # it is granted, and that of its CONSUME. Where ``_more`` is 1, the subscription is ended once it is granted:
+        # before, it has no id.
         self._asks: list[tuple[Bytes, Sequence[Bytes], Bytes, int, bool]] = [_NONE] * len(self._filters)
         self._numbers = array("H", self._ids)
         self._consumes = array("H", self._ids)
@@ -74,11 +74,11 @@ class Keeper(BaseKeeper):
     def publish(
         self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False, tags: "Bytes" = NO_TAGS
     ) -> int:
-        """Publish, connected or not: as ``Client.publish``. At QoS 1 and 2 the outbox holds it; at QoS 0 without a
-        connection, and before a hub has ever given this client a process number, the answer is E_OFFLINE.
+        """Publish, connected or not: as ``Client.publish``.
 
-        With ``block_ms`` E_WINDOW, E_AGAIN and E_OFFLINE come only when that time is up, and in a handler, which must
-        not block.
+        QoS 1 and 2 are in the outbox until acknowledged. E_OFFLINE at QoS 0 without a connection, and before a hub has
+        assigned a process number. With ``block_ms``, E_WINDOW, E_AGAIN and E_OFFLINE are returned only after that time,
+        and in a handler, which must not block.
         """
         self._tags = tags
         return enqueue(self, topic, payload, qos, retain)
@@ -87,10 +87,10 @@ class Keeper(BaseKeeper):
         return self.client.publish(topic, payload, qos, retain, self._tags)
 
     def subscribe(self, topic_filter: "Bytes", tags: "Sequence[Bytes]" = (), condition: "Bytes" = b"") -> int:
-        """Get what is published, now or once connected, and again whenever the hub has lost the session: 0.
+        """Subscribe now or once connected, and again whenever the hub has lost the session: 0.
 
-        E_FILTER; E_ARGUMENT; E_WINDOW when ``subscriptions`` are there already. The same filter again changes the
-        others.
+        E_FILTER; E_ARGUMENT; E_WINDOW if there are ``subscriptions`` already. The same filter again changes tags and
+        condition.
         """
         return self._ask_for(topic_filter, (b"", tags, condition, 0, False))
 
@@ -103,17 +103,17 @@ class Keeper(BaseKeeper):
         window: int = 0,
         need_ack: bool = True,
     ) -> int:
-        """Be one of a group's consumers, on this connection and all that follow: as ``subscribe``.
+        """Consume with a group, on this and every following connection: 0 or an error of ``subscribe``.
 
-        ``window`` and ``need_ack`` are those of ``ClientSession.consume``. In a handler, ``topic_of`` says of which
-        subscription a message is.
+        ``window`` and ``need_ack`` are those of ``ClientSession.consume``. In a handler, ``topic_of`` returns the
+        subscription of a message.
         """
         if not is_bytes(group) or not group or is_bytes(window) or not 0 <= window <= self._most(need_ack):
             return E_ARGUMENT
         return self._ask_for(topic_filter, (bytes(group), tags, condition, window, need_ack))
 
     def unsubscribe(self, topic_filter: "Bytes", group: "Bytes" = b"") -> int:
-        """Take a subscription back: 0, or E_UNKNOWN_ID for one that is not among ours."""
+        """End a subscription: 0, or E_UNKNOWN_ID."""
         i = self._find(topic_filter, group)
         if i >= 0 and (self._becomes[i] == WANTED or self._becomes[i] == ASKED):
             self._more[i] = 1
@@ -121,7 +121,7 @@ class Keeper(BaseKeeper):
         return self._take_back(i)
 
     def topic_of(self, source: int) -> "Bytes":
-        """The filter of the subscription whose number the session's ``source`` is; empty when it is none of ours."""
+        """Return the filter of the subscription with the session's ``source``; empty if there is none."""
         for i in range(len(self._numbers)):
             if source and self._becomes[i] and self._numbers[i] == source:
                 return self._filters[i]

@@ -1,7 +1,7 @@
-"""CPython's own way through FMQ's session for the frames that come most, in either direction.
+"""CPython's fast path through FMQ's session for frequent frames, in both directions.
 
 As in ``headwater_host.client.mqtt.fast``, received bytes are copied once and sliced, sent bytes are joined, and an
-answer finds its message without a search. State and decisions stay in the core; unusual frames are left to it.
+answer finds its message without a search. State and decisions are the core's; all other frames are left to it.
 """
 
 from functools import lru_cache
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FRONTS = 4096
 _REMEMBERED = 256
-# Above this, what was read is not copied: it is mostly one large frame, of which there is more with every read.
+# More received bytes are not copied: they are mostly one large frame that grows with every read.
 _COPY = 1 << 17
 # Answers, and their columns in the core's table of deliveries.
 _COLUMNS = {ACK: 0, PUBREC: 1, PUBCOMP: 2}
@@ -40,14 +40,14 @@ def _front(topic: bytes, tags: bytes) -> bytes:
 
 
 def front(topic: bytes, tags: bytes) -> bytes:
-    """What stands before the payload in a PUBLISH's body; b"" when the topic is none."""
+    """Encode what precedes the payload in the body of a PUBLISH; b"" if the topic is invalid."""
     if len(topic) + len(tags) <= _REMEMBERED:
         return _remembered(topic, tags)
     return b"" if check_name(topic) else _front(topic, tags)
 
 
 def length(n: int) -> bytes:
-    """A body's length."""
+    """Encode the length of a body."""
     if n < 16:
         return bytes((n,))
     if n < 4096:
@@ -57,20 +57,20 @@ def length(n: int) -> bytes:
 
 
 class FastSession(ClientSession):
-    """The client's session with these ways in and out."""
+    """The client's session with the fast path."""
 
-    #: As of ``headwater_host.client.mqtt.fast.FastEndpoint``.
+    #: Where a message that can leave at once is put, as a whole frame; None: it leaves through ``out``.
     frames: Chunks | None = None
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
-        # The places of messages in the outbox, by their ids. What is not in it the core searches for.
+        # Outbox entries by message id. The core searches for an id that is not in it.
         self._entries: dict[bytes, int] = {}
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
     def take(self, chunks: Chunks) -> None:
-        """Append a copy of everything that can be sent; it counts as sent."""
+        """Append a copy of everything that can be sent, which counts as sent."""
         n = self.out()
         while n > 0:
             at = self.out_at
@@ -85,7 +85,7 @@ class FastSession(ClientSession):
         if not before:
             return errors.E_TOPIC
         if not self.process:
-            # Its id would be another's as well.
+            # Without a process number the id would not be unique.
             return errors.E_OFFLINE
         box = self.outbox
         size = length(len(before) + len(payload))
@@ -101,7 +101,7 @@ class FastSession(ClientSession):
             return errors.E_STORE
         number = box.next or box.slots
         if len(self._entries) >= box.slots:
-            # Of what was refused something stays in it; what is not in it is found all the same.
+            # Refused messages stay in it. The core finds what is not in it.
             self._entries.clear()
         self._entries[bytes(ident)] = number - 1
         if (
@@ -113,7 +113,7 @@ class FastSession(ClientSession):
         ):
             self._unsent += 1
             return number
-        # It is the next to leave, and leaves: as of ``sent``.
+        # It is the next to leave, and leaves (see ``Endpoint.sent``).
         self.frames.append(data)
         box.buf[at] |= DUP
         self.in_flight += 1
@@ -123,7 +123,7 @@ class FastSession(ClientSession):
     # -- in ------------------------------------------------------------------------------------------------------------
 
     def feed(self, n: int) -> int:
-        """As the core's."""
+        """Decode ``n`` more bytes: 0, or the error that ended the connection."""
         rx = self.rx
         if n and self.state == ONLINE and not (self.large.left or rx.gap or rx.end + n > _COPY):
             self.rx_time = self.now
@@ -134,8 +134,10 @@ class FastSession(ClientSession):
         return super().feed(n)
 
     def _take_many(self, data: bytes, end: int) -> None:
-        """Take frames as long as they are whole and of the usual kinds, or few others between them; what is left is the
-        core's. ``data`` is what the receive buffer holds, from its beginning on."""
+        """Take whole frequent frames, and other ones between them; the core takes the rest.
+
+        ``data`` is the content of the receive buffer from its beginning.
+        """
         f = self.frame
         epoch = self.epoch
         i = self.rx.start
@@ -150,13 +152,13 @@ class FastSession(ClientSession):
                 i = take_frame(self, i, end)
             if i < 0 or self.epoch != epoch:
                 return
-            # Also when it has to wait: the core has gone on before it knew.
+            # Also when the frame has to wait: the core has set it before it knew.
             self.rx.start = i
             if i == at:
                 return
 
     def _take_usual(self, f: Frame, data: bytes, i: int, end: int) -> int:
-        """As of ``session.take_frame``; ``i`` as well when the frame is the core's."""
+        """Take a frequent frame: the offset behind it; ``i`` if the core must take it; negative on an error."""
         stop = usual(f, data, i, end)
         if not stop or stop - i > self.rx.capacity or self.tx_size - self.tx_end < ANSWER_SIZE:
             return i
@@ -165,7 +167,7 @@ class FastSession(ClientSession):
         if kind in _COLUMNS and self._is_answered(kind, data[f.id_at : f.id_end]):
             self.rx.start = stop
             return stop
-        # The frame is taken, even when its handler raises.
+        # The frame counts as taken even if its handler raises.
         self.rx.start = stop
         bad = on_frame(self, f)
         if bad > 0:

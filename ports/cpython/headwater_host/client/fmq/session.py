@@ -1,4 +1,4 @@
-"""The core's session of FMQ with a computer's room: buffers that grow, an outbox that may be a file, ids by a clock."""
+"""The FMQ session on a host: buffers that grow, an outbox that can be a file, ids by the clock."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -22,26 +22,27 @@ if TYPE_CHECKING:
     from headwater.fmq.frames import Field, Frame
     from headwater.types import Bytes, Sink
 
-#: The longest message that is received whole, unless told (docs/protocols/fmq.md, section 3).
+#: The default limit of messages that are received whole (docs/protocols/fmq.md, section 3).
 MAX_BODY = 16 << 20
-# The longest body that a length can say, and what is passed over rather than refused.
+# The maximum length that can be encoded: larger messages than ``max_body`` are skipped, not refused.
 _LARGEST = (1 << 32) - 1
-#: How many requests may be unanswered or live: each subscription is one, and each CONSUME.
+#: The maximum number of unanswered or live requests; each subscription and each CONSUME is one.
 REQUESTS = 4096
-#: How many messages may wait for the program's acknowledgement.
+#: The maximum number of messages that wait for the program's acknowledgement.
 RECEIVE_WINDOW = 4096
 _RX = 1 << 16
 _TX = 1 << 16
-# What a request takes beside its strings; what AUTH takes beside client id, user, password and will.
+# Bytes of a request besides its strings, and of AUTH besides client id, user, password and will.
 _AROUND = 128
 
 
 class HostSession(FastSession):
-    """A client's session on a computer.
+    """A client's session on a host.
 
-    ``max_body`` is the longest body that is received whole; longer messages go to ``sink`` or are skipped. ``slots``
-    messages of ours may be unacknowledged or waiting, ``window`` of them sent. ``room`` is what AUTH takes beside the
-    strings that are named here: the will. ``outbox`` may be one that outlives the process.
+    - ``max_body``: the limit of messages that are received whole; larger ones go to ``sink`` or are skipped.
+    - ``slots``: messages that may be unacknowledged or waiting, ``window`` of them sent.
+    - ``room``: bytes of AUTH besides the strings named here: the will.
+    - ``outbox``: may outlive the process.
     """
 
     GREETING = "AUTH"
@@ -72,12 +73,12 @@ class HostSession(FastSession):
             password,
             tx_size=_TX + _AROUND + room + len(client_id) + len(user or b"") + len(password or b""),
             window=window,
-            # Tables that are large enough take their place.
+            # Replaced by larger tables below.
             receive_window=1,
             requests=1,
             response_ms=response_ms,
             max_body=_LARGEST,
-            # What is no message may be as large as the buffer is at first, whatever messages may.
+            # Frames other than messages can have the initial size of the buffer, whatever the limit of messages.
             rx=GrowingRxBuf(_RX, max(_RX, max_body + HEADER_SIZE)),
             outbox=box,
         )
@@ -91,7 +92,7 @@ class HostSession(FastSession):
 
     @property
     def auto_ack(self) -> bool:
-        """As the core's, for messages that the hub pushes; those of consumers are acknowledged by the program."""
+        """Whether pushed messages are acknowledged automatically; the program acknowledges those of consumers."""
         return self._auto_ack and self.source == 0
 
     @auto_ack.setter
@@ -108,10 +109,10 @@ class HostSession(FastSession):
         stream_to(self, sink)
 
     def connect(self, now_ms: int) -> int:
-        """As the core's."""
+        """Start a connection with AUTH."""
         self.epoch += 1
         if len(self.tx) > self._first_tx:
-            # It has grown with a request.
+            # A request has enlarged it.
             self.tx = bytearray(self._first_tx)
             self._pin = memoryview(self.tx)
         return super().connect(now_ms)
@@ -119,11 +120,11 @@ class HostSession(FastSession):
     # -- out -----------------------------------------------------------------------------------------------------------
 
     def offer(self, topic: bytes, payload: "Bytes", qos: int, retain: bool, tags: bytes | None = None) -> int:
-        """As of ``publish``, but what the outbox could hold, were it empty, is E_WINDOW and not E_TOO_LARGE."""
+        """Publish; E_WINDOW instead of E_TOO_LARGE for a message that an empty outbox could hold."""
         return self.publish(topic, bytes(payload), qos, retain, tags or NO_TAGS)
 
     def frame_of(self, topic: bytes, payload: "Bytes", retain: bool, tags: bytes | None = None) -> bytes:
-        """The frame of a message at QoS 0. Raises ArgumentError."""
+        """Encode a message of QoS 0. Raises ArgumentError."""
         before = front(topic, tags or NO_TAGS)
         if not before:
             raise ArgumentError(f"{topic!r} is not a topic", errors.E_TOPIC)
@@ -141,11 +142,11 @@ class HostSession(FastSession):
     frame_now = frame_of
 
     def copied(self, tags: bytes | None) -> bytes | None:
-        """Tags are bytes."""
+        """Return the tags, which are immutable bytes."""
         return tags
 
     def request(self, head: int, values: "Sequence[Field]", state: int = -1) -> int:
-        """As the core's; the transmit buffer grows with it."""
+        """Send any request (``ClientSession.request``); the transmit buffer grows if necessary."""
         size = _AROUND + sum(_size(value) for value in values)
         if size > self.tx_size - self.tx_end and not self.out_n:
             more = max(size, _TX)
@@ -155,7 +156,7 @@ class HostSession(FastSession):
         return super().request(head, values, state)
 
     def reject(self, receipt: int, code: int) -> int:
-        """As ``acknowledge``, for a message of a consumer: it goes to the group again."""
+        """Reject a consumed message, which is redelivered to the group: 0, E_AGAIN or E_UNKNOWN_ID."""
         taken = self.taken
         i = taken.place(receipt)
         if i < 0 or taken.state[i] != WAITS_1 or self.state != ONLINE:
@@ -168,31 +169,31 @@ class HostSession(FastSession):
         return bad
 
     def has(self, subscription: int) -> bool:
-        """Whether there is a subscription of this number."""
+        """Return whether there is a subscription with this number."""
         i = self.requests.place(subscription)
         return i >= 0 and self.requests.state[i] == LIVE
 
     def forget(self, receipt: int) -> None:
-        """A message is not to be acknowledged: it is one that is to be acknowledged already."""
+        """Forget a message that is a duplicate of one that waits for acknowledgement."""
         i = self.taken.place(receipt)
         if i >= 0:
             self.taken.state[i] = 0
 
     def probe(self) -> bytes:
-        """PINGREQ."""
+        """Encode a PINGREQ."""
         return bytes((PINGREQ << 4,)) + bytes(self.ids.next(PINGREQ, self.now))
 
     def why(self) -> str:
-        """What the hub says of what it has refused."""
+        """Return the hub's text for its refusal."""
         return self.reason().decode(errors="replace")
 
     def elsewhere(self) -> str:
-        """ "": a hub that names another one does so in ``why``."""
+        """Return "": a hub names another one in ``why``."""
         return ""
 
 
 def _size(value: "Field") -> int:
-    """Bytes that a field takes at most."""
+    """Return the maximum encoded size of a field."""
     if isinstance(value, bytes | bytearray | memoryview):
         return len(value) + 9
     if isinstance(value, tuple | list):
