@@ -480,5 +480,5 @@ def test_a_frame_that_lacks_a_column(spark: "SparkSession") -> None:
     for wrong in (-1, 0, 1 << 31):
         with pytest.raises(ValueError, match="below 2 GiB"):
             logical_messages(whole, max_message=wrong)
-    with pytest.raises(ValueError, match="partitions must be 1 or more"):
+    with pytest.raises(ValueError, match="partitions must be at least 1"):
         logical_messages(whole, partitions=0)

@@ -423,7 +423,7 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         (["--capture", ".", "--batch-rows", "0"], "is not a whole number from 1"),
         (["--capture", ".", "--batch-rows", "x"], "is not a whole number from 1"),
         (["--capture", ".", "--out", "."], "is the capture log itself"),
-        (["--capture", ".", "--out", ""], "the directory's name is empty"),
+        (["--capture", ".", "--out", ""], "the directory name is empty"),
         (["--capture", ".", "--conf", "key"], "expected KEY=VALUE"),
         ([], "--capture"),
     ],
