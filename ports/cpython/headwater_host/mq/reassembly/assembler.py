@@ -132,32 +132,32 @@ class Assembler:
 
     @property
     def memory_bytes(self) -> int:
-        """What is held takes in memory, counted."""
+        """Bytes in memory."""
         return self._holding.used
 
     @property
     def held_bytes(self) -> int:
-        """What is held takes, in memory and in the store."""
+        """Bytes in memory and store."""
         return self._holding.held
 
     @property
     def groups(self) -> int:
-        """Of how many GroupIds anything is held."""
+        """Number of incomplete GroupIds."""
         return self._holding.count
 
     @property
     def damaged(self) -> int:
-        """How many groups in the store were not what was written, and are given up."""
+        """Number of damaged groups that were dropped from the store."""
         return self._holding.damaged
 
     def flush(self) -> None:
-        """Write all that is not in the store yet. The caller commits. What was handed out is gone."""
+        """Write all changes to the store. The caller commits. Outcomes are released."""
         self._holding.flush()
 
     # -- the way in ------------------------------------------------------------------------------------------------
 
     def add(self, topic: str, payload: Buffer, now: float) -> list[Outcome]:
-        """A payload comes from a topic (or a queue): what that leads to, often nothing yet."""
+        """Add a payload of a topic or queue, and return the outcomes."""
         self._holding.settle()
         view = memoryview(payload)
         try:
@@ -227,13 +227,13 @@ class Assembler:
             )
         if message.state == OPEN and message.whole:
             return self._whole(group, message)
-        # What was waiting may have been waiting for the word that it is the last.
+        # The segment may have told that the group ends here.
         return [self._whole_group(group)] if group.whole else []
 
     def _behind(
         self, topic: str, one: _Physical, group: Group | None, message: Message | None
     ) -> list[Outcome] | None:
-        """What comes of a payload behind its message, or its group, was done; None when neither is known to be."""
+        """Handle a payload after its message or group was finished; None if neither was."""
         key = topic, one.group_id
         done = self._holding.done(topic, one.group_id, one.seq)
         last, reason, _ = done.get(0, _NOT_DONE)
@@ -252,12 +252,12 @@ class Assembler:
         _, reason, finished = done.get(one.seq, _NOT_DONE)
         found = self._late(topic, one, reason) if reason else self._compared(topic, one, finished)
         if group is not None and group.whole:
-            # It may have said that it is the last.
+            # The payload may have told that the group ends here.
             self._ended(group)
         return found
 
     def _compared(self, topic: str, one: _Physical, known: bytes) -> list[Outcome]:
-        """A payload comes of a message that was handed out: nothing when it is a duplicate."""
+        """Compare a payload with a message that was handed out; no outcome for a duplicate."""
         finished = Finished.of(known)
         offset = one.offset if one.flags & SEGMENT else 0
         fault, unknown = None, offset
@@ -275,12 +275,12 @@ class Assembler:
         return []
 
     def _contradicted(self, topic: str, one: _Physical, fault: Fault) -> Problem:
-        """A payload contradicts what was handed out. That is known from now on, but not taken back."""
+        """Report a payload that contradicts a message that was handed out."""
         self.counts.faulty += 1
         return Problem(topic, one.group_id, fault.seq, fault.kind, fault.reason, str(fault))
 
     def _late(self, topic: str, one: _Physical, reason: int, text: str = "") -> list[Outcome]:
-        """Of what was reported something comes."""
+        """Report a payload of a message or group that was reported before."""
         self.counts.late += 1
         text = text or f"message {one.seq} was reported, or its group was"
         return [Problem(topic, one.group_id, one.seq, "late", reason, text)]
@@ -293,10 +293,10 @@ class Assembler:
         return self._holding.held + size + (ROW if message else 2 * ROW) <= self.room
 
     def _fresh(self, group: Group, message: Message, offset: int, view: memoryview) -> _Fresh | Fault:
-        """What of a segment is new; or where it differs from what is there.
+        """Return the new bytes of a segment, or the fault where it differs from held pieces.
 
-        Its ends are new, or where it overlaps what reaches beyond it. What lies between has been compared: so the one
-        piece can take its place. There are never more pieces than segments, and none is compared often.
+        Held pieces inside the new range have been compared, so one piece replaces them. There are never more pieces
+        than segments.
         """
         start = first = offset
         stop = last = offset + len(view)
@@ -323,7 +323,7 @@ class Assembler:
     # -- what is whole ---------------------------------------------------------------------------------------------
 
     def _plain(self, topic: str, one: _Physical) -> Whole:
-        """A message that is in no group and no segment."""
+        """Hand out a message without group and segments."""
         data = bytes(one.data)
         described = one.format, one.encoding, one.ccsid
         return Whole(
@@ -338,7 +338,7 @@ class Assembler:
         )
 
     def _whole(self, group: Group, message: Message) -> list[Outcome]:
-        """A message is whole: hand it out, or its group when that is whole, or nothing yet."""
+        """Hand out a complete message, or its group if complete, or nothing yet."""
         if message.flags & IN_GROUP and self._by_group:
             group.whole_messages += 1
             self._remember(group, message, MQRC_NONE)
@@ -382,7 +382,7 @@ class Assembler:
     # -- what is not -----------------------------------------------------------------------------------------------
 
     def expire(self, now: float, limit: int = 100) -> list[Problem]:
-        """Set aside what nothing came of for the time-out, and report it: the oldest, at most ``limit`` at a time."""
+        """Set aside and report GroupIds after the timeout: the oldest, at most ``limit``."""
         self._holding.settle()
         self._holding.set_back(now)
         found: list[Problem] = []
@@ -393,7 +393,7 @@ class Assembler:
         return found
 
     def incomplete(self) -> Iterator[Problem]:
-        """What ``expire`` would report if the time-out were over, oldest first, without content. Nothing changes."""
+        """Yield what ``expire`` would report after the timeout, oldest first, without contents or changes."""
         for key in self._holding.old(math.inf, self.groups):
             group = self._holding.find(*key)
             assert group is not None
@@ -419,12 +419,12 @@ class Assembler:
         return named.result()
 
     def _group_aside(self, group: Group, fault: Fault) -> Problem:
-        """The group contradicts itself: nothing of it can be put together any more."""
+        """Set a contradictory group aside."""
         self.counts.faulty += 1
         return self._aside(group, fault.kind, fault.reason, str(fault), NOTHING, fault.seq)
 
     def _message_aside(self, group: Group, message: Message, fault: Fault) -> Problem:
-        """A message contradicts itself. Others of its group can be handed out, unless they are to be there together."""
+        """Set a contradictory message aside, or its group if groups are handed out as a whole."""
         if self._by_group and group.grouped:
             return self._group_aside(group, fault)
         self.counts.faulty += 1
@@ -446,7 +446,7 @@ class Assembler:
     def _aside(
         self, group: Group, kind: str, reason: int, text: str, missing: Missing, seq: int = 0
     ) -> Problem:
-        """Set all of a GroupId aside, and report it."""
+        """Set a GroupId aside and report it."""
 
         def pieces() -> Iterator[tuple[int, int, bytes]]:
             for one in self._holding.messages(group):
@@ -463,7 +463,7 @@ class Assembler:
     # -- what is done ----------------------------------------------------------------------------------------------
 
     def _settled(self, group: Group, message: Message, state: int, reason: int) -> None:
-        """A message was handed out, or set aside. In a group it stays known until the group ends, which may be now."""
+        """Release a message that was handed out or set aside; end its group if that is finished."""
         self._remember(group, message, reason)
         self._holding.leave(group, message, state)
         if group.grouped:
@@ -477,7 +477,7 @@ class Assembler:
             self._holding.forget(group, message)
 
     def _ended(self, group: Group) -> None:
-        """All messages of a group were handed out, or set aside."""
+        """End a group whose messages were all handed out or set aside."""
         self.counts.groups += 1
         self._end(group, MQRC_NONE)
 
@@ -486,13 +486,13 @@ class Assembler:
         self._holding.remember((group.topic, group.group_id), 0, reason, last=group.last)
 
     def _remember(self, group: Group, message: Message, reason: int) -> None:
-        """A message was handed out, or will be with its group, or was set aside."""
+        """Remember a finished message."""
         finished = b"" if reason else packed(message, self._holding.reader(group, message)())
         self._holding.remember((group.topic, group.group_id), message.seq, reason, finished=finished)
 
 
 def _ended_group(last: int, done: dict[int, Done]) -> logical.Group:
-    """What is known of a GroupId of which nothing is held: its last message, or whether that was in a group."""
+    """Return the state of a finished GroupId."""
     group = logical.Group()
     group.last = group.highest = last
     known = [finished for finished in map(Finished.of, (row[2] for row in done.values())) if finished]
@@ -502,7 +502,7 @@ def _ended_group(last: int, done: dict[int, Done]) -> logical.Group:
 
 
 def _physical(view: memoryview) -> _Physical:
-    """What a payload is. What begins with no MQMDE is a message by itself. Raises HeaderError."""
+    """Parse a payload; without an MQMDE it is a message by itself. Raises HeaderError."""
     kind = sniff(view, 0, len(view))
     if not kind:
         return _Physical(MQGI_NONE, 1, 0, 0, " " * 8, 0, 0, view)

@@ -1,6 +1,6 @@
-"""What is remembered of a message that was handed out: enough to tell its duplicates from what contradicts it.
+"""Records of messages that were handed out, which tell duplicates from contradictions.
 
-That is its flags and length, and a checksum of each of its pieces, packed into bytes: 12 for each piece.
+A record has the flags, the length and a checksum of each piece: 12 bytes for each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hashlib import blake2b
 from headwater_host.mq.fields import IN_GROUP, Fault
 from headwater_host.mq.reassembly import logical
 
-#: MsgSeqNumber, flags, Encoding, CodedCharSetId, length; then of each piece where it starts, and its checksum.
+#: MsgSeqNumber, flags, Encoding, CodedCharSetId, length; then offset and checksum of each piece.
 _HEAD = struct.Struct("<IIiiI")
 _PIECE = struct.Struct("<I8s")
 
@@ -23,7 +23,7 @@ def _checksum(data: bytes | memoryview) -> bytes:
 
 
 def packed(message: logical.Message, pieces: Iterable[tuple[int, bytes]]) -> bytes:
-    """What to remember of a whole message. ``pieces``: (Offset, bytes) of all there is of it, in order."""
+    """Encode the record of a complete message. ``pieces`` are (Offset, bytes), in order."""
     flags = message.flags & 0xFFFFFFFF
     found = bytearray(_HEAD.pack(message.seq, flags, message.encoding, message.ccsid, message.end))
     for at, data in pieces:
@@ -32,7 +32,7 @@ def packed(message: logical.Message, pieces: Iterable[tuple[int, bytes]]) -> byt
 
 
 class Finished:
-    """A message that was handed out, as ``packed`` has it."""
+    """The record of a message that was handed out."""
 
     __slots__ = ("_count", "_data", "ccsid", "encoding", "flags", "length", "seq")
 
@@ -43,22 +43,22 @@ class Finished:
 
     @classmethod
     def of(cls, data: object) -> Finished | None:
-        """None when these bytes, from a store, are not what was written."""
+        """Decode a record, or return None if it is damaged."""
         if not isinstance(data, bytes) or len(data) < _HEAD.size or (len(data) - _HEAD.size) % _PIECE.size:
             return None
         return cls(data)
 
     @property
     def grouped(self) -> bool:
-        """Whether it is in a group."""
+        """Whether the message is in a group."""
         return bool(self.flags & IN_GROUP)
 
     def meet(
         self, offset: int, flags: int, encoding: int, ccsid: int, data: memoryview
     ) -> tuple[Fault | None, int]:
-        """A segment comes behind it: what it contradicts; and its first byte that cannot be compared, or -1.
+        """Compare a later segment: return its contradiction, and its first byte that cannot be compared, or -1.
 
-        There is a checksum of each piece, so that a part of one cannot be compared.
+        Part of a piece cannot be compared with the checksum of the whole.
         """
         known = logical.Message(self.seq)
         known.flags, known.encoding, known.ccsid = self.flags, self.encoding, self.ccsid

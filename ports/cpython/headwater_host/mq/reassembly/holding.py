@@ -1,5 +1,7 @@
-"""What an assembler holds: groups, their messages, and pieces of these, in memory as long as it is small, else in the
-store. Nothing here decides what is whole or wrong."""
+"""The state of an assembler: groups, messages and pieces, in memory up to a limit, else in the store.
+
+The rules of reassembly are in ``logical``.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,17 @@ from headwater_host.mq.reassembly import logical
 from headwater_host.mq.reassembly.outcomes import Lease
 from headwater_host.mq.reassembly.spill import Done, Spill
 
-#: What objects take in memory beside the bytes of contents and topics, measured and rounded up.
+#: Memory of objects without contents and topics, in bytes, measured and rounded up.
 PIECE = 240
 MESSAGE = 800
 GROUP = 1200
 DONE = 640
-#: What a row in the store takes beside the contents.
+#: Bytes of a row in the store without its contents.
 ROW = 64
-#: Pieces of a message in memory: more are written, so that finding a place among them stays cheap.
+#: Maximum number of pieces of a message in memory, so that insertion stays cheap.
 _PIECES = 4096
 
-#: What is known of a message: it is being put together; it is whole, and waits for its group; it was handed out; it has
-#: a fault and was set aside.
+#: States of a message: incomplete; complete, waiting for its group; handed out; contradictory and set aside.
 OPEN, WAITING, OUT, FAULTY = range(4)
 
 Key: TypeAlias = tuple[str, bytes]
@@ -34,27 +35,27 @@ Contents: TypeAlias = Callable[[], Iterator[tuple[int, bytes]]]
 
 
 class Message(logical.Message):
-    """A message, what is in memory of it, and where in it what is in the store lies."""
+    """A message, its pieces in memory, and the range of its pieces in the store."""
 
     __slots__ = ("changed", "format", "high", "low", "parts", "pieces", "starts", "state")
 
     def __init__(self, seq: int):
         super().__init__(seq)
         self.state = OPEN
-        #: That of the first segment with Offset 0; empty while there is none.
+        #: Format of the first segment at Offset 0; empty before it.
         self.format = ""
-        #: Pieces in memory, none of which overlaps another or one in the store: where they start, and their bytes.
+        #: Offsets and bytes of pieces in memory; no two pieces overlap, also in the store.
         self.starts: list[int] = []
         self.parts: dict[int, bytes] = {}
-        #: How many there are, in memory and in the store.
+        #: Number of pieces in memory and store.
         self.pieces = 0
-        #: Those in the store are between these.
+        #: The range of pieces in the store.
         self.low = self.high = 0
-        #: Whether the store has not all of it.
+        #: Whether the store is out of date.
         self.changed = True
 
     def row(self, number: int) -> tuple[Any, ...]:
-        """As it is in the store."""
+        """Return the row for the store."""
         return (
             number, self.seq, self.state, self.format, self.flags, self.encoding, self.ccsid, self.end, self.reach,
             self.covered, self.pieces, self.low, self.high,
@@ -62,7 +63,7 @@ class Message(logical.Message):
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Message:
-        """As it was in the store."""
+        """Create the object from a row of the store."""
         message = cls(row[1])
         (
             _, _, message.state, message.format, message.flags, message.encoding, message.ccsid, message.end,
@@ -73,12 +74,12 @@ class Message(logical.Message):
 
     @property
     def memory(self) -> int:
-        """What its pieces take in memory."""
+        """Memory of its pieces, in bytes."""
         return sum(map(len, self.parts.values())) + PIECE * len(self.parts)
 
 
 class Group(logical.Group):
-    """All that has one topic and GroupId."""
+    """All messages with one topic and GroupId."""
 
     __slots__ = ("changed", "count", "group_id", "held", "messages", "number", "stored", "topic", "touched")
 
@@ -86,21 +87,21 @@ class Group(logical.Group):
         super().__init__()
         self.topic = topic
         self.group_id = group_id
-        #: Its own number in the store.
+        #: Its number in the store.
         self.number = number
-        #: When something of it came last.
+        #: Time of its last payload.
         self.touched = 0.0
-        #: Messages that are known; and those of them that are in memory.
+        #: Number of messages; those in memory.
         self.count = 0
         self.messages: dict[int, Message] = {}
-        #: What it takes, in memory and in the store, in bytes of the store.
+        #: Size in memory and store, in bytes of the store.
         self.held = 0
-        #: Whether anything of it is in the store; whether that is not all.
+        #: Whether it is in the store; whether the store is out of date.
         self.stored = False
         self.changed = True
 
     def row(self) -> tuple[Any, ...]:
-        """As it is in the store."""
+        """Return the row for the store."""
         return (
             self.number, self.topic, self.group_id, self.touched, self.grouped, self.last, self.highest,
             self.whole_messages, self.count, self.held,
@@ -108,7 +109,7 @@ class Group(logical.Group):
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Group:
-        """As it was in the store."""
+        """Create the object from a row of the store."""
         group = cls(row[1], row[2], row[0])
         (
             _, _, _, group.touched, grouped, group.last, group.highest, group.whole_messages, group.count, group.held,
@@ -119,12 +120,12 @@ class Group(logical.Group):
 
     @property
     def memory(self) -> int:
-        """What is known of it and its messages takes in memory, without pieces."""
+        """Memory without pieces, in bytes."""
         return GROUP + 4 * len(self.topic) + MESSAGE * len(self.messages)
 
 
 class _Leaving(NamedTuple):
-    """What was handed out: its rows (``seq`` 0: the group's), and what they take."""
+    """Rows that were handed out (``seq`` 0: the group), and their size."""
 
     number: int
     seq: int
@@ -134,9 +135,8 @@ class _Leaving(NamedTuple):
 class Holding:
     """Groups in memory and in the store.
 
-    ``used``: what they take in memory, counted; at most ``memory``, or one group with one message and no pieces where
-    that is more, beside what is handed out. ``held``: what they take in both, in bytes of the store. What changes a
-    group or message here and elsewhere marks it as ``changed``.
+    ``used``: bytes in memory, at most ``memory`` or the current group with one message and no pieces, without outcomes.
+    ``held``: bytes in memory and store, counted as in the store. Every change of a group or message sets ``changed``.
     """
 
     def __init__(self, db: sqlite3.Connection, memory: int, remembered: int, mend: bool = False):
@@ -144,22 +144,22 @@ class Holding:
         self.memory = memory
         self.remembered = remembered
         self.used = 0
-        #: Groups in the store that were not what was written, and are dropped.
+        #: Damaged groups that were dropped from the store.
         self.damaged = self.store.mend() if mend else 0
         self._number, self.count, self.held, self._done_rows = self.store.totals()
-        #: Those in memory; of which something came last are last.
+        #: Groups in memory, least recently extended first.
         self.groups: OrderedDict[Key, Group] = OrderedDict()
-        #: What is done and not in the store yet, by MsgSeqNumber (0: the group).
+        #: Finished messages that are not in the store, by MsgSeqNumber (0: the group).
         self._done: OrderedDict[Key, dict[int, Done]] = OrderedDict()
         self._done_count = self._done_memory = 0
         self._leaving: list[_Leaving] = []
-        #: Of what is handed out until ``settle`` is called.
+        #: The lease of outcomes until ``settle``.
         self.lease = Lease()
 
     # -- groups and messages ---------------------------------------------------------------------------------------
 
     def begin(self, topic: str, group_id: bytes) -> Group:
-        """A new group."""
+        """Create a group."""
         self._number += 1
         self.count += 1
         return self._take(Group(topic, group_id, self._number))
@@ -171,7 +171,7 @@ class Holding:
         return group
 
     def find(self, topic: str, group_id: bytes) -> Group | None:
-        """The group, if anything of it is known."""
+        """Return a group, or None."""
         group = self.groups.get((topic, group_id))
         if group is None and self.count > len(self.groups):
             row = self.store.group(topic, group_id)
@@ -180,13 +180,13 @@ class Holding:
         return group
 
     def touch(self, group: Group, now: float) -> None:
-        """Something of it comes."""
+        """Note the time of a payload of the group."""
         group.touched = now
         group.changed = True
         self.groups.move_to_end((group.topic, group.group_id))
 
     def message(self, group: Group, seq: int) -> Message | None:
-        """The message, if anything of it is known."""
+        """Return a message, or None."""
         message = group.messages.get(seq)
         if message is None and group.count > len(group.messages):
             row = self.store.message(group.number, seq)
@@ -196,7 +196,7 @@ class Holding:
         return message
 
     def begin_message(self, group: Group, message: Message) -> None:
-        """A new message of the group."""
+        """Create a message of the group."""
         self._hold(group, message)
         group.count += 1
         self._grow(group, ROW)
@@ -212,7 +212,7 @@ class Holding:
         self.held += size
 
     def messages(self, group: Group) -> Iterator[Message]:
-        """A group's messages, by number: from memory, or, when the group is in the store, from there."""
+        """Yield the messages of a group by MsgSeqNumber, from memory or store."""
         if group.stored:
             self.save(group)
             return map(Message.of, self.store.messages(group.number))
@@ -223,7 +223,7 @@ class Holding:
     def overlapping(
         self, group: Group, message: Message, start: int, stop: int
     ) -> Iterator[tuple[int, int, bool]]:
-        """(at, size, whether it is in the store) of the pieces that have bytes between these, in order."""
+        """Yield (at, size, whether stored) of the pieces that overlap a range, in order."""
         here = _here(message, start, stop)
         if start >= message.high or stop <= message.low:
             return here
@@ -233,7 +233,7 @@ class Holding:
     def part(
         self, group: Group, message: Message, at: int, stored: bool, skip: int, length: int
     ) -> Iterator[bytes | memoryview]:
-        """Some of the bytes of the piece at ``at``, in slices when it is in the store."""
+        """Yield part of the piece at ``at``, in slices if it is in the store."""
         if stored:
             return self.store.part(group.number, message.seq, at, skip, length)
         return iter((memoryview(message.parts[at])[skip : skip + length],))
@@ -254,7 +254,7 @@ class Holding:
             self.save(group)
 
     def drop_between(self, group: Group, message: Message, start: int, stop: int) -> None:
-        """Forget the pieces that begin in this range: one that has all their bytes takes their place."""
+        """Drop the pieces that begin in a range, before one piece replaces them."""
         first, last = bisect_left(message.starts, start), bisect_left(message.starts, stop)
         count, size = last - first, 0
         for at in message.starts[first:last]:
@@ -268,8 +268,7 @@ class Holding:
         self._grow(group, -size - ROW * count)
 
     def reader(self, group: Group, message: Message) -> Contents:
-        """What gives (Offset, bytes) of a message's pieces in order, however often it is called; as they are now,
-        whatever becomes of the message meanwhile."""
+        """Return a function that yields (Offset, bytes) of the current pieces of a message, also after it changes."""
         starts, parts, stored = message.starts, message.parts, message.high > message.low
 
         def contents() -> Iterator[tuple[int, bytes]]:
@@ -279,16 +278,16 @@ class Holding:
         return contents
 
     def extents(self, group: Group, message: Message) -> Iterable[tuple[int, int]]:
-        """(start, stop) of a message's pieces, in order."""
+        """Yield (start, stop) of the pieces of a message, in order."""
         here = ((at, at + len(message.parts[at])) for at in message.starts)
         if message.high == message.low:
             return here
         return merge(here, self.store.extents(group.number, message.seq))
 
-    # -- what leaves -----------------------------------------------------------------------------------------------
+    # -- release -------------------------------------------------------------------------------------------------
 
     def leave(self, group: Group, message: Message, state: int) -> None:
-        """A message's content was handed out. What is known of the message stays."""
+        """Release the content of a message that was handed out; keep its state."""
         held = message.covered + ROW * message.pieces
         number = group.number if message.high > message.low else 0
         self._leaving.append(_Leaving(number, message.seq, held))
@@ -300,7 +299,7 @@ class Holding:
         message.changed = group.changed = True
 
     def forget(self, group: Group, message: Message) -> None:
-        """A message that has left is not known any more."""
+        """Forget a message that has left."""
         del group.messages[message.seq]
         group.count -= 1
         self.used -= MESSAGE
@@ -309,9 +308,9 @@ class Holding:
             self.store.drop_message(group.number, message.seq)
 
     def end(self, group: Group) -> None:
-        """All of a group was handed out. It is not known any more."""
+        """Forget a group that was handed out."""
         if group.stored:
-            # Then it is read from there, and nothing of it moves any more.
+            # Readers then use the store, where nothing moves.
             self.save(group)
         del self.groups[group.topic, group.group_id]
         self.count -= 1
@@ -319,7 +318,7 @@ class Holding:
         self._leaving.append(_Leaving(group.number if group.stored else 0, 0, group.held))
 
     def settle(self) -> None:
-        """What was handed out has been read: let go of it."""
+        """Release the last outcomes."""
         if not self._leaving:
             return
         self.lease.over = True
@@ -333,7 +332,7 @@ class Holding:
         self._leaving.clear()
 
     def set_back(self, now: float) -> None:
-        """The clock may have gone back: of no group anything came after ``now``."""
+        """Limit the times of all groups to ``now``, after the clock has gone back."""
         for group in self.groups.values():
             if group.touched > now:
                 group.touched = now
@@ -341,13 +340,13 @@ class Holding:
         self.store.set_back(now)
 
     def old(self, until: float, limit: int) -> list[Key]:
-        """Of which groups nothing came after ``until``: the oldest, at most ``limit``."""
+        """Return the oldest groups without payloads after ``until``, at most ``limit``."""
         found = [
             (group.touched, group.topic, group.group_id)
             for group in self.groups.values()
             if group.touched <= until
         ]
-        # What is in memory as well is newer there.
+        # The state in memory is newer.
         stored = (row for row in self.store.oldest(until) if row[:2] not in self.groups)
         found += ((touched, topic, group_id) for topic, group_id, touched in islice(stored, limit))
         return [(topic, group_id) for _, topic, group_id in sorted(found)[:limit]]
@@ -355,14 +354,14 @@ class Holding:
     # -- memory and store ------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write all that is not in the store."""
+        """Write all changes to the store."""
         self.settle()
         for group in self.groups.values():
             self.save(group)
         self._save_done()
 
     def save(self, group: Group) -> None:
-        """Write what of a group is not in the store. Its pieces are then in the store only."""
+        """Write a group; its pieces are then in the store only."""
         changed = [one for one in group.messages.values() if one.changed]
         if not group.changed and not changed:
             return
@@ -383,9 +382,9 @@ class Holding:
         group.stored, group.changed = True, False
 
     def make_room(self, size: int, group: Group | None = None, message: Message | None = None) -> None:
-        """Let go of memory when ``size`` bytes do not fit: first of groups of which nothing came for long.
+        """Write groups to the store if ``size`` bytes do not fit, the least recently extended first.
 
-        What is being changed stays, without its pieces.
+        The current group and message stay in memory without their pieces.
         """
         if self.used + size <= self.memory:
             return
@@ -404,10 +403,10 @@ class Holding:
                 self.used -= before
                 del self.groups[key]
 
-    # -- what is done ----------------------------------------------------------------------------------------------
+    # -- finished -----------------------------------------------------------------------------------------------
 
     def remember(self, key: Key, seq: int, reason: int, *, last: int = 0, finished: bytes = b"") -> None:
-        """A message is done, or for ``seq`` 0 the group: it was handed out, or with a reason set aside."""
+        """Remember a finished message, or the group for ``seq`` 0; ``reason`` if it was set aside."""
         of_group = self._done.setdefault(key, {})
         self._done.move_to_end(key)
         before = of_group.pop(seq, None)
@@ -420,8 +419,8 @@ class Holding:
             self._save_done()
 
     def done(self, topic: str, group_id: bytes, seq: int) -> dict[int, Done]:
-        """What is done of a GroupId, by MsgSeqNumber: at least the message and its group (0), when they are; and
-        something, when there is anything."""
+        """Return finished messages of a GroupId by MsgSeqNumber: at least the message and its group (0) if finished,
+        else any one."""
         here = self._done.get((topic, group_id), {})
         if not self._done_rows or (seq in here and 0 in here):
             return here
@@ -443,7 +442,7 @@ def _memory_of(key: Key, row: Done) -> int:
 
 
 def _here(message: Message, start: int, stop: int) -> Iterator[tuple[int, int, bool]]:
-    """(at, size, False) of the pieces in memory that have bytes between these, in order."""
+    """Yield (at, size, False) of the pieces in memory that overlap a range, in order."""
     starts, parts = message.starts, message.parts
     for k in range(max(bisect_right(starts, start) - 1, 0), len(starts)):
         at = starts[k]
