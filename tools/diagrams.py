@@ -29,7 +29,7 @@ from headwater_spark.tables import (
     TELEMETRY,
     Table,
 )
-from tools import hub_tables, option_tables
+from tools import client_tables, hub_tables, option_tables
 from tools.toolchain import ROOT
 
 _PLACE = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -212,6 +212,7 @@ PACKAGES = {
 }
 
 DRAWINGS: Mapping[str, Callable[[], str]] = {
+    "client-options": client_tables.client_options,
     **{name: partial(modules, package) for name, package in PACKAGES.items()},
     **option_tables.drawings(),
     **hub_tables.drawings(),

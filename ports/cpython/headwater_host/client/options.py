@@ -68,13 +68,13 @@ class SessionOptions:
 class Limits:
     """Bounds of a client's queues and packets.
 
-    - ``queued_incoming``: when ``messages`` holds this many, reading pauses until half of them are taken; messages that
-      the last read returned are queued as well. While a message or request of the client is unanswered, reading
-      continues: further QoS 1 and 2 messages are queued and acknowledged when they are taken; QoS 0 messages are
-      dropped and counted in ``dropped_incoming``. None: no limit.
+    - ``queued_incoming``: when ``messages`` holds this many, reading pauses until half of them are taken; None for no
+      limit. Messages that the last read returned are queued as well. While a message or request of the client is
+      unanswered, reading continues: further QoS 1 and 2 messages are queued and acknowledged when they are taken; QoS 0
+      messages are dropped and counted in ``dropped_incoming``.
     - ``queued_outgoing``: how many QoS 1 and 2 messages may be unacknowledged or waiting, 1 to 65280.
-    - ``in_flight``: how many of them are sent without an acknowledgement. By default 20 with MQTT, because mosquitto
-      closes a connection with more at QoS 2, and 1024 with FMQ.
+    - ``in_flight``: how many of them are sent without an acknowledgement; by default 20 with MQTT and 1024 with FMQ.
+      mosquitto closes a connection with more than 20 at QoS 2.
     - ``packet_size``: the largest packet to receive, in bytes. By default MQTT's largest packet; 16 MiB with FMQ, where
       it is the largest body and at least 64 KiB.
     - ``when_full``: how to publish a message when there is no room for it, or at QoS 0 no connection. "block": the call

@@ -15,8 +15,8 @@ class Reconnect:
     A round tries each server once, without a pause between them. After a failed round or a lost connection the client
     pauses for a random time (full jitter) below a limit.
 
-    - ``first``, ``longest``: the limit doubles from ``first`` to ``longest``, and restarts when a connection has lasted
-      ``longest``.
+    - ``first``: the limit of the first pause; it doubles with each failure.
+    - ``longest``: the largest limit; a connection that has lasted this long resets it to ``first``.
     - ``refused``: the limit when every server of a round has refused the client for good (identifier, credentials,
       rights, a subscription); None to give up.
     - ``attempts``: give up after this many failed rounds in a row; None for never.
