@@ -2,11 +2,13 @@
 
 import contextlib
 import os
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from headwater_host.capture.block_builder import BLOCK_BYTES, BlockBuilder, BlockFull
+from headwater_host.capture.block_builder import BLOCK_BYTES, MAX_BLOCK_BYTES, BlockBuilder, BlockFull
 from headwater_host.capture.block_log import BlockLog, CaptureWriteError
+from headwater_host.capture.format import MAX_BODY, Record
 
 
 class LogWriter:
@@ -65,3 +67,21 @@ class LogWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def encode_records(records: Iterable[Record], sequence: int, salt: int) -> bytes:
+    """Encode records as one block.
+
+    Raises ValueError if there are none, too many for one block, or one of them cannot be stored.
+    """
+    builder = BlockBuilder(MAX_BLOCK_BYTES)
+    try:
+        for record in records:
+            builder.append(*record)
+    except BlockFull:
+        raise ValueError(f"more than {MAX_BLOCK_BYTES} bytes of records for one block") from None
+    if not builder.count:
+        raise ValueError("a block has at least one record")
+    header, body = builder.encode(sequence, salt)
+    assert len(body) <= MAX_BODY
+    return header + body

@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from headwater_host.cli import main
+from headwater_host.gateway.config import KEYS
+from headwater_host.gateway.source import GATEWAY_STATISTICS, SOURCE_STATISTICS
+from headwater_host.settings import Key
 
 #: Groups of options that several commands share: documented once, for the first command.
 SHARED = {"connection": "pub", "TLS": "pub", "diagnostics": "pub"}
@@ -86,12 +89,29 @@ def command_table() -> str:
     return table(("Command", "Purpose"), rows)
 
 
+def key_table(keys: Mapping[str, Key]) -> str:
+    """Write the table of a configuration table's keys."""
+    rows = [
+        (f"`{name}`", f"{key.meaning}{'; required' * key.required} ({key.what})")
+        for name, key in keys.items()
+    ]
+    return table(("Key", "Meaning (value)"), rows)
+
+
+def statistics_table(fields: Mapping[str, str]) -> str:
+    """Write the table of the gateway's statistics."""
+    return table(("Field", "Meaning"), [(f"`{name}`", meaning) for name, meaning in fields.items()])
+
+
 def drawings() -> dict[str, Callable[[], str]]:
     """Return the tables by the names that the pages give them."""
     found: dict[str, Callable[[], str]] = {"commands": command_table}
     found |= {
         f"options-{group.lower()}": partial(option_table, name, group) for group, name in SHARED.items()
     }
+    found |= {f"keys-{name or 'gateway'}": partial(key_table, keys) for name, keys in KEYS.items()}
+    found["statistics-gateway"] = partial(statistics_table, GATEWAY_STATISTICS)
+    found["statistics-source"] = partial(statistics_table, SOURCE_STATISTICS)
     for name in main.COMMANDS:
         for words, parser in parsers(name).items():
             if words not in SAME and any(options(parser)):

@@ -34,13 +34,12 @@ from headwater_host.capture import (
     list_blocks,
     verify,
 )
-from headwater_host.capture.block_builder import encode_records
 from headwater_host.capture.format import HEADER_BYTES, MAX_BODY, parse_header, segment_name
 from headwater_host.capture.manifest import NAME as MANIFEST
 from headwater_host.capture.manifest import read_manifest
 from headwater_host.capture.scan import Scan
 from tests.host.capture_logs import is_subsequence, records, with_header
-from tools.capture_log import LogWriter
+from tools.capture_log import LogWriter, encode_records
 
 SALT = 0xFEEDC0DEFEEDC0DE
 NAME = segment_name(0, SALT)

@@ -55,7 +55,7 @@ def test_a_log_of_an_earlier_program(tmp_path: Path) -> None:
 
 def test_a_file_that_holds_no_number(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(b"\0" * 14)
-    with pytest.raises(ValueError, match="connections holds no number"):
+    with pytest.raises(ValueError, match="does not contain a number"):
         ConnectionIds(tmp_path)
 
 

@@ -17,7 +17,6 @@ from headwater_host.capture import (
     read_range,
     verify,
 )
-from headwater_host.capture.block_builder import encode_records
 from headwater_host.capture.scan import _WINDOW
 from tests.host.capture_logs import (
     MANIFEST,
@@ -31,7 +30,7 @@ from tests.host.capture_logs import (
     with_header,
     write_log,
 )
-from tools.capture_log import LogWriter
+from tools.capture_log import LogWriter, encode_records
 
 # ---- truncation ------------------------------------------------------------------------------------------------------
 

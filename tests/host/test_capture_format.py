@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater_host.capture.block_builder import MAX_BLOCK_BYTES, BlockBuilder, BlockFull, encode_records
+from headwater_host.capture.block_builder import MAX_BLOCK_BYTES, BlockBuilder, BlockFull
 from headwater_host.capture.format import (
     DUPLICATE,
     HEADER_BYTES,
@@ -27,6 +27,7 @@ from tests.host.capture_logs import (
     with_body,
     with_header,
 )
+from tools.capture_log import encode_records
 
 SALT = 0x0123456789ABCDEF
 

@@ -117,14 +117,14 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("broker.local", r"broker\u0000", 14, "'host' in [[broker]] is a host name or address, not 'broker\\x00'"),
         ('protocol = "fmq"', 'protocol = "amqp"', 11, "'protocol' in [[serial]] is \"mqtt\" or \"fmq\", not 'amqp'"),
         ('protocol = "fmq"', "protocol = 5", 11, "is \"mqtt\" or \"fmq\", not 5"),
-        ("[hub]", "[hubs]", 11, "a board that speaks FMQ needs a hub: [hub]"),
+        ("[hub]", "[hubs]", 11, "a board that speaks FMQ needs [hub]"),
         ("[hub]", "[hubs]", 27, "there is no key 'hubs'; there are capture, stats, stats_seconds, syncs_per"),
         ("[hub]", "[[hub]]", 27, "'hub' is a table: [hub]"),
         ("port = 7000", "port = 0", 30, "'port' in [hub] is a whole number from 1 to 65535, not 0"),
         ("port = 7000", "host = '::'", 30, "there is no key 'host' in [hub]; there are config, storage, port"),
         ('"hub.toml"', '"none.toml"', 28, "'config' in [hub]: cannot read none.toml: No such file"),
         ('"hub.toml"', '"wrong.toml"', 28, "'config' in [hub]: wrong.toml, line 2: 'topics' in [limits] is a whole"),
-        ('"hub.toml"', '"large.toml"', 28, "'frame' in [clients] of the hub is at most 66912256 here"),
+        ('"hub.toml"', '"large.toml"', 28, "'frame' in [clients] of the hub is at most 66912256 in a gateway"),
         ('"hub.toml"', '"listens.toml"', 30, "a port is of no use: the hub's file says where to listen"),
         ("/var/lib/headwater/hub.db", r"\u0000", 29, "'storage' in [hub] is a file, not"),
         ('"alarms"', '"alarms+"', 34, "'topics' in [[fmq]]: 'alarms+' is not a topic filter"),
@@ -320,7 +320,7 @@ def test_it_is_looked_at_as_a_whole() -> None:
         check(GatewayConfig(log, brokers=(BrokerConfig("h", topics=(("a", 1), ("a", 2))),)))
     with pytest.raises(ConfigError, match=r"serial port .* is named twice"):
         check(GatewayConfig(log, (SerialConfig("/dev/null"), SerialConfig("/dev/../dev/null", 9600))))
-    with pytest.raises(ConfigError, match="the board on x speaks FMQ: that needs a hub"):
+    with pytest.raises(ConfigError, match="the board on x speaks FMQ, which needs a hub"):
         check(GatewayConfig(log, (SerialConfig("x", protocol="fmq"),)))
     check(GatewayConfig(log, (SerialConfig("x", protocol="fmq"),), hub=HubConfig()))
     hubs = check(GatewayConfig(log, hubs=(FmqConfig("h", topics=("a",)), FmqConfig("i", topics=("a",))))).hubs
@@ -402,12 +402,12 @@ def test_how_a_broker_cannot_be_reached(
         (["--capture", "log", "--broker", "h", "--topic", "a#"], b"'a#' is not a topic filter"),
         (["--capture", "log", "--broker", "h", "--topic", "a", "--password-file", "none"], b"cannot read the password"),
         (["--capture", "", "--serial", "x"], b"the directory name is empty"),
-        (["--capture", "log", "--serial", "x", "--stats", "/"], b"statistics go to a file, and / is none"),
+        (["--capture", "log", "--serial", "x", "--stats", "/"], b"the statistics file / has no name"),
         (["--capture", "log", "--serial", ""], b"'' is not a serial port"),
         (["--config", "none.toml"], b"cannot read none.toml"),
         (["--capture", "log", "--hub-port", "7000"], b"--hub-port needs --hub"),
         (["--capture", "log", "--hub", "h", "--hub-port", "x"], b"'x' is not a whole number from 0 to 65535"),
-        (["--capture", "log", "--fmq-serial", "x"], b"the board on x speaks FMQ: that needs a hub"),
+        (["--capture", "log", "--fmq-serial", "x"], b"the board on x speaks FMQ, which needs a hub"),
         (["--capture", "log", "--serial", "x", "--stats-seconds", "-1"], b"is not a number of seconds"),
     ],
 )  # fmt: skip

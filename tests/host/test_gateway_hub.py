@@ -22,6 +22,7 @@ from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.gateway.hub_source import HubSource
 from headwater_host.gateway.recording import Recorder
+from headwater_host.gateway.source import SOURCE_STATISTICS
 from headwater_host.hub.access import ANY, Rule
 from headwater_host.hub.config import HubConfig
 from headwater_host.hub.storage import Store, writer
@@ -94,6 +95,7 @@ def test_what_is_published_is_recorded_as_it_came(tmp_path: Path) -> None:
         other = await Peer.login(source.hub)
         await other.send_message("c", b"\xff", 1, retain=True)
         status = source.status()
+        assert status.keys() == SOURCE_STATISTICS.keys() - {"link", "duplicates", "protocol", "full_windows"}
         assert status["records"] == {"qos0": 1, "qos1": 3, "qos2": 1}
         assert (status["clients"], status["connections"]) == (2, 2)
         assert status["bytes"] == recorder.bytes

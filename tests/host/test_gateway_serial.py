@@ -21,6 +21,7 @@ from headwater_host.capture.format import DUPLICATE, ORIGINAL
 from headwater_host.gateway.config import SerialConfig
 from headwater_host.gateway.mqtt_board import MqttBoard
 from headwater_host.gateway.recording import Recorder
+from headwater_host.gateway.source import GATEWAY_STATISTICS, SOURCE_STATISTICS
 from tests.host.command import Running, headwater, running
 from tests.host.gateway_peers import FmqPtyBoard, PtyBoard, PtyLine, recorded
 
@@ -98,6 +99,8 @@ def test_what_a_board_publishes_is_recorded_at_every_qos(tmp_path: Path, line: P
     stats = json.loads((tmp_path / "stats.json").read_text())
     assert (stats["records"], stats["durable"], stats["waiting"], stats["error"]) == (32, 32, 0, None)
     (source,) = stats["sources"]
+    assert stats.keys() == GATEWAY_STATISTICS.keys()
+    assert source.keys() == SOURCE_STATISTICS.keys() - {"protocol", "full_windows", "clients", "storage"}
     assert source["records"] == {"qos0": 11, "qos1": 11, "qos2": 10}
     assert not verify(tmp_path / "log").problems
 

@@ -13,6 +13,7 @@ from headwater_host.capture.asyncio_writer import LIMIT_BYTES, AsyncCapture
 from headwater_host.gateway.broker_source import BrokerSource
 from headwater_host.gateway.config import BrokerConfig
 from headwater_host.gateway.recording import Recorder
+from headwater_host.gateway.source import SOURCE_STATISTICS
 from tests.host.mqtt_server import HOST, speak
 
 SECONDS = 200
@@ -176,6 +177,7 @@ def test_a_broker_that_is_replaced_is_spoken_to_in_its_version(
     async def scenario(broker: Broker, source: BrokerSource) -> None:
         while True:
             await broker.acknowledged.wait()
+            assert source.status().keys() <= SOURCE_STATISTICS.keys()
             assert source.status()["protocol"] == ("5.0" if speaks[0] == FIVE else "3.1.1")
             del speaks[0]
             if not speaks:

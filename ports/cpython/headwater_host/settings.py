@@ -23,8 +23,10 @@ class Key:
     what: str
     convert: Callable[[Any], Any]
     required: bool = False
-    #: Whether its value is nobody's business.
+    #: Whether errors must not show the value.
     secret: bool = False
+    #: The meaning and the default, for the documentation.
+    meaning: str = ""
 
 
 def text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Write a capture log from asyncio: appending never waits for the disk, and who must know can await it."""
+"""Write a capture log from asyncio: append never waits for the disk; callers can await durability."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _logger = logging.getLogger(__name__)
 
 
 class CaptureFullError(Exception):
-    """More bytes wait for the disk than the limit allows. Nothing was taken: await ``room``, or drop the record."""
+    """Too many bytes wait for the disk. The record was refused: await ``room``, or drop it."""
 
 
 class _Batch:
-    """Records that become durable together, and who waits for that."""
+    """Records that become durable together, with the futures and calls that wait for them."""
 
     __slots__ = ("builder", "calls", "waiters")
 
@@ -45,22 +45,21 @@ class _Batch:
 
 
 class AsyncCapture:
-    """The one writer of the log in ``directory``, for the tasks of one event loop; an asynchronous context manager.
+    """Writes the log in ``directory`` from one event loop; an asynchronous context manager.
 
-    Every method is for the loop's thread. Blocks are written by a thread of its own, with one fdatasync for each. While
-    the disk is idle, the records of one turn of the loop are a block, written at once. What arrives during a sync is
-    the next block, or several of ``block_bytes`` (1 MiB). ``budget`` may make a block wait that is not full, and that
-    nobody flushes.
+    Call every method in the loop's thread. A second thread writes blocks, with one fdatasync each. While the disk is
+    idle, the records of one turn of the loop are written at once as a block. Records that arrive during a sync are the
+    next block, or several of ``block_bytes`` (1 MiB). ``budget`` may delay a block that is neither full nor flushed.
 
-    When the disk refuses (full, I/O error), nothing is lost and nothing is called durable: the records stay in memory,
-    ``error`` and ``on_error`` say why, and the write is tried again after 0.1 s, and then ever less often, every 10 s
-    at last. While ``limit_bytes`` (16 MiB) wait, ``append`` refuses and ``room`` waits.
+    If a write fails (disk full, I/O error), the records stay in memory and are not durable. ``error`` and ``on_error``
+    report the cause, and the write is tried again after 0.1 s, later every 10 s. While ``limit_bytes`` (16 MiB) wait,
+    ``append`` refuses records and ``room`` waits.
 
-    ``segment_bytes``, ``segment_age``: when a segment is sealed (64 MiB, 3600 s). ``on_error``: called in the loop with
-    each CaptureWriteError; without it they are logged. ``clock``, ``group_readable``: as of ``BlockLog``.
-    ``datasync``: makes a file's data durable.
+    ``segment_bytes``, ``segment_age``: size and age at which a segment is sealed (64 MiB, 3600 s). ``on_error``: called
+    in the loop with each CaptureWriteError; by default they are logged. ``clock``, ``datasync`` and
+    ``group_readable``: see ``BlockLog``.
 
-    Entering raises what ``BlockLog`` does. Leaving raises CaptureWriteError when records could not be written.
+    Entering raises what ``BlockLog`` raises. Leaving raises CaptureWriteError if records could not be written.
     """
 
     _log: BlockLog
@@ -115,37 +114,37 @@ class AsyncCapture:
 
     @property
     def durable_number(self) -> int:
-        """The records up to this number are on disk."""
+        """The number of the last record on disk."""
         return self._durable
 
     @property
     def durable_sequence(self) -> int:
-        """The blocks with lower numbers than this are on disk. For any thread."""
+        """The sequence number of the next block: lower ones are on disk. Any thread may call this."""
         return self._log.next_sequence
 
     @property
     def syncs(self) -> int:
-        """How many blocks were written, each with a sync."""
+        """The number of blocks written, each with one sync."""
         return self._syncs
 
     @property
     def pending_bytes(self) -> int:
-        """About how many bytes wait for the disk."""
+        """The approximate number of bytes that wait for the disk."""
         return self._queued_bytes + (self._current.builder.size if self._current.builder.count else 0)
 
     @property
     def full(self) -> bool:
-        """Whether ``append`` would refuse."""
+        """Whether ``append`` would refuse a record."""
         return self.pending_bytes >= self._limit_bytes
 
     @property
     def error(self) -> CaptureWriteError | None:
-        """Why the last write failed; None after one that did not."""
+        """Why the last write failed; None after a successful one."""
         return self._error
 
     @property
     def recovery(self) -> Recovery:
-        """What opening the log found and did: torn tails cut, damage, segments sealed."""
+        """What opening the log found and repaired."""
         return self._log.recovery
 
     def append(
@@ -160,10 +159,10 @@ class AsyncCapture:
         mark: int = UNMARKED,
         first_ns: int = 0,
     ) -> int:
-        """Take one record and return its number, from 1.
+        """Append a record and return its number, from 1.
 
-        Raises ValueError or TypeError when the record cannot be stored (the text names field and limit) or the log is
-        closed, and CaptureFullError while too much waits for the disk. Then this record was not taken.
+        Raises ValueError or TypeError if the record cannot be stored (the text names field and limit) or the log is
+        closed, CaptureFullError while too much waits for the disk. The record is not appended then.
         """
         builder = self._current.builder
         if self._queued_bytes + builder.size >= self._limit_bytes and self.full:
@@ -182,18 +181,18 @@ class AsyncCapture:
         return self._appended
 
     async def durable(self, number: int) -> None:
-        """Wait until record ``number`` and all before it are on disk, for as long as that takes.
+        """Wait until record ``number`` is on disk.
 
-        Raises ValueError for a number that no record has, and CaptureWriteError when the log was closed without it.
+        Raises ValueError for a number that no record has, CaptureWriteError if the log is closed before.
         """
         batch = self._batch(number)
         if batch is not None:
             await self._wait_in(batch.waiters)
 
     def when_durable(self, number: int, call: Callable[[], object]) -> None:
-        """Have the loop call ``call`` when record ``number`` is on disk: in the order of the numbers, or never.
+        """Call ``call`` in the loop when record ``number`` is on disk, in the order of the numbers.
 
-        The call runs in the turn in which the loop learns of the sync. What it raises goes to the loop's exception
+        The call runs in the turn in which the loop learns of the sync. Its exceptions go to the loop's exception
         handler. Raises ValueError for a number that no record has.
         """
         batch = self._batch(number)
@@ -271,7 +270,7 @@ class AsyncCapture:
         await asyncio.shield(self._task)
 
     def _batch(self, number: int) -> _Batch | None:
-        """The batch with record ``number``; None when that is on disk."""
+        """Return the batch with record ``number``, None if it is on disk."""
         if not 0 <= number <= self._appended:
             raise ValueError(f"record {number}: {self._appended} were appended")
         last = self._durable
@@ -292,12 +291,12 @@ class AsyncCapture:
             self._wake()
 
     def _wake(self) -> None:
-        """Have the writing task look again."""
+        """Wake the writing task."""
         if self._alarm is not None and not self._alarm.done():
             self._alarm.set_result(True)
 
     async def _sleep(self, seconds: float) -> bool:
-        """Whether the task was woken before ``seconds`` were over."""
+        """Sleep up to ``seconds``. Return whether the task was woken before."""
         alarm: asyncio.Future[bool] = self._loop.create_future()
         self._alarm = alarm
         timer = self._loop.call_later(seconds, _ring, alarm)
@@ -307,7 +306,7 @@ class AsyncCapture:
             timer.cancel()
 
     async def _run(self) -> None:
-        """Write the batches, one after the other, until there are no more and ``aclose`` was called."""
+        """Write the batches in order until ``aclose`` was called and none is left."""
         delay, longest = RETRY_DELAYS
         try:
             while self._queue or not self._stop.is_set():
@@ -336,7 +335,7 @@ class AsyncCapture:
         await self._close()
 
     def _next(self) -> _Batch | None:
-        """The batch to write now; None when there is none, or the budget has no sync for it."""
+        """Return the batch to write now; None if there is none or the budget has no sync left."""
         if not self._queue and not self._budget.wait():
             self._close_batch()
         if not self._queue:
@@ -345,17 +344,17 @@ class AsyncCapture:
         return self._queue[0]
 
     async def _close(self) -> None:
-        # In the thread, so behind a write that still goes on when this task was cancelled.
+        # In the thread, so that it follows a write that is in progress when this task is cancelled.
         closing = self._thread.submit(self._log.close)
         self._thread.shutdown(wait=False)
         await asyncio.wrap_future(closing)
 
     def _step(self, batch: _Batch | None) -> None:
-        """In the thread: what touches the disk."""
+        """Write a batch and seal a due segment. Runs in the thread."""
         self._log.seal_if_due()
         if batch is not None:
             self._log.write(batch.builder)
-        # Ahead of the executor's own answer, which takes the task a turn more.
+        # Earlier than the executor's result, which takes the task one more turn.
         self._loop.call_soon_threadsafe(self._done, batch)
 
     def _report(self, error: CaptureWriteError) -> None:
@@ -377,12 +376,12 @@ class AsyncCapture:
             if not future.done():
                 future.set_result(None)
         self._room.clear()
-        # A sync that was learned of before the loop came to these must not overtake them.
+        # Calls of an earlier sync that are still due run first.
         self._call_due()
         self._call(batch.calls)
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing will be written any more: whoever waits must know."""
+        """Fail all waiting futures: nothing will be written any more."""
         if not isinstance(error, Exception):
             error = CaptureWriteError(errno.ECANCELED, "the task that writes the capture log was cancelled")
         self._failure = error
@@ -400,6 +399,6 @@ def _ring(alarm: asyncio.Future[bool]) -> None:
 
 
 def _close_unused(opening: Future[BlockLog]) -> None:
-    """The task that opened the log was cancelled meanwhile."""
+    """Close a log whose opening task was cancelled."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()

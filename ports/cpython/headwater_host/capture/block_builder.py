@@ -1,21 +1,18 @@
-"""Records on their way into a block: cheap to append, encoded once."""
+"""Collect the records of a block and encode it."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 
 from headwater_host.capture.format import (
     COLUMNS,
     DUPLICATE,
     FIRST_NS,
-    MAX_BODY,
     MAX_FRAME,
     MAX_PEER,
     MAX_PEERS,
     ROW,
     UNMARKED,
-    Record,
     encode_block,
 )
 
@@ -25,14 +22,14 @@ MAX_BLOCK_BYTES = 32 << 20
 
 _pack = ROW.pack
 _pack_first = FIRST_NS.pack
-# What a record costs beside its frame, and a block beside its records: the count of strings, and three paddings.
+# Bytes of a record without its frame; of a block without its records: the number of strings, and three paddings.
 _PER_RECORD = ROW.size
 _PER_BLOCK = 2 + 3 * 7
 _LIMITS = {"q": (-(1 << 63), (1 << 63) - 1), "Q": (0, (1 << 64) - 1), "H": (0, 0xFFFF), "B": (0, 0xFF)}
 
 
 class BlockFull(Exception):  # noqa: N818  # not an error: the record goes into the next block
-    """The record does not fit into this block any more; nothing of it was taken."""
+    """The record does not fit into this block. It was not added."""
 
 
 class BlockBuilder:
@@ -67,10 +64,10 @@ class BlockBuilder:
         mark: int = UNMARKED,
         first_ns: int = 0,
     ) -> None:
-        """Take one record. A frame that is not bytes is copied; ``first_ns`` counts with a DUPLICATE only.
+        """Add a record. A frame that is not bytes is copied; ``first_ns`` is used only with DUPLICATE.
 
-        Raises ValueError or TypeError, with the name of the field and its limit, when the caller's record cannot be
-        stored; BlockFull when this block has no room for it. In both cases nothing was taken.
+        Raises ValueError or TypeError, with the field and its limit, if the record cannot be stored; BlockFull if the
+        block has no room. The record is not added then.
         """
         if type(frame) is not bytes:
             frame = bytes(memoryview(frame))
@@ -102,7 +99,7 @@ class BlockBuilder:
         self.count += 1
 
     def _new_peer(self, peer: str, size: int) -> bytes:
-        """What goes into the string table for a peer that is not in it yet."""
+        """Return the entry of a new peer for the string table."""
         if not isinstance(peer, str):
             raise TypeError(f"peer is text, not {type(peer).__name__}")
         try:
@@ -116,12 +113,12 @@ class BlockBuilder:
         return string
 
     def encode(self, sequence: int, salt: int) -> tuple[bytes, bytes]:
-        """Header and body of the block. At least one record must be in it."""
+        """Encode the header and the body of the block, which must contain a record."""
         return encode_block(self._rows, self._strings, self._firsts, self._frames, sequence, salt)
 
 
 class ClosedBuilder(BlockBuilder):
-    """Stands where a closed writer's builder was: takes nothing, and says why."""
+    """The builder of a closed writer: refuses every record, with the reason."""
 
     __slots__ = ("_reason",)
 
@@ -135,7 +132,7 @@ class ClosedBuilder(BlockBuilder):
 
 
 def _blame(*values: object) -> Exception:
-    """Which of the seven numbers of a record is the one that cannot be packed, and why."""
+    """Return the error for the number that cannot be packed."""
     numbers = [(name, code) for name, code, _ in COLUMNS if name not in {"length", "peer"}]
     for (name, code), value in zip([*numbers, ("first_ns", "q")], values, strict=True):
         if not isinstance(value, int):
@@ -144,21 +141,3 @@ def _blame(*values: object) -> Exception:
         if not low <= value <= high:
             return ValueError(f"{name} {value}: possible are {low} to {high}")
     raise AssertionError(f"{values} can be packed")
-
-
-def encode_records(records: Iterable[Record], sequence: int, salt: int) -> bytes:
-    """One block of these records, as it stands in a segment.
-
-    Raises ValueError when there are none or too many for one block, or one of them cannot be stored.
-    """
-    builder = BlockBuilder(MAX_BLOCK_BYTES)
-    try:
-        for record in records:
-            builder.append(*record)
-    except BlockFull:
-        raise ValueError(f"more than {MAX_BLOCK_BYTES} bytes of records for one block") from None
-    if not builder.count:
-        raise ValueError("a block has at least one record")
-    header, body = builder.encode(sequence, salt)
-    assert len(body) <= MAX_BODY
-    return header + body

@@ -1,4 +1,4 @@
-"""A log directory open for writing: blocks into segments, segments into the manifest, and every failure made good.
+"""Write blocks to segments and sealed segments to the manifest; recover from failed writes.
 
 Blocking, and for one thread at a time. ``AsyncCapture`` drives it from asyncio.
 """
@@ -23,7 +23,7 @@ from headwater_host.private import opened, restrict
 SEGMENT_BYTES = 64 << 20
 SEGMENT_AGE_NS = 3600 * 10**9
 
-# Only Linux has the cheaper one.
+# fdatasync is cheaper, but only Linux has it.
 datasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
@@ -32,17 +32,17 @@ class CaptureLockedError(OSError):
 
 
 class CaptureWriteError(OSError):
-    """Records could not be made durable (disk full, I/O error). They are kept, and written with the next try."""
+    """Records could not be made durable (disk full, I/O error). They are kept for the next attempt."""
 
 
 class BlockLog:
-    """The log in ``directory``, which is made if need be; open, in order, and locked against other writers.
+    """The log in ``directory``, open for one writer. Creates the directory; repairs and locks the log.
 
-    ``segment_bytes``, ``segment_age_ns``: when a segment is sealed. ``recovery``: what opening found and did.
-    ``datasync``: makes a file's data durable; it is called once per block. ``clock``: nanoseconds, by which a segment
-    gets old; one that nobody can set. ``group_readable``: see ``private``.
+    ``segment_bytes``, ``segment_age_ns``: size and age at which a segment is sealed. ``clock``: nanoseconds, for that
+    age; a clock that cannot be set. ``datasync``: makes a file's data durable; called once per block.
+    ``group_readable``: see ``private``. Attribute ``recovery``: what opening found and repaired.
 
-    Raises CaptureLockedError, or OSError when the directory cannot be made or read.
+    Raises CaptureLockedError if another writer has the log open, OSError if the directory cannot be created or read.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class BlockLog:
         self._fd = -1
         self._path = self.directory
         self._salt = 0
-        self._dirty = False  # bytes behind _end are to be cut
-        self._spent = False  # nothing may be appended to this segment any more
+        self._dirty = False  # the bytes after _end must be cut
+        self._spent = False  # nothing may be appended to this segment
         _make_directory(self.directory)
         self._lock = _lock(self.directory / LOCK, group_readable)
         try:
@@ -87,24 +87,24 @@ class BlockLog:
 
     @property
     def closed(self) -> bool:
-        """Whether the log was let go of."""
+        """Whether the log is closed."""
         return self._lock < 0
 
     @property
     def next_sequence(self) -> int:
-        """The number of the next block: those with lower ones are on disk."""
+        """The sequence number of the next block. Blocks with lower numbers are on disk."""
         return self._next
 
     def _begin(self) -> None:
-        """Counts for a segment without blocks."""
+        """Reset the counters for a new segment."""
         self._end = self._blocks = self._records = self._began_ns = self._first_ns = self._last_ns = 0
         self._first = self._next
 
     def write(self, builder: BlockBuilder) -> None:
-        """Append the records of ``builder`` as a block; when this returns they are durable.
+        """Append the records of ``builder`` as a durable block.
 
-        Raises CaptureWriteError when that failed. Nothing of the block is in the log then; call again with the same
-        builder, into which more records may have come.
+        Raises CaptureWriteError if that fails. The log then contains nothing of the block: call again with the same
+        builder, to which records may have been added.
         """
         try:
             self._clean()
@@ -116,11 +116,11 @@ class BlockLog:
             self._dirty = True
             write_all(self._fd, header, self._end)
             write_all(self._fd, body, self._end + len(header))
-            # A reader may take the block from here on: if it does not stay, no other may come to its place.
+            # From here on a reader may see the block. If it is cut, no other block may take its place.
             self._spent = True
             self._datasync(self._fd)
         except OSError as error:
-            with contextlib.suppress(OSError):  # the next try begins with it
+            with contextlib.suppress(OSError):  # the next attempt starts with it
                 self._clean()
             what = f"{builder.count} records are not written, but kept: {error.strerror or error}"
             raise CaptureWriteError(error.errno, what, str(error.filename or self._path)) from error
@@ -139,7 +139,7 @@ class BlockLog:
     def seal_if_due(self) -> None:
         """Seal the segment if it has reached its size or age.
 
-        Raises CaptureWriteError when that failed; the next call tries again.
+        Raises CaptureWriteError if that fails; the next call tries again.
         """
         aged = self._clock() - self._began_ns >= self._segment_age_ns
         if self._fd >= 0 and self._blocks and (aged or self._end >= self._segment_bytes):
@@ -150,9 +150,9 @@ class BlockLog:
                 raise self._seal_error(error) from error
 
     def close(self) -> None:
-        """Seal the segment and let go of the log. Harmless a second time.
+        """Seal the segment and close the log. A second call does nothing.
 
-        Raises CaptureWriteError when the segment could not be sealed; the next writer does it then.
+        Raises CaptureWriteError if the segment could not be sealed; the next writer seals it.
         """
         if self._lock < 0:
             return
@@ -189,12 +189,12 @@ class BlockLog:
         self._begin()
 
     def _clean(self) -> None:
-        """Undo what a write that failed left behind."""
+        """Remove what a failed write left."""
         if self._dirty:
             os.ftruncate(self._fd, self._end)
             self._dirty = False
         if self._spent:
-            os.fsync(self._fd)  # or a power cut would bring the block back
+            os.fsync(self._fd)  # otherwise a power cut could restore the block
             self._seal()
 
     def _seal(self) -> None:
@@ -239,7 +239,7 @@ def _lock(path: Path, group_readable: bool) -> int:
             raise
         what = f"another writer has the capture log open (process {holder or 'unknown'})"
         raise CaptureLockedError(error.errno, what, str(path.parent)) from None
-    with contextlib.suppress(OSError):  # for people only
+    with contextlib.suppress(OSError):  # for operators only
         os.ftruncate(fd, 0)
         os.pwrite(fd, b"%d\n" % os.getpid(), 0)
     return fd

@@ -19,8 +19,10 @@ BITS = 20
 
 
 class ConnectionIds:
-    """The ids for the log in ``directory``, which is open for this process. Raises OSError when the file cannot be read
-    or written, ValueError when it is not what was written."""
+    """Makes the ids for the log in ``directory``, which this process has open.
+
+    Raises OSError if the file cannot be read or written, ValueError if its content is malformed.
+    """
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class ConnectionIds:
             entries = read_manifest(self._directory).entries.values()
             return max((entry.last_ns for entry in entries), default=0) // 1_000_000
         except ValueError:
-            raise ValueError(f"{self._directory / NAME} holds no number") from None
+            raise ValueError(f"{self._directory / NAME} does not contain a number") from None
 
     def _reserve(self, last: int) -> None:
         begin = max(self._clock() // 1_000_000, last + 1)

@@ -1,6 +1,6 @@
-"""The capture log's byte layout (docs/capture-log.md): names, header, columns; encoding and checking of one block.
+"""Byte layout of the capture log (docs/capture-log.md): names, header, columns; encode and validate a block.
 
-Nothing here touches a file. What ``parse_header`` and ``Block`` accept is safe to use: after them no accessor fails.
+Does no I/O. After ``parse_header`` and ``Block`` accept their input, no accessor fails.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ PROTOCOLS = {MQTT: "mqtt", FMQ: "fmq", IBMMQ: "ibmmq"}
 #: Values of ``version`` in records of MQTT: the protocol level.
 MQTT_3_1_1, MQTT_5 = 4, 5
 
-#: Marks: what the receiver knew of a message when it arrived. Nothing, or the record is no message that could be one
-#: before; a message of its own; a duplicate of the record that the same peer sent at ``first_ns``; perhaps a duplicate.
+#: Marks: what the receiver knew about a message when it arrived. Nothing; an original; a duplicate of the record that
+#: the same peer sent at ``first_ns``; possibly a duplicate.
 UNMARKED, ORIGINAL, DUPLICATE, UNCERTAIN = 0, 1, 2, 3
 MARKS = {ORIGINAL: "original", DUPLICATE: "duplicate", UNCERTAIN: "uncertain"}
 
@@ -50,11 +50,11 @@ COLUMNS = (
 )
 # The columns of each version.
 _COLUMNS = {1: COLUMNS[:-1], 2: COLUMNS}
-# One record's columns, side by side: what a builder keeps until the block is encoded.
+# The columns of one record in a row: what a builder collects until the block is encoded.
 ROW = struct.Struct("<" + "".join(code for _, code, _ in COLUMNS))
 
 # magic, version, header length, body length, records, sequence, first_ns, last_ns, string table length, flags,
-# CRC of the body, salt; the CRC of these stands behind them.
+# CRC of the body, salt; followed by the CRC of these.
 _HEADER = struct.Struct("<4sHHIIQqqIIIQ")
 _CRC = struct.Struct("<I")
 _LENGTH = struct.Struct("<H")
@@ -65,13 +65,13 @@ _SEQUENCES = 1 << 64
 
 
 class FormatError(ValueError):
-    """The bytes are not what the format asks for. The text says what is wrong with them."""
+    """The bytes do not follow the format. The text says how."""
 
 
 class Record(NamedTuple):
-    """One frame as it was on the wire, with when (ns since 1970), over which connection, and from whom.
+    """A frame as received, with its receive time (ns since 1970), connection and peer.
 
-    ``mark`` is what the receiver knew of it; ``first_ns`` the receive time of what a DUPLICATE repeats, otherwise 0.
+    ``mark``: what the receiver knew about it; ``first_ns``: the receive time of a DUPLICATE's original, otherwise 0.
     """
 
     time_ns: int
@@ -86,7 +86,7 @@ class Record(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The fields of a right block header."""
+    """The fields of a valid block header."""
 
     version: int
     body_length: int
@@ -101,7 +101,7 @@ class Header(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether this reader can read the block."""
+        """Whether this code can read the block's version."""
         return self.version in VERSIONS and not self.flags
 
     @property

@@ -1,4 +1,4 @@
-"""The list of sealed segments, ``manifest.jsonl``, and the listing of a log directory."""
+"""Read and write the list of sealed segments, ``manifest.jsonl``; list a log directory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """The manifest as read: entries by file name, what is wrong, and where a torn last line begins."""
+    """The manifest: entries by file name, problems, and the offset of a torn last line."""
 
     entries: dict[str, Entry]
     problems: list[Problem]
@@ -49,7 +49,7 @@ class Segment(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The segments of a log in the order of their blocks, and what is wrong with the manifest."""
+    """The segments of a log in the order of their blocks, the manifest, and problems."""
 
     segments: list[Segment]
     manifest: Manifest
@@ -57,7 +57,7 @@ class Listing(NamedTuple):
 
 
 def format_entry(entry: Entry) -> bytes:
-    """The entry as a line of the file."""
+    """Encode an entry as a line of the file."""
     return json.dumps(entry._asdict(), separators=(",", ":")).encode() + b"\n"
 
 
@@ -78,7 +78,7 @@ def _parse(line: bytes) -> Entry:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read the manifest. One that is missing is empty; a bad line is reported and passed over."""
+    """Read the manifest. A missing file counts as empty; a bad line is reported and skipped."""
     try:
         data = (directory / NAME).read_bytes()
     except FileNotFoundError:
@@ -102,12 +102,12 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def list_log(directory: str | os.PathLike[str]) -> Listing:
-    """The segments of the log in ``directory``.
+    """List the segments of the log in ``directory``.
 
-    Raises FileNotFoundError or NotADirectoryError, also when the directory holds no capture log at all.
+    Raises FileNotFoundError or NotADirectoryError, also if the directory contains no capture log.
     """
     directory = Path(directory)
-    # The directory first: a segment that a later one follows is in a manifest that is read after this.
+    # List before reading the manifest: then every segment but the last listed one is in it.
     names = sorted(name for name in os.listdir(directory) if parse_segment_name(name))  # noqa: PTH208
     manifest = read_manifest(directory)
     if not names and not manifest.end and not (directory / LOCK).exists():
@@ -122,7 +122,7 @@ def list_log(directory: str | os.PathLike[str]) -> Listing:
     problems += (
         Problem(MISSING, name, 0, entry.bytes, f"{entry.records} records in {entry.blocks} blocks are gone")
         for name, entry in sorted(manifest.entries.items())
-        # Without an older segment, retention has removed it.
+        # If no older segment exists either, retention has removed it.
         if name not in names and entry.blocks and names and names[0] < name
     )
     problems += (
@@ -136,7 +136,7 @@ def list_log(directory: str | os.PathLike[str]) -> Listing:
 def write_all(
     fd: int, data: bytes, at: int, write: Callable[[int, memoryview, int], int] = os.pwrite
 ) -> None:
-    """Write all of ``data`` at offset ``at``, in as many calls as it takes."""
+    """Write all of ``data`` at offset ``at``."""
     rest = memoryview(data)
     while rest:
         count = write(fd, rest, at)
@@ -154,7 +154,7 @@ def sync_directory(directory: Path) -> None:
 
 
 class ManifestFile:
-    """The manifest, open for the one writer. What an append that failed left behind is cut before the next."""
+    """The manifest, open for one writer. The remains of a failed append are cut before the next one."""
 
     def __init__(self, directory: Path, end: int, *, group_readable: bool = False) -> None:
         path = directory / NAME
@@ -175,7 +175,7 @@ class ManifestFile:
             os.fsync(self._fd)
 
     def append(self, entry: Entry) -> None:
-        """Append a line and make it durable. When that fails (OSError) the line is not there."""
+        """Append a durable line. If that fails (OSError), the file does not contain the line."""
         line = format_entry(entry)
         self._cut()
         try:
@@ -187,7 +187,7 @@ class ManifestFile:
         self._end += len(line)
 
     def close(self) -> None:
-        """Close the file. Harmless a second time."""
+        """Close the file. A second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,4 +1,4 @@
-"""What can be wrong with a capture log, as readers and writers report it."""
+"""Problems of a capture log, as readers and writers report them."""
 
 from __future__ import annotations
 

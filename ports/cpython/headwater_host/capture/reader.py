@@ -1,4 +1,4 @@
-"""Read a capture log: its blocks and records in order, the damage it has, and the ranges it can be split into."""
+"""Read a capture log: blocks and records in order, damage, and ranges for parallel readers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from headwater_host.capture.scan import BlockInfo, Scan
 
 
 class Position(NamedTuple):
-    """A place in a log: the file name of a segment, and the offset in it at which a block begins or will."""
+    """A position in a log: the file name of a segment and the offset of a block in it."""
 
     file: str
     offset: int
 
 
 class CaptureReader:
-    """Reads the log in ``directory``, from ``start`` (a Position, default the log's beginning).
+    """Reads the log in ``directory`` from ``start``, by default from its beginning.
 
-    Bad blocks are passed over and reported: appended to ``problems``, or given to ``on_problem`` instead.
-    ``torn`` is the torn tail at which the last walk ended, or None. ``position`` is where the next walk begins;
-    walking again goes on behind the last block that was yielded, which is how to follow a log that is being written.
+    Bad blocks are skipped and reported: appended to ``problems``, or passed to ``on_problem``. ``torn`` is the torn
+    tail at which the last walk ended, or None. ``position`` is where the next walk begins: to follow a log that is
+    being written, walk again.
     """
 
     def __init__(
@@ -44,21 +44,18 @@ class CaptureReader:
         self._expected: int | None = None
 
     def blocks(self) -> Iterator[Block]:
-        """The good blocks from ``position`` on, each checked.
-
-        Raises OSError when the log is not there or cannot be read.
-        """
+        """Yield the good blocks from ``position`` on. Raises OSError if the log cannot be read."""
         for _, block in self._walk(bodies=True):
             assert block is not None
             yield block
 
     def records(self) -> Iterator[Record]:
-        """The records of these blocks. ``position`` moves by whole blocks."""
+        """Yield the records of these blocks. ``position`` moves by whole blocks."""
         for block in self.blocks():
             yield from block.records()
 
     def infos(self) -> Iterator[BlockInfo]:
-        """The blocks' places and headers, without reading their bodies."""
+        """Yield position and header of each block, without reading bodies."""
         for info, _ in self._walk(bodies=False):
             yield info
 
@@ -72,16 +69,16 @@ class CaptureReader:
             try:
                 fd = os.open(segment.path, os.O_RDONLY)
             except FileNotFoundError:
-                continue  # retention was faster; the sequence numbers show it if it was not retention
+                continue  # removed by retention; otherwise the sequence numbers show the gap
             try:
                 yield from self._walk_segment(segment, fd, start, bodies)
             finally:
                 os.close(fd)
 
     def _start(self) -> tuple[int, Position | None]:
-        """The number of the segment to begin with, and the place in it.
+        """Return the number of the first segment and the position in it.
 
-        The salt has no order: a segment that was removed because nothing of it was left has a successor of its number.
+        A segment that was removed because it was empty has a successor with its number and another salt.
         """
         if self.position is None:
             return 0, None
@@ -111,10 +108,10 @@ class CaptureReader:
             else:
                 self.position = Position(name, found.offset + found.length)
                 self._report(found)
-        # Where the last block is bad, the manifest knows how the numbers go on.
+        # If the last block is bad, the manifest has the next sequence number.
         self._expected = scan.expected if segment.entry is None else segment.entry.next_sequence
         for problem in _lost_end(segment, scan.size, start):
-            self.position = Position(name, problem.offset + problem.length)  # once is enough
+            self.position = Position(name, problem.offset + problem.length)  # report it once
             self._report(problem)
 
 
@@ -130,9 +127,9 @@ def read_range(
     length: int,
     on_problem: Callable[[Problem], None],
 ) -> Iterator[Block]:
-    """The good blocks that begin in bytes ``offset`` to ``offset + length`` of the segment ``path``.
+    """Yield the good blocks that begin in bytes ``offset`` to ``offset + length`` of the segment ``path``.
 
-    For ranges between block boundaries, as ``list_blocks`` gives them; what is not a good block there is reported.
+    The range must begin and end at block boundaries (``list_blocks``). Anything else in it is reported.
     """
     name = Path(path).name
     parsed = parse_segment_name(name)
@@ -158,15 +155,15 @@ def list_blocks(
     start: Position | None = None,
     on_problem: Callable[[Problem], None] | None = None,
 ) -> list[BlockInfo]:
-    """Place and header of every block of the log from ``start`` on, in order: what a job is split by.
+    """List position and header of every block from ``start`` on, in order, for splitting a job.
 
-    Reads headers only, so a block with a damaged body is listed as well. A torn tail is not.
+    Reads only headers: blocks with damaged bodies are listed, a torn tail is not.
     """
     return list(CaptureReader(directory, start=start, on_problem=on_problem).infos())
 
 
 class SegmentTotals(NamedTuple):
-    """What is in one segment. ``first_ns`` and ``last_ns`` are None when no record is."""
+    """Totals of one segment. ``first_ns`` and ``last_ns`` are None without records."""
 
     file: str
     bytes: int
@@ -178,25 +175,25 @@ class SegmentTotals(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The state of a log: totals per segment, damage, the torn tail that is no damage, and what the records are."""
+    """The state of a log: totals per segment, damage, torn tails (not damage), and records by protocol."""
 
     segments: list[SegmentTotals]
     problems: list[Problem]
     torn: list[Problem]
-    #: Records by protocol; nothing when no bodies were read.
+    #: Records by protocol; empty if no bodies were read.
     protocols: Counter[int]
 
     @property
     def damaged(self) -> bool:
-        """Whether anything is wrong beside a torn tail."""
+        """Whether there is damage. A torn tail is not damage."""
         return bool(self.problems)
 
 
 def verify(directory: str | os.PathLike[str], *, bodies: bool = True) -> Report:
-    """Read the whole log and hold it against its manifest.
+    """Read the whole log and compare it with its manifest.
 
-    ``bodies``: False reads headers only (fast; does not see damage inside bodies).
-    Raises OSError when the log is not there or cannot be read.
+    ``bodies``: False reads only headers, which is faster but finds no damage in bodies. Raises OSError if the log
+    cannot be read.
     """
     listing = list_log(directory)
     problems = list(listing.problems)
@@ -207,7 +204,7 @@ def verify(directory: str | os.PathLike[str], *, bodies: bool = True) -> Report:
         try:
             fd = os.open(segment.path, os.O_RDONLY)
         except FileNotFoundError:
-            continue  # retention was faster
+            continue  # removed by retention
         try:
             if expected is None:
                 expected = segment.first_sequence
@@ -223,9 +220,9 @@ def verify(directory: str | os.PathLike[str], *, bodies: bool = True) -> Report:
 def _survey(
     segment: Segment, fd: int, expected: int, bodies: bool, protocols: Counter[int]
 ) -> tuple[SegmentTotals, list[Problem], int | None]:
-    """Totals and problems of one segment, and the sequence number with which the next should begin.
+    """Return totals and problems of one segment, and the expected first sequence number of the next one.
 
-    Counts its records by protocol.
+    Adds its records to ``protocols``.
     """
     name, entry = segment.path.name, segment.entry
     scan = Scan(fd, name, segment.salt, is_open=segment.is_open, expected=expected, bodies=bodies)
@@ -252,14 +249,14 @@ def _survey(
     if entry is None:
         return totals, problems, scan.expected
     counted = (*totals[1:4], totals.first_ns or 0, totals.last_ns or 0, segment.first_sequence, scan.expected)
-    if counted != entry[1:] and not problems:  # otherwise they say why
+    if counted != entry[1:] and not problems:  # otherwise the problems explain the difference
         said = f"the manifest says {entry[1:]}, the segment has {counted}"
         problems.append(Problem(MANIFEST, name, 0, 0, said))
     return totals, problems, entry.next_sequence
 
 
 def _check_times(info: BlockInfo, block: Block | None) -> Iterator[Problem]:
-    """Who looks for a span of time trusts the header: it must be true."""
+    """Check the times in the header: readers that search for a time trust them."""
     if block is None:
         return
     said = (info.header.first_ns, info.header.last_ns)

@@ -1,4 +1,4 @@
-"""Bring a log directory into order before it is written to: seal what an earlier writer left open."""
+"""Repair a log before writing: cut the torn tail and seal the segments that an earlier writer left open."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PIECE = 1 << 20
 
 
 class Recovery(NamedTuple):
-    """What was found and done when a log was opened.
+    """What was found and repaired when a log was opened.
 
-    ``cut``: the torn tails that were cut away. ``saved``: files that hold what was cut, where it might not have been an
-    unfinished write. ``problems``: damage that stays where it is. ``sealed``: segments that were sealed.
+    ``cut``: torn tails that were cut. ``saved``: files with cut bytes that may not be an unfinished write.
+    ``problems``: damage, which is not changed. ``sealed``: segments that were sealed.
     """
 
     cut: list[Problem]
@@ -38,9 +38,9 @@ class Recovery(NamedTuple):
 
 
 def recover(directory: Path, listing: Listing, manifest: ManifestFile) -> tuple[int, Recovery]:
-    """Cut the torn tail of the last segment, and seal every segment that is not in the manifest.
+    """Cut the torn tail of the last segment and seal every segment that is not in the manifest.
 
-    Returns the sequence number for the next block, and what was done. Bad blocks in the middle stay as they are.
+    Returns the sequence number of the next block and a report. Bad blocks elsewhere are not changed.
     """
     done = Recovery([], [], [], [])
     for problem in listing.problems:
@@ -51,12 +51,12 @@ def recover(directory: Path, listing: Listing, manifest: ManifestFile) -> tuple[
             expected = _finish(directory, segment, manifest, done)
         else:
             expected = segment.entry.next_sequence
-    # Where the segments are gone, the manifest still knows how far the numbers went.
+    # If segments are missing, the manifest still has the last sequence number.
     return max([expected, *(entry.next_sequence for entry in listing.manifest.entries.values())]), done
 
 
 def _finish(directory: Path, segment: Segment, manifest: ManifestFile, done: Recovery) -> int:
-    """Seal a segment that its writer did not; the sequence number with which the next begins."""
+    """Seal a segment; return the first sequence number of the next one."""
     path = segment.path
     fd = os.open(path, os.O_RDWR)
     try:
@@ -99,7 +99,7 @@ def _finish(directory: Path, segment: Segment, manifest: ManifestFile, done: Rec
 
 
 def _cut(directory: Path, path: Path, fd: int, torn: Problem, done: Recovery) -> bool:
-    """Cut the torn tail; False if it cannot be read, and so neither kept elsewhere nor cut."""
+    """Cut the torn tail. Return False if it cannot be read, and so neither saved nor cut."""
     if not _is_unfinished(fd, torn):
         copy = path.with_name(path.name + ".cut")
         try:
@@ -118,14 +118,14 @@ def _cut(directory: Path, path: Path, fd: int, torn: Problem, done: Recovery) ->
 
 
 def _is_unfinished(fd: int, torn: Problem) -> bool:
-    """Whether the tail cannot be anything but a write that did not come to its end."""
+    """Whether the tail is certainly an unfinished write."""
     if torn.length < HEADER_BYTES:
         return True
     try:
         return parse_header(os.pread(fd, HEADER_BYTES, torn.offset)).block_length > torn.length
     except FormatError:
         pieces = range(torn.offset, torn.offset + torn.length, _PIECE)
-        with contextlib.suppress(OSError):  # what cannot be read is not plainly anything
+        with contextlib.suppress(OSError):  # unreadable bytes are not certain
             return not any(os.pread(fd, _PIECE, at).strip(b"\0") for at in pieces)
     except OSError:
         pass
@@ -133,7 +133,7 @@ def _is_unfinished(fd: int, torn: Problem) -> bool:
 
 
 def _copy(fd: int, torn: Problem, copy: Path) -> None:
-    # The segment's own group may read it.
+    # The copy gets the group permission of the segment.
     shared = bool(os.fstat(fd).st_mode & stat.S_IRGRP)
     out = opened(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, group_readable=shared)
     try:

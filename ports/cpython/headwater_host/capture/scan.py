@@ -1,4 +1,4 @@
-"""Walk through one segment file: good blocks, and every byte that is not a part of one, reported."""
+"""Walk through a segment file: yield good blocks, and report every byte that is not part of one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SECTOR = 512
 
 
 class BlockInfo(NamedTuple):
-    """Where a block is, and what its header says."""
+    """Position and header of a block."""
 
     file: str
     offset: int
@@ -32,17 +32,17 @@ class BlockInfo(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Bytes of the whole block."""
+        """The length of the block in bytes."""
         return self.header.block_length
 
     @property
     def end(self) -> int:
-        """Offset of what comes behind the block."""
+        """The offset after the block."""
         return self.offset + self.header.block_length
 
 
 class _Window:
-    """Reads a file in pieces of at least ``size`` bytes. What the disk cannot read is zeros: no CRC fits them."""
+    """Reads a file in pieces of at least ``size`` bytes. Unreadable sectors become zeros, which no CRC matches."""
 
     def __init__(self, fd: int, size: int) -> None:
         self._fd = fd
@@ -51,10 +51,10 @@ class _Window:
         self._data = b""
 
     def read(self, at: int, length: int) -> bytes:
-        """``length`` bytes from offset ``at``, or less at the end of the file."""
+        """Read ``length`` bytes at offset ``at``, or fewer at the end of the file."""
         start = at - self._at
         if start < 0 or start + length > len(self._data):
-            # The header behind a body comes with the body.
+            # Read the header after a body together with the body.
             self._data = self._load(at, max(length + HEADER_BYTES, self._size))
             self._at, start = at, 0
         return self._data[start : start + length]
@@ -67,7 +67,7 @@ class _Window:
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise
-                # What is readable around a bad sector still counts.
+                # Read what is readable around a bad sector.
                 part = bytes(length) if length <= _SECTOR else self._load(at, length // 2)
             if not part:
                 break
@@ -80,10 +80,10 @@ class _Window:
 class Scan:
     """One walk through a segment: iterate it for ``(BlockInfo, Block)`` pairs and ``Problem``s, in file order.
 
-    ``fd``: the open file; ``name``: what it is called in reports; ``salt``: the one of its name, None takes any.
-    ``start``, ``end``: the range in which the blocks begin. ``is_open``: whether the tail may be torn.
-    ``expected``: the sequence number that the first block should have, None for any; afterwards, that of the next.
-    ``bodies``: False checks headers only; then the pairs hold None for the block.
+    ``fd``: the open file. ``name``: its name in reports. ``salt``: the salt of its name, None for any. ``start``,
+    ``end``: the range in which blocks begin. ``is_open``: whether the tail may be torn. ``expected``: the sequence
+    number of the first block, None for any; afterwards, that of the next one. ``bodies``: False checks only headers;
+    the pairs then contain None for the block.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Scan:
         self._name = name
         self._salt = salt
         self._start = start
-        # What is appended meanwhile is for the next walk.
+        # Bytes that are appended meanwhile belong to the next walk.
         self.size = os.fstat(fd).st_size
         self._end = self.size if end is None else min(end, self.size)
         self._is_open = is_open and self._end == self.size
@@ -111,7 +111,7 @@ class Scan:
 
     def __iter__(self) -> Iterator[tuple[BlockInfo, Block | None] | Problem]:
         at = self._start
-        # Bad so far: damage when a right header comes after it, a torn tail when none does.
+        # Bad bytes so far: damage if a valid header follows, otherwise a torn tail.
         bad: list[Problem] = []
         resume = self.expected
         while at < self._end:
@@ -134,12 +134,12 @@ class Scan:
                 continue
             at += found_block.length
             if not header.known:
-                yield found_block  # whole, perhaps, and not ours to judge: never a torn tail
+                yield found_block  # a newer version: may be whole, so never a torn tail
             else:
                 resume = header.sequence
                 bad.append(found_block)
         if bad and self._is_open:
-            # More than one: a wrong body, then bytes without a header. One write tore all of it.
+            # Several problems, such as a bad body and bytes without a header, are one torn write.
             self.expected = resume
             first = bad[0]
             yield first._replace(kind=TORN, length=self.size - first.offset)
@@ -161,16 +161,16 @@ class Scan:
             return Problem(BAD, self._name, info.offset, self._end_of_bad(info) - info.offset, reason)
 
     def _end_of_bad(self, info: BlockInfo) -> int:
-        """Where a block with a right header and a wrong body ends: where it says, unless the next begins earlier."""
+        """Return where a block with a bad body ends: where its header says, unless the next block begins earlier."""
         if info.end < self.size:
             with contextlib.suppress(FormatError):
                 parse_header(self._window.read(info.end, HEADER_BYTES), self._salt)
                 return info.end
-        # Bytes of it may be missing. Otherwise what follows is bad as well, and this ends where it says.
+        # Bytes of the block may be missing.
         return self._find_header(info.offset + 1, min(info.end, self.size))
 
     def _before(self, at: int, header: Header, bad: list[Problem]) -> list[Problem]:
-        """What is to be reported in front of a right header: bad bytes, and blocks that are not there."""
+        """Return the problems before a valid header: bad bytes and missing blocks."""
         expected, sequence = self.expected, header.sequence
         self.expected = sequence + 1
         if expected is None or sequence == expected:
@@ -181,9 +181,9 @@ class Scan:
         return [*bad[:-1], bad[-1]._replace(reason=f"{bad[-1].reason}; {gap}")]
 
     def _find_header(self, at: int, end: int) -> int:
-        """Offset of the first right header that begins in ``at`` to ``end``; ``end`` if there is none.
+        """Return the offset of the first valid header from ``at`` to ``end``, or ``end``.
 
-        A block with a number that has been is not one: a frame may hold a copy of an earlier part of this segment.
+        A header with an earlier sequence number does not count: a frame may contain a copy of this segment.
         """
         while at < end:
             found = find_header(self._window.read(at, _WINDOW), 0, self._salt, self.expected or 0)

@@ -1,4 +1,4 @@
-"""What a gateway is to do: from a TOML file, every key of which is checked, and from the command line."""
+"""Configuration of a gateway, from a TOML file and the command line."""
 
 import hashlib
 import os
@@ -24,28 +24,28 @@ from headwater_host.topics import filter_bytes
 DEFAULT_BAUD = 115200
 DEFAULT_QOS = 1
 MQTT, FMQ = "mqtt", "fmq"
-#: The longest body of a frame of FMQ that a record of the log can hold, with what may stand around it.
+#: Maximum length of an FMQ body, so that its frame fits a record.
 LARGEST_BODY = MAX_FRAME - (64 << 10)
 #: Bounds of ``syncs_per_second`` and ``sync_credit``.
 SYNC_RATES = (0, 1_000_000)
 SYNC_CREDITS = (1, 1_000_000)
-# From here on a number behind the last colon of a port is a speed; device paths have smaller ones.
+# The lowest speed. A smaller number after the last colon of a port is part of a device path.
 _SLOWEST = 300
 
 
 @dataclass(frozen=True)
 class SerialConfig:
-    """A serial port with a board on it."""
+    """A serial port with a board."""
 
     port: str
     baud: int = DEFAULT_BAUD
-    #: What the board speaks.
+    #: The protocol of the board.
     protocol: str = MQTT
 
 
 @dataclass(frozen=True)
 class BrokerConfig:
-    """A broker, and the topics to land from it, each with the QoS to ask for. Without ``port`` it is the usual one."""
+    """An MQTT broker and the topics to record, each with its QoS. ``port`` None: the default port."""
 
     host: str
     port: int | None = None
@@ -57,20 +57,20 @@ class BrokerConfig:
     timeout: float = 10.0
     tls: Tls | None = None
     websocket: str | None = None
-    #: The version of MQTT; empty: 5.0, or what the broker speaks.
+    #: The MQTT version; "": 5.0, or 3.1.1 if the broker refuses it.
     protocol: Version | Literal[""] = ""
-    #: How many messages the broker may have in flight, with MQTT 5.0.
+    #: Maximum of messages in flight with MQTT 5.0.
     receive_maximum: int = 4096
 
     @property
     def route(self) -> Route:
-        """The way there. Raises ArgumentError."""
+        """The route to the server. Raises ArgumentError."""
         return Route(self.host, self.port, self.tls, self.websocket)
 
 
 @dataclass(frozen=True)
 class FmqConfig:
-    """Another hub, and what to consume from it, for ``group``. Without ``port`` it is the usual one."""
+    """A remote FMQ hub and the topics to consume for ``group``. ``port`` None: the default port."""
 
     host: str
     port: int | None = None
@@ -86,38 +86,38 @@ class FmqConfig:
 
     @property
     def route(self) -> Route:
-        """The way there. Raises ArgumentError."""
+        """The route to the server. Raises ArgumentError."""
         return Route(self.host, self.port or hub_config.DEFAULT_PORTS[self.tls is not None], self.tls)
 
 
 @dataclass(frozen=True)
 class GatewayConfig:
-    """All of it."""
+    """The whole configuration."""
 
     capture: Path
     serials: tuple[SerialConfig, ...] = ()
     brokers: tuple[BrokerConfig, ...] = ()
     stats: Path | None = None
     stats_seconds: float = 60.0
-    #: The hub that runs in the gateway, and others.
+    #: The built-in hub, and remote hubs.
     hub: HubConfig | None = None
     hubs: tuple[FmqConfig, ...] = ()
-    #: What goes to IBM MQ.
+    #: The messages for IBM MQ.
     mq: MqConfig | None = None
-    #: Whether the group of its directory may read each file that holds messages.
+    #: Whether the group of its directory may read each file with messages.
     group_readable: bool = False
-    #: How often the log is synced: 0 without a limit, None as it suits the device; and how many syncs are saved up.
+    #: Maximum rate of disk syncs: 0 for no limit, None for the default of the device; and maximum burst.
     syncs_per_second: int | None = None
     sync_credit: int = CREDIT
 
     def budget(self) -> SyncBudget:
-        """The syncs that the log may use."""
+        """Return the budget of disk syncs for the log."""
         given = self.syncs_per_second
         return SyncBudget(default_rate(self.capture) if given is None else given, self.sync_credit)
 
 
 def parse_topic(text: str) -> tuple[str, int]:
-    """``FILTER[:QOS]``: ``a/#`` is ``a/#`` at QoS 1, ``a/#:2`` at QoS 2. Raises ConfigError."""
+    """Parse ``FILTER[:QOS]``; the default QoS is 1. Raises ConfigError."""
     name, colon, qos = text.rpartition(":")
     if not colon or qos not in ("0", "1", "2"):
         name, qos = text, str(DEFAULT_QOS)
@@ -129,9 +129,9 @@ def parse_topic(text: str) -> tuple[str, int]:
 
 
 def parse_serial(text: str, protocol: str = MQTT) -> SerialConfig:
-    """``PORT[:BAUD]``. Raises ConfigError."""
+    """Parse ``PORT[:BAUD]``. Raises ConfigError."""
     port, colon, baud = text.rpartition(":")
-    # Twenty digits are too fast already, and Python refuses to read thousands.
+    # More than 20 digits are no speed, and int() refuses thousands of digits.
     if colon and baud.isascii() and baud.isdigit() and (speed := int(baud[:20])) >= _SLOWEST:
         return _serial(port, speed, protocol)
     return _serial(text, DEFAULT_BAUD, protocol)
@@ -146,7 +146,7 @@ def _serial(port: str, baud: int, protocol: str) -> SerialConfig:
 
 
 def parse_broker(text: str) -> tuple[str, int]:
-    """``HOST[:PORT]``; an IPv6 address stands in brackets. Raises ConfigError."""
+    """Parse ``HOST[:PORT]``; an IPv6 address needs brackets. Raises ConfigError."""
     match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]\s]+))(?::([0-9]{1,5}))?", text)
     port = int(match[3]) if match and match[3] else DEFAULT_PORTS[False, False]
     if not match or not 1 <= port <= 65535:
@@ -155,24 +155,24 @@ def parse_broker(text: str) -> tuple[str, int]:
 
 
 def default_client_id(capture: Path) -> str:
-    """The same at every start, and another one for each machine and each log."""
+    """Return a client identifier that depends only on host name and log."""
     seed = f"{socket.gethostname()}:{capture.absolute()}"
     return "headwater-" + hashlib.sha256(os.fsencode(seed)).hexdigest()[:12]
 
 
 def check(config: GatewayConfig) -> GatewayConfig:
-    """Look at it as a whole, and fill in what follows from other things. Raises ConfigError."""
+    """Check the whole configuration and fill in derived values. Raises ConfigError."""
     if not config.serials and not config.brokers and not config.hubs and config.hub is None:
         raise ConfigError("nothing to record: name a serial port, a broker or a hub")
     if config.stats is not None and not config.stats.name:
-        raise ConfigError(f"statistics go to a file, and {config.stats} is none")
+        raise ConfigError(f"the statistics file {config.stats} has no name")
     ports = [os.path.realpath(serial.port) for serial in config.serials]
     for port in ports:
         if ports.count(port) > 1:
             raise ConfigError(f"the serial port {port} is named twice")
     for serial in config.serials:
         if serial.protocol == FMQ and config.hub is None:
-            raise ConfigError(f"the board on {serial.port} speaks FMQ: that needs a hub")
+            raise ConfigError(f"the board on {serial.port} speaks FMQ, which needs a hub")
     brokers = []
     for number, broker in enumerate(config.brokers):
         if not broker.topics:
@@ -203,12 +203,32 @@ def _topics(value: object) -> tuple[tuple[str, int], ...]:
 
 
 _TOP = {
-    "capture": Key("a directory", settings.path),
-    "stats": Key("a file", settings.path),
-    "stats_seconds": Key("a number of seconds above 0", settings.seconds),
-    "syncs_per_second": Key("a whole number, 0 for no limit", settings.whole(*SYNC_RATES)),
-    "sync_credit": Key("a whole number, at least 1", settings.whole(*SYNC_CREDITS)),
-    "group_readable": Key("true or false", settings.truth),
+    "capture": Key(
+        "a directory",
+        settings.path,
+        meaning="Directory of the capture log; required unless `--capture` is given",
+    ),
+    "stats": Key("a file", settings.path, meaning="Statistics file (JSON), rewritten every second"),
+    "stats_seconds": Key(
+        "a number of seconds above 0",
+        settings.seconds,
+        meaning="Interval of statistics in the log; default: 60",
+    ),
+    "syncs_per_second": Key(
+        "a whole number, 0 for no limit",
+        settings.whole(*SYNC_RATES),
+        meaning="Maximum rate of disk syncs; default: 20 on SD cards and eMMC, otherwise 0",
+    ),
+    "sync_credit": Key(
+        "a whole number, at least 1",
+        settings.whole(*SYNC_CREDITS),
+        meaning="Maximum burst of disk syncs; default: 2000",
+    ),
+    "group_readable": Key(
+        "true or false",
+        settings.truth,
+        meaning="Let the directory's group read recorded files; default: false",
+    ),
 }
 
 
@@ -225,50 +245,104 @@ def _mqtt_version(value: object) -> str:
 
 
 _SERIAL = {
-    "port": Key("a serial port", settings.text, required=True),
-    "protocol": Key('"mqtt" or "fmq"', _protocol),
-    "baud": Key(f"a whole number, at least {_SLOWEST}", settings.whole(_SLOWEST, 20_000_000)),
+    "port": Key("a serial port", settings.text, required=True, meaning="Serial port"),
+    "protocol": Key('"mqtt" or "fmq"', _protocol, meaning="Protocol of the board; default: mqtt"),
+    "baud": Key(
+        f"a whole number, at least {_SLOWEST}",
+        settings.whole(_SLOWEST, 20_000_000),
+        meaning="Speed; default: 115200",
+    ),
 }
-#: What a broker and another hub have in common.
+#: The keys of every server.
 _SERVER = {
-    "host": Key("a host name or address", settings.text, required=True),
-    "port": Key("a whole number from 1 to 65535", settings.whole(1, 65535)),
-    "client_id": Key("a text", settings.text),
-    "username": Key("a text", settings.text, secret=True),
+    "host": Key("a host name or address", settings.text, required=True, meaning="Server"),
+    "port": Key(
+        "a whole number from 1 to 65535",
+        settings.whole(1, 65535),
+        meaning="Port; default: by protocol and TLS",
+    ),
+    "client_id": Key(
+        "a text", settings.text, meaning="Client identifier; default: fixed for host name and log"
+    ),
+    "username": Key("a text", settings.text, secret=True, meaning="User name"),
     "password_file": Key(
         "a file, the first line of which is the password",
         lambda v: settings.read_password(settings.path(v)),
         secret=True,
+        meaning="File whose first line is the password",
     ),
-    "keepalive": Key("a whole number of seconds from 0 to 65535", settings.whole(0, 65535)),
-    "timeout": Key("a number of seconds above 0", settings.seconds),
-    "tls": Key("true or false", settings.truth),
-    "cafile": Key("a file with the authorities that vouch for the server", settings.path),
-    "cert": Key("a file with the gateway's certificate", settings.path),
-    "key": Key("a file with its key", settings.path),
-    "server_name": Key("a host name or address", settings.text),
-    "insecure": Key("true or false", settings.truth),
+    "keepalive": Key(
+        "a whole number of seconds from 0 to 65535",
+        settings.whole(0, 65535),
+        meaning="Keep-alive interval in seconds; default: 60",
+    ),
+    "timeout": Key(
+        "a number of seconds above 0",
+        settings.seconds,
+        meaning="Timeout for connecting and for answers; default: 10",
+    ),
+    "tls": Key("true or false", settings.truth, meaning="Use TLS"),
+    "cafile": Key(
+        "a file of CA certificates",
+        settings.path,
+        meaning="CA certificates; enables TLS; default: those of the operating system",
+    ),
+    "cert": Key("a file with a certificate", settings.path, meaning="Client certificate; enables TLS"),
+    "key": Key("a file with a private key", settings.path, meaning="Private key of `cert`"),
+    "server_name": Key(
+        "a host name or address", settings.text, meaning="Name in the server's certificate; default: `host`"
+    ),
+    "insecure": Key("true or false", settings.truth, meaning="Do not check the name in the certificate"),
 }
 _BROKER = _SERVER | {
     "topics": Key(
-        'a list of topic filters, each with ":0", ":1" or ":2" behind it or not', _topics, required=True
+        'a list of topic filters, each optionally with ":0", ":1" or ":2"',
+        _topics,
+        required=True,
+        meaning="Topics to record; default QoS: 1",
     ),
-    "websocket": Key('a path, such as "/mqtt"', settings.text),
-    "protocol": Key('"5.0" or "3.1.1"', _mqtt_version),
-    "receive_maximum": Key("a whole number from 1 to 65535", settings.whole(1, 65535)),
+    "websocket": Key(
+        'a path, such as "/mqtt"', settings.text, meaning="Use MQTT over WebSocket at this path"
+    ),
+    "protocol": Key(
+        '"5.0" or "3.1.1"',
+        _mqtt_version,
+        meaning="MQTT version; default: 5.0, or 3.1.1 if the broker refuses it",
+    ),
+    "receive_maximum": Key(
+        "a whole number from 1 to 65535",
+        settings.whole(1, 65535),
+        meaning="Maximum of messages in flight with MQTT 5.0; default: 4096",
+    ),
 }
 _FMQ = _SERVER | {
-    "topics": Key("a list of topic filters", settings.filters, required=True),
-    "group": Key("a text", settings.text),
-    "window": Key("a whole number from 1 to 1000", settings.whole(1, 1000)),
+    "topics": Key("a list of topic filters", settings.filters, required=True, meaning="Topics to consume"),
+    "group": Key("a text", settings.text, meaning="Consumer group; default: fixed for host name and log"),
+    "window": Key(
+        "a whole number from 1 to 1000",
+        settings.whole(1, 1000),
+        meaning="Maximum of unacknowledged messages; default: 1000",
+    ),
 }
 _HUB = {
-    "config": Key("a hub's file", lambda v: hub_config.load(settings.path(v))),
-    "storage": Key("a file", settings.path),
-    "port": Key("a whole number from 1 to 65535", settings.whole(1, 65535)),
+    "config": Key(
+        "a file", lambda v: hub_config.load(settings.path(v)), meaning="Configuration file of the hub"
+    ),
+    "storage": Key("a file", settings.path, meaning="Storage file; default: that of the hub"),
+    "port": Key(
+        "a whole number from 1 to 65535", settings.whole(1, 65535), meaning="Port on 127.0.0.1; default: 7760"
+    ),
 }
 _TABLES = {"serial": _SERIAL, "broker": _BROKER, "fmq": _FMQ}
-#: Keys that ask for TLS: the fields of ``Tls`` that they are.
+#: The keys of the file, by table, for the documentation.
+KEYS = {
+    "": _TOP,
+    "serial": _SERIAL,
+    "broker": _BROKER,
+    "hub": _HUB,
+    "fmq": {name: key for name, key in _FMQ.items() if name not in _SERVER},
+}
+#: Keys that enable TLS, with their fields of ``Tls``.
 _TLS = {"cafile": "ca", "cert": "cert", "key": "key", "server_name": "server_name"}
 
 
@@ -288,7 +362,7 @@ def _server(file: SettingsFile, table: str, index: int, values: dict[str, Any], 
         raise file.fail(f"'insecure' in [[{table}]] needs 'tls'", table, index, "insecure")
     server = kind(**values, password=password, tls=tls)
     try:
-        # Files that cannot be used are found now, and not when a connection is wanted.
+        # Reads the certificate files, so that errors are found now.
         port = server.route.port
     except ArgumentError as error:
         raise file.fail(str(error), table, index, next(iter(given), "websocket")) from None
@@ -303,7 +377,7 @@ def _hub(file: SettingsFile, given: dict[str, Any]) -> HubConfig | None:
     config = replace(config, storage=values.get("storage", config.storage))
     if config.clients.frame > LARGEST_BODY:
         file.mistake(
-            f"'frame' in [clients] of the hub is at most {LARGEST_BODY} here: more is no record of the log",
+            f"'frame' in [clients] of the hub is at most {LARGEST_BODY} in a gateway: records are limited",
             "hub",
             key="config",
         )
@@ -315,8 +389,10 @@ def _hub(file: SettingsFile, given: dict[str, Any]) -> HubConfig | None:
 
 
 def load(path: Path, capture: Path | None = None, hub: dict[str, Any] | None = None) -> GatewayConfig:
-    """Read a file; ``capture``, and in ``hub`` ``storage`` and ``port``, take the place of what it says. Raises
-    ConfigError. Not yet looked at as a whole."""
+    """Read a file. ``capture``, and ``storage`` and ``port`` in ``hub``, override it. Raises ConfigError.
+
+    Call ``check`` on the result.
+    """
     file = SettingsFile.read(path)
     top = file.top(_TOP, [*_TABLES, "hub", mq_config.MQ])
     serials, brokers, hubs = (file.tables(name, keys) for name, keys in _TABLES.items())
@@ -324,7 +400,7 @@ def load(path: Path, capture: Path | None = None, hub: dict[str, Any] | None = N
     mq = mq_config.read(file)
     for index, serial in enumerate(serials):
         if serial.get("protocol") == FMQ and found is None:
-            file.mistake("a board that speaks FMQ needs a hub: [hub]", "serial", index, "protocol")
+            file.mistake("a board that speaks FMQ needs [hub]", "serial", index, "protocol")
     file.check()
     where = capture or top.get("capture")
     if where is None:

@@ -29,6 +29,38 @@ _BAD_BODY = (
     errors.E_ALIAS,
 )
 
+#: The fields of the statistics file, for the documentation.
+GATEWAY_STATISTICS = {
+    "time_ns": "time of writing",
+    "started_ns": "start of the gateway",
+    "pid": "process id",
+    "records": "recorded frames",
+    "bytes": "bytes of recorded frames",
+    "durable": "frames on disk",
+    "waiting": "frames not yet on disk",
+    "syncs": "blocks written",
+    "error": "why the log cannot be written, or null",
+    "sources": "statistics of each source",
+    "mq": "statistics of the IBM MQ queue, or null",
+}
+#: Those of a source.
+SOURCE_STATISTICS = {
+    "peer": "name in the capture log",
+    "state": "such as `connected`",
+    "connections": "connections since the start",
+    "records": "recorded messages by QoS",
+    "bytes": "bytes of recorded frames",
+    "malformed": "recorded malformed inputs",
+    "skipped": "messages too large to record",
+    "last_error": "last warning, or null",
+    "link": "counters of the serial link: `damaged`, `frames_in`, `frames_out` (serial boards)",
+    "duplicates": "duplicates at QoS 2, which are not recorded (MQTT boards)",
+    "protocol": "MQTT version (brokers)",
+    "full_windows": "cycles in which the broker waited for acknowledgements (brokers)",
+    "clients": "connected clients (built-in hub)",
+    "storage": "bytes `waiting` and `error` of the hub's storage (built-in hub)",
+}
+
 _logger = logging.getLogger("headwater.gateway")
 
 
