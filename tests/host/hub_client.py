@@ -23,6 +23,8 @@ from headwater_host.hub.storage import Limits
 
 SECONDS = 200
 _times = itertools.count(1_800_000_000_000_000_000)
+#: The clients of each hub that runs.
+_peers: "dict[Hub, list[Peer]]" = {}
 
 
 def new_id(kind: int, process: int = 0) -> bytes:
@@ -99,7 +101,10 @@ class Peer:
         """A connection, from the address ``local``, and with TLS, if that is wanted."""
         host, port = hub.addresses[0] if isinstance(hub, Hub) else hub
         here = (local, 0) if local else None
-        return cls(*await asyncio.open_connection(host, port, limit=1 << 24, local_addr=here, ssl=tls))
+        peer = cls(*await asyncio.open_connection(host, port, limit=1 << 24, local_addr=here, ssl=tls))
+        if isinstance(hub, Hub):
+            _peers.setdefault(hub, []).append(peer)
+        return peer
 
     @classmethod
     async def login(cls, hub: "Hub | tuple[str, int]", name: str = "", **more: Any) -> "Peer":
@@ -278,12 +283,15 @@ def config(
 
 
 @contextlib.asynccontextmanager
-async def hub_of(settings: HubConfig) -> AsyncIterator[Hub]:
+async def hub_of(settings: HubConfig, *, with_clients: bool = True) -> AsyncIterator[Hub]:
+    """A hub. Its clients end first, so that it need not wait for them, unless a test is about that."""
     hub = Hub(settings)
     await hub.start()
     try:
         yield hub
     finally:
+        for peer in _peers.pop(hub, ()) if with_clients else ():
+            peer.abort()
         await hub.stop()
 
 

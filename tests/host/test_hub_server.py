@@ -353,7 +353,7 @@ def test_a_will_outlives_a_hub_that_is_killed(tmp_path: Path) -> None:
 
 def test_a_will_when_the_hub_ends(tmp_path: Path) -> None:
     async def test() -> None:
-        async with hub_of(config(tmp_path)) as hub:
+        async with hub_of(config(tmp_path), with_clients=False) as hub:
             peer = await Peer.login(hub, will=(b"gone", 1, False, b"x"))
         assert [got.code for got in await peer.ended()] == [0x8B]
         for _ in range(2):
@@ -386,7 +386,7 @@ def test_a_full_topic_refuses(tmp_path: Path) -> None:
 
 def test_an_end_in_good_order(tmp_path: Path) -> None:
     async def test() -> None:
-        async with hub_of(config(tmp_path)) as hub:
+        async with hub_of(config(tmp_path), with_clients=False) as hub:
             peer = await Peer.login(hub)
             idents = [peer.publish("t", b"x", 1) for _ in range(100)]
             await until(lambda: "t" in hub.broker.store.topics and hub.broker.store.topics["t"].count == 100)
