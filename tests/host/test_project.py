@@ -80,6 +80,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_a_wheel_holds_each_file_of_its_packages_and_nothing_else(wheels: tuple[Path, Path]) -> None:
     for wheel, packages in zip(wheels, (PACKAGES, {"headwater_mq": "ports/cpython"}), strict=True):
         assert contents(wheel) == files_of(packages)
+        assert any(name.endswith("/licenses/LICENSE") for name in zipfile.ZipFile(wheel).namelist())
         assert {f"{package}/py.typed" for package in packages} <= contents(wheel)
 
 
