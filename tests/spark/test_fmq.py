@@ -125,7 +125,7 @@ def is_quick(*frames: bytes) -> bool:
         raise AssertionError(data.hex())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headwater_spark.fmq.Look", refuse)
+        patch.setattr("headwater_spark.fmq.CoreFrame", refuse)
         try:
             decode_all(list(frames))
         except AssertionError:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from headwater.fmq.spec import CONSUMERESP, PUBLISH, REGISTER
 from headwater_host.capture.fmq_frame import tag_texts, topic_text
 from headwater_spark.arrow import Bools, codes
-from headwater_spark.fmq_core import Look, are_plain_tags, is_plain_topic, registered_topic
+from headwater_spark.fmq_core import CoreFrame, are_plain_tags, is_plain_topic, registered_topic
 from headwater_spark.words import Data, Offsets, Words
 
 Starts = npt.NDArray[np.int32]
@@ -176,11 +176,11 @@ class _Frames:
         tags_end[rows] = at
         usual[rows] &= good
 
-    def look(self) -> None:
+    def decode_unusual(self) -> None:
         """Decode with the core what is not usual."""
         for row in np.flatnonzero(~self.usual).tolist():
             begin, end = int(self.begin[row]), int(self.end[row])
-            found = Look(self.data.octets[begin:end].tobytes())
+            found = CoreFrame(self.data.octets[begin:end].tobytes())
             self.kind[row] = found.kind
             self.error[row] = found.error
             self.error_at[row] = found.error_at
@@ -268,7 +268,7 @@ def decode(data: npt.NDArray[np.uint8], starts: Starts) -> Packets:
     topics, tags = (_take(pieces, k, message).dictionary_encode() for k in (_TOPIC, _TAGS))
     frames.usual &= ~(_doubtful(topics, is_plain_topic) | _doubtful(tags, are_plain_tags))
     if not frames.usual.all():
-        frames.look()
+        frames.decode_unusual()
         message = (frames.error == 0) & ((frames.kind == PUBLISH) | (frames.kind == CONSUMERESP))
         pieces = frames.pieces(frames.error == 0)
         topics, tags = (_take(pieces, k, message).dictionary_encode() for k in (_TOPIC, _TAGS))

@@ -38,7 +38,7 @@ def time_text(ns: int) -> str:
     return f"{moment.isoformat()}.{rest:09d}Z"
 
 
-class Look:
+class CoreFrame:
     """One frame as the core's decoder sees it.
 
     `error` and `error_at` are as in `fmq.Packets`. Offsets: the id lies between the first byte and `id_end`. Topic,

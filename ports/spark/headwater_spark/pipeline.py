@@ -30,7 +30,7 @@ from headwater_spark.publish import new_run
 from headwater_spark.sizes import BATCH_ROWS, MAX_MESSAGE, PARTITION_BYTES
 from headwater_spark.stats import Slots, Stats, add
 from headwater_spark.tables import FRAMES, TABLES, Table
-from headwater_spark.task import find_names, put_together
+from headwater_spark.task import find_names, reassemble
 from headwater_spark.task import run as run_part
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def run_on(
         count = sum(part.segments for part in (*parts.values(), *settled))
         if count:
             say(f"{count} messages have an MQMDE: reassembling them")
-            together = engine.run(range(logical.buckets), partial(put_together, job))
+            together = engine.run(range(logical.buckets), partial(reassemble, job))
         _collect(result, [*parts.values(), *settled, *together])
         result.again = len(again)
         _complete(folder)

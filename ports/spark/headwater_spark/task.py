@@ -237,7 +237,7 @@ def find_names(job: Job, hashes: frozenset[str], number: int) -> Part:
     return part
 
 
-def put_together(job: Job, bucket: int) -> Part:
+def reassemble(job: Job, bucket: int) -> Part:
     """Write the logical messages of one bucket of segments."""
     pa.set_cpu_count(1)
     part = Part(bucket)
