@@ -31,7 +31,7 @@ from headwater.wire import TICKS_MASK, const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from headwater.types import Bytes, Dialer, Outbox, ReceivedIds, Session, Transport
@@ -264,6 +264,15 @@ class Endpoint:
 
     #: Seconds; 0 is none.
     keep_alive: int
+    rx: RxBuf
+    #: Whether received bytes wait for room to answer them; ``feed(0)`` continues once something was sent.
+    stalled: bool
+    #: Set by ``feed``; its caller clears it, so that it notices when a handler calls it again.
+    feeding: bool
+    # The packet types that a state accepts, a bit each; and the function that takes a packet: ``take(session, at,
+    # end)`` returns the offset behind it, ``at`` if it has to wait, or a negative number when the connection has ended.
+    _takes: "Sequence[int]"
+    _take_packet: "Callable[[Any, int, int], int]"
 
     def __init__(self, tx_size: int, outbox: "Outbox", window: int, response_ms: int):
         self.tx = bytearray(tx_size)
@@ -452,6 +461,41 @@ class Endpoint:
         self.in_flight += 1
         self._entry = self.outbox.next
         return True
+
+    def feed(self, n: int) -> int:
+        """Decode ``n`` more bytes, just read into ``rx.view``: 0, or the error that ended the connection.
+
+        Whole packets are handled where they lie; the rest waits. Stops early, with ``stalled`` set, when an answer has
+        no room in the transmit buffer.
+        """
+        rx = self.rx
+        if n:
+            self.rx_time = self.now
+            if rx.gap:
+                rx.join(n)
+        # From here on ``n`` is the end of the received bytes.
+        n += rx.end
+        rx.end = n
+        if self.status:
+            return self.status
+        self.stalled = False
+        self.feeding = True
+        i = rx.start
+        if not self._takes[self.state]:
+            # CLOSING, or no connection: received bytes are ignored.
+            i = n
+        take = self._take_packet
+        # When a handler ends the connection or begins another one, ``epoch`` changes and nothing known here holds.
+        epoch = self.epoch
+        while i < n:
+            at = i
+            i = take(self, i, n)
+            if i < 0 or self.epoch != epoch:
+                return self.feed(0)
+            if i == at:
+                break
+        rx.start = i
+        return 0
 
     def _put(self, end: int) -> int:
         """Take what an encoder wrote behind the control bytes: 0 or its error, E_AGAIN when it may fit later."""

@@ -837,6 +837,8 @@ class ClientSession(Endpoint):
         self.stalled = False
         #: Set by ``feed``; its caller clears it.
         self.feeding = False
+        self._takes = TAKES
+        self._take_packet = take_frame
         self.requests = IdTable(requests)
         self.taken = IdTable(receive_window)
         self.large = LargeMessage()
@@ -1124,42 +1126,6 @@ class ClientSession(Endpoint):
         if f.head >> 4 != _ACK or f.code == 0 or f.count < 2 or read(f.value, f.at[1], f.end) < 0:
             return b""
         return bytes(f.buf[f.value.at : f.value.end])
-
-    # -- receiving -----------------------------------------------------------------------------------------------------
-
-    def feed(self, n: int) -> int:
-        """Decode ``n`` more bytes, just read into ``rx.view``: 0, or the error that ended the connection.
-
-        Whole frames are handled where they lie; the rest waits. Stops early, with ``stalled`` set, when an answer has
-        no room in the transmit buffer.
-        """
-        rx = self.rx
-        if n:
-            self.rx_time = self.now
-            if rx.gap:
-                rx.join(n)
-        # From here on ``n`` is the end of the received bytes.
-        n += rx.end
-        rx.end = n
-        if self.status:
-            return self.status
-        self.stalled = False
-        self.feeding = True
-        i = rx.start
-        if not TAKES[self.state]:
-            # CLOSING, or no connection: received bytes are ignored.
-            i = n
-        # When a handler ends the connection or begins another one, ``epoch`` changes and nothing known here holds.
-        epoch = self.epoch
-        while i < n:
-            at = i
-            i = take_frame(self, i, n)
-            if i < 0 or self.epoch != epoch:
-                return self.feed(0)
-            if i == at:
-                break
-        rx.start = i
-        return 0
 
 
 def is_query(tags: object, condition: object, group: object) -> bool:

@@ -13,7 +13,6 @@ from headwater.fmq.frames import NO_TAGS, Frame, check_name, put_length
 from headwater.fmq.session import ANSWER_SIZE, ClientSession, on_frame, settle, take_frame
 from headwater.fmq.spec import ACK, PUBCOMP, PUBLISH, PUBREC
 from headwater.fmq.values import put_text
-from headwater.mqtt.spec import DUP
 from headwater_host.client.connection import Chunks
 from headwater_host.client.outbox import GrowingOutbox
 from headwater_host.fmq.usual import usual
@@ -104,20 +103,10 @@ class FastSession(ClientSession):
             # Refused messages stay in it. The core finds what is not in it.
             self._entries.clear()
         self._entries[bytes(ident)] = number - 1
-        if (
-            self._unsent
-            or self.in_flight >= self.window
-            or self.frames is None
-            or self.state != ONLINE
-            or self.out_n
-        ):
+        if self.frames is not None and self.send_whole(at):
+            self.frames.append(data)
+        else:
             self._unsent += 1
-            return number
-        # It is the next to leave, and leaves (see ``Endpoint.sent``).
-        self.frames.append(data)
-        box.buf[at] |= DUP
-        self.in_flight += 1
-        self._entry = box.next
         return number
 
     # -- in ------------------------------------------------------------------------------------------------------------

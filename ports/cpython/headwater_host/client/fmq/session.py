@@ -86,8 +86,6 @@ class HostSession(FastSession):
         self.process = kept.process if kept else b""
         self.requests = HostIdTable(REQUESTS)
         self.taken = HostIdTable(RECEIVE_WINDOW)
-        #: Which connection it is.
-        self.epoch = 0
         self._first_tx = len(self.tx)
 
     @property
@@ -110,7 +108,6 @@ class HostSession(FastSession):
 
     def connect(self, now_ms: int) -> int:
         """Start a connection with AUTH."""
-        self.epoch += 1
         if len(self.tx) > self._first_tx:
             # A request has enlarged it.
             self.tx = bytearray(self._first_tx)
