@@ -1,4 +1,4 @@
-"""The blocking MQTT client, for programs with threads.
+"""The blocking clients of MQTT and FMQ, for programs with threads.
 
     with Client("broker.local", identifier="reader", reconnect=True) as client:
         client.subscribe("boards/#", qos=1)
@@ -12,12 +12,12 @@ Every method may be called from every thread, concurrently. A thread that has ca
 
 from typing import Any
 
-from headwater_host.client import mqtt
+from headwater_host.client import fmq, mqtt
 from headwater_host.client.mqtt import Message
 from headwater_host.client.threads import Delivery, ThreadedClient, blocking, constructor, posting
 from headwater_host.mqtt_properties import Properties
 
-__all__ = ["Client", "Delivery", "Message"]
+__all__ = ["Client", "Delivery", "FmqClient", "Message"]
 
 
 class Client(ThreadedClient[mqtt.Client, Message]):
@@ -68,3 +68,31 @@ class Client(ThreadedClient[mqtt.Client, Message]):
     @disconnect_properties.setter
     def disconnect_properties(self, properties: Properties | None) -> None:
         self._client.disconnect_properties = properties
+
+
+class FmqClient(ThreadedClient[fmq.Client, fmq.Message]):
+    """``headwater_host.client.fmq.Client`` for threads; it can call remote procedures, but not provide them."""
+
+    @constructor(fmq.Client)
+    def __init__(self, *args: Any, **options: Any):
+        """Take the parameters of ``headwater_host.client.fmq.Client``."""
+
+    publish = blocking(fmq.Client.publish)
+    post = posting(fmq.Client.post)
+    post_nowait = posting(fmq.Client.post_nowait)
+    drain = blocking(fmq.Client.drain)
+    register = blocking(fmq.Client.register)
+    unregister = blocking(fmq.Client.unregister)
+    subscribe = blocking(fmq.Client.subscribe)
+    unsubscribe = blocking(fmq.Client.unsubscribe)
+    consume = blocking(fmq.Client.consume)
+    consume_once = blocking(fmq.Client.consume_once)
+    call = blocking(fmq.Client.call)
+
+    def ack(self, message: fmq.Message) -> None:
+        """Acknowledge a message: one of a consumer with ``need_ack``, or with ``auto_ack=False``."""
+        self._run(message.ack())
+
+    def reject(self, message: fmq.Message, reason_code: int = 0x80) -> None:
+        """Return the message of a consumer with ``need_ack`` to the group, which counts as a delivery attempt."""
+        self._run(message.reject(reason_code))
