@@ -116,7 +116,7 @@ def test_messages_come_in_their_order_to_one_thread(broker: Mosquitto) -> None:
         assert [int(client.get(200).payload) for _ in range(1000)] == list(range(1000))
         client.unsubscribe(["one/a", "one/b"])
         client.publish("one/a", qos=1)
-        with pytest.raises(TimedOutError, match="no message came in time"):
+        with pytest.raises(TimedOutError, match="no message arrived in time"):
             client.get(0.05)
 
 

@@ -219,7 +219,7 @@ def test_a_server_that_refuses_websocket(answer: Callable[[ServerProtocol, Any],
         (b"HTTP/1.1 200 OK\r\n\r\n", "HTTP status 200"),
         (b"\x20\x02\x00\x00\r\n\r\n", "its answer is not WebSocket"),
         (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "its answer is not WebSocket"),
-        (b"", "it hung up"),
+        (b"", "it closed the connection"),
     ],
 )
 def test_a_server_that_does_not_speak_websocket(noise: bytes, says: str) -> None:

@@ -13,7 +13,7 @@ from headwater_host.errors import ArgumentError, NotConnectedError, TimedOutErro
 
 #: By (TLS, WebSocket).
 DEFAULT_PORTS = {(False, False): 1883, (True, False): 8883, (False, True): 80, (True, True): 443}
-#: Where brokers serve WebSocket unless told.
+#: The usual path of brokers for WebSocket.
 DEFAULT_PATH = "/mqtt"
 # OpenSSL's errors for bytes that are no TLS record, and the explanation.
 _NOT_TLS = (

@@ -87,7 +87,7 @@ def constructor(
 
 
 class Delivery:
-    """``headwater_host.client.delivery.Delivery`` for threads: the state of a message that was posted."""
+    """The state of a posted message: ``headwater_host.client.delivery.Delivery`` for threads."""
 
     __slots__ = ("_client", "_delivery")
 
@@ -97,7 +97,7 @@ class Delivery:
 
     @property
     def packet_id(self) -> int:
-        """0 at QoS 0, and as long as the message waits in the backlog of ``when_full="drop_oldest"``."""
+        """The packet identifier; 0 at QoS 0, and while the message waits in a backlog."""
         return self._delivery.packet_id
 
     @property
@@ -107,16 +107,16 @@ class Delivery:
 
     @property
     def reason_code(self) -> int | None:
-        """What the server answered: 0, or a code of MQTT 5.0. None: nothing yet."""
+        """The server's reason code: 0, or a code of MQTT 5.0 or FMQ. None until the server has answered."""
         return self._delivery.reason_code
 
     @property
     def error(self) -> ClientError | None:
-        """Why it is done without being delivered: PublishError or QueueFullError."""
+        """Why the message was not delivered: PublishError or QueueFullError."""
         return self._delivery.error
 
     def done(self) -> bool:
-        """Whether it is over: handed to the connection (QoS 0), acknowledged (1, 2), refused or dropped."""
+        """Return whether the message was written to the connection (QoS 0), acknowledged (1, 2), refused or dropped."""
         return self._delivery.done()
 
     def wait(self, timeout: float | None = None) -> int:
@@ -168,7 +168,7 @@ class ThreadedClient(Generic[_C, _M]):
         self._callers: set[int] = set()
         self._delivering = threading.Lock()
         self._connecting = threading.Lock()
-        # Guards the two below. A call that is handed to a loop under it begins before the loop ends.
+        # Guards the two below. A call that is scheduled on the loop under it begins before the loop ends.
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -261,7 +261,7 @@ class ThreadedClient(Generic[_C, _M]):
                 return self._taken.popleft()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not self._taking.acquire(timeout=-1 if left is None else left):
-                raise TimedOutError("no message came in time")
+                raise TimedOutError("no message arrived in time")
             try:
                 if not self._taken:
                     self._run(self._fetch(left))
@@ -284,11 +284,11 @@ class ThreadedClient(Generic[_C, _M]):
         try:
             await asyncio.wait_for(self._move(), timeout)
         except asyncio.TimeoutError:
-            raise TimedOutError("no message came in time") from None
+            raise TimedOutError("no message arrived in time") from None
 
     async def _move(self) -> None:
         inbox = self._client.messages
-        # Whoever waits for this may give up meanwhile; what was taken out of the one queue is in the other.
+        # The waiting thread may time out meanwhile, so every message goes from one queue to the other at once.
         self._taken.append(await inbox.__anext__())
         while len(inbox) and len(self._taken) < _BATCH:
             self._taken.append(await inbox.__anext__())
@@ -296,7 +296,7 @@ class ThreadedClient(Generic[_C, _M]):
     # -- handlers --------------------------------------------------------------------------------------------------
 
     def _deliver(self, on_message: "Callable[[Any, _M], object]") -> None:
-        # That of the connection before may still be at its last message.
+        # The thread of the previous connection may still handle its last message.
         with self._delivering:
             try:
                 for message in self.messages():
@@ -316,7 +316,7 @@ class ThreadedClient(Generic[_C, _M]):
             self._later(name, handler, what)
 
     def _later(self, name: str, handler: Callable[..., object], *args: object) -> None:
-        """Call a handler in the thread of handlers, in the order of these calls."""
+        """Schedule a call of a handler in the thread of handlers."""
         with self._lock:
             if self._handlers is None:
                 self._handlers = queue.SimpleQueue()
@@ -326,7 +326,7 @@ class ThreadedClient(Generic[_C, _M]):
             self._handlers.put((name, "", handler, *args))
 
     def _follow(self, delivery: asyncio_delivery.Delivery, callback: Callable[[], object]) -> None:
-        """Call back when a delivery is done."""
+        """Call ``callback`` in the thread of handlers when a delivery is done."""
 
         def done(_: asyncio_delivery.Delivery) -> None:
             self._later("a callback of a delivery", callback)
@@ -346,7 +346,7 @@ class ThreadedClient(Generic[_C, _M]):
                 return
 
     def _call(self, name: str, why: str, handler: Callable[..., object], *args: object) -> bool:
-        """Call a handler of the program: whether more is to follow."""
+        """Call a handler of the program. Returns False if it ends the program."""
         try:
             handler(*args)
         except Exception:
@@ -357,7 +357,7 @@ class ThreadedClient(Generic[_C, _M]):
         return True
 
     def _end_program(self, name: str, error: BaseException) -> None:
-        """End the program for a handler, whose exception would only end its own thread."""
+        """End the program because a handler raised ``error``, which alone would only end the handler's thread."""
         self._client.logger.critical(
             "%s raised %r: the client disconnects, and the program ends", name, error
         )
@@ -378,7 +378,7 @@ class ThreadedClient(Generic[_C, _M]):
             if self._thread is not None:
                 return False
             ready = threading.Event()
-            # A daemon, because a program that forgets ``disconnect`` would never end otherwise: see ``_at_exit``.
+            # A daemon: otherwise a program without ``disconnect`` would never end. See ``_at_exit``.
             self._thread = threading.Thread(
                 target=lambda: asyncio.run(self._serve(ready)),
                 name=f"headwater-{self._client.identifier}",
@@ -393,7 +393,7 @@ class ThreadedClient(Generic[_C, _M]):
         self._over = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         ready.set()
-        # When this is over, ``asyncio.run`` cancels the calls that are still waiting, and their threads hear of it.
+        # When this returns, ``asyncio.run`` cancels the waiting calls, which raise in their threads.
         await self._over.wait()
 
     def _stop(self) -> None:
@@ -411,16 +411,16 @@ class ThreadedClient(Generic[_C, _M]):
             handlers.put(None)
 
     def _run(self, call: Coroutine[Any, Any, _T]) -> _T:
-        """Let the loop's thread do it, and wait for the outcome.
+        """Run a coroutine on the loop's thread, and return its result.
 
-        Raises what a handler has raised to end the program.
+        Raises the exception with which a handler ends the program.
         """
         with self._ending_program():
             return self._do(call)
 
     @contextlib.contextmanager
     def _ending_program(self) -> Iterator[None]:
-        """Where a thread waits: whatever comes of its call, it raises what a handler has raised to end the program."""
+        """Raise, after the call of a waiting thread, the exception with which a handler ends the program."""
         caller = threading.get_ident()
         with self._lock:
             self._callers.add(caller)
@@ -449,13 +449,13 @@ class ThreadedClient(Generic[_C, _M]):
         except concurrent.futures.CancelledError:
             raise NotConnectedError("the client has disconnected", errors.E_OFFLINE) from None
         except BaseException:
-            # KeyboardInterrupt: nobody waits any more. Otherwise it is over already.
+            # After KeyboardInterrupt nothing waits for the call. After other exceptions it has ended.
             outcome.cancel()
             raise
 
 
 def _interrupt(thread: int) -> None:
-    """Let the main thread, whatever it waits for, find that it was interrupted."""
+    """Interrupt the main thread, whatever it waits for."""
     # Shells start programs in the background with SIGINT ignored.
     is_ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     number = signal.SIGTERM if is_ignored else signal.SIGINT

@@ -121,7 +121,7 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         if isinstance(error, InvalidStatus):
             why = f"HTTP status {error.response.status_code}"
         elif isinstance(error, EOFError) or (error is not None and isinstance(error.__cause__, EOFError)):
-            why = "it hung up"
+            why = "it closed the connection"
         elif error is not None:
             why = "its answer is not WebSocket"
         self.opened.set_exception(NotConnectedError(f"the server refuses WebSocket: {why}"))

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 PORT = 7760
 TLS_PORT = 7761
-#: How many messages may be in flight unless told.
+#: The default of ``Limits.in_flight``.
 IN_FLIGHT = 1024
 _NO_MATCH = 0x10
 _NO_SUBSCRIPTION = 0x11
@@ -316,9 +316,7 @@ class Client(Receiving):
             if one is not subscription and one.consumed and one.consumed[1]
         )
         if not 0 <= window <= (_WINDOWS - others if need_ack else 1 << 29):
-            raise ArgumentError(
-                f"window={window}: the windows of all consumers together are at most {_WINDOWS} messages"
-            )
+            raise ArgumentError(f"window={window}: all consumers together have at most {_WINDOWS} messages")
         connection = await self._reached(self._deadline(timeout))
         subscription.consumed = (window, need_ack)
         connection.flush()

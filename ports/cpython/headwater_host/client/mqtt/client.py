@@ -158,7 +158,7 @@ class Client(Subscribing):
         Returns the reason code of the broker's answer: 0, or with MQTT 5.0 0x10 when there are no subscribers.
 
         Several calls may run concurrently (``asyncio.gather``); messages leave in the order of the calls. A call waits
-        while the connection takes no more, and while too many messages are unacknowledged.
+        while the connection is not writable, and while too many messages are unacknowledged.
 
         Raises ArgumentError and QueueFullError (nothing was sent), TimedOutError and NotConnectedError. After one of
         the latter two at QoS 1 or 2, and when the call is cancelled, a message that was enqueued stays in the session:

@@ -34,7 +34,7 @@ from headwater_host.errors import (
 from headwater_host.mqtt_properties import Properties
 from headwater_host.topics import filter_bytes
 
-#: Filters in a packet: AWS IoT Core takes no more.
+#: Filters in a packet: the limit of AWS IoT Core.
 MOST = 8
 #: After so many connections that a filter has ended it is left out of the next one.
 ENOUGH = 3

@@ -30,7 +30,7 @@ SESSIONS: dict[str, type[HostClient]] = {
 _CONNECT = 1 << spec.CONNECT
 # Bytes of CONNECT's properties for the client's limits: receive maximum, packet size, session expiry, topic aliases.
 _ANNOUNCED = 16
-#: How many messages may be in flight unless told: mosquitto closes a connection with more at QoS 2.
+#: The default of ``Limits.in_flight``: mosquitto closes a connection with more at QoS 2.
 IN_FLIGHT = 20
 _ALL_IDS = 65535
 # Options of the client that CONNECT announces as properties: each name, and the least and largest value.
