@@ -1,4 +1,4 @@
-"""What parts of headwater may cost a board: flash (.mpy) and heap, beside what they do cost.
+"""Flash and heap that the components of headwater take on a board, and the budget of each.
 
     python -m tools.budgets             measure, and say what is above its budget
     python -m tools.budgets --update    make what was measured the budget, and write the table of docs/sizes.md
@@ -15,14 +15,14 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tools import mpy, sizes, toolchain
-from tools.components.build import Options, build, write
-from tools.components.program import PACKAGE
+from tools import toolchain
+from tools.components.build import Built, build, units, write
 from tools.components.romfs import FOLDER as LIB
 from tools.components.romfs import image
+from tools.components.table import NUMBERS
 from tools.runtimes import RUNTIMES
 from tools.toolchain import ROOT
 
@@ -37,15 +37,13 @@ Figures = dict[str, int]
 
 @dataclass(frozen=True)
 class Part:
-    """``what`` is bundled, or, as ``modules``, imported as it is. ``connect`` makes and connects ``client``.
+    """Modules of a component that a program imports; ``connect`` makes and connects ``client``.
 
-    As ``romfs`` the bundle is run in an image: what that takes, in memory here and in flash on a board, does not count.
+    With ``romfs`` they run from an image: what that takes, in memory here and in flash on a board, does not count.
     """
 
-    what: tuple[str, ...]
+    modules: tuple[str, ...]
     connect: str = ""
-    modules: bool = False
-    options: Options = field(default_factory=Options)
     romfs: bool = False
 
 
@@ -59,18 +57,6 @@ from headwater.mqtt.client import Client
 from headwater.mqtt.v5 import ClientV5
 client = Client(Dialer(b"\\x20\\x03\\0\\0\\0"), b"board", version=ClientV5(), {_SIZES})
 """
-# What examples/device/uptime.py does, at 5.0, and at a version that is chosen when it runs.
-_UPTIME5 = f"""{_CLIENT5}
-client.on_message = lambda message: print(message.topic_text(), message.payload_bytes())
-def go_on():
-    client.subscribe(b"commands", 1)
-    while client.wait(1000) == 0:
-        client.publish(b"uptime", b"1", 1)
-"""
-_UPTIME_ANY = f"""{_UPTIME5}
-from headwater.mqtt.v31 import V31
-VERSIONS = {{3: V31, 5: ClientV5}}
-"""
 _KEEPER = f"{_CLIENT}from headwater.mqtt.keeper import Keeper\nkeeper = Keeper(client)\n"
 # The ACK to AUTH, whose id is the first that a board without a number makes: process 5, no session, no time.
 _FMQ = f"""
@@ -79,35 +65,22 @@ answer = b"\\xe0\\0\\0\\xb0\\x01\\0\\0\\0\\0\\0\\0\\x01\\x07\\x31\\0\\x31\\x05\\
 client = Client(Dialer(answer), b"board", {_SIZES})
 """
 _FMQ_KEEPER = f"{_FMQ}from headwater.fmq.keeper import Keeper\nkeeper = Keeper(client)\n"
-_FMQ_KEPT = ("headwater.fmq.client", "headwater.fmq.keeper")
-_CLIENT_5 = ("headwater.mqtt.client", "headwater.mqtt.v5")
-_ALL = (*_CLIENT_5, "headwater.mqtt.v31")
-_UPTIME = Options(only_used=True, texts=False)
+_MQTT = ("headwater.mqtt.client",)
+_FMQ_CLIENT = ("headwater.fmq.client",)
+_ALL = (*_MQTT, "headwater.mqtt.v5", "headwater.mqtt.v31")
 
 PARTS: dict[str, Part] = {
-    **{name: Part(entries, modules=True) for name, entries in sizes.COMPONENTS.items()},
-    "client": Part(("headwater.mqtt.client",), _CLIENT, modules=True),
-    "client, kept": Part(("headwater.mqtt.client", "headwater.mqtt.keeper"), _KEEPER, modules=True),
-    "client of 5.0": Part(_CLIENT_5, _CLIENT5, modules=True),
-    "client of 3.1, 3.1.1 and 5.0": Part(_ALL, _CLIENT5, modules=True),
-    "fmq client": Part(("headwater.fmq.client",), _FMQ, modules=True),
-    "fmq client, kept": Part(_FMQ_KEPT, _FMQ_KEEPER, modules=True),
-    "bundle: client": Part(("headwater.mqtt.client",), _CLIENT),
-    "bundle: client, kept": Part(("headwater.mqtt.client", "headwater.mqtt.keeper"), _KEEPER),
-    "bundle: client of 5.0": Part(_CLIENT_5, _CLIENT5),
-    "bundle: client of 3.1, 3.1.1 and 5.0": Part(_ALL, _CLIENT5),
-    "bundle: fmq client": Part(("headwater.fmq.client",), _FMQ),
-    "bundle: fmq client, kept": Part(_FMQ_KEPT, _FMQ_KEEPER),
-    "bundle: MQMDE": Part(("headwater.ibmmq.header",)),
-    "bundle: what uptime.py uses": Part(("examples/device/uptime.py",), _CLIENT, options=_UPTIME),
-    "bundle: the same at 5.0": Part((), _UPTIME5, options=_UPTIME),
-    "bundle: the same at 3.1, 3.1.1 and 5.0": Part((), _UPTIME_ANY, options=_UPTIME),
+    "headwater-mqtt": Part(_MQTT, _CLIENT),
+    "headwater-mqtt, reconnecting": Part((*_MQTT, "headwater.mqtt.keeper"), _KEEPER),
+    "headwater-mqtt5": Part((*_MQTT, "headwater.mqtt.v5"), _CLIENT5),
+    "headwater-mqtt5, all versions": Part(_ALL, _CLIENT5),
+    "headwater-fmq": Part(_FMQ_CLIENT, _FMQ),
+    "headwater-fmq, reconnecting": Part((*_FMQ_CLIENT, "headwater.fmq.keeper"), _FMQ_KEEPER),
+    "headwater-link": Part(("headwater.link.link",)),
+    "headwater-store": Part(("headwater.journal",)),
+    "headwater-ibmmq": Part(("headwater.ibmmq.segments",)),
 }
-PARTS |= {
-    f"ROMFS: {name.removeprefix('bundle: ')}": replace(part, romfs=True)
-    for name, part in PARTS.items()
-    if name.startswith("bundle: ")
-}
+PARTS |= {f"ROMFS: {name}": replace(part, romfs=True) for name, part in PARTS.items()}
 
 _MOUNT = """
 import vfs
@@ -156,53 +129,46 @@ print("connect", gc.mem_alloc() - before)
 
 
 def measure(names: Iterable[str] = tuple(PARTS)) -> dict[str, Figures]:
-    """The figures of the parts."""
-    return {name: _measured(PARTS[name]) for name in names}
-
-
-def _measured(part: Part) -> Figures:
+    """Return the figures of the parts."""
     with tempfile.TemporaryDirectory() as folder:
-        what = [str(ROOT / one) if one.endswith(".py") else one for one in part.what]
-        if part.options.only_used:
-            # What connects is one of the programs.
-            what.append(f"{folder}/connect.py")
-            Path(what[-1]).write_text(part.connect + _CONNECTED)
-        made: dict[str, Path] = {}
-        if part.modules:
-            library = mpy.compiled(mpy.SDK)
-            imported = sizes.in_import_order(sizes.imports(mpy.SDK), part.what)
-            files = [_file(library, name) for name in imported]
-        else:
-            library = Path(folder) / "bundle"
-            made = write(build(what, part.options), library, part.options)
-            imported = [PACKAGE, *(one for one in part.what if not one.endswith(".py"))]
-            files = [path for name, path in made.items() if name.startswith(f"{PACKAGE}/")]
-        found = {"mpy": sum(path.stat().st_size for path in files)}
-        script = Path(folder) / "script" / "measure.py"
-        script.parent.mkdir()
-        mount = ""
-        if part.romfs:
-            rom = Path(folder) / "bundle.romfs"
-            rom.write_bytes(image(made))
-            mount, library = _MOUNT.format(image=str(rom)), Path("/rom") / LIB
-        connect = part.connect + _CONNECTED.replace("assert client.connected\n", "") if part.connect else ""
-        script.write_text(mount + _MEASURE.format(modules=imported, connect=connect))
-        for runtime, bits in (("micropython", 64), ("wasm", 32)):
-            # MicroPython in WebAssembly knows no ROMFS.
-            if toolchain.find(runtime) is None or (part.romfs and runtime == "wasm"):
-                continue
-            done = RUNTIMES[runtime](script, path=[library])
-            if done.returncode:
-                raise RuntimeError(f"on {runtime}: {done.stdout}")
-            for line in done.stdout.splitlines():
-                figure, value = line.split()
-                found[f"{figure} {bits}"] = int(value)
+        built = build()
+        write(built, Path(folder) / "components")
+        return {name: _measured(PARTS[name], built, Path(folder)) for name in names}
+
+
+def _measured(part: Part, built: Built, folder: Path) -> Figures:
+    library = folder / "components" / LIB
+    files = {
+        name: library / name for name in (built.file(unit, ".mpy") for unit in units(built, part.modules))
+    }
+    # A file that only a program without the component's other files would load does not count.
+    files = {name: path for name, path in files.items() if not _is_numbers(name)}
+    found = {"mpy": sum(path.stat().st_size for path in files.values())}
+    script = folder / "script" / "measure.py"
+    script.parent.mkdir(exist_ok=True)
+    mount, path = "", library
+    if part.romfs:
+        rom = folder / "part.romfs"
+        rom.write_bytes(image(files))
+        found["image"] = rom.stat().st_size
+        mount, path = _MOUNT.format(image=str(rom)), Path("/rom") / LIB
+    connect = part.connect + _CONNECTED.replace("assert client.connected\n", "") if part.connect else ""
+    script.write_text(mount + _MEASURE.format(modules=list(part.modules), connect=connect))
+    for runtime, bits in (("micropython", 64), ("wasm", 32)):
+        # MicroPython in WebAssembly knows no ROMFS.
+        if toolchain.find(runtime) is None or (part.romfs and runtime == "wasm"):
+            continue
+        done = RUNTIMES[runtime](script, path=[path])
+        if done.returncode:
+            raise RuntimeError(f"on {runtime}: {done.stdout}")
+        for line in done.stdout.splitlines():
+            figure, value = line.split()
+            found[f"{figure} {bits}"] = int(value)
     return found
 
 
-def _file(library: Path, module: str) -> Path:
-    path = library.joinpath(*module.split("."))
-    return path / "__init__.mpy" if (path / "__init__.mpy").exists() else path.with_suffix(".mpy")
+def _is_numbers(name: str) -> bool:
+    return name.removesuffix(".mpy").replace("/", ".") in NUMBERS
 
 
 def above(measured: Mapping[str, Figures], budgets: Mapping[str, Figures]) -> list[str]:
@@ -226,16 +192,21 @@ def load() -> dict[str, Figures]:
     return budgets
 
 
-COLUMNS = ("mpy", "import 64", "import 32", "connect 64", "connect 32")
-
-
 def table(figures: Mapping[str, Figures]) -> str:
-    """The figures in Markdown."""
-    head = "| part | .mpy | import, 64 bits | 32 bits | and connect, 64 bits | 32 bits |\n|---|--:|--:|--:|--:|--:|\n"
-    rows = [
-        f"| {name} | {' | '.join(f'{row[one]:,}' if one in row else '' for one in COLUMNS)} |\n"
-        for name, row in figures.items()
-    ]
+    """Return the figures in Markdown: for each part those of its files and those of its image."""
+    head = (
+        "| component | files: flash | import, 64 bits | 32 bits | connected, 64 bits | 32 bits "
+        "| ROMFS: flash | import, 64 bits | connected, 64 bits |\n"
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+    )
+    rows = []
+    for name, row in figures.items():
+        rom = figures.get(f"ROMFS: {name}")
+        if rom is None:
+            continue
+        cells = [row.get(one) for one in ("mpy", "import 64", "import 32", "connect 64", "connect 32")]
+        cells += [rom.get(one) for one in ("image", "import 64", "connect 64")]
+        rows.append(f"| {name} | {' | '.join('' if one is None else f'{one:,}' for one in cells)} |\n")
     return head + "".join(rows)
 
 

@@ -1,11 +1,11 @@
 """Copy headwater to a board over its serial port, changed files only.
 
-    python -m tools.deploy --port /dev/ttyACM0 [--source py] [--main examples/device/uptime.py]
-    python -m tools.deploy --port /dev/ttyACM0 --main examples/device/uptime.py --bundle
+    python -m tools.deploy --port /dev/ttyACM0 [--component headwater-mqtt] [--main examples/device/uptime.py]
+    python -m tools.deploy --port /dev/ttyACM0 --source mpy
 
-The core and the MicroPython port go to `/lib` as .mpy files, which load faster and need less memory, or as sources
-with `--source py`. `--bundle` copies only what the program needs, in one file (`tools.components`). Files of an earlier
-deployment that this one does not have are removed, because MicroPython prefers a stale .py to a new .mpy.
+A component (`tools.components`) goes to `/lib`, by default `headwater`, which is everything. With `--source` all
+modules go there instead, compiled or as sources. Files of an earlier deployment that this one does not have are
+removed, because MicroPython prefers a stale .py to a new .mpy.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import argparse
 import ast
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from tools import mpy
 from tools.board import Board, DeviceError, TransportError
-from tools.components.build import Options, build, write
+from tools.components.__main__ import OUTPUT
+from tools.components.build import build, write
 from tools.components.program import BundleError
-from tools.toolchain import ROOT
+from tools.components.table import ALL, COMPONENTS
 
 Form = Literal["py", "mpy"]
 LIB = "/lib"
@@ -71,12 +72,10 @@ def package_files(form: Form) -> dict[str, Path]:
     return found
 
 
-def bundle_files(
-    what: Sequence[str], options: Options | None = None, folder: Path = ROOT / "out" / "bundle"
-) -> dict[str, Path]:
-    """Map names to files for a bundle of what modules and programs need, built in `folder`."""
-    made = write(build(what, options), folder, options)
-    return {f"{LIB}/{name}": path for name, path in made.items()}
+def component_files(component: str = ALL, folder: Path = OUTPUT) -> dict[str, Path]:
+    """As ``package_files``, for a component, which is built in ``folder`` with all others."""
+    made = write(build(), folder)
+    return {f"{LIB}/{name}": path for name, path in made[component].items()}
 
 
 def tree_files(root: Path, target: str, suffixes: tuple[str, ...]) -> dict[str, Path]:
@@ -123,24 +122,17 @@ def main() -> int:
     """Deploy from the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.deploy", description="Copy headwater to a board.")
     parser.add_argument("--port", required=True, help="serial port, such as /dev/ttyACM0")
-    parser.add_argument(
-        "--source", choices=["mpy", "py"], default="mpy", help="form of the modules (default: %(default)s)"
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--component", choices=list(COMPONENTS), default=ALL, help="default: %(default)s, everything"
     )
+    form.add_argument("--source", choices=["mpy", "py"], help="copy modules instead: compiled, or as sources")
     parser.add_argument("--main", type=Path, metavar="FILE", help="also copy FILE as main.py")
-    parser.add_argument(
-        "--bundle",
-        nargs="*",
-        metavar="WHAT",
-        help="copy one file with what --main and WHAT need",
-    )
     chosen = parser.parse_args()
     try:
-        files = None
-        if chosen.bundle is not None:
-            main_file = [str(chosen.main)] if chosen.main else []
-            files = bundle_files([*main_file, *chosen.bundle])
+        files = package_files(chosen.source) if chosen.source else component_files(chosen.component)
         with Board(chosen.port) as board:
-            changed, stale = deploy(board, chosen.source, files)
+            changed, stale = deploy(board, files=files)
             if chosen.main is not None:
                 board.put("/main.py", chosen.main.read_bytes())
                 changed.append("/main.py")

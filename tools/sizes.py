@@ -24,22 +24,6 @@ from pathlib import Path
 from tools import mpy, toolchain
 from tools.runtimes import RUNTIMES
 
-#: Component: its entry modules.
-COMPONENTS: Mapping[str, tuple[str, ...]] = {
-    "packets": ("headwater.mqtt.packets",),
-    "packets of 5.0": ("headwater.mqtt.properties",),
-    "session": ("headwater.mqtt.session",),
-    "client": ("headwater.mqtt.client",),
-    "client, kept": ("headwater.mqtt.keeper", "headwater.mqtt.client"),
-    "server end": ("headwater.mqtt.server",),
-    "outbox": ("headwater.connection",),
-    "flash outbox": ("headwater.journal",),
-    "serial link": ("headwater.link.link", "headwater.link.pump"),
-    "fmq packets": ("headwater.fmq.frames",),
-    "MQMDE": ("headwater.ibmmq.header",),
-    "IBM MQ's headers": ("headwater.ibmmq.chain", "headwater.ibmmq.text"),
-    "MQMDE segments": ("headwater.ibmmq.segments",),
-}
 #: A function's frame lies on the C stack up to this many machine words, and on the heap beyond (py/objfun.c).
 STACK_WORDS = 11
 _EXCEPTION_WORDS = 3
@@ -57,7 +41,7 @@ for name in {modules!r}:
 
 @dataclass
 class Size:
-    """One module or component, in bytes. ``heap64`` and ``heap32`` are None where that runtime is missing."""
+    """One module, in bytes. ``heap64`` and ``heap32`` are None where that runtime is missing."""
 
     name: str
     mpy: int
@@ -85,15 +69,21 @@ def imports(root: Path) -> dict[str, set[str]]:
     paths = {module_name(path): path for path in mpy.modules(root)}
     graph: dict[str, set[str]] = {}
     for name, path in paths.items():
-        found: set[str] = set()
-        for node in _run_at_import(ast.parse((root / path).read_text()).body):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-            elif isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
+        found = imported_by(root / path)
         found |= {package for module in (name, *found) for package in _packages(module)}
         graph[name] = found & set(paths) - {name}
     return graph
+
+
+def imported_by(path: Path) -> set[str]:
+    """All that a file may import when it is imported itself: modules, and names that may be modules."""
+    found: set[str] = set()
+    for node in _run_at_import(ast.parse(path.read_text()).body):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
 
 
 def _run_at_import(body: Iterable[ast.stmt]) -> Iterable[ast.stmt]:
@@ -145,8 +135,8 @@ def heap_of(modules: list[str], runtime: str) -> dict[str, int]:
     return {name: int(size) for name, size in (line.split() for line in done.stdout.splitlines())}
 
 
-def measure() -> tuple[list[Size], list[Size]]:
-    """All modules of the core, and the components."""
+def measure() -> list[Size]:
+    """Return the sizes of all modules of the core."""
     graph = imports(mpy.SDK)
     order = in_import_order(graph, sorted(graph))
     compiled = mpy.compiled(mpy.SDK)
@@ -155,18 +145,7 @@ def measure() -> tuple[list[Size], list[Size]]:
         for path in mpy.modules(mpy.SDK)
     }
     heap64, heap32 = heap_of(order, "micropython"), heap_of(order, "wasm")
-    modules = [Size(name, flash[name], heap64.get(name), heap32.get(name)) for name in sorted(order)]
-    components = []
-    for component, entries in COMPONENTS.items():
-        unknown = [entry for entry in entries if entry not in graph]
-        if unknown:
-            raise KeyError(f"component {component!r} names modules that do not exist: {', '.join(unknown)}")
-        members = in_import_order(graph, entries)
-        totals = [
-            sum(heap.values()) if heap else None for heap in (heap_of(members, name) for name in RUNTIMES)
-        ]
-        components.append(Size(component, sum(flash[name] for name in members), *totals))
-    return modules, components
+    return [Size(name, flash[name], heap64.get(name), heap32.get(name)) for name in sorted(order)]
 
 
 def frames(root: Path = mpy.SDK) -> list[Frame]:
@@ -208,17 +187,16 @@ def main() -> int:
         "--frames", action="store_true", help="also functions whose frames come from the heap"
     )
     chosen = parser.parse_args()
-    modules, components = measure()
+    modules = measure()
     large = frames() if chosen.frames or chosen.json else []
     if chosen.json:
         report = {
             "modules": [asdict(size) for size in modules],
-            "components": [asdict(size) for size in components],
             "frames": [asdict(frame) for frame in large],
         }
         print(json.dumps(report, indent=1))
         return 0
-    print("\n".join([*_table("module", modules), "", *_table("component", components)]))
+    print("\n".join(_table("module", modules)))
     if chosen.frames:
         print(f"\nframes of more than {STACK_WORDS} words, which a call takes from the heap and gives back")
         for frame in large:

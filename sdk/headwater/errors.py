@@ -75,8 +75,11 @@ def blame(code: int) -> int:
 
 
 def name_of(code: int) -> str:
-    """The constant here that has this status, ``E_TIMEOUT`` for instance; a number where there is none. Allocates."""
-    for name, value in globals().items():
+    """Return the name of the constant that has this status, for instance ``E_TIMEOUT``, or a text. Allocates."""
+    # Imported here: in a component the names are a file of their own, which a program without errors does not load.
+    from headwater import errors
+
+    for name, value in errors.__dict__.items():
         if name[:2] == "E_" and value == code:
             return name
     return f"status {code}"

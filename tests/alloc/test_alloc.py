@@ -1,4 +1,4 @@
-"""The hot paths allocate nothing, on 64-bit and on 32-bit MicroPython, from sources, from .mpy files and in a bundle.
+"""The hot paths allocate nothing, on 64-bit and on 32-bit MicroPython, from sources, .mpy files and components.
 
 Each ``*_paths.py`` script proves its paths with ``prove.py`` and names them in its first line, ``# paths: a, b``, so
 that one that is no longer measured is missed. Functions with large frames take them from the heap for the time of the
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import bundles
+from tests import built
 from tools import mpy
 from tools.runtimes import RUNTIMES
 
@@ -45,20 +45,20 @@ def declared(script: Path, what: str) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bundles.over_plain_modules("bundle of all", tmp_path_factory.mktemp("bundle"))
+def components(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built.everything(tmp_path_factory.mktemp("components"))
 
 
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("form", ["sources", "mpy", "bundle"])
+@pytest.mark.parametrize("form", ["sources", "mpy", "components"])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_hot_paths_allocate_nothing(
     script: str, form: str, where: str, request: pytest.FixtureRequest
 ) -> None:
     paths, frames = declared(ALLOC / script, "paths"), set(declared(ALLOC / script, "frames"))
     assert paths, f"{script} does not say which paths it proves"
-    if form == "bundle":
-        sdk: Path = request.getfixturevalue("bundle")
+    if form == "components":
+        sdk: Path = request.getfixturevalue("components")
     else:
         sdk = mpy.compiled(mpy.SDK) if form == "mpy" else mpy.SDK
     done = RUNTIMES[where](ALLOC / script, path=[sdk])

@@ -1,13 +1,14 @@
-"""``mpremote mip install package.json`` puts headwater on a board."""
+"""``mpremote mip install`` puts modules, or components, on a board."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import built
 from tools import mip
-from tools.components.build import build, write
 from tools.toolchain import ROOT
 from tools.virtual_board import VirtualBoard
 
@@ -18,7 +19,7 @@ def test_package_json_names_every_module() -> None:
 
 @pytest.mark.needs_micropython
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("form", ["modules", "bundle"])
+@pytest.mark.parametrize("form", ["modules", "components"])
 def test_mip_installs_what_a_board_imports(form: str, tmp_path: Path) -> None:
     def mpremote(*words: str) -> str:
         command = [sys.executable, "-m", "mpremote", "connect", board.port, *words]
@@ -26,11 +27,20 @@ def test_mip_installs_what_a_board_imports(form: str, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    package = mip.PACKAGE
-    if form == "bundle":
-        write(build(["headwater.mqtt.client", "headwater_board.tcp"]), tmp_path / "bundle")
-        package = tmp_path / "bundle" / "package.json"
+    packages = [mip.PACKAGE]
+    made: dict[str, dict[str, Path]] = {}
+    if form == "components":
+        made = built.components(tmp_path / "built")
+        packages = [tmp_path / "built" / f"headwater-{name}.json" for name in ("mqtt", "fmq")]
     with VirtualBoard() as board:
-        mpremote("mip", "install", str(package))
+        said = "".join(mpremote("mip", "install", str(package)) for package in packages)
+        if form == "components":
+            # What the two share is one file.
+            files = {*made["headwater-mqtt"], *made["headwater-fmq"]}
+            shared = len(made["headwater-mqtt"]) + len(made["headwater-fmq"]) - len(files)
+            assert shared >= 3
+            found = set(re.findall(r"/lib/(\S+\.mpy)", said))
+            assert found == files
+            mpremote("exec", "from headwater.fmq.client import Client; print(Client)")
         code = "from headwater.mqtt.client import Client; from headwater_board.tcp import Tcp; print(Client.__name__)"
         assert mpremote("exec", code).split() == ["Client"]

@@ -1,11 +1,10 @@
-"""The portable tests on MicroPython: 64-bit and 32-bit, from sources, from .mpy files, and from bundles of them."""
+"""The portable tests on MicroPython: 64-bit and 32-bit, from sources, .mpy files and components."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests import bundles
+from tests import built
 from tools import mpy
 from tools.runtimes import LONGEST_ARGUMENT, RUNTIMES, Result, declared_heap
 from tools.toolchain import ROOT
@@ -24,7 +23,7 @@ def is_run(form: str, file: str, where: str) -> bool:
     What goes through flows at every byte takes the longest, and the other tests load the same modules in every form:
     once on 32 bits is enough of it, and twice on 64. On 32 bits the rest runs as boards have it."""
     if file.endswith("_cuts.py"):
-        return form == "sources" or (form == "bundle of all" and where == "micropython")
+        return form == "sources" or (form == "components" and where == "micropython")
     return where == "micropython" or form != "sources"
 
 
@@ -39,15 +38,9 @@ PLAIN = [
 
 
 @pytest.fixture(scope="session")
-def bundled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
-
-    def folder(name: str) -> Path:
-        if name not in made:
-            made[name] = bundles.over_plain_modules(name, tmp_path_factory.mktemp("bundle"))
-        return made[name]
-
-    return folder
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The component of everything, which has each file of the others."""
+    return built.everything(tmp_path_factory.mktemp("components"))
 
 
 def run(where: str, runner: Path, sdk: Path, *names: str, more: int = 0) -> Result:
@@ -64,43 +57,19 @@ def test_portable_tests_pass_on_micropython(form: str, file: str, where: str) ->
     assert done.returncode == 0, done.stdout
 
 
-# 32 bits are no business of a bundle: there it is enough to try what boards get.
-BUNDLED = [
-    pytest.param(where, name, file, marks=getattr(pytest.mark, f"needs_{where}"), id=f"{name}-{file}-{where}")
-    for where, names in {"micropython": list(bundles.BUNDLES), "wasm": ["client bundle"]}.items()
-    for name in names
+BUILT = [
+    pytest.param(where, file, marks=getattr(pytest.mark, f"needs_{where}"), id=f"components-{file}-{where}")
+    for where in RUNTIMES
     for file in FILES
-    if bundles.concerns(PORTABLE / file, bundles.BUNDLES[name]) and is_run(name, file, where)
+    if is_run("components", file, where)
 ]
-
-
-# What programs use: a client, a store, a line.
-PROGRAMS = [
-    file
-    for file in FILES
-    if bundles.concerns(
-        PORTABLE / file, ["headwater.mqtt.client", "headwater.journal", "headwater.link.link"]
-    )
-    and is_run("bundle of what it uses", file, "micropython")
-]
-
-
-@pytest.mark.needs_micropython
-@pytest.mark.parametrize("file", PROGRAMS)
-def test_portable_tests_pass_with_a_bundle_of_what_they_use(file: str, tmp_path: Path) -> None:
-    done = run("micropython", PORTABLE / "run.py", bundles.of_what_it_uses(PORTABLE / file, tmp_path), file)
-    last = done.stdout.rstrip().rpartition("\n")[2]
-    assert last.endswith(" passed, 0 failed"), done.stdout
-    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-@pytest.mark.parametrize("where, name, file", BUNDLED)
-def test_portable_tests_pass_with_a_bundle(
-    where: str, name: str, file: str, bundled: Callable[[str], Path]
-) -> None:
-    # A bundle has more in it than the test imports, and the plain modules of the peer are there as well.
-    done = run(where, PORTABLE / "run.py", bundled(name), file, more=256 << 10)
+@pytest.mark.parametrize("where, file", BUILT)
+def test_portable_tests_pass_with_the_components(where: str, file: str, library: Path) -> None:
+    # The units hold more than the test imports.
+    done = run(where, PORTABLE / "run.py", library, file, more=256 << 10)
     last = done.stdout.rstrip().rpartition("\n")[2]
     assert last.endswith(" passed, 0 failed"), done.stdout
     assert done.returncode == 0, done.stdout

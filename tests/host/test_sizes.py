@@ -103,14 +103,13 @@ def test_compiled_trees_follow_their_sources(tmp_path: Path) -> None:
 
 @pytest.mark.needs_micropython
 @pytest.mark.needs_wasm
-def test_report_has_every_module_and_component_on_both_runtimes() -> None:
+def test_report_has_every_module_on_both_runtimes() -> None:
     command = [sys.executable, "-m", "tools.sizes", "--json"]
     report = json.loads(
         subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=100).stdout
     )
     assert [row["name"] for row in report["modules"]] == sorted(sizes.imports(mpy.SDK))
-    assert [row["name"] for row in report["components"]] == list(sizes.COMPONENTS)
-    for row in report["modules"] + report["components"]:
+    for row in report["modules"]:
         assert 0 < row["mpy"] < 100_000, row
         assert 0 < row["heap32"] < 200_000, row
         assert 0 < row["heap64"] < 200_000, row

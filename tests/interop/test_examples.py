@@ -18,7 +18,6 @@ from tests.interop.dialer import SocketDialer
 from tests.spark.logs import InProcess, rows
 from tools import deploy, toolchain
 from tools.broker import Mosquitto
-from tools.components.build import Options
 from tools.toolchain import ROOT
 from tools.virtual_board import VirtualBoard
 
@@ -26,7 +25,7 @@ EXAMPLES = ROOT / "examples" / "device"
 pytestmark = [pytest.mark.needs_micropython, pytest.mark.needs_mosquitto]
 
 
-@pytest.mark.parametrize("form", ["modules", "bundle"])
+@pytest.mark.parametrize("form", ["modules", "component"])
 def test_uptime_publishes_and_takes_commands_over_a_broker_that_restarts(
     form: str, mosquitto: Callable[..., Mosquitto], tmp_path: Path
 ) -> None:
@@ -54,9 +53,8 @@ client.disconnect()
 """
     files = deploy.package_files("mpy")
     own = files
-    if form == "bundle":
-        options = Options(only_used=True, texts=False)
-        own = deploy.bundle_files([str(EXAMPLES / "uptime.py")], options, tmp_path / "bundle")
+    if form == "component":
+        own = deploy.component_files("headwater-mqtt", tmp_path / "built")
     with VirtualBoard(main=program, files=own, name="uptime") as board:
         with VirtualBoard(main=listener, files=files, name="listener") as other:
             other.wait_for("published True", 200)

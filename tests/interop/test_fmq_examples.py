@@ -13,7 +13,6 @@ from tests.certificates import Pki
 from tests.host.hub_client import Peer, config, hub_of, until
 from tests.interop.test_fmq_hub import stored
 from tools import deploy, mpy
-from tools.components.build import Options
 from tools.runtimes import run_unix
 from tools.toolchain import ROOT
 from tools.virtual_board import VirtualBoard
@@ -24,12 +23,11 @@ TOPIC = "board-1/telemetry"
 
 
 @pytest.mark.needs_micropython
-@pytest.mark.parametrize("form", ["modules", "bundle"])
+@pytest.mark.parametrize("form", ["modules", "component"])
 def test_telemetry_goes_on_over_a_hub_that_restarts(form: str, tmp_path: Path) -> None:
     files = deploy.package_files("mpy")
-    if form == "bundle":
-        options = Options(only_used=True, texts=False)
-        files = deploy.bundle_files([str(EXAMPLE)], options, tmp_path / "bundle")
+    if form == "component":
+        files = deploy.component_files("headwater-fmq", tmp_path / "built")
     source = EXAMPLE.read_text(encoding="utf-8")
 
     async def has_more(hub: Hub, board: VirtualBoard, than: int) -> int:

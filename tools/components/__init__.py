@@ -1,7 +1,6 @@
-"""Makes one module of those of the core that a program needs, smaller than they are together, for a board.
+"""Builds the components that go to a board: few compiled files instead of a file per module.
 
-``program`` puts modules into one, ``reach`` drops what nobody uses, ``classes`` merges those that need not be apart,
-``settled`` puts values in the place of what always has them, and ``folded`` drops what can then never happen;
-``names`` shortens what nobody outside names; ``build`` does it in this order and says what remains importable.
-``contents`` says what the bytes are.
+``table`` says which modules make up a file, and which files a component; ``program`` flattens all modules of the core
+into one program, with constants folded; ``names`` shortens private names; ``build`` writes the files, ``romfs`` an
+image of them. ``traceback`` translates a traceback of a board back to the sources.
 """

@@ -1,298 +1,427 @@
-"""Puts the pieces together: what to bundle, in which steps, and the files that it makes.
+"""Builds the files of the components: units of the core, each the code of one or more modules.
 
-A bundle is a package ``headwater`` whose ``__init__`` holds all code. A program on a board goes on importing what the
-documentation says: ``headwater.mqtt.client`` and its like are entered in ``sys.modules`` as names of the bundle. A
-module that offers numbers, such as ``headwater.errors``, becomes a small file of its own, because within the bundle its
-numbers are part of the code, and only a program that names them should pay for them; and so does one within a package.
+Programs import what the documentation says: the modules of a unit are entered in ``sys.modules`` as its names.
+All public names stay; private ones are shortened unless asked otherwise. ``names.json`` has what ``traceback`` needs.
 """
 
 from __future__ import annotations
 
 import ast
 import json
-import re
 import shutil
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools import mpy
-from tools.components.classes import merge_classes
-from tools.components.computed import Computed, computed
-from tools.components.names import shorten
-from tools.components.program import PACKAGE, BundleError, Program, find, load, on_a_board, stored, unique
-from tools.components.reach import attribute_names, contracts, drop_unused, handed_in, hidden_names, used_in
-from tools.components.settled import Outside, settle
+from tools import mpy, sizes
+from tools.components.names import (
+    bound,
+    keywords_of,
+    rename_globals,
+    short_attributes,
+    short_globals,
+    short_parameters,
+    used_names,
+)
+from tools.components.program import PACKAGE, BundleError, Program, arguments, load, stored, unique
+from tools.components.romfs import image
+from tools.components.table import ALL, COMPONENTS, NUMBERS, UNITS
 from tools.components.tree import walk
 
 BOARD_PACKAGE = "headwater_board"
-_ANY = 1000
+#: The file that names the output folder as one, and has what ``traceback`` needs.
+NAMES = "names.json"
 
-
-@dataclass(frozen=True)
-class Options:
-    """``lines``: tracebacks have line numbers, those of the source that is written beside. ``names``: private
-    attributes, parameters and functions keep theirs; ``keep``: these attributes do. ``only_used``: drop the public
-    methods that the programs given do not name. ``texts``: exceptions keep theirs."""
-
-    lines: bool = False
-    names: bool = False
-    keep: frozenset[str] = frozenset()
-    only_used: bool = False
-    texts: bool = True
+#: (line of the built file, source file, line there, function)
+Line = tuple[int, str, int, str]
 
 
 @dataclass
-class Asked:
-    """What modules and programs ask for: ``faces``, by module of the core, its names, or None for all that it offers;
-    the modules of the board's port; the ``attributes`` that programs and those name; the ``keywords`` of their calls
-    (None: any), of which none has more than so many ``positional`` arguments; what they say of attributes without
-    writing their names; and the ``modules`` that were named themselves."""
+class Built:
+    """The units, by module name: their ``sources``, the units that each ``needs``, and the ``lines`` of each.
 
-    faces: dict[str, set[str] | None] = field(default_factory=dict)
-    ports: dict[str, Path] = field(default_factory=dict)
-    attributes: set[str] = field(default_factory=set)
-    keywords: set[str] | None = field(default_factory=set)
-    positional: int = 0
-    computed: Computed = field(default_factory=Computed)
-    modules: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Bundle:
-    """``sources``: the files below ``headwater/`` on the board, without suffix, and their text; ``ports``: the modules
-    of the board's port that go with it. ``dropped``: what was left out; ``names``: what became of the others;
-    ``merged``: classes that are part of another now; ``settled``: attributes and parameters that are a value now."""
+    ``names``: what each private name was before, by its short name.
+    """
 
     sources: dict[str, str] = field(default_factory=dict)
-    ports: dict[str, Path] = field(default_factory=dict)
-    dropped: list[str] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)
-    merged: list[str] = field(default_factory=list)
-    settled: list[str] = field(default_factory=list)
+    needs: dict[str, set[str]] = field(default_factory=dict)
+    lines: dict[str, list[Line]] = field(default_factory=dict)
+    names: dict[str, list[str]] = field(default_factory=dict)
+    packages: set[str] = field(default_factory=set)
+    unit_of: dict[str, str] = field(default_factory=dict)
+
+    def file(self, unit: str, suffix: str) -> str:
+        """The file of a unit below ``/lib``."""
+        path = unit.replace(".", "/")
+        return f"{path}/__init__{suffix}" if unit in self.packages else path + suffix
 
 
-# -- what is asked for -------------------------------------------------------------------------------------------------
+def build(
+    root: Path = mpy.SDK,
+    short: bool = True,
+    keep: Collection[str] = (),
+    table: Mapping[str, Sequence[str]] = UNITS,
+) -> Built:
+    """Build the units of all modules below ``root``; BundleError says what cannot be built.
+
+    ``short``: shorten private names, but not the attributes in ``keep``. ``table`` says which modules a unit holds.
+    """
+    graph = sizes.imports(root)
+    modules = sizes.in_import_order(graph, sorted(graph))
+    program = load(root, modules)
+    built = Built()
+    for unit, names in table.items():
+        built.unit_of.update(dict.fromkeys(_held(graph, unit, names), unit))
+    for name in modules:
+        built.unit_of.setdefault(name, name)
+    built.packages = {name for name in modules if program.modules[name].path.stem == "__init__"}
+    shortened = short_attributes(program, keep) if short else {}
+    keywords = keywords_of(program.body)
+    for unit in dict.fromkeys(built.unit_of.values()):
+        _Unit(program, built, unit).write(keywords, short)
+    for name in NUMBERS & program.modules.keys():
+        _numbers(program, built, name)
+    for old, new in shortened.items():
+        built.names.setdefault(new, []).append(old)
+    _check_order(built)
+    return built
 
 
-def ask(what: Iterable[str], root: Path = mpy.SDK) -> Asked:
-    """What modules (``headwater.mqtt.client``, ``headwater_board.tcp``) and programs (``main.py``) need of the core."""
-    asked = Asked()
-    for one in what:
-        package = one.split(".")[0]
-        if one.endswith(".py"):
-            _ask_program(asked, root, one, Path(one))
-        elif package == BOARD_PACKAGE:
-            _ask_port(asked, root, one)
-        elif package == PACKAGE and find(root, one):
-            asked.faces[one] = None
-            asked.modules.append(one)
+def _held(graph: Mapping[str, set[str]], unit: str, names: Sequence[str]) -> list[str]:
+    """The modules of a unit: ``names``, and what they import of the unit's package."""
+    found = sizes.in_import_order(graph, (name for name in names if name in graph))
+    return [name for name in found if name in names or name.rpartition(".")[0] == unit]
+
+
+class _Unit:
+    """One unit, in the making."""
+
+    def __init__(self, program: Program, built: Built, unit: str):
+        self.program = program
+        self.built = built
+        self.unit = unit
+        self.modules = [name for name, of in built.unit_of.items() if of == unit]
+        #: Unique name -> (module, plain name), of all globals.
+        self.places = {
+            unique(module.name, name): (module.name, name)
+            for module in program.modules.values()
+            for name in module.defined
+        }
+        pairs = zip(program.origin, program.body, strict=True)
+        self.body = [(origin, node) for origin, node in pairs if origin in self.modules]
+
+    def write(self, keywords: Collection[str], short: bool) -> None:
+        nodes = [node for _, node in self.body]
+        own = {name for node in nodes for name in bound(node)}
+        private = {name for name in own if self._is_private(name)}
+        used = {part.id for node in nodes for part in walk(node) if isinstance(part, ast.Name)}
+        offered = {unique(*place) for _, place in self._offered_on()} - self.program.constants.keys()
+        foreign = sorted(name for name in (used | offered) - own if name in self.places)
+        elsewhere = self._used_elsewhere()
+        made = self._public(own - private, foreign)
+        plain = private & elsewhere
+        made |= {name: self.places[name][1] for name in plain}
+        hidden = used_names(nodes) | set(made.values()) | set(self.program.imports)
+        if short:
+            done = short_globals(nodes, private - plain, hidden)
         else:
-            raise BundleError(f"{one} is neither a module of {PACKAGE} or {BOARD_PACKAGE} nor a Python file")
-    asked.faces.pop(f"{PACKAGE}.types", None)
-    if not asked.faces:
-        raise BundleError(f"there is nothing of {PACKAGE} in what was given")
-    return asked
+            done = {name: name for name in private - plain}
+        for old, new in done.items():
+            self.built.names.setdefault(new, []).append(".".join(self.places[old]))
+        made |= done
+        self._check_locals(nodes, made)
+        head = self._head(foreign, made, used)
+        lines = list(head)
+        where: list[Line] = []
+        for origin, node in self.body:
+            before = _places(node)
+            rename_globals(node, made)
+            if short:
+                short_parameters([node], {made[name] for name in private}, keywords)
+            text = ast.unparse(ast.fix_missing_locations(node))
+            where += self._lines(origin, text, before, len(lines))
+            lines += text.split("\n")
+        lines += self._tail(made)
+        self.built.sources[self.unit] = "\n".join(lines) + "\n"
+        self.built.lines[self.unit] = where
+
+    def _is_private(self, name: str) -> bool:
+        plain = self.places[name][1]
+        return plain.startswith("_") and not plain.startswith("__")
+
+    def _offered_on(self) -> list[tuple[str, tuple[str, str]]]:
+        """The names that modules of this unit import to offer them on, and where each is defined."""
+        found = []
+        for module in self.modules:
+            for name in self.program.modules[module].public:
+                where, inner = module, name
+                while inner in self.program.modules[where].imported:
+                    where, inner = self.program.modules[where].imported[inner]
+                if where != module and inner:
+                    found.append((name, (where, inner)))
+        return found
+
+    def _used_elsewhere(self) -> set[str]:
+        """The globals of this unit that others use."""
+        pairs = zip(self.program.origin, self.program.body, strict=True)
+        return {
+            part.id
+            for origin, node in pairs
+            if origin not in self.modules
+            for part in walk(node)
+            if isinstance(part, ast.Name)
+        }
+
+    def _public(self, own: Collection[str], foreign: Collection[str]) -> dict[str, str]:
+        """The names that public globals have in this unit: their own, if there is only one such."""
+        made: dict[str, str] = {}
+        taken: dict[str, str] = {}
+        for name in [*sorted(own), *foreign]:
+            plain = self.places[name][1]
+            if plain in taken and name in own:
+                raise BundleError(f"{self.unit}: {self.places[name]} and {taken[plain]} have one name")
+            made[name] = name if plain in taken else plain
+            taken[made[name]] = name
+        return made
+
+    def _check_locals(self, nodes: Sequence[ast.stmt], made: Mapping[str, str]) -> None:
+        """Refuse a local variable with the name that a global gets which is used beside it."""
+        for node in nodes:
+            for part in walk(node):
+                if not isinstance(part, ast.FunctionDef):
+                    continue
+                local = {a.arg for a in arguments(part)} | set(stored(part.body))
+                for one in walk(part):
+                    if isinstance(one, ast.Name) and one.id in made and made[one.id] in local:
+                        place = ".".join(self.places[one.id])
+                        raise BundleError(f"{self.unit}: {part.name} has a local called as {place} is")
+
+    def _head(self, foreign: Collection[str], made: Mapping[str, str], used: set[str]) -> list[str]:
+        """The imports."""
+        lines = sorted({text for name, text in self.program.imports.items() if name in used})
+        by_unit: dict[str, list[str]] = {}
+        for name in foreign:
+            module, plain = self.places[name]
+            unit = self.built.unit_of[module]
+            by_unit.setdefault(unit, []).append(plain if made[name] == plain else f"{plain} as {made[name]}")
+        self.built.needs[self.unit] = set(by_unit)
+        return [
+            *lines,
+            *(f"from {unit} import {', '.join(names)}" for unit, names in sorted(by_unit.items())),
+        ]
+
+    def _lines(self, origin: str, text: str, before: list[tuple[int, str]], offset: int) -> list[Line]:
+        """Where the lines of a statement come from."""
+        path = self.program.modules[origin].path
+        source = path.relative_to(next(one for one in path.parents if one.name == PACKAGE).parent).as_posix()
+        after = [part.lineno for part in ast.walk(ast.parse(text)) if isinstance(part, ast.stmt)]
+        if len(after) != len(before):
+            raise BundleError(f"{source}: line numbers of {before[0][1]} do not match")
+        return sorted(
+            (offset + line, source, old, function)
+            for line, (old, function) in zip(after, before, strict=True)
+        )
+
+    def _tail(self, made: Mapping[str, str]) -> list[str]:
+        """Public numbers, and the other names of the unit."""
+        lines: dict[str, int] = {}
+        offered = [
+            (name, (module, name)) for module in self.modules for name in self.program.modules[module].public
+        ]
+        for name, place in [*offered, *self._offered_on()]:
+            value = self.program.constants.get(unique(*place))
+            if value is None or place[0] in NUMBERS:
+                continue
+            if lines.setdefault(name, value) != value or name in made.values():
+                raise BundleError(f"{self.unit}: {'.'.join(place)} has the name of another")
+        found = [f"{name} = {value}" for name, value in sorted(lines.items())]
+        others = [name for name in self.modules if name != self.unit and name not in NUMBERS]
+        others = [name for name in others if self.program.modules[name].path.stem != "__init__"]
+        if others:
+            # For ``from package import module`` and for ``import package.module``.
+            plain = [name.rpartition(".")[2] for name in others]
+            if clash := set(plain) & {*made.values(), *lines}:
+                raise BundleError(f"{self.unit}: {sorted(clash)[0]} is a module and something else")
+            names = " = ".join([*plain, *(f"modules[{name!r}]" for name in others)])
+            found += ["from sys import modules", f"{names} = modules[{self.unit!r}]", "del modules"]
+        return found
 
 
-def _ask_port(asked: Asked, root: Path, module: str) -> None:
-    path = find(mpy.BOARD_PORT, module)
-    if path is None:
-        raise BundleError(f"there is no module {module} in {mpy.BOARD_PORT}")
-    if module not in asked.ports:
-        asked.ports[module] = path
-        _ask_program(asked, root, module, path)
+def _places(node: ast.stmt) -> list[tuple[int, str]]:
+    """The line of each statement in ``node``, as ``ast.walk`` goes, and the function that it stands in."""
+    names: dict[int, str] = {}
+
+    def note(part: ast.AST, name: str) -> None:
+        names[id(part)] = name
+        for child in ast.iter_child_nodes(part):
+            inner = isinstance(child, ast.FunctionDef | ast.ClassDef)
+            note(child, f"{name}.{child.name}".strip(".") if inner else name)  # type: ignore[attr-defined]
+
+    whole = (
+        getattr(node, "name", "").rpartition("__")[2] if not getattr(node, "name", "").endswith("__") else ""
+    )
+    note(node, whole)
+    found = [part for part in ast.walk(node) if isinstance(part, ast.stmt)]
+    return [(getattr(part, "lineno", 0), names[id(part)]) for part in found]
 
 
-def _ask_program(asked: Asked, root: Path, name: str, path: Path) -> None:
-    try:
-        body = list(on_a_board(ast.parse(path.read_text(encoding="utf-8"), name).body))
-    except (OSError, SyntaxError, ValueError) as error:
-        raise BundleError(f"{name}: {error}") from error
-    asked.attributes |= used_in(body)[1]
-    more = computed(name, body)
-    asked.computed.patterns |= more.patterns
-    asked.computed.hidden += more.hidden
-    for statement in body:
-        for part in walk(statement):
-            if isinstance(part, ast.keyword) and asked.keywords is not None:
-                asked.keywords = asked.keywords | {part.arg} if part.arg else None
-            elif isinstance(part, ast.Call):
-                starred = any(isinstance(one, ast.Starred) for one in part.args)
-                asked.positional = max(asked.positional, _ANY if starred else len(part.args))
-            if isinstance(part, ast.ClassDef):
-                # Such a class may inherit from one of the core's, and mean what that has.
-                asked.attributes |= set(stored(part.body))
-    for node in (part for statement in body for part in walk(statement)):
-        if isinstance(node, ast.Import):
-            pairs = [(alias.name, "") for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            pairs = [(str(node.module), alias.name) for alias in node.names]
-        else:
+def _numbers(program: Program, built: Built, name: str) -> None:
+    """The file of a module whose numbers are apart from its unit."""
+    module = program.modules[name]
+    unit = built.unit_of[name]
+    lines = []
+    for one in module.public:
+        value = program.constants.get(unique(name, one))
+        lines.append(f"from {unit} import {one}" if value is None else f"{one} = {value}")
+    built.sources[name] = "\n".join(lines) + "\n"
+    built.needs[name] = {unit}
+    built.lines[name] = []
+    # Functions import it when they need the names; then it must be there.
+    if name in program.late:
+        built.needs[unit].add(name)
+
+
+def _check_order(built: Built) -> None:
+    """Refuse units that need each other when they are imported."""
+
+    def visit(unit: str, through: list[str]) -> None:
+        if unit in through:
+            raise BundleError(f"{' imports '.join([*through, unit])}: put them into one unit")
+        for needed in sorted(built.needs[unit]):
+            if needed not in NUMBERS:
+                visit(needed, [*through, unit])
+
+    for unit in built.sources:
+        if unit not in NUMBERS:
+            visit(unit, [])
+
+
+# -- components --------------------------------------------------------------------------------------------------------
+
+
+def units(built: Built, modules: Sequence[str]) -> list[str]:
+    """The units that modules of the core need, with the packages that they are in, sorted."""
+    found: set[str] = set()
+    waiting = list(modules)
+    while waiting:
+        name = waiting.pop()
+        unit = name if name in built.sources else built.unit_of[name]
+        if unit in found:
             continue
-        for module, inner in pairs:
-            if module.startswith(f"{PACKAGE}.") and not inner:
-                raise BundleError(f"{name}:{node.lineno}: a bundle has no {module}: import it with `from`")
-            if module.split(".")[0] == BOARD_PACKAGE:
-                whole = f"{module}.{inner}"
-                _ask_port(asked, root, whole if find(mpy.BOARD_PORT, whole) else module)
-            elif module.split(".")[0] == PACKAGE:
-                _ask_core(asked, root, module, inner)
+        found.add(unit)
+        waiting += built.needs[unit]
+        if name in NUMBERS:
+            waiting.append(name)
+        parts = unit.split(".")
+        waiting += [".".join(parts[:depth]) for depth in range(1, len(parts))]
+    return sorted(found)
 
 
-def _ask_core(asked: Asked, root: Path, module: str, name: str) -> None:
-    if not name or find(root, f"{module}.{name}"):
-        asked.faces[f"{module}.{name}" if name else module] = None
-        return
-    names = asked.faces.setdefault(module, set())
-    if names is not None:
-        names.add(name)
-
-
-# -- the steps ---------------------------------------------------------------------------------------------------------
-
-
-def build(what: Sequence[str], options: Options | None = None, root: Path = mpy.SDK) -> Bundle:
-    """Bundle what modules and programs need; BundleError says what cannot be."""
-    options = options or Options()
-    asked = ask(what, root)
-    if options.only_used and asked.modules:
-        raise BundleError(f"nobody knows what is used of {asked.modules[0]}: name programs instead")
-    if options.only_used and asked.computed.hidden:
-        raise BundleError(f"{asked.computed.hidden[0]}; or bundle without --only-used")
-    program = load(root, asked.faces)
-    if asked.computed.patterns:
-        meant = re.compile("|".join(sorted(asked.computed.patterns)))
-        asked.attributes |= {one for one in attribute_names(program) if meant.fullmatch(one)}
-    offered = {module: _offered(program, module, names) for module, names in asked.faces.items()}
-    places = {unique(*place): place for names in offered.values() for place in names.values()}
-    objects = {name: place for name, place in places.items() if name not in program.constants}
-    bundle = Bundle(ports=asked.ports)
-    used = frozenset(asked.attributes) if options.only_used else None
-    bundle.dropped = drop_unused(program, objects, used)
-    bundle.merged = merge_classes(program, objects)
-    kept = options.keep | asked.attributes
-    named = None if used is None or asked.keywords is None else used | asked.keywords
-    known = contracts(root)
-    while True:
-        # What was settled may mean that something is no longer handed in; and that settles more.
-        taken = handed_in(program, known, objects, kept)
-        hidden = hidden_names(program, [known[name] for name in taken], kept, options.only_used)
-        settled = settle(program, Outside(hidden, objects, named, asked.positional))
-        if not settled:
-            break
-        bundle.settled += settled
-        bundle.dropped += drop_unused(program, objects, used)
-    if not options.texts:
-        _drop_texts(program)
-    # An object of the face is called what it always was, where that is one thing only.
-    plain = Counter(name for _, name in objects.values())
-    public = {one: name if plain[name] == 1 else one for one, (_, name) in objects.items()}
-    aliases = _aliases(program, offered, public, bundle)
-    where = [_origin(program, node) for node in program.body]
-    bundle.names = shorten(program, public, hidden, not options.names, kept, named)
-    head = sorted(program.imports.values())
-    body = [
-        origin + ast.unparse(ast.fix_missing_locations(node))
-        for origin, node in zip(where, program.body, strict=True)
-    ]
-    bundle.sources["__init__"] = "\n".join([*head, *body, *aliases]) + "\n"
-    return bundle
-
-
-def _offered(program: Program, module: str, names: set[str] | None) -> dict[str, tuple[str, str]]:
-    """What a module of the face offers: name -> the module that defines it, and its name there."""
-    found = {}
-    for name in sorted(program.modules[module].public if names is None else names):
-        where, inner = module, name
-        while inner in program.modules[where].imported:
-            where, inner = program.modules[where].imported[inner]
-        if inner not in program.modules[where].defined:
-            raise BundleError(f"{module} has no {name}")
-        found[name] = (where, inner)
+def port_modules(modules: Sequence[str]) -> dict[str, set[str]]:
+    """The modules of the board's port that ``modules`` are or import: those of the core that each imports."""
+    found: dict[str, set[str]] = {}
+    waiting = [BOARD_PACKAGE, *modules]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        path = mpy.BOARD_PORT.joinpath(*name.split("."))
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        imported = sizes.imported_by(path)
+        known = {one for one in imported if one.startswith(f"{PACKAGE}.") and _is_module(one)}
+        found[name] = known
+        waiting += [one for one in imported if one.split(".")[0] == BOARD_PACKAGE and _is_port(one)]
     return found
 
 
-def _aliases(
-    program: Program, offered: dict[str, dict[str, tuple[str, str]]], public: dict[str, str], bundle: Bundle
-) -> list[str]:
-    """The statements that make modules names of the bundle; the others become files."""
-    alias = []
-    for module, names in sorted(offered.items()):
-        package = program.modules[module].path.stem == "__init__"
-        if module == PACKAGE or (package and not names):
-            continue
-        made = {name: unique(*place) for name, place in names.items()}
-        if (
-            module.count(".") == 1
-            and not package
-            and all(public.get(one) == name for name, one in made.items())
-        ):
-            alias.append(f"modules[{module!r}]")
-            continue
-        lines = []
-        for name, one in made.items():
-            if one in program.constants:
-                lines.append(f"{name} = {program.constants[one]}")
-            else:
-                lines.append(f"from {PACKAGE} import {public[one]} as {name}")
-        path = module.removeprefix(f"{PACKAGE}.").replace(".", "/")
-        bundle.sources[f"{path}/__init__" if package else path] = "\n".join(lines) + "\n"
-    if not alias:
-        return []
-    return ["from sys import modules", f"{' = '.join(alias)} = modules[{PACKAGE!r}]"]
+def _is_module(name: str) -> bool:
+    path = mpy.SDK.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
-def _origin(program: Program, node: ast.stmt) -> str:
-    """A comment that says where a function or class comes from, for who reads the source that was made."""
-    if not isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return ""
-    return f"# {program.where[node.name]}\n"
+def _is_port(name: str) -> bool:
+    return mpy.BOARD_PORT.joinpath(*name.split(".")).with_suffix(".py").exists()
 
 
-def _drop_texts(program: Program) -> None:
-    for node in program.body:
-        for part in walk(node):
-            if isinstance(part, ast.Raise) and isinstance(part.exc, ast.Call):
-                # A number, or a name that was worked out, may be what the exception is made of.
-                texts = [
-                    one
-                    for one in part.exc.args
-                    if isinstance(one, ast.Constant) and isinstance(one.value, str)
-                ]
-                part.exc.args = [one for one in part.exc.args if one not in texts]
+def members(built: Built, component: str) -> tuple[list[str], list[str]]:
+    """The units of a component, and its modules of the board's port."""
+    if component == ALL:
+        ports = sorted(port_modules([sizes.module_name(path) for path in mpy.modules(mpy.BOARD_PORT)]))
+        return sorted(built.sources), ports
+    wanted = COMPONENTS[component]
+    ports_needed = port_modules([name for name in wanted if name.startswith(BOARD_PACKAGE)])
+    if not any(name.startswith(BOARD_PACKAGE) for name in wanted):
+        ports_needed = {}
+    core = [name for name in wanted if not name.startswith(BOARD_PACKAGE)]
+    core += sorted({one for known in ports_needed.values() for one in known})
+    return units(built, core), sorted(ports_needed)
 
 
-# -- the files ---------------------------------------------------------------------------------------------------------
+def write(built: Built, folder: Path) -> dict[str, dict[str, Path]]:
+    """Write the components to ``folder``, which must be new or written by this: by component, its files below ``/lib``.
 
-
-def write(bundle: Bundle, folder: Path, options: Options | None = None) -> dict[str, Path]:
-    """Compile a bundle into ``folder``, which must be new or have been made so: its files on the board, below ``/lib``.
-
-    In ``folder/source`` is what was compiled, and in ``names.json`` what each name was before; ``package.json`` is for
-    ``mpremote mip install``.
+    ``lib`` and ``source`` have each unit once; for each component there are a package file for ``mpremote mip
+    install``, a manifest for freezing and a ROMFS image.
     """
-    options = options or Options()
     if folder.exists() and any(folder.iterdir()):
-        if not (folder / "names.json").exists():
-            raise BundleError(f"{folder} is not empty, and has no bundle in it")
+        if not (folder / NAMES).exists():
+            raise BundleError(f"{folder} is not empty, and has no components in it")
         shutil.rmtree(folder)
-    made = {}
-    for name, text in bundle.sources.items():
-        source = folder / "source" / PACKAGE / f"{name}.py"
-        source.parent.mkdir(parents=True, exist_ok=True)
-        source.write_text(text, encoding="utf-8")
-        made[f"{PACKAGE}/{name}.mpy"] = _compiled(source, folder / PACKAGE / f"{name}.mpy", PACKAGE, options)
-    for module, source in bundle.ports.items():
-        name = source.relative_to(mpy.BOARD_PORT).with_suffix(".mpy").as_posix()
-        made[name] = _compiled(source, folder / name, module, options)
-    (folder / "names.json").write_text(json.dumps(bundle.names, indent=1, sort_keys=True) + "\n")
-    urls = [[name, name] for name in sorted(made)]
-    (folder / "package.json").write_text(json.dumps({"urls": urls, "deps": []}, indent=1) + "\n")
+    files = compile_units(built, folder)
+    made: dict[str, dict[str, Path]] = {}
+    for component in COMPONENTS:
+        core, ports = members(built, component)
+        parts = {built.file(unit, ".mpy"): files[unit] for unit in core}
+        sources = [built.file(unit, ".py") for unit in core]
+        for name, path in _port_files(folder, ports).items():
+            parts[f"{name}.mpy"] = path
+            sources.append(f"{name}.py")
+        made[component] = parts
+        urls = [[name, path.relative_to(folder).as_posix()] for name, path in sorted(parts.items())]
+        package = {"urls": urls, "deps": [], "version": _version()}
+        (folder / f"{component}.json").write_text(json.dumps(package, indent=1) + "\n")
+        (folder / f"{component}.manifest.py").write_text(_manifest(sources))
+        (folder / f"{component}.romfs").write_bytes(image(parts))
     return made
 
 
-def _compiled(source: Path, target: Path, name: str, options: Options) -> Path:
-    mpy.compile_file(source, target, name, "-O2" if options.lines else "-O3")
-    return target
+def compile_units(built: Built, folder: Path) -> dict[str, Path]:
+    """Write the sources of all units to ``folder/source``, and compile them to ``folder/lib``: the files by unit."""
+    files: dict[str, Path] = {}
+    for unit, text in built.sources.items():
+        name = built.file(unit, ".py")
+        source = folder / "source" / name
+        source.parent.mkdir(parents=True, exist_ok=True)
+        source.write_text(text, encoding="utf-8")
+        files[unit] = folder / "lib" / built.file(unit, ".mpy")
+        mpy.compile_file(source, files[unit], name)
+    known = {"names": built.names, "lines": {built.file(unit, ".py"): built.lines[unit] for unit in files}}
+    (folder / NAMES).write_text(json.dumps(known, sort_keys=True) + "\n")
+    return files
+
+
+def _port_files(folder: Path, ports: Sequence[str]) -> dict[str, Path]:
+    """The compiled modules of the board's port, copied beside the units: name below ``/lib`` without suffix."""
+    found = {}
+    compiled = mpy.compiled(mpy.BOARD_PORT)
+    for module in ports:
+        package = module == BOARD_PACKAGE
+        name = f"{module}/__init__" if package else module.replace(".", "/")
+        for of, source in (("source", mpy.BOARD_PORT / f"{name}.py"), ("lib", compiled / f"{name}.mpy")):
+            target = folder / of / source.relative_to(mpy.BOARD_PORT if of == "source" else compiled)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+            found[name] = target
+    return found
+
+
+def _version() -> str:
+    from headwater import __version__
+
+    return __version__
+
+
+def _manifest(sources: Sequence[str]) -> str:
+    """A manifest that freezes source files: ``include`` it in a board's own manifest."""
+    listed = "".join(f"    {name!r},\n" for name in sorted(sources))
+    return f'freeze(\n    "source",\n    (\n{listed}    ),\n    opt=2,\n)\n'.replace("'", '"')

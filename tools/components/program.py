@@ -1,32 +1,36 @@
-"""Modules of the core as one: every global name gets a name of its own, constants become numbers.
+"""Flattens the modules of the core into one program: every global gets a unique name, constants become numbers.
 
-What a board can never need goes as well: docstrings, annotations, asserts, what is for type checkers, and the branches
-for other Pythons (``ON_A_BOARD``). What this does not understand is refused, with its place: nothing is guessed.
+Docstrings, annotations, asserts, type-checking blocks and branches for other Pythons (``ON_A_BOARD``) are left out.
+What this does not understand, or what could make the built code behave otherwise than the sources, is refused, with its
+place.
 """
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tools.components.table import NUMBERS
 from tools.components.tree import Quick, children
 
 PACKAGE = "headwater"
 #: Conditions of the core whose answer is known on every board.
 ON_A_BOARD = {"TYPE_CHECKING": False, "hasattr(builtins, 'BufferError')": False}
 
-#: Whether only the core names an attribute.
-Hidden = Callable[[str], bool]
+#: Built-in functions that read names which the build changes, and cannot see through.
+OPAQUE = frozenset({"__import__", "dir", "eval", "exec", "globals", "locals", "vars"})
+#: The same, unless their second argument is a text.
+BY_NAME = frozenset({"delattr", "getattr", "hasattr", "setattr"})
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 class BundleError(Exception):
-    """What was asked for cannot be bundled; the text says why, and where."""
+    """The sources cannot be built; the text says why, and where."""
 
 
 @dataclass
@@ -47,15 +51,18 @@ class Module:
 
 @dataclass
 class Program:
-    """All modules as one body. ``where`` names what each of its globals was called, and where that stands;
-    ``annotated`` are the annotations of attributes, by name."""
+    """All modules as one program: ``body`` has the statements in order, ``origin`` the module of each.
+
+    ``constants`` are the folded integers, by their unique names, ``imports`` the statements that import other modules,
+    by the name that they bind. ``late`` are modules of the core that functions import when they are called.
+    """
 
     body: list[ast.stmt] = field(default_factory=list)
+    origin: list[str] = field(default_factory=list)
     modules: dict[str, Module] = field(default_factory=dict)
     constants: dict[str, int] = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)
-    where: dict[str, str] = field(default_factory=dict)
-    annotated: dict[str, set[str]] = field(default_factory=dict)
+    late: set[str] = field(default_factory=set)
 
 
 def unique(module: str, name: str) -> str:
@@ -69,7 +76,7 @@ def load(root: Path, entries: Iterable[str]) -> Program:
     for entry in entries:
         _load(root, entry, program, [])
     for module in program.modules.values():
-        flatten = _Flatten(program, module)
+        flatten = _Flatten(root, program, module)
         for node in module.body:
             flatten.statement(node)
     return program
@@ -146,7 +153,7 @@ def _alias(alias: ast.alias) -> str:
 
 
 def refused(module: Module, node: ast.AST, why: str) -> BundleError:
-    """The error for a construct that cannot be bundled."""
+    """The error for a construct that cannot be built."""
     text = ast.unparse(node).splitlines()[0][:60]
     return BundleError(f"{module.path}:{getattr(node, 'lineno', '?')}: {text}: {why}")
 
@@ -205,34 +212,34 @@ def integer(node: ast.expr) -> int | None:
 class _Flatten(Quick, ast.NodeTransformer):
     """Rewrites one module's statements, in whose names ``scopes`` says what is local."""
 
-    def __init__(self, program: Program, module: Module):
+    def __init__(self, root: Path, program: Program, module: Module):
+        self.root = root
         self.program = program
         self.module = module
         self.scopes: list[set[str]] = []
+        #: Local names of modules that a function imports.
+        self.late: set[str] = set()
 
     def statement(self, node: ast.stmt) -> None:
         """Add a statement of the module to the program."""
         if isinstance(node, ast.Import | ast.ImportFrom):
             return
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            self._place(node.name, node)
             plain = node.name
             made = self.visit(node)
             made.name = unique(self.module.name, plain)
-            self.program.body.append(made)
+            self._add(made)
             return
-        for name in stored([node]):
-            self._place(name, node)
         made = self.visit(node)
         if made is None:
             return
         if isinstance(made, ast.Assign) and self._is_constant(node, made):
             return
-        self.program.body.append(made)
+        self._add(made)
 
-    def _place(self, name: str, node: ast.stmt) -> None:
-        place = f"{self.module.name}.{name} ({self.module.path.name}:{node.lineno})"
-        self.program.where.setdefault(unique(self.module.name, name), place)
+    def _add(self, made: ast.stmt) -> None:
+        self.program.body.append(made)
+        self.program.origin.append(self.module.name)
 
     def _is_constant(self, node: ast.stmt, made: ast.Assign) -> bool:
         """Whether this assigns an integer to a name that nothing else assigns to: then it is that integer."""
@@ -288,13 +295,19 @@ class _Flatten(Quick, ast.NodeTransformer):
             where, name = self._resolve(self.module.name, value.id)
             if not name:
                 return self._global(where, node.attr, node, node.ctx)
+        if node.attr == "__dict__" and not (isinstance(value, ast.Name) and value.id in self.late):
+            raise refused(self.module, node, "names that the build may change")
         node.value = self.visit(value)
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        if isinstance(node.func, ast.Name) and node.func.id == "const" and not self._is_local("const"):
+        name = node.func.id if isinstance(node.func, ast.Name) and not self._is_local(node.func.id) else ""
+        if name == "const":
             made: ast.expr = self.visit(node.args[0])
             return made
+        given = node.args[1] if len(node.args) > 1 else None
+        if name in OPAQUE or (name in BY_NAME and not isinstance(given, ast.Constant)):
+            raise refused(self.module, node, "names that the build may change")
         return self.generic_visit(node)  # type: ignore[return-value]  # a Call stays one
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
@@ -322,8 +335,6 @@ class _Flatten(Quick, ast.NodeTransformer):
 
     def _arguments(self, node: ast.FunctionDef | ast.Lambda) -> None:
         for a in arguments(node):
-            # Whose attributes those of this parameter are; no longer a part of the program.
-            a.type_comment = ast.unparse(a.annotation).strip("'") if a.annotation else None
             a.annotation = None
         node.args.defaults = [self.visit(one) for one in node.args.defaults]
         node.args.kw_defaults = [one and self.visit(one) for one in node.args.kw_defaults]
@@ -350,8 +361,6 @@ class _Flatten(Quick, ast.NodeTransformer):
         return made or [ast.Pass()]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt | None:
-        name = node.target.attr if isinstance(node.target, ast.Attribute) else ast.unparse(node.target)
-        self.program.annotated.setdefault(name, set()).add(ast.unparse(node.annotation))
         if node.value is None:
             return None
         made = ast.Assign([self.visit(node.target)], self.visit(node.value))
@@ -373,19 +382,15 @@ class _Flatten(Quick, ast.NodeTransformer):
         return node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
-        if (node.module or "").split(".")[0] == PACKAGE:
-            raise refused(self.module, node, "a module of the core, imported late")
+        if (node.module or "").split(".")[0] != PACKAGE:
+            return node
+        for alias in node.names:
+            module = f"{node.module}.{alias.name}"
+            if find(self.root, module) is None or module not in NUMBERS:
+                raise refused(self.module, node, "a module of the core, imported late")
+            self.program.late.add(module)
+            self.late.add(alias.asname or alias.name)
         return node
-
-
-def members(node: ast.ClassDef) -> Mapping[str, list[ast.stmt]]:
-    """What a class has, by name; a property has more than one statement."""
-    found: dict[str, list[ast.stmt]] = {}
-    for one in node.body:
-        names = [one.name] if isinstance(one, ast.FunctionDef) else stored([one])
-        for name in names:
-            found.setdefault(name, []).append(one)
-    return found
 
 
 def families(program: Program) -> dict[str, int]:

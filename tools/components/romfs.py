@@ -1,4 +1,4 @@
-"""A bundle as a ROMFS image: what MicroPython (1.25 or newer) can run from flash as it lies there.
+"""Writes components as a ROMFS image, which MicroPython (1.25 or newer) runs from flash in place.
 
 The image is ``lib`` of a board: ``mpremote romfs deploy`` puts it into the board's ROMFS partition, which is mounted as
 ``/rom``, and ``/rom/lib`` is a part of ``sys.path``. Code, names and constants stay where they are; functions, classes

@@ -43,7 +43,7 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
     """A node and all that stands in it, as ``ast.walk`` goes: what is further out comes first."""
     waiting = [node]
     for part in waiting:
-        # As ``children``, without the call: most of what a bundle takes to make is this loop.
+        # As ``children``, without the call: most of the time of a build is spent in this loop.
         for name in _FIELDS[part.__class__]:
             value = getattr(part, name, None)
             if value.__class__ is list:

@@ -1,22 +1,26 @@
-"""A bundle does what the modules do that it is made of, is imported as they are, and says what it cannot take along.
+"""A component does what its modules do, and is imported as they are; what cannot be built is refused.
 
 That the whole core does so, the portable tests prove (``test_portable.py``), and the allocation proofs.
 """
 
 import ast
+import json
 import random
 import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests import built
 from tools import mpy, sizes
 from tools.components import names
-from tools.components.build import Options, build, write
-from tools.components.contents import contents
+from tools.components.build import build, compile_units, members
 from tools.components.program import BundleError
+from tools.components.table import ALL, COMPONENTS, UNITS
+from tools.components.traceback import translate
 from tools.components.tree import Quick, children, walk
 from tools.runtimes import run_unix
 from tools.toolchain import ROOT
@@ -222,6 +226,15 @@ REFUSED = {
 }
 
 
+MORE_REFUSED = {
+    "def f():\n    return globals()": r"one\.py:2: globals\(\): names that the build may change",
+    "def f(x, n):\n    setattr(x, n, 1)": r"one\.py:2: setattr\(x, n, 1\): names that",
+    "def f(x, n):\n    return getattr(x, '_' + n)": r"one\.py:2: getattr.*: names that",
+    "def f(x):\n    return x.__dict__": r"one\.py:2: x\.__dict__: names that",
+    "def f(x):\n    return eval(x)": r"one\.py:2: eval\(x\): names that",
+}
+
+
 def lay(folder: Path, modules: dict[str, str]) -> Path:
     for name, text in {"__init__": "", **modules}.items():
         path = folder / "headwater" / f"{name}.py"
@@ -230,87 +243,91 @@ def lay(folder: Path, modules: dict[str, str]) -> Path:
     return folder
 
 
+def one_unit(modules: dict[str, str]) -> Mapping[str, Sequence[str]]:
+    """All modules in one file."""
+    names = [name.replace("/", ".").removesuffix(".__init__") for name in modules]
+    return {"headwater": ("headwater", *(f"headwater.{name}" for name in names))}
+
+
 def run(script: Path, path: Path) -> str:
     done = run_unix(script, path=[path])
     assert done.returncode == 0, done.stdout
     return done.stdout
 
 
+def program(folder: Path, text: str) -> Path:
+    script = folder / "program" / "main.py"
+    script.parent.mkdir(exist_ok=True)
+    script.write_text(text)
+    return script
+
+
 @pytest.mark.needs_micropython
-@pytest.mark.parametrize(
-    "options", [Options(), Options(lines=True, names=True), Options(only_used=True, texts=False)]
-)
+@pytest.mark.parametrize("form", ["one file", "a file each", "one file, names kept"])
 @pytest.mark.parametrize("trap", TRAPS)
-def test_a_bundle_does_what_its_modules_do(trap: str, options: Options, tmp_path: Path) -> None:
-    modules, program = TRAPS[trap]
-    plain = lay(tmp_path / "plain", modules)
-    script = tmp_path / "program" / "main.py"
-    script.parent.mkdir()
-    script.write_text(program)
-    expected = run(script, plain)
-    write(build([str(script)], options, plain), tmp_path / "bundle", options)
-    assert run(script, tmp_path / "bundle") == expected
+def test_a_unit_does_what_its_modules_do(trap: str, form: str, tmp_path: Path) -> None:
+    modules, text = TRAPS[trap]
+    root = lay(tmp_path / "plain", modules)
+    script = program(tmp_path, text)
+    expected = run(script, root)
+    table = {} if form == "a file each" else one_unit(modules)
+    if table and trap == "one name in two modules":
+        with pytest.raises(BundleError, match="have one name"):
+            build(root, table=table)
+        return
+    compile_units(build(root, short="kept" not in form, table=table), tmp_path / "built")
+    assert run(script, tmp_path / "built" / "lib") == expected
 
 
 @pytest.mark.needs_micropython
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_it_does_not_matter_which_names_are_given(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name that hides another may do so by chance only: here are twenty chances."""
-    script = tmp_path / "program" / "main.py"
-    script.parent.mkdir()
-    script.write_text(CONNECT)
+    """A name that hides another may do so by chance only: here are eight chances."""
+    script = program(tmp_path, CONNECT)
     shuffled = random.Random(seed).sample(names.NUMBERED, len(names.NUMBERED))
     monkeypatch.setattr(names, "NUMBERED", shuffled)
-    write(build([str(script)]), tmp_path / "lib")
-    assert run(script, tmp_path / "lib") == "True 1 -21\n"
+    compile_units(build(), tmp_path / "built")
+    assert run(script, tmp_path / "built" / "lib") == "True 1 -21\n"
 
 
-@pytest.mark.parametrize("text", REFUSED)
-def test_what_cannot_be_bundled_is_refused_with_its_place(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [*REFUSED, *MORE_REFUSED])
+def test_what_cannot_be_built_is_refused_with_its_place(text: str, tmp_path: Path) -> None:
     root = lay(tmp_path, {"one": text, "two": ""})
-    with pytest.raises(BundleError, match=REFUSED[text]):
-        build(["headwater.one"], root=root)
+    with pytest.raises(BundleError, match={**REFUSED, **MORE_REFUSED}[text]):
+        build(root)
 
 
-@pytest.mark.parametrize(
-    "what, message",
-    [
-        ("headwater.nothing", "neither a module"),
-        ("os", "neither a module"),
-        ("headwater_board.nothing", "there is no module headwater_board.nothing"),
-        ("headwater.types", "there is nothing of headwater"),
-        ("{}/absent.py", "No such file"),
-        ("{}/broken.py", "invalid syntax"),
-        ("{}/wrong.py", "headwater.errors has no E_NOTHING"),
-        ("{}/dotted.py", r"dotted\.py:2: a bundle has no headwater\.mqtt\.client: import it with `from`"),
-        ("{}/other.py", "there is nothing of headwater"),
-    ],
-)
-def test_what_is_asked_for_must_exist(what: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("def")
-    (tmp_path / "wrong.py").write_text("from headwater.errors import E_NOTHING")
-    (tmp_path / "dotted.py").write_text("import os\nimport headwater.mqtt.client as c")
-    (tmp_path / "other.py").write_text("import time")
-    with pytest.raises(BundleError, match=message):
-        build([what.format(tmp_path)])
+def test_units_that_need_each_other_are_refused(tmp_path: Path) -> None:
+    modules = {
+        "mqtt/__init__": "",
+        "mqtt/one": "def f():\n    return 1\n",
+        "two": "from headwater.mqtt.one import f\ndef g():\n    return f()\n",
+        "mqtt/three": "from headwater.two import g\ndef h():\n    return g()\n",
+    }
+    table = {"headwater.mqtt": ("headwater.mqtt", "headwater.mqtt.one", "headwater.mqtt.three")}
+    with pytest.raises(BundleError, match="put them into one unit"):
+        build(lay(tmp_path, modules), table=table)
 
 
-def test_only_what_programs_use_needs_programs() -> None:
-    with pytest.raises(BundleError, match="name programs instead"):
-        build(["headwater.mqtt.client"], Options(only_used=True))
+def test_a_local_that_would_hide_a_global_is_refused(tmp_path: Path) -> None:
+    modules = {
+        "one": "def send(n):\n    return n + 1\n",
+        "two": "from headwater import one\ndef main(send):\n    return one.send(send)\n",
+    }
+    with pytest.raises(BundleError, match=r"main has a local called as headwater\.one\.send is"):
+        build(lay(tmp_path, modules))
 
 
 def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
     mine = tmp_path / "mine.txt"
     mine.write_text("mine")
-    bundle = build(["headwater.errors"])
     with pytest.raises(BundleError, match="not empty"):
-        write(bundle, tmp_path)
+        built.components(tmp_path)
     assert mine.read_text() == "mine"
     for _ in range(2):
-        write(bundle, tmp_path / "new")
+        built.components(tmp_path / "new")
 
 
 def test_names_with_a_number_have_one(tmp_path: Path) -> None:
@@ -324,277 +341,132 @@ def test_names_with_a_number_have_one(tmp_path: Path) -> None:
 
 
 def test_public_names_stay_and_private_ones_go() -> None:
-    source = build(["headwater.mqtt.client", "headwater.errors", "headwater_board.tcp"])
-    text = source.sources["__init__"]
+    units = build()
+    text = units.sources["headwater.mqtt"]
     for kept in (
-        "class Client:",
-        "def publish(self, topic, payload, qos=0, retain=False):",
-        "def __init__(self, dialer, client_id=b'', session=None, **options):",
+        "class Client(",
+        "def publish(self, topic, payload, qos=0, retain=False",
         "outbox_size=1024",
         "self.on_message",
+        "modules['headwater.mqtt.client']",
     ):
         assert kept in text, kept
-    for gone in ("_enqueue", "headwater_mqtt", '"""', "Transport", "E_WINDOW", "const("):
+    for gone in ("headwater_mqtt", '"""', "Transport", "E_WINDOW", "const(", "self._request_ids"):
         assert gone not in text, gone
-    assert "E_WINDOW = -21\n" in source.sources["errors"]
-    assert "from headwater import Client" in source.sources["mqtt/client"]
-    assert list(source.ports) == ["headwater_board.tcp"]
+    assert "E_WINDOW = -21\n" in units.sources["headwater.errors"]
+    private = {name for name in units.names if name.startswith("_")}
+    assert len(private) > 50
 
 
-def test_only_used_keeps_what_the_program_and_its_port_name(tmp_path: Path) -> None:
-    program = tmp_path / "main.py"
-    program.write_text(
-        "from headwater.mqtt.client import Client\nfrom headwater_board.tcp import Tcp\n"
-        "client = Client(Tcp('x'))\nclient.connect()\nclient.publish(b'a', b'b')\n"
-    )
-    bundle = build([str(program)], Options(only_used=True))
-    text = bundle.sources["__init__"]
-    assert "def publish(" in text
-    assert "def unsubscribe(" not in text
-    assert any(name.endswith("Client.unsubscribe") for name in bundle.dropped)
-    assert "def unsubscribe(" in build([str(program)]).sources["__init__"]
+def test_every_module_is_in_one_unit_and_in_the_component_of_everything() -> None:
+    units = built.units()
+    assert set(units.unit_of) == set(sizes.imports(mpy.SDK))
+    assert {name for names in UNITS.values() for name in names} <= set(units.unit_of)
+    core, ports = members(units, ALL)
+    assert set(core) == set(units.sources)
+    assert len(ports) == len(list(mpy.modules(mpy.BOARD_PORT)))
 
 
-HANDLERS = "from headwater.mqtt.client import Client\nclient = Client(x)\nclient.connect()\n"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        'setattr(client, "on_" + kind, print)',
-        'setattr(client, f"on_{kind}", print)',
-        'setattr(client, "on_%s" % kind, print)',
-        'setattr(client, "on_{}".format(kind), print)',
-        'setattr(client, "on_message" if kind else "sink", print)',
-        'for kind in ("message", "delivered"):\n    setattr(client, "on_" + kind, print)',
-        'for name in ("on_message", "on_delivered"):\n    setattr(client, name, print)',
-        'for name, f in (("on_message", print), ("sink", x)):\n    setattr(client, name, f)',
-        'for name, f in {"on_message": print, "sink": x}.items():\n    setattr(client, name, f)',
-        'name = "on_message"\nsetattr(client, name, print)',
-        'import builtins\nbuiltins.setattr(client, "on_" + kind, print)',
-        "[setattr(client, 'on_' + kind, print) for kind in x]",
-        'setattr(client, "on_%(kind)s" % x, print)',
-        'name = "message"\nsetattr(client, f"on_{name:.9}", print)',
-        'name = "sink"\nfrom x import name\nsetattr(client, "on_" + name, print)',
-        'from operator import attrgetter\nattrgetter("on_" + kind)(client)',
-    ],
-)
-def test_a_handler_whose_name_is_put_together_is_kept(text: str, tmp_path: Path) -> None:
-    """All that a part of the name may mean stays, by its name."""
-    program = tmp_path / "main.py"
-    program.write_text(HANDLERS)
-    assert "on_message" in build([str(program)], Options(only_used=True)).settled
-    program.write_text(f"{HANDLERS}{text}\n")
-    bundle = build([str(program)], Options(only_used=True))
-    assert "on_message" not in bundle.settled
-    assert ".on_message" in bundle.sources["__init__"]
-    # What else there is goes as before.
-    assert "auto_ack" in bundle.settled
-
-
-@pytest.mark.parametrize(
-    "text, what",
-    [
-        ("setattr(client, name, print)", "setattr(client, name, print)"),
-        ("def f(name):\n    setattr(client, name, print)", "setattr(client, name, print)"),
-        ("for name in x:\n    setattr(client, name, print)", "setattr(client, name, print)"),
-        ('name = "on_message"\nname += x\nsetattr(client, name, print)', "setattr(client, name, print)"),
-        ("setattr(client, *x)", "setattr(client, *x)"),
-        ("getattr(client, x())(1)", "getattr(client, x())"),
-        ("getattr(client, kind + x)", "getattr(client, kind + x)"),
-        ("put = setattr", "setattr"),
-        ("map(getattr, x, y)", "getattr"),
-        ("client.__dict__[kind] = print", "client.__dict__"),
-        ("object.__setattr__(client, kind, print)", "object.__setattr__"),
-        ("vars(client)[kind] = print", "vars(client)"),
-        ("exec('client.on_message = print')", "exec('client.on_message = print')"),
-        ("eval(x)", "eval(x)"),
-        ("__import__('headwater.mqtt.client')", "__import__('headwater.mqtt.client')"),
-        ("__import__(x)", "__import__(x)"),
-        ("import operator\noperator.attrgetter(x)(client)", "operator.attrgetter(x)"),
-        ("type('Mine', (Client,), x)", "type('Mine', (Client,), x)"),
-        ("import builtins\nbuiltins.exec(x)", "builtins.exec(x)"),
-        ("import builtins\nput = builtins.setattr", "builtins.setattr"),
-        (
-            "import builtins\ngetattr(builtins, 'setattr')(client, kind, print)",
-            "getattr(builtins, 'setattr')",
-        ),
-        ("from builtins import exec as run", "from builtins import exec as run"),
-        ("from operator import *", "from operator import *"),
-        ("getattr(client, '__dict__')[kind] = print", "getattr(client, '__dict__')"),
-        ("getattr(client, '__di' + kind)[kind] = print", "getattr(client, '__di' + kind)"),
-        (
-            "name = 'on_message'\nfrom x import name\nsetattr(client, name, print)",
-            "setattr(client, name, print)",
-        ),
-        (
-            "name = 'on_message'\nmatch x:\n    case [name]:\n        pass\nsetattr(client, name, print)",
-            "setattr(client, name, print)",
-        ),
-    ],
-)
-def test_a_name_that_cannot_be_seen_is_refused_with_its_place(text: str, what: str, tmp_path: Path) -> None:
-    program = tmp_path / "main.py"
-    program.write_text(f"{HANDLERS}{text}\n")
-    line = 3 + len(text.splitlines())
-    with pytest.raises(BundleError, match=re.escape(f"{program}:{line}: {what}: ")):
-        build([str(program)], Options(only_used=True))
-    # With all that is public there is nothing to be seen.
-    build([str(program)])
-
-
-def test_what_hides_no_name_is_not_refused(tmp_path: Path) -> None:
-    program = tmp_path / "main.py"
-    program.write_text(
-        f"{HANDLERS}globals()[kind]()\nprint(dir(client), type(client), getattr(client, 'status', 0))\n"
-        "termios = __import__('termios')\ngetattr(termios, 'B%d' % 9600)\nre.compile('x')\n"
-    )
-    build([str(program)], Options(only_used=True))
+def test_components_share_their_common_files(tmp_path: Path) -> None:
+    made = built.components(tmp_path)
+    for component, files in made.items():
+        package = json.loads((tmp_path / f"{component}.json").read_text())
+        assert package["urls"] == [[name, f"lib/{name}"] for name in sorted(files)]
+        assert all((tmp_path / path).is_file() for _, path in package["urls"])
+        if component != ALL:
+            assert "headwater/__init__.mpy" in files
+            assert len(files) < len(made[ALL]) / 2, component
 
 
 @pytest.mark.needs_micropython
-def test_handlers_that_are_set_by_computed_names_are_called_on_a_board(tmp_path: Path) -> None:
-    script = tmp_path / "program" / "main.py"
-    script.parent.mkdir()
-    script.write_text(
-        "from headwater.mqtt.client import Client\n"
-        "class Line:\n"
-        "    data = b'\\x20\\x02\\x00\\x00\\x30\\x04\\x00\\x01th'\n"
-        "    def open(self): return self\n"
-        "    def ticks_ms(self): return 0\n"
-        "    def wait(self, ms): pass\n"
-        "    def readinto(self, buf, n):\n"
-        "        data, self.data = self.data, b''\n"
-        "        buf[:len(data)] = data\n"
-        "        return len(data) or None\n"
-        "    def write(self, buf, at, n): return n\n"
-        "    def close(self): pass\n"
-        "client = Client(Line(), b'board')\n"
-        "for kind in ('message', 'delivered'):\n"
-        "    setattr(client, 'on_' + kind, lambda m, kind=kind: print(kind))\n"
-        "client.connect()\nclient.poll()\n"
-    )
-    options = Options(only_used=True, texts=False)
-    write(build([str(script)], options), tmp_path / "lib", options)
-    assert run(script, tmp_path / "lib") == "message\n"
-
-
-def test_what_a_program_makes_no_use_of_goes(tmp_path: Path) -> None:
-    """A hook that nobody sets, a choice that nobody makes, a count that nobody reads: and what is there for them."""
-    program = tmp_path / "main.py"
-    plain = "from headwater.mqtt.client import Client\nclient = Client(x)\nclient.connect()\n"
-    plain += "client.on_message = print\n"
-    program.write_text(plain)
-    bundle = build([str(program)], Options(only_used=True))
-    assert {"sink", "on_delivered", "auto_ack", "strays", "_will"} <= set(bundle.settled)
-    assert any(name.endswith("_NO_WILL") for name in bundle.dropped)
-    assert "on_message" not in bundle.settled
-    user = "headwater_mqtt_session__ClientSession(user)"
-    for more, name in {
-        "client.sink = x": "sink",
-        "client.session.auto_ack = False": "auto_ack",
-        "print(client.session.strays)": "strays",
-        "client = Client(x, b'id', user=b'u')": user,
-        "client = Client(x, **y)": user,
-        "options = {'user': b'u'}": user,
-        "from headwater.mqtt.session import ClientSession\nClientSession(b'id', 60, True, x)": user,
-        "from headwater.mqtt.session import ClientSession\nClientSession(*x)": user,
-        "client = Client(x, outbox=y)": "received",
-    }.items():
-        assert name in bundle.settled, more
-        program.write_text(f"{plain}{more}\n")
-        assert name not in build([str(program)], Options(only_used=True)).settled, more
-
-
-def test_names_of_the_program_are_left_alone(tmp_path: Path) -> None:
-    """It may override a private method, or have an attribute that a short name would hide."""
-    program = tmp_path / "main.py"
-    program.write_text(
-        "from headwater.mqtt.client import Client\nfrom headwater.mqtt.session import ClientSession\n"
-        "class Mine(ClientSession):\n    iter = 4\n    def _on_connack(self, p):\n        return self._stuck\n"
-    )
-    names = build([str(program)]).names
-    assert "_on_connack" not in names
-    assert "_stuck" not in names
-    assert "_entry" in names
-    assert "iter" not in [new for old, new in names.items() if not old.startswith("headwater_")]
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_component_is_complete(component: str, tmp_path: Path) -> None:
+    """Every module of a component can be imported where nothing else is installed."""
+    made = built.components(tmp_path / "built")
+    lib = tmp_path / "lib"
+    for name, path in made[component].items():
+        (lib / name).parent.mkdir(parents=True, exist_ok=True)
+        (lib / name).write_bytes(path.read_bytes())
+    wanted = COMPONENTS[component] or tuple(sizes.imports(mpy.SDK))
+    text = "".join(f"__import__({name!r})\n" for name in sorted(wanted) if name != "headwater.types")
+    assert run(program(tmp_path, text + "print('all')\n"), lib) == "all\n"
 
 
 @pytest.mark.needs_micropython
 def test_documented_imports_work_on_a_board(tmp_path: Path) -> None:
-    options = Options()
-    write(
-        build(["headwater.mqtt.client", "headwater.errors", "headwater.mqtt.session"], options),
-        tmp_path / "lib",
-    )
-    script = tmp_path / "program" / "main.py"
-    script.parent.mkdir()
-    script.write_text(
+    lib = built.everything(tmp_path / "built")
+    script = program(
+        tmp_path,
         "from headwater.errors import E_WINDOW, HeadwaterError\n"
         "from headwater.mqtt.client import Client\n"
         "from headwater.mqtt.session import ClientSession\n"
         "from headwater import errors\n"
         "from headwater.mqtt import client\n"
-        "print(E_WINDOW, errors.E_TOPIC, client.Client is Client, issubclass(HeadwaterError, Exception))\n"
+        "import headwater.mqtt.client as c\n"
+        "print(E_WINDOW, errors.E_TOPIC, client.Client is Client, c is client, issubclass(HeadwaterError, Exception))\n"
         "class Nothing:\n    def open(self): raise OSError(5)\n    def ticks_ms(self): return 0\n"
         "client = Client(Nothing(), session=ClientSession(b'a', keep_alive=7))\n"
         "try:\n    client.flush(timeout_ms=0)\nexcept HeadwaterError as e:\n    print(e, e.code)\n"
-        "print(client.begin_connect(), client.errno, client.session.keep_alive)\n"
+        "print(client.begin_connect(), client.errno, client.session.keep_alive)\n",
     )
-    assert run(script, tmp_path / "lib") == "-21 -1 True True\nstatus -22 -22\n-63 5 7\n"
+    assert run(script, lib) == "-21 -1 True True True\nE_OFFLINE -22\n-63 5 7\n"
 
 
 @pytest.mark.needs_micropython
-def test_line_numbers_are_those_of_the_source_beside(tmp_path: Path) -> None:
-    options = Options(lines=True)
-    write(build(["headwater.mqtt.client"], options), tmp_path / "lib", options)
-    script = tmp_path / "program" / "main.py"
-    script.parent.mkdir()
-    script.write_text(
+def test_numbers_are_loaded_only_by_a_program_that_names_them(tmp_path: Path) -> None:
+    lib = built.everything(tmp_path / "built")
+    text = "import sys\nfrom headwater.mqtt.client import Client\nprint(sorted(sys.modules))\n"
+    loaded = run(program(tmp_path, text), lib)
+    for name in ("headwater.errors", "headwater.mqtt.spec", "headwater.mqtt.properties"):
+        assert f"'{name}'" not in loaded, loaded
+
+
+@pytest.mark.needs_micropython
+def test_a_traceback_is_translated_to_the_sources(tmp_path: Path) -> None:
+    compile_units(build(), tmp_path / "built")
+    script = program(
+        tmp_path,
         "import sys\nfrom headwater.mqtt.client import Client\n"
-        "try:\n    Client(None)\nexcept AttributeError as e:\n    sys.print_exception(e)\n"
+        "try:\n    Client(None)\nexcept AttributeError as e:\n    sys.print_exception(e)\n",
     )
-    where = [line for line in run(script, tmp_path / "lib").splitlines() if '"headwater"' in line][-1]
-    number = int(where.split("line ")[1].split(",")[0])
-    source = (tmp_path / "lib/source/headwater/__init__.py").read_text().splitlines()
-    assert ".ticks_ms" in source[number - 1]
+    said = run(script, tmp_path / "built" / "lib")
+    known = json.loads((tmp_path / "built" / "names.json").read_text())
+    frames = [line for line in translate(said, known) if '"headwater/' in line]
+    found = re.fullmatch(r'  File "(.*)", line (\d+), in (.*)', frames[-1])
+    assert found, said
+    assert ".ticks_ms" in (mpy.SDK / found[1]).read_text().splitlines()[int(found[2]) - 1]
+    assert found[3].endswith(".__init__")
+    assert "\n".join(translate('no frame\n  File "main.py", line 3, in f', known)).endswith("in f")
 
 
-def test_command_tells_what_it_made(tmp_path: Path) -> None:
-    def command(*words: str) -> "subprocess.CompletedProcess[str]":
-        call = [sys.executable, "-m", "tools.components", *words]
-        return subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+def test_every_line_is_known() -> None:
+    """The lines that are named begin statements of the sources."""
+    units = build()
+    for unit, lines in units.lines.items():
+        text = units.sources[unit].splitlines()
+        for line, source, old, _ in lines:
+            assert text[line - 1].strip()
+            assert (mpy.SDK / source).read_text().splitlines()[old - 1].strip() or old == 0
 
-    done = command("-v", "--bytes", "-o", str(tmp_path / "out"), "examples/device/uptime.py")
+
+def test_command_writes_everything(tmp_path: Path) -> None:
+    call = [sys.executable, "-m", "tools.components", "-o", str(tmp_path / "out")]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert "headwater/__init__.mpy" in done.stdout
-    assert "headwater_board/tcp.mpy" in done.stdout
-    assert "dropped: headwater_wire__get_u16" in done.stdout
-    assert "  Client.connect\n" in done.stdout
-    assert (tmp_path / "out" / "package.json").exists()
-    bad = command("headwater.nothing")
-    assert (bad.returncode, bad.stdout) == (1, "")
-    assert bad.stderr.startswith("bundle: headwater.nothing is neither")
-
-
-def test_every_byte_is_somebodys(tmp_path: Path) -> None:
-    what = ["headwater.mqtt.client", "headwater.mqtt.keeper"]
-    made = write(build(what), tmp_path)["headwater/__init__.mpy"].read_bytes()
-    found = contents(made, build(what, Options(names=True)).sources["__init__"])
-    # The head has the magic number, the version, two bytes more, and how many names and constants there are.
-    assert len(made) - found.names - found.constants - sum(found.code.values()) in (6, 7, 8)
-    for part in ("Client.publish", "Keeper.poll", "headwater_wire__put_varint"):
-        assert 40 < found.code[part] < 400, part
-    with pytest.raises(ValueError, match="functions in the file"):
-        contents(made, "def f(): pass")
-    with pytest.raises(ValueError, match=r"no \.mpy file"):
-        contents(b"M\x05" + made[2:], "")
-
-
-def test_every_module_of_the_core_can_be_bundled() -> None:
-    graph = sizes.imports(mpy.SDK)
-    for module in graph:
-        build([module])
+    for component in COMPONENTS:
+        assert f"  {component}: " in done.stdout
+        for suffix in ("json", "manifest.py", "romfs"):
+            assert (tmp_path / "out" / f"{component}.{suffix}").stat().st_size > 50
+        manifest = (tmp_path / "out" / f"{component}.manifest.py").read_text()
+        frozen = re.findall(r'"(\S+\.py)"', manifest)
+        assert frozen
+        assert all((tmp_path / "out" / "source" / one).is_file() for one in frozen)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("")
+    call[-1] = str(tmp_path / "mine")
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("components: ")
 
 
 #: What says only how a node stands there.

@@ -1,0 +1,54 @@
+"""The components, and the files that they consist of.
+
+A file ("unit") is one module on the board that holds the code of one or more modules of the core; the names of these
+modules stay importable. A component lists modules for programs to import; the units that they need come with them.
+Components share units: installing two of them leaves one copy of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+#: Unit, named after its package: it holds these modules and what they import of the same package. Every other module of
+#: the core is a unit of its own, for instance the optional parts of a client.
+UNITS: Mapping[str, tuple[str, ...]] = {
+    "headwater": ("headwater", "headwater.connection"),
+    "headwater.mqtt": ("headwater.mqtt", "headwater.mqtt.client"),
+    "headwater.fmq": ("headwater.fmq", "headwater.fmq.client"),
+    "headwater.link": ("headwater.link", "headwater.link.link", "headwater.link.pump"),
+    "headwater.ibmmq": (
+        "headwater.ibmmq",
+        "headwater.ibmmq.chain",
+        "headwater.ibmmq.segments",
+        "headwater.ibmmq.text",
+    ),
+}
+
+#: Modules whose public numbers go into a file of their own, which a program loads only if it imports the module: within
+#: the unit the numbers are folded into the code.
+NUMBERS = frozenset({"headwater.errors"})
+
+_NET = ("headwater_board.tcp", "headwater_board.tls", "headwater_board.ids")
+_MQTT = ("headwater.mqtt.client", "headwater.mqtt.keeper", "headwater.mqtt.backlog", "headwater.mqtt.topics")
+_LINK = ("headwater.link.link", "headwater_board.serial")
+
+#: Component: the modules that it is for.
+COMPONENTS: Mapping[str, tuple[str, ...]] = {
+    "headwater-mqtt": (*_MQTT, *_NET),
+    "headwater-mqtt5": (
+        *_MQTT,
+        "headwater.mqtt.client5",
+        "headwater.mqtt.v5",
+        "headwater.mqtt.v31",
+        "headwater.mqtt.topic_aliases",
+        "headwater.mqtt.spec5",
+        *_NET,
+    ),
+    "headwater-fmq": ("headwater.fmq.client", "headwater.fmq.keeper", "headwater.fmq.calls", *_NET),
+    "headwater-link": _LINK,
+    "headwater-store": ("headwater.journal", "headwater_board.flash"),
+    "headwater-ibmmq": ("headwater.ibmmq.segments", "headwater.ibmmq.chain", "headwater.ibmmq.text"),
+    "headwater": (),
+}
+#: The component of everything: all modules of the core and of the board's port.
+ALL = "headwater"
