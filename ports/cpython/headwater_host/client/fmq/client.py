@@ -25,8 +25,8 @@ from headwater_host.client.base import check_client, identifier_of, routes_of
 from headwater_host.client.delivery import Delivery
 from headwater_host.client.fmq.messages import Message, Subscription, texts
 from headwater_host.client.fmq.options import encoded_tags, open_store, split_url, text_bytes, will_size
-from headwater_host.client.fmq.receiving import SERVED, Receiving
 from headwater_host.client.fmq.session import MAX_BODY, RECEIVE_WINDOW, HostSession
+from headwater_host.client.fmq.subscriptions import SERVED, Subscribing
 from headwater_host.client.options import ConnectionOptions, Limits, SessionOptions
 from headwater_host.client.payload import Payload, Will, payload_bytes
 from headwater_host.client.reconnect import Reconnect
@@ -55,7 +55,7 @@ _WINDOW = 64
 _WINDOWS = RECEIVE_WINDOW - 96
 
 
-class Client(Receiving):
+class Client(Subscribing):
     """An FMQ client: a connection for the time of ``async with``, and a session that outlives it.
 
     - ``host``: a name, an address, or ``fmq://[USER[:PASSWORD]@]HOST[:PORT]``, with TLS ``fmqs://``. ``port``: 7760,

@@ -27,8 +27,8 @@ _REPLY = b"$rpc/reply"
 _BUSY = 0x97
 
 
-class Receiving(Requests):
-    """The part of the FMQ client that receives."""
+class Subscribing(Requests):
+    """The part of the FMQ client that subscribes, consumes and receives."""
 
     def __init__(self, session: HostSession, *rest: Any):
         super().__init__(session, *rest)
