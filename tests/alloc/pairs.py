@@ -3,6 +3,7 @@
 from prove import prove
 
 from headwater.mqtt.client import Client
+from headwater.mqtt.streaming import StreamedMessage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ class Pair:
         self.client.on_delivered = self.up.on_delivered
         self.client.on_message = self.down.on_message
         self.server.on_delivered = self.down.on_delivered
+        self.skipping = client.large, client.large.close
+        streamed = StreamedMessage(self.down)
+        self.streaming = streamed, streamed.close
         self._connect()
 
     def _connect(self) -> None:
@@ -135,14 +139,14 @@ class Pair:
         self._settle()
 
     def to_sink(self) -> None:
-        self.client.sink = self.down
+        self.client.large, self.client.close_large = self.streaming
         before = self.down.pieces
         assert self.server.publish(TOPIC, LARGE, 2) > 0
         self._settle()
         assert self.down.pieces == before + 1000
 
     def skipped(self) -> None:
-        self.client.sink = None
+        self.client.large, self.client.close_large = self.skipping
         before = self.client.skipped
         assert self.server.publish(TOPIC, LARGE, 1) > 0
         self._settle()

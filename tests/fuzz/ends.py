@@ -17,6 +17,7 @@ from headwater.mqtt.packets import Packet
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
+from headwater.mqtt.streaming import stream_to
 from headwater.mqtt.topic_aliases import IncomingAliases
 from headwater.reasons import REASONS
 from headwater.types import Bytes
@@ -128,7 +129,7 @@ class Watched:
         end.on_message = self.message
         end.on_delivered = lambda packet_id: self.seen.append(packet_id)
         if sink:
-            end.sink = self
+            stream_to(end, self)
         if kind.server:
             end.on_subscribe = self.subscribed
         else:

@@ -7,6 +7,7 @@ handshake; handlers raise), a byte that chooses the receive buffer and the piece
 from typing import Any
 
 from headwater.connection import CLOSING, ERROR, ONLINE
+from headwater.mqtt.streaming import stream_to
 from tests.fuzz.ends import KINDS, SMALLEST_RX, Expected, Footprint, Kind, Watched, answers, begin
 
 NO_SINK, APPLICATION_ACKS, BEFORE_HANDSHAKE, RAISING = 1, 2, 4, 8
@@ -70,7 +71,7 @@ def again(one: Watched, stream: bytes) -> None:
     footprint = Footprint(end)
     end.lost()
     assert not one._large, "a message is left open"
-    end.sink = None
+    stream_to(end, None)
     end.on_message = None
     end.auto_ack = True
     begin(one.kind, end)

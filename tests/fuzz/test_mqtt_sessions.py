@@ -14,6 +14,7 @@ from headwater.mqtt.packets import Packet
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
+from headwater.mqtt.streaming import stream_to
 from tests.fuzz import packets, packets5
 from tests.fuzz.ends import KINDS, SMALLEST_RX, Kind, Raised, Watched, begin
 
@@ -130,8 +131,10 @@ class Delivery(RuleBasedStateMachine):
             server(rx, tx, 400, slots=5, window=window, receive_window=8),
         )
         e = self.ends
-        e.client.sink = self.client_sink = Sink(e.at_client)
-        e.server.sink = self.server_sink = Sink(e.at_server)
+        self.client_sink = Sink(e.at_client)
+        stream_to(e.client, self.client_sink)
+        self.server_sink = Sink(e.at_server)
+        stream_to(e.server, self.server_sink)
         self.number = 0
         #: Payloads: at which a handler has raised; which the server has forgotten; which it may take for new ones.
         self.raised: set[bytes] = set()

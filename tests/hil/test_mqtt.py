@@ -70,6 +70,7 @@ def test_every_qos_there_and_back(board: Board, broker: tuple[str, int]) -> None
 
 LARGE = """
 from headwater.mqtt.client import Client
+from headwater.mqtt.streaming import stream_to
 from headwater_board.tcp import Tcp
 
 class Sink:
@@ -88,7 +89,7 @@ class Sink:
 
 sink = Sink()
 client = Client(Tcp({host!r}, {port}), b"hil-large", rx_size=256)
-client.sink = sink
+stream_to(client.session, sink)
 answered = []
 client.session.on_answer = lambda packet_id, code: answered.append(code)
 client.connect()

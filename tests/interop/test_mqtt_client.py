@@ -14,6 +14,7 @@ from headwater.mqtt import spec5
 from headwater.mqtt.client import Client
 from headwater.mqtt.packets import Packet
 from headwater.mqtt.session import ClientSession
+from headwater.mqtt.streaming import stream_to
 from headwater.mqtt.v5 import ClientV5
 from headwater.mqtt.v31 import V31
 from headwater.types import Bytes
@@ -477,7 +478,8 @@ def test_a_message_larger_than_the_buffers(peer: Callable[..., Peer], qos: int) 
     payload = os.urandom(100_000)
     listener, skipping = peer("listener"), peer("skipping")
     talker = peer("talker", outbox_size=200_000, tx_size=200_000)
-    sink = listener.client.sink = Gather()
+    sink = Gather()
+    stream_to(listener.client.session, sink)
     for one in (listener, skipping):
         one.subscribe(b"large/#", 2)
     assert talker.client.publish(b"large/x", payload, qos) >= 0

@@ -16,6 +16,7 @@ import pytest
 
 from headwater import errors
 from headwater.errors import HeadwaterError
+from headwater.mqtt.streaming import stream_to
 from headwater_host.client.mqtt import Client, Message, SessionOptions, Will
 from headwater_host.errors import NotConnectedError, ProtocolError
 from tests.host.command import running
@@ -204,7 +205,8 @@ def test_a_message_larger_than_the_buffers(board: Connected) -> None:
     payload = os.urandom(300_000)
     listener, skipping = board("gathering"), board("skipping")
     talker = board("feeder", outbox_size=400_000)
-    sink = listener.client.sink = Gather()
+    sink = Gather()
+    stream_to(listener.client.session, sink)
     for one in (listener, skipping):
         one.subscribe(b"large/x", 1)
     for message in (payload, b"small"):

@@ -6,6 +6,7 @@ from pipe import Line, packets, send
 
 from headwater import errors
 from headwater.connection import IDLE
+from headwater.mqtt.streaming import stream_to
 from headwater.wire import TICKS_MASK
 
 TYPE_CHECKING = False
@@ -194,7 +195,7 @@ def test_a_sink_that_raises_does_not_keep_the_transport_open() -> None:
         def close(self, complete: bool) -> None:
             raise RuntimeError("full")
 
-    p.client.sink = Angry()
+    stream_to(p.client.session, Angry())
     p.server.tx_size = len(p.server.tx)
     p.client.connect()
     p.server.publish(b"t", bytes(500), 0)

@@ -8,6 +8,7 @@ from states5 import Ends5, client5, connack5, made
 from headwater import errors
 from headwater.connection import ERROR, ONLINE
 from headwater.mqtt import spec5
+from headwater.mqtt.streaming import stream_to
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
 
 TYPE_CHECKING = False
@@ -203,7 +204,7 @@ def test_large_messages_with_an_alias() -> None:
         def close(self, complete: bool) -> None:
             assert complete
 
-    e.client.sink = Sink()
+    stream_to(e.client, Sink())
     e.connect()
     out = Outgoing(e.server)
     for size in (100, 200, 3, 100):

@@ -21,6 +21,7 @@ from states5 import Ends5, as5, text_in
 from headwater.connection import CLOSING, IDLE, ONLINE
 from headwater.mqtt import spec5
 from headwater.mqtt.properties import Properties
+from headwater.mqtt.streaming import stream_to
 from headwater.mqtt.topic_aliases import IncomingAliases, OutgoingAliases
 
 TYPE_CHECKING = False
@@ -110,8 +111,8 @@ def test_cut_twice() -> None:
 
 def with_sinks(links: "list[Link]") -> Ends5:
     e = ends(links)
-    e.client.sink = Sink(e.at_client)
-    e.server.sink = Sink(e.at_server)
+    stream_to(e.client, Sink(e.at_client))
+    stream_to(e.server, Sink(e.at_server))
     return e
 
 
@@ -231,7 +232,7 @@ def test_large_messages_with_properties() -> None:
                     sizes.append(as5(p).props_end - as5(p).props_at)
                     return Sink.open(self, p, size)
 
-            e.server.sink = Look(e.at_server)
+            stream_to(e.server, Look(e.at_server))
             e.connect()
             block = Properties(size + 10)
             assert block.add(spec5.USER_PROPERTY, b"", b"x" * size) == 0

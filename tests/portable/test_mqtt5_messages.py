@@ -9,6 +9,7 @@ from headwater import errors
 from headwater.connection import DONE, FIRST_REQUEST_ID, REL
 from headwater.mqtt import spec5
 from headwater.mqtt.properties import PAIR, TABLE, find, skip
+from headwater.mqtt.streaming import stream_to
 from headwater.wire import get_u16
 
 TYPE_CHECKING = False
@@ -250,7 +251,7 @@ def test_a_large_message_counts_as_well() -> None:
         def close(self, complete: bool) -> None:
             pass
 
-    c.sink = Sink()
+    stream_to(c, Sink())
     for n in (1, 2):
         wire = Wire()
         wire.log += bytes([0x32, 0x86, 1, 0, 1, 116, 0, n, 0]) + bytes(128)

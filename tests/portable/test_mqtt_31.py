@@ -11,6 +11,7 @@ from headwater.mqtt import spec
 from headwater.mqtt.server import SESSION_PRESENT, ServerSession
 from headwater.mqtt.server31 import ServerSession31
 from headwater.mqtt.session import ClientSession
+from headwater.mqtt.streaming import stream_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def test_a_known_id_without_dup_is_another_message() -> None:
         for dup in (False, True):
             e = ends()
             sink = Sink(e.at_client)
-            e.client.sink = sink
+            stream_to(e.client, sink)
             e.connect()
             c = e.client
             assert feed(c, b"\x34\x07\x00\x01t\x00\x01\x00o") == 0 and c._qos2_ids[0] == 1
@@ -279,8 +280,8 @@ def test_messages_published_while_offline() -> None:
 
 def with_sinks(links: "list[Link]") -> Ends:
     e = ends(links)
-    e.client.sink = Sink(e.at_client)
-    e.server.sink = Sink(e.at_server)
+    stream_to(e.client, Sink(e.at_client))
+    stream_to(e.server, Sink(e.at_server))
     return e
 
 

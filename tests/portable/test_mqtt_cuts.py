@@ -22,6 +22,7 @@ from pipe import Ends, Link, Random, Sink, Wire, packets
 from headwater.connection import CLOSING, IDLE, ONLINE
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
+from headwater.mqtt.streaming import stream_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,8 +126,8 @@ def test_cut_twice() -> None:
 
 def with_sinks(links: "list[Link]") -> Ends:
     e = ends(links)
-    e.client.sink = Sink(e.at_client)
-    e.server.sink = Sink(e.at_server)
+    stream_to(e.client, Sink(e.at_client))
+    stream_to(e.server, Sink(e.at_server))
     return e
 
 
@@ -142,7 +143,7 @@ def test_a_sink_is_told_of_every_cut() -> None:
     for k in range(LARGE + 60):
         e = with_sinks([Link(Wire(chunk=7, cut=k))])
         begun = [0]
-        sink = e.server.sink
+        sink = e.server.large.sink  # type: ignore[attr-defined]
         assert isinstance(sink, Sink)
 
         def on_cut(link: Link, sink: Sink = sink, begun: "list[int]" = begun) -> None:

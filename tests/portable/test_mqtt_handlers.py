@@ -5,6 +5,7 @@ from pipe import Ends, Sink, again, small_ends
 from headwater.connection import CLOSING, CONNECTING, IDLE, ONLINE
 from headwater.errors import E_AGAIN
 from headwater.mqtt.server import ServerSession
+from headwater.mqtt.streaming import stream_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def test_a_sink_may_fill_the_transmit_buffer() -> None:
             while e.client.publish(b"t", b"", 0) == 0:
                 pass
 
-    e.client.sink = Filling(e.at_client)
+    stream_to(e.client, Filling(e.at_client))
     e.from_server.publish(b"t", bytes(LARGE), 1)
     e.from_server.publish(b"t", bytes(LARGE), 2)
     e.run()
@@ -219,7 +220,7 @@ def sink_ends(where: str, qos: int, how: str) -> None:
             end("close")
 
     sink = Ending(e.at_client)
-    e.client.sink = sink
+    stream_to(e.client, sink)
     # The payload looks like packets, should anybody take it for some.
     large = b"\x30\x04\x00\x01t!" * 25
     e.from_server.publish(b"t", large, qos)

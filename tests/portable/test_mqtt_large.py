@@ -7,6 +7,7 @@ from headwater import errors
 from headwater.connection import ONLINE
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
+from headwater.mqtt.streaming import stream_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class Counter:
 def test_publish_of_a_megabyte_is_streamed() -> None:
     e = sessions()[0]
     c = e.client
-    sink = c.sink = Counter()
+    sink = Counter()
+    stream_to(c, sink)
     assert feed(c, MIB) == 0
     pour(c, (1 << 20) - 5)
     assert (sink.size, sink.bytes, sink.ends) == ((1 << 20) - 5, (1 << 20) - 5, [True])
@@ -66,7 +68,7 @@ def test_publish_of_a_megabyte_is_skipped() -> None:
         s = e.server
         sink = Counter(taken=False)
         if refuse:
-            s.sink = sink
+            stream_to(s, sink)
         assert feed(s, MIB) == 0
         pour(s, (1 << 20) - 5)
         assert s.skipped == 1 and not e.at_server.got
@@ -81,7 +83,7 @@ def test_publish_of_256_megabytes_cut_in_the_middle() -> None:
         c = e.client
         sink = Counter()
         if with_sink:
-            c.sink = sink
+            stream_to(c, sink)
         assert feed(c, MOST) == 0
         pour(c, 20000)
         assert c.state == ONLINE and c.out() == 0
@@ -101,7 +103,8 @@ def test_a_topic_larger_than_the_buffer() -> None:
         for cut in (1, 3, 7, 1000):
             e = sessions()[0]
             c = e.client
-            sink = c.sink = Counter()
+            sink = Counter()
+            stream_to(c, sink)
             body = b"\x04\x00" + b"x" * 1024 + (b"\x01\x02" if qos else b"") + b"payload"
             data = bytes([0x30 | qos << 1, len(body) & 127 | 128, len(body) >> 7]) + body
             at = 0
@@ -129,7 +132,8 @@ def test_a_large_message_with_packet_id_0() -> None:
 def test_a_large_message_with_a_bad_topic() -> None:
     for name, code in ((b"a/#", errors.E_RX_TOPIC), (b"a\xff", errors.E_UTF8), (b"", errors.E_RX_TOPIC)):
         c = client_in(ONLINE)
-        sink = c.sink = Counter()
+        sink = Counter()
+        stream_to(c, sink)
         assert feed(c, b"\x30\x80\x80\x01\x00" + bytes([len(name)]) + name + b"!") == code
         assert not sink.size and not sink.ends
 
@@ -146,14 +150,16 @@ def test_a_large_message_while_no_qos_2_place_is_free() -> None:
     assert feed(c, CONNACK) == 0
     c.auto_ack = False
     assert feed(c, b"\x34\x05\x00\x01t\x00\x01") == 0
-    sink = c.sink = Counter()
+    sink = Counter()
+    stream_to(c, sink)
     assert feed(c, MIB) == errors.E_RX_WINDOW
     assert not sink.size and not sink.ends
 
 
 def test_a_topic_that_did_not_fit_and_was_cut_short_takes_nothing_of_the_next_message() -> None:
     e = small_ends()
-    sink = e.client.sink = Sink(e.at_client)
+    sink = Sink(e.at_client)
+    stream_to(e.client, sink)
     # QoS 2, a topic of 100 bytes, of which 20 have come when the connection is lost.
     assert feed(e.client, b"\x34\x78\x00\x64" + b"t" * 20) == 0
     e.lose()

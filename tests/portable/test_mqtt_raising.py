@@ -3,6 +3,7 @@
 from pipe import Ends, Sink, again, small_ends
 
 from headwater.connection import IDLE, ONLINE
+from headwater.mqtt.streaming import stream_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def test_a_sink_may_raise_anywhere() -> None:
         for qos in (1, 2):
             e = small_ends()
             sink = RaisingSink(e, where)
-            e.client.sink = sink
+            stream_to(e.client, sink)
             large = bytes([7]) * LARGE
             e.from_server.publish(b"t", large, qos)
             e.from_server.publish(b"t", b"behind", 2)
@@ -178,7 +179,7 @@ def test_a_sink_that_raises_when_told_of_a_cut() -> None:
             if not complete:
                 raise OopsError
 
-    e.client.sink = Angry(e.at_client)
+    stream_to(e.client, Angry(e.at_client))
     large = bytes([7]) * LARGE
     e.from_server.publish(b"t", large, 2)
     e.link().down.chunk = 40

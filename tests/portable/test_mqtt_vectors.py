@@ -12,6 +12,7 @@ from headwater.connection import CLOSING, ERROR, ONLINE
 from headwater.mqtt import packets, packets_server, spec
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import ClientSession
+from headwater.mqtt.streaming import stream_to
 from headwater.reasons import REASONS, reason
 
 TYPE_CHECKING = False
@@ -280,7 +281,7 @@ class Side:
         self.connects: list[dict[str, object]] = []
         self.online: list[bool] = []
         session.on_message = lambda p: self.got.append(fields(p))
-        session.sink = Sink(self.got)
+        stream_to(session, Sink(self.got))
         if isinstance(session, ServerSession):
             session.on_connect = self._on_connect
         else:

@@ -39,6 +39,7 @@ from headwater.errors import (
     blame,
 )
 from headwater.mqtt.client import Client
+from headwater.mqtt.streaming import stream_to
 from headwater.wire import TICKS_MASK, const
 
 TYPE_CHECKING = False
@@ -110,7 +111,7 @@ class MQTTClient:
         session.on_message = self._arrived
         session.on_delivered = self._delivered
         session.on_answer = self._answered
-        session.sink = self
+        stream_to(session, self)
         #: Messages at QoS 0 that were dropped; and whether one at QoS 1 was not taken.
         self.dropped = 0
         self._missed = False

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headwater.mqtt.packets import Packet
-    from headwater.types import Bytes, Dialer, Sink
+    from headwater.types import Bytes, Dialer
 
 # The first byte of PUBLISH at QoS 0.
 _PUBLISH_0 = const(0x30)
@@ -53,15 +53,6 @@ class Client(Driver):
         super().__init__(dialer, session or ClientSession(client_id, **options))  # type: ignore[arg-type]
         # Bound once: see there.
         self._enqueue = self.session.enqueue
-
-    @property
-    def sink(self) -> "Sink[Packet] | None":
-        """Where messages larger than the receive buffer go."""
-        return self.session.sink
-
-    @sink.setter
-    def sink(self, sink: "Sink[Packet] | None") -> None:
-        self.session.sink = sink
 
     def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:
         """Publish; bytes-like arguments allocate nothing.

@@ -45,7 +45,6 @@ from headwater.connection import (
     RxBuf,
     go_behind,
 )
-from headwater.mqtt import large
 from headwater.mqtt.packets import (
     MESSAGE,
     PROTOCOL,
@@ -71,7 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from headwater.types import Bytes, NameCheck, Outbox, Sink
+    from headwater.types import Bytes, NameCheck, Outbox
 
 #: The packet types that may arrive, a bit each, by state: at a client, and at a server.
 CLIENT_TAKES = (0, 1 << 2, 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 9 | 1 << 11 | 1 << 13, 0, 0)
@@ -129,7 +128,8 @@ NO_TOPIC = bytearray(0)
 _DELIVERED = const(1)
 _ANSWERED = const(2)
 _REPEATED = const(3)
-# In the place of a place among the open ids: a message at QoS 2 that has come before.
+# Instead of a place among the QoS 2 identifiers: a message at QoS 1; a duplicate at QoS 2.
+_QOS_1 = const(-1)
 _REPETITION = const(-1)
 #: What a handler answers when its packet is to be taken again later.
 LATER = const(1)
@@ -148,6 +148,33 @@ _GENERATIONS = const(31)
 _NO_WILL: "tuple[Bytes | None, Bytes, int, bool]" = (None, b"", 0, False)
 
 
+class LargeMessage:
+    """A PUBLISH larger than the receive buffer that is passing, and is skipped. ``streaming`` derives from this class.
+
+    Fixed header and topic are held if they fit. A message whose topic does not fit cannot be delivered, but its packet
+    identifier is read, so that it can be acknowledged.
+    """
+
+    #: Whether a sink takes the message.
+    streaming = False
+
+    def __init__(self) -> None:
+        #: How many bytes are still to arrive, and how many of them are of a topic that does not fit.
+        self.left = self.head = 0
+        #: Its QoS, 0 also if it is not to be acknowledged.
+        self.qos = self.packet_id = 0
+
+    def offer(self, p: Packet) -> bool:
+        """Offer the message to a sink: whether it takes it."""
+        return False
+
+    def write(self, buf: "Bytes", at: int, n: int) -> None:
+        """Pass on ``n`` bytes of the payload."""
+
+    def close(self, complete: bool) -> None:
+        """Tell the sink that its message has ended."""
+
+
 class Session(Endpoint):
     """One end of a connection: ``ClientSession`` or ``server.ServerSession``.
 
@@ -156,8 +183,8 @@ class Session(Endpoint):
     ``acknowledge`` is called, and so for each message of which it returns ``KEEP``. A message whose handler raises is
     not acknowledged: the exception passes through ``feed``, and the next ``feed(0)`` goes on behind the message.
 
-    ``sink`` takes the messages that are larger than the receive buffer, in pieces (``headwater.types.Sink``).
-    Without a sink they are skipped: acknowledged, counted in ``skipped``, not delivered.
+    Messages larger than the receive buffer are skipped: acknowledged, counted in ``skipped``, not delivered. With
+    ``headwater.mqtt.streaming`` they go to a sink, in pieces.
 
     ``on_delivered(packet_id)`` is called when a message of ours at QoS 1 or 2 has been acknowledged to its
     end.
@@ -201,8 +228,6 @@ class Session(Endpoint):
         #: Messages at QoS 1 of this connection that the application has to acknowledge.
         self.unanswered = 0
         self.on_message: Callable[[Packet], object] | None = None
-        #: Where messages larger than the receive buffer go; None skips them.
-        self.sink: Sink[Packet] | None = None
         #: Messages larger than the buffer that were skipped, and repetitions at QoS 2 that were not delivered.
         self.skipped = self.duplicates = 0
         #: With True a message at QoS 2 for which there is no place does not end the connection: neither it nor any
@@ -228,12 +253,9 @@ class Session(Endpoint):
             for i in range(len(self._received.ids)):
                 self._qos2_ids[i] = self._received.ids[i]
                 self._qos2_states[i] = _ANSWERED
-        # The message larger than the receive buffer that is passing (``large``): how much of it is to come, and of that
-        # how much of a topic that does not fit; its QoS, 0 also when it is not to be acknowledged; and its sink.
-        self._large_left = self._large_head = 0
-        self._large_qos = self._large_id = 0
-        self._taker: Sink[Packet] | None = None
-        self._close_taker = self._close_sink
+        #: The message larger than the receive buffer that is passing; and its ``close``, bound once.
+        self.large = LargeMessage()
+        self.close_large: Callable[[bool], None] = self.large.close
         # The packet types that may arrive, by state, and the function that handles each type.
         self._takes: tuple[int, ...] = (0, 0, 0, 0, 0)
         self._handlers: tuple[Callable[[Any, Any], int], ...] = ()
@@ -270,9 +292,9 @@ class Session(Endpoint):
         super()._stop()
         self.stalled = self.feeding = False
         self.ready = NO_TOPIC
-        self._large_left = self._large_head = 0
+        self.large.left = self.large.head = 0
         # Last, because the sink may raise.
-        self._close_sink(False)
+        self.large.close(False)
 
     def resume(self, session_present: bool) -> None:
         """Retransmit everything unacknowledged (4.4), PUBREL first, and either in its order; new messages follow.
@@ -350,8 +372,8 @@ class Session(Endpoint):
         epoch = self.epoch
         while i < n:
             at = i
-            if self._large_left:
-                i = large.go_on(self, i, n)
+            if self.large.left:
+                i = _go_on_large(self, i, n)
             else:
                 if self._takes[self.state] & _TAKES_PUBLISH:
                     at = i = _messages(self, i, n)
@@ -557,13 +579,6 @@ class Session(Endpoint):
             p.bad_at = at
             return errors.E_FIELD
         return i if self.v5 is None else self.v5.payload_begins(i, end, capacity_end)
-
-    def _close_sink(self, complete: bool) -> None:
-        """Tell the sink that its message is over."""
-        sink = self._taker
-        if sink is not None:
-            self._taker = None
-            sink.close(complete)
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -842,7 +857,7 @@ def _packet(s: Session, i: int, end: int) -> int:
         s.stalled = True
         return i
     if stop - i > s.rx.capacity:
-        return large.begin(s, i, end)
+        return _begin_large(s, i, end)
     if stop > end:
         return i
     # The packet is taken, even when its handler raises.
@@ -855,6 +870,104 @@ def _packet(s: Session, i: int, end: int) -> int:
         s.stalled = True
         return i
     return stop
+
+
+def _begin_large(s: Session, i: int, end: int) -> int:
+    """As ``_packet``, for one larger than the receive buffer, even if all of it has arrived: what becomes of a packet
+    does not depend on how it arrives."""
+    p = s.packet
+    large = s.large
+    if p.head >> 4 != _PUBLISH:
+        return s.fail(errors.E_RX_TOO_LARGE)
+    at = s._payload_begins(i, end)
+    if at <= 0:
+        return s.fail(at) if at else i
+    fits = at - i <= s.rx.capacity
+    if not fits:
+        at = p.body + 2
+        p.packet_id = 0
+        p.topic_at = p.topic_end = at
+        large.head = p.buf[at - 2] << 8 | p.buf[at - 1]
+        if p.head & 6:
+            large.head += 2
+    elif at > end:
+        return i
+    else:
+        bad = s._read_publish(p)
+        if bad:
+            return s.fail(bad)
+    s.rx.start = at
+    large.left = p.end - at
+    large.qos = p.qos()
+    large.packet_id = p.packet_id
+    if p.head & 4 and p.packet_id:
+        if s.version is not None:
+            s.version.opening(p.packet_id)
+        if s.find_qos2(p.packet_id) >= 0:
+            return at
+        if s.excess or s._free_qos2() < 0:
+            if not s.leave_excess:
+                return s.fail(errors.E_RX_WINDOW)
+            # It passes, unacknowledged.
+            s.excess += 1
+            large.qos = 0
+            return at
+    epoch = s.epoch
+    if fits and large.offer(p):
+        if s.epoch != epoch:
+            # The sink has ended the connection.
+            large.close(False)
+    elif s.epoch == epoch:
+        s.skipped += 1
+    return at
+
+
+def _go_on_large(s: Session, i: int, end: int) -> int:
+    """Pass on what has arrived of the large message: the offset reached, or negative if the connection is over."""
+    large = s.large
+    if end - i >= large.left and s.tx_size - s.tx_end < _ACK_SIZE:
+        s.stalled = True
+        return i
+    buf = s.rx.buf
+    while large.head and i < end:
+        # A topic that did not fit: what counts is its last two bytes, which are the packet identifier.
+        large.packet_id = (large.packet_id << 8 | buf[i]) & 0xFFFF
+        large.head -= 1
+        large.left -= 1
+        i += 1
+        if large.qos and not (large.head or large.packet_id):
+            return s.fail(errors.E_PACKET_ID)
+    n = min(large.left, end - i)
+    large.left -= n
+    i += n
+    s.rx.start = i
+    if n and large.streaming:
+        epoch = s.epoch
+        large.write(buf, i - n, n)
+        if s.epoch != epoch:
+            return -1
+    if large.left == 0 and _end_large(s):
+        return s.fail(errors.E_RX_WINDOW)
+    return i
+
+
+def _end_large(s: Session) -> int:
+    """All of the large message has passed: 0 or E_RX_WINDOW."""
+    large = s.large
+    place = _QOS_1
+    if large.qos == 0:
+        large.close(True)
+        return 0
+    if large.qos == 2:
+        place = s._open_qos2(large.packet_id)
+        if place < 0:
+            if place == _REPETITION or not s.leave_excess:
+                return 0 if place == _REPETITION else place
+            s.excess += 1
+            large.close(False)
+            return 0
+    s._deliver(s.close_large, True, place, large.packet_id, s.auto_ack or not large.streaming)
+    return 0
 
 
 def _deliver_1(s: Session, p: Packet) -> None:

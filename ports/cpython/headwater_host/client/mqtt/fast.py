@@ -125,7 +125,7 @@ class FastEndpoint(Session):
         if (
             not n
             or self.status
-            or self._large_left
+            or self.large.left
             or not self._takes[self.state] & _PUBLISH_BIT
             or not self.packet.short
         ):

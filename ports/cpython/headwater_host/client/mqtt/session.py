@@ -15,9 +15,11 @@ from headwater.mqtt.packets import Packet, publish_size
 from headwater.mqtt.properties import Packet5
 from headwater.mqtt.server import ServerSession
 from headwater.mqtt.session import DELIVERY, ClientSession
+from headwater.mqtt.streaming import StreamedMessage, stream_to
 from headwater.mqtt.v5 import ClientV5
 from headwater.mqtt.v31 import V31
 from headwater.reasons import REASONS
+from headwater.types import Sink
 from headwater.wire import put_varint, varint_size
 from headwater_host.client.mqtt.aliases import HostAliases, Numbers
 from headwater_host.client.mqtt.fast import FastEndpoint
@@ -147,6 +149,15 @@ class HostClient(FastEndpoint, ClientSession):
                 break
             self._ids[self._ids.find(0)] = packet_id
         self._qos2_ids = self._ids
+
+    @property
+    def sink(self) -> "Sink[Packet] | None":
+        """The sink of messages larger than the receive buffer."""
+        return self.large.sink if isinstance(self.large, StreamedMessage) else None
+
+    @sink.setter
+    def sink(self, sink: "Sink[Packet] | None") -> None:
+        stream_to(self, sink)
 
     def block_now(self) -> Any:
         """The property block of the message that was published last; empty before 5.0."""
