@@ -1,7 +1,8 @@
-"""Stores of version 1 that earlier code wrote, kept as text: the SQLite outbox and the flash journal read them.
+"""Stores of version 1 that earlier code wrote, kept as text: the SQLite outboxes and the flash journal read them.
 
-Both hold four messages: the first is acknowledged, the second released (PUBREL), the third at QoS 2, the fourth at
-QoS 1. Packet identifier 7 of a received message is in flight. The SQLite outbox also has a message in its backlog.
+The MQTT stores hold four messages: the first is acknowledged, the second released (PUBREL), the third at QoS 2, the
+fourth at QoS 1. Packet identifier 7 of a received message is in flight. The SQLite outbox also has a message in its
+backlog. The FMQ store holds two frames, and what its message ids are made of.
 """
 
 import sqlite3
@@ -11,6 +12,7 @@ from journal_file import MemoryFile
 
 from headwater.connection import AT1, AT2, REL
 from headwater.journal import JournalOutbox
+from headwater_host.client.fmq.store import FmqOutbox
 from headwater_host.client.store import SqliteOutbox
 
 FORMATS = Path(__file__).parent / "formats"
@@ -43,7 +45,7 @@ def content(box: SqliteOutbox | JournalOutbox) -> list[tuple[int, int, bytes]]:
 def test_an_sqlite_outbox_of_version_1(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     db = sqlite3.connect(path)
-    db.executescript((FORMATS / "store-1.dump").read_text())
+    db.executescript((FORMATS / "store-mqtt-1.dump").read_text())
     db.close()
     with SqliteOutbox(path, "meter", protocol="3.1.1", slots=8) as box:
         assert content(box) == LEFT
@@ -51,6 +53,19 @@ def test_an_sqlite_outbox_of_version_1(tmp_path: Path) -> None:
         assert [waiting.payload for waiting in box.backlog.queue] == [b"later"]
     with SqliteOutbox(path, "meter", protocol="3.1.1", slots=8) as box:
         assert content(box) == LEFT
+
+
+def test_an_fmq_outbox_of_version_1(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    db = sqlite3.connect(path)
+    db.executescript((FORMATS / "store-fmq-1.dump").read_text())
+    db.close()
+    # Written with first byte 0x33; DUP is set when the store is opened.
+    frame = bytes.fromhex("3b0102030405060708090a0401740021")
+    with FmqOutbox(path, "meter", slots=8) as box:
+        assert [bytes(box.buf[box.at[i] : box.at[i] + box.size[i]]) for i in range(2)] == [frame, frame]
+        assert list(box.state[:2]) == [AT1, AT2]
+        assert (box.process, box.ceiling) == (b"\x05\x01", 1795366833900490141)
 
 
 def test_a_flash_journal_of_version_1() -> None:
