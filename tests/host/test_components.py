@@ -22,9 +22,10 @@ from tools.components.program import BundleError
 from tools.components.table import ALL, COMPONENTS, UNITS
 from tools.components.traceback import translate
 from tools.components.tree import Quick, children, walk
-from tools.runtimes import run_unix
+from tools.runtimes import RUNTIMES, run_unix
 from tools.toolchain import ROOT
 
+WHERE = [pytest.param(name, marks=getattr(pytest.mark, f"needs_{name}"), id=name) for name in RUNTIMES]
 #: What is easily done wrong, each in a module of its own, and what it must print.
 TRAPS = {
     "a local name like a global of another module": (
@@ -467,6 +468,16 @@ def test_command_writes_everything(tmp_path: Path) -> None:
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("components: ")
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_the_keeper_of_fmq_can_be_imported_with_little_memory(where: str, tmp_path: Path) -> None:
+    """As modules this failed on a board with 137 KB free: the heap was fragmented."""
+    lib = built.everything(tmp_path / "built")
+    script = program(tmp_path, "import headwater.fmq.keeper\nprint('imported')\n")
+    heap = (137 << 10) * (2 if where == "micropython" else 1)
+    done = RUNTIMES[where](script, path=[lib], heap=heap)
+    assert done.stdout == "imported\n", done.stdout
 
 
 #: What says only how a node stands there.
