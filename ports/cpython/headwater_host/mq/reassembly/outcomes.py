@@ -4,10 +4,12 @@ Contents are readable until the next call of the assembler.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from headwater_host.mq.errors import REASONS
 from headwater_host.mq.reassembly.logical import NOTHING, Missing
+
+_T = TypeVar("_T")
 
 
 class Writable(Protocol):
@@ -29,8 +31,14 @@ class Lease:
     def __init__(self) -> None:
         self.over = False
 
-    def check(self) -> None:
-        """Raise GoneError if they are not."""
+    def each(self, items: "Callable[[], Iterator[_T]]") -> "Iterator[_T]":
+        """Yield items while they are readable. Raises GoneError."""
+        self._check()
+        for item in items():
+            yield item
+            self._check()
+
+    def _check(self) -> None:
         if self.over:
             raise GoneError("read the outcomes of an assembler before its next call")
 
@@ -76,11 +84,8 @@ class Whole:
         self._lease = lease
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the content in pieces of the size of the segments. Raises GoneError."""
-        self._lease.check()
-        for chunk in self._chunks():
-            yield chunk
-            self._lease.check()
+        """Return the content in pieces of the size of the segments. Raises GoneError."""
+        return self._lease.each(self._chunks)
 
     def read(self) -> bytes:
         """Return the content. Raises GoneError."""
@@ -115,11 +120,8 @@ class WholeGroup:
         self._lease = lease
 
     def messages(self) -> Iterator[Whole]:
-        """Yield its messages in order. Raises GoneError."""
-        self._lease.check()
-        for message in self._messages():
-            yield message
-            self._lease.check()
+        """Return its messages in order. Raises GoneError."""
+        return self._lease.each(self._messages)
 
 
 class Problem:
@@ -172,13 +174,10 @@ class Problem:
         self._lease = lease
 
     def pieces(self) -> Iterator[tuple[int, int, bytes]]:
-        """Yield (MsgSeqNumber, Offset, bytes), ordered and disjoint. Raises GoneError."""
+        """Return (MsgSeqNumber, Offset, bytes), ordered and disjoint. Raises GoneError."""
         if self._pieces is None or self._lease is None:
-            return
-        self._lease.check()
-        for piece in self._pieces():
-            yield piece
-            self._lease.check()
+            return iter(())
+        return self._lease.each(self._pieces)
 
     def as_dict(self) -> dict[str, Any]:
         """Convert for JSON."""
