@@ -269,6 +269,8 @@ class Endpoint:
     stalled: bool
     #: Set by ``feed``; its caller clears it, so that it notices when a handler calls it again.
     feeding: bool
+    #: Received messages that the application has to acknowledge.
+    unanswered = 0
     # The packet types that a state accepts, a bit each; and the function that takes a packet: ``take(session, at,
     # end)`` returns the offset behind it, ``at`` if it has to wait, or a negative number when the connection has ended.
     _takes: "Sequence[int]"
@@ -495,6 +497,10 @@ class Endpoint:
             if i == at:
                 break
         rx.start = i
+        return self._check_limit() if self.unanswered else 0
+
+    def _check_limit(self) -> int:
+        """Check the number of unanswered messages: 0, or the error that ends the connection."""
         return 0
 
     def _put(self, end: int) -> int:

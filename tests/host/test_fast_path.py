@@ -232,7 +232,7 @@ def test_the_hosts_path_is_taken(kinds: tuple[type[Any], type[Any]], monkeypatch
     def never(*_: object) -> int:
         raise AssertionError("the core was asked")
 
-    monkeypatch.setattr(endpoint, "_messages", never)
+    monkeypatch.setattr(side.end, "_take_packet", never)
     monkeypatch.setattr(endpoint, "_packet", never)
     packets = b"\x30\x04\0\x01tx\x33\x06\0\x01t\0\x07x\x34\x05\0\x01t\0\x08\x62\x02\0\x08\x40\x02\0\x01"
     side.feed(packets + b"\x50\x02\0\x02\x70\x02\0\x02" + b"\x30\xc8\x01\0\x01t" + bytes(197))

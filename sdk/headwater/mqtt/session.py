@@ -235,6 +235,7 @@ class Session(Endpoint):
         self.leave_excess = False
         self.excess = 0
         #: Whether what was read waits for room to answer it; ``feed(0)`` goes on once something was sent.
+        self._take_packet = _take_packets
         self.stalled = False
         #: From ``feed`` on until its caller clears it: so that a caller notices when a handler calls it again.
         self.feeding = False
@@ -346,45 +347,9 @@ class Session(Endpoint):
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
-    def feed(self, n: int) -> int:
-        """Parse ``n`` more bytes, just read into ``rx.view``: 0, or the error that broke the connection.
-
-        Whole packets are handled where they lie; the rest waits. Stops early, with ``stalled`` set, when an
-        answer has no room in the transmit buffer.
-        """
-        rx = self.rx
-        if n:
-            self.rx_time = self.now
-            if rx.gap:
-                rx.join(n)
-        # From here on n is where what has been read ends.
-        n += rx.end
-        rx.end = n
-        if self.status:
-            return self.status
-        self.stalled = False
-        self.feeding = True
-        i = rx.start
-        if not self._takes[self.state]:
-            # CLOSING, or no connection: what arrives is not looked at.
-            i = n
-        # A handler may end the connection, or begin another: then nothing known here holds any more.
-        epoch = self.epoch
-        while i < n:
-            at = i
-            if self.large.left:
-                i = _go_on_large(self, i, n)
-            else:
-                if self._takes[self.state] & _TAKES_PUBLISH:
-                    at = i = _messages(self, i, n)
-                if 0 <= i < n:
-                    i = _packet(self, i, n)
-            if i < 0 or self.epoch != epoch:
-                return self.feed(0)
-            if i == at:
-                break
-        rx.start = i
-        if self.unanswered and self.v5 is not None and self.v5.exceeds_receive_limit():
+    def _check_limit(self) -> int:
+        """End the connection if there are more unacknowledged messages than Receive Maximum (5.0): 0 or E_RX_WINDOW."""
+        if self.v5 is not None and self.v5.exceeds_receive_limit():
             return self.fail(errors.E_RX_WINDOW)
         return 0
 
@@ -801,12 +766,16 @@ def was_sent(s: Session, i: int) -> bool:
     return i < box.count - s._unsent
 
 
-def _messages(s: Session, i: int, end: int) -> int:
-    """Take the packets that come most: PUBLISH, whole and short, and PUBACK, as many as stand one behind the other.
+def _take_packets(s: Session, i: int, end: int) -> int:
+    """Take frequent packets (short whole PUBLISH, PUBACK), as many as there are, then one of any kind.
 
-    A board's throughput is decided here; whatever is unusual about a packet is left to ``_packet``. Returns the offset
-    reached, or negative when the connection is over.
+    A board's throughput is decided here. Returns the offset reached: that of a packet that has to wait for bytes or for
+    room to answer it; negative when the connection has ended.
     """
+    if s.large.left:
+        return _go_on_large(s, i, end)
+    if not s._takes[s.state] & _TAKES_PUBLISH:
+        return _packet(s, i, end)
     p = s.packet
     epoch = s.epoch
     while i + 4 <= end:
@@ -840,7 +809,7 @@ def _messages(s: Session, i: int, end: int) -> int:
             i = stop
         if s.epoch != epoch:
             return -1
-    return i
+    return _packet(s, i, end) if i < end else i
 
 
 def _packet(s: Session, i: int, end: int) -> int:
