@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -84,6 +85,11 @@ class Running:
     def wait(self, seconds: float = PATIENCE_S) -> int:
         """The exit code."""
         return self.process.wait(seconds)
+
+    def limit_files(self, size: int) -> None:
+        """Let no file of the process grow beyond ``size`` from now on, as on a full disk."""
+        hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)[1]
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, hard))
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Signal it and wait: the exit code."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headwater_mq.forward import Forward
+from tests.host.gateway_peers import PtyLine
 from tests.host.mq_run import Run
 from tests.host.mq_uplink import fill, opened
 
@@ -32,3 +33,11 @@ def outbox(tmp_path: Path) -> Iterator[Forward]:
     fill(found)
     yield found
     found.close()
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[PtyLine]:
+    """A serial line with a board's end, which is unplugged afterwards."""
+    line = PtyLine(tmp_path / "ttyBOARD")
+    yield line
+    line.unplug()

@@ -2,7 +2,9 @@
 
 import os
 import select
-from collections.abc import Callable, Iterator
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -17,6 +19,7 @@ from headwater.mqtt.packets import Packet
 from headwater.mqtt.properties import Packet5
 from headwater_host.capture import CaptureReader
 from headwater_host.gateway.serial_port import new_session, ticks_ms
+from tests.host.command import Running
 from tools.lines import open_pty
 
 
@@ -179,3 +182,60 @@ def recorded(directory: Path) -> Iterator[Recorded]:
                 p.topic_text(),
                 p.payload_bytes(),
             )
+
+
+def gateway(
+    directory: Path,
+    *,
+    serials: Iterable[object] = (),
+    fmq_serials: Iterable[object] = (),
+    broker: int | None = None,
+    topics: Iterable[str] = (),
+    hub_port: int | None = None,
+    stats: bool = True,
+) -> list[object]:
+    """The arguments of a ``headwater gateway`` that records in ``directory / "log"``.
+
+    ``broker``: the port of a broker on this machine; ``hub_port``: runs a hub, 0 on any port.
+    """
+    arguments: list[object] = ["gateway", "--capture", directory / "log"]
+    arguments += ["--stats", directory / "stats.json"] if stats else []
+    arguments += [part for port in serials for part in ("--serial", f"{port}:115200")]
+    arguments += [part for port in fmq_serials for part in ("--fmq-serial", f"{port}:115200")]
+    if broker is not None:
+        arguments += ["--broker", f"127.0.0.1:{broker}"]
+    arguments += [part for topic in topics for part in ("--topic", topic)]
+    if hub_port is not None:
+        arguments += ["--hub", directory / "hub.db", "--hub-port", hub_port]
+    return arguments
+
+
+def serve(
+    board: PtyBoard | FmqPtyBoard, condition: Callable[[], object], what: str, seconds: float = 200
+) -> None:
+    """Poll the board, reconnecting it, until the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        if board.client.poll():
+            board.connect()
+        board.dialer.wait(10)
+
+
+def end(command: Running, *boards: PtyBoard | FmqPtyBoard, how: signal.Signals = signal.SIGTERM) -> int:
+    """End the gateway while the boards go on with their side of the line: the exit code."""
+    command.process.send_signal(how)
+    deadline = time.monotonic() + 200
+    while (code := command.process.poll()) is None:
+        assert time.monotonic() < deadline, command.errors
+        for board in boards:
+            board.client.poll()
+            board.dialer.wait(5)
+    return code
+
+
+def log_has(directory: Path, count: int) -> bool:
+    try:
+        return sum(block.header.records for block in CaptureReader(directory / "log").blocks()) >= count
+    except FileNotFoundError:
+        return False

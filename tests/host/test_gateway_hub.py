@@ -29,6 +29,7 @@ from headwater_host.hub.storage import Store, writer
 from headwater_host.inspect.records import decoded
 from tests.host.clocks import loop_clock_stands
 from tests.host.command import Running, headwater, running
+from tests.host.gateway_peers import gateway
 from tests.host.hub_client import Got, Peer, config, new_id, until
 
 Test = Callable[[HubSource, Recorder], Coroutine[Any, Any, None]]
@@ -345,12 +346,6 @@ def test_nothing_is_taken_while_too_much_waits_for_the_log(tmp_path: Path) -> No
 # ---- the process -----------------------------------------------------------------------------------------------------
 
 
-def gateway(directory: Path, port: int = 0) -> list[object]:
-    """The command's arguments."""
-    log, stats, storage = directory / "log", directory / "stats.json", directory / "hub.db"
-    return ["gateway", "--capture", log, "--stats", stats, "--hub", storage, "--hub-port", port]
-
-
 def port_of(command: Running) -> int:
     command.wait_for("listening on")
     found = re.search(r"fmq:hub: listening on 127\.0\.0\.1, port (\d+)", command.errors)
@@ -405,7 +400,7 @@ def test_what_was_acknowledged_is_in_log_and_hub_when_the_gateway_is_killed(tmp_
     publisher = Publisher()
     fate = random.Random(13)
     for _ in range(5):
-        with running(*gateway(tmp_path), directory=tmp_path) as command:
+        with running(*gateway(tmp_path, hub_port=0), directory=tmp_path) as command:
             port = port_of(command)
             enough = len(publisher.answered) + fate.randrange(20, 200)
 
@@ -420,7 +415,7 @@ def test_what_was_acknowledged_is_in_log_and_hub_when_the_gateway_is_killed(tmp_
         assert publisher.waiting
         assert publisher.answered <= numbers_of_log(tmp_path)
         assert publisher.answered <= set(numbers_of_hub(tmp_path))
-    with running(*gateway(tmp_path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, hub_port=0), directory=tmp_path) as command:
         asyncio.run(publisher.talk(port_of(command), lambda: False))
         assert command.end() == 0
     everything = list(range(publisher.count))
@@ -432,7 +427,7 @@ def test_what_was_acknowledged_is_in_log_and_hub_when_the_gateway_is_killed(tmp_
 def test_what_has_come_is_answered_when_the_gateway_ends(tmp_path: Path) -> None:
     publisher = Publisher()
     ended = False
-    with running(*gateway(tmp_path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, hub_port=0), directory=tmp_path) as command:
 
         def end() -> bool:
             nonlocal ended
@@ -454,27 +449,21 @@ def test_what_has_come_is_answered_when_the_gateway_ends(tmp_path: Path) -> None
 FILLER = b"%065536d" % 0
 
 
-def limit(command: Running, size: int) -> None:
-    """No file of the gateway grows beyond ``size`` from now on."""
-    hard = resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE)[1]
-    resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE, (size, hard))
-
-
 def test_a_full_disk_stops_acknowledgements_and_loses_nothing(tmp_path: Path) -> None:
-    with running(*gateway(tmp_path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, hub_port=0), directory=tmp_path) as command:
         address = ("127.0.0.1", port_of(command))
 
         async def scenario() -> None:
             peer = await Peer.login(address)
             await peer.send_message("numbers", FILLER, 1)
             (segment,) = (tmp_path / "log").glob("segment-*.hwc")
-            limit(command, segment.stat().st_size + 20)
+            command.limit_files(segment.stat().st_size + 20)
             sent = [peer.publish("numbers", b"%d" % n, 1 + n % 2) for n in range(1, 20)]
             await until(lambda: "nothing is acknowledged" in command.errors)
             await until(lambda: "the hub's storage: nothing is acknowledged" in command.errors)
             await peer.ping()
             assert peer.got == []
-            limit(command, resource.RLIM_INFINITY)
+            command.limit_files(resource.RLIM_INFINITY)
             assert [(await peer.next()).id for _ in sent] == sent
             await peer.leave()
 
@@ -489,20 +478,20 @@ def test_a_full_disk_stops_acknowledgements_and_loses_nothing(tmp_path: Path) ->
 
 def test_a_hub_that_cannot_start_is_said(tmp_path: Path) -> None:
     (tmp_path / "hub.db").write_text("something else " * 1000)
-    shown = headwater(*gateway(tmp_path))
+    shown = headwater(*gateway(tmp_path, hub_port=0))
     assert shown.returncode == 1
     assert b"the hub cannot start: " in shown.stderr
     assert b"is no hub's storage" in shown.stderr
     (tmp_path / "hub.db").unlink()
-    with running(*gateway(tmp_path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, hub_port=0), directory=tmp_path) as command:
         other = tmp_path / "other"
         other.mkdir()
-        shown = headwater(*gateway(other, port_of(command)))
+        shown = headwater(*gateway(other, hub_port=port_of(command)))
         assert shown.returncode == 1
         says = f"the hub cannot start: cannot listen on 127.0.0.1, port {port_of(command)}: Address already in use\n"
         assert says.encode() in shown.stderr
         assert command.end() == 0
     # What could not start has given the log back.
-    with running(*gateway(other), directory=other) as command:
+    with running(*gateway(other, hub_port=0), directory=other) as command:
         port_of(command)
         assert command.end() == 0

@@ -5,7 +5,6 @@ import errno
 import os
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,25 +16,10 @@ from headwater_host.capture import verify
 from headwater_host.gateway.config import SerialConfig
 from headwater_host.gateway.fmq_board import FmqBoard, Stream
 from tests.host.command import running
-from tests.host.gateway_peers import FmqPtyBoard, PtyLine
+from tests.host.gateway_peers import FmqPtyBoard, PtyLine, end, gateway, log_has, serve
 from tests.host.test_gateway_hub import frames, messages, numbers_of_hub, numbers_of_log
-from tests.host.test_gateway_serial import end, log_has, serve
 from tools import deploy
 from tools.virtual_board import VirtualBoard
-
-
-@pytest.fixture
-def line(tmp_path: Path) -> Iterator[PtyLine]:
-    line = PtyLine(tmp_path / "ttyBOARD")
-    yield line
-    line.unplug()
-
-
-def gateway(directory: Path, *ports: object) -> list[object]:
-    """The command's arguments."""
-    serials = [part for port in ports for part in ("--fmq-serial", f"{port}:115200")]
-    hub = ["--hub", directory / "hub.db", "--hub-port", 0]
-    return ["gateway", "--capture", directory / "log", *hub, *serials]
 
 
 def publish(board: FmqPtyBoard, number: int, qos: int) -> None:
@@ -44,7 +28,9 @@ def publish(board: FmqPtyBoard, number: int, qos: int) -> None:
 
 def test_what_a_board_publishes_is_recorded_at_every_qos(tmp_path: Path, line: PtyLine) -> None:
     board = FmqPtyBoard(line)
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(
+        *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]), directory=tmp_path
+    ) as command:
         board.connect()
         for number in range(30):
             publish(board, number, number % 3)
@@ -97,7 +83,10 @@ def test_boards_hear_each_other_through_the_hub(tmp_path: Path, line: PtyLine) -
     two.client.on_answer = lambda number, code: granted.append(code)
     large = random.Random(3).randbytes(3000)
     try:
-        with running(*gateway(tmp_path, line.path, second.path), directory=tmp_path) as command:
+        with running(
+            *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path, second.path]),
+            directory=tmp_path,
+        ) as command:
             two.connect()
             two.client.subscribe(b"orders/#")
             serve(two, lambda: granted == [0], "the subscription is granted")
@@ -118,7 +107,9 @@ def test_boards_hear_each_other_through_the_hub(tmp_path: Path, line: PtyLine) -
 def test_over_lines_that_are_pulled_and_streams_that_break(tmp_path: Path, line: PtyLine) -> None:
     board = FmqPtyBoard(line)
     fate = random.Random(7)
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(
+        *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]), directory=tmp_path
+    ) as command:
         board.connect()
         number = 0
         for turn in range(12):
@@ -145,7 +136,9 @@ def test_over_lines_that_are_pulled_and_streams_that_break(tmp_path: Path, line:
 
 def test_what_breaks_the_protocol_is_kept_for_the_quarantine(tmp_path: Path, line: PtyLine) -> None:
     board = FmqPtyBoard(line)
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(
+        *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]), directory=tmp_path
+    ) as command:
         board.connect()
         transport = board.client._transport
         assert transport is not None
@@ -165,7 +158,9 @@ def test_what_breaks_the_protocol_is_kept_for_the_quarantine(tmp_path: Path, lin
 def test_garbage_on_the_line_costs_nothing_but_time(tmp_path: Path, line: PtyLine) -> None:
     board = FmqPtyBoard(line)
     noise = random.Random(9)
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(
+        *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]), directory=tmp_path
+    ) as command:
         os.write(line.fd, noise.randbytes(3000))
         board.connect()
         for number in range(40):
@@ -185,7 +180,9 @@ def test_what_was_acknowledged_is_in_log_and_hub_when_the_gateway_is_killed(
     fate = random.Random(11)
     number = 0
     for _ in range(4):
-        with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        with running(
+            *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]), directory=tmp_path
+        ) as command:
             board.connect()
             enough = len(board.acknowledged) + fate.randrange(5, 40)
             while len(board.acknowledged) < enough:
@@ -198,7 +195,9 @@ def test_what_was_acknowledged_is_in_log_and_hub_when_the_gateway_is_killed(
         acknowledged = {int(payload) for payload in board.acknowledged}
         assert acknowledged <= numbers_of_log(tmp_path)
         assert acknowledged <= set(numbers_of_hub(tmp_path))
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(
+        *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]), directory=tmp_path
+    ) as command:
         board.connect()
         serve(board, lambda: len(board.acknowledged) == number, "the rest is acknowledged")
         assert end(command, board) == 0
@@ -236,10 +235,15 @@ print("all delivered")
 def test_a_real_micropython_on_the_line_of_a_gateway_that_is_killed(tmp_path: Path) -> None:
     with VirtualBoard(main=PROGRAM, files=deploy.package_files("mpy"), name="uart", uarts=1) as board:
         for number in (25, 50, 75):
-            with running(*gateway(tmp_path, board.uart_ports[0]), directory=tmp_path) as command:
+            with running(
+                *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[board.uart_ports[0]]),
+                directory=tmp_path,
+            ) as command:
                 board.wait_for(f"halt {number}", 200)
                 command.process.kill()
-        with running(*gateway(tmp_path, board.uart_ports[0]), directory=tmp_path) as command:
+        with running(
+            *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[board.uart_ports[0]]), directory=tmp_path
+        ) as command:
             board.wait_for("all delivered", 200)
             command.wait_for("uart-board connected")
             assert command.end() == 0

@@ -9,7 +9,6 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,52 +21,8 @@ from headwater_host.gateway.config import SerialConfig
 from headwater_host.gateway.mqtt_board import MqttBoard
 from headwater_host.gateway.recording import Recorder
 from headwater_host.gateway.source import GATEWAY_STATISTICS, SOURCE_STATISTICS
-from tests.host.command import Running, headwater, running
-from tests.host.gateway_peers import FmqPtyBoard, PtyBoard, PtyLine, recorded
-
-
-@pytest.fixture
-def line(tmp_path: Path) -> Iterator[PtyLine]:
-    line = PtyLine(tmp_path / "ttyBOARD")
-    yield line
-    line.unplug()
-
-
-def gateway(directory: Path, *ports: Path) -> list[object]:
-    """The command's arguments."""
-    serials = [part for port in ports for part in ("--serial", f"{port}:115200")]
-    return ["gateway", "--capture", directory / "log", "--stats", directory / "stats.json", *serials]
-
-
-def serve(
-    board: PtyBoard | FmqPtyBoard, condition: Callable[[], object], what: str, seconds: float = 200
-) -> None:
-    """Poll the board, reconnecting it, until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        if board.client.poll():
-            board.connect()
-        board.dialer.wait(10)
-
-
-def end(command: Running, *boards: PtyBoard | FmqPtyBoard, how: signal.Signals = signal.SIGTERM) -> int:
-    """End the gateway while the boards go on with their side of the line: the exit code."""
-    command.process.send_signal(how)
-    deadline = time.monotonic() + 200
-    while (code := command.process.poll()) is None:
-        assert time.monotonic() < deadline, command.errors
-        for board in boards:
-            board.client.poll()
-            board.dialer.wait(5)
-    return code
-
-
-def log_has(directory: Path, count: int) -> bool:
-    try:
-        return sum(block.header.records for block in CaptureReader(directory / "log").blocks()) >= count
-    except FileNotFoundError:
-        return False
+from tests.host.command import headwater, running
+from tests.host.gateway_peers import PtyBoard, PtyLine, end, gateway, log_has, recorded, serve
 
 
 def payloads(directory: Path) -> list[bytes]:
@@ -76,7 +31,7 @@ def payloads(directory: Path) -> list[bytes]:
 
 def test_what_a_board_publishes_is_recorded_at_every_qos(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
         board.connect()
         assert not board.client.session_present
         for i in range(30):
@@ -109,7 +64,7 @@ def test_what_a_board_subscribes_to_is_refused(tmp_path: Path, line: PtyLine) ->
     board = PtyBoard(line)
     answers: list[tuple[int, int]] = []
     board.client.session.on_answer = lambda packet_id, code: answers.append((packet_id, code))
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
         board.connect()
         first = board.client.subscribe(b"commands", 1)
         serve(board, lambda: answers, "SUBACK")
@@ -150,7 +105,7 @@ def test_statistics_go_on_when_the_disk_takes_them_again(tmp_path: Path) -> None
 
 def test_a_client_id_cannot_forge_a_line_of_the_log(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line, "a\n2026 INFO forged\x1b[2J\N{SNOWMAN}".encode())
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
         board.connect()
         command.wait_for("connected")
         (said,) = [text for text in command.errors.splitlines() if "forged" in text]
@@ -160,7 +115,7 @@ def test_a_client_id_cannot_forge_a_line_of_the_log(tmp_path: Path, line: PtyLin
 def test_large_messages_pass_the_line(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
     large = random.Random(5).randbytes(100_000)
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
         board.connect()
         board.publish(large, 1)
         serve(board, lambda: board.acknowledged, "it is acknowledged", 60)
@@ -173,7 +128,7 @@ def test_a_port_that_is_not_there_is_waited_for_and_one_that_vanishes_too(
 ) -> None:
     board = PtyBoard(line)
     line.unplug()
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
         command.wait_for("cannot be opened: No such file or directory; trying again")
         for i in range(3):
             line.plug()
@@ -194,7 +149,7 @@ def test_a_port_that_is_not_there_is_waited_for_and_one_that_vanishes_too(
 
 def test_a_port_that_is_no_serial_port(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with running(*gateway(tmp_path, tmp_path / "file"), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[tmp_path / "file"]), directory=tmp_path) as command:
         command.wait_for("cannot be opened")
         assert command.end() == 0
         assert "Traceback" not in command.errors
@@ -203,7 +158,7 @@ def test_a_port_that_is_no_serial_port(tmp_path: Path) -> None:
 def test_qos2_is_recorded_once_however_often_the_link_breaks(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
     fate = random.Random(7)
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
         board.connect()
         for i in range(60):
             board.publish(b"%d" % i, 2)
@@ -222,7 +177,7 @@ def test_qos2_is_recorded_once_however_often_the_link_breaks(tmp_path: Path, lin
 
 def test_a_board_that_lost_its_session_loses_no_message_of_the_next(tmp_path: Path, line: PtyLine) -> None:
     """After a power cut a board's packet ids begin anew: at the ids that the gateway still holds open, if need be."""
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
         before = PtyBoard(line)
         before.connect()
         first = before.publish(b"before", 2)
@@ -244,7 +199,7 @@ def test_two_boards_and_another_board_at_the_same_port(tmp_path: Path, line: Pty
     second = PtyLine(tmp_path / "ttySECOND")
     one, two = PtyBoard(line, b"one"), PtyBoard(second, b"two")
     try:
-        with running(*gateway(tmp_path, line.path, second.path), directory=tmp_path) as command:
+        with running(*gateway(tmp_path, serials=[line.path, second.path]), directory=tmp_path) as command:
             one.connect()
             two.connect()
             one.publish(b"1", 2)
@@ -273,7 +228,7 @@ def test_two_boards_and_another_board_at_the_same_port(tmp_path: Path, line: Pty
 def test_garbage_on_the_line_costs_nothing_but_time(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
     noise = random.Random(9)
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
         os.write(line.fd, noise.randbytes(3000))
         board.connect()
         for i in range(40):
@@ -303,7 +258,7 @@ def test_what_breaks_the_protocol_is_kept_for_the_quarantine(
     tmp_path: Path, line: PtyLine, bad: str, kept: str
 ) -> None:
     board = PtyBoard(line)
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
         board.connect()
         board.publish(b"before", 1)
         serve(board, lambda: board.acknowledged, "the first is acknowledged")
@@ -335,7 +290,7 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
     fate = random.Random(11)
     number = 0
     for life in range(6):
-        with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+        with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
             board.connect()
             late = time.monotonic() + fate.uniform(0.05, 0.5)
             while time.monotonic() < late or len(board.acknowledged) < 20 * life:
@@ -346,7 +301,7 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
             command.wait()
         acknowledged = set(board.acknowledged)
         assert acknowledged <= set(payloads(tmp_path))
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
         board.connect()
         serve(board, lambda: len(board.acknowledged) == number, "the rest is acknowledged")
         assert end(command, board) == 0
@@ -358,20 +313,15 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
 FILLER = bytes(64_000)
 
 
-def limit(command: Running, size: int) -> None:
-    """No file of the gateway grows beyond ``size`` from now on."""
-    hard = resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE)[1]
-    resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE, (size, hard))
-
-
 def test_a_full_disk_stops_acknowledgements_and_loses_nothing(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
         board.connect()
+        epoch = board.client.session.epoch
         board.publish(FILLER, 1)
         serve(board, lambda: board.acknowledged, "the first is acknowledged")
         (segment,) = (tmp_path / "log").glob("segment-*.hwc")
-        limit(command, segment.stat().st_size + 20)
+        command.limit_files(segment.stat().st_size + 20)
         for i in range(6):
             board.publish(b"%d" % i, i % 3)
         serve(board, lambda: "nothing is acknowledged" in command.errors, "the gateway says so")
@@ -379,10 +329,10 @@ def test_a_full_disk_stops_acknowledgements_and_loses_nothing(tmp_path: Path, li
         # The board's pings are answered all the while.
         over = time.monotonic() + 6
         serve(board, lambda: time.monotonic() > over, "six seconds are over")
-        assert board.client.session.epoch == 1
+        assert board.client.session.epoch == epoch
         assert len(board.acknowledged) == 1
         assert "File too large" in json.loads(stats.read_text())["error"]
-        limit(command, resource.RLIM_INFINITY)
+        command.limit_files(resource.RLIM_INFINITY)
         serve(board, lambda: len(board.acknowledged) == 5, "all is acknowledged")
         command.wait_for("can be written again")
         assert end(command, board) == 0
@@ -392,12 +342,12 @@ def test_a_full_disk_stops_acknowledgements_and_loses_nothing(tmp_path: Path, li
 def test_what_a_board_sends_again_is_marked(tmp_path: Path, line: PtyLine) -> None:
     """The cable is pulled while the disk is full: nothing was acknowledged, and the session is kept."""
     board = PtyBoard(line)
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
         board.connect()
         board.publish(FILLER, 1)
         serve(board, lambda: board.acknowledged, "the first is acknowledged")
         (segment,) = (tmp_path / "log").glob("segment-*.hwc")
-        limit(command, segment.stat().st_size + 20)
+        command.limit_files(segment.stat().st_size + 20)
         for _ in range(3):
             board.publish(b"20.5", 1)
 
@@ -414,7 +364,7 @@ def test_what_a_board_sends_again_is_marked(tmp_path: Path, line: PtyLine) -> No
         board.connect()
         assert board.client.session_present
         serve(board, lambda: taken() == 7, "what was not acknowledged has come again")
-        limit(command, resource.RLIM_INFINITY)
+        command.limit_files(resource.RLIM_INFINITY)
         serve(board, lambda: len(board.acknowledged) == 4, "all is acknowledged")
         assert end(command, board) == 0
     records = [record for block in CaptureReader(tmp_path / "log").blocks() for record in block.records()]
@@ -424,18 +374,18 @@ def test_what_a_board_sends_again_is_marked(tmp_path: Path, line: PtyLine) -> No
 
 def test_a_gateway_that_must_end_with_a_full_disk_says_what_is_missing(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
         board.connect()
         board.publish(FILLER, 1)
         serve(board, lambda: board.acknowledged, "the first is acknowledged")
         (segment,) = (tmp_path / "log").glob("segment-*.hwc")
-        limit(command, segment.stat().st_size)
+        command.limit_files(segment.stat().st_size)
         board.publish(b"not", 1)
         serve(board, lambda: "nothing is acknowledged" in command.errors, "the gateway says so")
         assert end(command, board) == 1
         assert "1 frames were not written" in command.errors
     assert len(board.acknowledged) == 1
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
         board.connect()
         serve(board, lambda: len(board.acknowledged) == 2, "the next gateway acknowledges it")
         assert end(command, board) == 0
@@ -444,7 +394,7 @@ def test_a_gateway_that_must_end_with_a_full_disk_says_what_is_missing(tmp_path:
 
 def test_what_is_recorded_is_acknowledged_when_the_gateway_ends(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
         board.connect()
         number = 0
         # It ends in the middle of its work.
@@ -478,6 +428,7 @@ def test_a_board_is_heard_while_the_log_takes_nothing(tmp_path: Path, line: PtyL
 
             def on_the_board() -> None:
                 board.connect()
+                epoch = board.client.session.epoch
                 for number in range(16):
                     board.publish(b"%2d" % number + bytes(1000), 1)
                 serve(board, lambda: not recorder.is_open, "the gate is closed")
@@ -485,7 +436,7 @@ def test_a_board_is_heard_while_the_log_takes_nothing(tmp_path: Path, line: PtyL
                 over = time.monotonic() + 4
                 serve(board, lambda: time.monotonic() > over, "four keep-alives are over")
                 assert board.dialer.link.bytes_in > before
-                assert board.client.session.epoch == 1
+                assert board.client.session.epoch == epoch
                 assert board.acknowledged == []
                 for _ in range(400):
                     board.client.publish(b"t", bytes(400), 0)
@@ -507,9 +458,9 @@ def test_a_board_is_heard_while_the_log_takes_nothing(tmp_path: Path, line: PtyL
 
 
 def test_one_log_has_one_gateway(tmp_path: Path, line: PtyLine) -> None:
-    with running(*gateway(tmp_path, line.path), directory=tmp_path) as command:
+    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
         command.wait_for("open, waiting for the board")
-        shown = headwater(*gateway(tmp_path, line.path))
+        shown = headwater(*gateway(tmp_path, serials=[line.path]))
         assert shown.returncode == 1
         assert b"another gateway writes to" in shown.stderr
         assert b"Traceback" not in shown.stderr

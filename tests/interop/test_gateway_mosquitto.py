@@ -18,8 +18,8 @@ from headwater_host.capture.format import DUPLICATE, MAX_FRAME, ORIGINAL
 from headwater_host.client.mqtt import Client
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import MESSAGES
-from tests.host.command import Running, environment, headwater, running
-from tests.host.gateway_peers import Recorded, recorded
+from tests.host.command import environment, headwater, running
+from tests.host.gateway_peers import Recorded, gateway, recorded
 from tests.spark.logs import InProcess, rows
 from tools import deploy
 from tools.broker import HOST, Mosquitto, free_port
@@ -28,12 +28,6 @@ from tools.virtual_board import VirtualBoard
 
 pytestmark = pytest.mark.needs_mosquitto
 StartBroker = Callable[..., Mosquitto]
-
-
-def gateway(directory: Path, broker: Mosquitto, *topics: str) -> list[object]:
-    """The command's arguments."""
-    named = [part for topic in topics for part in ("--topic", topic)]
-    return ["gateway", "--capture", directory / "log", "--broker", f"{HOST}:{broker.port}", *named]
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 200) -> None:
@@ -64,12 +58,6 @@ def publish(broker: Mosquitto, numbers: Iterable[float], topic: str = "t", qos: 
     asyncio.run(scenario())
 
 
-def limit(command: Running, size: int) -> None:
-    """No file of the gateway grows beyond ``size`` from now on."""
-    hard = resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE)[1]
-    resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE, (size, hard))
-
-
 def config_file(directory: Path, broker: Mosquitto) -> Path:
     """Topic ``t`` at QoS 0, and a short keep-alive."""
     path = directory / "gateway.toml"
@@ -92,7 +80,9 @@ def test_topics_are_recorded_as_they_came(mosquitto: StartBroker, tmp_path: Path
             await client.publish("nobody/asked", b"x", 1)
             await client.publish("a/kept", b"kept", 1, retain=True)
 
-    with running(*gateway(tmp_path, broker, "a/#:2", "other/+"), directory=tmp_path) as command:
+    with running(
+        *gateway(tmp_path, broker=broker.port, topics=["a/#:2", "other/+"], stats=False), directory=tmp_path
+    ) as command:
         command.wait_for("subscribed to a/# (QoS 2), other/+ (QoS 1)")
         asyncio.run(scenario())
         wait_until(lambda: records(tmp_path) == 5, "all is on disk")
@@ -115,7 +105,9 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
 ) -> None:
     broker = mosquitto()
     fate = random.Random(13)
-    with running(*gateway(tmp_path, broker, "t:2"), directory=tmp_path) as command:
+    with running(
+        *gateway(tmp_path, broker=broker.port, topics=["t:2"], stats=False), directory=tmp_path
+    ) as command:
         command.wait_for("subscribed")
     # From here on the broker keeps what the gateway does not acknowledge, and forgets what it does.
     # The numbers are published all the while by a process of its own, which says how many there were.
@@ -139,7 +131,9 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
     ) as publisher:
         for _ in range(6):
             before = records(tmp_path)
-            with running(*gateway(tmp_path, broker, "t:2"), directory=tmp_path) as command:
+            with running(
+                *gateway(tmp_path, broker=broker.port, topics=["t:2"], stats=False), directory=tmp_path
+            ) as command:
                 # It is killed while it is at work, at some moment of it.
                 deadline = time.monotonic() + 30
                 while records(tmp_path) <= before:
@@ -150,7 +144,9 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
                 command.wait()
         count = int(publisher.communicate(timeout=60)[0])
         assert publisher.returncode == 0
-    with running(*gateway(tmp_path, broker, "t:2"), directory=tmp_path) as command:
+    with running(
+        *gateway(tmp_path, broker=broker.port, topics=["t:2"], stats=False), directory=tmp_path
+    ) as command:
         command.wait_for("a kept session")
         wait_until(
             lambda: len({m.payload for m in messages(tmp_path)}) == count, "everything is in the log", 60
@@ -164,7 +160,9 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
 def test_a_broker_that_restarts_and_one_that_is_not_there(mosquitto: StartBroker, tmp_path: Path) -> None:
     broker = mosquitto(port=free_port(), persistence=True)
     broker.stop()
-    with running(*gateway(tmp_path, broker, "t"), directory=tmp_path) as command:
+    with running(
+        *gateway(tmp_path, broker=broker.port, topics=["t"], stats=False), directory=tmp_path
+    ) as command:
         command.wait_for("Connection refused")
         broker.start()
         command.wait_for("connected, a new session")
@@ -212,18 +210,20 @@ def test_a_full_disk_stops_acknowledgements_and_loses_nothing(mosquitto: StartBr
     def acknowledged() -> int:
         return broker.log_text().count("Received PUBACK from headwater-")
 
-    with running(*gateway(tmp_path, broker, "t:1"), directory=tmp_path) as command:
+    with running(
+        *gateway(tmp_path, broker=broker.port, topics=["t:1"], stats=False), directory=tmp_path
+    ) as command:
         command.wait_for("subscribed")
         publish(broker, range(5000))
         wait_until(lambda: acknowledged() == 5000, "all is acknowledged")
         assert records(tmp_path) == 5000
         (segment,) = (tmp_path / "log").glob("segment-*.hwc")
-        limit(command, segment.stat().st_size + 1000)
+        command.limit_files(segment.stat().st_size + 1000)
         publish(broker, range(5000, 6000))
         command.wait_for("nothing is acknowledged")
         count = acknowledged()
         assert count <= records(tmp_path) < 6000
-        limit(command, resource.RLIM_INFINITY)
+        command.limit_files(resource.RLIM_INFINITY)
         command.wait_for("can be written again")
         wait_until(lambda: records(tmp_path) == 6000, "the rest is on disk")
         assert command.end() == 0
@@ -240,20 +240,22 @@ def test_what_a_broker_sends_again_is_marked_and_is_one_row(mosquitto: StartBrok
     def taken() -> int:
         return broker.log_text().count("Received PUBACK from headwater-")
 
-    with running(*gateway(tmp_path, broker, "t:1"), directory=tmp_path) as command:
+    with running(
+        *gateway(tmp_path, broker=broker.port, topics=["t:1"], stats=False), directory=tmp_path
+    ) as command:
         command.wait_for("subscribed")
         # So many that the limit leaves room for what the gateway says.
         publish(broker, [20.5] * 300)
         wait_until(lambda: taken() == 300, "the broker has read that the first are on disk")
         (segment,) = (tmp_path / "log").glob("segment-*.hwc")
-        limit(command, segment.stat().st_size)
+        command.limit_files(segment.stat().st_size)
         publish(broker, [20.5] * 10)
         command.wait_for("nothing is acknowledged")
         wait_until(lambda: sent() == 310, "the gateway has all")
         broker.restart()
         command.wait_for("a kept session")
         wait_until(lambda: sent() == 320, "what was not acknowledged has come again")
-        limit(command, resource.RLIM_INFINITY)
+        command.limit_files(resource.RLIM_INFINITY)
         wait_until(lambda: records(tmp_path) == 320, "all is on disk")
         assert command.end() == 0
     marks = [record.mark for block in CaptureReader(tmp_path / "log").blocks() for record in block.records()]
@@ -281,7 +283,7 @@ def test_a_full_disk_holds_the_broker_and_the_connection_lives(
         publish(broker, range(3000), qos=0)
         wait_until(lambda: records(tmp_path) == 3000, "the first are on disk")
         (segment,) = (tmp_path / "log").glob("segment-*.hwc")
-        limit(command, segment.stat().st_size)
+        command.limit_files(segment.stat().st_size)
         asyncio.run(flood())
         command.wait_for("nothing is acknowledged")
         # Three keep-alives: the gateway does not read, and the broker does not give it up.
@@ -292,7 +294,7 @@ def test_a_full_disk_holds_the_broker_and_the_connection_lives(
         with Path(f"/proc/{command.process.pid}/status").open() as status:
             resident = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
         assert resident < 75_000
-        limit(command, resource.RLIM_INFINITY)
+        command.limit_files(resource.RLIM_INFINITY)
         wait_until(lambda: records(tmp_path) == 3000 + count, "all is on disk")
         assert command.end() == 0
         assert command.errors.count("connected,") == 1
@@ -314,7 +316,7 @@ def test_a_full_disk_keeps_the_gateway_from_connecting(mosquitto: StartBroker, t
         publish(broker, range(3000), qos=0)
         wait_until(lambda: records(tmp_path) == 3000, "the first are on disk")
         (segment,) = (tmp_path / "log").glob("segment-*.hwc")
-        limit(command, segment.stat().st_size)
+        command.limit_files(segment.stat().st_size)
         asyncio.run(flood())
         # Not sooner: what the broker still has of it ends with the broker, and there would be room for more.
         command.wait_for("the sources stop reading")
@@ -324,7 +326,7 @@ def test_a_full_disk_keeps_the_gateway_from_connecting(mosquitto: StartBroker, t
         over = time.monotonic() + 2
         wait_until(lambda: time.monotonic() > over, "four times the first delay is over")
         assert command.errors.count("connected,") == 1
-        limit(command, resource.RLIM_INFINITY)
+        command.limit_files(resource.RLIM_INFINITY)
         wait_until(lambda: records(tmp_path) > 3100, "what was taken is on disk")
         command.wait_for_count("connected,", 2)
         assert command.end() == 0
@@ -344,7 +346,9 @@ def test_the_largest_record_is_recorded_and_what_is_larger_is_skipped(
             await client.publish("tt", largest + b"x", 1)
             await client.publish("tt", "behind it", 1)
 
-    with running(*gateway(tmp_path, broker, "tt:1"), directory=tmp_path) as command:
+    with running(
+        *gateway(tmp_path, broker=broker.port, topics=["tt:1"], stats=False), directory=tmp_path
+    ) as command:
         command.wait_for("subscribed")
         asyncio.run(scenario())
         wait_until(lambda: records(tmp_path) == 2, "both are on disk")
@@ -360,7 +364,7 @@ def test_a_refusal_is_said_and_tried_again(mosquitto: StartBroker, tmp_path: Pat
     users.touch(0o700)
     subprocess.run(["mosquitto_passwd", "-b", users, "me", "secret"], check=True, capture_output=True)
     broker = mosquitto(settings={"allow_anonymous": "false", "password_file": users})
-    arguments = gateway(tmp_path, broker, "t")
+    arguments = gateway(tmp_path, broker=broker.port, topics=["t"], stats=False)
     with running(*arguments, directory=tmp_path) as command:
         command.wait_for("the server refused the connection: not authorized")
         assert command.end() == 0
@@ -375,12 +379,14 @@ def test_a_refusal_is_said_and_tried_again(mosquitto: StartBroker, tmp_path: Pat
 
 def test_a_second_signal_ends_it_at_once(mosquitto: StartBroker, tmp_path: Path) -> None:
     broker = mosquitto()
-    with running(*gateway(tmp_path, broker, "t"), directory=tmp_path) as command:
+    with running(
+        *gateway(tmp_path, broker=broker.port, topics=["t"], stats=False), directory=tmp_path
+    ) as command:
         command.wait_for("subscribed")
         publish(broker, range(3000))
         wait_until(lambda: records(tmp_path) == 3000, "all is on disk")
         (segment,) = (tmp_path / "log").glob("segment-*.hwc")
-        limit(command, segment.stat().st_size)
+        command.limit_files(segment.stat().st_size)
         publish(broker, range(10))
         command.wait_for("nothing is acknowledged")
         command.process.send_signal(signal.SIGTERM)
@@ -417,7 +423,10 @@ print("all delivered")
     with (
         VirtualBoard(main=program, files=deploy.package_files("mpy"), name="uart", uarts=1) as board,
         running(
-            *gateway(tmp_path, broker, "t:1"), "--serial", board.uart_ports[0], directory=tmp_path
+            *gateway(tmp_path, broker=broker.port, topics=["t:1"], stats=False),
+            "--serial",
+            board.uart_ports[0],
+            directory=tmp_path,
         ) as command,
     ):
         command.wait_for("subscribed")
