@@ -1,8 +1,10 @@
 """The README's quick starts and the tutorial run as they stand, in a network namespace with the default ports."""
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -58,17 +60,24 @@ class Place:
         }
 
     def shell(self, script: str) -> str:
-        """Run a block and return its output."""
-        done = subprocess.run(
+        """Run a block and return its output. What it leaves running is killed if it fails."""
+        process = subprocess.Popen(
             [*self.enter, "sh", "-e", "-c", script],
             cwd=self.folder,
             env=environment(**self.variables),
             stdout=subprocess.PIPE,
             text=True,
-            check=True,
-            timeout=PATIENCE_S,
+            start_new_session=True,
         )
-        return done.stdout
+        try:
+            output, _ = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0, output
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise
+        return output
 
     def start(self, script: str) -> Running:
         """Start a block that runs until it is ended."""
