@@ -125,7 +125,7 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ('"hub.toml"', '"none.toml"', 28, "'config' in [hub]: cannot read none.toml: No such file"),
         ('"hub.toml"', '"wrong.toml"', 28, "'config' in [hub]: wrong.toml, line 2: 'topics' in [limits] is a whole"),
         ('"hub.toml"', '"large.toml"', 28, "'frame' in [clients] of the hub is at most 66912256 in a gateway"),
-        ('"hub.toml"', '"listens.toml"', 30, "a port is of no use: the hub's file says where to listen"),
+        ('"hub.toml"', '"listens.toml"', 30, "a port cannot be given: the hub's file has listeners"),
         ("/var/lib/headwater/hub.db", r"\u0000", 29, "'storage' in [hub] is a file, not"),
         ('"alarms"', '"alarms+"', 34, "'topics' in [[fmq]]: 'alarms+' is not a topic filter"),
         ('"alarms"', '"plant/#"', 34, "'topics' in [[fmq]]: the topic 'plant/#' is named twice"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headwater_host.hub.access import ANY, Access, Rule, address, covers, overlaps
 from headwater_host.hub.errors import RefusedError
 from tests.host.test_hub_topics import naive
+from tests.rows import each_row
 
 HOME = (ip_network("192.168.0.0/16"), ip_network("fd00::/8"))
 ROOM = (ip_network("192.168.7.0/24"),)
@@ -93,7 +94,7 @@ def test_without_rules() -> None:
     assert not closed.allows("PUBLISH", "t", None, HERE)
     assert open_.allows("PUBLISH", "t", None, HERE)
     closed.check("PUBLISH", "t", "alice", ABROAD)
-    with pytest.raises(RefusedError, match="PUBLISH 't' is not allowed for who has not logged in") as caught:
+    with pytest.raises(RefusedError, match="PUBLISH 't' is not allowed for anonymous clients") as caught:
         closed.check("PUBLISH", "t", None, HERE)
     assert caught.value.reason == 0x87
 
@@ -106,7 +107,7 @@ def test_what_is_remembered_is_bounded_and_right() -> None:
     assert len(access._known) <= 10_000
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text, plain",
     [
         ("::ffff:192.168.7.5", "192.168.7.5"),

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from headwater_host.hub.conditions import DEEPEST, LONGEST, Condition, ConditionError
 from tests.fuzz import condition_reference as reference
+from tests.rows import each_row
 
 
 def holds(source: str, topic: str = "a/b", tags: tuple[str, ...] = (), **payload: Any) -> bool:
     return Condition(source)(topic, frozenset(tags), payload.get)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source, tags, answer",
     [
         ("", "", True),
@@ -35,7 +36,7 @@ def test_tags(source: str, tags: str, answer: bool) -> None:
     assert holds(source, tags=tuple(tags)) is answer
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source, value, answer",
     [
         ("v == 1", 1, True),
@@ -93,23 +94,23 @@ def test_the_topic_is_the_messages_and_not_a_key() -> None:
     assert Condition("a && b == 1 && (c == 2 || topic > 'x')").names == {"b", "c"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source, column, says",
     [
         ("a &&", 5, "not the end"),
-        ("a & b", 3, "'&' stands twice or not at all"),
-        ("a = 1", 3, "'=' stands twice"),
+        ("a & b", 3, "'&' must be doubled"),
+        ("a = 1", 3, "'=' must be doubled"),
         ("a && && b", 6, "not '&&'"),
         ("(a", 3, "')' belongs here, not the end"),
         ("(a))", 4, "not ')'"),
         ("a b", 3, "&&, || or the end belongs here, not 'b'"),
         ("a == ", 6, "a number, a text in quotes, true or false belongs here"),
         ("a == b", 6, "not 'b'"),
-        ("a == 'b", 6, "has no end"),
-        (r"a == 'b\n'", 6, "has no end, or a \\"),
-        ("a == 1e5", 6, "no number"),
-        ("a == 1.", 6, "no number"),
-        ("a == -", 6, "no number"),
+        ("a == 'b", 6, "has no closing quote"),
+        (r"a == 'b\n'", 6, "has no closing quote, or a \\"),
+        ("a == 1e5", 6, "not a number"),
+        ("a == 1.", 6, "not a number"),
+        ("a == -", 6, "not a number"),
         ("a < true", 5, "compared with == or !="),
         ("true", 1, "not 'true'"),
         ("5 == a", 1, "not '5'"),
@@ -145,7 +146,7 @@ def counting(source: str) -> int:
     return len(looks)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "bomb",
     [
         "(" * LONGEST,

@@ -10,6 +10,7 @@ import pytest
 
 from tests.host import hub_history, hub_mutants
 from tests.host.history import Event, check
+from tests.rows import each_row
 
 #: Seconds without anything new after which something is missing. A hub that is not as it should be may say nothing.
 IMPATIENT = 3
@@ -51,7 +52,7 @@ GOOD = [*SENT, *ACKED, *got("group", 0, 1, 2, 3), *got("session", 0, 1, 2, 3), *
 END: list[Event] = [("end", "group", "session", "audit")]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "events",
     [
         [*GOOD, *END],
@@ -70,7 +71,7 @@ def test_what_may_be(events: list[Event]) -> None:
     assert check(events) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "events,kinds",
     [
         ([*SENT, *ACKED, *got("group", 0, 1, 2, 3), *END], ["lost"] * 8),

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from headwater_host.hub.metrics import _MOST_SERIES, Metrics
+from tests.rows import each_row
 
 #: A line of the text format: a comment, or a sample.
 LINE = re.compile(
@@ -45,7 +46,7 @@ def test_the_text() -> None:
     assert all(LINE.fullmatch(line) for line in text.splitlines())
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value, text", [(float("inf"), "+Inf"), (float("-inf"), "-Inf"), (float("nan"), "NaN"), (1e300, "1e+300")]
 )
 def test_numbers(value: float, text: str) -> None:
