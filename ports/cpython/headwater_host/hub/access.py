@@ -1,13 +1,13 @@
-"""Who may do what (FMQ, section 4): rules in order, of which the first that matches decides.
+"""Access rules (FMQ, section 4): the first rule that matches decides.
 
-A rule is about types of requests, topics and users, and says from which networks that is denied and from which it is
-allowed; from any other, the next rule is asked. Where a request names a filter (SUBSCRIBE), a rule denies it when any
-topic of it is denied, and allows it only when all of them are allowed: ``#`` is no way around ``secret/#``.
+A rule names types of requests, topics and users, and the networks from which they are denied or allowed; for other
+networks the next rule decides. If a request names a filter (SUBSCRIBE), a rule denies it when it denies any topic of
+the filter, and allows it only when it allows all of them: ``#`` does not get around ``secret/#``.
 
 The rules of a topic hold for what the hub derives from it: its dead letters (``$dead/TOPIC``) and its calls
 (``$rpc/TOPIC``). A rule that names a derived topic takes precedence over those of the topic it is derived from.
 
-When no rule decides: who has logged in may, and so may everybody on a hub that only this machine can reach.
+When no rule decides, users who have logged in are allowed, and on a hub that only this machine can reach everybody.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,27 +19,27 @@ from headwater_host.hub.errors import NOT_AUTHORIZED, RefusedError
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-#: The requests that are asked about. AUTH is open to everybody; what answers or goes on is a part of what was allowed.
+#: The requests that are checked. AUTH is open to everybody; answers are part of what was allowed.
 TYPES = ("SLAVEOF", "REGISTER", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "CONSUME", "ELECT", "UNREGISTER")
-#: Everybody, where networks stand.
+#: All networks.
 ANY = (ip_network("0.0.0.0/0"), ip_network("::/0"))
-#: What "#" matches as well, the level above, would be an empty topic here, which there is not.
+#: "#" also matches the level above, which would be an empty topic here; there is none.
 _SAME = {"#": "+/#", "/#": "/+/#"}
-#: What derived topics begin with: dead letters, and calls.
+#: Prefixes of derived topics: dead letters and calls.
 _DERIVED = ("$dead/", "$rpc/")
-#: How many answers are remembered.
+#: Answers that are remembered.
 _REMEMBERED = 10_000
 
 
 def address(text: str) -> Address:
-    """The address of a peer: without a scope, and IPv4 as such. Raises ValueError."""
+    """Parse an address without its scope, an IPv4-mapped one as IPv4. Raises ValueError."""
     found = ip_address(text.partition("%")[0])
     mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
     return mapped or found
 
 
 def origin(topic: str) -> str:
-    """The topic or filter that this one is derived from, "" for none."""
+    """Return the topic or filter that this one is derived from, or ""."""
     for prefix in _DERIVED:
         if topic.startswith(prefix):
             return topic[len(prefix) :]
@@ -47,7 +47,7 @@ def origin(topic: str) -> str:
 
 
 def covers(pattern: str, wanted: str) -> bool:
-    """Whether the filter ``pattern`` matches every topic that the filter or topic ``wanted`` does. Neither is empty."""
+    """Return whether ``pattern`` matches every topic that the filter or topic ``wanted`` matches. Neither is empty."""
     if pattern == wanted:
         return True
     if wanted.startswith("$") and pattern[0] in "+#":
@@ -64,7 +64,7 @@ def covers(pattern: str, wanted: str) -> bool:
 
 
 def overlaps(one: str, other: str) -> bool:
-    """Whether there can be a topic that both filters match. Neither is empty."""
+    """Return whether there can be a topic that both filters match. Neither is empty."""
     if (one[0] == "$" and other[0] in "+#") or (other[0] == "$" and one[0] in "+#"):
         return False
     ours, theirs = one.split("/"), other.split("/")
@@ -80,8 +80,7 @@ def overlaps(one: str, other: str) -> bool:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule; an empty ``types``, ``topics`` or ``users`` is about all of them. ``users`` may hold None: those who
-    have not logged in."""
+    """One rule. An empty ``types``, ``topics`` or ``users`` stands for all; None in ``users`` for anonymous clients."""
 
     types: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
@@ -90,7 +89,7 @@ class Rule:
     allow: tuple[Network, ...] = ()
 
     def decides(self, kind: str, topic: str | None, user: str | None, peer: Address) -> bool | None:
-        """True: allowed; False: denied; None: not by this rule."""
+        """Return whether the rule allows a request, or None if it does not decide."""
         if self.types and kind not in self.types:
             return None
         if self.users and user not in self.users:
@@ -102,12 +101,12 @@ class Rule:
         return None
 
     def _about(self, topic: str | None, how: Callable[[str, str], bool]) -> bool:
-        """Whether it is about this topic; a request about none is a matter of rules about all."""
+        """Return whether the rule names this topic. A request without a topic is decided by rules without topics."""
         return not self.topics or (topic is not None and any(how(pattern, topic) for pattern in self.topics))
 
 
 class Access:
-    """The rules, and what holds without them: ``open_`` says that everybody may who can reach the hub at all."""
+    """The rules. ``open_``: anonymous clients are allowed where no rule decides."""
 
     def __init__(self, rules: Iterable[Rule], *, open_: bool):
         self._rules = tuple(rules)
@@ -115,8 +114,8 @@ class Access:
         self._known: dict[tuple[str, str | None, str | None, Address], bool] = {}
 
     def allows(self, kind: str, topic: str | None, user: str | None, peer: Address) -> bool:
-        """Whether ``user`` (None: nobody who logged in) may send a request of this type, about this well-formed topic
-        or filter (None: it is about none), from there."""
+        """Return whether a user (None: anonymous) may send a request of this type from an address. ``topic`` is a
+        well-formed topic or filter, or None for a request without one."""
         if not self._rules:
             return self._open or user is not None
         question = (kind, topic, user, peer)
@@ -130,14 +129,14 @@ class Access:
         return answer
 
     def _decide(self, kind: str, topic: str | None, user: str | None, peer: Address) -> bool:
-        # Publishing to $rpc/reply is not about a topic "reply", and nobody publishes to $dead.
+        # PUBLISH to $rpc/reply is not about a topic "reply", and no client publishes to $dead.
         derived_from = origin(topic) if topic is not None and kind != "PUBLISH" else ""
         for rule in self._rules:
             decided = rule.decides(kind, topic, user, peer)
             if decided is None:
                 continue
             if derived_from and not rule.topics:
-                # A rule about all topics does not name this one: the rules in front of it may be about its origin.
+                # A rule without topics does not name this one; rules in front of it may name its origin.
                 break
             return decided
         if derived_from:
@@ -145,9 +144,9 @@ class Access:
         return self._open or user is not None
 
     def check(self, kind: str, topic: str | None, user: str | None, peer: Address) -> None:
-        """Raises RefusedError when it is not allowed."""
+        """Raise RefusedError unless it is allowed."""
         if not self.allows(kind, topic, user, peer):
             about = f" {topic!r}" if topic is not None else ""
             raise RefusedError(
-                NOT_AUTHORIZED, f"{kind}{about} is not allowed for {user or 'who has not logged in'}"
+                NOT_AUTHORIZED, f"{kind}{about} is not allowed for {user or 'anonymous clients'}"
             )

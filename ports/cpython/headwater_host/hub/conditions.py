@@ -6,11 +6,10 @@
 An operand is the name of a tag, or a comparison ``name op literal``. A name is ``topic`` or a key of the payload. It
 begins with a letter or ``_``; letters, digits and ``_ - . / : $ @ #`` follow. A literal is an integer, a decimal, a
 text in double or single quotes (in which a quote or a backslash stands behind a backslash), ``true`` or ``false``.
-Numbers are compared as they are, whatever their size: never as rounded floats. A text is compared by code points;
-``true`` and ``false`` only with ``==`` and ``!=``.
+Numbers are compared exactly, never as rounded floats. Texts are compared by code points, ``true`` and ``false`` only
+with ``==`` and ``!=``.
 
-A condition is at most 4096 characters long, and 32 levels deep; both reading and asking take time in proportion to its
-length.
+A condition has at most 4096 characters and 32 levels. Parsing and evaluating it take time in proportion to its length.
 """
 
 import operator
@@ -27,7 +26,7 @@ from headwater_host.hub.storage import Message
 LONGEST = 4096
 DEEPEST = 32
 
-#: A key of the payload: its value, or None when there is none.
+#: Returns the value of a key of the payload, None when there is none.
 Lookup = Callable[[str], object]
 _Test = Callable[[str, Collection[str], Lookup], bool]
 
@@ -54,7 +53,7 @@ _WORDS = {"true": True, "false": False}
 
 
 class ConditionError(RefusedError):
-    """It cannot be read: ``column`` is where, the first character being 1."""
+    """A malformed condition. ``column`` is where, from 1."""
 
     def __init__(self, column: int, text: str):
         super().__init__(TOPIC_FILTER_INVALID, f"column {column}: {text}")
@@ -85,19 +84,19 @@ def _tokens(source: str) -> list[_Token]:
 def _what_is_wrong(source: str, at: int) -> str:
     c = source[at]
     if c in "\"'":
-        return "this text has no end, or a \\ that is not before a quote or a \\"
+        return "this text has no closing quote, or a \\ that is not before a quote or a \\"
     if c in "|&=":
-        return f"{c!r} stands twice or not at all"
+        return f"{c!r} must be doubled"
     if c.isascii() and (c.isdigit() or c == "-"):
-        return "this is no number: an integer or a decimal such as -12.5"
+        return "this is not a number such as 7 or -12.5"
     return f"{c!r} has no meaning here"
 
 
 class Condition:
-    """``source``, read. Called with a message's topic, its tags and a look into its payload, says whether it is true.
+    """A parsed condition, called with a message's topic, its tags and a lookup in its payload.
 
-    ``names`` are the payload's keys that it looks at: without any, nobody needs to decode the payload. An empty
-    condition is true. Raises ConditionError.
+    ``names`` are the keys that it looks up; without any the payload need not be decoded. An empty condition is true.
+    Raises ConditionError.
     """
 
     def __init__(self, source: str):
@@ -115,7 +114,7 @@ class Condition:
         del self._tokens
 
     def __call__(self, topic: str, tags: Collection[str], lookup: Lookup) -> bool:
-        """Whether it is true of a message."""
+        """Return whether it is true of a message."""
         return self._test(topic, tags, lookup)
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -217,9 +216,9 @@ def _number(op: str, literal: int | Decimal) -> Callable[[object], bool]:
         if isinstance(value, bool) or not isinstance(value, _NUMBERS):
             return False
         if isinstance(value, int):
-            # Making a decimal of an integer of megabytes takes hours; its sign says how it compares.
+            # Converting an integer of megabytes to a decimal takes hours; its sign decides.
             return compare(value, 0 if value.bit_length() > _BEYOND else literal)
-        if value != value:  # NaN is different from everything, and nothing else
+        if value != value:  # NaN differs from everything
             return op == "!="
         return compare(value, literal)
 

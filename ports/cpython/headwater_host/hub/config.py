@@ -1,6 +1,6 @@
-"""What a hub is to do, from a TOML file: every key is checked, and all mistakes are told at once (docs/hub.md).
+"""The hub's configuration file (docs/hub.md). Every key is checked, and all mistakes are reported at once.
 
-Without a file the hub listens on this machine only, and keeps its storage in the working directory.
+Without a file the hub listens on this machine only, and its storage is in the working directory.
 """
 
 import ssl
@@ -18,14 +18,14 @@ from headwater_host.hub.topics import check_filter
 from headwater_host.hub.users import Hash
 from headwater_host.settings import ConfigError, Key, SettingsFile, path, size, text, truth, whole
 
-#: Where a hub listens unless told: without TLS, and with it.
+#: The default port: without TLS, and with it.
 DEFAULT_PORTS = {False: 7760, True: 7761}
 DEFAULT_STORAGE = Path("headwater-hub.db")
 
 
 @dataclass(frozen=True)
 class Listener:
-    """Where the hub listens; with TLS when it has a certificate. ``client_ca``: who vouches for clients."""
+    """Where the hub listens; with TLS if it has a certificate. ``client_ca``: CA certificates for clients."""
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORTS[False]
@@ -35,14 +35,14 @@ class Listener:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach it."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
 
     def context(self) -> ssl.SSLContext | None:
-        """TLS, or None. Raises OSError when a file cannot be used."""
+        """Return the TLS context, None without TLS. Raises OSError when a file cannot be used."""
         if self.cert is None:
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.client_ca)
@@ -54,28 +54,28 @@ class Listener:
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """What one client may ask for, and how long it is waited for; times in seconds."""
+    """Limits of clients; times in seconds. docs/hub.md explains each."""
 
     connections: int = 10_000
     connections_per_address: int = 1_000
-    #: From the connection to a good AUTH.
+    #: From the connection to AUTH.
     login: float = 10.0
     #: Of a frame's body.
     frame: int = 16 << 20
-    #: Of what a client has not read yet; then it is not sent more, and after ``stalled`` it is cut off.
+    #: What a client has not read, before it is sent no more; after ``stalled`` it is disconnected.
     unread: int = 1 << 20
-    #: Of what is held for all connections: what is unfinished, unread, waiting, and wills.
+    #: What is held for all connections.
     memory: int = 256 << 20
     stalled: float = 60.0
     subscriptions: int = 1_000
-    #: What all of them may cost, of all clients (``clients.cost``).
+    #: Memory of the subscriptions of all clients (``clients.cost``).
     all_subscriptions: int = 256 << 20
     sessions: int = 100_000
-    #: A session is kept so long without a connection.
+    #: How long a session is kept without a connection.
     session: float = 7 * 86400.0
     #: Messages that a consumer may have unacknowledged, unless it asks for fewer.
     window: int = 1_000
-    #: What is not acknowledged after this goes to the group again.
+    #: Unacknowledged messages are redelivered after this.
     redelivery: float = 30.0
     #: How long CONSUME with ONCE waits for a message, and a caller for its responder.
     once: float = 30.0
@@ -87,7 +87,7 @@ class ClientLimits:
 
 @dataclass(frozen=True)
 class HubConfig:
-    """All of it."""
+    """The whole configuration."""
 
     storage: Path = DEFAULT_STORAGE
     auto_register: bool = True
@@ -102,18 +102,18 @@ class HubConfig:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may who can reach it: only this machine can."""
+        """Whether anonymous clients are allowed: only this machine can reach the hub."""
         return all(listener.is_loopback for listener in self.listeners)
 
 
 def on_port(config: HubConfig, port: int) -> HubConfig:
-    """The same on another port of this machine. Raises ConfigError when it says itself where to listen."""
+    """Return the configuration with another port. Raises ConfigError if it has listeners."""
     if config.listeners != HubConfig.listeners:
-        raise ConfigError("a port is of no use: the hub's file says where to listen")
+        raise ConfigError("a port cannot be given: the hub's file has listeners")
     return replace(config, listeners=(Listener(port=port),))
 
 
-# ---- what a value is -------------------------------------------------------------------------------------------------
+# ---- values -------------------------------------------------------------------------------------------------
 
 
 def _seconds(value: object) -> float:
@@ -225,7 +225,7 @@ LISTENER = {
     "port": Key("a whole number from 0 to 65535", whole(0, 65535)),
     "cert": Key("a file with the hub's certificate", path),
     "key": Key("a file with its key", path),
-    "client_ca": Key("a file with the authorities that vouch for clients", path),
+    "client_ca": Key("a file with CA certificates for clients", path),
 }
 USER = {
     "name": Key("a user's name, text of 1 to 256 characters", _checked(users.check_name), required=True),
@@ -234,7 +234,7 @@ USER = {
 RULE = {
     "types": Key(f"a list of {', '.join(access.TYPES)}", _list(_one_of(*access.TYPES))),
     "topics": Key("a list of topic filters", _list(_filter)),
-    "users": Key('a list of users, "" for who has not logged in', _list(_user)),
+    "users": Key('a list of users, "" for anonymous clients', _list(_user)),
     "deny": Key('a list of networks, such as "10.0.0.0/8" or "any"', _networks),
     "allow": Key('a list of networks, such as "10.0.0.0/8" or "any"', _networks),
 }
@@ -254,7 +254,7 @@ TABLES = {
 
 
 def load(path: Path) -> HubConfig:
-    """Read a file. Raises ConfigError with every mistake."""
+    """Load a file. Raises ConfigError with every mistake."""
     file = SettingsFile.read(path)
     top = file.top(TOP, TABLES)
     storage, limits, clients, metrics = (
@@ -263,7 +263,7 @@ def load(path: Path) -> HubConfig:
     listeners = _listeners(file, file.tables("listener", LISTENER))
     whole = ClientLimits(**clients)
     if whole.memory < max(whole.frame, whole.unread):
-        text = "'memory' is less than 'frame' or 'unread': it is for all connections"
+        text = "'memory' is for all connections and cannot be less than 'frame' or 'unread'"
         file.mistake(
             text, "clients", 0, next(name for name in ("memory", "frame", "unread") if name in clients)
         )
@@ -298,10 +298,10 @@ def _listeners(file: SettingsFile, tables: list[dict[str, Any]]) -> tuple[Listen
             file.mistake(f"{alone!r} in [[listener]] needs 'cert'", "listener", index, alone)
             continue
         try:
-            # Files that cannot be used are found now, and not when a client comes.
+            # Report files that cannot be used now, and not when a client connects.
             listener.context()
         except (OSError, ValueError) as error:
-            # What OpenSSL says is for programmers.
+            # The texts of OpenSSL do not help a user.
             why = "they are not certificates and a key that fits, in PEM, without a password"
             if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
                 why = error.strerror or why
@@ -322,7 +322,7 @@ def _users(file: SettingsFile, tables: list[dict[str, Any]]) -> dict[str, Hash]:
 
 
 def _rules(file: SettingsFile, tables: list[dict[str, Any]]) -> tuple[Rule, ...]:
-    # A user whose password is wrong is one all the same.
+    # A user whose hash is malformed is still named by rules.
     given = file.values.get("user")
     names = [user.get("name") for user in given if isinstance(user, dict)] if isinstance(given, list) else []
     for index, values in enumerate(tables):
@@ -338,10 +338,10 @@ def _rules(file: SettingsFile, tables: list[dict[str, Any]]) -> tuple[Rule, ...]
 def _somebody_may(
     file: SettingsFile, listeners: tuple[Listener, ...], known: dict[str, Hash], rules: tuple[Rule, ...]
 ) -> None:
-    """A hub that others reach, and that lets nobody do anything, is none."""
+    """Report a hub that others can reach and that allows nothing."""
     if known or file.values.get("user") or any(rule.allow for rule in rules):
         return
     for index, listener in enumerate(listeners):
         if not listener.is_loopback:
-            text = "more than this machine reaches this listener: there must be a user, or a rule that allows something"
+            text = "other machines can reach this listener: add a user, or a rule that allows something"
             file.mistake(text, "listener", index, "host")

@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
     # -- asyncio's side ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody is there."""
+        """Begin, with a TLS handshake if there is a context."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=self._shared.limits.unread)
@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol):
             )
         if not isinstance(secured, asyncio.Transport) or self.closed is not None:
             self.abort()
-            # asyncio does not tell of the end of what was not there yet.
+            # asyncio does not report the end of a transport that was not made.
             self._events.gone(self)
             return
         self._transport = secured
@@ -183,24 +183,24 @@ class Connection(asyncio.Protocol):
         self.release()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody is there any more."""
+        """The transport has ended."""
         self._end()
         self._events.gone(self)
 
     def pause_writing(self) -> None:
-        """The peer does not read."""
+        """The client does not read: read nothing from it."""
         self.stuck = self._loop.time()
         self.hold()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """The client reads again."""
         self.stuck = None
         self.release()
         if self.client is not None and self.closed is None:
             self._events.writable(self.client)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came."""
+        """Handle the frames that are complete."""
         if self.closed is not None:
             return
         self.heard = self._loop.time()
@@ -225,7 +225,7 @@ class Connection(asyncio.Protocol):
         left, until = _FRAMES, self._loop.time() + _SECONDS
         while at < end and not self._holds and self.closed is None:
             if not left or (not left & 15 and self._loop.time() > until):
-                # It is another connection's turn.
+                # Let other connections have their turn.
                 self.hold()
                 self._loop.call_soon(self.release)
                 break
@@ -266,7 +266,7 @@ class Connection(asyncio.Protocol):
             self.send(frames.refusal(ident, error.reason, str(error)))
 
     def _malformed(self, bad: int, data: bytes, at: int, end: int) -> None:
-        """Answer what is no frame, if it has an id, and end it. ``end`` is where its body does, if that is known."""
+        """Answer a malformed frame under its id or that of AUTH, and close. ``end``: the end of its body, if known."""
         reason = PACKET_TOO_LARGE if bad == E_RX_TOO_LARGE else MALFORMED_PACKET
         stop = id_end(data, at + 1, len(data))
         self._shared.malformed.add()
@@ -276,24 +276,24 @@ class Connection(asyncio.Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether nothing is taken from it."""
+        """Whether its frames are not handled at present."""
         return self._holds > 0
 
     @property
     def unfinished(self) -> bool:
-        """Whether a frame has begun, and the rest of it is to come."""
+        """Whether the rest of a frame is missing."""
         return bool(self._rest) and not self._holds
 
     def hold(self) -> None:
-        """Take no more frames until ``release``; as often as it was held."""
+        """Handle no more frames until ``release`` is called as often."""
         self._holds += 1
         if self._holds == 1 and self._transport is not None and self.closed is None:
             self._transport.pause_reading()
 
     def release(self) -> None:
-        """Go on behind ``hold``."""
+        """Undo one ``hold``."""
         self._holds -= 1
-        # Who was not listened to was not silent.
+        # The hub did not read, so the client was not silent.
         self.heard = self._loop.time()
         if self._holds or self._transport is None or self.closed is not None:
             return
@@ -304,15 +304,15 @@ class Connection(asyncio.Protocol):
             self._parse(data)
 
     def may(self, kind: str, topic: str) -> bool:
-        """Whether the rules allow its user a request of this type about a topic, from where it is."""
+        """Return whether the rules allow its user a request of this type about a topic, from its address."""
         return self._shared.access.allows(kind, topic, self.user, self.peer)
 
     def check(self, kind: str, topic: str) -> None:
-        """Raises RefusedError when ``may`` says no."""
+        """Raise RefusedError unless ``may`` allows it."""
         self._shared.access.check(kind, topic, self.user, self.peer)
 
     def trust(self) -> None:
-        """AUTH was accepted: frames may be as large as anybody's."""
+        """Allow frames of the full size: AUTH was accepted."""
         self._frame.limit = self._shared.limits.frame
 
     # -- out ---------------------------------------------------------------------------------------------------------
@@ -324,11 +324,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def unread(self) -> int:
-        """Bytes that were written and that it has not taken."""
+        """Bytes that were written and that the client has not read."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def send(self, data: bytes) -> None:
-        """Send a frame, at the end of the event loop's turn; nothing when the connection is closed."""
+        """Send a frame at the end of the event loop's turn, unless the connection is closed."""
         if self.closed is not None:
             return
         self._out.append(data)
@@ -348,29 +348,29 @@ class Connection(asyncio.Protocol):
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def load(self) -> int:
-        """Bytes that are held for it."""
+        """Return the bytes that are held for it."""
         load = len(self._rest) + self.unread
         return load + self.client.waiting() if self.client is not None else load
 
     def weigh(self) -> None:
-        """It may hold more, or less."""
+        """Measure what is held for it."""
         self._shared.memory.weigh(self)
 
     def shed(self) -> None:
-        """The hub holds too much, and most of it for this one."""
+        """Close it: the hub holds too much, and most of it for this connection."""
         self._rest.clear()
         if self.unread and self._transport is not None:
-            # It could not be told; the rest follows in ``connection_lost``.
+            # A reason would not arrive; ``connection_lost`` does the rest.
             self._transport.abort()
         else:
             self.hold()
-            text = "the hub holds too much for all its clients, and most of it for this one"
+            text = "the hub holds too much, and most of it for this client"
             self._loop.call_soon(self.close, QUOTA_EXCEEDED, text)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def close(self, reason: int = 0, text: str = "", ident: bytes = b"") -> None:
-        """End it, with an ACK that says why: to its AUTH, unless ``ident`` is given."""
+        """Close it, with an ACK that has the reason: to its AUTH, unless ``ident`` is given."""
         ident = ident or self.auth_id
         if self.closed is None and self._transport is not None:
             if reason and ident:
@@ -384,7 +384,7 @@ class Connection(asyncio.Protocol):
 
     @staticmethod
     def _linger(transport: asyncio.Transport) -> None:
-        """Leave the end to the peer: with bytes left unread, ours would overtake the reason. They are thrown away."""
+        """Let the client close first, and drop what it sends: closing with unread bytes would destroy the reason."""
         try:
             transport.write_eof()
         except OSError:
@@ -393,7 +393,7 @@ class Connection(asyncio.Protocol):
             transport.resume_reading()
 
     def abort(self) -> None:
-        """End it without waiting for the peer."""
+        """Close it at once."""
         if self._transport is not None:
             self._transport.abort()
         self._end()

@@ -8,12 +8,12 @@ from headwater_host.fmq.values import encode
 
 _NO_TAGS = b"\xd0"
 _NONE = b"\0"
-#: A text whose length is in one byte.
+#: The head of a text whose length is in one byte.
 _SHORT = spec.STRING << 4 | 1
 
 
 def framed(head: int, ident: bytes, body: bytes) -> bytes:
-    """A frame that has a body."""
+    """Return a frame with a body."""
     n = len(body)
     if n < 16:
         return b"%c%b%c%b" % (head, ident, n, body)
@@ -23,33 +23,33 @@ def framed(head: int, ident: bytes, body: bytes) -> bytes:
 
 
 def bare(kind: int, ident: bytes) -> bytes:
-    """A frame of a type that has none: PUBREC, PUBREL, PUBCOMP, PINGREQ."""
+    """Return a frame without a body: PUBREC, PUBREL, PUBCOMP, PINGREQ."""
     return b"%c%b" % (kind << 4, ident)
 
 
 def ack(ident: bytes) -> bytes:
-    """Success."""
+    """Return an ACK: success."""
     return b"%c%b\0" % (spec.ACK << 4, ident)
 
 
 def refusal(ident: bytes, reason: int, text: str = "") -> bytes:
-    """No, and why."""
+    """Return an ACK with a reason code and a text."""
     return framed(spec.ACK << 4, ident, encode(reason) + (encode(text) if text else b""))
 
 
 def accepted(ident: bytes, process: int, present: bool, time_ns: int) -> bytes:
-    """To AUTH."""
+    """Return the ACK to AUTH."""
     body = encode(0) + encode(process) + encode(present) + encode(DateTime(time_ns))
     return framed(spec.ACK << 4, ident, body)
 
 
 def subscribed(ident: bytes, number: int) -> bytes:
-    """To SUBSCRIBE."""
+    """Return the ACK to SUBSCRIBE."""
     return framed(spec.ACK << 4, ident, encode(0) + encode(number))
 
 
 def message(topic: "str | None", tags: Sequence[str], payload: bytes) -> bytes:
-    """The body of a PUBLISH."""
+    """Return the body of a PUBLISH."""
     if topic is None:
         name = _NONE
     elif 0 < len(data := topic.encode()) < 256:
@@ -60,10 +60,10 @@ def message(topic: "str | None", tags: Sequence[str], payload: bytes) -> bytes:
 
 
 def publish(ident: bytes, body: bytes, qos: int = 0, dup: bool = False, retain: bool = False) -> bytes:
-    """A message for a broadcast subscription, or a responder."""
+    """Return a PUBLISH."""
     return framed(spec.PUBLISH << 4 | dup << 3 | qos << 1 | retain, ident, body)
 
 
 def response(ident: bytes, correlation: bytes, body: bytes) -> bytes:
-    """CONSUMERESP."""
+    """Return a CONSUMERESP."""
     return framed(spec.CONSUMERESP << 4, ident, correlation + body)

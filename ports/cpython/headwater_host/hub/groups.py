@@ -1,9 +1,9 @@
-"""Consumer groups: who has which queue, what is handed out, and what comes back (docs/protocols/fmq.md, section 4).
+"""Consumer groups: which member has which queue, deliveries and redeliveries (docs/protocols/fmq.md, section 4).
 
-A queue of a topic is a ``Lane`` of each group that consumes it. It belongs to one member, who gets its messages in
-their order. When members come and go the lanes are spread anew. A lane that is to move gets no more messages until all
-that is open is acknowledged, so that no two members work on it. When its owner acknowledges nothing for a while, it
-goes on with its owner, and moves after what was open then.
+A queue of a topic is a ``Lane`` of each group that consumes it. It belongs to one member, which gets its messages in
+order. When members come and go, the lanes are spread anew. A lane that is to move gets no more messages until all of it
+is acknowledged, so that no two members work on it. If its owner acknowledges nothing for a while, the owner gets more
+messages, and the lane moves after those that were unacknowledged then.
 """
 
 import abc
@@ -21,9 +21,9 @@ from headwater_host.hub.storage import Delivery, Message, Store
 from headwater_host.hub.topics import Subscriptions
 from headwater_host.hub.turns import Steps, Turns
 
-#: Seconds that a queue that is to move waits for an acknowledgement, at first, before its owner gets more of it.
+#: Seconds that a lane that is to move waits for an acknowledgement, at first, before its owner gets more of it.
 PATIENCE = 1.0
-#: Messages that are handed out in a turn of the event loop, and how many of a lane at once.
+#: Messages that are handed out in a turn of the event loop, and of a lane at once.
 _TURN = 256
 _AT_ONCE = 32
 #: Topics or lanes that are looked at in a step.
@@ -35,14 +35,14 @@ Key = tuple[str, int]
 
 
 class Opening(NamedTuple):
-    """What was handed out and is not acknowledged: its id, and until when by the loop's clock (0: for ever)."""
+    """An unacknowledged message: its id, and its deadline by the loop's clock (0: none)."""
 
     ident: bytes
     deadline: float
 
 
 class Lane:
-    """A queue of a topic, as one group consumes it. ``heir`` is who is to have it once nothing is ``open``."""
+    """A queue of a topic, as one group consumes it. ``heir`` is the member that gets it once nothing is ``open``."""
 
     __slots__ = ("group", "heir", "open", "owner", "patience", "queue", "stays", "stuck", "topic", "watched")
 
@@ -52,33 +52,33 @@ class Lane:
         self.queue = queue
         self.owner: Member | None = None
         self.heir: Member | None = None
-        #: Whether somebody looks at the deadline of what is open.
+        #: Whether its deadlines are watched.
         self.watched = False
-        #: By sequence number, in the order in which they were handed out.
+        #: Unacknowledged messages by sequence number, in the order of delivery.
         self.open: OrderedDict[int, Opening] = OrderedDict()
-        #: Whether the owner may have it as long as it has not moved.
+        #: Whether the owner may still have it.
         self.stays = True
-        #: Of what is open, what held up the move: while there is any, the owner gets more.
+        #: Unacknowledged messages that hold up the move: while there are any, the owner gets more.
         self.stuck: set[int] = set()
-        #: Seconds without an acknowledgement until that is so.
+        #: Seconds without an acknowledgement before that.
         self.patience = PATIENCE
 
 
 class Member(abc.ABC):
-    """Somebody who takes messages of a group; what they do with them is for those who derive from it."""
+    """A member of a group; subclasses send the messages."""
 
     def __init__(self) -> None:
         self.lanes: dict[Lane, None] = {}
-        #: Those of them that may have something.
+        #: Lanes that may have messages.
         self.ready: OrderedDict[Lane, None] = OrderedDict()
         self.busy = False
 
     @abc.abstractmethod
     def patterns(self) -> list[str]:
-        """The filters of the topics it takes."""
+        """Return the filters of its topics."""
 
     def may_have(self, topic: str) -> bool:
-        """Whether it may have the messages of one of the topics that its filters match."""
+        """Return whether it may have lanes of a topic that its filters match."""
         return True
 
     def may_take(self, topic: str) -> bool:
@@ -87,14 +87,14 @@ class Member(abc.ABC):
 
     @abc.abstractmethod
     def room(self) -> int:
-        """How many messages it can take now."""
+        """Return how many messages it can take now."""
 
     @abc.abstractmethod
     def hand(self, lane: Lane, delivery: Delivery) -> bool:
-        """Take a message: whether it is open now; if not it is done with."""
+        """Take a message; return whether it is unacknowledged now. If not, it is done."""
 
     def closed(self, lane: Lane, seq: int, ident: bytes) -> None:  # noqa: B027  # most keep nothing of it
-        """A message is not open any more, for whatever reason."""
+        """Note that a message is not unacknowledged any more."""
 
 
 class _Pace:
@@ -119,20 +119,20 @@ class Group:
         self.members: dict[Member, None] = {}
         self.lanes: dict[Key, Lane] = {}
         self._given: dict[Key, Member] = {}
-        #: Those of all members.
+        #: The filters of all members.
         self.patterns: set[str] = set()
-        #: Whether there was no room for one of its topics.
+        #: Whether there was no room for one of its topics; logged once.
         self._crowded = False
         #: Whether its lanes are being spread.
         self.is_spreading = False
 
     def join(self, member: Member) -> None:
-        """Somebody is there."""
+        """Add a member."""
         self.members[member] = None
         self._groups.spread(self)
 
     def leave(self, member: Member, *, failed: bool) -> None:
-        """Somebody is not there any more. What they had goes to the others; ``failed``: and counts a try."""
+        """Remove a member; its lanes go to the others. ``failed``: its unacknowledged messages count a try."""
         if member not in self.members:
             return
         del self.members[member]
@@ -143,7 +143,7 @@ class Group:
         self._groups.spread(self)
 
     def give_up(self, lane: Lane, *, failed: bool) -> None:
-        """Everything that is open goes out again."""
+        """Have everything unacknowledged on a lane redelivered."""
         opened = list(lane.open)
         for seq in opened:
             self._close(lane, seq)
@@ -215,7 +215,7 @@ class Group:
             yield None
 
     def _attach(self, topic: str) -> bool:
-        """Whether it consumes a topic, for which there may be no room: then its other topics, and others, go on."""
+        """Let the group consume a topic; return whether there is room. If not, its other topics go on."""
         try:
             self._store.attach(self.name, topic)
         except RefusedError as error:
@@ -226,10 +226,10 @@ class Group:
         return True
 
     def _settle(self, lane: Lane) -> None:
-        """A lane on which nothing is open goes where it belongs."""
+        """Give a lane to its heir, if nothing on it is unacknowledged."""
         heir, owner = lane.heir, lane.owner
         if owner is heir:
-            # It may have been about to move, and missed what came meanwhile.
+            # It may have been about to move and missed messages meanwhile.
             self._rest(lane)
             self.wake(lane)
         elif owner is not None and not lane.stuck:
@@ -249,14 +249,14 @@ class Group:
             self.lanes.pop((lane.topic, lane.queue), None)
 
     def _rest(self, lane: Lane) -> None:
-        """A lane is not about to move."""
+        """Note that a lane is not about to move."""
         lane.stuck.clear()
         lane.patience = PATIENCE
         self._groups.draining.pop(lane, None)
 
     def stall(self, lane: Lane) -> None:
-        """Nothing was acknowledged for too long on a lane that is to move: its owner goes on with it until all that is
-        open now is acknowledged. It waits longer each time, so that it moves in the end."""
+        """Let the owner of a lane that is to move go on until all that is unacknowledged now is acknowledged: it has
+        acknowledged nothing for too long. The wait doubles each time, so that the lane moves in the end."""
         lane.stuck.update(lane.open)
         lane.patience *= 2
         self.wake(lane)
@@ -267,7 +267,7 @@ class Group:
             lane.owner.ready.pop(lane, None)
 
     def wake(self, lane: Lane) -> None:
-        """There may be something on a lane."""
+        """Note that a lane may have messages."""
         owner = lane.owner
         if owner is not None and (lane.heir is owner or lane.stuck):
             owner.ready[lane] = None
@@ -280,7 +280,7 @@ class Group:
             lane.owner.closed(lane, seq, opening.ident)
 
     def done(self, lane: Lane, seq: int) -> None:
-        """A message is acknowledged."""
+        """Acknowledge a message."""
         if seq in lane.open:
             owner = lane.owner
             self._close(lane, seq)
@@ -292,7 +292,7 @@ class Group:
                 self._groups.wake(owner)
 
     def back(self, lane: Lane, seq: int) -> None:
-        """A message was not acknowledged: it goes out again, or is dead."""
+        """Have a message redelivered, or moved to the dead letters."""
         if seq in lane.open:
             self._close(lane, seq)
             self._store.give_back(self.name, lane.topic, lane.queue, [seq], time_ns=self._store.age.now())
@@ -300,7 +300,7 @@ class Group:
             self.wake(lane)
 
     def topic_gone(self, topic: str, queues: int) -> None:
-        """A topic is about to be forgotten, with its messages."""
+        """Drop the lanes of a topic that is about to be deleted."""
         for key in [(topic, n) for n in range(queues)]:
             lane = self.lanes.pop(key, None)
             if lane is None:
@@ -320,23 +320,23 @@ class Groups:
         self._loop = loop
         self._turns = turns
         self.by_name: dict[str, Group] = {}
-        #: Groups to spread: because of these topics only, or None.
+        #: Groups to spread: because of these topics only, or for another reason (None).
         self._unsettled: dict[Group, dict[str, None] | None] = {}
         #: Whether ``_spread`` is called soon.
         self._is_soon = False
-        #: By what their members have subscribed to.
+        #: Groups by the filters of their members.
         self._index: Subscriptions[Group] = Subscriptions()
-        #: Lanes that are to move, and until when an acknowledgement is waited for.
+        #: Lanes that are to move, and how long they wait for an acknowledgement.
         self.draining: dict[Lane, float] = {}
-        #: Lanes on which something is open, by when to look at them.
+        #: Lanes with unacknowledged messages, by their next deadline.
         self._due: list[tuple[float, int, Lane]] = []
         self._pushed = 0
-        #: Members that may have something to get, the next one first.
+        #: Members that may get messages, the next one first.
         self._busy: deque[Member] = deque()
         self._scheduled = False
 
     def group(self, name: str) -> Group:
-        """The group of this name."""
+        """Return the group of this name."""
         found = self.by_name.get(name)
         if found is None:
             found = self.by_name[name] = Group(self, name)
@@ -387,7 +387,7 @@ class Groups:
             self.by_name.pop(group.name, None)
 
     def index(self, group: Group, patterns: set[str]) -> None:
-        """These are the filters of a group's members now."""
+        """Replace the filters of a group's members."""
         for pattern in group.patterns - patterns:
             self._index.remove(pattern, group)
         for pattern in patterns - group.patterns:
@@ -395,11 +395,11 @@ class Groups:
         group.patterns = patterns
 
     def interested(self, topic: str) -> list[Group]:
-        """The groups that have members for a topic, or may have at the end of this turn."""
+        """Return the groups that have members for a topic, or may have at the end of this turn."""
         return list(dict.fromkeys([*self._index.match(topic), *self._unsettled]))
 
     def wake(self, member: Member) -> None:
-        """A member may have something to get, or room again: in this turn."""
+        """Hand messages to a member at the end of this turn: it may have some, or room again."""
         if not member.busy:
             member.busy = True
             self._busy.append(member)
@@ -408,7 +408,7 @@ class Groups:
                 self._loop.call_soon(self._hand_out)
 
     def _hand_out(self) -> None:
-        """Hand out what there is, to one member after the other, and the rest in the next turn."""
+        """Hand out messages, to one member after the other; the rest in the next turn."""
         left = _TURN
         try:
             while self._busy and left > 0:
@@ -423,7 +423,7 @@ class Groups:
                 self._loop.call_soon(self._hand_out)
 
     def _pump(self, member: Member, left: int) -> int:
-        """Hand a member at most ``left`` messages, as far as there is room: how many may be handed to others."""
+        """Hand a member at most ``left`` messages, as far as it has room; return how many are left for others."""
         store = self.store
         while member.ready and (room := min(member.room(), left)) > 0:
             lane = next(iter(member.ready))
@@ -444,7 +444,7 @@ class Groups:
         return left
 
     def stored(self, messages: list[Message]) -> None:
-        """Messages are on the disk."""
+        """Wake the members that get messages which are on the disk now."""
         topics = self.store.topics
         for topic, queue in {(message.topic, message.queue) for message in messages}:
             found = topics.get(topic)
@@ -455,12 +455,12 @@ class Groups:
                     lane.group.wake(lane)
 
     def topic_made(self, topic: str) -> None:
-        """A topic is there, or has more queues."""
+        """Spread the groups of a topic that is new or has grown."""
         for group in dict.fromkeys(self._index.match(topic)):
             self.spread(group, topic)
 
     def topic_gone(self, topic: str) -> None:
-        """A topic is about to be forgotten."""
+        """Drop the lanes of a topic that is about to be deleted, in all groups."""
         found = self.store.topics.get(topic)
         for name in found.groups if found is not None else ():
             group = self.by_name.get(name)
@@ -470,18 +470,18 @@ class Groups:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def watch(self, lane: Lane, deadline: float) -> None:
-        """Something is open on a lane until then, or another time that comes later."""
+        """Look at a lane at this deadline, unless it is watched already."""
         if not lane.watched:
             lane.watched = True
             self._pushed += 1
             heappush(self._due, (deadline, self._pushed, lane))
 
     def drain(self, lane: Lane) -> None:
-        """A lane gets nothing more until it has moved, as long as its owner acknowledges what it has."""
+        """Pause a lane until it has moved, or until its owner acknowledges nothing for too long."""
         self.draining.setdefault(lane, self._loop.time() + lane.patience)
 
     def overdue(self, now: float) -> None:
-        """What was not acknowledged in time goes out again."""
+        """Have messages redelivered whose deadline is over."""
         for lane in [lane for lane, until in self.draining.items() if until <= now]:
             del self.draining[lane]
             lane.group.stall(lane)

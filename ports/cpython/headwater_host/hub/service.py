@@ -1,4 +1,4 @@
-"""The hub as a process: its storage, its listeners, and an end in good order."""
+"""The hub as a process: its storage, its listeners, start and stop."""
 
 import asyncio
 import contextlib
@@ -16,14 +16,14 @@ from headwater_host.hub.errors import StorageError
 from headwater_host.hub.observer import Observer
 from headwater_host.hub.storage import Store
 
-#: Seconds that clients have to take what was sent to them before the end.
+#: Seconds that clients have to read what was sent before the hub ends.
 FAREWELL = 2.0
 
 _logger = logging.getLogger("headwater.hub")
 
 
 class Hub:
-    """One hub: ``start``, then ``stop``. ``addresses`` are where it listens; ``observer``: who sees what passes."""
+    """One hub: ``start``, then ``stop``. ``addresses`` are where it listens; ``observer`` is told what it accepts."""
 
     def __init__(self, config: HubConfig, observer: Observer | None = None):
         self.config = config
@@ -60,12 +60,12 @@ class Hub:
             raise
 
     async def stop(self) -> None:
-        """Close everything; what was taken is on the disk then. Raises StorageError when it is not."""
+        """Store what has come, answer it, and close everything. Raises StorageError when not all of it is stored."""
         for server in self._servers:
             server.close()
         try:
             if self._store is not None:
-                # Answers to what has come leave before the farewell.
+                # Answers leave before the connections end.
                 await self._settled()
                 self.broker.stop()
                 with contextlib.suppress(asyncio.TimeoutError):
@@ -90,7 +90,7 @@ class Hub:
 
 @contextlib.contextmanager
 def _named(host: str, port: int) -> Iterator[None]:
-    """What is wrong with an address is said with its name: asyncio's words are for programmers."""
+    """Put the address into errors of listening, whose texts are for programmers."""
     try:
         yield
     except UnicodeError as error:

@@ -1,8 +1,8 @@
-"""Topics and filters (FMQ, section 4; MQTT 5.0, 4.7): which subscriptions a topic matches, which topics a filter names.
+"""Topic names and filters (FMQ, section 4; MQTT 5.0, 4.7), and indexes that find filters by topic and topics by filter.
 
-A filter without wildcards is found by its text; those with wildcards are a tree of levels, of which a topic visits only
-the branches that it can match. So finding takes time in proportion to what is found, to the topic's levels, and, where
-filters use ``+``, to how they do; never to how many subscriptions there are.
+Filters without wildcards are found by their text. The others form a tree of levels, and a topic visits only the
+branches that it can match. So the time of a search depends on what is found, the topic's levels and the use of ``+``,
+not on the number of subscriptions.
 """
 
 from collections.abc import Hashable, Iterator
@@ -12,14 +12,14 @@ from headwater_host.errors import ArgumentError
 from headwater_host.hub.errors import QUOTA_EXCEEDED, TOPIC_FILTER_INVALID, TOPIC_NAME_INVALID, RefusedError
 from headwater_host.topics import filter_bytes, topic_bytes
 
-#: Levels that a topic or a filter may have: what a tree costs depends on it.
+#: Levels of the longest topic or filter. The size of a tree depends on it.
 MOST_LEVELS = 64
 
 T = TypeVar("T")
 
 
 def check_topic(topic: str) -> str:
-    """A topic to register or to publish to: its name. Raises RefusedError."""
+    """Return a topic name, checked. Raises RefusedError."""
     try:
         topic_bytes(topic)
     except ArgumentError as error:
@@ -28,7 +28,7 @@ def check_topic(topic: str) -> str:
 
 
 def check_filter(pattern: str) -> str:
-    """A topic, wildcards allowed, to subscribe to. Raises RefusedError."""
+    """Return a topic filter, checked. Raises RefusedError."""
     try:
         filter_bytes(pattern)
         if "\0" in pattern:
@@ -45,12 +45,12 @@ def _bounded(text: str, reason: int) -> str:
 
 
 def is_literal(pattern: str) -> bool:
-    """Whether a filter names one topic."""
+    """Return whether a filter has no wildcards."""
     return "+" not in pattern and "#" not in pattern
 
 
 class _Node(Generic[T]):
-    """A level of a tree: the levels below it, and what belongs here."""
+    """A level of a tree: the levels below it, and the values here."""
 
     __slots__ = ("below", "here")
 
@@ -67,7 +67,7 @@ class _Tree(Generic[T]):
         self.nodes = 0
 
     def more(self, levels: list[str]) -> int:
-        """How many levels there would be more."""
+        """Return how many levels would be added."""
         node = self.root
         for n, level in enumerate(levels):
             below = node.below.get(level)
@@ -77,7 +77,7 @@ class _Tree(Generic[T]):
         return 0
 
     def at(self, levels: list[str]) -> dict[Hashable, T]:
-        """What belongs to these levels, which are there then."""
+        """Return the values at these levels, which are added if they do not exist."""
         node = self.root
         for level in levels:
             below = node.below.get(level)
@@ -106,7 +106,7 @@ class _Tree(Generic[T]):
 
 
 class Subscriptions(Generic[T]):
-    """What is subscribed, to be found by topic. It refuses nothing: what all subscriptions cost is bounded before."""
+    """Values that are subscribed to filters, found by topic. The caller bounds their number."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -117,7 +117,7 @@ class Subscriptions(Generic[T]):
         return self._count
 
     def add(self, pattern: str, key: Hashable, value: T) -> None:
-        """Subscribe ``key`` to a well-formed filter; what it had subscribed with the same one is replaced."""
+        """Subscribe a value to a well-formed filter, instead of an earlier one with the same ``key``."""
         if is_literal(pattern):
             here = self._literal.setdefault(pattern, {})
         else:
@@ -126,7 +126,7 @@ class Subscriptions(Generic[T]):
         here[key] = value
 
     def remove(self, pattern: str, key: Hashable) -> bool:
-        """Unsubscribe: whether it was subscribed."""
+        """Unsubscribe a key; return whether it was subscribed."""
         if is_literal(pattern):
             known = self._literal.get(pattern, {})
             gone = key in known
@@ -140,7 +140,7 @@ class Subscriptions(Generic[T]):
         return gone
 
     def match(self, topic: str) -> list[T]:
-        """What is subscribed to ``topic``, once for each filter that matches."""
+        """Return the values for a topic, once for each filter that matches."""
         found = list(self._literal.get(topic, {}).values())
         root = self._tree.root
         if not root.below:
@@ -148,7 +148,7 @@ class Subscriptions(Generic[T]):
         levels = topic.split("/")
         nodes = [root]
         for n, level in enumerate(levels):
-            # A wildcard in front does not match what begins with $ (4.7.2).
+            # A leading wildcard does not match topics that begin with $ (4.7.2).
             wild = n > 0 or not topic.startswith("$")
             further = []
             for node in nodes:
@@ -171,7 +171,7 @@ class Subscriptions(Generic[T]):
 
 
 class Names:
-    """Topics, to be found by filter. At most ``limit`` of them, ``levels`` levels, and ``characters``, in all."""
+    """Topics, found by filter: at most ``limit``, with ``levels`` levels and ``characters`` in all."""
 
     def __init__(self, limit: int = 1_000_000, levels: int = 1_000_000, characters: int = 64 << 20):
         self._limit = limit
@@ -191,7 +191,7 @@ class Names:
         return iter(self._names)
 
     def add(self, topic: str, *, anyway: bool = False) -> None:
-        """Take in a well-formed topic. Raises RefusedError when there are too many, unless it is to be ``anyway``."""
+        """Add a well-formed topic. Raises RefusedError when there are too many, unless ``anyway``."""
         if topic in self._names:
             return
         if len(self._names) >= self._limit and not anyway:
@@ -206,14 +206,14 @@ class Names:
         self._used += len(topic)
 
     def remove(self, topic: str) -> None:
-        """Forget it; whether it was there or not."""
+        """Remove a topic, if it is there."""
         if topic in self._names:
             self._names.remove(topic)
             self._used -= len(topic)
             self._tree.remove(topic.split("/"), None)
 
     def match(self, pattern: str) -> list[str]:
-        """The topics that a well-formed filter names."""
+        """Return the topics that a well-formed filter matches."""
         if is_literal(pattern):
             return [pattern] if pattern in self._names else []
         levels = pattern.split("/")

@@ -1,8 +1,7 @@
 """Users and their passwords, as scrypt hashes: ``$scrypt$ln=15,r=8,p=3$SALT$HASH``, both in base64 without ``=``.
 
-A hash takes a tenth of a second and 32 MiB, on purpose; so it is computed in threads, a few at a time, and a password
-that was right is remembered (as a keyed digest, in memory only). A name that does not exist takes as long as one that
-does.
+A hash deliberately takes 0.1 seconds and 32 MiB. So hashes are computed in a few threads, and correct passwords are
+remembered as keyed digests, in memory only. An unknown name takes as long as a known one.
 """
 
 import asyncio
@@ -23,9 +22,9 @@ from typing import NamedTuple
 
 from headwater_host.hub.errors import QUOTA_EXCEEDED, RefusedError
 
-#: What a new hash costs: 2 ** ln rounds, of blocks of r * 128 bytes, p times.
+#: Parameters of a new hash: 2 ** ln rounds of blocks of r * 128 bytes, p times.
 LN, R, P = 15, 8, 3
-#: What is taken from a file: more would need gigabytes, or minutes.
+#: The highest parameters in a configuration: more would need gigabytes or minutes.
 _MOST_MEMORY = 256 << 20
 _MOST_P = 16
 _FORM = re.compile(r"\$scrypt\$ln=(\d{1,2}),r=(\d{1,3}),p=(\d{1,3})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)")
@@ -42,19 +41,19 @@ class Hash(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Hash":
-        """Read one. Raises ValueError, which does not quote it."""
+        """Parse the text form. The ValueError does not quote it."""
         found = _FORM.fullmatch(text)
         if found is None:
-            raise ValueError("a password is a hash, as 'headwater hub passwd' makes it")
+            raise ValueError("a password must be a hash made by 'headwater hub passwd'")
         ln, r, p = (int(part) for part in found.groups()[:3])
         if not ln >= 1 or not r >= 1 or not 1 <= p <= _MOST_P or 128 * r << ln > _MOST_MEMORY:
-            raise ValueError("the hash of this password costs too much, or nothing")
+            raise ValueError("the parameters of this password's hash are too high or too low")
         try:
             salt, digest = (base64.b64decode(part + "=" * (-len(part) % 4)) for part in found.groups()[3:])
         except binascii.Error:
-            raise ValueError("the hash of this password is cut") from None
+            raise ValueError("this password's hash is incomplete") from None
         if len(salt) < 8 or len(digest) < 16:
-            raise ValueError("the hash of this password is cut")
+            raise ValueError("this password's hash is incomplete")
         return cls(ln, r, p, salt, digest)
 
     def __str__(self) -> str:
@@ -65,7 +64,7 @@ class Hash(NamedTuple):
         return "Hash(...)"
 
     def holds(self, password: bytes) -> bool:
-        """Whether it is this password: slow, and in a time that does not depend on the answer."""
+        """Return whether it is this password. Slow, in a time that does not depend on the answer."""
         return hmac.compare_digest(self.digest, _digest(self, password))
 
 
@@ -83,38 +82,38 @@ def _digest(cost: Hash, password: bytes) -> bytes:
 
 
 def hashed(password: bytes, ln: int = LN, r: int = R, p: int = P) -> Hash:
-    """Hash a password with a salt of its own."""
+    """Hash a password with a fresh salt."""
     empty = Hash(ln, r, p, secrets.token_bytes(16), bytes(32))
     return empty._replace(digest=_digest(empty, password))
 
 
 def check_name(name: str) -> str:
-    """A user's name: text without control characters, of at most 256. Raises ValueError."""
+    """Return a user's name, checked. Raises ValueError."""
     if not 1 <= len(name) <= 256 or not name.isprintable():
-        raise ValueError("a user's name is text of 1 to 256 characters, without control characters")
+        raise ValueError("a user name is printable text of 1 to 256 characters")
     return name
 
 
 def entry(name: str, password: bytes) -> str:
-    """The lines that make a user, for the hub's file. Raises ValueError."""
+    """Return the lines of a user for the hub's configuration. Raises ValueError."""
     if not password:
-        raise ValueError("a password is not empty")
+        raise ValueError("the password is empty")
     return f'[[user]]\nname = {json.dumps(check_name(name), ensure_ascii=False)}\npassword = "{hashed(password)}"\n'
 
 
 def _give_way() -> None:
-    """The thread that asks gives way to what serves those who are in already; where that can be had."""
+    """Lower the priority of this thread, if the system can: connected clients come first."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 class Users:
-    """Who there is. At most ``threads`` hashes are computed at a time, for one address after the other; ``waiting``
-    more may wait, and ``each`` of one address."""
+    """The users. At most ``threads`` hashes are computed at a time, one address after the other; ``waiting`` more may
+    wait, ``each`` of one address."""
 
     def __init__(self, hashes: Mapping[str, Hash], threads: int = 2, waiting: int = 1000, each: int = 100):
         self._hashes = dict(hashes)
-        # For names that there are not: as costly as those that there are.
+        # For unknown names: as slow as the others.
         like = next(iter(self._hashes.values()), Hash(LN, R, P, b"", bytes(32)))
         self._nobody = like._replace(
             salt=secrets.token_bytes(16), digest=secrets.token_bytes(len(like.digest))
@@ -123,7 +122,7 @@ class Users:
         self._free = threads
         self._most = waiting
         self._each = each
-        #: Who waits for a thread, by address; the first one is next.
+        #: Logins that wait for a thread, by address; the first one is next.
         self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
         self._key = secrets.token_bytes(32)
         self._right: dict[str, bytes] = {}
@@ -132,13 +131,13 @@ class Users:
         return len(self._hashes)
 
     async def verify(self, name: str, password: bytes, address: Hashable = None) -> bool:
-        """Whether there is this user, with this password; somebody at ``address`` wants to know. RefusedError: too many
-        are waiting to know."""
+        """Return whether a user exists and has this password. RefusedError: too many logins wait, in all or of this
+        address."""
         digest = hmac.digest(self._key, password, "sha256")
         if self._known(name, digest):
             return True
         await self._turn(address)
-        # Others with the same password may have been in front.
+        # The same password may have been checked meanwhile.
         if self._known(name, digest):
             self._release()
             return True
@@ -147,7 +146,7 @@ class Users:
             self._threads, (found or self._nobody).holds, password
         )
         hashing.add_done_callback(lambda _: self._release())
-        # A thread is not free because nobody waits for it any more.
+        # The thread is busy until the hash is done, even if this task is cancelled.
         right = await asyncio.shield(hashing)
         if right and found is not None:
             self._right[name] = digest
@@ -164,10 +163,10 @@ class Users:
             self._free -= 1
             return
         if sum(map(len, self._waiting.values())) >= self._most:
-            raise RefusedError(QUOTA_EXCEEDED, "too many log in at the same time")
+            raise RefusedError(QUOTA_EXCEEDED, "too many logins at the same time")
         queue = self._waiting.setdefault(address, deque())
         if len(queue) >= self._each:
-            raise RefusedError(QUOTA_EXCEEDED, "too many log in from this address at the same time")
+            raise RefusedError(QUOTA_EXCEEDED, "too many logins from this address at the same time")
         turn = asyncio.get_running_loop().create_future()
         queue.append(turn)
         try:
@@ -182,7 +181,7 @@ class Users:
             raise
 
     def _release(self) -> None:
-        """A thread is free: it is the next address's turn."""
+        """Give a free thread to the next address."""
         while self._waiting:
             address, queue = self._waiting.popitem(last=False)
             turn = queue.popleft()
@@ -194,5 +193,5 @@ class Users:
         self._free += 1
 
     def close(self) -> None:
-        """Wait for nobody any more."""
+        """Stop the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Messages by sequence number: the last ones are in memory, the others are read from the file."""
+"""Messages by sequence number: the last ones in memory, others from the file."""
 
 import sqlite3
 from collections.abc import Iterable
@@ -12,46 +12,46 @@ _AT_ONCE = 500
 
 
 class Cache:
-    """The messages of one file. ``limit``: bytes of those that stay in memory at a commit."""
+    """The messages of a file. ``limit``: bytes of those that stay in memory after a commit."""
 
     def __init__(self, reader: sqlite3.Connection, path: str, limit: int):
         self._reader = reader
         self._path = path
         self._limit = limit
-        #: By sequence number. What is exactly a tuple of such values costs the garbage collector nothing.
+        #: By sequence number. The garbage collector does not track exact tuples of such values.
         self._there: dict[int, tuple[Any, ...]] = {}
-        #: None is older.
+        #: No message is older.
         self._oldest = 0
         self._bytes = 0
-        #: Since the start: messages that could not be read as they were written.
+        #: Messages since the start that could not be read as they were written.
         self.damaged = 0
 
     def __len__(self) -> int:
-        """How many messages are in memory."""
+        """Return how many messages are in memory."""
         return len(self._there)
 
     def put(self, fresh: Message, size: int) -> None:
-        """The newest message; ``size`` is what it takes."""
+        """Add the newest message, which takes ``size`` bytes."""
         if not self._there:
             self._oldest = fresh.seq
         self._there[fresh.seq] = tuple(fresh)
         self._bytes += size
 
     def drop(self, seqs: Iterable[int]) -> None:
-        """These are not wanted any more, wherever they are."""
+        """Drop messages, if they are in memory."""
         for seq in seqs:
             found = self._there.pop(seq, None)
             if found is not None:
                 self._bytes -= held(found)
 
     def shrink(self) -> None:
-        """Keep no more than ``limit`` bytes. What is not on the disk yet may go as well: nobody reads it before."""
+        """Drop the oldest messages beyond ``limit``, also those not on the disk yet: they are read only afterwards."""
         while self._bytes > self._limit:
             self.drop((self._oldest,))
             self._oldest += 1
 
     def read(self, topic: str, seqs: Iterable[int]) -> list[Message]:
-        """Those of a topic's messages that can be read, in the same order. Raises StorageError."""
+        """Return those of a topic's messages that can be read, in the same order. Raises StorageError."""
         wanted: dict[int, Message | None] = dict.fromkeys(seqs)
         for seq in wanted:
             stored = self._there.get(seq)

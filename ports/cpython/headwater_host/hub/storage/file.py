@@ -1,4 +1,4 @@
-"""The file: opened for one process at a time; another program's, a later version's and a damaged one are refused."""
+"""The storage file: open in one process at a time; foreign, newer and damaged files are refused."""
 
 import contextlib
 import errno
@@ -15,7 +15,7 @@ from headwater_host.sqlite import Cause, cause
 #: PRAGMA application_id of our files ("HWhu"), and the version of what is in them.
 APPLICATION_ID = 0x48576875
 VERSION = 3
-#: Pages of 4 KiB in the log, until it goes into the file: a commit waits for that, and the log is as large.
+#: Pages of 4 KiB in the log before SQLite copies them into the file, while a commit waits.
 _CHECKPOINT = 1000
 
 
@@ -41,7 +41,7 @@ class File:
             raise
 
     def close(self) -> None:
-        """Give it back; twice is harmless."""
+        """Close the file. May be called twice."""
         for db in (self.reader, self.writer):
             if db is not None:
                 with contextlib.suppress(sqlite3.Error):
@@ -56,7 +56,7 @@ def _connect(path: str) -> sqlite3.Connection:
 
 
 def _lock(path: str) -> int:
-    """SQLite's own lock would keep our second connection out, so there is a file beside it that says whose it is."""
+    """Lock PATH-lock. SQLite's own lock would also exclude our second connection."""
     try:
         fd = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
@@ -78,7 +78,7 @@ def _prepare(db: sqlite3.Connection, path: str) -> None:
     if tables == 0 and application == 0:
         _create(db)
     elif application != APPLICATION_ID:
-        raise StorageError(f"{path} is an SQLite file of something else than a hub's storage")
+        raise StorageError(f"{path} is an SQLite file, but not a hub's storage")
     elif version != VERSION and version not in EARLIER:
         raise StorageError(
             f"the hub's storage {path} is of version {version}; this program knows versions up to {VERSION}"
@@ -94,7 +94,7 @@ def _prepare(db: sqlite3.Connection, path: str) -> None:
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
     db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
-    # What a burst made of the log is given back.
+    # Truncate a log that a burst has extended.
     db.execute(f"PRAGMA journal_size_limit = {16 << 20}")
 
 
@@ -120,8 +120,8 @@ def explained(path: str, error: sqlite3.Error) -> StorageError:
 
 
 def damaged(path: str, what: str) -> StorageError:
-    """The error for a file that does not hold what was written."""
+    """Return the error for a file that does not hold what was written."""
     return StorageError(
-        f"the hub's storage {path} is damaged ({' '.join(what.split())}); it has not been touched. "
-        f"Move it away, with {path}-wal, to begin anew"
+        f"the hub's storage {path} is damaged ({' '.join(what.split())}); it was not changed. "
+        f"Move it and {path}-wal away to start with an empty one"
     )

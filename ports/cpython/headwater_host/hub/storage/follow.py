@@ -1,4 +1,4 @@
-"""The changes of a file in order, for a replica."""
+"""The changes of a storage file, in order, for a replica."""
 
 import json
 import sqlite3
@@ -8,7 +8,7 @@ from headwater_host.hub.storage.records import COLUMNS, Change, Seen, message, u
 
 
 def changes(db: sqlite3.Connection, names: dict[int, str], after: int, limit: int) -> list[Change]:
-    """At most ``limit`` changes behind a sequence number. What is trimmed since is only an id that was seen."""
+    """Return at most ``limit`` changes behind a sequence number. A removed message is only a "seen" id."""
     wanted = (after, limit)
     found = [
         Change(seq, kind, tuple(json.loads(body)))

@@ -1,4 +1,4 @@
-"""A queue as numbers, and how far a group of consumers is in it. Nothing here knows of files."""
+"""A queue as arrays of numbers, and a consumer group's position in it. Without I/O."""
 
 from array import array
 from bisect import bisect_right
@@ -11,7 +11,7 @@ _LAST = 0xFFFFFFFF
 
 
 class Queue:
-    """The messages of a queue, oldest first: sequence number, size and second of each, in 16 bytes."""
+    """The messages of a queue, oldest first: 16 bytes each for sequence number, size and second."""
 
     __slots__ = ("_head", "_seqs", "_sizes", "_times", "bytes")
 
@@ -41,7 +41,7 @@ class Queue:
         return self._seqs[-1] if len(self) else 0
 
     def append(self, seq: int, size: int, time_ns: int) -> None:
-        """A message behind all others."""
+        """Add a message."""
         self._seqs.append(seq)
         self._sizes.append(size)
         second = time_ns // _SECOND
@@ -49,7 +49,7 @@ class Queue:
         self.bytes += size
 
     def extend(self, seqs: Sequence[int], sizes: Sequence[int], times: Iterable[int]) -> None:
-        """Messages behind all others."""
+        """Add messages."""
         self._seqs.extend(seqs)
         self._sizes.extend(sizes)
         seconds = [time_ns // _SECOND for time_ns in times]
@@ -59,16 +59,16 @@ class Queue:
         self.bytes += sum(sizes)
 
     def after(self, seq: int, limit: int) -> list[int]:
-        """The first messages behind a sequence number, at most ``limit``."""
+        """Return the first messages behind a sequence number, at most ``limit``."""
         at = bisect_right(self._seqs, seq, self._head)
         return self._seqs[at : at + limit].tolist()
 
     def behind(self, seq: int) -> int:
-        """How many messages are behind a sequence number."""
+        """Return how many messages are behind a sequence number."""
         return len(self._seqs) - bisect_right(self._seqs, seq, self._head)
 
     def older_than(self, time_ns: int, limit: int) -> int:
-        """The last of the oldest messages, at most ``limit`` of them, that came before a time; 0 for none."""
+        """Return the last of at most ``limit`` oldest messages that came before a time, 0 for none."""
         second, at = time_ns // _SECOND, self._head
         end = min(len(self._seqs), at + limit)
         while at < end and self._times[at] < second:
@@ -76,7 +76,7 @@ class Queue:
         return self._seqs[at - 1] if at > self._head else 0
 
     def drop_through(self, seq: int, limit: int) -> list[int]:
-        """Forget the messages up to a sequence number, at most ``limit``: which they are."""
+        """Remove the messages up to a sequence number, at most ``limit``; return which they are."""
         end = min(bisect_right(self._seqs, seq, self._head), self._head + limit)
         gone = self._seqs[self._head : end].tolist()
         self.bytes -= sum(self._sizes[self._head : end])
@@ -89,10 +89,10 @@ class Queue:
 
 
 class Position:
-    """How far a group is in a queue.
+    """A group's position in a queue.
 
-    Everything up to ``through`` is acknowledged, except for what is in ``pending``; nothing behind it is. ``pending``
-    holds what was handed out and is not acknowledged, in order: True for what came back and goes out again first.
+    Messages up to ``through`` are acknowledged unless they are in ``pending``; none behind it is. ``pending`` holds the
+    unacknowledged messages that were handed out, in order; True: the message came back and is redelivered first.
     ``tries`` counts how often a message came back.
 
     The file holds ``through``, and a row for each message that came back, or that is passed over by ``through`` and not
@@ -138,19 +138,19 @@ class Position:
 
     @property
     def floor(self) -> int:
-        """The sequence number up to which nothing is open."""
+        """The sequence number up to which everything is acknowledged."""
         return min(next(iter(self.pending)) - 1, self.through) if self.pending else self.through
 
     def behind(self, queue: Queue) -> int:
-        """How many of a queue's messages are not acknowledged."""
+        """Return how many of a queue's messages are not acknowledged."""
         return queue.behind(self._cursor) + sum(seq >= queue.first for seq in self.pending)
 
     def take(self, queue: Queue, limit: int, durable: int) -> list[int]:
-        """The messages to hand out next, at most ``limit``, none behind ``durable``."""
+        """Return the messages to hand out next, at most ``limit``, none behind ``durable``."""
         found: list[int] = []
         while self._returned and len(found) < limit:
             seq = heappop(self._returned)
-            # It may have been acknowledged late, or trimmed meanwhile.
+            # It may have been acknowledged or removed meanwhile.
             if seq not in queue:
                 self.ack(seq)
             elif self.pending.get(seq):
@@ -168,7 +168,7 @@ class Position:
         return found
 
     def ack(self, seq: int) -> bool:
-        """A message is done: whether it was open."""
+        """Acknowledge a message; return whether it was unacknowledged."""
         if seq not in self.pending:
             return False
         del self.pending[seq]
@@ -186,7 +186,7 @@ class Position:
         return True
 
     def give_back(self, seq: int) -> int:
-        """A message was not acknowledged and goes out again: how often that happened; 0 when it was not open."""
+        """Have a message redelivered; return how often it came back, 0 if it was not handed out."""
         if self.pending.get(seq) is not False:
             return 0
         self.pending[seq] = True
@@ -196,13 +196,13 @@ class Position:
         return self.tries[seq]
 
     def rewind(self) -> None:
-        """Everything that is open goes out again, and counts no try: nobody failed."""
+        """Have everything unacknowledged redelivered, without counting a try."""
         self._returned = list(self.pending)
         heapify(self._returned)
         self.pending = OrderedDict.fromkeys(self.pending, True)
 
     def settle(self) -> tuple[bool, list[tuple[int, int]], list[int]]:
-        """What is to be written: whether ``through`` is; rows (sequence number, tries); rows that are to be removed."""
+        """Return what is to be written: whether ``through`` is, rows (sequence number, tries), and rows to remove."""
         moved, self._written = self._written != self.through, self.through
         changed, self._changed = self._changed, {}
         rows = self._rows or set()

@@ -1,4 +1,4 @@
-"""What is in the file: messages, and all other changes, each with its sequence number and a checksum."""
+"""The rows of the file: messages and all other changes, each with a sequence number and a checksum."""
 
 import json
 import sqlite3
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-#: What SQLite and the index in memory need for a message beside its bytes, about.
+#: Approximate overhead of a message in SQLite and in the index in memory, in bytes.
 OVERHEAD = 64
 #: Bytes of memory that a message takes beside its payload, its id and its tags, and a tag beside its text: for objects,
 #: and for its place among the others. Measured; a test compares it with the process's memory.
@@ -94,23 +94,23 @@ class Message(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of disk that it takes, about."""
+        """The bytes of disk that it takes, approximately."""
         return len(self.payload) + len(self.id) + len(tags_text(self.tags)) + OVERHEAD
 
     @property
     def held(self) -> int:
-        """Bytes of memory that it takes."""
+        """The bytes of memory that it takes."""
         return held(self)
 
 
 def held(fields: tuple[Any, ...]) -> int:
-    """Bytes of memory that a message, or the fields of one, takes."""
+    """Return the bytes of memory that a message, or its fields, takes."""
     size = len(fields[1]) + len(fields[5]) + HELD
     return size + sum(len(tag) + _TAG for tag in fields[4]) if fields[4] else size
 
 
 class Change(NamedTuple):
-    """A change, as somebody who follows this hub needs it.
+    """A change, as a follower needs it.
 
     ``kind`` is one of ``STATEMENTS``, with its values; or "message" (a Message); "seen" (an id: its message is gone);
     "trim" (topic, queue, sequence number up to which it is).
@@ -126,24 +126,24 @@ encoded: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def checksum(text: str) -> int:
-    """SQLite does not see when a bit of a value changes."""
+    """Return a checksum. SQLite does not notice when a bit of a value changes."""
     return zlib.crc32(text.encode())
 
 
 def stored_row(kind: str, values: tuple[Any, ...], text: str) -> tuple[Any, ...]:
-    """What a change of ``STATEMENTS`` gives its statements: its values, and the checksum of their ``text`` where a row
-    is written."""
+    """Return the parameters of a change's statements: its values and, where a row is written, the checksum of their
+    ``text``."""
     row = tuple(value if isinstance(value, int | str) else encoded(value) for value in values)
     return (*row, checksum(text)) if kind in WRITES else row
 
 
 def tags_text(tags: tuple[str, ...]) -> str:
-    """A message's tags, as they stand in the file."""
+    """Return a message's tags as the file holds them."""
     return encoded(tags) if tags else ""
 
 
 def row(message: Message, topic: int) -> tuple[Any, ...]:
-    """A message as a row of ``messages``, the topic by its number."""
+    """Return a message as a row of ``messages``, with its topic's number."""
     seq, ident, _, queue, tags, payload, qos, retain, time_ns = message
     text = tags_text(tags)
     flags = qos << 1 | retain
@@ -153,7 +153,7 @@ def row(message: Message, topic: int) -> tuple[Any, ...]:
 
 
 def message(stored: tuple[Any, ...], topic: str) -> Message | None:
-    """A row as the message it was, or None when it is not what was written."""
+    """Return the message of a row, None when the row is not what was written."""
     seq, ident, number, queue, flags, time, tags, payload, _ = stored
     try:
         named = tuple(json.loads(tags)) if tags else ()
@@ -164,21 +164,21 @@ def message(stored: tuple[Any, ...], topic: str) -> Message | None:
 
 
 def last_seq(db: sqlite3.Connection) -> int:
-    """The sequence number of the last change of all."""
+    """Return the sequence number of the last change."""
     tables = ("messages", "seen", "changes")
     return max(
         int(db.execute(f"SELECT coalesce(max(seq), 0) FROM {table}").fetchone()[0]) for table in tables
     )
 
 
-#: A message id that is remembered: the sequence number of its message, the id, and when that came. Because it is
-#: exactly a tuple, the garbage collector does not look at it again and again.
+#: A remembered message id: its sequence number, the id, and when it came. The garbage collector does not track exact
+#: tuples of such values.
 Seen = tuple[int, bytes, int]
 
 
 def pack_ids(seen: Sequence[Seen]) -> tuple[int, bytes, int]:
-    """Some ids, at least one, as a row of ``seen``: the last sequence number, the ids by columns, a checksum. A row for
-    each id would take as long as storing the messages does."""
+    """Return ids, at least one, as a row of ``seen``: the last sequence number, the ids by columns, a checksum. A row
+    for each id would double the time of storing messages."""
     seqs, ids, times = zip(*seen, strict=True)
     n = len(ids)
     body = struct.pack(f"<I{n}Q{n}q{n}B", n, *seqs, *times, *map(len, ids)) + b"".join(ids)
@@ -186,7 +186,7 @@ def pack_ids(seen: Sequence[Seen]) -> tuple[int, bytes, int]:
 
 
 def unpack_ids(body: bytes, crc: int) -> list[Seen]:
-    """The ids of such a row, oldest first. Raises ValueError or TypeError when it is not what was written."""
+    """Return the ids of such a row, oldest first. Raises ValueError or TypeError when it is not what was written."""
     if zlib.crc32(body) != crc:
         raise ValueError("remembered ids are not what was written")
     (n,) = struct.unpack_from("<I", body)

@@ -1,4 +1,4 @@
-"""Process numbers, sessions with their subscriptions, the handshakes of QoS 2 that are open, and wills."""
+"""Process numbers, sessions with their subscriptions, QoS 2 handshakes in progress, and wills."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -12,7 +12,7 @@ Side = Literal["received", "released", "retained"]
 
 @dataclass(frozen=True)
 class Subscription:
-    """What SUBSCRIBE asked for; ``serial`` is its number among the client's."""
+    """What SUBSCRIBE asks for; ``serial`` is its number among the client's."""
 
     serial: int
     topic: str
@@ -23,7 +23,7 @@ class Subscription:
 
 @dataclass
 class Session:
-    """What is kept of a client. ``about`` is the server's own: whatever JSON holds."""
+    """What is kept of a client. ``about`` is for the hub: any JSON object."""
 
     client: str
     about: dict[str, Any]
@@ -35,15 +35,15 @@ class Session:
 
 
 class Sessions:
-    """All of them. Every change is on the disk when the storage's next ``after`` calls back."""
+    """All sessions. Every change is on the disk when the storage's next ``after`` calls back."""
 
     def __init__(self, writer: Writer):
         self._writer = writer
         self._sessions: dict[str, Session] = {}
         self._processes: dict[str, int] = {}
-        #: The last process number given to anybody.
+        #: The last process number that was given.
         self.last_process = 0
-        #: Wills that the file held when it was opened, by process number: of those connected when the hub ended.
+        #: Wills that the file held when it was opened, by process number: their clients were connected then.
         self.wills: dict[int, dict[str, Any]] = {}
 
     def __len__(self) -> int:
@@ -53,17 +53,17 @@ class Sessions:
         return client in self._sessions
 
     def get(self, client: str) -> Session | None:
-        """A client's session, to be read."""
+        """Return a client's session, to be read only."""
         return self._sessions.get(client)
 
     def all(self) -> list[Session]:
-        """Every session, to be read."""
+        """Return every session, to be read only."""
         return list(self._sessions.values())
 
     # -- process numbers ---------------------------------------------------------------------------------------------
 
     def process(self, client: str) -> int:
-        """The process number of a client: the one it has, or a new one. Without a name it is new each time."""
+        """Return the process number of a client, a new one if it has none. Without a name it is new each time."""
         known = self._processes.get(client)
         if known is not None:
             return known
@@ -75,13 +75,13 @@ class Sessions:
         return self.last_process
 
     def forget(self, client: str) -> None:
-        """Forget which number a client has; nobody else will ever have it."""
+        """Forget a client's process number, which is never given again."""
         if self._processes.pop(client, None) is not None:
             self._writer.change("forget", client)
 
     @property
     def clients(self) -> dict[str, int]:
-        """Process numbers by client, to be read."""
+        """Process numbers by client, to be read only."""
         return self._processes
 
     # -- sessions ----------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Sessions:
         return session
 
     def end(self, client: str) -> None:
-        """Forget a session and all that belongs to it; whether there is one or not."""
+        """Delete a session and everything in it, if there is one."""
         if self._sessions.pop(client, None) is not None:
             self._writer.change("end", client)
 
@@ -106,7 +106,7 @@ class Sessions:
         self._writer.change("subscribe", client, subscription.serial, asdict(subscription))
 
     def unsubscribe(self, client: str, serial: int) -> bool:
-        """Forget one: whether there was one."""
+        """Delete a subscription; return whether there was one."""
         session = self._sessions.get(client)
         if session is None or session.subscriptions.pop(serial, None) is None:
             return False
@@ -114,14 +114,14 @@ class Sessions:
         return True
 
     def hold(self, client: str, side: Side, ident: bytes) -> None:
-        """A handshake is open."""
+        """Note that a handshake has begun."""
         ids: dict[bytes, None] = getattr(self._sessions[client], side)
         if ident not in ids:
             ids[ident] = None
             self._writer.change("hold", client, side, ident.hex())
 
     def release(self, client: str, side: Side, ident: bytes) -> bool:
-        """A handshake is done: whether it was open."""
+        """Note that a handshake is done; return whether it was in progress."""
         session = self._sessions.get(client)
         if session is None or ident not in getattr(session, side):
             return False
@@ -132,11 +132,11 @@ class Sessions:
     # -- wills -------------------------------------------------------------------------------------------------------
 
     def keep_will(self, process: int, will: dict[str, Any]) -> None:
-        """Keep the will of who connects, as JSON holds it; the next one with this process number is in its place."""
+        """Store the will of a client, instead of an earlier one with this process number."""
         self._writer.change("will", process, will)
 
     def forget_will(self, process: int) -> None:
-        """It is published, or taken back."""
+        """Delete a will that is published or taken back."""
         self._writer.change("unwill", process)
 
     # -- what a file held --------------------------------------------------------------------------------------------

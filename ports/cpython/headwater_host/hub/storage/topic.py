@@ -18,8 +18,8 @@ DEAD = "$dead/"
 
 @dataclass(frozen=True)
 class Limits:
-    """What is kept, and for how long. Bytes are those of payloads, ids and tags, and for each message 64 on disk, or
-    ``records.HELD`` in memory."""
+    """What is kept, and how long; docs/hub.md explains each. Bytes are those of payloads, ids and tags, and for each
+    message 64 on disk, or ``records.HELD`` in memory."""
 
     topics: int = 100_000
     #: Of one topic, and of all of them.
@@ -33,9 +33,9 @@ class Limits:
     bytes: int = 8 << 30
     #: Seconds that a message is kept at most, acknowledged or not; 0 for ever.
     age: float = 7 * 86400.0
-    #: What happens when a topic is full of messages that somebody is still to have: "refuse" or "drop", the oldest.
+    #: When a topic is full of messages that a group has not acknowledged: "refuse" the new one or "drop" the oldest.
     full: str = "refuse"
-    #: How often a message is handed out, until it goes to the dead-letter topic.
+    #: How often a message is handed out before it goes to the dead-letter topic.
     tries: int = 10
     #: How many ids, and for how many seconds, are remembered to find duplicates: whichever comes first.
     ids: int = 100_000
@@ -51,7 +51,7 @@ class Limits:
 
 
 class Topic:
-    """A registered topic; ``number`` is what it is called in the file, and never another topic's."""
+    """A registered topic; ``number`` identifies it in the file and is never reused."""
 
     __slots__ = ("bytes", "count", "groups", "name", "number", "queues")
 
@@ -66,11 +66,11 @@ class Topic:
 
     @property
     def is_dead(self) -> bool:
-        """Whether messages are here because nobody acknowledged them."""
+        """Whether it is a dead-letter topic."""
         return self.name.startswith(DEAD)
 
     def drop_through(self, queue: int, seq: int, limit: int) -> list[int]:
-        """Forget the messages of a queue up to a sequence number, at most ``limit``: which they are."""
+        """Remove the messages of a queue up to a sequence number, at most ``limit``; return which they are."""
         before = self.queues[queue].bytes
         gone = self.queues[queue].drop_through(seq, limit)
         self.count -= len(gone)
@@ -78,11 +78,11 @@ class Topic:
         return gone
 
     def done_through(self, queue: int) -> int:
-        """The sequence number up to which every group has acknowledged a queue; 0 without groups."""
+        """Return the sequence number up to which every group has acknowledged a queue, 0 without groups."""
         return min((positions[queue].floor for positions in self.groups.values()), default=0)
 
     def oldest(self) -> int:
-        """The queue with the oldest message; there must be one."""
+        """Return the queue with the oldest message; there must be one."""
         return min((queue.first, n) for n, queue in enumerate(self.queues) if queue.first)[1]
 
 

@@ -1,4 +1,4 @@
-"""Files of earlier versions: what is in them, as this version keeps it."""
+"""Upgrades storage files of earlier versions."""
 
 import json
 import sqlite3
@@ -44,7 +44,7 @@ def upgrade(db: sqlite3.Connection, version: int) -> None:
 def _place(
     group: str, topic: int, queue: int, floor: int, taken: Any, tries: Any, crc: int
 ) -> tuple[Any, ...]:
-    """A row of ``positions``, as version 2 wrote it."""
+    """Decode a row of ``positions``, as version 2 wrote it."""
     try:
         values = group, topic, queue, floor, json.loads(taken), json.loads(tries)
         if checksum(encoded(values)) == crc:
@@ -57,7 +57,7 @@ def _place(
 def _open(
     db: sqlite3.Connection, topic: int, queue: int, floor: int, through: int, taken: set[int]
 ) -> Iterable[int]:
-    """The messages up to ``through`` that a group has not acknowledged."""
+    """Return the messages up to ``through`` that a group has not acknowledged."""
     query = "SELECT seq FROM messages WHERE seq > ? AND seq < ? AND topic = ? AND queue = ?"
     rows = db.execute(query, (floor, through, topic, queue)) if through > floor else ()
     return [seq for (seq,) in rows if seq not in taken]

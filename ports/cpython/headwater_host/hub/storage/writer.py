@@ -1,7 +1,7 @@
-"""Group commit: what one turn of the event loop changes is one transaction, written in a thread.
+"""Group commit: the changes of one turn of the event loop are one transaction, written in a thread.
 
-While it is written, the next one collects. So an answer waits for at most two syncs of the disk, and however many
-clients there are, they share them. When the disk does not take it, nothing is answered, and it is tried again.
+While it is written, the next one collects changes. So an answer waits for at most two syncs of the disk, which all
+clients share. When the disk fails, nothing is answered, and the transaction is tried again.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ RETRY = 1.0
 
 #: Rows that are inserted by one statement: SQLite had at most 999 values in one once.
 _TOGETHER = 256 if sqlite3.sqlite_version_info >= (3, 32) else 64
-#: Payloads from which on messages are inserted one by one: a statement keeps a copy of what it inserted last.
+#: Larger payloads are inserted one by one: a statement keeps a copy of what it inserted last.
 _LARGE = 64 << 10
 _MESSAGE = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _CHANGE = "INSERT INTO changes VALUES (?, ?, ?)"
@@ -42,8 +42,8 @@ _RETAIN = """INSERT OR REPLACE INTO retained (seq, id, topic, queue, flags, time
 
 #: Changes of a transaction from which on work that makes many waits for the next one.
 CROWD = 1000
-#: What senders may add to a transaction, so that the next one does not wait long for it: bytes, of which each message
-#: counts so many more, which take about as long to write.
+#: Bytes that senders may add to a transaction, so that the next one does not wait long; and bytes that each message
+#: counts besides its own.
 TURN = 1 << 19
 PER_MESSAGE = 1 << 10
 
@@ -55,7 +55,7 @@ def _is_large(message: tuple[Any, ...]) -> bool:
 
 
 class Batch:
-    """The changes of one transaction, in the order in which they are written."""
+    """The changes of one transaction, in the order of writing."""
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []
@@ -84,7 +84,7 @@ class Batch:
         return self.open
 
     def write(self, db: sqlite3.Connection) -> None:
-        """All of it, or nothing. Raises sqlite3.Error."""
+        """Write all of it, or nothing. Raises sqlite3.Error."""
         db.execute("BEGIN IMMEDIATE")
         try:
             for large, some in groupby(map(row, self.stored, self.numbers), _is_large):
@@ -128,8 +128,8 @@ def _insert(db: sqlite3.Connection, statement: str, rows: Sequence[tuple[Any, ..
 
 
 class Writer:
-    """Writes batches, one after the other. ``settle`` completes one before it is written, and says whether the next one
-    has something to do; ``written`` hears of it."""
+    """Writes batches, one after the other. ``settle`` completes a batch before it is written and returns whether the
+    next one has something to do; ``written`` is called with a batch that is on the disk."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Writer:
         self.commits = 0
 
     def next(self) -> int:
-        """The sequence number of another change, which is made before the event loop's turn ends."""
+        """Return the sequence number of another change, which is made before the event loop's turn ends."""
         self.wake()
         self.seq += 1
         return self.seq
@@ -173,7 +173,7 @@ class Writer:
         return len(self.batch.changes) >= CROWD
 
     def change(self, kind: str, *values: Any) -> int:
-        """Make a change of ``records.STATEMENTS``: its sequence number."""
+        """Make a change of ``records.STATEMENTS``; return its sequence number."""
         seq = self.next()
         text = encoded(values)
         row = stored_row(kind, values, text)
@@ -193,16 +193,16 @@ class Writer:
         self.batch.statements.append((TIDY[kind], (value,)))
 
     def fill(self, size: int) -> None:
-        """So many more bytes are to be written."""
+        """Count bytes that are to be written."""
         self.batch.size += size
         self.waiting += size
 
     def note(self, kind: str, *values: Any) -> None:
-        """A change whose statements are in the batch already, for those who follow."""
+        """Note a change for followers whose statements are in the batch already."""
         self.batch.changes.append((self.next(), kind, encoded(values)))
 
     def wake(self) -> None:
-        """Something is to be written at the end of this turn."""
+        """Begin a transaction at the end of this turn."""
         if self._closed:
             raise StorageError("the hub's storage is closed")
         self.batch.open = True
@@ -211,7 +211,7 @@ class Writer:
             asyncio.get_running_loop().call_soon(self._start)
 
     def after(self, done: Callable[[], None]) -> None:
-        """Call this when every change so far is on the disk; at once when all are."""
+        """Call ``done`` when every change so far is on the disk; at once when all are."""
         if self.batch:
             self.batch.done.append(done)
         elif self._writing is not None:
@@ -220,7 +220,7 @@ class Writer:
             done()
 
     def answer(self, send: Callable[[bytes], None], data: bytes) -> None:
-        """Send this when every change so far is on the disk, joined with what else is sent so."""
+        """Send this when every change so far is on the disk, joined with other answers."""
         batch = self.batch if self.batch.open else self._writing
         if batch is None:
             send(data)
@@ -236,7 +236,7 @@ class Writer:
         self._scheduled = False
 
     def _turn(self) -> None:
-        """The batch is complete."""
+        """Complete the batch, and begin another one."""
         more = self._settle()
         self.batch.last = self.seq
         self._writing, self.batch = self.batch, Batch()
@@ -246,8 +246,8 @@ class Writer:
         self._go_on()
 
     def share(self, sender: object, size: int) -> bool:
-        """A sender has published a message: whether it has had its share of this transaction. A message that was stored
-        before adds nothing, so there may be no transaction whose end the sender could wait for."""
+        """Count a message of a sender; return whether the sender has had its share of this transaction. A duplicate
+        adds nothing, so there may be no transaction that the sender could wait for."""
         batch = self.batch
         if not batch:
             return False
@@ -257,7 +257,7 @@ class Writer:
         return (used >= self._share or batch.used >= TURN) and self.error is None
 
     def next_turn(self, done: Callable[[], None]) -> None:
-        """Call this when there is another transaction to add to, or when this one cannot be written."""
+        """Call ``done`` when another transaction collects changes, or when this one cannot be written."""
         self._crowded.append(done)
 
     def _go_on(self) -> None:
