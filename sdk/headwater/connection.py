@@ -533,15 +533,25 @@ class Driver:
     #: Whether the last poll left off receiving before it had everything.
     behind = False
 
-    def __init__(self, dialer: "Dialer", session: "Session"):
+    #: Makes the session from a client identifier and options: the protocol's class.
+    make_session: "Callable[..., Any]"
+
+    def __init__(
+        self,
+        dialer: "Dialer",
+        client_id: "Bytes" = b"",
+        session: "Any" = None,
+        **options: "object",
+    ):
         self.dialer = dialer
-        self.session = session
+        self.session: Session = session or self.make_session(client_id, **options)
         self._ticks = dialer.ticks_ms
         # Bound once, because binding allocates; and an attribute is found faster than a method.
         self._out = self.session.out
         self._sent = self.session.sent
         self._window = self.session.rx.window
         self._feed = self.session.feed
+        self._enqueue: Callable[..., int] = self.session.enqueue
         self._transport: Transport | None = None
         self._dialing = False
         self._readinto: Callable[[bytearray | memoryview, int], int | None] = _nothing

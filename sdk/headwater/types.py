@@ -180,6 +180,10 @@ class Session(Protocol):
         """So many were taken: what ``out`` offers now."""
         ...
 
+    def enqueue(self, topic: Bytes, payload: Bytes, flags: int, extra: Bytes = ..., /) -> int:
+        """Put a message into the outbox or the transmit buffer: its number, 0 at QoS 0, or an error."""
+        ...
+
     def feed(self, n: int, /) -> int:
         """Take ``n`` bytes, just read into ``rx.view``: 0, or the error that broke the connection."""
         ...

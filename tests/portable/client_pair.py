@@ -59,7 +59,7 @@ class Pair:
         options.setdefault("clean", False)
         self.server = ServerSession()
         self.dialer = Dialer(self.server, start)
-        self.client = Client(self.dialer, b"c", **options)  # type: ignore[arg-type]
+        self.client = Client(self.dialer, b"c", **options)
         self.at_server: list[bytes] = []
         self.at_client: list[bytes] = []
         self.delivered: list[int] = []

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headwater.fmq.frames import Frame
-    from headwater.types import Bytes, Dialer
+    from headwater.types import Bytes
 
 
 class Client(Driver):
@@ -38,18 +38,8 @@ class Client(Driver):
 
     session: ClientSession
     on_message: "Callable[[Frame], object] | None"
-
-    def __init__(
-        self,
-        dialer: "Dialer",
-        client_id: "Bytes" = b"",
-        session: "ClientSession | None" = None,
-        **options: "object",
-    ):
-        super().__init__(dialer, session or ClientSession(client_id, **options))  # type: ignore[arg-type]
-        # Bound once, because binding allocates.
-        self._enqueue = self.session.enqueue
-        self._tags: Bytes = NO_TAGS
+    _tags: "Bytes" = NO_TAGS
+    make_session = ClientSession
 
     @property
     def on_answer(self) -> "Callable[[int, int], object] | None":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headwater.mqtt.packets import Packet
-    from headwater.types import Bytes, Dialer
+    from headwater.types import Bytes
 
 # The first byte of PUBLISH at QoS 0.
 _PUBLISH_0 = const(0x30)
@@ -42,17 +42,7 @@ class Client(Driver):
 
     session: ClientSession
     on_message: "Callable[[Packet], object] | None"
-
-    def __init__(
-        self,
-        dialer: "Dialer",
-        client_id: "Bytes" = b"",
-        session: "ClientSession | None" = None,
-        **options: "object",
-    ):
-        super().__init__(dialer, session or ClientSession(client_id, **options))  # type: ignore[arg-type]
-        # Bound once: see there.
-        self._enqueue = self.session.enqueue
+    make_session = ClientSession
 
     def publish(self, topic: "Bytes", payload: "Bytes", qos: int = 0, retain: bool = False) -> int:
         """Publish; bytes-like arguments allocate nothing.
