@@ -450,7 +450,12 @@ class Endpoint:
                 # Its next sending, if there is one, is a repetition.
                 self.outbox.buf[self.outbox.at[self._entry]] |= _DUP
                 self.in_flight += 1
-                go_behind(self, self._entry, self._unsent)
+                if self._unsent == 1:
+                    # Mostly: there is no other.
+                    self._entry = self._entry + 1 if self._entry + 1 < self.outbox.slots else 0
+                    self._unsent = 0
+                else:
+                    go_behind(self, self._entry, self._unsent)
         self.out_n = n
         return n or (self.out() if self.tx_end or self._unsent else 0)
 
@@ -658,17 +663,37 @@ class Driver:
         if session.feeding or not (self.reading or session.awaits()):
             # What has arrived waits as well: silence is no sign of a dead connection.
             session.rx_time = session.now
-            n = send_out(self)
         else:
             for _ in range(_READS):
-                n = _read(self, transport)
-                if n or not self.reading:
+                self.behind = False
+                if session.stalled:
+                    n = _take(self, 0)
+                    if n or self._transport is not transport:
+                        break
+                n = self._window()
+                if n:
+                    n = _receive(self, n)
+                if n <= 0:
                     break
-            self.behind = n == 0
-        if n < 0 or self._transport is not transport:
-            return n if n < 0 else 0
-        # The answer that a timeout waits for may have been in the transport, and the transport may have taken what was
-        # stuck: only now is silence silence.
+                self.behind = n == session.rx.room
+                n = _take(self, n)
+                if n or self._transport is not transport or not (self.behind and self.reading):
+                    break
+                # There is more to read. Answers leave together, one write for all that a read brought.
+                n = send_out(self)
+                if n:
+                    break
+            if self._transport is not transport:
+                # A handler has closed this connection, or has opened another.
+                return self.status
+            if n < 0:
+                return _drop(self, n)
+        if session.out_n:
+            # The transport may take now what was stuck: only if it does not, the clock counts.
+            n = send_out(self)
+            if n:
+                return n
+        # The answer that a timeout waits for may have been in the transport: only now is silence silence.
         n = session.poll(session.now)
         return _drop(self, n) if n else send_out(self)
 
@@ -808,27 +833,17 @@ def send_request(client: Driver, status: int) -> int:
     return status
 
 
-def _read(client: Driver, transport: "Transport") -> int:
-    """Read once and take what came: 0; 1 when there is no more now; or the status with which the connection ended."""
-    done = 1
-    k = _take(client, 0) if client.session.stalled else 0
-    if k == 0 and client._transport is transport:
-        room = client._window()
-        k = _receive(client, room) if room else 0
-        if k > 0:
-            done = room - k
-            k = _take(client, k)
-    if client._transport is not transport:
-        # A handler has closed this connection, or has opened another: nothing here is its business.
-        return client.status or 1
-    if k:
-        return _drop(client, k)
-    # Answers leave together, one write for all that a read brought.
-    return send_out(client) or done
+def _receive(client: Driver, n: "int | None") -> int:
+    """Read at most ``n`` bytes: their number, 0 if there are none now, or E_CLOSED."""
+    try:
+        n = client._readinto(client.session.rx.view, n)  # type: ignore[arg-type]  # it is a number until here
+    except OSError:
+        return E_CLOSED
+    return 0 if n is None else n or E_CLOSED
 
 
 def _take(client: Driver, n: int) -> int:
-    """Let the session take ``n`` bytes that were read: its status. Where a handler raises, the next poll goes on."""
+    """Parse ``n`` bytes that were read: the session's status. If a handler raises, the next poll goes on."""
     try:
         n = client._feed(n)
     except BaseException:
@@ -837,15 +852,6 @@ def _take(client: Driver, n: int) -> int:
         raise
     client.session.feeding = False
     return n
-
-
-def _receive(client: Driver, n: "int | None") -> int:
-    """Read at most ``n`` bytes: their number, 0 when there are none now, or E_CLOSED."""
-    try:
-        n = client._readinto(client.session.rx.view, n)  # type: ignore[arg-type]  # it is a number until here
-    except OSError:
-        return E_CLOSED
-    return 0 if n is None else n or E_CLOSED
 
 
 def _drop(client: Driver, status: int) -> int:

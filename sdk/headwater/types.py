@@ -119,6 +119,11 @@ class ReceiveBuffer(Protocol):
         """Where ``window`` bytes may be read into."""
         ...
 
+    @property
+    def room(self) -> int:
+        """What ``window`` has returned."""
+        ...
+
     def window(self) -> int:
         """Prepare ``view`` for a read. Return how many bytes may be read into it."""
         ...
@@ -136,6 +141,7 @@ class Session(Protocol):
     tx_end: int
     out_buf: Bytes
     out_at: int
+    out_n: int
     stalled: bool
     feeding: bool
     session_present: bool

@@ -62,9 +62,18 @@ class Client(Driver):
                 return send_ready(self, session.tx_end)
         if qos != 0 and qos != 1 and qos != 2:
             return E_QOS
-        # QoS and RETAIN as in PUBLISH's first byte; under the same name, because of what ``outgoing`` says of names.
+        # ``qos`` is reused for the flags of PUBLISH's first byte, then for the result: a frame over 11 words is
+        # heap-allocated.
         qos = qos << 1 | (1 if retain else 0)
-        return _publish(self, topic, payload, qos)
+        qos = self._enqueue(topic, payload, qos)
+        if qos == E_AGAIN and send_out(self) == 0:
+            # Only QoS 0 waits for the transmit buffer.
+            qos = self._enqueue(topic, payload, 1 if retain else 0)
+        if qos > 0:
+            send_out(self)
+            return qos
+        # At QoS 0 a message is lost with its connection.
+        return qos or send_out(self)
 
     def subscribe(self, topic_filter: "Bytes", qos: int = 0) -> int:
         """Ask for the messages of a filter: the request's packet id, or an error of ``ClientSession.subscribe``.
@@ -77,14 +86,3 @@ class Client(Driver):
     def unsubscribe(self, topic_filter: "Bytes") -> int:
         """Take a subscription back; as ``subscribe``."""
         return send_request(self, self.session.unsubscribe(topic_filter))
-
-
-def _publish(client: Client, topic: "Bytes", payload: "Bytes", flags: int) -> int:
-    status = client._enqueue(topic, payload, flags)
-    if status == E_AGAIN and send_out(client) == 0:
-        status = client._enqueue(topic, payload, flags)
-    if status < 0:
-        return status
-    # At QoS 0 a message is lost with its connection. Under the same name, as in ``publish``.
-    flags = send_out(client)
-    return status or flags

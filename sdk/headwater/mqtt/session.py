@@ -957,7 +957,7 @@ def _deliver_1(s: Session, p: Packet) -> None:
                 s.tx_size += _ACK_SIZE
     if s.epoch == epoch and auto_ack:
         s.unanswered -= 1
-        put_ack(s, _PUBACK, packet_id)
+        s.tx_end = encode_ack(s.tx, s.tx_end, s.tx_size, _PUBACK, packet_id)
 
 
 # -- what arrives, by packet type --------------------------------------------------------------------------------------
