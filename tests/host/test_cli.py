@@ -14,6 +14,7 @@ from headwater_host.cli import properties
 from headwater_host.cli.argument_types import servers
 from headwater_host.cli.main import COMMANDS, main
 from tests.host.command import HEADWATER, PACKAGES, environment, headwater
+from tests.rows import each_row
 from tools import option_tables
 from tools.toolchain import ROOT
 
@@ -30,7 +31,7 @@ def test_help_lists_every_command() -> None:
         assert f"    {name:<9} {entry.help}" in shown.stdout.decode()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each_row("name", COMMANDS)
 def test_every_command_has_help(name: str) -> None:
     shown = headwater(name, "--help")
     assert shown.returncode == 0, shown.stderr
@@ -46,7 +47,7 @@ def test_version() -> None:
 _PUB5 = ["pub", "-t", "a", "-n", "-V", "mqttv5", "-D"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments, says",
     [
         (["sbu"], b"there is no command 'sbu'; did you mean 'sub'?"),
@@ -93,7 +94,7 @@ def test_a_wrong_command_line_is_exit_code_2_and_no_traceback(arguments: list[st
     assert shown.stderr.count(b"\n") == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments, says",
     [
         (["pub", "-t", "a", "-m", "x", "-s"], "not allowed with argument"),
@@ -206,7 +207,7 @@ def test_a_wrong_option_is_one_line_and_exit_code_2(
     assert said.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text, named",
     [
         ("a", [("a", None)]),
@@ -249,7 +250,7 @@ def test_the_documentation_has_every_property_and_sequence() -> None:
     assert [letter for letter in sequences.FIELDS if f"`%{letter}`" not in text] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text, says",
     [
         ("-q 3", "invalid choice: 3"),
@@ -269,7 +270,7 @@ def test_a_wrong_file_of_options(tmp_path: Path, text: str, says: str) -> None:
     assert b"secret" not in shown.stderr
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments, extra",
     [
         (["pipeline", "run", "--capture", ".", "--out", "out"], "spark"),
@@ -283,7 +284,7 @@ def test_a_missing_extra_is_named(arguments: list[str], extra: str, tmp_path: Pa
     assert "Traceback" not in shown.stderr
 
 
-@pytest.mark.parametrize("arguments", [[name] for name in COMMANDS] + [["pipeline", "run"]], ids=" ".join)
+@each_row("arguments", [[name] for name in COMMANDS] + [["pipeline", "run"]], ids=" ".join)
 def test_help_needs_no_extra(arguments: list[str], tmp_path: Path) -> None:
     shown = bare(tmp_path, *arguments, "--help")
     assert (shown.returncode, shown.stderr) == (0, "")

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vectors import load, unhex
@@ -21,6 +20,7 @@ from headwater_host.errors import TimedOutError
 from headwater_host.inspect.mqtt import mqtt_frames
 from headwater_host.malformed import MalformedError
 from tests.host.command import environment, headwater
+from tests.rows import each_row
 
 VECTORS = load("mqtt")["packets"]
 GOOD = [row for row in VECTORS if "packet" in row]
@@ -59,17 +59,17 @@ def inspect(data: bytes, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
     return code, [json.loads(line) for line in out]
 
 
-@pytest.mark.parametrize("row", GOOD, ids=lambda row: row["name"])
+@each_row("row", GOOD, ids=lambda row: row["name"])
 def test_each_packet_of_the_vectors_is_shown(row: dict[str, Any]) -> None:
     assert inspect(unhex(row["hex"])) == (0, [plain(row["packet"])])
 
 
-@pytest.mark.parametrize("row", BAD, ids=lambda row: row["name"])
+@each_row("row", BAD, ids=lambda row: row["name"])
 def test_each_malformed_packet_of_the_vectors_is_named(row: dict[str, Any]) -> None:
     assert inspect(unhex(row["hex"])) == (1, [{"error": row["error"]}])
 
 
-@pytest.mark.parametrize("row", BAD, ids=lambda row: row["name"])
+@each_row("row", BAD, ids=lambda row: row["name"])
 def test_the_offset_is_one_in_the_whole_input(row: dict[str, Any]) -> None:
     first = bytes.fromhex("c000 3003000161")
     code, lines = inspect(first + unhex(row["hex"]))
@@ -175,7 +175,7 @@ def test_people_are_shown_names_and_no_bare_numbers() -> None:
     assert str(HeadwaterError(-7, "of IBM MQ's")) == "status -7: of IBM MQ's"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments, says",
     [
         (["--hex", "3"], b"1 digits; an even number is needed"),

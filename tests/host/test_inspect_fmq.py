@@ -18,6 +18,7 @@ from headwater_host.cli import main as cli
 from headwater_host.inspect.fmq import frames, values
 from headwater_host.malformed import MalformedError
 from tests.host.command import headwater
+from tests.rows import each_row
 
 ROWS = load("fmq")
 NUMBERS = ("Int", "BigInt", "Decimal", "Duration", "DateTime")
@@ -45,7 +46,7 @@ def texts(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
 
-@pytest.mark.parametrize("row", ROWS["frames"], ids=lambda row: row["name"])
+@each_row("row", ROWS["frames"], ids=lambda row: row["name"])
 def test_frames(row: dict[str, Any]) -> None:
     code, (shown,) = inspect("fmq", bytes.fromhex(row["hex"]))
     assert code == 0
@@ -59,7 +60,7 @@ def test_frames(row: dict[str, Any]) -> None:
     assert {name: shown[name] for name in want} == want
 
 
-@pytest.mark.parametrize("row", ROWS["message_ids"], ids=lambda row: row["hex"])
+@each_row("row", ROWS["message_ids"], ids=lambda row: row["hex"])
 def test_ids(row: dict[str, Any]) -> None:
     _, (shown,) = inspect("fmq", b"\x50" + bytes.fromhex(row["hex"]))
     assert shown["id"] == row | {"time_ns": int(row["time_ns"])}
@@ -71,7 +72,7 @@ def test_all_frames_behind_each_other() -> None:
     assert [line["id"]["hex"] for line in shown] == [row["id"] for row in ROWS["frames"]]
 
 
-@pytest.mark.parametrize("row", ROWS["malformed_frames"], ids=lambda row: row["why"])
+@each_row("row", ROWS["malformed_frames"], ids=lambda row: row["why"])
 def test_malformed_frames(row: dict[str, Any]) -> None:
     first = bytes.fromhex("50310103b105")
     for before in (b"", first):
@@ -94,7 +95,7 @@ def test_no_frame_is_no_error_and_no_value_is_one() -> None:
     assert inspect("fmq-value", b"") == (1, [{"error": {"reason": "field_beyond_end", "offset": 0}}])
 
 
-@pytest.mark.parametrize("row", ROWS["values"] + ROWS["longer_values"], ids=lambda row: row["hex"][:30])
+@each_row("row", ROWS["values"] + ROWS["longer_values"], ids=lambda row: row["hex"][:30])
 def test_values(row: dict[str, Any]) -> None:
     code, (shown,) = inspect("fmq-value", bytes.fromhex(row["hex"]))
     assert code == 0
@@ -118,7 +119,7 @@ def test_values(row: dict[str, Any]) -> None:
         assert got == texts(row["value"])
 
 
-@pytest.mark.parametrize("row", ROWS["malformed_values"], ids=lambda row: row["why"])
+@each_row("row", ROWS["malformed_values"], ids=lambda row: row["why"])
 def test_malformed_values(row: dict[str, Any]) -> None:
     error = {"reason": row["reason"], "offset": row["offset"]}
     assert inspect("fmq-value", bytes.fromhex(row["hex"])) == (1, [{"error": error}])

@@ -239,7 +239,7 @@ def test_what_is_wrong_for_people() -> None:
     assert text == "      32  malformed: MQRC_MDE_ERROR (2248): GroupId, the input ends before it does\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "at, put, options, says",
     [
         (4, b"", "--order little", "Version, it is 33554432 and must be 2: in the other byte order it is 2"),
@@ -326,7 +326,7 @@ def test_the_example_of_the_documentation(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == output + "\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments, says",
     [
         (["--protocol", "mqmde", "--version", "5"], "--version needs --protocol mqtt"),

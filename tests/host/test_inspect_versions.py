@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vectors import load, unhex
@@ -15,6 +14,7 @@ from headwater_host.inspect.mqtt import NAMES, mqtt_frames
 from headwater_host.malformed import MalformedError
 from tests.host.command import headwater
 from tests.host.test_inspect import inspect, plain
+from tests.rows import each_row
 
 FILES = {"3.1": "mqtt31", "5": "mqtt5"}
 ROWS = [(version, row) for version, file in FILES.items() for row in load(file)["packets"]]
@@ -52,12 +52,12 @@ def shown(packet: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-@pytest.mark.parametrize("version, row", GOOD, ids=name_of)
+@each_row("version, row", GOOD, ids=name_of)
 def test_each_packet_of_the_vectors_is_shown(version: str, row: dict[str, Any]) -> None:
     assert inspect(unhex(row["hex"]), "--version", version) == (0, [shown(row["packet"])])
 
 
-@pytest.mark.parametrize("version, row", BAD, ids=name_of)
+@each_row("version, row", BAD, ids=name_of)
 def test_each_malformed_packet_of_the_vectors_is_named(version: str, row: dict[str, Any]) -> None:
     ping = bytes.fromhex("c000")
     error = row["error"] | {"offset": row["error"]["offset"] + len(ping)}
@@ -65,7 +65,7 @@ def test_each_malformed_packet_of_the_vectors_is_named(version: str, row: dict[s
     assert got == (1, [{"type": "PINGREQ"}, {"error": error}])
 
 
-@pytest.mark.parametrize("version", FILES)
+@each_row("version", FILES)
 def test_all_packets_of_the_vectors_behind_each_other(version: str) -> None:
     rows = [row for other, row in GOOD if other == version]
     code, lines = inspect(b"".join(unhex(row["hex"]) for row in rows), "--version", version)
