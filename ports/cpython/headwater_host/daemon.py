@@ -1,4 +1,4 @@
-"""What a process needs that serves until a signal: its log on standard error, and an end in good order."""
+"""Run a service until a signal: log to standard error, stop in good order."""
 
 import asyncio
 import contextlib
@@ -16,18 +16,17 @@ class _Utc(logging.Formatter):
         self.converter = time.gmtime
 
 
-#: Bytes from which on a block of memory is one of its own.
+#: Bytes from which glibc maps a block of memory separately.
 _LARGE = 1 << 18
-#: ``mallopt``'s number for that (malloc.h).
+#: The option of ``mallopt`` for this (malloc.h).
 _M_MMAP_THRESHOLD = -3
 
 
 def _give_back_large_blocks() -> None:
-    """Have large blocks of memory go back to the system when they are freed.
+    """Return large blocks of memory to the system when they are freed.
 
-    glibc stops that as soon as the first one is freed: then blocks of up to 32 MiB come from its heap, and gaps among
-    them stay (measured with 50 messages of 16 MiB: 460 MB stayed instead of 126). Does nothing where there is no glibc,
-    and where MALLOC_MMAP_THRESHOLD_ says something.
+    After the first large block is freed, glibc takes blocks of up to 32 MiB from its heap, which fragments (50 messages
+    of 16 MiB left 460 MB instead of 126). Does nothing without glibc or if MALLOC_MMAP_THRESHOLD_ is set.
     """
     if "MALLOC_MMAP_THRESHOLD_" not in os.environ:
         with contextlib.suppress(ImportError, OSError, AttributeError):
@@ -38,8 +37,10 @@ def _give_back_large_blocks() -> None:
 
 @contextlib.contextmanager
 def serving(stop: Callable[[], None]) -> Iterator[None]:
-    """Within an event loop: log to standard error, and call ``stop`` on SIGTERM or SIGINT. A second signal ends the
-    process at once. Large blocks of memory go back to the system."""
+    """Log to standard error, and call ``stop`` on SIGTERM or SIGINT; for use in an event loop.
+
+    A second signal ends the process at once. Large blocks of memory are returned to the system.
+    """
     _give_back_large_blocks()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Utc())

@@ -1,4 +1,4 @@
-"""How a command ends: the exit codes of ``headwater``, and the error that leads to one of them."""
+"""The exit codes of ``headwater``, and the error that ends a command with one of them."""
 
 from headwater.errors import E_LIMIT
 from headwater_host.errors import (
@@ -11,27 +11,27 @@ from headwater_host.errors import (
 )
 
 OK = 0
-#: The work could not be done: the server refused, a packet is malformed, a log is damaged.
+#: Failure: the server refused, a packet is malformed, a log is damaged.
 FAILED = 1
 #: The command line, a configuration or an input value is wrong.
 USAGE = 2
 #: No connection, or it was lost.
 CONNECTION = 3
-#: Something did not come in time.
+#: Timeout.
 TIMED_OUT = 4
-#: 128 + n: ended by signal n before the work was done.
+#: 128 + n: ended by signal n.
 SIGNALLED = 128
 
 
 class CommandError(Exception):
-    """Ends a command with a message and an exit code; no traceback is shown."""
+    """Ends a command with a message and an exit code, without a traceback."""
 
     def __init__(self, text: str, code: int = FAILED):
         super().__init__(text)
         self.code = code
 
 
-# The first that fits.
+# The first matching class counts.
 _CODES: tuple[tuple[type[ClientError], int], ...] = (
     (ArgumentError, USAGE),
     (TimedOutError, TIMED_OUT),
@@ -42,8 +42,8 @@ _CODES: tuple[tuple[type[ClientError], int], ...] = (
 
 
 def code_of(error: ClientError) -> int:
-    """The exit code for an error of the client."""
+    """Return the exit code for an error of a client."""
     if error.code == E_LIMIT:
-        # The server has said what it does not do.
+        # The server does not offer what was requested.
         return FAILED
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

@@ -1,4 +1,4 @@
-"""What is raised for bytes that a protocol does not allow."""
+"""The error for bytes that a protocol does not allow."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ from headwater import reasons
 
 
 class MalformedError(Exception):
-    """The input is not what the protocol allows: ``code`` is a status of the core, ``offset`` where in the input."""
+    """The input is malformed. ``code``: a status of the core; ``offset``: the position in the input."""
 
-    #: The names of the codes: a protocol may have its own.
+    #: The names of the codes. A subclass may have its own.
     names = reasons.REASONS
 
     def __init__(self, code: int, offset: int):
@@ -29,9 +29,9 @@ class MalformedError(Exception):
 
     @property
     def description(self) -> str:
-        """A sentence about ``code``."""
+        """A sentence that describes ``code``."""
         return reasons.describe(self.code, self.names)
 
     def shown(self) -> dict[str, Any]:
-        """What programs are told."""
+        """Return the error for JSON output."""
         return {"reason": self.reason, "offset": self.offset}

@@ -1,4 +1,4 @@
-"""A TOML file in which every key is checked, and every mistake is reported with its line, all of them at once."""
+"""Read a TOML file: check every key and report all mistakes at once, each with its line."""
 
 import importlib
 import re
@@ -13,12 +13,15 @@ from headwater_host.topics import filter_bytes
 
 
 class ConfigError(Exception):
-    """The configuration is wrong; the text says what, and where."""
+    """The configuration is wrong. The text says what and where."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a table: what it is, and what makes its value ours or raises ConfigError, ValueError or TypeError."""
+    """A key of a table: a description of its values, and a function that converts a value.
+
+    The function raises ConfigError, ValueError or TypeError for a wrong value.
+    """
 
     what: str
     convert: Callable[[Any], Any]
@@ -30,19 +33,19 @@ class Key:
 
 
 def text(value: object) -> str:
-    """Text that is not empty."""
+    """Convert text that is not empty."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError
     return value
 
 
 def path(value: object) -> Path:
-    """A path."""
+    """Convert a path."""
     return Path(text(value))
 
 
 def whole(least: int, most: int) -> Callable[[object], int]:
-    """A whole number from ``least`` to ``most``."""
+    """Return a conversion for whole numbers from ``least`` to ``most``."""
 
     def convert(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -56,7 +59,7 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
 def size(value: object) -> int:
-    """Bytes, at least 1: a whole number, or text such as "64 MiB"."""
+    """Convert a number of bytes, at least 1: a whole number, or text such as "64 MiB"."""
     if isinstance(value, str):
         found = re.fullmatch(r"([0-9]{1,15}) ?([KMGT]iB)", value)
         if found is None:
@@ -66,21 +69,21 @@ def size(value: object) -> int:
 
 
 def truth(value: object) -> bool:
-    """True or false."""
+    """Convert true or false."""
     if not isinstance(value, bool):
         raise ValueError
     return value
 
 
 def seconds(value: object) -> float:
-    """A number of seconds above 0."""
+    """Convert a number of seconds above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
         raise ValueError
     return float(value)
 
 
 def filters(value: object) -> tuple[str, ...]:
-    """Topic filters, each named once."""
+    """Convert a list of different topic filters."""
     if not isinstance(value, list) or not value:
         raise ValueError
     names = tuple(text(item) for item in value)
