@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from headwater.mqtt.packets import Packet
 from headwater.mqtt.properties import Packet5
 from headwater.reasons import REASONS, reason
 from headwater_spark.mqtt import decode
+from tests.rows import each_row
 from tests.spark.logs import packet, publish, varint
 
 PUBLISH = 3
@@ -115,7 +115,7 @@ ROWS = [
     if vectors.unhex(row["hex"])
 ]
 PUBLISHES = [row for row in ROWS if row[3][0] >> 4 == PUBLISH]
-LEVELS = pytest.mark.parametrize("level", VECTORS)
+LEVELS = each_row("level", VECTORS)
 
 
 def reasons_at(level: int) -> set[str]:
@@ -138,9 +138,7 @@ def test_there_are_vectors_for_every_reason_the_decoder_gives() -> None:
     assert reasons | reasons_at(5) <= {name for name, _ in REASONS.values()}
 
 
-@pytest.mark.parametrize(
-    "level, name, row, frame", ROWS, ids=[f"{level}: {name}" for level, name, _, _ in ROWS]
-)
+@each_row("level, name, row, frame", ROWS, ids=[f"{level}: {name}" for level, name, _, _ in ROWS])
 def test_vector_alone(level: int, name: str, row: dict[str, Any], frame: bytes) -> None:
     assert decode_all([frame], level) == [expected(row, frame, level)]
 
@@ -190,7 +188,7 @@ def test_a_topic_alias_alone_stands_for_no_topic() -> None:
     assert decode_all(frames, 5) == [NAMELESS, bad_topic]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "block",
     [
         b"",
