@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from headwater_spark import maps
 from headwater_spark.fmq_core import load_map, time_text
 from headwater_spark.payload import Parsed, Parser
+from tests.rows import each_row
 from tests.spark.fmq_bytes import NOW_NS, Decimal, Nanoseconds, spoiled, value
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors/fmq.json").read_text(encoding="utf-8"))
@@ -116,7 +117,7 @@ def expected(row: dict[str, Any]) -> Any:
     return "NaN" if math.isnan(number) else number
 
 
-@pytest.mark.parametrize("row", GOOD, ids=lambda row: row["hex"][:20])
+@each_row("row", GOOD, ids=lambda row: row["hex"][:20])
 def test_vector_as_a_value(row: dict[str, Any]) -> None:
     payload = b"\xe1\x02" + value("x") + bytes.fromhex(row["hex"]) + value("y") + value(1)
     wanted = expected(row)
@@ -141,7 +142,7 @@ def test_every_value_of_the_vectors_in_a_map_with_one_thing_wrong() -> None:
     assert sum(row != {} for row in wanted) > 2000
 
 
-@pytest.mark.parametrize("row", VECTORS["malformed_values"], ids=lambda row: row["why"])
+@each_row("row", VECTORS["malformed_values"], ids=lambda row: row["why"])
 def test_malformed_vector_has_no_values(row: dict[str, Any]) -> None:
     payload = b"\xe1\x01" + value("x") + bytes.fromhex(row["hex"])
     assert parsed([payload]) == one_by_one([payload]) == [{}]
@@ -228,9 +229,7 @@ def test_more_keys_than_anybody_needs() -> None:
     assert parsed(many) == one_by_one(many)
 
 
-@pytest.mark.parametrize(
-    "ns", [0, -1, NOW_NS, -(1 << 63) + 1, (1 << 63) - 1, -62135596800 * 10**9, 253402300800 * 10**9]
-)
+@each_row("ns", [0, -1, NOW_NS, -(1 << 63) + 1, (1 << 63) - 1, -62135596800 * 10**9, 253402300800 * 10**9])
 def test_times_read_as_iso_8601(ns: int) -> None:
     ours = value({"t": Nanoseconds(11, ns)})
     assert parsed([ours]) == one_by_one([ours]) == [{"t": time_text(ns)}]
