@@ -20,6 +20,7 @@ from headwater.fmq.values import Value, number, read
 from headwater_host.capture.format import MAX_FRAME
 from headwater_spark import fmq_core
 from headwater_spark.fmq import decode
+from tests.rows import each_row
 from tests.spark.fmq_bytes import (
     NOW_NS,
     Nanoseconds,
@@ -157,7 +158,7 @@ def expected(row: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.parametrize("row", VECTORS["frames"], ids=lambda row: row["name"])
+@each_row("row", VECTORS["frames"], ids=lambda row: row["name"])
 def test_vector_alone(row: dict[str, Any]) -> None:
     data = bytes.fromhex(row["hex"])
     (answer,) = decode_all([data])
@@ -166,7 +167,7 @@ def test_vector_alone(row: dict[str, Any]) -> None:
     assert {name: answer[name] for name in wanted} == wanted
 
 
-@pytest.mark.parametrize("row", VECTORS["malformed_frames"], ids=lambda row: row["why"])
+@each_row("row", VECTORS["malformed_frames"], ids=lambda row: row["why"])
 def test_malformed_vector(row: dict[str, Any]) -> None:
     data = bytes.fromhex(row["hex"])
     wanted = {"error": {"reason": row["reason"], "offset": row["offset"]}}
@@ -174,7 +175,7 @@ def test_malformed_vector(row: dict[str, Any]) -> None:
     assert decode_all([data]) == [wanted]
 
 
-@pytest.mark.parametrize("row", VECTORS["message_ids"], ids=lambda row: row["hex"])
+@each_row("row", VECTORS["message_ids"], ids=lambda row: row["hex"])
 def test_message_id_vector(row: dict[str, Any]) -> None:
     ident = bytes.fromhex(row["hex"])
     (answer,) = decode_all([fmq_publish("a", b"", ident)])
@@ -234,7 +235,7 @@ def test_frames_of_no_bytes() -> None:
     assert decode_all([b"", good, b""]) == [truncated, of_core(good), truncated]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "whole",
     [
         fmq_publish("a/b", bytes(300), qos=2, tags=("x", "y")),
@@ -254,7 +255,7 @@ def test_with_a_byte_behind_it_is_not_one_frame() -> None:
         assert decode_all([data + b"\xc0"]) == [{"error": {"reason": "bad_body_length", "offset": len(data)}}]
 
 
-@pytest.mark.parametrize("correlation", [b"\xa1\x01\x03\x31\x01", b"\x39\x00", b"\xa0\x00\xb8" + b"\xff" * 8])
+@each_row("correlation", [b"\xa1\x01\x03\x31\x01", b"\x39\x00", b"\xa0\x00\xb8" + b"\xff" * 8])
 def test_correlations_that_are_none(correlation: bytes) -> None:
     data = consumeresp(message_id(), b"x", correlation, "a")
     (answer,) = decode_all([data])
@@ -270,7 +271,7 @@ def test_lengths_that_reach_far_beyond_the_data() -> None:
             assert decode_all([data]) == [of_core(data)]
 
 
-@pytest.mark.parametrize("body", [None, b"", value("a") + b"\xd0x"])
+@each_row("body", [None, b"", value("a") + b"\xd0x"])
 def test_every_first_byte(body: bytes | None) -> None:
     frames = [built(head, message_id(), body) for head in range(256)]
     assert decode_all(frames) == list(map(of_core, frames))
