@@ -22,8 +22,9 @@ GOOD = [(version, row) for version, row in ROWS if "packet" in row]
 BAD = [(version, row) for version, row in ROWS if "error" in row]
 
 
-def name_of(value: Any) -> str:
-    return value["name"] if isinstance(value, dict) else str(value)
+def name_of(version_row: tuple[str, dict[str, Any]]) -> str:
+    version, row = version_row
+    return f"{version}: {row['name']}"
 
 
 def by_name(properties: list[Any]) -> dict[str, Any]:
