@@ -27,6 +27,7 @@ from headwater_host.fmq.values import (
     encode,
 )
 from tests.host.command import environment
+from tests.rows import each_row
 
 ROWS = load("fmq")
 UTC = dt.timezone.utc
@@ -74,7 +75,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("row", ROWS["values"], ids=lambda row: row["hex"][:30])
+@each_row("row", ROWS["values"], ids=lambda row: row["hex"][:30])
 def test_vectors(row: dict[str, Any]) -> None:
     data = bytes.fromhex(row["hex"])
     value = value_of(row)
@@ -84,7 +85,7 @@ def test_vectors(row: dict[str, Any]) -> None:
     assert same(decode(data, strict=True), plain(value))
 
 
-@pytest.mark.parametrize("row", ROWS["longer_values"], ids=lambda row: row["hex"])
+@each_row("row", ROWS["longer_values"], ids=lambda row: row["hex"])
 def test_longer_forms_are_read_unless_strictly(row: dict[str, Any]) -> None:
     data = bytes.fromhex(row["hex"])
     value = decode(data)
@@ -95,7 +96,7 @@ def test_longer_forms_are_read_unless_strictly(row: dict[str, Any]) -> None:
     assert 0 <= caught.value.offset < len(data)
 
 
-@pytest.mark.parametrize("row", ROWS["malformed_values"], ids=lambda row: row["why"])
+@each_row("row", ROWS["malformed_values"], ids=lambda row: row["why"])
 def test_malformed(row: dict[str, Any]) -> None:
     with pytest.raises(MalformedValueError) as caught:
         decode(bytes.fromhex(row["hex"]))
@@ -108,7 +109,7 @@ def test_what_is_behind_a_value_is_refused() -> None:
     assert caught.value.offset == 2
 
 
-@pytest.mark.parametrize("row", ROWS["murmur3"], ids=lambda row: row["text"])
+@each_row("row", ROWS["murmur3"], ids=lambda row: row["text"])
 def test_hashes(row: dict[str, Any]) -> None:
     assert hash_of(row["text"]) == int(row["hash"], 16)
 
@@ -187,7 +188,7 @@ def test_times() -> None:
         DateTime(1 << 80).datetime()
 
 
-@pytest.mark.parametrize("value", [dt.datetime.min, dt.datetime.max])
+@each_row("value", [dt.datetime.min, dt.datetime.max])
 def test_the_first_and_the_last_datetime(value: dt.datetime) -> None:
     value = value.replace(tzinfo=UTC)
     assert decode(encode(value)).datetime() == value
@@ -202,13 +203,13 @@ def test_maps_that_a_dict_cannot_hold() -> None:
     assert type(decode(encode({"a": 1, 1: 2, None: 3}))) is dict
 
 
-@pytest.mark.parametrize("value", [b"x", object(), {1}, 1j, Pump, dt.date(2026, 1, 1)])
+@each_row("value", [b"x", object(), {1}, 1j, Pump, dt.date(2026, 1, 1)])
 def test_what_has_no_value(value: object) -> None:
     with pytest.raises(TypeError, match="FMQ has no value for a"):
         encode([value])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value, says",
     [
         (Decimal("NaN"), "no value for Decimal"),
