@@ -9,6 +9,7 @@ from test_mqtt_encode import NAMES, encoded
 
 from headwater.mqtt import packets, packets_server, spec
 from tests.interop.tshark import colons, encoded_packets, flat
+from tests.rows import each_row
 from tools.toolchain import ROOT
 
 Row = dict[str, Any]
@@ -94,7 +95,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> list[list[Row]]:
 
 
 @pytest.mark.needs_tshark
-@pytest.mark.parametrize("number", range(len(VECTORS)), ids=[row["name"] for row in VECTORS])
+@each_row("number", range(len(VECTORS)), ids=[row["name"] for row in VECTORS])
 def test_tshark_reads_what_we_encode(seen: list[list[Row]], number: int) -> None:
     row = VECTORS[number]
     packet = flat(seen[number][-1])
