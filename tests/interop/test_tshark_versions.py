@@ -11,6 +11,7 @@ from headwater.mqtt import packets as mqtt
 from headwater.mqtt import packets_server, spec, spec5
 from headwater.mqtt import properties as props
 from tests.interop.tshark import Fields, colons, encoded_packets, flat, packets
+from tests.rows import each_row
 from tools import pcap, toolchain
 from tools.toolchain import ROOT
 
@@ -115,7 +116,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> list[list[Fields]]:
 
 
 @pytest.mark.needs_tshark
-@pytest.mark.parametrize("number", range(len(VECTORS)), ids=[row["name"] for row in VECTORS])
+@each_row("number", range(len(VECTORS)), ids=[row["name"] for row in VECTORS])
 def test_tshark_reads_what_we_encode(seen: list[list[Fields]], number: int) -> None:
     row = VECTORS[number]
     packet = seen[number][-1]
