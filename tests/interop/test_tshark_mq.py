@@ -11,6 +11,7 @@ from headwater_host.mq.descriptors import MD, QueueManagerSettings
 from headwater_host.mq.structures import LAYOUTS, decode, encode
 from tests.interop.mq_capture import Fields, Writer, read
 from tests.interop.tshark import colons
+from tests.rows import each_row
 from tools import toolchain
 
 Row = dict[str, Any]
@@ -279,7 +280,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory, tshark: Path) -> list[Fields]
 
 
 @pytest.mark.needs_tshark
-@pytest.mark.parametrize("number", range(len(MESSAGES)), ids=[made.name for made in MESSAGES])
+@each_row("number", range(len(MESSAGES)), ids=[made.name for made in MESSAGES])
 def test_tshark_reads_what_we_encode(seen: list[Fields], number: int) -> None:
     made = MESSAGES[number]
     assert differences(made, seen[number]) == GARBLED.get(made.name, [])
