@@ -26,11 +26,12 @@ from headwater_host.client.mqtt.session import HostServerSession
 from headwater_host.errors import ArgumentError
 from tests.host.client_options import grouped
 from tests.host.mqtt_server import HOST, serve, speak
+from tests.rows import each_row
 
 KINDS: dict[str, Any] = {"connection": ConnectionOptions, "session": SessionOptions, "limits": Limits}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "options, text",
     [
         ({"will": "t"}, r"will='t': a Will, such as Will\(topic, payload\)"),
@@ -58,13 +59,13 @@ KINDS: dict[str, Any] = {"connection": ConnectionOptions, "session": SessionOpti
     ],
     ids=str,
 )
-@pytest.mark.parametrize("make", [Client, blocking.Client, fmq.Client])
+@each_row("make", [Client, blocking.Client, fmq.Client])
 def test_what_is_refused_by_each_client(make: Any, options: dict[str, Any], text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
         make("nowhere", **grouped(options))
 
 
-@pytest.mark.parametrize("make", [Client, blocking.Client, fmq.Client])
+@each_row("make", [Client, blocking.Client, fmq.Client])
 def test_a_port_in_the_host_is_refused_and_brackets_are_no_part_of_it(make: Any) -> None:
     with pytest.raises(ArgumentError, match="host 'nowhere:1883': pass the port apart"):
         make("nowhere:1883")
@@ -72,14 +73,14 @@ def test_a_port_in_the_host_is_refused_and_brackets_are_no_part_of_it(make: Any)
     assert servers_of("[::1]", 1, ["[::2]"]) == [("::1", 1), ("::2", None)]
 
 
-@pytest.mark.parametrize("host", [None, "", 5, b"host"], ids=str)
-@pytest.mark.parametrize("make", [Client, blocking.Client, fmq.Client])
+@each_row("host", [None, "", 5, b"host"], ids=str)
+@each_row("make", [Client, blocking.Client, fmq.Client])
 def test_a_host_is_a_name_or_an_address(make: Any, host: Any) -> None:
     with pytest.raises(ArgumentError, match="a name or an address"):
         make(host)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "options, text",
     [
         ({"protocol": 6}, r"protocol=6: one of '3\.1', '3\.1\.1', '5\.0'"),
@@ -122,7 +123,7 @@ def test_options_of_a_concern_are_an_object() -> None:
         fmq.Client("nowhere", connection=ConnectionOptions(websocket="/mqtt"))
 
 
-@pytest.mark.parametrize("store", [5, b"store.db"], ids=str)
+@each_row("store", [5, b"store.db"], ids=str)
 def test_a_store_is_a_path(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for make in (partial(Client, identifier="c"), partial(fmq.Client, identifier="c")):
@@ -131,13 +132,13 @@ def test_a_store_is_a_path(store: Any, tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("size", [0, "9"], ids=str)
+@each_row("size", [0, "9"], ids=str)
 def test_the_largest_packet_of_fmq_is_a_number(size: Any) -> None:
     with pytest.raises(ArgumentError, match="packet_size="):
         fmq.Client("nowhere", limits=fmq.Limits(packet_size=size))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "options",
     [{"first": "1"}, {"first": None}, {"attempts": 1.5}, {"attempts": "3"}, {"refused": "no"}],
     ids=str,
@@ -147,7 +148,7 @@ def test_what_is_refused_of_reconnecting(options: dict[str, Any]) -> None:
         Reconnect(**options)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "given, name",
     [(5, "5.0"), (5.0, "5.0"), ("5", "5.0"), (4, "3.1.1"), (3, "3.1"), (3.1, "3.1"), ("3.1.1", "3.1.1")],
     ids=str,
@@ -156,7 +157,7 @@ def test_versions_by_what_they_are_called(given: Any, name: str) -> None:
     assert Client("nowhere", protocol=given).protocol == name
 
 
-@pytest.mark.parametrize(
+@each_row(
     "given, meant",
     [
         ("a", [("a", 2)]),
@@ -176,7 +177,7 @@ def test_filters_by_what_they_plainly_mean(given: Any, meant: list[tuple[str, in
     assert filters_of(given, 2) == meant
 
 
-@pytest.mark.parametrize("given", [None, 5, b"a", [None], [("a", 1, 2)], [["a", 1, 2]], [b"a"]], ids=str)
+@each_row("given", [None, 5, b"a", [None], [("a", 1, 2)], [["a", 1, 2]], [b"a"]], ids=str)
 def test_filters_that_are_none(given: Any) -> None:
     with pytest.raises(ArgumentError, match="a topic filter"):
         filters_of(given)
@@ -214,8 +215,8 @@ def test_filters_that_are_asked_for() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize(
+@each_row("qos", [0, 1, 2])
+@each_row(
     "properties, text",
     [
         (
