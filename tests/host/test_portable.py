@@ -69,7 +69,7 @@ BUILT = [
 @pytest.mark.parametrize("where, file", BUILT)
 def test_portable_tests_pass_with_the_components(where: str, file: str, library: Path) -> None:
     # The units hold more than the test imports.
-    done = run(where, PORTABLE / "run.py", library, file, more=256 << 10)
+    done = run(where, PORTABLE / "run.py", library, file, more=512 << 10)
     last = done.stdout.rstrip().rpartition("\n")[2]
     assert last.endswith(" passed, 0 failed"), done.stdout
     assert done.returncode == 0, done.stdout

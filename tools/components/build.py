@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import shutil
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,6 @@ from tools.components.names import (
     keywords_of,
     rename_globals,
     short_attributes,
-    short_globals,
     short_parameters,
     used_names,
 )
@@ -119,16 +119,16 @@ class _Unit:
         foreign = sorted(name for name in (used | offered) - own if name in self.places)
         elsewhere = self._used_elsewhere()
         made = self._public(own - private, foreign)
-        plain = private & elsewhere
-        made |= {name: self.places[name][1] for name in plain}
         hidden = used_names(nodes) | set(made.values()) | set(self.program.imports)
-        if short:
-            done = short_globals(nodes, private - plain, hidden)
-        else:
-            done = {name: name for name in private - plain}
-        for old, new in done.items():
-            self.built.names.setdefault(new, []).append(".".join(self.places[old]))
-        made |= done
+        count = Counter(self.places[name][1] for name in private)
+        for name in private:
+            plain = self.places[name][1]
+            free = count[plain] == 1 and plain not in hidden
+            if name in elsewhere and not free:
+                raise BundleError(
+                    f"{self.unit}: another unit uses {'.'.join(self.places[name])}: make it public"
+                )
+            made[name] = plain if free else name
         self._check_locals(nodes, made)
         head = self._head(foreign, made, used)
         lines = list(head)
