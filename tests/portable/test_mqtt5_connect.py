@@ -1,4 +1,4 @@
-# heap: 1280K
+# heap: 2M
 """MQTT 5.0: how a connection begins and ends, and what either end says of itself."""
 
 from pipe import FIRST, drain, feed, packets, receive, send
