@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from headwater_host.cli.main import main
 from tools.toolchain import ROOT
 
 #: How long what must come may take on a machine with much else to do; only a test that fails waits so long.
@@ -37,6 +38,14 @@ def headwater(*arguments: object, data: bytes = b"", **more: str) -> subprocess.
         check=False,
         timeout=PATIENCE_S,
     )
+
+
+def ended(*arguments: object) -> object:
+    """Run the command in this process to its end, and return its exit code: for rows of wrong command lines."""
+    try:
+        return main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return end.code
 
 
 def quick_bench(name: str, clients: Iterable[str]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import pytest
 from headwater_host.cli import message_format as sequences
 from headwater_host.cli import properties
 from headwater_host.cli.argument_types import servers
-from headwater_host.cli.main import COMMANDS, main
-from tests.host.command import HEADWATER, PACKAGES, environment, headwater
+from headwater_host.cli.main import COMMANDS
+from tests.host.command import HEADWATER, PACKAGES, ended, environment, headwater
 from tests.rows import each_row
 from tools import option_tables
 from tools.toolchain import ROOT
@@ -196,10 +196,7 @@ def test_a_wrong_command_line_is_exit_code_2_and_no_traceback(arguments: list[st
 def test_a_wrong_option_is_one_line_and_exit_code_2(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        code: object = main(arguments)
-    except SystemExit as end:
-        code = end.code
+    code = ended(*arguments)
     said = capsys.readouterr()
     assert says in said.err
     assert (code, said.out) == (2, "")

@@ -20,7 +20,8 @@ from headwater_host.fmq.plain import from_json, plain
 from headwater_host.fmq.values import decode, encode
 from headwater_host.hub import users
 from tests.certificates import Pki
-from tests.host.command import HEADWATER, Running, environment, headwater, hub_at, running
+from tests.host.command import HEADWATER, Running, ended, environment, headwater, hub_at, running
+from tests.rows import each_row
 from tools.broker import HOST, free_port
 
 PASSWORD = "correct horse"
@@ -229,6 +230,7 @@ def test_topics(tmp_path: Path) -> None:
 
 SERVER = """
 import os, sys
+from tests.rows import each_row
 asked = sys.stdin.buffer.read()
 if asked == b"fail":
     print("first line", file=sys.stderr)
@@ -329,7 +331,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "null",
@@ -346,7 +348,7 @@ def test_json_there_and_back(text: str) -> None:
     assert plain(decode(from_json(text))) == json.loads(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text", ["", "{", "nan", "NaN", "[Infinity]", "1e999", "1 2", "'a'", '"\\ud800"', "[" * 100 + "]" * 100,
              "[" * 100000, "9" * 5000],
     ids=["empty", "open", "nan", "NaN", "inf", "huge", "two", "quotes", "half", "deep", "deeper", "long"],
@@ -366,14 +368,7 @@ _PUB = ["pub", "--protocol", "fmq", "-t", "a", "-n"]
 _SUB = ["sub", "--protocol", "fmq", "-t", "a"]
 
 
-def ended(arguments: list[str]) -> object:
-    try:
-        return main(arguments)
-    except SystemExit as end:
-        return end.code
-
-
-@pytest.mark.parametrize(
+@each_row(
     "arguments, says",
     [
         ([*_PUB, "-V", "5"], "-V is an option of MQTT"),
@@ -445,7 +440,7 @@ def ended(arguments: list[str]) -> object:
 def test_a_wrong_option_is_one_line_and_exit_code_2(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = ended(arguments)
+    code = ended(*arguments)
     said = capsys.readouterr()
     assert says in said.err
     assert (code, said.out) == (2, "")
