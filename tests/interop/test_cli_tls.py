@@ -12,8 +12,9 @@ import pytest
 
 from headwater_host.capture import CaptureReader
 from tests.certificates import Pki
-from tests.host.command import headwater, hub_at, running
+from tests.host.command import ended, headwater, hub_at, running
 from tests.interop.test_cli_pub_sub import subscribed
+from tests.rows import each_row
 from tools.broker import HOST, Mosquitto, free_port
 
 pytestmark = pytest.mark.needs_mosquitto
@@ -65,7 +66,7 @@ def test_our_own_certificate(mosquitto: StartBroker, pki: Pki) -> None:
         assert b"key values mismatch" in wrong.stderr
 
 
-@pytest.mark.parametrize("secure", [False, True])
+@each_row("secure", [False, True])
 def test_websocket(mosquitto: StartBroker, pki: Pki, tmp_path: Path, secure: bool) -> None:
     port = free_port()
     own = pki.listener(pki.server) if secure else {}
@@ -86,8 +87,8 @@ NO_TLS = b"the server may not speak TLS on this port"
 WANTS_TLS = b"it may want TLS on this port"
 
 
-@pytest.mark.parametrize("command", [["pub", "-n"], ["sub"]])
-@pytest.mark.parametrize("version", ["3.1.1", "5"])
+@each_row("command", [["pub", "-n"], ["sub"]])
+@each_row("version", ["3.1.1", "5"])
 def test_tls_where_there_is_none_and_none_where_there_is(
     broker: Mosquitto, plain: Mosquitto, pki: Pki, command: list[str], version: str
 ) -> None:
@@ -145,34 +146,37 @@ def test_user_and_password_in_a_url(mosquitto: StartBroker, tmp_path: Path) -> N
         assert b"who@me" not in refused.stderr
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments, says",
     [
-        (["-L", "mqtt://h/a", "-p", "1"], b"remove -h and -p"),
-        (["-L", "mqtt://h/a", "-h", "g"], b"remove -h and -p"),
-        (["-L", "mqtt://h"], b"a topic is required"),
-        (["-L", "ws://h/a"], b"a topic is required"),
-        ([], b"a topic is required"),
-        (["-t", "a", "--insecure"], b"--insecure needs TLS"),
-        (["-t", "a", "--cafile", "none.pem"], b"cannot use the CA in none.pem"),
-        (["-t", "a", "--cafile", "a", "--capath", "b"], b"not both"),
-        (["-t", "a", "--cert", "none.pem"], b"cannot use the certificate none.pem"),
-        (["-h", "mqtt://me:hunter2@h", "-t", "a"], b"a host name is needed, not a URL"),
-        (["-L", "http://me:hunter2@h/a"], b"-L/--url: expected SCHEME://"),
-        (["-L", "mqtt://me:hunter2@h:x/a"], b"-L/--url: expected SCHEME://"),
-        (["-L", "mqtt://me:hunter2@h:99999/a"], b"-L/--url: expected SCHEME://"),
-        (["-L", "mqtt://me:hunter2@/a"], b"-L/--url: expected SCHEME://"),
-        (["-L", "mqtt://me:hunter2@h/a#"], b"is not a topic filter"),
-        (["-L", "ws://h/a b", "-t", "a"], b"is not a path for WebSocket"),
+        (["-L", "mqtt://h/a", "-p", "1"], "remove -h and -p"),
+        (["-L", "mqtt://h/a", "-h", "g"], "remove -h and -p"),
+        (["-L", "mqtt://h"], "a topic is required"),
+        (["-L", "ws://h/a"], "a topic is required"),
+        ([], "a topic is required"),
+        (["-t", "a", "--insecure"], "--insecure needs TLS"),
+        (["-t", "a", "--cafile", "none.pem"], "cannot use the CA in none.pem"),
+        (["-t", "a", "--cafile", "a", "--capath", "b"], "not both"),
+        (["-t", "a", "--cert", "none.pem"], "cannot use the certificate none.pem"),
+        (["-h", "mqtt://me:hunter2@h", "-t", "a"], "a host name is needed, not a URL"),
+        (["-L", "http://me:hunter2@h/a"], "-L/--url: expected SCHEME://"),
+        (["-L", "mqtt://me:hunter2@h:x/a"], "-L/--url: expected SCHEME://"),
+        (["-L", "mqtt://me:hunter2@h:99999/a"], "-L/--url: expected SCHEME://"),
+        (["-L", "mqtt://me:hunter2@/a"], "-L/--url: expected SCHEME://"),
+        (["-L", "mqtt://me:hunter2@h/a#"], "is not a topic filter"),
+        (["-L", "ws://h/a b", "-t", "a"], "is not a path for WebSocket"),
     ],
 )
-@pytest.mark.parametrize("command", [["pub", "-n"], ["sub"]])
-def test_a_wrong_command_line(command: list[str], arguments: list[str], says: bytes) -> None:
-    shown = headwater(*command, *arguments)
-    assert shown.returncode == 2
-    assert says in shown.stderr
-    assert b"hunter2" not in shown.stderr
-    assert b"Traceback" not in shown.stderr
+@each_row("command", [["pub", "-n"], ["sub"]])
+def test_a_wrong_command_line(
+    command: list[str], arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = ended(*command, *arguments)
+    said = capsys.readouterr()
+    assert says in said.err
+    assert (code, said.out) == (2, "")
+    assert "hunter2" not in said.err
+    assert "Traceback" not in said.err
 
 
 def test_the_gateway_lands_from_a_broker_over_tls(mosquitto: StartBroker, pki: Pki, tmp_path: Path) -> None:
