@@ -21,7 +21,8 @@ from headwater_host.gateway.config import (
 from headwater_host.hub.config import HubConfig, Listener
 from headwater_host.settings import ConfigError
 from tests.certificates import make
-from tests.host.command import headwater, running
+from tests.host.command import ended, headwater, running
+from tests.rows import each_row
 from tools.toolchain import ROOT
 
 WHOLE = """\
@@ -86,7 +87,7 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "before, after, line, says",
     [
         ("capture =", "captrue =", 1, "there is no key 'captrue'"),
@@ -241,7 +242,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     assert load(tmp_path / "empty.toml", Path("log")).capture == Path("log")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text, topic",
     [
         ("#:1", ("#", 1)),
@@ -257,13 +258,13 @@ def test_topics(text: str, topic: tuple[str, int]) -> None:
     assert parse_topic(text) == topic
 
 
-@pytest.mark.parametrize("text", ["", ":1", "a#", "a/#/b:1", "\0"])
+@each_row("text", ["", ":1", "a#", "a/#/b:1", "\0"])
 def test_what_is_no_topic(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a topic filter"):
         parse_topic(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text, serial",
     [
         ("/dev/ttyACM0", SerialConfig("/dev/ttyACM0", 115200)),
@@ -276,13 +277,13 @@ def test_serial_ports(text: str, serial: SerialConfig) -> None:
     assert parse_serial(text) == serial
 
 
-@pytest.mark.parametrize("text", ["", ":9600", "x:99999999", "x:" + "9" * 5000, "a\0b"])
+@each_row("text", ["", ":9600", "x:99999999", "x:" + "9" * 5000, "a\0b"])
 def test_what_is_no_serial_port(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_serial(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text, broker",
     [
         ("localhost", ("localhost", 1883)),
@@ -295,9 +296,7 @@ def test_brokers(text: str, broker: tuple[str, int]) -> None:
     assert parse_broker(text) == broker
 
 
-@pytest.mark.parametrize(
-    "text", ["", ":1883", "host:", "host:0", "host:65536", "host:x", "::1", "a b", "mqtt://x"]
-)
+@each_row("text", ["", ":1883", "host:", "host:0", "host:65536", "host:x", "::1", "a b", "mqtt://x"])
 def test_what_is_no_broker(text: str) -> None:
     with pytest.raises(ConfigError, match="is not HOST"):
         parse_broker(text)
@@ -331,7 +330,7 @@ def test_it_is_looked_at_as_a_whole() -> None:
     assert len({broker.client_id for broker in checked.brokers}) == 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     "keys, tls, port",
     [
         ("tls = true", Tls(), 8883),
@@ -356,7 +355,7 @@ def test_how_a_broker_is_reached(
     assert broker.websocket == ("/mqtt" if "websocket" in keys else None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "keys, line, says",
     [
         ("tls = 1", 5, "'tls' in [[broker]] is true or false, not 1"),
@@ -390,35 +389,40 @@ def test_how_a_broker_cannot_be_reached(
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments, says",
     [
-        ([], b"the capture log is missing: use --capture DIR"),
-        (["--capture", "log"], b"nothing to record"),
-        (["--capture", "log", "--broker", "h"], b"needs a topic"),
-        (["--capture", "log", "--topic", "a"], b"--topic needs --broker"),
-        (["--capture", "log", "--password-file", "x"], b"--password-file needs --broker"),
-        (["--capture", "log", "--broker", "h:x", "--topic", "a"], b"'h:x' is not HOST[:PORT]"),
-        (["--capture", "log", "--broker", "h", "--topic", "a#"], b"'a#' is not a topic filter"),
-        (["--capture", "log", "--broker", "h", "--topic", "a", "--password-file", "none"], b"cannot read the password"),
-        (["--capture", "", "--serial", "x"], b"the directory name is empty"),
-        (["--capture", "log", "--serial", "x", "--stats", "/"], b"the statistics file / has no name"),
-        (["--capture", "log", "--serial", ""], b"'' is not a serial port"),
-        (["--config", "none.toml"], b"cannot read none.toml"),
-        (["--capture", "log", "--hub-port", "7000"], b"--hub-port needs --hub"),
-        (["--capture", "log", "--hub", "h", "--hub-port", "x"], b"'x' is not a whole number from 0 to 65535"),
-        (["--capture", "log", "--fmq-serial", "x"], b"the board on x speaks FMQ, which needs a hub"),
-        (["--capture", "log", "--serial", "x", "--stats-seconds", "-1"], b"is not a number of seconds"),
+        ([], "the capture log is missing: use --capture DIR"),
+        (["--capture", "log"], "nothing to record"),
+        (["--capture", "log", "--broker", "h"], "needs a topic"),
+        (["--capture", "log", "--topic", "a"], "--topic needs --broker"),
+        (["--capture", "log", "--password-file", "x"], "--password-file needs --broker"),
+        (["--capture", "log", "--broker", "h:x", "--topic", "a"], "'h:x' is not HOST[:PORT]"),
+        (["--capture", "log", "--broker", "h", "--topic", "a#"], "'a#' is not a topic filter"),
+        (["--capture", "log", "--broker", "h", "--topic", "a", "--password-file", "none"], "cannot read the password"),
+        (["--capture", "", "--serial", "x"], "the directory name is empty"),
+        (["--capture", "log", "--serial", "x", "--stats", "/"], "the statistics file / has no name"),
+        (["--capture", "log", "--serial", ""], "'' is not a serial port"),
+        (["--config", "none.toml"], "cannot read none.toml"),
+        (["--capture", "log", "--hub-port", "7000"], "--hub-port needs --hub"),
+        (["--capture", "log", "--hub", "h", "--hub-port", "x"], "'x' is not a whole number from 0 to 65535"),
+        (["--capture", "log", "--fmq-serial", "x"], "the board on x speaks FMQ, which needs a hub"),
+        (["--capture", "log", "--serial", "x", "--stats-seconds", "-1"], "is not a number of seconds"),
     ],
 )  # fmt: skip
 def test_a_wrong_command_line_is_exit_code_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: bytes
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    says: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shown = headwater("gateway", *arguments)
-    assert says in shown.stderr
-    assert b"Traceback" not in shown.stderr
-    assert shown.returncode == 2
+    code = ended("gateway", *arguments)
+    said = capsys.readouterr()
+    assert says in said.err
+    assert "Traceback" not in said.err
+    assert (code, said.out) == (2, "")
     assert list(tmp_path.iterdir()) == []
 
 
