@@ -334,6 +334,39 @@ def test_a_process_number_that_is_too_long(process: int) -> None:
 # -- who does not wait any more ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_a_request_whose_answer_was_lost_is_repeated_if_that_is_safe(repeatable: bool) -> None:
+    """The connection is cut after the request was sent and before its answer."""
+    asked: list[int] = []
+
+    async def cut(line: Line) -> None:
+        await line.accept()
+        asked.append((await line.frame())[0] >> 4)
+
+    async def answer(line: Line) -> None:
+        await line.accept()
+        head, ident = await line.frame()
+        asked.append(head >> 4)
+        line.say(spec.ACK << 4, ident, 0)
+        await line.ended()
+
+    async def main() -> None:
+        connection = ConnectionOptions(keepalive=0)
+        async with (
+            scripted(cut, answer) as where,
+            client(where, connection=connection, reconnect=QUICK) as c,
+        ):
+            if repeatable:
+                await c.register("t")
+                assert asked == [spec.REGISTER, spec.REGISTER]
+            else:
+                with pytest.raises(NotConnectedError):
+                    await c.unregister("t")
+                assert asked == [spec.UNREGISTER]
+
+    run(main())
+
+
 def test_every_call_has_an_end_in_time() -> None:
     async def script(line: Line) -> None:
         await line.accept()
