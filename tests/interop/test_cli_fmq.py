@@ -230,7 +230,6 @@ def test_topics(tmp_path: Path) -> None:
 
 SERVER = """
 import os, sys
-from tests.rows import each_row
 asked = sys.stdin.buffer.read()
 if asked == b"fail":
     print("first line", file=sys.stderr)
@@ -478,7 +477,7 @@ def test_words_in_any_order_end_in_an_exit_code_of_the_table(
         plausible = (
             ["--protocol", "fmq", "-t", "a", "-n"] if command == ["pub"] and chance.random() < 0.5 else []
         )
-        code = ended([*command, *plausible, "-h", f"127.0.0.1:{number}", "--timeout", "30", *words])
+        code = ended(*command, *plausible, "-h", f"127.0.0.1:{number}", "--timeout", "30", *words)
         said = capfd.readouterr()
         seen[code] = seen.get(code, 0) + 1
         assert code in (1, 2, 3, 4), (command, words, said)
