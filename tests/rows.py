@@ -15,7 +15,8 @@ def each_row(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run a test for each row, with the arguments of ``pytest.mark.parametrize``.
 
-    Fixtures are shared by the rows, except ``tmp_path``: each row has a folder of its own.
+    If labels are not unique, each gets the row's number, from 0. Fixtures are shared by the rows, except
+    ``tmp_path``: each row has a folder of its own.
     """
     arguments = re.split(r", *", names)
     rows = list(table)
@@ -25,6 +26,8 @@ def each_row(
         labels = [repr(row)[:100] for row in rows] if ids is None else [str(label) for label in ids]
     assert rows
     assert len(labels) == len(rows)
+    if len(set(labels)) < len(labels):
+        labels = [f"{number} ({label})" for number, label in enumerate(labels)]
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         def run(**fixtures: Any) -> None:

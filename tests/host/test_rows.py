@@ -30,6 +30,18 @@ def test_every_failing_row_is_named(tmp_path: Path) -> None:
     assert check.__doc__ == "Documented."
 
 
+def test_rows_with_one_label_are_told_apart_by_number() -> None:
+    @each_row("number", [1, 2, 3], ids=["same", "same", "other"])
+    def check(number: int) -> None:
+        assert number == 1
+
+    with pytest.raises(pytest.fail.Exception) as caught:
+        check()
+    text = str(caught.value)
+    assert "row 1 (same):" in text
+    assert "row 2 (other):" in text
+
+
 @each_row("number", [1, 2])
 def test_one_argument_needs_no_tuples(number: int) -> None:
     assert number in (1, 2)
