@@ -27,6 +27,7 @@ from tests.host.capture_logs import (
     with_body,
     with_header,
 )
+from tests.rows import each_row
 from tools.capture_log import encode_records
 
 SALT = 0x0123456789ABCDEF
@@ -104,7 +105,7 @@ def test_no_change_of_a_byte_is_read(some: list[Record], data: st.DataObject) ->
         block_of(good[:at] + bytes([value]) + good[at + 1 :])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "changes, reason",
     [
         ({"header_length": 72}, "lengths 72"),
@@ -119,13 +120,13 @@ def test_a_header_that_cannot_be_trusted_is_not_right(changes: dict[str, int], r
         parse_header(with_header(BY_HAND, **changes), SALT)
 
 
-@pytest.mark.parametrize("length", range(HEADER_BYTES))
+@each_row("length", range(HEADER_BYTES))
 def test_a_short_header_is_not_right(length: int) -> None:
     with pytest.raises(FormatError, match=f"^{length} bytes"):
         parse_header(BY_HAND[:length])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "block, reason",
     [
         (with_header(BY_HAND, version=3), "version 3 with flags 0x0 is unknown"),
@@ -148,6 +149,7 @@ def test_a_short_header_is_not_right(length: int) -> None:
         (with_body(BY_HAND, 58, b"\xff"), "string table"),
         (with_body(BY_HAND, 63, b"\xff"), "string table"),
     ],
+    ids=lambda row: row[1],
 )
 def test_a_body_that_contradicts_itself_is_refused(block: bytes, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
@@ -179,7 +181,7 @@ def test_segment_names() -> None:
     assert parse_segment_name("segment-99999999999999999999-0123456789abcdef.hwc") is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "changes, reason",
     [
         ({"time_ns": 1 << 63}, "time_ns 9223372036854775808: possible are -9223372036854775808 to"),
@@ -215,7 +217,7 @@ def test_a_record_that_cannot_be_stored_is_refused_and_leaves_nothing(
     assert block_of(b"".join(builder.encode(0, SALT))).peers == [one.peer for one in good]
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@each_row("kind", [bytes, bytearray, memoryview])
 def test_a_frame_is_taken_as_it_is_now(kind: type) -> None:
     buffer = bytearray(b"\xe0\x00")
     builder = BlockBuilder(1 << 10)
