@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from headwater_host.mq import CMQC
 from headwater_host.mq.fields import refused
 from headwater_host.mq.structures import decode as decode_one
 from headwater_spark import mqmde
+from tests.rows import each_row
 from tests.spark.mq_bytes import GROUP, LG, LS, S
 from tests.spark.mq_bytes import mqmde as built
 
@@ -68,7 +68,7 @@ def columns(payloads: list[bytes | None], before: int = 0) -> list[Any]:
     return answers
 
 
-@pytest.mark.parametrize("before", [0, 3])
+@each_row("before", [0, 3])
 def test_vectors(before: int) -> None:
     found = columns([*PAYLOADS], before)
     assert found == [core(payload) for payload in PAYLOADS[before:]]
@@ -76,7 +76,7 @@ def test_vectors(before: int) -> None:
     assert kinds == {dict, tuple, type(None)}
 
 
-@pytest.mark.parametrize("row", VECTORS, ids=[row["name"] for row in VECTORS])
+@each_row("row", VECTORS, ids=[row["name"] for row in VECTORS])
 def test_a_vector_means_what_it_says(row: dict[str, Any]) -> None:
     # At the largest Offset a segment has no room for data.
     beyond = row.get("fields", {}).get("Offset") == 999_999_999
@@ -111,8 +111,8 @@ def test_four_forms_side_by_side_with_others() -> None:
     assert {mixed[i] for i, answer in enumerate(found) if answer} == set(forms)
 
 
-@pytest.mark.parametrize("big", [False, True], ids=["little", "big"])
-@pytest.mark.parametrize("ccsid", [819, 500])
+@each_row("big", [False, True], ids=["little", "big"])
+@each_row("ccsid", [819, 500])
 def test_every_length(big: bool, ccsid: int) -> None:
     whole = built(b"ab", LG | LS, big=big, ccsid=ccsid)
     cut: list[bytes | None] = [whole[:size] for size in range(len(whole) + 1)]
@@ -139,7 +139,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("change, wanted", WRONG.values(), ids=WRONG)
+@each_row("change, wanted", WRONG.values(), ids=WRONG)
 def test_what_is_refused(change: dict[str, Any], wanted: Any) -> None:
     payload = built(**{"data": b"x", "flags": 0, **change})
     (found,) = columns([payload])
