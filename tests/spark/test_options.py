@@ -4,6 +4,7 @@ import pytest
 
 from headwater_spark.options import OPTIONS, OptionError, ReadOptions, parse
 from headwater_spark.sizes import parse_size
+from tests.rows import each_row
 
 
 def test_defaults() -> None:
@@ -22,7 +23,7 @@ def test_names_in_lower_case_as_spark_hands_them_over() -> None:
     assert parse({name.upper(): value for name, value in given.items()}) == parse(given)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text, size",
     [
         ("1", 1),
@@ -37,7 +38,7 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path, plain",
     [("/log", "/log"), ("log", "log"), ("file:/log", "/log"), ("file:///log", "/log"), ("a:b", "a:b")],
 )
@@ -45,7 +46,7 @@ def test_paths(path: str, plain: str) -> None:
     assert parse({"path": path}).path == plain
 
 
-@pytest.mark.parametrize(
+@each_row(
     "given, message",
     [
         ({}, "the path is missing"),
