@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headwater_spark import payload
 from headwater_spark.payload import Parser, load
+from tests.rows import each_row
 
 MAX = (1 << 63) - 1
 
@@ -156,7 +157,7 @@ RISKY = [
 ]
 
 
-@pytest.mark.parametrize("data", RISKY, ids=repr)
+@each_row("data", RISKY, ids=repr)
 def test_arrow_does_not_see_what_could_put_rows_out_of_step(data: bytes) -> None:
     some = [good(1), data, b"no JSON", good(2), b""]
     rows, risky = payload._triage(pa.array(some, pa.binary()))
@@ -203,7 +204,7 @@ NOT_JSON = [
 ]
 
 
-@pytest.mark.parametrize("data", NOT_JSON, ids=lambda data: repr(data[:24]))
+@each_row("data", NOT_JSON, ids=lambda data: repr(data[:24]))
 def test_what_is_no_json_object_has_no_values_and_is_no_error(data: bytes) -> None:
     nothing: dict[str, Any] = {"identity": None, "sent": None, "bad": False, "metrics": {}}
     assert parse([data]) == [nothing]
@@ -233,14 +234,14 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("data", ODD, ids=lambda data: data[:40].decode("utf-8", "replace"))
+@each_row("data", ODD, ids=lambda data: data[:40].decode("utf-8", "replace"))
 def test_odd_objects_are_read_as_python_does(data: bytes) -> None:
     assert parse([data]) == [reference(data)]
     for among in neighbourhoods(data):
         assert parse(among) == [reference(one) for one in among]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "wrong",
     [
         {"board": 1},
@@ -273,7 +274,7 @@ def test_a_bad_first_message_does_not_spoil_the_others() -> None:
     assert parse(payloads, parser) == [reference(data) for data in payloads]
 
 
-@pytest.mark.parametrize("t", ["soon", 1.5, -1, None, True, 1 << 62])
+@each_row("t", ["soon", 1.5, -1, None, True, 1 << 62])
 def test_a_time_that_is_none_is_an_ordinary_value(t: object) -> None:
     payloads = [*many(50), good(1, t=t), *many(50)]
     answers = parse(payloads)
