@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headwater_host.capture import CaptureReader, Problem
 from headwater_spark.columns import BATCH_BYTES, Batch, read
 from headwater_spark.plan import OFFSET_BITS, Plan, plan
+from tests.rows import each_row
 from tests.spark.logs import Rec, publish, write_log
 from tools.capture_log import LogWriter
 
@@ -102,8 +103,8 @@ def check(directory: Path, size: int) -> list[Problem]:
     return sorted(everything)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("segment_blocks", [1, 3, 100])
+@each_row("size", SIZES)
+@each_row("segment_blocks", [1, 3, 100])
 def test_every_record_is_read_once(tmp_path: Path, size: int, segment_blocks: int) -> None:
     log_of(tmp_path, 5, 1, 9, 2, 30, 4, 4, segment_blocks=segment_blocks)
     assert check(tmp_path, size) == []
@@ -121,7 +122,7 @@ def test_partitions_are_of_about_the_size_that_was_asked_for(tmp_path: Path) -> 
     assert (log.blocks, log.records, log.segments) == (40, 400, 6)
 
 
-@pytest.mark.parametrize("least", [1, 2, 3, 5, 8])
+@each_row("least", [1, 2, 3, 5, 8])
 def test_the_number_of_partitions_is_a_multiple(tmp_path: Path, least: int) -> None:
     log_of(tmp_path, *[5] * 64)
     for size in (1000, 3000, 1 << 30):
@@ -156,7 +157,7 @@ def test_no_log(tmp_path: Path) -> None:
         plan(tmp_path / "missing", 1000, 1)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@each_row("size", SIZES)
 def test_a_damaged_body_is_found_and_passed_over(tmp_path: Path, size: int) -> None:
     log_of(tmp_path, 5, 5, 5, 5, 5)
     (path,) = segments(tmp_path)
@@ -168,8 +169,8 @@ def test_a_damaged_body_is_found_and_passed_over(tmp_path: Path, size: int) -> N
     assert (problem.offset, problem.length) == (starts[2], starts[3] - starts[2])
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("block", [0, 1, 2, 4])
+@each_row("size", SIZES)
+@each_row("block", [0, 1, 2, 4])
 def test_a_damaged_header_is_found_and_passed_over(tmp_path: Path, size: int, block: int) -> None:
     log_of(tmp_path, 5, 5, 5, 5, 5, segment_blocks=3)
     path = segments(tmp_path)[block // 3]
@@ -181,7 +182,7 @@ def test_a_damaged_header_is_found_and_passed_over(tmp_path: Path, size: int, bl
     assert [problem.offset for problem in problems if problem.length] == [starts[block % 3]]
 
 
-@pytest.mark.parametrize("size", SIZES)
+@each_row("size", SIZES)
 def test_a_lost_block_and_a_lost_segment_are_reported(tmp_path: Path, size: int) -> None:
     log_of(tmp_path, 5, 5, 5, 5, 5, 5, segment_blocks=2)
     path = segments(tmp_path)[0]
@@ -195,8 +196,8 @@ def test_a_lost_block_and_a_lost_segment_are_reported(tmp_path: Path, size: int)
     assert [problem.kind for problem in problems] == ["gap"]
 
 
-@pytest.mark.parametrize("size", [1, 1 << 30])
-@pytest.mark.parametrize("cut", [1, 63, 64, 100, 200])
+@each_row("size", [1, 1 << 30])
+@each_row("cut", [1, 63, 64, 100, 200])
 def test_the_torn_tail_of_an_open_segment_is_left_alone(tmp_path: Path, size: int, cut: int) -> None:
     log_of(tmp_path, 5, 5, 5)
     (tmp_path / "manifest.jsonl").unlink()
@@ -210,7 +211,7 @@ def test_the_torn_tail_of_an_open_segment_is_left_alone(tmp_path: Path, size: in
     assert (torn.kind, torn.offset + torn.length) == ("torn", path.stat().st_size)
 
 
-@pytest.mark.parametrize("size", [1, 1 << 30])
+@each_row("size", [1, 1 << 30])
 def test_an_unfinished_body_at_the_end_of_an_open_segment_is_torn(tmp_path: Path, size: int) -> None:
     """The file has its length, and not yet its bytes."""
     log_of(tmp_path, 5, 5, 5)
