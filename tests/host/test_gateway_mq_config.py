@@ -10,6 +10,7 @@ from headwater_host.gateway.mq_config import MqConfig, load
 from headwater_host.mq.uplink.mqi import Channel
 from headwater_host.mq.uplink.uplink import UplinkConfig
 from headwater_host.settings import ConfigError
+from tests.rows import each_row
 
 WHOLE = """\
 capture = "log"
@@ -113,7 +114,7 @@ def test_what_is_left_out_has_defaults(folder: Path) -> None:
         load(path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "before, after, line, says",
     [
         ('file = "mq.db"\n', "", 5, "'file' in [mq] is missing: a file"),
@@ -164,7 +165,7 @@ def test_an_error_says_what_and_where(folder: Path, before: str, after: str, lin
     assert "hush" not in said
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text, says",
     [
         ("mq = 1\n", "line 1: 'mq' is a table: [mq]"),
@@ -182,7 +183,7 @@ def test_what_is_no_table(folder: Path, text: str, says: str) -> None:
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["gateway.md", "ibm-mq-uplink.md"])
+@each_row("name", ["gateway.md", "ibm-mq-uplink.md"])
 def test_what_the_pages_show_is_right_and_has_every_key(folder: Path, name: str) -> None:
     page = (Path(__file__).parents[2] / "docs" / name).read_text()
     (shown,) = [
