@@ -18,6 +18,7 @@ from headwater_host.client.mqtt.session import HostClientSession5, HostServerSes
 from headwater_host.gateway.recording import Acknowledgements, Recorder
 from headwater_host.gateway.source import Source, offending_frame
 from tests.host.clocks import loop_clock_stands
+from tests.rows import each_row
 
 LIMIT = 20_000
 
@@ -242,8 +243,8 @@ def feed(session: HostServerSession | HostClientSession5, data: str) -> int:
     return session.feed(len(content))
 
 
-@pytest.mark.parametrize("before", ["", "c000", "30 03 0001 61", "32 05 0001 61 0001", "30 8300 0001 61"])
-@pytest.mark.parametrize(
+@each_row("before", ["", "c000", "30 03 0001 61", "32 05 0001 61 0001", "30 8300 0001 61"])
+@each_row(
     "bad, behind, kept",
     [
         ("30 05 0002 c328 41", "c000", True),
@@ -267,8 +268,8 @@ def test_what_broke_the_connection_is_found_again(before: str, bad: str, behind:
     assert offending_frame(session) == (bytes.fromhex(bad) if kept else b"")
 
 
-@pytest.mark.parametrize("before", ["", "d000", "30 04 0001 61 00", "32 06 0001 61 0001 00"])
-@pytest.mark.parametrize(
+@each_row("before", ["", "d000", "30 04 0001 61 00", "32 06 0001 61 0001 00"])
+@each_row(
     "bad",
     [
         "30 06 0001 61 02 01 02",  # a value there is not
