@@ -3,9 +3,8 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 from headwater.mqtt import spec, spec5
+from tests.rows import each_row
 
 MODULES = sorted((Path(__file__).parents[2] / "sdk/headwater/mqtt").glob("*.py"))
 #: Public names with one meaning, by name.
@@ -30,7 +29,7 @@ def constants(path: Path) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+@each_row("path", MODULES, ids=lambda path: path.stem)
 def test_private_numbers_are_the_public_ones(path: Path) -> None:
     wrong = {
         name: value
