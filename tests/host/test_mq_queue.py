@@ -29,6 +29,7 @@ from tests.host.mq_queue import (
     reason_of,
 )
 from tests.host.set_clocks import SetClocks
+from tests.rows import each_row
 
 MS = 1_000_000
 
@@ -38,7 +39,7 @@ CASES = json.loads((Path(__file__).parents[1] / "vectors" / "mqput.json").read_t
 PUTS = [case for case in CASES if case["kind"] == "MQPUT"]
 
 
-@pytest.mark.parametrize("case", PUTS, ids=[case["name"] for case in PUTS])
+@each_row("case", PUTS, ids=[case["name"] for case in PUTS])
 def test_cases_through_the_file(case: dict[str, Any], tmp_path: Path) -> None:
     qmgr = case["qmgr"]
     attributes = {
@@ -197,7 +198,7 @@ def test_a_priority_that_is_too_high_is_a_warning(tmp_path: Path) -> None:
         assert got.Priority == 9
 
 
-@pytest.mark.parametrize(
+@each_row(
     "option, field, value",
     [
         (CMQC.MQMO_MATCH_MSG_ID, "MsgId", b"m2"),
