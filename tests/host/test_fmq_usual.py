@@ -4,13 +4,12 @@ import json
 import random
 from typing import Any
 
-import pytest
-
 from headwater.fmq import spec
 from headwater.fmq.frames import Frame, decode_frame
 from headwater_host.fmq.usual import usual
 from headwater_host.hub import frames
 from tests.host.hub_client import new_id
+from tests.rows import each_row
 from tools.toolchain import ROOT
 
 VECTORS = json.loads((ROOT / "tests/vectors/fmq.json").read_text())
@@ -63,7 +62,7 @@ def agree(data: bytes, at: int = 0) -> bool:
     return True
 
 
-@pytest.mark.parametrize("data", USUAL.values(), ids=USUAL.keys())
+@each_row("data", USUAL.values(), ids=USUAL.keys())
 def test_usual_frames(data: bytes) -> None:
     assert agree(data)
     assert agree(b"before" + data + b"behind", 6)
@@ -71,7 +70,7 @@ def test_usual_frames(data: bytes) -> None:
         assert not agree(data[:size])
 
 
-@pytest.mark.parametrize("data", UNUSUAL.values(), ids=UNUSUAL.keys())
+@each_row("data", UNUSUAL.values(), ids=UNUSUAL.keys())
 def test_others_are_left_to_the_core(data: bytes) -> None:
     assert not agree(data)
 
