@@ -41,6 +41,7 @@ from tests.host.client_options import grouped
 from tests.host.hub_client import config, hub_of, new_id, replace, until
 from tests.host.test_hub_users import cheap
 from tests.interop.fmq_peers import PROCESS, SECONDS, Line, client, scripted
+from tests.rows import each_row
 
 QUICK = Reconnect(first=0.001, longest=0.01)
 
@@ -497,7 +498,7 @@ def test_connecting_may_be_cancelled_at_any_of_its_steps(tmp_path: Path) -> None
 # -- what may be asked for ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     "options",
     [
         {"host": "fmq://"},
