@@ -20,6 +20,7 @@ from headwater_host.errors import (
 )
 from tests.host.client_options import grouped
 from tests.interop.aio_steps import barrier, current, other, stopped, take, until
+from tests.rows import each_row
 from tools.broker import HOST, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto
@@ -173,7 +174,7 @@ def test_nagle_is_off(broker: Mosquitto) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(
+@each_row(
     "publish",
     [
         lambda c: c.publish("a/#"),
@@ -185,6 +186,17 @@ def test_nagle_is_off(broker: Mosquitto) -> None:
         lambda c: c.subscribe("a", qos=3),
         lambda c: c.subscribe([("a", 1), ("", 1)]),
         lambda c: c.unsubscribe("#/a"),
+    ],
+    ids=[
+        "a topic with a wildcard",
+        "an empty topic",
+        "QoS 3",
+        "QoS -1",
+        "a dict as payload",
+        "# within a level",
+        "a subscription with QoS 3",
+        "an empty filter",
+        "# before the last level",
     ],
 )
 def test_what_mqtt_does_not_allow_is_the_callers_error(
@@ -225,7 +237,7 @@ def test_a_client_is_used_inside_async_with_once_at_a_time(broker: Mosquitto) ->
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(
+@each_row(
     "options",
     [
         {"clean": False},
