@@ -16,6 +16,7 @@ from tests.certificates import Pki
 from tests.host.client_options import grouped
 from tests.host.mqtt_server import speak
 from tests.interop.secure import UNKNOWN, StartBroker, Web, connect, exchange, silent
+from tests.rows import each_row
 from tools.broker import HOST, Mosquitto
 
 pytestmark = pytest.mark.needs_mosquitto
@@ -90,7 +91,7 @@ def test_a_client_that_shows_its_certificate(mosquitto: StartBroker, pki: Pki) -
             connect(broker.port, tls=Tls(ca=pki.ca.cert))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "tls, says",
     [
         (lambda pki: Tls(ca="none.pem"), "cannot use the CA in none.pem: No such file"),
@@ -107,6 +108,7 @@ def test_a_client_that_shows_its_certificate(mosquitto: StartBroker, pki: Pki) -
         ),
         (lambda pki: Tls(key=pki.client.key), "a client's key needs its certificate"),
     ],
+    ids=lambda row: row[1],
 )
 def test_what_is_no_certificate_or_key(pki: Pki, tls: Callable[[Pki], Tls], says: str) -> None:
     with pytest.raises(ArgumentError, match=says) as wrong:
