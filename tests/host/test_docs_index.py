@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
-
+from tests.rows import each_row
 from tools.toolchain import ROOT
 
 DOCS = ROOT / "docs"
@@ -29,9 +28,7 @@ def test_the_index_lists_every_page_once() -> None:
     assert sorted(listed) == sorted(page.relative_to(DOCS).as_posix() for page in PAGES if page != INDEX)
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix()
-)
+@each_row("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
     broken = []
     for link in LINK.findall(without_code(page.read_text(encoding="utf-8"))):
@@ -47,9 +44,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 NAMED = re.compile(r"`((?:sdk|ports|tests|tools|examples|docs)/[\w./-]*\w)(?:::\w+)?`")
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix()
-)
+@each_row("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_named_paths_exist(page: Path) -> None:
     names = NAMED.findall(without_code(page.read_text(encoding="utf-8")))
     assert sorted({name for name in names if not (ROOT / name).exists()}) == []
@@ -78,9 +73,7 @@ def module_exists(dotted: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix()
-)
+@each_row("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_named_modules_exist(page: Path) -> None:
     names = re.findall(rf"\b(?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+", page.read_text(encoding="utf-8"))
     # File names of other kinds (systemd units, configurations) are not modules.
