@@ -20,6 +20,7 @@ from headwater_spark.pipeline import run_on
 from headwater_spark.tables import MESSAGES
 from tests.host.mqtt_server import HOST, speak
 from tests.host.test_gateway_recording import Disk
+from tests.rows import each_row
 from tests.spark.logs import InProcess, ack, publish, rows
 
 CONNECT, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE, DISCONNECT = 1, 4, 5, 6, 7, 8, 14
@@ -183,7 +184,7 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize("steps, marks", TABLE.values(), ids=TABLE)
+@each_row("steps, marks", TABLE.values(), ids=TABLE)
 def test_states_of_the_receiver(tmp_path: Path, steps: list[str], marks: list[int]) -> None:
     async def scenario(other: Broker, disk: Disk, recorder: Recorder) -> None:
         for step in steps:
