@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +38,7 @@ from headwater_host.capture.manifest import NAME as MANIFEST
 from headwater_host.capture.manifest import read_manifest
 from headwater_host.capture.scan import Scan
 from tests.host.capture_logs import is_subsequence, records, with_header
+from tests.rows import each_row
 from tools.capture_log import LogWriter, encode_records
 
 SALT = 0xFEEDC0DEFEEDC0DE
@@ -128,8 +128,8 @@ def test_arbitrary_bytes(data: bytes, is_open: bool) -> None:
     assert check_scan(data, is_open=is_open) == []
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("is_open", [True, False])
+@each_row("seed", SEEDS)
+@each_row("is_open", [True, False])
 def test_seeds(seed: str, is_open: bool) -> None:
     blocks = check_scan(SEEDS[seed], is_open=is_open)
     assert len(blocks) == {"nested": 1, "log": 3}.get(seed, 0)
