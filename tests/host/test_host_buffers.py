@@ -17,6 +17,7 @@ from headwater_host.client.payload import payload_bytes
 from headwater_host.client.rxbuf import GrowingRxBuf
 from headwater_host.errors import ArgumentError
 from headwater_host.topics import Topic, Wildcard, check_name, filter_bytes, topic_bytes
+from tests.rows import each_row
 
 
 @settings(max_examples=200, deadline=None)
@@ -188,10 +189,8 @@ def test_as_many_qos2_messages_may_be_open_as_there_are_ids() -> None:
     assert len(came) == 65535
 
 
-@pytest.mark.parametrize(
-    "length", ["05", "8500", "858000", "85808000"], ids=["one byte", "two", "three", "four"]
-)
-@pytest.mark.parametrize("head, packet_id", [("30", ""), ("32", "8080"), ("3d", "0001")])
+@each_row("length", ["05", "8500", "858000", "85808000"], ids=["one byte", "two", "three", "four"])
+@each_row("head, packet_id", [("30", ""), ("32", "8080"), ("3d", "0001")])
 def test_a_frame_is_found_from_its_topic(length: str, head: str, packet_id: str) -> None:
     body = "0001" + "61" + packet_id + ("8080" if not packet_id else "")
     data = bytes.fromhex("c000" + head + length + body)
