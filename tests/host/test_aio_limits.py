@@ -19,6 +19,7 @@ from headwater_host.errors import (
 )
 from tests.host.client_options import grouped
 from tests.host.mqtt_server import HOST, serve, speak
+from tests.rows import each_row
 
 WAIT_S = 200
 CONNACK5 = b"\x20\x03\x00\x00\x00"
@@ -179,7 +180,7 @@ def test_a_server_that_sends_more_can_be_borne() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(
+@each_row(
     "options",
     [
         {"receive_maximum": 0},
