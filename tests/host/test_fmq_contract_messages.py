@@ -23,6 +23,7 @@ from tests.host.hub_client import (
     with_hub,
 )
 from tests.host.test_hub_server import stored
+from tests.rows import each_row
 
 
 async def pushed(peer: Peer, hub: Hub) -> list[Got]:
@@ -57,7 +58,7 @@ def test_more_queues_than_can_be_said(tmp_path: Path) -> None:
         await peer.ping()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name, to_publish, to_subscribe",
     [
         ("", 0x90, 0x8F),
@@ -74,7 +75,7 @@ def test_more_queues_than_can_be_said(tmp_path: Path) -> None:
         ("/", 0, 0),
         ("a//é", 0, 0),
     ],
-    ids=lambda value: None if isinstance(value, int) else repr(value[:10]) + str(len(value)),
+    ids=lambda row: f"{row[0][:10]!r} of {len(row[0])}",
 )
 def test_names_of_topics(tmp_path: Path, name: str, to_publish: int, to_subscribe: int) -> None:
     @with_hub(config(tmp_path))
