@@ -77,9 +77,9 @@ def test_headwater_is_deployed_and_only_changes_are_copied_again(board: Board) -
     assert deploy(board) == ([], [])
     assert board.exec("import headwater.wire as m\nprint(m.__file__)") == "/lib/headwater/wire.mpy\n"
     board.put("/lib/headwater/wire.py", b"raise ImportError('stale')")
-    board.put("/lib/headwater/rxbuf.mpy", b"torn")
+    board.put("/lib/headwater/errors.mpy", b"torn")
     changed, stale = deploy(board)
-    assert (changed, stale) == (["/lib/headwater/rxbuf.mpy"], ["/lib/headwater/wire.py"])
+    assert (changed, stale) == (["/lib/headwater/errors.mpy"], ["/lib/headwater/wire.py"])
     board.soft_reset()
     board.exec("import headwater.wire, headwater.connection")
 

@@ -1,3 +1,4 @@
+# heap: 2M
 """The serial link on a line that does everything wrong at once, with resets at every step; see ``line.py``.
 
 What a stream delivers is a beginning of what was sent in it, byte for byte; and when the faults stop, everything comes.

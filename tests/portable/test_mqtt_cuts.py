@@ -1,3 +1,4 @@
+# heap: 2M
 """The link between a client and a server is cut at every byte of every flow, in both directions.
 
 Whatever was handed in at QoS 1 arrives, at QoS 2 exactly once, in order; nothing arrives in part; DUP is set on

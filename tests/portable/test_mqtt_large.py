@@ -1,3 +1,4 @@
+# heap: 2M
 """Messages that announce more than the receive buffer holds: streamed, skipped, cut in the middle, or bad."""
 
 from pipe import Sink, drain, feed, small_ends

@@ -1,3 +1,4 @@
+# heap: 2M
 """Keep-alive and time-outs, also where the milliseconds wrap (2**30)."""
 
 from pipe import Ends, drain, feed, packets

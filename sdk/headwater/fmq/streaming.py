@@ -28,6 +28,7 @@ class StreamedMessage(LargeMessage):
 
     def __init__(self, sink: "Sink[Frame] | None"):
         super().__init__()
+        self.streaming = False
         self.sink = sink
 
     def offer(self, f: "Frame") -> bool:

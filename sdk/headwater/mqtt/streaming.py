@@ -26,6 +26,7 @@ class StreamedMessage(LargeMessage):
 
     def __init__(self, sink: "Sink[Packet] | None"):
         super().__init__()
+        self.streaming = False
         self.sink = sink
         # The sink that has taken the message at hand.
         self._taker: Sink[Packet] | None = None
