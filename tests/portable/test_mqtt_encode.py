@@ -1,4 +1,4 @@
-# heap: 512K
+# heap: 1M
 """The shared MQTT vectors through the encoders."""
 
 import vectors

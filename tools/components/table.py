@@ -29,7 +29,26 @@ UNITS: Mapping[str, tuple[str, ...]] = {
 NUMBERS = frozenset({"headwater.errors"})
 
 _NET = ("headwater_board.tcp", "headwater_board.tls", "headwater_board.ids")
-_MQTT = ("headwater.mqtt.client", "headwater.mqtt.keeper", "headwater.mqtt.backlog", "headwater.mqtt.topics")
+_MQTT = (
+    "headwater.mqtt.client",
+    "headwater.mqtt.keeper",
+    "headwater.mqtt.backlog",
+    "headwater.mqtt.spec",
+    "headwater.mqtt.streaming",
+    "headwater.mqtt.topics",
+    "headwater.reasons",
+)
+_FMQ = (
+    "headwater.fmq.client",
+    "headwater.fmq.keeper",
+    "headwater.fmq.calls",
+    "headwater.fmq.manual_ack",
+    "headwater.fmq.names",
+    "headwater.fmq.numbers",
+    "headwater.fmq.spec",
+    "headwater.fmq.streaming",
+    "headwater.fmq.values",
+)
 _LINK = ("headwater.link.link", "headwater_board.serial")
 
 #: Component: the modules that it is for.
@@ -44,7 +63,7 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
         "headwater.mqtt.spec5",
         *_NET,
     ),
-    "headwater-fmq": ("headwater.fmq.client", "headwater.fmq.keeper", "headwater.fmq.calls", *_NET),
+    "headwater-fmq": (*_FMQ, *_NET),
     "headwater-link": _LINK,
     "headwater-store": ("headwater.journal", "headwater_board.flash"),
     "headwater-ibmmq": ("headwater.ibmmq.segments", "headwater.ibmmq.chain", "headwater.ibmmq.text"),

@@ -10,8 +10,9 @@ from headwater_board.tcp import Tcp
 options = {}
 if getattr(settings, "V5", False):
     from headwater.mqtt.client5 import Client5 as Client
+    from headwater.mqtt.v5 import ClientV5
 
-    options["session_expiry"] = 3600
+    options["version"] = ClientV5(session_expiry=3600)
 else:
     from headwater.mqtt.client import Client
 if getattr(settings, "TLS", False):
