@@ -234,8 +234,9 @@ class Session(Endpoint):
         #: message at QoS 2 behind it is taken (``excess`` counts them), until the next connection brings them again.
         self.leave_excess = False
         self.excess = 0
-        #: Whether what was read waits for room to answer it; ``feed(0)`` goes on once something was sent.
+        # Parses packets for ``Endpoint.feed``.
         self._take_packet = _take_packets
+        #: Whether what was read waits for room to answer it; ``feed(0)`` goes on once something was sent.
         self.stalled = False
         #: From ``feed`` on until its caller clears it: so that a caller notices when a handler calls it again.
         self.feeding = False
