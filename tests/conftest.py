@@ -3,10 +3,12 @@
 A tool that is missing skips a test on a user's machine, with the reason, and fails it where ``CI`` is set.
 """
 
+import asyncio
+import inspect
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,29 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers():
         if mark.name.startswith(_MARKER):
             require(mark.name.removeprefix(_MARKER))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run ``async def test_...`` on an event loop of its own.
+
+    A fixture that returns an asynchronous context manager (``hub`` of ``tests/host``) is entered on that loop, and the
+    test gets what it yields.
+    """
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            for name, value in arguments.items():
+                if isinstance(value, AbstractAsyncContextManager):
+                    arguments[name] = await stack.enter_async_context(value)
+            await test(**arguments)
+
+    asyncio.run(run())
+    return True
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

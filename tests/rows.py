@@ -1,5 +1,6 @@
 """One test item for a table of alike rows: each row runs, and every failing row is reported by its name."""
 
+import asyncio
 import inspect
 import re
 import traceback
@@ -12,11 +13,11 @@ import pytest
 
 def each_row(
     names: str, table: Iterable[Any], ids: "Callable[[Any], str] | Iterable[Any] | None" = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Run a test for each row, with the arguments of ``pytest.mark.parametrize``.
 
     If labels are not unique, each gets the row's number, from 0. Fixtures are shared by the rows, except
-    ``tmp_path``: each row has a folder of its own.
+    ``tmp_path``: each row has a folder of its own. Each row of a coroutine function has an event loop of its own.
     """
     arguments = re.split(r", *", names)
     rows = list(table)
@@ -29,7 +30,7 @@ def each_row(
     if len(set(labels)) < len(labels):
         labels = [f"{number} ({label})" for number, label in enumerate(labels)]
 
-    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+    def decorate(test: Callable[..., Any]) -> Callable[..., None]:
         def run(**fixtures: Any) -> None:
             failed = []
             for number, (label, row) in enumerate(zip(labels, rows, strict=True)):
@@ -38,7 +39,9 @@ def each_row(
                     values["tmp_path"] = folder / str(number)
                     values["tmp_path"].mkdir()
                 try:
-                    test(**fixtures | values)
+                    result = test(**fixtures | values)
+                    if inspect.iscoroutine(result):
+                        asyncio.run(result)
                 except (Exception, pytest.fail.Exception):
                     failed.append(f"row {label}:\n{traceback.format_exc()}")
             if failed:

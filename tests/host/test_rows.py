@@ -1,5 +1,6 @@
 """``each_row`` runs every row and names the failing ones."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,16 @@ def test_rows_with_one_label_are_told_apart_by_number() -> None:
 @each_row("number", [1, 2])
 def test_one_argument_needs_no_tuples(number: int) -> None:
     assert number in (1, 2)
+
+
+async def test_each_row_of_a_coroutine_function_is_awaited() -> None:
+    loop = asyncio.get_running_loop()
+
+    @each_row("number", [1, 2, 3])
+    async def check(number: int) -> None:
+        await asyncio.sleep(0)
+        assert number != 2
+        assert asyncio.get_running_loop() is not loop
+
+    with pytest.raises(pytest.fail.Exception, match="1 of 3 rows failed"):
+        await asyncio.to_thread(check)
