@@ -45,18 +45,15 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("resolver")
-def test_the_next_address_is_tried_beside_a_dead_one() -> None:
-    async def scenario() -> None:
-        async with serve() as server:
-            with black_hole(server.port):
-                # Alone it is as dead as it should be.
-                with pytest.raises(TimedOutError):
-                    async with Client(DEAD, server.port, timeout=1):
-                        pass
-                async with Client(NAME, server.port, timeout=10) as client:
-                    await client.publish("t", b"x", 1)
-
-    asyncio.run(scenario())
+async def test_the_next_address_is_tried_beside_a_dead_one() -> None:
+    async with serve() as server:
+        with black_hole(server.port):
+            # Alone it is as dead as it should be.
+            with pytest.raises(TimedOutError):
+                async with Client(DEAD, server.port, timeout=1):
+                    pass
+            async with Client(NAME, server.port, timeout=10) as client:
+                await client.publish("t", b"x", 1)
 
 
 @pytest.mark.usefixtures("resolver")
@@ -120,14 +117,11 @@ class _Loop(_Proxy):
         )
 
 
-def test_a_client_on_an_event_loop_that_is_not_asyncios(
+async def test_a_client_on_an_event_loop_that_is_not_asyncios(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario() -> None:
-        async with serve() as server:
-            loop = _Loop(asyncio.get_running_loop())
-            monkeypatch.setattr("headwater_host.client.route.asyncio.get_running_loop", lambda: loop)
-            async with Client("localhost", server.port) as client:
-                await client.publish("t", b"x", 1)
-
-    asyncio.run(scenario())
+    async with serve() as server:
+        loop = _Loop(asyncio.get_running_loop())
+        monkeypatch.setattr("headwater_host.client.route.asyncio.get_running_loop", lambda: loop)
+        async with Client("localhost", server.port) as client:
+            await client.publish("t", b"x", 1)

@@ -46,19 +46,16 @@ async def enter(talk: Talk, **options: Any) -> None:
         await client.messages.__anext__()
 
 
-def test_a_refused_subscription_is_an_error_that_names_it() -> None:
+async def test_a_refused_subscription_is_an_error_that_names_it() -> None:
     def prepare(session: HostServerSession) -> None:
         session.on_subscribe = lambda packet, qos: 0x80 if packet.topic_bytes() == b"no" else min(qos, 1)
 
-    async def scenario() -> None:
-        async with serve(prepare) as server, Client(HOST, server.port) as client:
-            assert await client.subscribe([("yes", 2), ("too", 0)]) == (1, 0)
-            with pytest.raises(SubscribeError, match="refused the subscription to 'no'") as caught:
-                await client.subscribe([("yes", 1), ("no", 1)])
-            assert caught.value.topic == "no"
-            assert client.connected
-
-    asyncio.run(scenario())
+    async with serve(prepare) as server, Client(HOST, server.port) as client:
+        assert await client.subscribe([("yes", 2), ("too", 0)]) == (1, 0)
+        with pytest.raises(SubscribeError, match="refused the subscription to 'no'") as caught:
+            await client.subscribe([("yes", 1), ("no", 1)])
+        assert caught.value.topic == "no"
+        assert client.connected
 
 
 @pytest.mark.parametrize("code", [1, 2, 3, 4, 5])
@@ -122,102 +119,84 @@ def test_connack_in_pieces_that_never_becomes_whole_is_a_timeout() -> None:
         asyncio.run(enter(after_connect(b"\x20\x02\x00"), timeout=0.1))
 
 
-def test_a_packet_that_arrives_byte_by_byte() -> None:
+async def test_a_packet_that_arrives_byte_by_byte() -> None:
     packets = bytes.fromhex("3003000161 3209000361c3a9000168 69") + b"\x30\x80\x01\x00\x01b" + bytes(125)
 
-    async def scenario() -> None:
-        pieces = [bytes((byte,)) for byte in CONNACK + packets]
-        async with speak(after_connect(*pieces)) as port, Client(HOST, port) as client:
-            came = [await client.messages.__anext__() for _ in range(3)]
-            assert [(m.topic, len(m.payload)) for m in came] == [("a", 0), ("aé", 2), ("b", 125)]
-
-    asyncio.run(scenario())
+    pieces = [bytes((byte,)) for byte in CONNACK + packets]
+    async with speak(after_connect(*pieces)) as port, Client(HOST, port) as client:
+        came = [await client.messages.__anext__() for _ in range(3)]
+        assert [(m.topic, len(m.payload)) for m in came] == [("a", 0), ("aé", 2), ("b", 125)]
 
 
-def test_a_length_that_is_only_claimed_costs_no_memory() -> None:
-    async def scenario() -> None:
-        claim = CONNACK + b"\x30\xff\xff\xff\x7f\x00\x01a" + bytes(1000)
-        async with speak(after_connect(claim)) as port, Client(HOST, port) as client:
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(client.messages.__anext__(), 0.2)
-            assert len(client.session.rx.buf) == 1 << 16
-
-    asyncio.run(scenario())
+async def test_a_length_that_is_only_claimed_costs_no_memory() -> None:
+    claim = CONNACK + b"\x30\xff\xff\xff\x7f\x00\x01a" + bytes(1000)
+    async with speak(after_connect(claim)) as port, Client(HOST, port) as client:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(client.messages.__anext__(), 0.2)
+        assert len(client.session.rx.buf) == 1 << 16
 
 
-def test_stray_acknowledgements_are_counted_and_otherwise_nothing() -> None:
+async def test_stray_acknowledgements_are_counted_and_otherwise_nothing() -> None:
     strays = bytes.fromhex("40020001 50020002 62020003 70020004 9003000501 b0020006")
 
-    async def scenario() -> None:
-        async with (
-            speak(after_connect(CONNACK + strays + b"\x30\x03\0\x01a")) as port,
-            Client(HOST, port) as client,
-        ):
-            assert (await client.messages.__anext__()).topic == "a"
-            assert client.session.strays == 6
-            assert client.connected
-
-    asyncio.run(scenario())
+    async with (
+        speak(after_connect(CONNACK + strays + b"\x30\x03\0\x01a")) as port,
+        Client(HOST, port) as client,
+    ):
+        assert (await client.messages.__anext__()).topic == "a"
+        assert client.session.strays == 6
+        assert client.connected
 
 
-def test_a_server_that_ends_the_connection_in_the_middle_of_a_publish_is_heard_at_once() -> None:
+async def test_a_server_that_ends_the_connection_in_the_middle_of_a_publish_is_heard_at_once() -> None:
     def prepare(session: HostServerSession) -> None:
         session.auto_ack = False
 
-    async def scenario() -> None:
-        async with serve(prepare) as server, Client(HOST, server.port) as client:
-            waiting = asyncio.ensure_future(client.publish("t", b"x", qos=2))
-            while not server.sessions[0].rx_time or not client.session.in_flight:
-                await asyncio.sleep(0)
-            server.connections[0].drop(errors.E_CLOSED)
-            with pytest.raises(NotConnectedError, match="was lost"):
-                await waiting
-            assert client.session.outbox.count == 1
-
-    asyncio.run(scenario())
+    async with serve(prepare) as server, Client(HOST, server.port) as client:
+        waiting = asyncio.ensure_future(client.publish("t", b"x", qos=2))
+        while not server.sessions[0].rx_time or not client.session.in_flight:
+            await asyncio.sleep(0)
+        server.connections[0].drop(errors.E_CLOSED)
+        with pytest.raises(NotConnectedError, match="was lost"):
+            await waiting
+        assert client.session.outbox.count == 1
 
 
-def test_acknowledgements_leave_in_the_order_of_arrival() -> None:
+async def test_acknowledgements_leave_in_the_order_of_arrival() -> None:
     acknowledged: list[int] = []
 
     def prepare(session: HostServerSession) -> None:
         session.on_delivered = acknowledged.append
 
-    async def scenario() -> None:
-        async with (
-            serve(prepare) as server,
-            Client(HOST, server.port, session=SessionOptions(auto_ack=False)) as client,
-        ):
-            session = server.sessions[0]
-            ids = [session.publish(b"t", b"%d" % i, 1) for i in range(4)]
-            server.connections[0].push()
-            came = [await client.messages.__anext__() for _ in range(4)]
-            assert [m.mid for m in came] == ids
-            for i in (2, 1, 3):
-                await came[i].ack()
-            await client.unsubscribe("barrier")
-            assert acknowledged == []
-            await came[0].ack()
-            await client.unsubscribe("barrier")
-            assert acknowledged == ids
-
-    asyncio.run(scenario())
+    async with (
+        serve(prepare) as server,
+        Client(HOST, server.port, session=SessionOptions(auto_ack=False)) as client,
+    ):
+        session = server.sessions[0]
+        ids = [session.publish(b"t", b"%d" % i, 1) for i in range(4)]
+        server.connections[0].push()
+        came = [await client.messages.__anext__() for _ in range(4)]
+        assert [m.mid for m in came] == ids
+        for i in (2, 1, 3):
+            await came[i].ack()
+        await client.unsubscribe("barrier")
+        assert acknowledged == []
+        await came[0].ack()
+        await client.unsubscribe("barrier")
+        assert acknowledged == ids
 
 
-def test_a_reader_that_is_cancelled_leaves_its_message_to_the_next() -> None:
-    async def scenario() -> None:
-        inbox: Inbox[Message] = Inbox(lambda: None, None, lambda: None)
-        readers = [asyncio.ensure_future(inbox.__anext__()) for _ in range(3)]
-        await asyncio.sleep(0)
-        inbox.put(Message(Topic("a"), b"1"))
-        # Woken already, and cancelled before it could take anything.
-        readers[0].cancel()
-        readers[1].cancel()
-        assert (await asyncio.wait_for(readers[2], 200)).payload == b"1"
-        assert readers[0].cancelled()
-        assert readers[1].cancelled()
-
-    asyncio.run(scenario())
+async def test_a_reader_that_is_cancelled_leaves_its_message_to_the_next() -> None:
+    inbox: Inbox[Message] = Inbox(lambda: None, None, lambda: None)
+    readers = [asyncio.ensure_future(inbox.__anext__()) for _ in range(3)]
+    await asyncio.sleep(0)
+    inbox.put(Message(Topic("a"), b"1"))
+    # Woken already, and cancelled before it could take anything.
+    readers[0].cancel()
+    readers[1].cancel()
+    assert (await asyncio.wait_for(readers[2], 200)).payload == b"1"
+    assert readers[0].cancelled()
+    assert readers[1].cancelled()
 
 
 @pytest.mark.parametrize("reconnect", [None, Reconnect(at_start=True)], ids=["once", "at start"])
@@ -260,7 +239,7 @@ def test_leaving_can_be_cancelled_in_each_turn_of_the_loop() -> None:
     asyncio.run(scenario())
 
 
-def test_requests_that_nobody_waits_for_any_more_do_not_hinder_others() -> None:
+async def test_requests_that_nobody_waits_for_any_more_do_not_hinder_others() -> None:
     asked: list[bytes] = []
     go_on = asyncio.Event()
 
@@ -277,75 +256,63 @@ def test_requests_that_nobody_waits_for_any_more_do_not_hinder_others() -> None:
                     writer.write(b"\x90\x03" + packet_id + b"\0")
                 answered = len(asked)
 
-    async def scenario() -> None:
-        async with speak(talk) as port, Client(HOST, port) as client:
-            late = await asyncio.gather(
-                *(client.subscribe("a", timeout=0.01) for _ in range(8)), return_exceptions=True
-            )
-            assert [type(error) for error in late] == [TimedOutError] * 8
-            with pytest.raises(TimedOutError):
-                await client.subscribe("a", timeout=0.01)
-            next_one = asyncio.ensure_future(client.subscribe("a", timeout=60))
-            await asyncio.sleep(0)
-            go_on.set()
-            assert await next_one == (0,)
-
-    asyncio.run(scenario())
-
-
-def test_a_caller_that_is_cancelled_in_its_turn_passes_it_on() -> None:
-    async def scenario() -> None:
-        line = Line()
-        late = asyncio.get_running_loop().time() + 5
-        assert await line.enter(late)
-        places = [asyncio.ensure_future(line.enter(late)) for _ in range(3)]
+    async with speak(talk) as port, Client(HOST, port) as client:
+        late = await asyncio.gather(
+            *(client.subscribe("a", timeout=0.01) for _ in range(8)), return_exceptions=True
+        )
+        assert [type(error) for error in late] == [TimedOutError] * 8
+        with pytest.raises(TimedOutError):
+            await client.subscribe("a", timeout=0.01)
+        next_one = asyncio.ensure_future(client.subscribe("a", timeout=60))
         await asyncio.sleep(0)
-        line.leave()
-        places[0].cancel()
-        places[1].cancel()
-        assert await asyncio.wait_for(places[2], 200)
-        assert line.busy
-        assert not await line.enter(asyncio.get_running_loop().time() + 0.01)
-        line.leave()
-        assert not line.busy
-
-    asyncio.run(scenario())
+        go_on.set()
+        assert await next_one == (0,)
 
 
-def test_qos2_is_delivered_once_however_often_it_is_sent() -> None:
-    async def scenario() -> None:
-        # PUBLISH three times, PUBREL, and then a new message with the same id.
-        answers = CONNACK + bytes.fromhex("34070001610007 7879") * 3
-        again = bytes.fromhex("62020007 34070001610007 7a7a")
-        async with speak(after_connect(answers, again)) as port, Client(HOST, port) as client:
-            came = [await client.messages.__anext__() for _ in range(2)]
-            assert [m.payload for m in came] == [b"xy", b"zz"]
-            assert client.session.duplicates == 2
-            assert len(client.messages) == 0
+async def test_a_caller_that_is_cancelled_in_its_turn_passes_it_on() -> None:
+    line = Line()
+    late = asyncio.get_running_loop().time() + 5
+    assert await line.enter(late)
+    places = [asyncio.ensure_future(line.enter(late)) for _ in range(3)]
+    await asyncio.sleep(0)
+    line.leave()
+    places[0].cancel()
+    places[1].cancel()
+    assert await asyncio.wait_for(places[2], 200)
+    assert line.busy
+    assert not await line.enter(asyncio.get_running_loop().time() + 0.01)
+    line.leave()
+    assert not line.busy
 
-    asyncio.run(scenario())
+
+async def test_qos2_is_delivered_once_however_often_it_is_sent() -> None:
+    # PUBLISH three times, PUBREL, and then a new message with the same id.
+    answers = CONNACK + bytes.fromhex("34070001610007 7879") * 3
+    again = bytes.fromhex("62020007 34070001610007 7a7a")
+    async with speak(after_connect(answers, again)) as port, Client(HOST, port) as client:
+        came = [await client.messages.__anext__() for _ in range(2)]
+        assert [m.payload for m in came] == [b"xy", b"zz"]
+        assert client.session.duplicates == 2
+        assert len(client.messages) == 0
 
 
-def test_a_second_client_object_does_not_disturb_a_session_that_ends_late() -> None:
+async def test_a_second_client_object_does_not_disturb_a_session_that_ends_late() -> None:
     """The transport of a connection that timed out may still close after the next one was opened."""
 
     def prepare(session: HostServerSession) -> None:
         session.on_message = lambda packet: None
 
-    async def scenario() -> None:
-        async with serve(prepare) as server:
-            client = Client(HOST, server.port)
-            for _ in range(5):
-                task = asyncio.ensure_future(client.__aenter__())
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                async with client:
-                    await client.publish("t", b"x", qos=1)
-                    assert client.connected
-
-    asyncio.run(scenario())
+    async with serve(prepare) as server:
+        client = Client(HOST, server.port)
+        for _ in range(5):
+            task = asyncio.ensure_future(client.__aenter__())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            async with client:
+                await client.publish("t", b"x", qos=1)
+                assert client.connected
 
 
 class Writes:
@@ -365,50 +332,44 @@ class Writes:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_burst_leaves_in_few_writes_and_its_first_packet_at_once(qos: int) -> None:
-    async def scenario() -> None:
-        async with serve() as server, Client(HOST, server.port, limits=Limits(in_flight=100)) as client:
-            writes = Writes(client)
-            tasks = [asyncio.ensure_future(client.publish("t", bytes(100), qos)) for _ in range(100)]
-            while not writes.sizes:
-                await asyncio.sleep(0)
-            assert writes.sizes[0] <= 110
-            await asyncio.gather(*tasks)
-            await client.unsubscribe("barrier")
-            # One for the first packet, one for the others; at QoS 2 PUBREL; and UNSUBSCRIBE.
-            assert len(writes.sizes) <= (3 if qos < 2 else 6)
-
-    asyncio.run(scenario())
+async def test_a_burst_leaves_in_few_writes_and_its_first_packet_at_once(qos: int) -> None:
+    async with serve() as server, Client(HOST, server.port, limits=Limits(in_flight=100)) as client:
+        writes = Writes(client)
+        tasks = [asyncio.ensure_future(client.publish("t", bytes(100), qos)) for _ in range(100)]
+        while not writes.sizes:
+            await asyncio.sleep(0)
+        assert writes.sizes[0] <= 110
+        await asyncio.gather(*tasks)
+        await client.unsubscribe("barrier")
+        # One for the first packet, one for the others; at QoS 2 PUBREL; and UNSUBSCRIBE.
+        assert len(writes.sizes) <= (3 if qos < 2 else 6)
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_one_read_brings_is_answered_in_one_write(qos: int) -> None:
+async def test_what_one_read_brings_is_answered_in_one_write(qos: int) -> None:
     def publish(packet_id: int) -> bytes:
         return bytes((0x30 | qos << 1, 6, 0, 1)) + b"t" + packet_id.to_bytes(2, "big") + b"x"
 
-    async def scenario() -> None:
-        answered = asyncio.Event()
+    answered = asyncio.Event()
 
-        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(1000)
-            writer.write(CONNACK)
-            await go.wait()
-            writer.write(b"".join(publish(packet_id) for packet_id in range(1, 101)))
-            await reader.readexactly(4 * 100)
-            answered.set()
-            await reader.read()
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(CONNACK)
+        await go.wait()
+        writer.write(b"".join(publish(packet_id) for packet_id in range(1, 101)))
+        await reader.readexactly(4 * 100)
+        answered.set()
+        await reader.read()
 
-        go = asyncio.Event()
-        async with speak(talk) as port, Client(HOST, port) as client:
-            writes = Writes(client)
-            go.set()
-            await asyncio.wait_for(answered.wait(), 200)
-            assert writes.sizes == [4 * 100]
-
-    asyncio.run(scenario())
+    go = asyncio.Event()
+    async with speak(talk) as port, Client(HOST, port) as client:
+        writes = Writes(client)
+        go.set()
+        await asyncio.wait_for(answered.wait(), 200)
+        assert writes.sizes == [4 * 100]
 
 
-def test_messages_that_come_with_connack_are_delivered() -> None:
+async def test_messages_that_come_with_connack_are_delivered() -> None:
     came: list[bytes] = []
 
     def prepare(session: HostServerSession) -> None:
@@ -417,12 +378,9 @@ def test_messages_that_come_with_connack_are_delivered() -> None:
     def _payload(packet: Packet) -> bytes:
         return packet.payload_bytes()
 
-    async def scenario() -> None:
-        answer = CONNACK + b"\x30\x05\0\x01aHi" + b"\x32\x06\0\x01a\0\x01!"
-        async with speak(after_connect(answer)) as port, Client(HOST, port) as client:
-            assert [(await client.messages.__anext__()).payload for _ in range(2)] == [b"Hi", b"!"]
-        async with serve(prepare) as server, Client(HOST, server.port) as client:
-            await client.publish("t", b"there", qos=1)
-        assert came == [b"there"]
-
-    asyncio.run(scenario())
+    answer = CONNACK + b"\x30\x05\0\x01aHi" + b"\x32\x06\0\x01a\0\x01!"
+    async with speak(after_connect(answer)) as port, Client(HOST, port) as client:
+        assert [(await client.messages.__anext__()).payload for _ in range(2)] == [b"Hi", b"!"]
+    async with serve(prepare) as server, Client(HOST, server.port) as client:
+        await client.publish("t", b"there", qos=1)
+    assert came == [b"there"]

@@ -47,40 +47,34 @@ def alias(message: Message) -> Any:
     return message.properties.get("topic_alias")
 
 
-def test_a_server_that_gives_topics_numbers() -> None:
-    async def scenario() -> None:
-        async with serve(make=server_session) as server:
-            client = Client(HOST, server.port, protocol="5.0", limits=Limits(topic_aliases=2))
-            for _ in range(2):
-                # They do not outlive their connection.
-                async with client:
-                    session, connection = server.sessions[-1], server.connections[-1]
-                    assert session.v5.limits[TOPIC_ALIAS_MAXIMUM] == 2
-                    sent = []
-                    for n in range(40):
-                        topic = TOPICS[n % len(TOPICS)]
-                        # Some beyond what the receive buffer holds at first.
-                        payload = b"%d" % n + b"." * (n % 7 * 15000)
-                        assert session.publish(topic, payload) == 0
-                        connection.flush()
-                        sent.append((topic.decode(), payload))
-                    came = await take(client, 40)
-                    assert [(str(m.topic), m.payload) for m in came] == sent
-                    assert [alias(m) for m in came[:8]] == [1, 2, None, None] * 2
-
-    asyncio.run(scenario())
+async def test_a_server_that_gives_topics_numbers() -> None:
+    async with serve(make=server_session) as server:
+        client = Client(HOST, server.port, protocol="5.0", limits=Limits(topic_aliases=2))
+        for _ in range(2):
+            # They do not outlive their connection.
+            async with client:
+                session, connection = server.sessions[-1], server.connections[-1]
+                assert session.v5.limits[TOPIC_ALIAS_MAXIMUM] == 2
+                sent = []
+                for n in range(40):
+                    topic = TOPICS[n % len(TOPICS)]
+                    # Some beyond what the receive buffer holds at first.
+                    payload = b"%d" % n + b"." * (n % 7 * 15000)
+                    assert session.publish(topic, payload) == 0
+                    connection.flush()
+                    sent.append((topic.decode(), payload))
+                came = await take(client, 40)
+                assert [(str(m.topic), m.payload) for m in came] == sent
+                assert [alias(m) for m in came[:8]] == [1, 2, None, None] * 2
 
 
-def test_without_it_none_is_announced_and_none_is_taken() -> None:
-    async def scenario() -> None:
-        async with serve(make=server_session) as server, Client(HOST, server.port, protocol="5.0") as client:
-            assert server.sessions[0].v5.limits[TOPIC_ALIAS_MAXIMUM] == 0
-            for _ in range(2):
-                assert server.sessions[0].publish(b"t", b"x") == 0
-            server.connections[0].flush()
-            assert [alias(m) for m in await take(client, 2)] == [None, None]
-
-    asyncio.run(scenario())
+async def test_without_it_none_is_announced_and_none_is_taken() -> None:
+    async with serve(make=server_session) as server, Client(HOST, server.port, protocol="5.0") as client:
+        assert server.sessions[0].v5.limits[TOPIC_ALIAS_MAXIMUM] == 0
+        for _ in range(2):
+            assert server.sessions[0].publish(b"t", b"x") == 0
+        server.connections[0].flush()
+        assert [alias(m) for m in await take(client, 2)] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +86,7 @@ def test_without_it_none_is_announced_and_none_is_taken() -> None:
         bytes.fromhex("3007 000161 03 230001 3006 0000 03 230002"),
     ],
 )
-def test_numbers_that_there_are_not_end_the_connection(packets: bytes) -> None:
+async def test_numbers_that_there_are_not_end_the_connection(packets: bytes) -> None:
     said: list[bytes] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -100,19 +94,14 @@ def test_numbers_that_there_are_not_end_the_connection(packets: bytes) -> None:
         writer.write(CONNACK + packets)
         said.append(await reader.read())
 
-    async def scenario() -> None:
-        async with (
-            speak(talk) as port,
-            Client(HOST, port, protocol="5.0", limits=Limits(topic_aliases=2)) as client,
-        ):
-            while True:
-                await asyncio.wait_for(client.messages.__anext__(), WAIT_S)
-
-    with pytest.raises(ProtocolError, match=r"alias|value"):
-        asyncio.run(scenario())
+    async with speak(talk) as port:
+        client = Client(HOST, port, protocol="5.0", limits=Limits(topic_aliases=2))
+        with pytest.raises(ProtocolError, match=r"alias|value"):
+            async with client:
+                await take(client, 3)
 
 
-def test_a_number_does_not_outlive_its_connection() -> None:
+async def test_a_number_does_not_outlive_its_connection() -> None:
     talks = iter(("3008 000161 03 230001 31", "3007 0000 03 230001 32"))
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -120,19 +109,16 @@ def test_a_number_does_not_outlive_its_connection() -> None:
         writer.write(CONNACK + bytes.fromhex(next(talks)))
         await reader.read()
 
-    async def scenario() -> None:
-        async with speak(talk) as port:
-            client = Client(HOST, port, protocol="5.0", limits=Limits(topic_aliases=2))
+    async with speak(talk) as port:
+        client = Client(HOST, port, protocol="5.0", limits=Limits(topic_aliases=2))
+        async with client:
+            assert [str(m.topic) for m in await take(client, 1)] == ["a"]
+        with pytest.raises(ProtocolError, match="alias"):
             async with client:
-                assert [str(m.topic) for m in await take(client, 1)] == ["a"]
-            with pytest.raises(ProtocolError, match="alias"):
-                async with client:
-                    await take(client, 1)
-
-    asyncio.run(scenario())
+                await take(client, 1)
 
 
-def test_a_number_gets_another_topic_and_one_of_a_large_message_is_noted() -> None:
+async def test_a_number_gets_another_topic_and_one_of_a_large_message_is_noted() -> None:
     """In pieces of one byte, so that the buffer's rest is moved in between."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -155,16 +141,13 @@ def test_a_number_gets_another_topic_and_one_of_a_large_message_is_noted() -> No
         writer.write(head + large + bytes.fromhex("3007 0000 03 230002 37"))
         await reader.read()
 
-    async def scenario() -> None:
-        async with (
-            speak(talk) as port,
-            Client(HOST, port, protocol="5.0", limits=Limits(topic_aliases=2), timeout=WAIT_S) as client,
-        ):
-            came = await take(client, 8)
-            shown = ["a1", "a2", "c3", "d4", "d5", "d6", "bb\0", "bb7"]
-            assert [str(m.topic) + m.payload[:1].decode() for m in came] == shown
-
-    asyncio.run(scenario())
+    async with (
+        speak(talk) as port,
+        Client(HOST, port, protocol="5.0", limits=Limits(topic_aliases=2), timeout=WAIT_S) as client,
+    ):
+        came = await take(client, 8)
+        shown = ["a1", "a2", "c3", "d4", "d5", "d6", "bb\0", "bb7"]
+        assert [str(m.topic) + m.payload[:1].decode() for m in came] == shown
 
 
 class Recorded:
@@ -264,30 +247,27 @@ def test_options_are_checked() -> None:
             Client(HOST, 1, **grouped(options))
 
 
-def test_sub_shows_the_number(tmp_path: Any) -> None:
-    async def scenario() -> None:
-        async with serve(make=server_session) as server:
-            granted = asyncio.Event()
+async def test_sub_shows_the_number(tmp_path: Any) -> None:
+    async with serve(make=server_session) as server:
+        granted = asyncio.Event()
 
-            def on_subscribe(p: object, qos: int) -> int:
-                granted.set()
-                return qos
+        def on_subscribe(p: object, qos: int) -> int:
+            granted.set()
+            return qos
 
-            server.prepare = lambda session: setattr(session, "on_subscribe", on_subscribe)
-            sub = Running(
-                ["sub", "-h", HOST, "-p", str(server.port), "-V", "5", "-t", "#", "-C", "2", "-F", "%t %A %p",
-                 "-D", "connect", "topic-alias-maximum", "4"],
-                tmp_path,
-            )  # fmt: skip
-            try:
-                await asyncio.wait_for(granted.wait(), WAIT_S)
-                for payload in (b"one", b"two"):
-                    assert server.sessions[0].publish(b"t", payload) == 0
-                server.connections[0].flush()
-                assert await asyncio.to_thread(sub.wait, WAIT_S) == 0
-                assert sub.output == b"t 1 one\nt 1 two\n"
-            finally:
-                sub.process.kill()
-                sub.process.wait()
-
-    asyncio.run(scenario())
+        server.prepare = lambda session: setattr(session, "on_subscribe", on_subscribe)
+        sub = Running(
+            ["sub", "-h", HOST, "-p", str(server.port), "-V", "5", "-t", "#", "-C", "2", "-F", "%t %A %p",
+             "-D", "connect", "topic-alias-maximum", "4"],
+            tmp_path,
+        )  # fmt: skip
+        try:
+            await asyncio.wait_for(granted.wait(), WAIT_S)
+            for payload in (b"one", b"two"):
+                assert server.sessions[0].publish(b"t", payload) == 0
+            server.connections[0].flush()
+            assert await asyncio.to_thread(sub.wait, WAIT_S) == 0
+            assert sub.output == b"t 1 one\nt 1 two\n"
+        finally:
+            sub.process.kill()
+            sub.process.wait()

@@ -84,35 +84,29 @@ def last(code: int) -> bytes:
 
 @pytest.mark.parametrize("options", [{"receive_maximum": 2}, {"properties": {"receive_maximum": 2}}])
 @pytest.mark.parametrize("auto_ack, levels", [(False, (1, 1, 1)), (False, (1, 2, 1)), (True, (2, 2, 2))])
-def test_more_messages_than_the_receive_maximum_end_the_connection(
+async def test_more_messages_than_the_receive_maximum_end_the_connection(
     options: Options, auto_ack: bool, levels: tuple[int, ...]
 ) -> None:
-    async def scenario() -> None:
-        server = Scripted(b"".join(publish(n, qos) for n, qos in enumerate(levels, 1)))
-        came = await ended(server, auto_ack=auto_ack, **options)
-        assert server.connect == b"\x21\x00\x02"
-        assert [m.mid for m in came[:2]] == [1, 2]
-        answers = b"\x50\x02\x00\x01\x50\x02\x00\x02" if auto_ack else b""
-        assert server.said == answers + last(spec5.RECEIVE_MAXIMUM_EXCEEDED)
-
-    asyncio.run(scenario())
+    server = Scripted(b"".join(publish(n, qos) for n, qos in enumerate(levels, 1)))
+    came = await ended(server, auto_ack=auto_ack, **options)
+    assert server.connect == b"\x21\x00\x02"
+    assert [m.mid for m in came[:2]] == [1, 2]
+    answers = b"\x50\x02\x00\x01\x50\x02\x00\x02" if auto_ack else b""
+    assert server.said == answers + last(spec5.RECEIVE_MAXIMUM_EXCEEDED)
 
 
-def test_what_is_answered_does_not_count() -> None:
+async def test_what_is_answered_does_not_count() -> None:
     """With automatic acknowledgement a QoS 1 message is answered when it has been put into ``messages``."""
 
-    async def scenario() -> None:
-        server = Scripted(b"".join(publish(n, 1) for n in range(1, 9)))
-        async with (
-            speak(server) as port,
-            Client(HOST, port, protocol="5.0", limits=Limits(receive_maximum=2), timeout=WAIT_S) as client,
-        ):
-            server.entered.set()
-            for n in range(1, 9):
-                assert (await asyncio.wait_for(client.messages.__anext__(), WAIT_S)).mid == n
-        assert server.said.startswith(b"".join(bytes((0x40, 2, 0, n)) for n in range(1, 9)))
-
-    asyncio.run(scenario())
+    server = Scripted(b"".join(publish(n, 1) for n in range(1, 9)))
+    async with (
+        speak(server) as port,
+        Client(HOST, port, protocol="5.0", limits=Limits(receive_maximum=2), timeout=WAIT_S) as client,
+    ):
+        server.entered.set()
+        for n in range(1, 9):
+            assert (await asyncio.wait_for(client.messages.__anext__(), WAIT_S)).mid == n
+    assert server.said.startswith(b"".join(bytes((0x40, 2, 0, n)) for n in range(1, 9)))
 
 
 def test_ids_of_an_earlier_connection_do_not_count() -> None:
@@ -169,15 +163,12 @@ def take(session: HostClientSession5, packet: bytes) -> int:
     return session.feed(len(packet))
 
 
-def test_a_server_that_sends_more_can_be_borne() -> None:
-    async def scenario() -> None:
-        server = Scripted(b"".join(publish(n, 2) for n in range(1, 6)))
-        came = await ended(server, receive_maximum=2, receive_limit=4)
-        assert server.connect == b"\x21\x00\x02"
-        assert [m.mid for m in came] == [1, 2, 3, 4]
-        assert server.said.endswith(last(spec5.RECEIVE_MAXIMUM_EXCEEDED))
-
-    asyncio.run(scenario())
+async def test_a_server_that_sends_more_can_be_borne() -> None:
+    server = Scripted(b"".join(publish(n, 2) for n in range(1, 6)))
+    came = await ended(server, receive_maximum=2, receive_limit=4)
+    assert server.connect == b"\x21\x00\x02"
+    assert [m.mid for m in came] == [1, 2, 3, 4]
+    assert server.said.endswith(last(spec5.RECEIVE_MAXIMUM_EXCEEDED))
 
 
 @each_row(
@@ -215,74 +206,64 @@ def test_what_cannot_be_announced_is_refused_with_the_option_s_name(options: Opt
         ({"properties": {"maximum_packet_size": 0xFFFFFFFF}}, b"\x27\xff\xff\xff\xff"),
     ],
 )
-def test_the_maximum_packet_size_is_announced_as_it_was_asked_for(options: Options, announced: bytes) -> None:
-    async def scenario() -> None:
-        server = Scripted(b"")
-        async with speak(server) as port, Client(HOST, port, protocol="5.0", **grouped(options)):
-            server.entered.set()
-        assert server.connect == announced
-
-    asyncio.run(scenario())
+async def test_the_maximum_packet_size_is_announced_as_it_was_asked_for(
+    options: Options, announced: bytes
+) -> None:
+    server = Scripted(b"")
+    async with speak(server) as port, Client(HOST, port, protocol="5.0", **grouped(options)):
+        server.entered.set()
+    assert server.connect == announced
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_larger_packet_than_was_announced_ends_the_connection(qos: int) -> None:
+async def test_a_larger_packet_than_was_announced_ends_the_connection(qos: int) -> None:
     def packet(size: int) -> bytes:
         body = b"\x00\x01t" + (b"\x00\x07" if qos else b"") + b"\x00"
         body += bytes(size - 3 - len(body))
         return bytes((0x30 | qos << 1, len(body) & 127 | 128, len(body) >> 7)) + body
 
-    async def scenario() -> None:
-        assert len(packet(1000)) == 1000
-        server = Scripted(packet(1000) + packet(1001))
-        came = await ended(server, limits=Limits(packet_size=1000))
-        assert len(came) == 1
-        assert server.said.endswith(last(spec5.PACKET_TOO_LARGE))
-
-    asyncio.run(scenario())
+    assert len(packet(1000)) == 1000
+    server = Scripted(packet(1000) + packet(1001))
+    came = await ended(server, limits=Limits(packet_size=1000))
+    assert len(came) == 1
+    assert server.said.endswith(last(spec5.PACKET_TOO_LARGE))
 
 
 @pytest.mark.parametrize(
     "limit, sizes", [(1000, (2000, 1001, 1000, 3000, 999)), (50, (51, 50, 60, 3000, 20))]
 )
-def test_without_an_announcement_larger_messages_are_skipped(
+async def test_without_an_announcement_larger_messages_are_skipped(
     limit: int, sizes: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whole packets count, also those that fit in one read; skipped are: acknowledged, counted, logged."""
 
-    async def scenario() -> None:
-        async with serve() as server, Client(HOST, server.port, limits=Limits(packet_size=limit)) as client:
-            session, connection = server.sessions[0], server.connections[0]
-            for qos in (0, 1, 2):
-                for size in sizes:
-                    around = 5 + (2 if qos else 0) + (0 if size < 130 else 1 if size < 16387 else 2)
-                    assert session.publish(b"t", bytes(size - around), qos) >= 0
-                    connection.flush()
-                    await until(lambda: not session.outbox.count)
-            small = [size for size in sizes if size <= limit]
-            for _ in range(3 * len(small)):
-                message = await asyncio.wait_for(client.messages.__anext__(), WAIT_S)
-                assert len(message.payload) < limit
-            assert client.skipped == 3 * (len(sizes) - len(small))
-            assert caplog.text.count("skipped a message") == client.skipped
-
-    asyncio.run(scenario())
+    async with serve() as server, Client(HOST, server.port, limits=Limits(packet_size=limit)) as client:
+        session, connection = server.sessions[0], server.connections[0]
+        for qos in (0, 1, 2):
+            for size in sizes:
+                around = 5 + (2 if qos else 0) + (0 if size < 130 else 1 if size < 16387 else 2)
+                assert session.publish(b"t", bytes(size - around), qos) >= 0
+                connection.flush()
+                await until(lambda: not session.outbox.count)
+        small = [size for size in sizes if size <= limit]
+        for _ in range(3 * len(small)):
+            message = await asyncio.wait_for(client.messages.__anext__(), WAIT_S)
+            assert len(message.payload) < limit
+        assert client.skipped == 3 * (len(sizes) - len(small))
+        assert caplog.text.count("skipped a message") == client.skipped
 
 
 # -- topic aliases -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{"topic_aliases": 3}, {"properties": {"topic_alias_maximum": 3}}])
-def test_aliases_are_taken_up_to_what_was_announced(options: Options) -> None:
-    async def scenario() -> None:
-        packets = b"".join(bytes.fromhex(f"3007 000161 03 2300{n:02x}") for n in (1, 2, 3, 4))
-        server = Scripted(packets)
-        came = await ended(server, **options)
-        assert server.connect == b"\x22\x00\x03"
-        assert [m.properties["topic_alias"] for m in came] == [1, 2, 3]
-        assert server.said == last(spec5.TOPIC_ALIAS_INVALID)
-
-    asyncio.run(scenario())
+async def test_aliases_are_taken_up_to_what_was_announced(options: Options) -> None:
+    packets = b"".join(bytes.fromhex(f"3007 000161 03 2300{n:02x}") for n in (1, 2, 3, 4))
+    server = Scripted(packets)
+    came = await ended(server, **options)
+    assert server.connect == b"\x22\x00\x03"
+    assert [m.properties["topic_alias"] for m in came] == [1, 2, 3]
+    assert server.said == last(spec5.TOPIC_ALIAS_INVALID)
 
 
 # -- the assigned client identifier ------------------------------------------------------------------------------------
@@ -323,7 +304,7 @@ OTHER = b"\x1c\x00\x0aother:1883\x1f\x00\x05moved"
 
 
 @pytest.mark.parametrize("kind", ["refused", "ended"])
-def test_where_a_server_sends_us_is_in_the_error(kind: str) -> None:
+async def test_where_a_server_sends_us_is_in_the_error(kind: str) -> None:
     code = spec5.SERVER_MOVED
     refusal = b"\x20" + bytes((3 + len(OTHER), 0, code, len(OTHER))) + OTHER
     ending = b"\xe0" + bytes((2 + len(OTHER), code, len(OTHER))) + OTHER
@@ -333,22 +314,17 @@ def test_where_a_server_sends_us_is_in_the_error(kind: str) -> None:
         writer.write(refusal if kind == "refused" else CONNACK5 + ending)
         await reader.read()
 
-    async def scenario() -> None:
-        async with speak(talk) as port:
-            with pytest.raises(
-                (ConnectRefusedError, DisconnectedError), match=r"moved.*other:1883"
-            ) as caught:
-                async with Client(HOST, port, protocol="5.0") as client:
-                    await client.messages.__anext__()
-            error = caught.value
-            assert isinstance(error, ConnectRefusedError if kind == "refused" else DisconnectedError)
-            assert (error.reason_string, error.server_reference) == ("moved", "other:1883")
-
-    asyncio.run(scenario())
+    async with speak(talk) as port:
+        with pytest.raises((ConnectRefusedError, DisconnectedError), match=r"moved.*other:1883") as caught:
+            async with Client(HOST, port, protocol="5.0") as client:
+                await client.messages.__anext__()
+        error = caught.value
+        assert isinstance(error, ConnectRefusedError if kind == "refused" else DisconnectedError)
+        assert (error.reason_string, error.server_reference) == ("moved", "other:1883")
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_the_reason_for_refusing_a_message_is_in_the_error(qos: int) -> None:
+async def test_the_reason_for_refusing_a_message_is_in_the_error(qos: int) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(200)
         writer.write(CONNACK5)
@@ -358,16 +334,13 @@ def test_the_reason_for_refusing_a_message_is_in_the_error(qos: int) -> None:
         writer.write(bytes((head, 12)) + message[at : at + 2] + b"\x97\x08\x1f\x00\x05later")
         await reader.read()
 
-    async def scenario() -> None:
-        async with speak(talk) as port, Client(HOST, port, protocol="5.0") as client:
-            with pytest.raises(PublishError, match=r"quota exceeded.*later") as caught:
-                await client.publish("t", b"", qos)
-            assert (caught.value.reason_code, caught.value.reason_string) == (0x97, "later")
-
-    asyncio.run(scenario())
+    async with speak(talk) as port, Client(HOST, port, protocol="5.0") as client:
+        with pytest.raises(PublishError, match=r"quota exceeded.*later") as caught:
+            await client.publish("t", b"", qos)
+        assert (caught.value.reason_code, caught.value.reason_string) == (0x97, "later")
 
 
-def test_the_reason_of_pubrec_is_known_at_the_end() -> None:
+async def test_the_reason_of_pubrec_is_known_at_the_end() -> None:
     """Over a reconnect as well, and of no other message."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -392,21 +365,18 @@ def test_the_reason_of_pubrec_is_known_at_the_end() -> None:
 
     writers: list[asyncio.StreamWriter] = []
 
-    async def scenario() -> None:
-        policy = Reconnect(first=0.01, longest=0.02)
-        options: Options = {
-            "identifier": "c",
-            "session": SessionOptions(clean=False),
-            "reconnect": policy,
-            "timeout": WAIT_S,
-        }
-        async with speak(talk) as port:
-            client = Client(HOST, port, protocol="5.0", **options)
-            # What an earlier life may have left open is not asked for.
-            client.session.outbox.fresh = False
-            async with client:
-                assert await client.publish("t", b"", 2) == spec5.NO_MATCHING_SUBSCRIBERS
-                assert await client.publish("t", b"", 2) == 0
-                assert await client.publish("t", b"", 2) == 0
-
-    asyncio.run(scenario())
+    policy = Reconnect(first=0.01, longest=0.02)
+    options: Options = {
+        "identifier": "c",
+        "session": SessionOptions(clean=False),
+        "reconnect": policy,
+        "timeout": WAIT_S,
+    }
+    async with speak(talk) as port:
+        client = Client(HOST, port, protocol="5.0", **options)
+        # What an earlier life may have left open is not asked for.
+        client.session.outbox.fresh = False
+        async with client:
+            assert await client.publish("t", b"", 2) == spec5.NO_MATCHING_SUBSCRIBERS
+            assert await client.publish("t", b"", 2) == 0
+            assert await client.publish("t", b"", 2) == 0

@@ -139,129 +139,106 @@ def names(count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("protocol", ["3.1", "3.1.1", "5.0"])
-def test_many_filters_go_out_eight_to_a_packet(protocol: Version) -> None:
-    async def scenario() -> None:
-        server = Server(protocol)
-        async with speak(server) as port, Client(HOST, port, protocol=protocol) as client:
-            assert await client.subscribe([(name, n % 3) for n, name in enumerate(names(20))]) == (0,) * 20
-            assert sorted(map(len, server.asked[0])) == [4, 8, 8]
-            assert server.options == {name: n % 3 for n, name in enumerate(names(20))}
-            assert await client.unsubscribe(names(20)) == (0,) * 20
-            assert sorted(map(len, server.asked[0][3:])) == [4, 8, 8]
-
-    asyncio.run(scenario())
+async def test_many_filters_go_out_eight_to_a_packet(protocol: Version) -> None:
+    server = Server(protocol)
+    async with speak(server) as port, Client(HOST, port, protocol=protocol) as client:
+        assert await client.subscribe([(name, n % 3) for n, name in enumerate(names(20))]) == (0,) * 20
+        assert sorted(map(len, server.asked[0])) == [4, 8, 8]
+        assert server.options == {name: n % 3 for n, name in enumerate(names(20))}
+        assert await client.unsubscribe(names(20)) == (0,) * 20
+        assert sorted(map(len, server.asked[0][3:])) == [4, 8, 8]
 
 
 @pytest.mark.parametrize("protocol", ["3.1.1", "5.0"])
 @pytest.mark.parametrize("reconnect", [None, QUICK])
-def test_what_is_granted_behind_a_refused_filter_is_known(
+async def test_what_is_granted_behind_a_refused_filter_is_known(
     protocol: Version, reconnect: Reconnect | None
 ) -> None:
     """Before it raises; and with ``reconnect`` it is asked for again."""
     bad = ("t/3", "t/11")
 
-    async def scenario() -> None:
-        server = Server(protocol, lambda name: 0x80 if name in bad else 1)
-        async with (
-            speak(server) as port,
-            Client(HOST, port, protocol=protocol, reconnect=reconnect) as client,
-        ):
-            with pytest.raises(SubscribeError) as caught:
-                await client.subscribe([(name, 1) for name in names(20)])
-            assert (caught.value.topic, caught.value.reason_code) == ("t/3", 0x80)
-            assert caught.value.codes == tuple(0x80 if name in bad else 1 for name in names(20))
-            wanted = {name: 1 for name in names(20) if name not in bad}
-            assert client.granted == wanted
-            if reconnect:
-                told = Told(client)
-                server.hang_up()
-                await told.online()
-                assert {name for packet in server.asked[1] for name in packet} == set(wanted)
-                assert len(server.asked[1]) == 3
-                assert client.granted == wanted
-
-    asyncio.run(scenario())
-
-
-def test_a_filter_that_cannot_be_sent_does_not_hide_the_others() -> None:
-    async def scenario() -> None:
-        server = Server(code=lambda name: SILENCE if name == "t/9" else 0)
-        async with speak(server) as port, Client(HOST, port, protocol="5.0", reconnect=QUICK) as client:
-            with pytest.raises(TimedOutError):
-                await client.subscribe([(name, 0) for name in names(20)], timeout=0.2)
-            assert set(client.granted) == {f"t/{n}" for n in (*range(8), *range(16, 20))}
-
-    asyncio.run(scenario())
-
-
-def test_packets_keep_to_the_servers_maximum() -> None:
-    """With the properties, which are the packet's, in each."""
-
-    async def scenario() -> None:
-        server = Server(connack=b"\x27\x00\x00\x00\x32")
-        async with speak(server) as port, Client(HOST, port, protocol="5.0") as client:
-            filters = [f"{n:015}" for n in range(9)]
-            await client.subscribe(
-                [(name, 1) for name in filters], properties={"subscription_identifier": 300}
-            )
-            packets = [packet for packet in server.packets if packet[0] >> 4 == spec.SUBSCRIBE]
-            assert all(len(packet) <= 50 and packet[4:8] == b"\x03\x0b\xac\x02" for packet in packets)
-            assert [len(asked) for asked in server.asked[0]] == [2, 2, 2, 2, 1] or len(packets) == 5
-            await client.unsubscribe(filters)
-            assert all(len(packet) <= 50 for packet in server.packets)
-            assert client.granted == {}
-
-    asyncio.run(scenario())
-
-
-def test_subscriptions_with_other_properties_do_not_share_a_packet() -> None:
-    async def scenario() -> None:
-        server = Server()
-        async with speak(server) as port, Client(HOST, port, protocol="5.0", reconnect=QUICK) as client:
-            for n in range(6):
-                await client.subscribe(f"t/{n}", properties={"subscription_identifier": 1 + n % 2})
+    server = Server(protocol, lambda name: 0x80 if name in bad else 1)
+    async with (
+        speak(server) as port,
+        Client(HOST, port, protocol=protocol, reconnect=reconnect) as client,
+    ):
+        with pytest.raises(SubscribeError) as caught:
+            await client.subscribe([(name, 1) for name in names(20)])
+        assert (caught.value.topic, caught.value.reason_code) == ("t/3", 0x80)
+        assert caught.value.codes == tuple(0x80 if name in bad else 1 for name in names(20))
+        wanted = {name: 1 for name in names(20) if name not in bad}
+        assert client.granted == wanted
+        if reconnect:
             told = Told(client)
             server.hang_up()
             await told.online()
-            assert sorted(server.asked[1]) == [("t/0", "t/2", "t/4"), ("t/1", "t/3", "t/5")]
+            assert {name for packet in server.asked[1] for name in packet} == set(wanted)
+            assert len(server.asked[1]) == 3
+            assert client.granted == wanted
 
-    asyncio.run(scenario())
+
+async def test_a_filter_that_cannot_be_sent_does_not_hide_the_others() -> None:
+    server = Server(code=lambda name: SILENCE if name == "t/9" else 0)
+    async with speak(server) as port, Client(HOST, port, protocol="5.0", reconnect=QUICK) as client:
+        with pytest.raises(TimedOutError):
+            await client.subscribe([(name, 0) for name in names(20)], timeout=0.2)
+        assert set(client.granted) == {f"t/{n}" for n in (*range(8), *range(16, 20))}
+
+
+async def test_packets_keep_to_the_servers_maximum() -> None:
+    """With the properties, which are the packet's, in each."""
+
+    server = Server(connack=b"\x27\x00\x00\x00\x32")
+    async with speak(server) as port, Client(HOST, port, protocol="5.0") as client:
+        filters = [f"{n:015}" for n in range(9)]
+        await client.subscribe([(name, 1) for name in filters], properties={"subscription_identifier": 300})
+        packets = [packet for packet in server.packets if packet[0] >> 4 == spec.SUBSCRIBE]
+        assert all(len(packet) <= 50 and packet[4:8] == b"\x03\x0b\xac\x02" for packet in packets)
+        assert [len(asked) for asked in server.asked[0]] == [2, 2, 2, 2, 1] or len(packets) == 5
+        await client.unsubscribe(filters)
+        assert all(len(packet) <= 50 for packet in server.packets)
+        assert client.granted == {}
+
+
+async def test_subscriptions_with_other_properties_do_not_share_a_packet() -> None:
+    server = Server()
+    async with speak(server) as port, Client(HOST, port, protocol="5.0", reconnect=QUICK) as client:
+        for n in range(6):
+            await client.subscribe(f"t/{n}", properties={"subscription_identifier": 1 + n % 2})
+        told = Told(client)
+        server.hang_up()
+        await told.online()
+        assert sorted(server.asked[1]) == [("t/0", "t/2", "t/4"), ("t/1", "t/3", "t/5")]
 
 
 # -- reason codes ------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_server_says_to_unsubscribe_is_seen() -> None:
+async def test_what_a_server_says_to_unsubscribe_is_seen() -> None:
     codes = {"t/0": 0, "t/1": spec5.NO_SUBSCRIPTION_EXISTED, "t/2": spec5.NOT_AUTHORIZED, "t/3": 0}
 
-    async def scenario() -> None:
-        server = Server()
-        async with speak(server) as port, Client(HOST, port, protocol="5.0", reconnect=QUICK) as client:
-            await client.subscribe([(name, 0) for name in codes])
-            server.code = lambda name: codes[name]
-            server.reason = b"not yours"
-            with pytest.raises(UnsubscribeError, match=r"'t/2'.*not authorized.*not yours") as caught:
-                await client.unsubscribe(list(codes))
-            assert (caught.value.topic, caught.value.reason_code) == ("t/2", spec5.NOT_AUTHORIZED)
-            assert caught.value.codes == tuple(codes.values())
-            assert client.granted == {"t/2": 0}
-            server.code = lambda name: 0x11
-            assert await client.unsubscribe("t/2") == (0x11,)
-            assert client.granted == {}
-
-    asyncio.run(scenario())
+    server = Server()
+    async with speak(server) as port, Client(HOST, port, protocol="5.0", reconnect=QUICK) as client:
+        await client.subscribe([(name, 0) for name in codes])
+        server.code = lambda name: codes[name]
+        server.reason = b"not yours"
+        with pytest.raises(UnsubscribeError, match=r"'t/2'.*not authorized.*not yours") as caught:
+            await client.unsubscribe(list(codes))
+        assert (caught.value.topic, caught.value.reason_code) == ("t/2", spec5.NOT_AUTHORIZED)
+        assert caught.value.codes == tuple(codes.values())
+        assert client.granted == {"t/2": 0}
+        server.code = lambda name: 0x11
+        assert await client.unsubscribe("t/2") == (0x11,)
+        assert client.granted == {}
 
 
-def test_a_refusal_has_the_servers_reason() -> None:
-    async def scenario() -> None:
-        server = Server(code=lambda name: spec5.QUOTA_EXCEEDED)
-        server.reason = b"three at most"
-        async with speak(server) as port, Client(HOST, port, protocol="5.0") as client:
-            with pytest.raises(SubscribeError, match=r"quota exceeded.*three at most") as caught:
-                await client.subscribe("t")
-            assert caught.value.reason_string == "three at most"
-
-    asyncio.run(scenario())
+async def test_a_refusal_has_the_servers_reason() -> None:
+    server = Server(code=lambda name: spec5.QUOTA_EXCEEDED)
+    server.reason = b"three at most"
+    async with speak(server) as port, Client(HOST, port, protocol="5.0") as client:
+        with pytest.raises(SubscribeError, match=r"quota exceeded.*three at most") as caught:
+            await client.subscribe("t")
+        assert caught.value.reason_string == "three at most"
 
 
 # -- limits of the server ----------------------------------------------------------------------------------------------
@@ -276,41 +253,35 @@ def test_a_refusal_has_the_servers_reason() -> None:
         (b"\x29\x00", ["a"], {"subscription_identifier": 5}, E_LIMIT, "subscription identifiers"),
     ],
 )
-def test_a_subscription_above_the_servers_limit_names_it(
+async def test_a_subscription_above_the_servers_limit_names_it(
     connack: bytes, filters: list[str], properties: dict[str, int] | None, code: int, text: str
 ) -> None:
     """And nothing is sent of the same call, however many packets it takes."""
 
-    async def scenario() -> None:
-        server = Server(connack=connack)
-        async with speak(server) as port, Client(HOST, port, protocol="5.0") as client:
-            with pytest.raises(ArgumentError, match=text) as caught:
-                await client.subscribe([(name, 0) for name in filters], properties=properties)
-            assert caught.value.code == code
+    server = Server(connack=connack)
+    async with speak(server) as port, Client(HOST, port, protocol="5.0") as client:
+        with pytest.raises(ArgumentError, match=text) as caught:
+            await client.subscribe([(name, 0) for name in filters], properties=properties)
+        assert caught.value.code == code
+        assert server.asked == [[]]
+        if code == E_TOO_LARGE:
+            with pytest.raises(ArgumentError, match=r"67 bytes.*50"):
+                await client.unsubscribe(filters)
             assert server.asked == [[]]
-            if code == E_TOO_LARGE:
-                with pytest.raises(ArgumentError, match=r"67 bytes.*50"):
-                    await client.unsubscribe(filters)
-                assert server.asked == [[]]
-            assert client.connected
-
-    asyncio.run(scenario())
+        assert client.connected
 
 
-def test_a_filter_of_any_length_can_be_asked_for() -> None:
+async def test_a_filter_of_any_length_can_be_asked_for() -> None:
     name = "t" * 65535
 
-    async def scenario() -> None:
+    # The properties have no one-byte length here, so the server's filters are not read.
+    Server._filters, kept = (lambda self, kind, body: ["x", "y"]), Server._filters  # type: ignore[method-assign]
+    try:
         server = Server()
         async with speak(server) as port, Client(HOST, port, protocol="5.0") as client:
             user = [("k" * 60_000, "v" * 60_000)]
             await client.subscribe([(name, 1), ("b", 1)], properties={"user_property": user})
             await client.unsubscribe([name, "b"])
-
-    # The properties have no one-byte length here, so the server's filters are not read.
-    Server._filters, kept = (lambda self, kind, body: ["x", "y"]), Server._filters  # type: ignore[method-assign]
-    try:
-        asyncio.run(scenario())
     finally:
         Server._filters = kept  # type: ignore[method-assign]
 
@@ -320,185 +291,158 @@ def test_a_filter_of_any_length_can_be_asked_for() -> None:
 
 @pytest.mark.parametrize("protocol", ["3.1.1", "5.0"])
 @pytest.mark.parametrize("refused", [None, 300])
-def test_a_filter_that_is_refused_later_leaves_the_rest_online(
+async def test_a_filter_that_is_refused_later_leaves_the_rest_online(
     protocol: Version, refused: float | None
 ) -> None:
     policy = Reconnect(first=0.01, longest=0.02, refused=refused)
 
-    async def scenario() -> None:
-        server = Server(protocol)
-        async with speak(server) as port, Client(HOST, port, protocol=protocol, reconnect=policy) as client:
-            await client.subscribe([(name, 0) for name in names(10)])
-            server.code = lambda name: 0x80 if name == "t/4" else 0
-            reported: list[SubscribeError] = []
-            client.on_subscription_refused = reported.append
-            told = Told(client)
-            server.hang_up()
-            await told.online()
-            assert client.connected
-            assert [error.topic for error in reported] == ["t/4"]
-            assert list(client.granted) == [name for name in names(10) if name != "t/4"]
-            # The next session may grant it.
-            server.code = lambda name: 0
-            server.hang_up()
-            await told.online()
-            assert list(client.granted) == names(10)
-
-    asyncio.run(scenario())
+    server = Server(protocol)
+    async with speak(server) as port, Client(HOST, port, protocol=protocol, reconnect=policy) as client:
+        await client.subscribe([(name, 0) for name in names(10)])
+        server.code = lambda name: 0x80 if name == "t/4" else 0
+        reported: list[SubscribeError] = []
+        client.on_subscription_refused = reported.append
+        told = Told(client)
+        server.hang_up()
+        await told.online()
+        assert client.connected
+        assert [error.topic for error in reported] == ["t/4"]
+        assert list(client.granted) == [name for name in names(10) if name != "t/4"]
+        # The next session may grant it.
+        server.code = lambda name: 0
+        server.hang_up()
+        await told.online()
+        assert list(client.granted) == names(10)
 
 
-def test_at_the_first_connection_a_refused_filter_raises_unless_it_is_tried_again() -> None:
-    async def scenario() -> None:
-        server = Server(code=lambda name: 0x87 if name == "t/1" else 0)
-        wanted = [(name, 0) for name in names(3)]
-        async with speak(server) as port:
-            with pytest.raises(SubscribeError, match="t/1"):
-                async with Client(
-                    HOST, port, protocol="5.0", reconnect=QUICK, session=SessionOptions(subscriptions=wanted)
-                ):
-                    raise AssertionError("entered")
-            policy = Reconnect(first=0.01, longest=0.02, at_start=True)
+async def test_at_the_first_connection_a_refused_filter_raises_unless_it_is_tried_again() -> None:
+    server = Server(code=lambda name: 0x87 if name == "t/1" else 0)
+    wanted = [(name, 0) for name in names(3)]
+    async with speak(server) as port:
+        with pytest.raises(SubscribeError, match="t/1"):
             async with Client(
-                HOST, port, protocol="5.0", reconnect=policy, session=SessionOptions(subscriptions=wanted)
-            ) as client:
-                assert set(client.granted) == {"t/0", "t/2"}
-
-    asyncio.run(scenario())
-
-
-def test_a_raising_handler_of_refusals_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        server = Server()
-        async with speak(server) as port, Client(HOST, port, protocol="5.0", reconnect=QUICK) as client:
-            await client.subscribe([("a", 0), ("b", 0)])
-
-            def raising(error: SubscribeError) -> None:
-                raise KeyError("mine")
-
-            client.on_subscription_refused = raising
-            server.code = lambda name: 0x80 if name == "a" else 0
-            told = Told(client)
-            server.hang_up()
-            await told.online()
-            assert client.granted == {"b": 0}
-            assert "refused the subscription to 'a'" in caplog.text
-            assert "KeyError" in caplog.text
-
-    asyncio.run(scenario())
+                HOST, port, protocol="5.0", reconnect=QUICK, session=SessionOptions(subscriptions=wanted)
+            ):
+                raise AssertionError("entered")
+        policy = Reconnect(first=0.01, longest=0.02, at_start=True)
+        async with Client(
+            HOST, port, protocol="5.0", reconnect=policy, session=SessionOptions(subscriptions=wanted)
+        ) as client:
+            assert set(client.granted) == {"t/0", "t/2"}
 
 
-def test_filters_go_out_singly_when_the_connection_ended_instead_of_an_answer() -> None:
+async def test_a_raising_handler_of_refusals_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    async with speak(server) as port, Client(HOST, port, protocol="5.0", reconnect=QUICK) as client:
+        await client.subscribe([("a", 0), ("b", 0)])
+
+        def raising(error: SubscribeError) -> None:
+            raise KeyError("mine")
+
+        client.on_subscription_refused = raising
+        server.code = lambda name: 0x80 if name == "a" else 0
+        told = Told(client)
+        server.hang_up()
+        await told.online()
+        assert client.granted == {"b": 0}
+        assert "refused the subscription to 'a'" in caplog.text
+        assert "KeyError" in caplog.text
+
+
+async def test_filters_go_out_singly_when_the_connection_ended_instead_of_an_answer() -> None:
     """The one that ends it is asked for last, and left out when it has ended three connections on its own."""
     killer = "t/2"
 
-    async def scenario() -> None:
-        server = Server()
-        async with speak(server) as port, Client(HOST, port, protocol="5.0", reconnect=QUICK) as client:
-            await client.subscribe([(name, 0) for name in names(6)])
-            reported: list[SubscribeError] = []
-            client.on_subscription_refused = reported.append
-            server.code = lambda name: HANG_UP if name == killer else 0
-            told = Told(client)
-            server.hang_up()
-            await told.online()
-            rest = [name for name in names(6) if name != killer]
-            assert list(client.granted) == rest
-            assert [error.topic for error in reported] == [killer]
-            assert server.asked[1] == [tuple(names(6))]
-            # What was answered may share a packet again.
-            assert server.asked[2] == [("t/0",), ("t/1",), (killer,)]
-            assert server.asked[3] == [("t/0", "t/1"), ("t/3",), ("t/4",), ("t/5",), (killer,)]
-            assert server.asked[4] == [tuple(rest), (killer,)]
-            assert server.asked[5:] == [[tuple(rest)]]
-            # Who asks for it now is told so as well.
-            with pytest.raises((SubscribeError, NotConnectedError)):
-                await client.subscribe([(killer, 0), ("other", 0)], timeout=WAIT_S)
-            assert set(client.granted) == {*rest, "other"}
-
-    asyncio.run(scenario())
+    server = Server()
+    async with speak(server) as port, Client(HOST, port, protocol="5.0", reconnect=QUICK) as client:
+        await client.subscribe([(name, 0) for name in names(6)])
+        reported: list[SubscribeError] = []
+        client.on_subscription_refused = reported.append
+        server.code = lambda name: HANG_UP if name == killer else 0
+        told = Told(client)
+        server.hang_up()
+        await told.online()
+        rest = [name for name in names(6) if name != killer]
+        assert list(client.granted) == rest
+        assert [error.topic for error in reported] == [killer]
+        assert server.asked[1] == [tuple(names(6))]
+        # What was answered may share a packet again.
+        assert server.asked[2] == [("t/0",), ("t/1",), (killer,)]
+        assert server.asked[3] == [("t/0", "t/1"), ("t/3",), ("t/4",), ("t/5",), (killer,)]
+        assert server.asked[4] == [tuple(rest), (killer,)]
+        assert server.asked[5:] == [[tuple(rest)]]
+        # Who asks for it now is told so as well.
+        with pytest.raises((SubscribeError, NotConnectedError)):
+            await client.subscribe([(killer, 0), ("other", 0)], timeout=WAIT_S)
+        assert set(client.granted) == {*rest, "other"}
 
 
-def test_what_a_server_without_the_session_has_forgotten_is_not_granted() -> None:
+async def test_what_a_server_without_the_session_has_forgotten_is_not_granted() -> None:
     """Without ``reconnect`` the program asks again."""
 
-    async def scenario() -> None:
-        server = Server()
-        async with speak(server) as port:
-            client = Client(HOST, port, protocol="5.0")
-            async with client:
-                await client.subscribe("t")
-                assert client.granted == {"t": 0}
-            async with client:
-                assert client.granted == {}
-                assert server.asked[1] == []
-
-    asyncio.run(scenario())
-
-
-def test_an_answer_that_comes_late_is_known() -> None:
-    async def scenario() -> None:
-        server = Server(code=lambda name: SILENCE)
-        async with speak(server) as port, Client(HOST, port, protocol="5.0") as client:
-            with pytest.raises(TimedOutError):
-                await client.subscribe("t", timeout=0.1)
+    server = Server()
+    async with speak(server) as port:
+        client = Client(HOST, port, protocol="5.0")
+        async with client:
+            await client.subscribe("t")
+            assert client.granted == {"t": 0}
+        async with client:
             assert client.granted == {}
-            (asked,) = [packet for packet in server.packets if packet[0] >> 4 == spec.SUBSCRIBE]
-            server.writers[0].write(b"\x90\x04" + asked[2:4] + b"\x00\x00")
-            server.code = lambda name: 0
-            await client.subscribe("u")
-            assert client.granted == {"t": 0, "u": 0}
-
-    asyncio.run(scenario())
+            assert server.asked[1] == []
 
 
-def test_options_are_per_filter() -> None:
-    async def scenario() -> None:
-        server = Server()
-        async with speak(server) as port, Client(HOST, port, protocol="5.0") as client:
-            await client.subscribe([("a", 0), ("b", 2)], options=spec5.NO_LOCAL)
-            assert server.options == {"a": spec5.NO_LOCAL, "b": 2 | spec5.NO_LOCAL}
-
-    asyncio.run(scenario())
-
-
-def test_sub_ends_when_a_filter_is_refused_later(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        server = Server("3.1.1")
-        async with speak(server) as port:
-            sub = Running(["sub", "-h", HOST, "-p", str(port), "-t", "a", "-t", "b"], tmp_path)
-            try:
-                while not server.options.keys() >= {"a", "b"}:
-                    await asyncio.sleep(0.05)
-                server.code = lambda name: 0x80 if name == "a" else 0
-                server.hang_up()
-                assert await asyncio.to_thread(sub.wait, WAIT_S) == 1
-                assert "refused the subscription to 'a'" in sub.errors
-            finally:
-                sub.process.kill()
-                sub.process.wait()
-
-    asyncio.run(scenario())
+async def test_an_answer_that_comes_late_is_known() -> None:
+    server = Server(code=lambda name: SILENCE)
+    async with speak(server) as port, Client(HOST, port, protocol="5.0") as client:
+        with pytest.raises(TimedOutError):
+            await client.subscribe("t", timeout=0.1)
+        assert client.granted == {}
+        (asked,) = [packet for packet in server.packets if packet[0] >> 4 == spec.SUBSCRIBE]
+        server.writers[0].write(b"\x90\x04" + asked[2:4] + b"\x00\x00")
+        server.code = lambda name: 0
+        await client.subscribe("u")
+        assert client.granted == {"t": 0, "u": 0}
 
 
-def test_the_blocking_client_reports_refusals_and_codes() -> None:
-    async def scenario() -> None:
-        server = Server()
-        reported: queue.SimpleQueue[SubscribeError] = queue.SimpleQueue()
-        async with speak(server) as port:
-            loop = asyncio.get_running_loop()
+async def test_options_are_per_filter() -> None:
+    server = Server()
+    async with speak(server) as port, Client(HOST, port, protocol="5.0") as client:
+        await client.subscribe([("a", 0), ("b", 2)], options=spec5.NO_LOCAL)
+        assert server.options == {"a": spec5.NO_LOCAL, "b": 2 | spec5.NO_LOCAL}
 
-            def program() -> None:
-                client = blocking.Client(HOST, port, protocol="5.0", reconnect=QUICK)
-                client.on_subscription_refused = reported.put
-                with client:
-                    assert client.subscribe([("a", 0), ("b", 1)]) == (0, 0)
-                    server.code = lambda name: 0x87 if name == "a" else 0
-                    loop.call_soon_threadsafe(server.hang_up)
-                    assert reported.get(timeout=WAIT_S).topic == "a"
-                    assert client.granted == {"b": 0}
-                    server.code = lambda name: spec5.NO_SUBSCRIPTION_EXISTED
-                    assert client.unsubscribe(["a", "b"]) == (0x11, 0x11)
 
-            await asyncio.to_thread(program)
+async def test_sub_ends_when_a_filter_is_refused_later(tmp_path: Path) -> None:
+    server = Server("3.1.1")
+    async with speak(server) as port:
+        sub = Running(["sub", "-h", HOST, "-p", str(port), "-t", "a", "-t", "b"], tmp_path)
+        try:
+            while not server.options.keys() >= {"a", "b"}:
+                await asyncio.sleep(0.05)
+            server.code = lambda name: 0x80 if name == "a" else 0
+            server.hang_up()
+            assert await asyncio.to_thread(sub.wait, WAIT_S) == 1
+            assert "refused the subscription to 'a'" in sub.errors
+        finally:
+            sub.process.kill()
+            sub.process.wait()
 
-    asyncio.run(scenario())
+
+async def test_the_blocking_client_reports_refusals_and_codes() -> None:
+    server = Server()
+    reported: queue.SimpleQueue[SubscribeError] = queue.SimpleQueue()
+    async with speak(server) as port:
+        loop = asyncio.get_running_loop()
+
+        def program() -> None:
+            client = blocking.Client(HOST, port, protocol="5.0", reconnect=QUICK)
+            client.on_subscription_refused = reported.put
+            with client:
+                assert client.subscribe([("a", 0), ("b", 1)]) == (0, 0)
+                server.code = lambda name: 0x87 if name == "a" else 0
+                loop.call_soon_threadsafe(server.hang_up)
+                assert reported.get(timeout=WAIT_S).topic == "a"
+                assert client.granted == {"b": 0}
+                server.code = lambda name: spec5.NO_SUBSCRIPTION_EXISTED
+                assert client.unsubscribe(["a", "b"]) == (0x11, 0x11)
+
+        await asyncio.to_thread(program)

@@ -183,7 +183,7 @@ def test_filters_that_are_none(given: Any) -> None:
         filters_of(given)
 
 
-def test_filters_that_are_asked_for() -> None:
+async def test_filters_that_are_asked_for() -> None:
     asked: list[tuple[bytes, int]] = []
 
     def prepare(session: HostServerSession) -> None:
@@ -193,26 +193,23 @@ def test_filters_that_are_asked_for() -> None:
 
         session.on_subscribe = on_subscribe
 
-    async def scenario() -> None:
-        async with (
-            serve(prepare) as server,
-            Client(
-                HOST,
-                server.port,
-                session=SessionOptions(subscriptions=["first/#"]),
-                connection=ConnectionOptions(more_servers=["other"]),
-            ) as client,
-        ):
-            assert await client.subscribe(("a", 1)) == (1,)
-            assert await client.subscribe(["b", "c"], 2) == (2, 2)
-            with pytest.raises(ArgumentError, match="a topic filter"):
-                await client.subscribe(5)  # type: ignore[arg-type]
-            await client.unsubscribe(["a", "b"])
-            with pytest.raises(ArgumentError, match="a topic filter"):
-                await client.unsubscribe(5)  # type: ignore[arg-type]
-        assert asked == [(b"first/#", 0), (b"a", 1), (b"b", 2), (b"c", 2)]
-
-    asyncio.run(scenario())
+    async with (
+        serve(prepare) as server,
+        Client(
+            HOST,
+            server.port,
+            session=SessionOptions(subscriptions=["first/#"]),
+            connection=ConnectionOptions(more_servers=["other"]),
+        ) as client,
+    ):
+        assert await client.subscribe(("a", 1)) == (1,)
+        assert await client.subscribe(["b", "c"], 2) == (2, 2)
+        with pytest.raises(ArgumentError, match="a topic filter"):
+            await client.subscribe(5)  # type: ignore[arg-type]
+        await client.unsubscribe(["a", "b"])
+        with pytest.raises(ArgumentError, match="a topic filter"):
+            await client.unsubscribe(5)  # type: ignore[arg-type]
+    assert asked == [(b"first/#", 0), (b"a", 1), (b"b", 2), (b"c", 2)]
 
 
 @each_row("qos", [0, 1, 2])
@@ -227,18 +224,15 @@ def test_filters_that_are_asked_for() -> None:
     ],
     ids=str,
 )
-def test_properties_that_a_program_cannot_give(qos: int, properties: dict[str, Any], text: str) -> None:
+async def test_properties_that_a_program_cannot_give(qos: int, properties: dict[str, Any], text: str) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly((await reader.readexactly(2))[1])
         writer.write(bytes.fromhex("2003000000"))
         await reader.read()
 
-    async def scenario() -> None:
-        async with speak(talk) as port, Client(HOST, port, protocol="5.0") as client:
-            with pytest.raises(ArgumentError, match=f"not published: .*{text}"):
-                await client.publish("t", b"x", qos, properties=properties)
-
-    asyncio.run(scenario())
+    async with speak(talk) as port, Client(HOST, port, protocol="5.0") as client:
+        with pytest.raises(ArgumentError, match=f"not published: .*{text}"):
+            await client.publish("t", b"x", qos, properties=properties)
 
 
 class _Server5(FastEndpoint, ServerSession): ...

@@ -14,15 +14,7 @@ from headwater_host.hub.config import Listener
 from headwater_host.hub.frames import framed
 from headwater_host.hub.service import Hub
 from headwater_host.hub.users import hashed
-from tests.host.hub_client import (
-    ClientLimits,
-    Peer,
-    config,
-    new_id,
-    replace,
-    until,
-    with_hub,
-)
+from tests.host.hub_client import ClientLimits, Peer, config, hub_of, new_id, replace, until, with_hub
 from tests.host.test_hub_server import stored
 
 ROWS = load("fmq")
@@ -31,20 +23,18 @@ ROWS = load("fmq")
 # -- frames ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_malformed_frame_is_answered_with_a_reason_and_ends_the_connection(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        other = await Peer.login(hub)
-        for row in ROWS["malformed_frames"]:
-            peer = await Peer.login(hub)
-            data = bytes.fromhex(row["hex"])
-            peer.raw(data + b"\0" * 32)
-            (last,) = await peer.ended()
-            reason = 0x95 if row["reason"] == "body_too_large" else 0x81
-            assert (last.name, last.code) == ("ACK", reason), row["why"]
-            # To the frame, where its id can be read.
-            assert last.id in (data[1 : 1 + len(last.id)], peer.auth_id), row["why"]
-        await other.ping()
+async def test_every_malformed_frame_is_answered_with_a_reason_and_ends_the_connection(hub: Hub) -> None:
+    other = await Peer.login(hub)
+    for row in ROWS["malformed_frames"]:
+        peer = await Peer.login(hub)
+        data = bytes.fromhex(row["hex"])
+        peer.raw(data + b"\0" * 32)
+        (last,) = await peer.ended()
+        reason = 0x95 if row["reason"] == "body_too_large" else 0x81
+        assert (last.name, last.code) == ("ACK", reason), row["why"]
+        # To the frame, where its id can be read.
+        assert last.id in (data[1 : 1 + len(last.id)], peer.auth_id), row["why"]
+    await other.ping()
 
 
 #: What a client sends, and the hub takes.
@@ -52,11 +42,10 @@ TAKEN = {"REGISTER", "UNREGISTER", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "CONSU
 TAKEN |= {"PUBREC", "PUBREL", "PUBCOMP", "PINGREQ", "ACK"}
 
 
-def test_every_frame_is_taken_or_refused_in_its_place(tmp_path: Path) -> None:
+async def test_every_frame_is_taken_or_refused_in_its_place(tmp_path: Path) -> None:
     """None that is well-formed is malformed to the hub. ELECT and SLAVEOF are read, and refused as not expected."""
 
-    @with_hub(config(tmp_path, clients=ClientLimits(once=0.05)))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path, clients=ClientLimits(once=0.05))) as hub:
         for row in ROWS["frames"]:
             data, kind = bytes.fromhex(row["hex"]), TYPES[row["type"]]
             peer = await Peer.open(hub)
@@ -77,30 +66,27 @@ def test_every_frame_is_taken_or_refused_in_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind, reason", [(4, 0x81), (spec.SLAVEOF, 0x82)])
-def test_the_reason_is_followed_by_an_end_in_good_order(tmp_path: Path, kind: int, reason: int) -> None:
+async def test_the_reason_is_followed_by_an_end_in_good_order(hub: Hub, kind: int, reason: int) -> None:
     """Although much stands behind the frame: a reset might overtake the reason."""
 
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        peer = await Peer.login(hub)
-        peer.raw(framed(kind << 4 | spec.REG, new_id(kind), b"") + bytes(4 << 20))
-        assert (await peer.next()).code == reason
-        with pytest.raises(EOFError):
-            await peer.receive()
-        await peer.close()
+    peer = await Peer.login(hub)
+    peer.raw(framed(kind << 4 | spec.REG, new_id(kind), b"") + bytes(4 << 20))
+    assert (await peer.next()).code == reason
+    with pytest.raises(EOFError):
+        await peer.receive()
+    await peer.close()
 
 
 @pytest.mark.parametrize("more", [0, 1, 2, 3])
 @pytest.mark.parametrize("tags", [b"\xd0", encode(["x"])], ids=["usual", "tags"])
-def test_a_length_may_be_longer_than_need_be(tmp_path: Path, more: int, tags: bytes) -> None:
+async def test_a_length_may_be_longer_than_need_be(tmp_path: Path, more: int, tags: bytes) -> None:
     body = encode("t") + tags + b"payload"
 
     def frame(size: int) -> bytes:
         rest = (len(body) >> 4).to_bytes(size, "little")
         return b"\x32" + new_id(spec.PUBLISH) + bytes([size << 4 | len(body) & 15]) + rest + body
 
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path)) as hub:
         peer = await Peer.login(hub)
         data = frame(1 + more)
         peer.raw(data)
@@ -110,9 +96,9 @@ def test_a_length_may_be_longer_than_need_be(tmp_path: Path, more: int, tags: by
         assert [got.code for got in await peer.ended()] == [0x81]
 
 
-def test_what_is_too_long_is_refused_before_it_comes(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path, clients=ClientLimits(frame=100_000)))
-    async def test(hub: Hub) -> None:
+async def test_what_is_too_long_is_refused_before_it_comes(tmp_path: Path) -> None:
+    async with hub_of(config(tmp_path, clients=ClientLimits(frame=100_000))) as hub:
+
         async def claims(peer: Peer, kind: int, size: int) -> int:
             """Say that so many bytes come, of which one does."""
             ident = new_id(kind, peer.process)
@@ -148,24 +134,22 @@ _WILL = ("a", None, None, 0, True, "gone")
         ((*_WILL, 1, True, b"last"), (1, True, b"last")),
     ],
 )
-def test_what_auth_may_leave_out(tmp_path: Path, values: tuple[Any, ...], will: Any) -> None:
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        peer = await Peer.open(hub)
-        body = b"".join(value if isinstance(value, bytes) else encode(value) for value in values)
-        ident = new_id(spec.AUTH)
-        peer.raw(framed(spec.AUTH << 4, ident, body))
-        assert (await peer.answer(ident)).code == 0
-        (connection,) = hub.broker.connections
-        assert connection.client is not None
-        assert not connection.client.kept
-        assert connection.patience == (10.5 if 7 in values else 0)
-        found = connection.client.will
-        assert (found and (found.qos, found.retain, found.payload)) == will
-        peer.abort()
-        if will:
-            await until(lambda: stored(hub, "gone") == [will[2]])
-            assert ("gone" in hub.broker.store.retained) == (will[1] and will[2] != b"")
+async def test_what_auth_may_leave_out(hub: Hub, values: tuple[Any, ...], will: Any) -> None:
+    peer = await Peer.open(hub)
+    body = b"".join(value if isinstance(value, bytes) else encode(value) for value in values)
+    ident = new_id(spec.AUTH)
+    peer.raw(framed(spec.AUTH << 4, ident, body))
+    assert (await peer.answer(ident)).code == 0
+    (connection,) = hub.broker.connections
+    assert connection.client is not None
+    assert not connection.client.kept
+    assert connection.patience == (10.5 if 7 in values else 0)
+    found = connection.client.will
+    assert (found and (found.qos, found.retain, found.payload)) == will
+    peer.abort()
+    if will:
+        await until(lambda: stored(hub, "gone") == [will[2]])
+        assert ("gone" in hub.broker.store.retained) == (will[1] and will[2] != b"")
 
 
 @pytest.mark.parametrize(
@@ -179,56 +163,50 @@ def test_what_auth_may_leave_out(tmp_path: Path, values: tuple[Any, ...], will: 
     ],
     ids=["will to replies", "will to the dead", "the hub's name", "for ever", "for very long"],
 )
-def test_auth_at_its_limits(
-    tmp_path: Path, name: str, keep_alive: int, will: tuple[Any, ...], reason: int
+async def test_auth_at_its_limits(
+    hub: Hub, name: str, keep_alive: int, will: tuple[Any, ...], reason: int
 ) -> None:
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        peer = await Peer.open(hub)
-        ident = new_id(spec.AUTH)
-        body = b"".join(map(encode, (name, None, None, keep_alive, True, *will)))
-        peer.raw(framed(spec.AUTH << 4, ident, body))
-        assert (await peer.answer(ident)).code == reason
-        if reason:
-            assert await peer.ended() == []
-        else:
-            await peer.ping()
-        assert not hub.broker.store.topics
+    peer = await Peer.open(hub)
+    ident = new_id(spec.AUTH)
+    body = b"".join(map(encode, (name, None, None, keep_alive, True, *will)))
+    peer.raw(framed(spec.AUTH << 4, ident, body))
+    assert (await peer.answer(ident)).code == reason
+    if reason:
+        assert await peer.ended() == []
+    else:
+        await peer.ping()
+    assert not hub.broker.store.topics
 
 
 @pytest.mark.parametrize("size", [1, 1000])
-def test_what_comes_behind_auth_waits_for_its_answer(tmp_path: Path, size: int) -> None:
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        peer = await Peer.open(hub)
-        auth, published, ping = (new_id(kind, 1) for kind in (spec.AUTH, spec.PUBLISH, spec.PINGREQ))
-        data = framed(spec.AUTH << 4, auth, b"")
-        data += framed(spec.PUBLISH << 4 | 2, published, encode("t") + b"\xd0x")
-        data += bytes([spec.PINGREQ << 4]) + ping
-        for at in range(0, len(data), size):
-            peer.raw(data[at : at + size])
-            await asyncio.sleep(0)
-        got = [await peer.next() for _ in range(3)]
-        assert got[0].id == auth
-        # A ping needs no disk.
-        assert {each.id for each in got[1:]} == {published, ping}
-        assert stored(hub, "t") == [b"x"]
+async def test_what_comes_behind_auth_waits_for_its_answer(hub: Hub, size: int) -> None:
+    peer = await Peer.open(hub)
+    auth, published, ping = (new_id(kind, 1) for kind in (spec.AUTH, spec.PUBLISH, spec.PINGREQ))
+    data = framed(spec.AUTH << 4, auth, b"")
+    data += framed(spec.PUBLISH << 4 | 2, published, encode("t") + b"\xd0x")
+    data += bytes([spec.PINGREQ << 4]) + ping
+    for at in range(0, len(data), size):
+        peer.raw(data[at : at + size])
+        await asyncio.sleep(0)
+    got = [await peer.next() for _ in range(3)]
+    assert got[0].id == auth
+    # A ping needs no disk.
+    assert {each.id for each in got[1:]} == {published, ping}
+    assert stored(hub, "t") == [b"x"]
 
 
-def test_keep_alive_is_one_and_a_half_times(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        peer, other = (
-            await Peer.login(hub),
-            await Peer.login(hub, "b", keep_alive=1, will=(b"w", 0, False, b"x")),
-        )
-        began = asyncio.get_running_loop().time()
-        other.publish("t", b"")
-        assert [got.code for got in await other.ended()] == [0x8D]
-        assert asyncio.get_running_loop().time() - began >= 1.5
-        await until(lambda: stored(hub, "w") == [b"x"])
-        # No keep-alive, no end.
-        await peer.ping()
+async def test_keep_alive_is_one_and_a_half_times(hub: Hub) -> None:
+    peer, other = (
+        await Peer.login(hub),
+        await Peer.login(hub, "b", keep_alive=1, will=(b"w", 0, False, b"x")),
+    )
+    began = asyncio.get_running_loop().time()
+    other.publish("t", b"")
+    assert [got.code for got in await other.ended()] == [0x8D]
+    assert asyncio.get_running_loop().time() - began >= 1.5
+    await until(lambda: stored(hub, "w") == [b"x"])
+    # No keep-alive, no end.
+    await peer.ping()
 
 
 @pytest.mark.parametrize("how", ["malformed", "protocol", "taken over", "cut", "goodbye"])
@@ -251,9 +229,10 @@ def test_a_will_is_published_however_it_ends_but_by_goodbye(tmp_path: Path, how:
         await until(lambda: stored(hub, "w") == [b"x"])
 
 
-def test_names_beyond_their_number_are_forgotten_and_their_numbers_not_given_again(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path, clients=ClientLimits(sessions=3)))
-    async def test(hub: Hub) -> None:
+async def test_names_beyond_their_number_are_forgotten_and_their_numbers_not_given_again(
+    tmp_path: Path,
+) -> None:
+    async with hub_of(config(tmp_path, clients=ClientLimits(sessions=3))) as hub:
         numbers = [(await Peer.login(hub, name)).process for name in "abc"]
         for connection in list(hub.broker.connections):
             connection.abort()
@@ -270,13 +249,12 @@ def test_names_beyond_their_number_are_forgotten_and_their_numbers_not_given_aga
 # -- access ------------------------------------------------------------------------------------------------------------
 
 
-def test_who_has_not_logged_in_may_nothing_where_others_can_reach_the_hub(tmp_path: Path) -> None:
+async def test_who_has_not_logged_in_may_nothing_where_others_can_reach_the_hub(tmp_path: Path) -> None:
     settings = replace(
         config(tmp_path, users={"ann": hashed(b"secret", ln=4)}), listeners=(Listener("0.0.0.0", 0),)
     )
 
-    @with_hub(settings)
-    async def test(hub: Hub) -> None:
+    async with hub_of(settings) as hub:
         where = "127.0.0.1", hub.addresses[0][1]
         requests = (
             (spec.REGISTER, (b"t",), 0),

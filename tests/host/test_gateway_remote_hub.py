@@ -86,33 +86,27 @@ async def publish(hub: "Hub | tuple[str, int]", *messages: tuple[str, bytes], **
     await peer.leave()
 
 
-def test_what_the_topics_carry_is_recorded_with_its_topic(tmp_path: Path) -> None:
+async def test_what_the_topics_carry_is_recorded_with_its_topic(tmp_path: Path) -> None:
     some = [("plant/1", b"0"), ("w/a", b"1"), ("plant/1", b"2"), ("w/b", b"\xff" * 5000)]
 
-    async def test() -> None:
-        async with hub_of(config(tmp_path)) as hub:
-            await publish(hub, *some[:2])
-            async with consuming(tmp_path, hub, "plant/1", "w/+") as (source, recorder):
-                await publish(hub, *some[2:], ("not/asked", b"x"))
-                await until(lambda: recorder.durable == 4 and left(hub) == 0)
-                assert source.status()["records"] == {"qos0": 4, "qos1": 0, "qos2": 0}
-                assert source.peer == f"fmq:127.0.0.1:{hub.addresses[0][1]}"
-
-    asyncio.run(test())
+    async with hub_of(config(tmp_path)) as hub:
+        await publish(hub, *some[:2])
+        async with consuming(tmp_path, hub, "plant/1", "w/+") as (source, recorder):
+            await publish(hub, *some[2:], ("not/asked", b"x"))
+            await until(lambda: recorder.durable == 4 and left(hub) == 0)
+            assert source.status()["records"] == {"qos0": 4, "qos1": 0, "qos2": 0}
+            assert source.peer == f"fmq:127.0.0.1:{hub.addresses[0][1]}"
     assert sorted(recorded(tmp_path)) == sorted(some)
 
 
-def test_a_user_of_the_hub(tmp_path: Path) -> None:
-    async def test() -> None:
-        who = {"username": "ann", "password": b"secret"}
-        async with (
-            hub_of(config(tmp_path, users={"ann": hashed(b"secret", ln=4)})) as hub,
-            consuming(tmp_path, hub, "t", more=who) as (_, recorder),
-        ):
-            await publish(hub, ("t", b"0"), user="ann", password="secret")
-            await until(lambda: recorder.durable == 1)
-
-    asyncio.run(test())
+async def test_a_user_of_the_hub(tmp_path: Path) -> None:
+    who = {"username": "ann", "password": b"secret"}
+    async with (
+        hub_of(config(tmp_path, users={"ann": hashed(b"secret", ln=4)})) as hub,
+        consuming(tmp_path, hub, "t", more=who) as (_, recorder),
+    ):
+        await publish(hub, ("t", b"0"), user="ann", password="secret")
+        await until(lambda: recorder.durable == 1)
 
 
 def test_nothing_is_acknowledged_before_it_is_on_disk(tmp_path: Path) -> None:
@@ -172,7 +166,7 @@ def test_while_the_log_cannot_be_written_messages_are_given_back(
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["reading", "held"])
-def test_what_is_open_at_the_end_is_given_back(tmp_path: Path, held: bool) -> None:
+async def test_what_is_open_at_the_end_is_given_back(tmp_path: Path, held: bool) -> None:
     """One failed try would put a message into the dead-letter topic."""
     disk = threading.Event()
 
@@ -180,118 +174,106 @@ def test_what_is_open_at_the_end_is_given_back(tmp_path: Path, held: bool) -> No
         assert disk.wait(60)
         os.fdatasync(fd)
 
-    async def test() -> None:
-        async with hub_of(config(tmp_path, limits=Limits(tries=1))) as hub:
-            async with AsyncCapture(tmp_path / "log", limit_bytes=1 << 20, datasync=sync) as capture:
-                recorder = Recorder(capture, 1 << 20, lambda error: None)
-                source = RemoteHubSource(
-                    recorder, FmqConfig(*hub.addresses[0], ("t",), GROUP, "gateway", timeout=60)
-                )
-                task = asyncio.create_task(source.run())
-                try:
-                    await until(lambda: source.state == "consuming")
-                    await publish(hub, *(("t", b"%d" % n) for n in range(20)))
-                    await until(lambda: recorder.records == 20)
-                    if held:
-                        source.stop_reading()
-                        await publish(hub, ("t", b"20"))
-                    task.cancel()
-                    await asyncio.wait({task})
-                    assert left(hub) == 20 + held
-                    assert recorder.records == 20
-                finally:
-                    disk.set()
-            await until(lambda: not hub.broker.connections)
-            assert left(hub) == 20 + held
-            assert hub.broker.store.dead == 0
-
-    asyncio.run(test())
+    async with hub_of(config(tmp_path, limits=Limits(tries=1))) as hub:
+        async with AsyncCapture(tmp_path / "log", limit_bytes=1 << 20, datasync=sync) as capture:
+            recorder = Recorder(capture, 1 << 20, lambda error: None)
+            source = RemoteHubSource(
+                recorder, FmqConfig(*hub.addresses[0], ("t",), GROUP, "gateway", timeout=60)
+            )
+            task = asyncio.create_task(source.run())
+            try:
+                await until(lambda: source.state == "consuming")
+                await publish(hub, *(("t", b"%d" % n) for n in range(20)))
+                await until(lambda: recorder.records == 20)
+                if held:
+                    source.stop_reading()
+                    await publish(hub, ("t", b"20"))
+                task.cancel()
+                await asyncio.wait({task})
+                assert left(hub) == 20 + held
+                assert recorder.records == 20
+            finally:
+                disk.set()
+        await until(lambda: not hub.broker.connections)
+        assert left(hub) == 20 + held
+        assert hub.broker.store.dead == 0
 
 
-def test_a_topic_that_is_unregistered_is_consumed_again(
+async def test_a_topic_that_is_unregistered_is_consumed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_hub_source, "_AGAIN_S", 0.01)
 
-    async def test() -> None:
-        async with hub_of(config(tmp_path)) as hub, consuming(tmp_path, hub, "t") as (source, recorder):
-            await publish(hub, ("t", b"0"))
-            await until(lambda: left(hub) == 0 and recorder.durable == 1)
-            hub.broker.registry.unregister("t")
-            await until(lambda: source.last_error is not None and source.state == "consuming")
-            await publish(hub, ("t", b"1"))
-            await until(lambda: recorder.durable == 2)
-
-    asyncio.run(test())
+    async with hub_of(config(tmp_path)) as hub, consuming(tmp_path, hub, "t") as (source, recorder):
+        await publish(hub, ("t", b"0"))
+        await until(lambda: left(hub) == 0 and recorder.durable == 1)
+        hub.broker.registry.unregister("t")
+        await until(lambda: source.last_error is not None and source.state == "consuming")
+        await publish(hub, ("t", b"1"))
+        await until(lambda: recorder.durable == 2)
     assert recorded(tmp_path) == [("t", b"0"), ("t", b"1")]
 
 
-def test_a_gateway_and_a_hub_that_end_and_are_killed(tmp_path: Path) -> None:
+async def test_a_gateway_and_a_hub_that_end_and_are_killed(tmp_path: Path) -> None:
     """Everything that the hub has stored is recorded, and what the group is done with is on disk."""
     fate = random.Random(17)
     file = tmp_path / "gateway.toml"
 
-    async def test() -> None:
-        settings = config(tmp_path)
-        count = 0
-        async with hub_of(settings) as hub:
-            port = hub.addresses[0][1]
-            settings = replace(settings, listeners=(Listener(port=port),))
-            file.write_text(
-                f'capture = "{tmp_path}/log"\n[[fmq]]\nhost = "127.0.0.1"\nport = {port}\ntopics = ["t"]\nwindow = 20\n'
-            )
-        for life in range(5):
-            async with hub_of(settings) as hub:
-                with running("gateway", "--config", file, directory=tmp_path) as command:
-                    await asyncio.to_thread(command.wait_for, "consuming t for the group headwater-")
-                    numbers = range(count, count + 60)
-                    count += 60
-                    peer = await Peer.login(hub)
-                    sent = [peer.publish("t", b"%d" % n, 1) for n in numbers]
-                    for ident in sent:
-                        await peer.answer(ident)
-                    await at_most(hub, fate.randrange(60))
-                    if life % 2:
-                        assert await asyncio.to_thread(command.end) == 0
-                    else:
-                        command.process.kill()
-                        await asyncio.to_thread(command.wait)
-                done = count - left(hub)
-                assert {("t", b"%d" % n) for n in range(done)} <= set(recorded(tmp_path))
-                await peer.leave()
+    settings = config(tmp_path)
+    count = 0
+    async with hub_of(settings) as hub:
+        port = hub.addresses[0][1]
+        settings = replace(settings, listeners=(Listener(port=port),))
+        file.write_text(
+            f'capture = "{tmp_path}/log"\n[[fmq]]\nhost = "127.0.0.1"\nport = {port}\ntopics = ["t"]\nwindow = 20\n'
+        )
+    for life in range(5):
         async with hub_of(settings) as hub:
             with running("gateway", "--config", file, directory=tmp_path) as command:
-                await asyncio.to_thread(command.wait_for, "consuming t")
-                await until(lambda: left(hub) == 0)
-                assert await asyncio.to_thread(command.end) == 0
-                assert "Traceback" not in command.errors
-        found = Counter(recorded(tmp_path))
-        assert set(found) == {("t", b"%d" % n) for n in range(count)}
-
-    asyncio.run(test())
-
-
-def test_a_hub_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
-    async def test() -> None:
-        settings = config(tmp_path)
-        async with hub_of(settings) as hub:
-            port = hub.addresses[0][1]
-            settings = replace(settings, listeners=(Listener(port=port),))
-        file = tmp_path / "gateway.toml"
-        file.write_text(
-            f'capture = "{tmp_path}/log"\n[[fmq]]\nhost = "127.0.0.1"\nport = {port}\ntopics = ["t", "u/#"]\n'
-        )
+                await asyncio.to_thread(command.wait_for, "consuming t for the group headwater-")
+                numbers = range(count, count + 60)
+                count += 60
+                peer = await Peer.login(hub)
+                sent = [peer.publish("t", b"%d" % n, 1) for n in numbers]
+                for ident in sent:
+                    await peer.answer(ident)
+                await at_most(hub, fate.randrange(60))
+                if life % 2:
+                    assert await asyncio.to_thread(command.end) == 0
+                else:
+                    command.process.kill()
+                    await asyncio.to_thread(command.wait)
+            done = count - left(hub)
+            assert {("t", b"%d" % n) for n in range(done)} <= set(recorded(tmp_path))
+            await peer.leave()
+    async with hub_of(settings) as hub:
         with running("gateway", "--config", file, directory=tmp_path) as command:
-            await asyncio.to_thread(command.wait_for, "Connection refused")
-            async with hub_of(settings) as hub:
-                await asyncio.to_thread(command.wait_for, "consuming t, u/#")
-                await publish(hub, ("u/1", b"0"))
-                await until(lambda: left(hub) == 0)
-            await asyncio.to_thread(command.wait_for_count, "WARNING", 2)
-            async with hub_of(settings) as hub:
-                await publish(hub, ("t", b"1"))
-                await until(lambda: left(hub) == 0)
+            await asyncio.to_thread(command.wait_for, "consuming t")
+            await until(lambda: left(hub) == 0)
             assert await asyncio.to_thread(command.end) == 0
-        assert recorded(tmp_path) == [("u/1", b"0"), ("t", b"1")]
+            assert "Traceback" not in command.errors
+    found = Counter(recorded(tmp_path))
+    assert set(found) == {("t", b"%d" % n) for n in range(count)}
 
-    asyncio.run(test())
+
+async def test_a_hub_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
+    settings = config(tmp_path)
+    async with hub_of(settings) as hub:
+        port = hub.addresses[0][1]
+        settings = replace(settings, listeners=(Listener(port=port),))
+    file = tmp_path / "gateway.toml"
+    file.write_text(
+        f'capture = "{tmp_path}/log"\n[[fmq]]\nhost = "127.0.0.1"\nport = {port}\ntopics = ["t", "u/#"]\n'
+    )
+    with running("gateway", "--config", file, directory=tmp_path) as command:
+        await asyncio.to_thread(command.wait_for, "Connection refused")
+        async with hub_of(settings) as hub:
+            await asyncio.to_thread(command.wait_for, "consuming t, u/#")
+            await publish(hub, ("u/1", b"0"))
+            await until(lambda: left(hub) == 0)
+        await asyncio.to_thread(command.wait_for_count, "WARNING", 2)
+        async with hub_of(settings) as hub:
+            await publish(hub, ("t", b"1"))
+            await until(lambda: left(hub) == 0)
+        assert await asyncio.to_thread(command.end) == 0
+    assert recorded(tmp_path) == [("u/1", b"0"), ("t", b"1")]

@@ -407,7 +407,7 @@ def test_what_is_recorded_is_acknowledged_when_the_gateway_ends(tmp_path: Path, 
     assert sorted(board.acknowledged, key=int) == sorted(payloads(tmp_path), key=int)
 
 
-def test_a_board_is_heard_while_the_log_takes_nothing(tmp_path: Path, line: PtyLine) -> None:
+async def test_a_board_is_heard_while_the_log_takes_nothing(tmp_path: Path, line: PtyLine) -> None:
     """The gate is closed: its pings are answered, and it may send so much and no more."""
     board = PtyBoard(line, keep_alive=1)
     disk = threading.Event()
@@ -416,45 +416,42 @@ def test_a_board_is_heard_while_the_log_takes_nothing(tmp_path: Path, line: PtyL
         assert disk.wait(60)
         os.fdatasync(fd)
 
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        limit_bytes = 20_000
-        async with AsyncCapture(
-            tmp_path / "log", block_bytes=4000, limit_bytes=limit_bytes, datasync=sync
-        ) as capture:
-            recorder = Recorder(capture, limit_bytes, lambda error: None)
-            source = MqttBoard(recorder, SerialConfig(str(line.path)))
-            task = asyncio.create_task(source.run())
+    loop = asyncio.get_running_loop()
+    limit_bytes = 20_000
+    async with AsyncCapture(
+        tmp_path / "log", block_bytes=4000, limit_bytes=limit_bytes, datasync=sync
+    ) as capture:
+        recorder = Recorder(capture, limit_bytes, lambda error: None)
+        source = MqttBoard(recorder, SerialConfig(str(line.path)))
+        task = asyncio.create_task(source.run())
 
-            def on_the_board() -> None:
-                board.connect()
-                epoch = board.client.session.epoch
-                for number in range(16):
-                    board.publish(b"%2d" % number + bytes(1000), 1)
-                serve(board, lambda: not recorder.is_open, "the gate is closed")
-                before = board.dialer.link.bytes_in
-                over = time.monotonic() + 4
-                serve(board, lambda: time.monotonic() > over, "four keep-alives are over")
-                assert board.dialer.link.bytes_in > before
-                assert board.client.session.epoch == epoch
-                assert board.acknowledged == []
-                for _ in range(400):
-                    board.client.publish(b"t", bytes(400), 0)
-                    board.client.poll()
+        def on_the_board() -> None:
+            board.connect()
+            epoch = board.client.session.epoch
+            for number in range(16):
+                board.publish(b"%2d" % number + bytes(1000), 1)
+            serve(board, lambda: not recorder.is_open, "the gate is closed")
+            before = board.dialer.link.bytes_in
+            over = time.monotonic() + 4
+            serve(board, lambda: time.monotonic() > over, "four keep-alives are over")
+            assert board.dialer.link.bytes_in > before
+            assert board.client.session.epoch == epoch
+            assert board.acknowledged == []
+            for _ in range(400):
+                board.client.publish(b"t", bytes(400), 0)
+                board.client.poll()
 
-            try:
-                await loop.run_in_executor(None, on_the_board)
-                assert recorder.records < 16 + 250
-                disk.set()
-                await loop.run_in_executor(
-                    None, serve, board, lambda: len(board.acknowledged) == 16, "all is acknowledged"
-                )
-            finally:
-                disk.set()
-                task.cancel()
-                await asyncio.wait({task})
-
-    asyncio.run(scenario())
+        try:
+            await loop.run_in_executor(None, on_the_board)
+            assert recorder.records < 16 + 250
+            disk.set()
+            await loop.run_in_executor(
+                None, serve, board, lambda: len(board.acknowledged) == 16, "all is acknowledged"
+            )
+        finally:
+            disk.set()
+            task.cancel()
+            await asyncio.wait({task})
 
 
 def test_one_log_has_one_gateway(tmp_path: Path, line: PtyLine) -> None:
