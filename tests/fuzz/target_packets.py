@@ -85,7 +85,7 @@ def _connect(p: packets.Packet, c: packets_server.Connect) -> Meaning:
         )
     return (
         spec.CONNECT,
-        c.clean_start(),
+        c.clean(),
         c.keep_alive,
         properties(p, c.props_at, c.props_end) if five else [],
         _text(p, c.client_id_at, c.client_id_end),

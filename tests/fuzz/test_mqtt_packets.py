@@ -155,7 +155,7 @@ def test_connect_and_back(
         return bytes(p.buf[at:stop]) if at >= 0 else None
 
     assert cut(c.client_id_at, c.client_id_end) == client_id.encode()
-    assert (c.keep_alive, c.clean_start(), c.level) == (keep_alive, clean, 4)
+    assert (c.keep_alive, c.clean(), c.level) == (keep_alive, clean, 4)
     assert cut(c.will_topic_at, c.will_topic_end) == (None if topic is None else topic.encode())
     assert cut(c.will_payload_at, c.will_payload_end) == (None if topic is None else message)
     assert (c.will_qos(), c.will_retain()) == (qos, retain)

@@ -1,20 +1,23 @@
 """Fixtures of several files.
 
-A test that is a coroutine function runs on an event loop of its own (see tests/conftest.py), where ``hub`` is entered:
-``async def test_...(hub: Hub)``. A hub with other settings: ``async with hub_of(config(tmp_path, ...)) as hub``.
+A test that is a coroutine function runs on an event loop of its own (see tests/conftest.py), where ``hub`` and
+``store`` are entered: ``async def test_...(hub: Hub)``. ``@pytest.mark.settings(...)`` gives them other settings.
 """
 
 import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headwater_host.hub.service import Hub
+from headwater_host.hub.storage import Store
 from headwater_mq.forward import Forward
 from tests.host.gateway_peers import PtyLine
 from tests.host.hub_client import config, hub_of
+from tests.host.hub_storage import store_at
 from tests.host.mq_run import Run
 from tests.host.mq_uplink import fill, opened
 
@@ -51,6 +54,20 @@ def line(tmp_path: Path) -> Iterator[PtyLine]:
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> AbstractAsyncContextManager[Hub]:
-    """A hub with the settings that nobody changes. Its storage is ``tmp_path / "hub.db"``."""
-    return hub_of(config(tmp_path))
+def hub(request: pytest.FixtureRequest, tmp_path: Path) -> AbstractAsyncContextManager[Hub]:
+    """A hub whose storage is ``tmp_path / "hub.db"``."""
+    given, named = settings_of(request)
+    return hub_of(config(tmp_path, *given, **named))
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> AbstractAsyncContextManager[Store]:
+    """A hub's storage in ``tmp_path / "hub.db"``."""
+    given, named = settings_of(request)
+    return store_at(tmp_path / "hub.db", *given, **named)
+
+
+def settings_of(request: pytest.FixtureRequest) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the test's marker ``settings``."""
+    marker = request.node.get_closest_marker("settings")
+    return (marker.args, marker.kwargs) if marker else ((), {})

@@ -1,8 +1,10 @@
 """What the tests of the hub's storage share."""
 
 import asyncio
+import contextlib
+import sqlite3
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +29,23 @@ async def until(true: Callable[[], object]) -> None:
         await asyncio.sleep(0.002)
 
 
-def with_store(path: Path, limits: Limits | None = None) -> Callable[..., Any]:
-    """Run a coroutine function with the store in a file, which is closed behind it."""
+@contextlib.asynccontextmanager
+async def store_at(path: Path, limits: Limits | None = None) -> AsyncIterator[Store]:
+    """The store in a file, which is closed at the end."""
+    store = Store.open(path, limits)
+    try:
+        yield store
+    finally:
+        await store.close()
 
-    def run(test: Callable[[Store], Coroutine[Any, Any, Any]]) -> Any:
-        async def main() -> Any:
-            store = Store.open(path, limits)
-            try:
-                return await test(store)
-            finally:
-                await store.close()
 
-        return asyncio.run(main())
-
-    return run
+def change(path: Path, *statements: str) -> None:
+    """Run statements on a storage's file."""
+    db = sqlite3.connect(path)
+    with db:
+        for one in statements:
+            db.execute(one)
+    db.close()
 
 
 def ident(n: int, process: int = 1) -> bytes:

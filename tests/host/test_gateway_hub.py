@@ -276,7 +276,7 @@ def test_who_waits_for_a_log_that_cannot_be_written_hears_why(
     @with_source(tmp_path, datasync=sync, on_error=lambda error: recorders[0].failed(error))
     async def test(source: HubSource, recorder: Recorder) -> None:
         recorders.append(recorder)
-        reader, peer = await Peer.login(source.hub), await Peer.login(source.hub, "a", clean_start=False)
+        reader, peer = await Peer.login(source.hub), await Peer.login(source.hub, "a", clean=False)
         await reader.subscribe("t")
         await peer.send_message("t", b"first")
         full.set()
@@ -297,7 +297,7 @@ def test_who_waits_for_a_log_that_cannot_be_written_hears_why(
 
         await until(mended)
         await until(lambda: not source.hub.broker.unable)
-        peer = await Peer.login(source.hub, "a", clean_start=False)
+        peer = await Peer.login(source.hub, "a", clean=False)
         await peer.send_message("t", b"second", ident=sent, dup=True)
         await reader.ping()
         assert not reader.got
@@ -363,7 +363,7 @@ class Publisher:
 
     async def talk(self, port: int, more: Callable[[], bool]) -> None:
         """Over one connection, as long as ``more`` says and it lasts."""
-        peer = await Peer.login(("127.0.0.1", port), "publisher", clean_start=False)
+        peer = await Peer.login(("127.0.0.1", port), "publisher", clean=False)
         for ident, number in self.waiting.items():
             self._send(peer, ident, number, again=True)
         while more() or self.waiting:

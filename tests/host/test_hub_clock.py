@@ -1,6 +1,5 @@
 """A clock that is set makes nothing old in a hub, and a hub that is started again makes no id twice."""
 
-import asyncio
 import sqlite3
 import time
 from pathlib import Path
@@ -9,9 +8,8 @@ import pytest
 
 from headwater.fmq import spec
 from headwater_host import lifetime
-from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Limits, Store
-from tests.host.hub_client import Peer, config, hub_of, new_id, until, with_hub
+from tests.host.hub_client import Peer, config, hub_of, new_id, until
 from tests.host.hub_storage import ident, synced
 from tests.host.set_clocks import BEGIN, DAY, SECOND, SetClocks
 from tests.host.test_hub_rpc import asked, call, reply, serving
@@ -47,15 +45,13 @@ async def session(path: Path, clocks: SetClocks, *, fresh: int = 0) -> tuple[lis
 
 
 @pytest.mark.parametrize("step", [8 * DAY, -8 * DAY, 400 * DAY], ids=["forward", "back", "a year"])
-def test_a_hub_whose_clock_is_set_keeps_messages_and_ids(
+async def test_a_hub_whose_clock_is_set_keeps_messages_and_ids(
     step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real hub, with its own turns of the clock."""
     real, ahead = time.time_ns, [0]
     monkeypatch.setattr(time, "time_ns", lambda: real() + ahead[0])
-
-    @with_hub(config(tmp_path, Limits(tries=1)))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path, Limits(tries=1))) as hub:
         peer = await Peer.login(hub)
         first = new_id(spec.PUBLISH, peer.process)
         await peer.send_message("t", b"kept", ident=first)
@@ -74,120 +70,102 @@ def test_a_hub_whose_clock_is_set_keeps_messages_and_ids(
             assert [message.payload for message in store.read(topic, 0, 0, 9)] == [payload]
 
 
-def test_what_is_old_by_the_time_that_passes_goes(tmp_path: Path) -> None:
-    async def test() -> None:
-        clocks = SetClocks()
-        store = Store.open(tmp_path / "hub.db", AGES, clocks)
-        store.register("t")
-        put(store, 1)
-        clocks.go(4 * DAY)
-        put(store, 2)
-        for step in (8 * DAY, -16 * DAY):
-            clocks.step(step)
-            assert await kept(store) == [b"1", b"2"]
-        clocks.go(4 * DAY)
-        assert await kept(store) == [b"2"]
-        assert store.publish("t", ident(1), 1, b"", time_ns=store.age.now())
-        await store.close()
-
-    asyncio.run(test())
+async def test_what_is_old_by_the_time_that_passes_goes(tmp_path: Path) -> None:
+    clocks = SetClocks()
+    store = Store.open(tmp_path / "hub.db", AGES, clocks)
+    store.register("t")
+    put(store, 1)
+    clocks.go(4 * DAY)
+    put(store, 2)
+    for step in (8 * DAY, -16 * DAY):
+        clocks.step(step)
+        assert await kept(store) == [b"1", b"2"]
+    clocks.go(4 * DAY)
+    assert await kept(store) == [b"2"]
+    assert store.publish("t", ident(1), 1, b"", time_ns=store.age.now())
+    await store.close()
 
 
-def test_a_hub_that_is_down_grows_older_with_its_machine(tmp_path: Path) -> None:
-    async def test() -> None:
-        clocks, path = SetClocks(), tmp_path / "hub.db"
-        assert await session(path, clocks, fresh=1) == ([], False)
-        clocks.step(100 * DAY)
-        assert await session(path, clocks) == ([b"1"], True)
-        clocks.go(6 * DAY)
-        assert await session(path, clocks) == ([b"1"], False)
-        clocks.go(2 * DAY)
-        assert await session(path, clocks) == ([], False)
-
-    asyncio.run(test())
+async def test_a_hub_that_is_down_grows_older_with_its_machine(tmp_path: Path) -> None:
+    clocks, path = SetClocks(), tmp_path / "hub.db"
+    assert await session(path, clocks, fresh=1) == ([], False)
+    clocks.step(100 * DAY)
+    assert await session(path, clocks) == ([b"1"], True)
+    clocks.go(6 * DAY)
+    assert await session(path, clocks) == ([b"1"], False)
+    clocks.go(2 * DAY)
+    assert await session(path, clocks) == ([], False)
 
 
 @pytest.mark.parametrize(
     "before, after, left",
     [(True, True, []), (True, False, [b"1"]), (False, True, [b"1"]), (False, False, [b"1"])],
 )
-def test_a_machine_that_was_off(before: bool, after: bool, left: list[bytes], tmp_path: Path) -> None:
+async def test_a_machine_that_was_off(before: bool, after: bool, left: list[bytes], tmp_path: Path) -> None:
     """Eight days count when its clock was synchronized before and after, and else not."""
 
-    async def test() -> None:
-        clocks, path = SetClocks(synced=before), tmp_path / "hub.db"
-        await session(path, clocks, fresh=1)
-        clocks.reboot(8 * DAY, synced=after)
-        assert await session(path, clocks) == (left, bool(left))
-
-    asyncio.run(test())
+    clocks, path = SetClocks(synced=before), tmp_path / "hub.db"
+    await session(path, clocks, fresh=1)
+    clocks.reboot(8 * DAY, synced=after)
+    assert await session(path, clocks) == (left, bool(left))
 
 
-def test_a_file_with_times_by_the_wall_clock_is_new_from_now_on(tmp_path: Path) -> None:
+async def test_a_file_with_times_by_the_wall_clock_is_new_from_now_on(tmp_path: Path) -> None:
     """As earlier programs wrote it: nobody knows how old it is."""
 
-    async def test() -> None:
-        clocks, path = SetClocks(), tmp_path / "hub.db"
-        await session(path, clocks, fresh=1)
-        with sqlite3.connect(path) as db:
-            db.execute("DELETE FROM counters WHERE name IN ('age', 'renewed')")
-        clocks.step(-30 * DAY)
-        clocks.go(30 * DAY)
-        for passes in (0, 6 * DAY):
-            clocks.go(passes)
-            assert (await session(path, clocks))[0] == [b"1"]
-        assert (await session(path, clocks, fresh=2))[0] == [b"1"]
-        clocks.go(2 * DAY)
-        assert (await session(path, clocks))[0] == [b"2"]
-        with sqlite3.connect(path) as db:
-            assert db.execute("SELECT time FROM messages").fetchall()[0][0] == BEGIN + 6 * DAY
-        db.close()
-
-    asyncio.run(test())
+    clocks, path = SetClocks(), tmp_path / "hub.db"
+    await session(path, clocks, fresh=1)
+    with sqlite3.connect(path) as db:
+        db.execute("DELETE FROM counters WHERE name IN ('age', 'renewed')")
+    clocks.step(-30 * DAY)
+    clocks.go(30 * DAY)
+    for passes in (0, 6 * DAY):
+        clocks.go(passes)
+        assert (await session(path, clocks))[0] == [b"1"]
+    assert (await session(path, clocks, fresh=2))[0] == [b"1"]
+    clocks.go(2 * DAY)
+    assert (await session(path, clocks))[0] == [b"2"]
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT time FROM messages").fetchall()[0][0] == BEGIN + 6 * DAY
+    db.close()
 
 
-def test_age_time_is_written_now_and_then(tmp_path: Path) -> None:
+async def test_age_time_is_written_now_and_then(tmp_path: Path) -> None:
     """With what is written anyway, and once an hour when nothing is."""
 
-    async def test() -> None:
-        clocks = SetClocks()
-        store = Store.open(tmp_path / "hub.db", AGES, clocks)
-        store.register("t")
-        await synced(store)
-        before = store.commits
-        clocks.go(1800 * SECOND)
-        await kept(store)
-        assert store.commits == before
-        clocks.go(1801 * SECOND)
-        await kept(store)
-        assert store.commits == before + 1
-        # The power goes: what the file says is at most an hour old.
-        with sqlite3.connect(tmp_path / "hub.db") as db:
-            (text,) = db.execute("SELECT value FROM counters WHERE name = 'age'").fetchone()
-        db.close()
-        clocks.reboot(DAY)
-        assert lifetime.AgeClock(text, clocks).now() == BEGIN + 3601 * SECOND
-        await store.close()
-
-    asyncio.run(test())
+    clocks = SetClocks()
+    store = Store.open(tmp_path / "hub.db", AGES, clocks)
+    store.register("t")
+    await synced(store)
+    before = store.commits
+    clocks.go(1800 * SECOND)
+    await kept(store)
+    assert store.commits == before
+    clocks.go(1801 * SECOND)
+    await kept(store)
+    assert store.commits == before + 1
+    # The power goes: what the file says is at most an hour old.
+    with sqlite3.connect(tmp_path / "hub.db") as db:
+        (text,) = db.execute("SELECT value FROM counters WHERE name = 'age'").fetchone()
+    db.close()
+    clocks.reboot(DAY)
+    assert lifetime.AgeClock(text, clocks).now() == BEGIN + 3601 * SECOND
+    await store.close()
 
 
-def test_a_hub_makes_no_id_twice_though_its_clock_stands_still(
+async def test_a_hub_makes_no_id_twice_though_its_clock_stands_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: BEGIN)
 
-    async def test() -> None:
-        seen: list[bytes] = []
-        for _ in range(18):
-            async with hub_of(config(tmp_path)) as hub:
-                responder, caller = await serving(hub, "a"), await Peer.login(hub)
-                for _ in range(3):
-                    call(caller, "a")
-                    reply(responder, (await asked(responder)).id, b"x")
-                    seen.append((await caller.next()).id)
-                for peer in (responder, caller):
-                    await peer.leave()
-        assert len(set(seen)) == len(seen) == 54
-
-    asyncio.run(test())
+    seen: list[bytes] = []
+    for _ in range(18):
+        async with hub_of(config(tmp_path)) as hub:
+            responder, caller = await serving(hub, "a"), await Peer.login(hub)
+            for _ in range(3):
+                call(caller, "a")
+                reply(responder, (await asked(responder)).id, b"x")
+                seen.append((await caller.next()).id)
+            for peer in (responder, caller):
+                await peer.leave()
+    assert len(set(seen)) == len(seen) == 54

@@ -1,6 +1,5 @@
 """The hub over real sockets: consumer groups."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from headwater_host.fmq.values import encode
 from headwater_host.hub import groups
 from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Limits
-from tests.host.hub_client import ClientLimits, Got, Peer, config, hub_of, new_id, until, with_hub
+from tests.host.hub_client import ClientLimits, Got, Peer, config, hub_of, new_id, until
 
 
 async def responses(peer: Peer, count: int, *, ack: bool = True) -> list[Got]:
@@ -42,113 +41,103 @@ def payloads(found: list[Got]) -> list[int]:
     return [int(got.payload) for got in found]
 
 
-def test_a_group_gets_everything_from_the_oldest_on_once(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with hub_of(config(tmp_path)) as hub:
-            two = await Peer.login(hub)
-            sent = await fill(two, "t", 50)
-            one = await Peer.login(hub)
-            number = await one.subscribe("t", group="g")
-            await one.ping()
-            assert not one.got
-            asked = one.consume(number)
-            got = await responses(one, 50)
-            assert [each.id for each in got] == sent
-            assert {(each.correlation, each.topic) for each in got} == {(number, None)}
-            sent = await fill(two, "t", 5)
-            assert [each.id for each in await responses(one, 5)] == sent
-            assert (await one.ask(spec.UNSUBSCRIBE, (number,))).code == 0
-            assert (await one.answer(asked)).code == 0
-            await one.ping()
-        async with hub_of(config(tmp_path)) as hub:
-            one = await Peer.login(hub)
-            one.consume(await one.subscribe("+", group="g"))
-            sent = await fill(one, "t", 1)
-            (got_,) = await responses(one, 1)
-            assert (got_.id, got_.topic) == (sent[0], "t")
-            await one.ping()
-            assert not one.got
-
-    asyncio.run(test())
-
-
-def test_groups_are_independent_also_in_one_client(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        one = await Peer.login(hub)
-        numbers = [await one.subscribe("t", group=group) for group in "gh"]
-        for number in numbers:
-            one.consume(number)
-        (sent,) = await fill(one, "t", 1)
-        got = await responses(one, 2, ack=False)
-        assert {each.correlation for each in got} == set(numbers)
-        one.ack(sent)
-        one.ack(sent)
-        await one.ping()
-        await until(lambda: not hub.broker.store.topics["t"].count)
-
-
-def test_the_window(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path, clients=ClientLimits(window=4)))
-    async def test(hub: Hub) -> None:
-        one = await Peer.login(hub)
-        cases = [(3, 3), (0, 4), (100, 4)]
-        numbers = [await one.subscribe("t", group=f"g{asked}") for asked, _ in cases]
-        await fill(one, "t", 20)
-        for number, (asked, given) in zip(numbers, cases, strict=True):
-            first = one.consume(number, asked)
-            got = await responses(one, given, ack=False)
-            assert payloads(got) == list(range(given))
-            one.ack(got[0].id)
-            assert payloads(await responses(one, 1, ack=False)) == [given]
-            for _ in range(3):
-                await one.ping()
-            assert not one.got
-            # Another CONSUME takes over: what is open comes again.
-            second = one.consume(number, 1)
-            assert (await one.answer(first)).code == 0x8E
-            assert payloads(await responses(one, 1, ack=False)) == [1]
-            assert (await one.ask(spec.UNSUBSCRIBE, (number,))).code == 0
-            assert (await one.answer(second)).code == 0
-
-
-def test_without_acknowledgement(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        one = await Peer.login(hub)
-        sent = await fill(one, "t", 1000)
-        one.consume(await one.subscribe("t", group="g"), need_ack=False)
-        assert [got.id for got in await responses(one, 1000, ack=False)] == sent
-        await until(lambda: not hub.broker.store.topics["t"].count)
-
-
-def test_each_queue_has_one_consumer_and_its_order(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
+async def test_a_group_gets_everything_from_the_oldest_on_once(tmp_path: Path) -> None:
+    async with hub_of(config(tmp_path)) as hub:
         two = await Peer.login(hub)
-        await two.ask(spec.REGISTER, (b"t", 4))
-        peers = [await Peer.login(hub) for _ in range(3)]
-        for peer in peers:
-            peer.consume(await peer.subscribe("t", group="g"))
-            await peer.ping()
-        group = hub.broker.groups.by_name["g"]
-        await until(lambda: sorted(len(member.lanes) for member in group.members) == [1, 1, 2])
-        await fill(two, "t", 100, 4)
-        seen: dict[int, list[int]] = {}
-        for peer, member in zip(peers, group.members, strict=True):
-            queues = {lane.queue for lane in member.lanes}
-            got = payloads(await responses(peer, 25 * len(queues)))
-            assert {n % 4 for n in got} == queues
-            for n in got:
-                seen.setdefault(n % 4, []).append(n)
-        assert seen == {queue: list(range(queue, 100, 4)) for queue in range(4)}
+        sent = await fill(two, "t", 50)
+        one = await Peer.login(hub)
+        number = await one.subscribe("t", group="g")
+        await one.ping()
+        assert not one.got
+        asked = one.consume(number)
+        got = await responses(one, 50)
+        assert [each.id for each in got] == sent
+        assert {(each.correlation, each.topic) for each in got} == {(number, None)}
+        sent = await fill(two, "t", 5)
+        assert [each.id for each in await responses(one, 5)] == sent
+        assert (await one.ask(spec.UNSUBSCRIBE, (number,))).code == 0
+        assert (await one.answer(asked)).code == 0
+        await one.ping()
+    async with hub_of(config(tmp_path)) as hub:
+        one = await Peer.login(hub)
+        one.consume(await one.subscribe("+", group="g"))
+        sent = await fill(one, "t", 1)
+        (got_,) = await responses(one, 1)
+        assert (got_.id, got_.topic) == (sent[0], "t")
+        await one.ping()
+        assert not one.got
 
 
-def test_a_queue_moves_when_nothing_on_it_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_groups_are_independent_also_in_one_client(hub: Hub) -> None:
+    one = await Peer.login(hub)
+    numbers = [await one.subscribe("t", group=group) for group in "gh"]
+    for number in numbers:
+        one.consume(number)
+    (sent,) = await fill(one, "t", 1)
+    got = await responses(one, 2, ack=False)
+    assert {each.correlation for each in got} == set(numbers)
+    one.ack(sent)
+    one.ack(sent)
+    await one.ping()
+    await until(lambda: not hub.broker.store.topics["t"].count)
+
+
+@pytest.mark.settings(clients=ClientLimits(window=4))
+async def test_the_window(hub: Hub) -> None:
+    one = await Peer.login(hub)
+    cases = [(3, 3), (0, 4), (100, 4)]
+    numbers = [await one.subscribe("t", group=f"g{asked}") for asked, _ in cases]
+    await fill(one, "t", 20)
+    for number, (asked, given) in zip(numbers, cases, strict=True):
+        first = one.consume(number, asked)
+        got = await responses(one, given, ack=False)
+        assert payloads(got) == list(range(given))
+        one.ack(got[0].id)
+        assert payloads(await responses(one, 1, ack=False)) == [given]
+        for _ in range(3):
+            await one.ping()
+        assert not one.got
+        # Another CONSUME takes over: what is open comes again.
+        second = one.consume(number, 1)
+        assert (await one.answer(first)).code == 0x8E
+        assert payloads(await responses(one, 1, ack=False)) == [1]
+        assert (await one.ask(spec.UNSUBSCRIBE, (number,))).code == 0
+        assert (await one.answer(second)).code == 0
+
+
+async def test_without_acknowledgement(hub: Hub) -> None:
+    one = await Peer.login(hub)
+    sent = await fill(one, "t", 1000)
+    one.consume(await one.subscribe("t", group="g"), need_ack=False)
+    assert [got.id for got in await responses(one, 1000, ack=False)] == sent
+    await until(lambda: not hub.broker.store.topics["t"].count)
+
+
+async def test_each_queue_has_one_consumer_and_its_order(hub: Hub) -> None:
+    two = await Peer.login(hub)
+    await two.ask(spec.REGISTER, (b"t", 4))
+    peers = [await Peer.login(hub) for _ in range(3)]
+    for peer in peers:
+        peer.consume(await peer.subscribe("t", group="g"))
+        await peer.ping()
+    group = hub.broker.groups.by_name["g"]
+    await until(lambda: sorted(len(member.lanes) for member in group.members) == [1, 1, 2])
+    await fill(two, "t", 100, 4)
+    seen: dict[int, list[int]] = {}
+    for peer, member in zip(peers, group.members, strict=True):
+        queues = {lane.queue for lane in member.lanes}
+        got = payloads(await responses(peer, 25 * len(queues)))
+        assert {n % 4 for n in got} == queues
+        for n in got:
+            seen.setdefault(n % 4, []).append(n)
+    assert seen == {queue: list(range(queue, 100, 4)) for queue in range(4)}
+
+
+async def test_a_queue_moves_when_nothing_on_it_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(groups, "PATIENCE", 1e9)
-
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path)) as hub:
         one, two = await Peer.login(hub), await Peer.login(hub)
         await one.ask(spec.REGISTER, (b"t", 2))
         await fill(one, "t", 4, 2)
@@ -165,13 +154,11 @@ def test_a_queue_moves_when_nothing_on_it_is_open(tmp_path: Path, monkeypatch: p
         assert sorted([mine, others]) == [[4, 6], [5, 7]]
 
 
-def test_a_queue_on_which_something_stays_open_is_not_held_up_by_another_consumer(
+async def test_a_queue_on_which_something_stays_open_is_not_held_up_by_another_consumer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(groups, "PATIENCE", 0.05)
-
-    @with_hub(config(tmp_path, clients=ClientLimits(redelivery=1e6)))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path, clients=ClientLimits(redelivery=1000000.0))) as hub:
         one, two = await Peer.login(hub), await Peer.login(hub)
         await one.ask(spec.REGISTER, (b"t", 2))
         await fill(one, "t", 2, 2)
@@ -201,27 +188,23 @@ def test_a_queue_on_which_something_stays_open_is_not_held_up_by_another_consume
         assert not hub.broker.groups.draining
 
 
-def test_what_a_consumer_had_goes_to_another_when_it_dies(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        one, two = await Peer.login(hub), await Peer.login(hub)
-        sent = await fill(two, "t", 10)
-        for peer in (one, two):
-            peer.consume(await peer.subscribe("t", group="g"))
-            await peer.ping()
-        got = await responses(one, 10, ack=False)
-        for each in got[::2]:
-            one.ack(each.id)
-        await one.ping()
-        one.abort()
-        assert [each.id for each in await responses(two, 5)] == sent[1::2]
+async def test_what_a_consumer_had_goes_to_another_when_it_dies(hub: Hub) -> None:
+    one, two = await Peer.login(hub), await Peer.login(hub)
+    sent = await fill(two, "t", 10)
+    for peer in (one, two):
+        peer.consume(await peer.subscribe("t", group="g"))
+        await peer.ping()
+    got = await responses(one, 10, ack=False)
+    for each in got[::2]:
+        one.ack(each.id)
+    await one.ping()
+    one.abort()
+    assert [each.id for each in await responses(two, 5)] == sent[1::2]
 
 
-def test_redelivery_and_dead_letters(tmp_path: Path) -> None:
+async def test_redelivery_and_dead_letters(tmp_path: Path) -> None:
     settings = config(tmp_path, limits=Limits(tries=3), clients=ClientLimits(redelivery=0.05))
-
-    @with_hub(settings)
-    async def test(hub: Hub) -> None:
+    async with hub_of(settings) as hub:
         one = await Peer.login(hub)
         (sent,) = await fill(one, "t", 1)
         dead = await Peer.login(hub)
@@ -235,66 +218,59 @@ def test_redelivery_and_dead_letters(tmp_path: Path) -> None:
         assert not hub.broker.store.topics["t"].count
 
 
-def test_an_acknowledgement_with_a_reason_gives_back(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path, limits=Limits(tries=2)))
-    async def test(hub: Hub) -> None:
-        one = await Peer.login(hub)
-        (sent,) = await fill(one, "t", 1)
-        one.consume(await one.subscribe("t", group="g"))
-        for _ in range(2):
-            (got,) = await responses(one, 1, ack=False)
-            assert got.id == sent
-            one.send(spec.ACK, (0x80, b"cannot"), ident=got.id)
-        await until(lambda: hub.broker.store.dead == 1)
+@pytest.mark.settings(limits=Limits(tries=2))
+async def test_an_acknowledgement_with_a_reason_gives_back(hub: Hub) -> None:
+    one = await Peer.login(hub)
+    (sent,) = await fill(one, "t", 1)
+    one.consume(await one.subscribe("t", group="g"))
+    for _ in range(2):
+        (got,) = await responses(one, 1, ack=False)
+        assert got.id == sent
+        one.send(spec.ACK, (0x80, b"cannot"), ident=got.id)
+    await until(lambda: hub.broker.store.dead == 1)
 
 
-def test_tags_and_conditions_leave_out(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        one = await Peer.login(hub)
-        for n in range(600):
-            one.publish("t", b"%d" % n, tags=("x",) if n % 100 == 0 else ())
-        one.consume(await one.subscribe("t", ("x",), group="g"))
-        assert payloads(await responses(one, 6)) == [0, 100, 200, 300, 400, 500]
-        await until(lambda: not hub.broker.store.topics["t"].count)
+async def test_tags_and_conditions_leave_out(hub: Hub) -> None:
+    one = await Peer.login(hub)
+    for n in range(600):
+        one.publish("t", b"%d" % n, tags=("x",) if n % 100 == 0 else ())
+    one.consume(await one.subscribe("t", ("x",), group="g"))
+    assert payloads(await responses(one, 6)) == [0, 100, 200, 300, 400, 500]
+    await until(lambda: not hub.broker.store.topics["t"].count)
 
 
-def test_topics_come_and_go(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        one, two = await Peer.login(hub), await Peer.login(hub)
-        all_, t = await one.subscribe("#", group="g"), await one.subscribe("t", group="h")
-        one.consume(all_)
-        literal = one.consume(t)
-        await one.ping()
-        await fill(two, "new", 1)
-        assert (await responses(one, 1))[0].topic == "new"
-        await two.ask(spec.REGISTER, (b"new", 3))
-        await fill(two, "new", 3, 3)
-        assert sorted(payloads(await responses(one, 3))) == [0, 1, 2]
-        await fill(two, "t", 1)
-        await responses(one, 2, ack=False)
-        assert (await two.ask(spec.UNREGISTER, (b"t",))).code == 0
-        assert (await one.answer(literal)).code == 0x8F
-        await fill(two, "t", 1)
-        got = await responses(one, 1)
-        assert (got[0].correlation, got[0].topic) == (all_, "t")
-        assert (await one.ask(spec.CONSUME, (await one.subscribe("t"),))).code == 0x8F
-        assert (await one.ask(spec.CONSUME, (7,))).code == 0x11
+async def test_topics_come_and_go(hub: Hub) -> None:
+    one, two = await Peer.login(hub), await Peer.login(hub)
+    all_, t = await one.subscribe("#", group="g"), await one.subscribe("t", group="h")
+    one.consume(all_)
+    literal = one.consume(t)
+    await one.ping()
+    await fill(two, "new", 1)
+    assert (await responses(one, 1))[0].topic == "new"
+    await two.ask(spec.REGISTER, (b"new", 3))
+    await fill(two, "new", 3, 3)
+    assert sorted(payloads(await responses(one, 3))) == [0, 1, 2]
+    await fill(two, "t", 1)
+    await responses(one, 2, ack=False)
+    assert (await two.ask(spec.UNREGISTER, (b"t",))).code == 0
+    assert (await one.answer(literal)).code == 0x8F
+    await fill(two, "t", 1)
+    got = await responses(one, 1)
+    assert (got[0].correlation, got[0].topic) == (all_, "t")
+    assert (await one.ask(spec.CONSUME, (await one.subscribe("t"),))).code == 0x8F
+    assert (await one.ask(spec.CONSUME, (7,))).code == 0x11
 
 
 @pytest.mark.parametrize("topic", ["t", "t" * 251, "ü" * 126])
 @pytest.mark.parametrize("hashed", [False, True], ids=["name", "hash"])
-def test_no_message_gets_longer_than_a_frame_may_be(tmp_path: Path, topic: str, hashed: bool) -> None:
+async def test_no_message_gets_longer_than_a_frame_may_be(tmp_path: Path, topic: str, hashed: bool) -> None:
     """A correlation stands before it, its name in the place of a hash, and at last ``$dead/``."""
     limit, room = 1000, 1000 - 32
     where = hash_of(topic) if hashed else topic.encode()
     # Of a hash's name the bytes count.
     front = len(encode(hash_of(topic) if hashed else topic))
     largest = room - max(front, len(topic.encode())) - 1
-
-    @with_hub(config(tmp_path, clients=ClientLimits(frame=limit), limits=Limits(tries=1)))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path, clients=ClientLimits(frame=limit), limits=Limits(tries=1))) as hub:
         one, two, dead = [await Peer.login(hub) for _ in range(3)]
         await one.ask(spec.REGISTER, (topic.encode(),))
         for size in (limit - front - 1, largest + 1):
@@ -315,46 +291,42 @@ def test_no_message_gets_longer_than_a_frame_may_be(tmp_path: Path, topic: str, 
 
 
 @pytest.mark.parametrize("size", [1000 - 9, 1000 - 32 - 1])
-def test_a_will_that_would_get_too_long_is_refused(tmp_path: Path, size: int) -> None:
-    @with_hub(config(tmp_path, clients=ClientLimits(frame=1000)))
-    async def test(hub: Hub) -> None:
-        peer = await Peer.open(hub)
-        assert (await peer.auth("c", will=(b"t", 0, False, bytes(size - 8)))).code == (size > 970) * 0x95
+@pytest.mark.settings(clients=ClientLimits(frame=1000))
+async def test_a_will_that_would_get_too_long_is_refused(hub: Hub, size: int) -> None:
+    peer = await Peer.open(hub)
+    assert (await peer.auth("c", will=(b"t", 0, False, bytes(size - 8)))).code == (size > 970) * 0x95
 
 
-def test_once(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path, clients=ClientLimits(once=0.05)))
-    async def test(hub: Hub) -> None:
-        one = await Peer.login(hub)
-        values = (b"t", (), b"", b"g")
+@pytest.mark.settings(clients=ClientLimits(once=0.05))
+async def test_once(hub: Hub) -> None:
+    one = await Peer.login(hub)
+    values = (b"t", (), b"", b"g")
 
-        async def once(need_ack: bool = False) -> Got:
-            return await one.answer_or_response(one.send(spec.CONSUME, values, spec.ONCE | need_ack))
+    async def once(need_ack: bool = False) -> Got:
+        return await one.answer_or_response(one.send(spec.CONSUME, values, spec.ONCE | need_ack))
 
-        assert (await once()).code == 0x10
-        await fill(one, "t", 3)
-        got = await once()
-        assert (got.payload, got.topic, got.correlation[0] >> 4) == (b"0", None, spec.CONSUME)
-        got = await once(need_ack=True)
-        assert got.payload == b"1"
-        # It keeps the queue until it has acknowledged.
-        assert (await once()).code == 0x10
-        one.ack(got.id)
-        assert (await once()).payload == b"2"
-        waiting = one.send(spec.CONSUME, values, spec.ONCE)
-        await fill(one, "t", 1)
-        assert (await one.answer_or_response(waiting)).payload == b"0"
-        assert (await one.ask(spec.CONSUME, (b"t", (), b"", b""), spec.ONCE)).code == 0x10
-        await until(lambda: not hub.broker.groups.by_name)
+    assert (await once()).code == 0x10
+    await fill(one, "t", 3)
+    got = await once()
+    assert (got.payload, got.topic, got.correlation[0] >> 4) == (b"0", None, spec.CONSUME)
+    got = await once(need_ack=True)
+    assert got.payload == b"1"
+    # It keeps the queue until it has acknowledged.
+    assert (await once()).code == 0x10
+    one.ack(got.id)
+    assert (await once()).payload == b"2"
+    waiting = one.send(spec.CONSUME, values, spec.ONCE)
+    await fill(one, "t", 1)
+    assert (await one.answer_or_response(waiting)).payload == b"0"
+    assert (await one.ask(spec.CONSUME, (b"t", (), b"", b""), spec.ONCE)).code == 0x10
+    await until(lambda: not hub.broker.groups.by_name)
 
 
-def test_a_queue_that_was_about_to_move_and_stays_goes_on(
+async def test_a_queue_that_was_about_to_move_and_stays_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(groups, "PATIENCE", 1e9)
-
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path)) as hub:
         one, two = await Peer.login(hub), await Peer.login(hub)
         await one.ask(spec.REGISTER, (b"t", 2))
         await fill(one, "t", 2, 2)

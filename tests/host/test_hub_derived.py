@@ -1,6 +1,5 @@
 """The rules of a topic hold for its dead letters and its calls, for each message, and for sessions that are older."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from headwater_host.hub.access import ANY, Access, Rule, address
 from headwater_host.hub.service import Hub
 from headwater_host.hub.topic_list import PAGE
 from headwater_host.hub.users import hashed
-from tests.host.hub_client import Limits, Peer, config, hub_of, until, with_hub
+from tests.host.hub_client import Limits, Peer, config, hub_of, until
 from tests.host.test_hub_listing import page
 from tests.host.test_hub_rpc import asked, call, refusal, reply, serving
 
@@ -35,12 +34,12 @@ async def a_dead_letter(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("topics", [("#",), ("secret/#",), ("+/x", "secret/+"), ("secret/x",)], ids="|".join)
-def test_an_anonymous_client_gets_nothing_of_what_is_derived(topics: tuple[str, ...], tmp_path: Path) -> None:
+async def test_an_anonymous_client_gets_nothing_of_what_is_derived(
+    topics: tuple[str, ...], tmp_path: Path
+) -> None:
     rules = (Rule(users=("ann",), allow=ANY), Rule(topics=topics, deny=ANY))
     settings = config(tmp_path, Limits(tries=1), users=USERS, rules=rules)
-
-    @with_hub(settings)
-    async def test(hub: Hub) -> None:
+    async with hub_of(settings) as hub:
         await a_dead_letter(hub)
         ann = await serving(hub, "secret/x", **ANN)
         eve = await Peer.login(hub)
@@ -79,17 +78,16 @@ def test_an_anonymous_client_gets_nothing_of_what_is_derived(topics: tuple[str, 
         assert (await ann.next()).payload == b"hers"
 
 
-def test_nobody_publishes_to_dead_letters(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path, Limits(tries=1), users=USERS))
-    async def test(hub: Hub) -> None:
-        await a_dead_letter(hub)
-        ann = await Peer.login(hub, **ANN)
-        for topic in (DEAD.encode(), hash_of(DEAD), b"$dead/other", b"$rpc/secret/x", b"$dead"):
-            for qos in (0, 1, 2):
-                assert (await ann.ask(spec.PUBLISH, (topic, NO_TAGS, b"x"), qos << 1)).code == 0x90, topic
-        assert (await (await Peer.open(hub)).auth(will=(DEAD.encode(), 0, False, b"x"), **ANN)).code == 0x90
-        assert (await ann.ask(spec.REGISTER, (b"$dead/other", 1))).code == 0x90
-        assert hub.broker.store.topics[DEAD].count == 1
+@pytest.mark.settings(Limits(tries=1), users=USERS)
+async def test_nobody_publishes_to_dead_letters(hub: Hub) -> None:
+    await a_dead_letter(hub)
+    ann = await Peer.login(hub, **ANN)
+    for topic in (DEAD.encode(), hash_of(DEAD), b"$dead/other", b"$rpc/secret/x", b"$dead"):
+        for qos in (0, 1, 2):
+            assert (await ann.ask(spec.PUBLISH, (topic, NO_TAGS, b"x"), qos << 1)).code == 0x90, topic
+    assert (await (await Peer.open(hub)).auth(will=(DEAD.encode(), 0, False, b"x"), **ANN)).code == 0x90
+    assert (await ann.ask(spec.REGISTER, (b"$dead/other", 1))).code == 0x90
+    assert hub.broker.store.topics[DEAD].count == 1
 
 
 def test_a_rule_that_names_a_derived_topic_takes_precedence() -> None:
@@ -128,82 +126,73 @@ def test_a_rule_that_names_a_derived_topic_takes_precedence() -> None:
     assert Access([Rule(topics=("#",), deny=ANY)], open_=True).allows("SUBSCRIBE", "$dead/", None, HERE)
 
 
-def test_a_session_from_before_the_rules_gets_no_message_that_they_deny(tmp_path: Path) -> None:
+async def test_a_session_from_before_the_rules_gets_no_message_that_they_deny(tmp_path: Path) -> None:
     """Its wildcards, its literal filters, what is retained for it, its consumers, and the calls that it serves."""
     before = config(tmp_path, Limits(tries=1), users=USERS)
     rules = (Rule(users=("ann",), allow=ANY), Rule(topics=("secret/#",), deny=ANY))
     eve_subscribes = ("#", "secret/x", "+/x", "$dead/#", "$rpc/#")
-
-    async def test() -> None:
-        async with hub_of(before) as hub:
-            eve = await Peer.login(hub, "eve", clean=False)
-            for pattern in eve_subscribes:
-                await eve.subscribe(pattern)
-            grouped = await eve.subscribe("+/x", group="readers")
-            await eve.leave()
-            ann = await Peer.login(hub, **ANN)
-            await ann.send_message("secret/x", b"while she was away")
-        async with hub_of(config(tmp_path, Limits(tries=1), users=USERS, rules=rules)) as hub:
-            ann = await Peer.login(hub, "ann", **ANN)
-            await ann.send_message("secret/x", b"retained", retain=True)
-            eve = await Peer.login(hub, "eve", clean=False)
-            assert eve.present
-            await a_dead_letter(hub)
-            assert (await eve.ask(spec.CONSUME, (grouped,))).code == 0x87
-            # Nobody serves it who may.
-            assert (await refusal(ann, call(ann, "secret/x")))[0] == 0x10
-            await serving(hub, "secret/x", **ANN)
-            await ann.send_message("open/x", b"for everybody", 1)
-            got = await eve.next()
-            assert (got.topic, got.payload) == ("open/x", b"for everybody")
-            await eve.ping()
-            assert not eve.got
-
-    asyncio.run(test())
-
-
-def test_a_consumer_is_given_no_queue_of_a_topic_that_it_may_not_have(tmp_path: Path) -> None:
-    """Whatever its filter with wildcards was allowed by."""
-
-    @with_hub(config(tmp_path, users=USERS))
-    async def test(hub: Hub) -> None:
-        eve = await Peer.login(hub)
-        eve.consume(await eve.subscribe("jobs/+", group="g"))
+    async with hub_of(before) as hub:
+        eve = await Peer.login(hub, "eve", clean=False)
+        for pattern in eve_subscribes:
+            await eve.subscribe(pattern)
+        grouped = await eve.subscribe("+/x", group="readers")
+        await eve.leave()
         ann = await Peer.login(hub, **ANN)
-        ann.consume(await ann.subscribe("jobs/+", group="g"))
-        await eve.ping()
-        hub.broker.shared.access = Access(DENIED, open_=True)
-        for n in range(4):
-            await ann.ask(spec.REGISTER, (b"jobs/secret", n + 1))
-            await ann.ask(spec.REGISTER, (b"jobs/%d" % n, 1))
-        for n in range(4):
-            await ann.send_message("jobs/secret", b"%d" % n)
-        got = [await ann.next() for _ in range(4)]
-        assert sorted(each.payload for each in got) == [b"0", b"1", b"2", b"3"]
+        await ann.send_message("secret/x", b"while she was away")
+    async with hub_of(config(tmp_path, Limits(tries=1), users=USERS, rules=rules)) as hub:
+        ann = await Peer.login(hub, "ann", **ANN)
+        await ann.send_message("secret/x", b"retained", retain=True)
+        eve = await Peer.login(hub, "eve", clean=False)
+        assert eve.present
+        await a_dead_letter(hub)
+        assert (await eve.ask(spec.CONSUME, (grouped,))).code == 0x87
+        # Nobody serves it who may.
+        assert (await refusal(ann, call(ann, "secret/x")))[0] == 0x10
+        await serving(hub, "secret/x", **ANN)
+        await ann.send_message("open/x", b"for everybody", 1)
+        got = await eve.next()
+        assert (got.topic, got.payload) == ("open/x", b"for everybody")
         await eve.ping()
         assert not eve.got
 
 
-def test_a_consumer_that_is_alone_is_given_none_either(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path, users=USERS))
-    async def test(hub: Hub) -> None:
-        eve, ann = await Peer.login(hub), await Peer.login(hub, **ANN)
-        eve.consume(await eve.subscribe("jobs/+", group="g"))
-        await eve.ping()
-        hub.broker.shared.access = Access(DENIED, open_=True)
-        await ann.send_message("jobs/secret", b"hers")
-        await ann.send_message("jobs/1", b"anybody's")
-        assert (await eve.next()).payload == b"anybody's"
-        ann.consume(await ann.subscribe("jobs/+", group="g"))
-        assert (await ann.next()).payload == b"hers"
+@pytest.mark.settings(users=USERS)
+async def test_a_consumer_is_given_no_queue_of_a_topic_that_it_may_not_have(hub: Hub) -> None:
+    """Whatever its filter with wildcards was allowed by."""
+    eve = await Peer.login(hub)
+    eve.consume(await eve.subscribe("jobs/+", group="g"))
+    ann = await Peer.login(hub, **ANN)
+    ann.consume(await ann.subscribe("jobs/+", group="g"))
+    await eve.ping()
+    hub.broker.shared.access = Access(DENIED, open_=True)
+    for n in range(4):
+        await ann.ask(spec.REGISTER, (b"jobs/secret", n + 1))
+        await ann.ask(spec.REGISTER, (b"jobs/%d" % n, 1))
+    for n in range(4):
+        await ann.send_message("jobs/secret", b"%d" % n)
+    got = [await ann.next() for _ in range(4)]
+    assert sorted(each.payload for each in got) == [b"0", b"1", b"2", b"3"]
+    await eve.ping()
+    assert not eve.got
 
 
-def test_a_listing_names_no_topic_that_is_denied(tmp_path: Path) -> None:
+@pytest.mark.settings(users=USERS)
+async def test_a_consumer_that_is_alone_is_given_none_either(hub: Hub) -> None:
+    eve, ann = await Peer.login(hub), await Peer.login(hub, **ANN)
+    eve.consume(await eve.subscribe("jobs/+", group="g"))
+    await eve.ping()
+    hub.broker.shared.access = Access(DENIED, open_=True)
+    await ann.send_message("jobs/secret", b"hers")
+    await ann.send_message("jobs/1", b"anybody's")
+    assert (await eve.next()).payload == b"anybody's"
+    ann.consume(await ann.subscribe("jobs/+", group="g"))
+    assert (await ann.next()).payload == b"hers"
+
+
+async def test_a_listing_names_no_topic_that_is_denied(tmp_path: Path) -> None:
     """Not to go on behind, either: with more such topics than the hub looks at for one answer."""
     rules = (Rule(topics=("b/#",), deny=ANY),)
-
-    @with_hub(config(tmp_path, rules=rules))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path, rules=rules)) as hub:
         for n in range(2 * PAGE + 7):
             hub.broker.registry.register(f"b/{n}", 1)
         for name in ("a", "c", "d"):

@@ -17,8 +17,8 @@ from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Limits, Message, Store, removal, writer
 from headwater_host.hub.storage import store as storage
 from headwater_host.hub.storage.positions import Positions
-from tests.host.hub_client import Peer, config, new_id, until, with_hub
-from tests.host.hub_storage import ident, put, queue_ids, synced, with_store
+from tests.host.hub_client import Peer, config, hub_of, new_id, until
+from tests.host.hub_storage import ident, put, queue_ids, store_at, synced
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, count: Callable[..., int]) -> list[int]:
@@ -60,7 +60,7 @@ def burst(topic: str, count: int, process: int, size: int = 4, qos: int = 1) -> 
     return b"".join(out)
 
 
-def test_a_burst_is_taken_in_turns_and_in_small_transactions(
+async def test_a_burst_is_taken_in_turns_and_in_small_transactions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = counted(monkeypatch, writer.Batch, "write", lambda batch, _: len(batch.stored))
@@ -73,9 +73,7 @@ def test_a_burst_is_taken_in_turns_and_in_small_transactions(
 
     monkeypatch.setattr(Connection, "_dispatch", dispatch)
     turns = since(monkeypatch, Connection, "_parse", taken)
-
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path)) as hub:
         sender, other = await Peer.login(hub), await Peer.login(hub)
         begun: list[int] = []
         waits: list[int] = []
@@ -111,7 +109,9 @@ def test_a_burst_is_taken_in_turns_and_in_small_transactions(
         assert max(turns) <= connection._FRAMES
 
 
-def test_a_connection_that_only_asks_takes_turns_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_only_asks_takes_turns_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order: list[Connection] = []
     real = Connection._dispatch
 
@@ -120,9 +120,7 @@ def test_a_connection_that_only_asks_takes_turns_too(tmp_path: Path, monkeypatch
         real(self, f)
 
     monkeypatch.setattr(Connection, "_dispatch", dispatch)
-
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path)) as hub:
         peers = [await Peer.login(hub), await Peer.login(hub)]
         ping = [bytes((spec.PINGREQ << 4,)) + new_id(spec.PINGREQ, peer.process) for peer in peers]
         order.clear()
@@ -136,15 +134,13 @@ def test_a_connection_that_only_asks_takes_turns_too(tmp_path: Path, monkeypatch
             await peer.ping()
 
 
-def test_large_messages_share_a_transaction_by_their_size(
+async def test_large_messages_share_a_transaction_by_their_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = counted(
         monkeypatch, writer.Batch, "write", lambda batch, _: sum(len(one.payload) for one in batch.stored)
     )
-
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path)) as hub:
         sender = await Peer.login(hub)
         sender.raw(burst("t", 60, sender.process, 100_000))
         for _ in range(60):
@@ -152,12 +148,11 @@ def test_large_messages_share_a_transaction_by_their_size(
         assert max(written) <= writer.TURN + 110_000
 
 
-def test_messages_are_removed_bit_by_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_are_removed_bit_by_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By UNREGISTER, by the acknowledgement that all others waited for, and by age."""
     monkeypatch.setattr(removal, "SWEPT", 50)
     gone = counted(monkeypatch, writer.Batch, "write", lambda batch, _: len(batch.gone))
-
-    async def run(store: Store) -> None:
+    async with store_at(tmp_path / "hub.db") as store:
         store.register("t")
         store.attach("g", "t")
         for what in ("unregister", "acknowledge", "detach", "age"):
@@ -198,13 +193,12 @@ def test_messages_are_removed_bit_by_bit(tmp_path: Path, monkeypatch: pytest.Mon
                 await until(lambda: rows(store) == 0)
             gone.clear()
 
-    with_store(tmp_path / "hub.db")(run)
 
-
-def test_ids_and_changes_are_forgotten_bit_by_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ids_and_changes_are_forgotten_bit_by_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(storage, "_TRIMMED", 50)
-
-    async def run(store: Store) -> None:
+    async with store_at(tmp_path / "hub.db", Limits(changes=100, age=0)) as store:
         store.register("t")
         for n in range(220):
             put(store, "t", n)
@@ -222,19 +216,16 @@ def test_ids_and_changes_are_forgotten_bit_by_bit(tmp_path: Path, monkeypatch: p
         assert kept[-1] < 130
         assert calls > 5
 
-    with_store(tmp_path / "hub.db", Limits(changes=100, age=0))(run)
-
 
 def rows(store: Store) -> int:
     return int(store._reader.execute("SELECT count(*) FROM messages").fetchone()[0])
 
 
-def test_what_was_still_to_be_removed_is_removed_by_the_next_hub(
+async def test_what_was_still_to_be_removed_is_removed_by_the_next_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(removal, "SWEPT", 50)
-
-    async def first(store: Store) -> None:
+    async with store_at(tmp_path / "hub.db") as store:
         store.register("t", 2)
         store.register("u")
         store.attach("g", "u")
@@ -247,8 +238,7 @@ def test_what_was_still_to_be_removed_is_removed_by_the_next_hub(
         store.unregister("t")
         await synced(store)
         assert rows(store) >= 300
-
-    async def second(store: Store) -> None:
+    async with store_at(tmp_path / "hub.db") as store:
         assert list(store.topics) == ["u"]
         assert rows(store) >= 300
         # A replica is not shown messages of a topic that is gone.
@@ -260,16 +250,12 @@ def test_what_was_still_to_be_removed_is_removed_by_the_next_hub(
         assert store._reader.execute("SELECT count(*) FROM leaving").fetchone() == (0,)
         assert not store.topics["u"].count
 
-    with_store(tmp_path / "hub.db")(first)
-    with_store(tmp_path / "hub.db")(second)
 
-
-def test_a_full_topic_makes_room_by_what_everybody_is_done_with(
+async def test_a_full_topic_makes_room_by_what_everybody_is_done_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(removal, "SWEPT", 5)
-
-    async def run(store: Store) -> None:
+    async with store_at(tmp_path / "hub.db", Limits(topic_messages=100)) as store:
         store.register("t")
         store.attach("g", "t")
         for n in range(100):
@@ -283,10 +269,8 @@ def test_a_full_topic_makes_room_by_what_everybody_is_done_with(
             put(store, "t", n)
         assert not store.dropped
 
-    with_store(tmp_path / "hub.db", Limits(topic_messages=100))(run)
 
-
-def test_a_message_for_many_clients_is_handed_out_in_turns(
+async def test_a_message_for_many_clients_is_handed_out_in_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "STEPS", 8)
@@ -300,9 +284,7 @@ def test_a_message_for_many_clients_is_handed_out_in_turns(
 
     monkeypatch.setattr(Subscriber, "put", putting)
     each = since(monkeypatch, turns.Turns, "_run", put)
-
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path)) as hub:
         peers = [await Peer.login(hub) for _ in range(12)]
         for peer in peers:
             await peer.subscribe("t")
@@ -320,22 +302,19 @@ def test_a_message_for_many_clients_is_handed_out_in_turns(
         assert sum(each) == 12 * 40
 
 
-def test_messages_that_are_stored_already_are_answered_however_many(tmp_path: Path) -> None:
+async def test_messages_that_are_stored_already_are_answered_however_many(hub: Hub) -> None:
     """A publisher that retransmits a burst to a hub with nothing else to write."""
-
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        peer = await Peer.login(hub)
-        again = burst("t", 2000, peer.process)
-        for duplicates in (0, 2000, 4000):
-            peer.raw(again)
-            for _ in range(2000):
-                assert (await asyncio.wait_for(peer.next(), 60)).code == 0
-            assert hub.broker.store.duplicates == duplicates
-        assert hub.broker.store.topics["t"].count == 2000
+    peer = await Peer.login(hub)
+    again = burst("t", 2000, peer.process)
+    for duplicates in (0, 2000, 4000):
+        peer.raw(again)
+        for _ in range(2000):
+            assert (await asyncio.wait_for(peer.next(), 60)).code == 0
+        assert hub.broker.store.duplicates == duplicates
+    assert hub.broker.store.topics["t"].count == 2000
 
 
-def test_a_filter_that_matches_many_topics_takes_turns(
+async def test_a_filter_that_matches_many_topics_takes_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A group attaches to its topics, gets its lanes, and a session its retained messages, some in each turn."""
@@ -350,9 +329,7 @@ def test_a_filter_that_matches_many_topics_takes_turns(
         counted(monkeypatch, owner, name, raised)
     each = since(monkeypatch, turns.Turns, "_run", count)
     topics = [f"t/{n}" for n in range(500)]
-
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path)) as hub:
         for topic in topics:
             hub.broker.registry.register(topic, 1)
         talker, grouped = await Peer.login(hub), await Peer.login(hub)
@@ -393,11 +370,9 @@ def test_a_filter_that_matches_many_topics_takes_turns(
         assert len([one for one in each if one]) > 3 * len(topics) / 20
 
 
-def test_the_metrics_page_takes_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_metrics_page_takes_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_LINES", 10)
-
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path)) as hub:
         for n in range(1000):
             hub.broker.registry.register(f"t/{n}", 1)
             hub.broker.store.attach("g", f"t/{n}")

@@ -14,7 +14,7 @@ from headwater_host.hub import broker
 from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import writer
 from tests.host.command import running
-from tests.host.hub_client import Got, Peer, config, until, with_hub
+from tests.host.hub_client import Got, Peer, config, hub_of, until
 from tests.host.test_hub_commands import listening
 
 WHY = "the hub cannot store anything: database or disk is full"
@@ -37,14 +37,12 @@ async def last_word(peer: Peer) -> tuple[str, int, str]:
     return reason(last)
 
 
-def test_who_waits_and_who_comes_hears_why(
+async def test_who_waits_and_who_comes_hears_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(broker, "PATIENCE", 0.3)
     monkeypatch.setattr(writer, "RETRY", 0.02)
-
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path)) as hub:
         reader = await Peer.login(hub)
         await reader.subscribe("t")
         publishers = [await Peer.login(hub, name, clean=False) for name in ("a", "b", "c")]
@@ -79,13 +77,11 @@ def test_who_waits_and_who_comes_hears_why(
         assert not reader.got
 
 
-def test_a_moment_without_room_is_waited_for(
+async def test_a_moment_without_room_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(writer, "RETRY", 0.02)
-
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path)) as hub:
         peer = await Peer.login(hub)
         await peer.send_message("t", b"before")
         pages(hub, 1)

@@ -1,11 +1,12 @@
 """The bound over what the hub holds for all connections: who holds most is cut off, and told so where that can be."""
 
 import asyncio
-from pathlib import Path
+
+import pytest
 
 from headwater.fmq import spec
 from headwater_host.hub.service import Hub
-from tests.host.hub_client import ClientLimits, Limits, Peer, config, new_id, until, with_hub
+from tests.host.hub_client import ClientLimits, Limits, Peer, new_id, until
 
 KIB, MIB = 1 << 10, 1 << 20
 #: The beginning of a PUBLISH with a body of 1 MiB.
@@ -16,76 +17,72 @@ def clients(**more: int) -> ClientLimits:
     return ClientLimits(memory=4 * MIB, frame=2 * MIB, **more)
 
 
-def test_who_has_begun_the_most_is_cut_off(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path, clients=clients()))
-    async def test(hub: Hub) -> None:
-        memory = hub.broker.memory
-        good = await Peer.login(hub)
-        good.raw(HEAD + b"\x11\x01t\xd0" + bytes(500 * KIB))
-        peers = [await Peer.login(hub) for _ in range(8)]
-        for n, peer in enumerate(peers):
-            peer.raw(HEAD + bytes(900 * KIB + n))
-        ends = [asyncio.create_task(peer.ended()) for peer in peers]
-        await until(lambda: sum(end.done() for end in ends) == memory.shed >= 5)
-        assert memory.held <= 4 * MIB
-        for peer, end in zip(peers, ends, strict=True):
-            if end.done():
-                (last,) = end.result()
-                assert (last.code, last.id) == (0x97, peer.auth_id)
-        # The others go on.
-        good.raw(bytes(MIB - 500 * KIB - 4))
-        assert (await good.next()).code == 0
-        for peer in peers:
-            peer.abort()
-        await asyncio.wait(ends)
-        await until(lambda: memory.held == 0)
+@pytest.mark.settings(clients=clients())
+async def test_who_has_begun_the_most_is_cut_off(hub: Hub) -> None:
+    memory = hub.broker.memory
+    good = await Peer.login(hub)
+    good.raw(HEAD + b"\x11\x01t\xd0" + bytes(500 * KIB))
+    peers = [await Peer.login(hub) for _ in range(8)]
+    for n, peer in enumerate(peers):
+        peer.raw(HEAD + bytes(900 * KIB + n))
+    ends = [asyncio.create_task(peer.ended()) for peer in peers]
+    await until(lambda: sum(end.done() for end in ends) == memory.shed >= 5)
+    assert memory.held <= 4 * MIB
+    for peer, end in zip(peers, ends, strict=True):
+        if end.done():
+            (last,) = end.result()
+            assert (last.code, last.id) == (0x97, peer.auth_id)
+    # The others go on.
+    good.raw(bytes(MIB - 500 * KIB - 4))
+    assert (await good.next()).code == 0
+    for peer in peers:
+        peer.abort()
+    await asyncio.wait(ends)
+    await until(lambda: memory.held == 0)
 
 
-def test_who_does_not_read_is_cut_off(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path, Limits(bytes=64 * MIB), clients(unread=2 * MIB)))
-    async def test(hub: Hub) -> None:
-        memory = hub.broker.memory
-        lazy = [await Peer.login(hub) for _ in range(6)]
-        good = await Peer.login(hub)
-        for peer in lazy:
-            await peer.subscribe("t")
-            peer.stop_reading()
-        number = await good.subscribe("t", group="g")
-        good.consume(number, 5)
-        talker = await Peer.login(hub)
-        sent = 0
-        while not memory.shed:
-            await talker.send_message("t", b"%d " % sent + bytes(256 * KIB))
-            sent += 1
-            assert sent < 200, "more is held than may be"
-        assert memory.held <= 4 * MIB
-        for n in range(sent):
-            got = await good.next()
-            assert got.payload.startswith(b"%d " % n)
-            good.ack(got.id)
-        await good.ping()
-        for peer in lazy:
-            peer.abort()
-        await until(lambda: memory.held == 0)
+@pytest.mark.settings(Limits(bytes=64 * MIB), clients(unread=2 * MIB))
+async def test_who_does_not_read_is_cut_off(hub: Hub) -> None:
+    memory = hub.broker.memory
+    lazy = [await Peer.login(hub) for _ in range(6)]
+    good = await Peer.login(hub)
+    for peer in lazy:
+        await peer.subscribe("t")
+        peer.stop_reading()
+    number = await good.subscribe("t", group="g")
+    good.consume(number, 5)
+    talker = await Peer.login(hub)
+    sent = 0
+    while not memory.shed:
+        await talker.send_message("t", b"%d " % sent + bytes(256 * KIB))
+        sent += 1
+        assert sent < 200, "more is held than may be"
+    assert memory.held <= 4 * MIB
+    for n in range(sent):
+        got = await good.next()
+        assert got.payload.startswith(b"%d " % n)
+        good.ack(got.id)
+    await good.ping()
+    for peer in lazy:
+        peer.abort()
+    await until(lambda: memory.held == 0)
 
 
-def test_wills_count(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path, clients=ClientLimits(memory=300 * KIB, frame=200 * KIB, unread=200 * KIB)))
-    async def test(hub: Hub) -> None:
-        peers = [await Peer.open(hub) for _ in range(6)]
-        wills = [(b"w", 0, False, bytes(60 * KIB)) for _ in peers]
-        for peer, will in zip(peers, wills, strict=True):
-            await peer.auth(will=will)
-        assert hub.broker.memory.shed >= 1
-        assert hub.broker.memory.held <= 300 * KIB
+@pytest.mark.settings(clients=ClientLimits(memory=300 * KIB, frame=200 * KIB, unread=200 * KIB))
+async def test_wills_count(hub: Hub) -> None:
+    peers = [await Peer.open(hub) for _ in range(6)]
+    wills = [(b"w", 0, False, bytes(60 * KIB)) for _ in peers]
+    for peer, will in zip(peers, wills, strict=True):
+        await peer.auth(will=will)
+    assert hub.broker.memory.shed >= 1
+    assert hub.broker.memory.held <= 300 * KIB
 
 
-def test_a_frame_that_is_never_finished(tmp_path: Path) -> None:
-    @with_hub(config(tmp_path, clients=ClientLimits(stalled=0.1)))
-    async def test(hub: Hub) -> None:
-        good = await Peer.login(hub)
-        peer = await Peer.login(hub)
-        peer.raw(HEAD)
-        (last,) = await peer.ended()
-        assert (last.code, last.id) == (0x8D, peer.auth_id)
-        await good.ping()
+@pytest.mark.settings(clients=ClientLimits(stalled=0.1))
+async def test_a_frame_that_is_never_finished(hub: Hub) -> None:
+    good = await Peer.login(hub)
+    peer = await Peer.login(hub)
+    peer.raw(HEAD)
+    (last,) = await peer.ended()
+    assert (last.code, last.id) == (0x8D, peer.auth_id)
+    await good.ping()

@@ -14,8 +14,7 @@ from headwater_host.fmq.kinds import DateTime
 from headwater_host.fmq.values import encode as value
 from headwater_host.hub import frames
 from headwater_host.hub.access import ANY, Rule
-from headwater_host.hub.service import Hub
-from tests.host.hub_client import ClientLimits, Limits, Peer, config, new_id, with_hub
+from tests.host.hub_client import ClientLimits, Limits, Peer, config, hub_of, new_id
 
 RULES = {
     "none": (),
@@ -85,16 +84,14 @@ def odd_frame(chance: random.Random, kind: int, seen: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("rules", RULES)
-def test_odd_values_are_no_errors(rules: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_odd_values_are_no_errors(rules: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     chance = random.Random(20_260)
     # AUTH for the second time and what a hub does not take end the connection: they are seldom.
     ends = (spec.AUTH, spec.SLAVEOF, spec.CONSUMERESP, spec.ELECT)
     kinds = [kind for kind in range(16) if kind not in (*ends, 4)]
     limits, clients = Limits(tries=2), ClientLimits(once=0.05, rpc=0.05, redelivery=0.2, frame=1 << 16)
     caplog.set_level(logging.WARNING)
-
-    @with_hub(config(tmp_path, limits, clients, rules=RULES[rules]))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path, limits, clients, rules=RULES[rules])) as hub:
         answered = 0
         for _ in range(300):
             seen: list[bytes] = []
@@ -119,11 +116,10 @@ def test_odd_values_are_no_errors(rules: str, tmp_path: Path, caplog: pytest.Log
 
 @pytest.mark.parametrize("kind", [spec.PUBLISH, spec.UNREGISTER, spec.REGISTER])
 @pytest.mark.parametrize("rules", RULES)
-def test_the_empty_topic_is_refused(
+async def test_the_empty_topic_is_refused(
     kind: int, rules: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @with_hub(config(tmp_path, rules=RULES[rules]))
-    async def test(hub: Hub) -> None:
+    async with hub_of(config(tmp_path, rules=RULES[rules])) as hub:
         peer = await Peer.login(hub)
         rest = (b"\xd0", b"x") if kind == spec.PUBLISH else ()
         for _ in range(2):

@@ -4,13 +4,12 @@ Each call has one end, no call is made twice, and nothing is left.
 """
 
 import random
-from pathlib import Path
 
 import pytest
 
 from headwater.fmq import spec
 from headwater_host.hub.service import Hub
-from tests.host.hub_client import Got, Peer, config, until, with_hub
+from tests.host.hub_client import Got, Peer, until
 from tests.host.test_hub_rpc import call, outcomes, reply
 
 TOPICS = ("a", "a/b", "c")
@@ -137,24 +136,22 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_calls_in_any_order(seed: int, tmp_path: Path) -> None:
-    @with_hub(config(tmp_path))
-    async def test(hub: Hub) -> None:
-        history = History(hub, random.Random(seed))
-        for _ in range(400):
-            await history.step()
-        # All calls have come. Then whoever serves goes: what is open ends.
-        await history.settle()
-        for peer in history.responders:
-            peer.abort()
-        await until(lambda: "headwater_hub_calls 0\n" in hub.broker.metrics.text())
-        await history.settle()
-        assert not history.open
-        assert history.ends.keys() >= {"result", "nobody", "refused"}
-        # The hub tells the same.
-        over = outcomes(hub)
-        assert over["answered"] >= history.ends["result"]
-        assert sum(over.values()) >= len(history.made)
-        for peer in history.callers:
-            peer.abort()
-        await until(lambda: not hub.broker.connections)
+async def test_calls_in_any_order(hub: Hub, seed: int) -> None:
+    history = History(hub, random.Random(seed))
+    for _ in range(400):
+        await history.step()
+    # All calls have come. Then whoever serves goes: what is open ends.
+    await history.settle()
+    for peer in history.responders:
+        peer.abort()
+    await until(lambda: "headwater_hub_calls 0\n" in hub.broker.metrics.text())
+    await history.settle()
+    assert not history.open
+    assert history.ends.keys() >= {"result", "nobody", "refused"}
+    # The hub tells the same.
+    over = outcomes(hub)
+    assert over["answered"] >= history.ends["result"]
+    assert sum(over.values()) >= len(history.made)
+    for peer in history.callers:
+        peer.abort()
+    await until(lambda: not hub.broker.connections)

@@ -80,31 +80,27 @@ def test_memory_is_what_the_page_says(tmp_path: Path, what: str, count: int, say
     assert says * 0.5 - 4 * MIB < took < says * 1.1 + 6 * MIB, (took, says)
 
 
-def test_large_messages_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_large_messages_leave_nothing_behind(tmp_path: Path) -> None:
     settings = '[limits]\ncache = "8 MiB"\n[clients]\nmemory = "128 MiB"\n'
+    async with hub_process(tmp_path, settings) as hub:
+        base = hub.memory()
+        peers = [await hub.login() for _ in range(24)]
 
-    async def run() -> None:
-        async with hub_process(tmp_path, settings) as hub:
-            base = hub.memory()
-            peers = [await hub.login() for _ in range(24)]
+        async def send(peer: Peer, n: int) -> None:
+            body = b"\x11\x01t\xd0" + bytes((12 << 20) + n)
+            size = (len(body) >> 4).to_bytes(3, "little")
+            head = b"\x32" + new_id(spec.PUBLISH, peer.process) + bytes((0x30 | len(body) & 15,)) + size
+            try:
+                peer.raw(head + body)
+                await peer.next()
+            except (EOFError, OSError):
+                pass  # more was held than may be
 
-            async def send(peer: Peer, n: int) -> None:
-                body = b"\x11\x01t\xd0" + bytes((12 << 20) + n)
-                size = (len(body) >> 4).to_bytes(3, "little")
-                head = b"\x32" + new_id(spec.PUBLISH, peer.process) + bytes((0x30 | len(body) & 15,)) + size
-                try:
-                    peer.raw(head + body)
-                    await peer.next()
-                except (EOFError, OSError):
-                    pass  # more was held than may be
-
-            await asyncio.gather(*(send(peer, n) for n, peer in enumerate(peers)))
-            for peer in peers:
-                peer.abort()
-            most = base + 8 * MIB + SLACK
-            deadline = asyncio.get_running_loop().time() + 60
-            while hub.memory() > most:
-                assert asyncio.get_running_loop().time() < deadline, (hub.memory() - base) // MIB
-                await asyncio.sleep(0.05)
-
-    asyncio.run(run())
+        await asyncio.gather(*(send(peer, n) for n, peer in enumerate(peers)))
+        for peer in peers:
+            peer.abort()
+        most = base + 8 * MIB + SLACK
+        deadline = asyncio.get_running_loop().time() + 60
+        while hub.memory() > most:
+            assert asyncio.get_running_loop().time() < deadline, (hub.memory() - base) // MIB
+            await asyncio.sleep(0.05)

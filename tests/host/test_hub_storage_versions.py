@@ -13,7 +13,8 @@ import pytest
 
 from headwater_host.hub.errors import StorageError
 from headwater_host.hub.storage import Store, Subscription, backlog
-from tests.host.hub_storage import queue_ids, until, with_store
+from tests.host.hub_storage import change, put, queue_ids, store_at, synced, taken, until
+from tests.rows import each_row
 
 DATA = Path(__file__).parent / "data"
 
@@ -39,7 +40,7 @@ def names(process: int, *numbers: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_file_is_read_whole(tmp_path: Path, version: int) -> None:
+async def test_a_file_is_read_whole(tmp_path: Path, version: int) -> None:
     path = made(tmp_path, version)
 
     async def check(store: Store) -> None:
@@ -72,7 +73,13 @@ def test_a_file_is_read_whole(tmp_path: Path, version: int) -> None:
             assert not store.publish("jobs", ident, 1, b"again", time_ns=store.age.now())
         await until(lambda: store._reader.execute("SELECT count(*) FROM leaving").fetchone() == (0,))
 
-    async def take(store: Store) -> None:
+    async with store_at(path) as store:
+        await check(store)
+    assert version_of(path) == 3
+    # And again, as this version has written it.
+    async with store_at(path) as store:
+        await check(store)
+    async with store_at(path) as store:
         # What came back is first, with its try; what was acknowledged out of order is not handed out.
         taken = store.take("g", "boards/1", 0, 9)
         assert [(one.message.id, one.tries) for one in taken] == [
@@ -82,20 +89,38 @@ def test_a_file_is_read_whole(tmp_path: Path, version: int) -> None:
         ]
         assert [one.message.id for one in store.take("h", "boards/1", 1, 9)] == names(1, 5, 7, 9, 11)
 
-    with_store(path)(check)
-    assert version_of(path) == 3
-    # And again, as this version has written it.
-    with_store(path)(check)
-    with_store(path)(take)
+
+async def test_a_file_of_version_2_goes_on_in_version_3(tmp_path: Path) -> None:
+    path = made(tmp_path, 2)
+    async with store_at(path) as store:
+        with pytest.raises(StorageError, match=f"changes up to {store.seq - 1} are not kept"):
+            store.changes(0, 1)
+        assert [change.values for change in store.changes(store.seq - 1, 9)] == [("followed", store.seq - 1)]
+        first, second, third = taken(store, "g", "boards/1")
+        assert put(store, "jobs", 90) == store.seq > third
+        store.ack("g", "boards/1", 0, second)
+        await synced(store)
+    async with store_at(path) as store:
+        assert taken(store, "g", "boards/1") == [first, third]
+        store.ack("g", "boards/1", 0, first)
+        store.ack("g", "boards/1", 0, third)
+        for group, topic, queue in (("g", "boards/1", 1), ("g", "jobs", 0)):
+            for seq in taken(store, group, topic, queue):
+                assert store.ack(group, topic, queue, seq)
+        for queue in range(2):
+            for seq in taken(store, "h", "boards/1", queue):
+                assert store.ack("h", "boards/1", queue, seq)
+        await synced(store)
+        assert set(dict(backlog(store)).values()) == {0}
+        assert not store.topics["boards/1"].count
+        assert store._reader.execute("SELECT count(*) FROM opened").fetchone() == (0,)
 
 
-@pytest.mark.parametrize("version", [1, 4])
-def test_a_version_that_is_not_known_is_refused_and_not_touched(tmp_path: Path, version: int) -> None:
-    path = made(tmp_path, 3)
-    db = sqlite3.connect(path)
-    db.execute(f"PRAGMA user_version = {version}")
-    db.close()
+@each_row("what", ["taken = '['", "taken = NULL", "floor = 7", "tries = '[]'"])
+def test_a_damaged_file_of_version_2_is_not_touched(tmp_path: Path, what: str) -> None:
+    path = made(tmp_path, 2)
+    change(path, f"UPDATE positions SET {what}")
     before = path.read_bytes()
-    with pytest.raises(StorageError, match=f"version {version}"):
+    with pytest.raises(StorageError, match="a row of positions is not what was written"):
         Store.open(path)
     assert path.read_bytes() == before

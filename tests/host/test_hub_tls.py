@@ -49,58 +49,49 @@ async def over(peer: Peer) -> bool:
     return await peer.ended() == []
 
 
-def test_messages_of_any_size_over_tls(tmp_path: Path, pki: Pki) -> None:
-    async def main() -> None:
-        async with tls_hub(tmp_path, pki) as hub, undisturbed(hub):
-            peer = await Peer.open(hub.addresses[1], tls=context(pki))
-            assert (await peer.auth("a", keep_alive=60)).code == 0
-            talker = await hub.login()
-            await peer.subscribe("t")
-            for size in (0, 1, 1000, 100_000, 3 * MIB):
-                await talker.send_message("t", bytes(size))
-                got = await peer.next()
-                assert len(got.payload) == size
-                peer.ack(got.id)
-                await peer.send_message("u", bytes(size), 2)
-            await peer.leave()
-
-    asyncio.run(main())
+async def test_messages_of_any_size_over_tls(tmp_path: Path, pki: Pki) -> None:
+    async with tls_hub(tmp_path, pki) as hub, undisturbed(hub):
+        peer = await Peer.open(hub.addresses[1], tls=context(pki))
+        assert (await peer.auth("a", keep_alive=60)).code == 0
+        talker = await hub.login()
+        await peer.subscribe("t")
+        for size in (0, 1, 1000, 100_000, 3 * MIB):
+            await talker.send_message("t", bytes(size))
+            got = await peer.next()
+            assert len(got.payload) == size
+            peer.ack(got.id)
+            await peer.send_message("u", bytes(size), 2)
+        await peer.leave()
 
 
-def test_clients_need_a_certificate_where_they_do(tmp_path: Path, pki: Pki) -> None:
-    async def main() -> None:
-        async with tls_hub(tmp_path, pki, f'client_ca = "{pki.ca.cert}"') as hub, undisturbed(hub):
-            known = await Peer.open(hub.addresses[1], tls=context(pki, pki.client))
-            assert (await known.auth()).code == 0
-            for own in (None, pki.stranger):
-                with contextlib.suppress(ssl.SSLError, ConnectionError):
-                    peer = await Peer.open(hub.addresses[1], tls=context(pki, own))
-                    with contextlib.suppress(EOFError, ssl.SSLError, ConnectionError):
-                        await peer.auth()
-                        pytest.fail("it was let in")
-            await known.ping()
-
-    asyncio.run(main())
+async def test_clients_need_a_certificate_where_they_do(tmp_path: Path, pki: Pki) -> None:
+    async with tls_hub(tmp_path, pki, f'client_ca = "{pki.ca.cert}"') as hub, undisturbed(hub):
+        known = await Peer.open(hub.addresses[1], tls=context(pki, pki.client))
+        assert (await known.auth()).code == 0
+        for own in (None, pki.stranger):
+            with contextlib.suppress(ssl.SSLError, ConnectionError):
+                peer = await Peer.open(hub.addresses[1], tls=context(pki, own))
+                with contextlib.suppress(EOFError, ssl.SSLError, ConnectionError):
+                    await peer.auth()
+                    pytest.fail("it was let in")
+        await known.ping()
 
 
-def test_what_is_no_tls(tmp_path: Path, pki: Pki) -> None:
-    async def main() -> None:
-        async with tls_hub(tmp_path, pki) as hub, undisturbed(hub):
-            for data in (
-                b"\x00\x00\x03" + bytes(100),
-                b"GET / HTTP/1.1\r\n\r\n",
-                b"\x16\x03\x01\xff\xff" + bytes(999),
-            ):
-                peer = await Peer.open(hub.addresses[1])
-                peer.raw(data)
-                with contextlib.suppress(AssertionError):
-                    # An alert of TLS is not a frame.
-                    await peer.ended()
-            # TLS where there is none is no frame.
-            with pytest.raises((ssl.SSLError, ConnectionError)):
-                await Peer.open(hub.addresses[0], tls=context(pki))
-
-    asyncio.run(main())
+async def test_what_is_no_tls(tmp_path: Path, pki: Pki) -> None:
+    async with tls_hub(tmp_path, pki) as hub, undisturbed(hub):
+        for data in (
+            b"\x00\x00\x03" + bytes(100),
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"\x16\x03\x01\xff\xff" + bytes(999),
+        ):
+            peer = await Peer.open(hub.addresses[1])
+            peer.raw(data)
+            with contextlib.suppress(AssertionError):
+                # An alert of TLS is not a frame.
+                await peer.ended()
+        # TLS where there is none is no frame.
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await Peer.open(hub.addresses[0], tls=context(pki))
 
 
 def test_handshakes_that_are_never_finished(tmp_path: Path, pki: Pki) -> None:
@@ -122,17 +113,13 @@ def test_handshakes_that_are_never_finished(tmp_path: Path, pki: Pki) -> None:
     asyncio.run(asyncio.wait_for(main(), SECONDS))
 
 
-def test_what_comes_with_the_end_of_the_handshake_is_taken(tmp_path: Path, pki: Pki) -> None:
+async def test_what_comes_with_the_end_of_the_handshake_is_taken(tmp_path: Path, pki: Pki) -> None:
     """A client that sends AUTH and a frame that is none at once is answered, within TLS."""
-
-    async def main() -> None:
-        async with tls_hub(tmp_path, pki) as hub, undisturbed(hub):
-            for _ in range(20):
-                peer = await Peer.open(hub.addresses[1], tls=context(pki))
-                peer.raw(b"\x40" * 100)
-                await peer.ended()
-                peer = await Peer.open(hub.addresses[1], tls=context(pki))
-                assert (await peer.auth()).code == 0
-                peer.abort()
-
-    asyncio.run(main())
+    async with tls_hub(tmp_path, pki) as hub, undisturbed(hub):
+        for _ in range(20):
+            peer = await Peer.open(hub.addresses[1], tls=context(pki))
+            peer.raw(b"\x40" * 100)
+            await peer.ended()
+            peer = await Peer.open(hub.addresses[1], tls=context(pki))
+            assert (await peer.auth()).code == 0
+            peer.abort()

@@ -73,7 +73,7 @@ def test_an_entry_is_toml() -> None:
             check_name(bad)
 
 
-def test_who_is_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     computed = []
     real = hashlib.scrypt
 
@@ -81,94 +81,79 @@ def test_who_is_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
         computed.append(1)
         return real(*arguments, **named)
 
-    async def run() -> None:
-        users = Users({"alice": cheap(b"a"), "bob": cheap(b"b")})
-        assert len(users) == 2
-        monkeypatch.setattr(hashlib, "scrypt", counting)
-        # A name that there is not costs what one does that there is.
-        for name, password, right in (
-            ("alice", b"b", False),
-            ("eve", b"a", False),
-            ("", b"", False),
-            ("alice", b"a", True),
-        ):
-            before = len(computed)
-            assert await users.verify(name, password) is right
-            assert len(computed) == before + 1
-        # What was right is remembered; nothing else is.
+    users = Users({"alice": cheap(b"a"), "bob": cheap(b"b")})
+    assert len(users) == 2
+    monkeypatch.setattr(hashlib, "scrypt", counting)
+    # A name that there is not costs what one does that there is.
+    for name, password, right in (
+        ("alice", b"b", False),
+        ("eve", b"a", False),
+        ("", b"", False),
+        ("alice", b"a", True),
+    ):
         before = len(computed)
-        assert await users.verify("alice", b"a")
-        assert len(computed) == before
-        assert not await users.verify("alice", b"b")
-        assert not await users.verify("bob", b"a")
-        assert len(computed) == before + 2
-        assert b"a" not in users._right.values()
-        users.close()
-
-    asyncio.run(run())
-
-
-def test_nobody_gets_in_where_there_are_no_users() -> None:
-    async def run() -> None:
-        users = Users({})
-        users._nobody = cheap(b"")
-        assert not await users.verify("", b"")
-        assert not await users.verify("alice", b"")
-        users.close()
-
-    asyncio.run(run())
+        assert await users.verify(name, password) is right
+        assert len(computed) == before + 1
+    # What was right is remembered; nothing else is.
+    before = len(computed)
+    assert await users.verify("alice", b"a")
+    assert len(computed) == before
+    assert not await users.verify("alice", b"b")
+    assert not await users.verify("bob", b"a")
+    assert len(computed) == before + 2
+    assert b"a" not in users._right.values()
+    users.close()
 
 
-def test_a_flood_is_refused_and_the_event_loop_goes_on() -> None:
-    async def run() -> None:
-        users = Users({"alice": hashed(b"a", ln=12)}, threads=1, waiting=3)
-        tries = [asyncio.create_task(users.verify("alice", b"%d" % n)) for n in range(10)]
-        await asyncio.sleep(0)
-        results = await asyncio.gather(*tries, return_exceptions=True)
-        refused = [result for result in results if isinstance(result, RefusedError)]
-        assert len(refused) == 6
-        assert refused[0].reason == 0x97
-        assert results.count(False) == 4
-        assert await users.verify("alice", b"a")
-        users.close()
-
-    asyncio.run(run())
+async def test_nobody_gets_in_where_there_are_no_users() -> None:
+    users = Users({})
+    users._nobody = cheap(b"")
+    assert not await users.verify("", b"")
+    assert not await users.verify("alice", b"")
+    users.close()
 
 
-def test_addresses_take_turns_and_each_may_have_so_many() -> None:
-    async def run() -> None:
-        users = Users({"alice": hashed(b"a", ln=12), "bob": hashed(b"b", ln=12)}, threads=1, each=5)
-        order: list[str] = []
-
-        async def verify(address: str, name: str, password: bytes) -> None:
-            try:
-                order.append(f"{address} {await users.verify(name, password, address)}")
-            except RefusedError as error:
-                order.append(f"{address} refused" if "from this address" in str(error) else str(error))
-
-        wrong = [asyncio.create_task(verify("far", "alice", b"%d" % n)) for n in range(8)]
-        await asyncio.sleep(0)
-        await asyncio.gather(verify("near", "bob", b"b"), *wrong)
-        # One was under way, one more in front; two had no room.
-        assert order.index("near True") <= 4
-        assert order.count("far refused") == 2
-        assert order.count("far False") == 6
-        # Who goes does not keep the place.
-        tries = [asyncio.create_task(verify("far", "alice", b"x%d" % n)) for n in range(6)]
-        await asyncio.sleep(0)
-        for one in tries:
-            one.cancel()
-        await asyncio.wait(tries)
-        assert await users.verify("alice", b"a", "far")
-        users.close()
-
-    asyncio.run(run())
+async def test_a_flood_is_refused_and_the_event_loop_goes_on() -> None:
+    users = Users({"alice": hashed(b"a", ln=12)}, threads=1, waiting=3)
+    tries = [asyncio.create_task(users.verify("alice", b"%d" % n)) for n in range(10)]
+    await asyncio.sleep(0)
+    results = await asyncio.gather(*tries, return_exceptions=True)
+    refused = [result for result in results if isinstance(result, RefusedError)]
+    assert len(refused) == 6
+    assert refused[0].reason == 0x97
+    assert results.count(False) == 4
+    assert await users.verify("alice", b"a")
+    users.close()
 
 
-def test_a_password_that_was_right_meanwhile_is_not_hashed_again() -> None:
-    async def run() -> None:
-        users = Users({"alice": hashed(b"a", ln=12)}, threads=1)
-        assert await asyncio.gather(*(users.verify("alice", b"a", n) for n in range(50))) == [True] * 50
-        users.close()
+async def test_addresses_take_turns_and_each_may_have_so_many() -> None:
+    users = Users({"alice": hashed(b"a", ln=12), "bob": hashed(b"b", ln=12)}, threads=1, each=5)
+    order: list[str] = []
 
-    asyncio.run(run())
+    async def verify(address: str, name: str, password: bytes) -> None:
+        try:
+            order.append(f"{address} {await users.verify(name, password, address)}")
+        except RefusedError as error:
+            order.append(f"{address} refused" if "from this address" in str(error) else str(error))
+
+    wrong = [asyncio.create_task(verify("far", "alice", b"%d" % n)) for n in range(8)]
+    await asyncio.sleep(0)
+    await asyncio.gather(verify("near", "bob", b"b"), *wrong)
+    # One was under way, one more in front; two had no room.
+    assert order.index("near True") <= 4
+    assert order.count("far refused") == 2
+    assert order.count("far False") == 6
+    # Who goes does not keep the place.
+    tries = [asyncio.create_task(verify("far", "alice", b"x%d" % n)) for n in range(6)]
+    await asyncio.sleep(0)
+    for one in tries:
+        one.cancel()
+    await asyncio.wait(tries)
+    assert await users.verify("alice", b"a", "far")
+    users.close()
+
+
+async def test_a_password_that_was_right_meanwhile_is_not_hashed_again() -> None:
+    users = Users({"alice": hashed(b"a", ln=12)}, threads=1)
+    assert await asyncio.gather(*(users.verify("alice", b"a", n) for n in range(50))) == [True] * 50
+    users.close()

@@ -1,7 +1,5 @@
-"""``headwater inspect``: the shared vectors, packets of both directions, and everything that is no packet."""
+"""``headwater inspect`` of MQTT: the shared vectors of each version, and everything that is no packet."""
 
-import contextlib
-import io
 import json
 import subprocess
 import sys
@@ -14,17 +12,25 @@ from vectors import load, unhex
 
 from headwater import errors
 from headwater.errors import HeadwaterError
+from headwater.mqtt import properties
+from headwater.names5 import CODES, PROPERTIES, code_name
 from headwater.reasons import REASONS
-from headwater_host.cli import main as cli
 from headwater_host.errors import TimedOutError
-from headwater_host.inspect.mqtt import mqtt_frames
+from headwater_host.inspect.mqtt import NAMES, mqtt_frames
 from headwater_host.malformed import MalformedError
 from tests.host.command import environment, headwater
+from tests.host.inspecting import check_reading, inspect
 from tests.rows import each_row
 
-VECTORS = load("mqtt")["packets"]
-GOOD = [row for row in VECTORS if "packet" in row]
-BAD = [row for row in VECTORS if "error" in row]
+FILES = {"3.1.1": "mqtt", "3.1": "mqtt31", "5": "mqtt5"}
+ROWS = [(version, row) for version, file in FILES.items() for row in load(file)["packets"]]
+GOOD = [(version, row) for version, row in ROWS if "packet" in row]
+BAD = [(version, row) for version, row in ROWS if "error" in row]
+
+
+def name_of(version_row: tuple[str, dict[str, Any]]) -> str:
+    version, row = version_row
+    return f"{version}: {row['name']}"
 
 
 def plain(value: Any) -> Any:
@@ -44,44 +50,53 @@ def plain(value: Any) -> Any:
     return value
 
 
-def inspect(data: bytes, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
-    """Run the command in this process: its exit code, and its lines."""
-    out = io.TextIOWrapper(io.BytesIO(), "utf-8")
-    stdin = sys.stdin
-    sys.stdin = io.TextIOWrapper(io.BytesIO(data))
-    try:
-        with contextlib.redirect_stdout(out):
-            code = cli.main(["inspect", "--protocol", "mqtt", "--file", "-", "--json", *arguments])
-            out.flush()
-    finally:
-        sys.stdin = stdin
-    out.seek(0)
-    return code, [json.loads(line) for line in out]
+def by_name(properties: list[Any]) -> dict[str, Any]:
+    """A row's properties as ``inspect`` prints them."""
+    found: dict[str, Any] = {}
+    for name, value in properties:
+        if name in {"user_property", "subscription_identifier"}:
+            found.setdefault(name, []).append(value)
+        else:
+            found[name] = value
+    return found
 
 
-@each_row("row", GOOD, ids=lambda row: row["name"])
-def test_each_packet_of_the_vectors_is_shown(row: dict[str, Any]) -> None:
-    assert inspect(unhex(row["hex"])) == (0, [plain(row["packet"])])
+def shown(packet: dict[str, Any]) -> dict[str, Any]:
+    """A row's packet as ``inspect`` prints it."""
+    fields: dict[str, Any] = plain({name: value for name, value in packet.items() if name != "properties"})
+    if "properties" in packet:
+        fields["properties"] = by_name(packet["properties"])
+    if (packet.get("will") or {}).get("properties") is not None:
+        fields["will"]["properties"] = by_name(packet["will"]["properties"])
+    kind = NAMES.index(packet["type"])
+    if "reason_code" in packet:
+        fields["reason"] = code_name(packet["reason_code"], kind)
+    if "reason_codes" in packet:
+        fields["reasons"] = [code_name(code, kind) for code in packet["reason_codes"]]
+    return fields
 
 
-@each_row("row", BAD, ids=lambda row: row["name"])
-def test_each_malformed_packet_of_the_vectors_is_named(row: dict[str, Any]) -> None:
-    assert inspect(unhex(row["hex"])) == (1, [{"error": row["error"]}])
+@each_row("version, row", GOOD, ids=name_of)
+def test_each_packet_of_the_vectors_is_shown(version: str, row: dict[str, Any]) -> None:
+    assert inspect(unhex(row["hex"]), "--version", version) == (0, [shown(row["packet"])])
 
 
-@each_row("row", BAD, ids=lambda row: row["name"])
-def test_the_offset_is_one_in_the_whole_input(row: dict[str, Any]) -> None:
-    first = bytes.fromhex("c000 3003000161")
-    code, lines = inspect(first + unhex(row["hex"]))
-    error = row["error"] | {"offset": row["error"]["offset"] + len(first)}
-    assert code == 1
-    assert lines[2:] == [{"error": error}]
+@each_row("version, row", BAD, ids=name_of)
+def test_each_malformed_packet_of_the_vectors_is_named_with_its_offset(
+    version: str, row: dict[str, Any]
+) -> None:
+    for pings in (0, 2):
+        error = row["error"] | {"offset": row["error"]["offset"] + 2 * pings}
+        got = inspect(b"\xc0\x00" * pings + unhex(row["hex"]), "--version", version)
+        assert got == (1, [{"type": "PINGREQ"}] * pings + [{"error": error}])
 
 
-def test_all_packets_of_the_vectors_behind_each_other() -> None:
-    code, lines = inspect(b"".join(unhex(row["hex"]) for row in GOOD))
+@each_row("version", FILES)
+def test_all_packets_of_the_vectors_behind_each_other(version: str) -> None:
+    rows = [row for other, row in GOOD if other == version]
+    code, lines = inspect(b"".join(unhex(row["hex"]) for row in rows), "--version", version)
     assert code == 0
-    assert lines == [plain(row["packet"]) for row in GOOD]
+    assert lines == [shown(row["packet"]) for row in rows]
 
 
 def test_publish_has_exactly_the_fields_that_the_documentation_names() -> None:
@@ -104,24 +119,10 @@ def test_nothing_is_no_error() -> None:
     assert inspect(b"") == (0, [])
 
 
-@settings(max_examples=2000, deadline=None)
-@given(st.binary(max_size=60))
-def test_any_bytes_give_frames_and_then_an_end_or_an_error(data: bytes) -> None:
-    at = 0
-    end = len(data)
-    try:
-        for begin, size, fields in mqtt_frames(data):
-            assert begin == at
-            assert size >= 2
-            json.dumps(fields)
-            at = begin + size
-    except MalformedError as error:
-        end = error.offset
-        code = error.code
-    else:
-        code = 0
-    assert at <= end <= len(data)
-    assert (code in REASONS) if code else at == end
+@settings(max_examples=3000, deadline=None)
+@given(st.sampled_from(list(FILES)), st.binary(max_size=60))
+def test_any_bytes_give_frames_and_then_an_end_or_an_error(version: str, data: bytes) -> None:
+    check_reading(mqtt_frames(data, version), len(data), REASONS)
 
 
 # ---- as a user meets it ----------------------------------------------------------------------------------------------
@@ -205,3 +206,44 @@ def test_inspect_needs_nothing_that_takes_long_to_import() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True
     )
     assert shown.stdout.splitlines()[-1] == "[]"
+
+
+def test_mqtt_5_on_the_command_line() -> None:
+    data = "3213 0001 61 0001 0b 0200000005 26 0001 6b 0000 6869  4003 0001 10  9005 000a 00 0087  e000"
+    done = headwater("inspect", "--version", "5", "--json", "--hex", data)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {
+            "type": "PUBLISH",
+            "dup": False,
+            "qos": 1,
+            "retain": False,
+            "topic": "a",
+            "packet_id": 1,
+            "properties": {"message_expiry_interval": 5, "user_property": [["k", ""]]},
+            "payload": "6869",
+        },
+        {
+            "type": "PUBACK",
+            "packet_id": 1,
+            "reason_code": 16,
+            "reason": "no_matching_subscribers",
+            "properties": {},
+        },
+        {
+            "type": "SUBACK",
+            "packet_id": 10,
+            "properties": {},
+            "reason_codes": [0, 135],
+            "reasons": ["granted_qos_0", "not_authorized"],
+        },
+        {"type": "DISCONNECT", "reason_code": 0, "reason": "normal_disconnection", "properties": {}},
+    ]
+    people = headwater("inspect", "--version", "5", "--hex", data)
+    assert b'reason="no_matching_subscribers"' in people.stdout
+    assert headwater("inspect", "--version", "4", "--hex", data).returncode == 2
+
+
+def test_everything_has_a_name() -> None:
+    assert set(CODES) == set(properties.CODES[::3])
+    assert len(set(CODES.values())) == len(CODES) == 43
+    assert len(set(PROPERTIES.values())) == len(PROPERTIES) == 27

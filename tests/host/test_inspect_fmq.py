@@ -1,42 +1,30 @@
 """``headwater inspect`` of FMQ's frames and values: the shared vectors, and everything that is neither."""
 
-import contextlib
-import io
 import json
 import math
-import sys
 from decimal import Decimal
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from vectors import load
 
 from headwater.fmq.names import REASONS, TYPES
-from headwater_host.cli import main as cli
 from headwater_host.inspect.fmq import frames, values
-from headwater_host.malformed import MalformedError
 from tests.host.command import headwater
+from tests.host.inspecting import check_reading, inspect
 from tests.rows import each_row
 
 ROWS = load("fmq")
 NUMBERS = ("Int", "BigInt", "Decimal", "Duration", "DateTime")
 
 
-def inspect(protocol: str, data: bytes) -> tuple[int, list[dict[str, Any]]]:
-    """Run the command in this process: its exit code, and its lines."""
-    out = io.TextIOWrapper(io.BytesIO(), "utf-8")
-    stdin = sys.stdin
-    sys.stdin = io.TextIOWrapper(io.BytesIO(data))
-    try:
-        with contextlib.redirect_stdout(out):
-            code = cli.main(["inspect", "--protocol", protocol, "--file", "-", "--json"])
-            out.flush()
-    finally:
-        sys.stdin = stdin
-    out.seek(0)
-    return code, [json.loads(line, parse_constant=pytest.fail) for line in out]
+def fmq(data: bytes) -> tuple[int, list[dict[str, Any]]]:
+    return inspect(data, "--protocol", "fmq")
+
+
+def fmq_value(data: bytes) -> tuple[int, list[dict[str, Any]]]:
+    return inspect(data, "--protocol", "fmq-value")
 
 
 def texts(value: Any) -> Any:
@@ -48,7 +36,7 @@ def texts(value: Any) -> Any:
 
 @each_row("row", ROWS["frames"], ids=lambda row: row["name"])
 def test_frames(row: dict[str, Any]) -> None:
-    code, (shown,) = inspect("fmq", bytes.fromhex(row["hex"]))
+    code, (shown,) = fmq(bytes.fromhex(row["hex"]))
     assert code == 0
     assert list(shown)[:3] == ["type", "flags", "id"]
     assert shown["type"] == TYPES[row["type"]]
@@ -62,12 +50,12 @@ def test_frames(row: dict[str, Any]) -> None:
 
 @each_row("row", ROWS["message_ids"], ids=lambda row: row["hex"])
 def test_ids(row: dict[str, Any]) -> None:
-    _, (shown,) = inspect("fmq", b"\x50" + bytes.fromhex(row["hex"]))
+    _, (shown,) = fmq(b"\x50" + bytes.fromhex(row["hex"]))
     assert shown["id"] == row | {"time_ns": int(row["time_ns"])}
 
 
 def test_all_frames_behind_each_other() -> None:
-    code, shown = inspect("fmq", b"".join(bytes.fromhex(row["hex"]) for row in ROWS["frames"]))
+    code, shown = fmq(b"".join(bytes.fromhex(row["hex"]) for row in ROWS["frames"]))
     assert code == 0
     assert [line["id"]["hex"] for line in shown] == [row["id"] for row in ROWS["frames"]]
 
@@ -76,7 +64,7 @@ def test_all_frames_behind_each_other() -> None:
 def test_malformed_frames(row: dict[str, Any]) -> None:
     first = bytes.fromhex("50310103b105")
     for before in (b"", first):
-        code, shown = inspect("fmq", before + bytes.fromhex(row["hex"]))
+        code, shown = fmq(before + bytes.fromhex(row["hex"]))
         assert code == 1
         error = {"reason": row["reason"], "offset": row["offset"] + len(before)}
         assert shown[-1] == {"error": error}
@@ -87,17 +75,17 @@ def test_a_frame_that_is_cut_short() -> None:
     for row in ROWS["frames"]:
         data = bytes.fromhex(row["hex"])
         for n in {1, 2, len(data) // 2, len(data) - 1}:
-            assert inspect("fmq", data[:n]) == (1, [{"error": {"reason": "truncated", "offset": n}}])
+            assert fmq(data[:n]) == (1, [{"error": {"reason": "truncated", "offset": n}}])
 
 
 def test_no_frame_is_no_error_and_no_value_is_one() -> None:
-    assert inspect("fmq", b"") == (0, [])
-    assert inspect("fmq-value", b"") == (1, [{"error": {"reason": "field_beyond_end", "offset": 0}}])
+    assert fmq(b"") == (0, [])
+    assert fmq_value(b"") == (1, [{"error": {"reason": "field_beyond_end", "offset": 0}}])
 
 
 @each_row("row", ROWS["values"] + ROWS["longer_values"], ids=lambda row: row["hex"][:30])
 def test_values(row: dict[str, Any]) -> None:
-    code, (shown,) = inspect("fmq-value", bytes.fromhex(row["hex"]))
+    code, (shown,) = fmq_value(bytes.fromhex(row["hex"]))
     assert code == 0
     assert list(shown) == ["type", "value"]
     assert shown["type"] == row["type"]
@@ -122,13 +110,13 @@ def test_values(row: dict[str, Any]) -> None:
 @each_row("row", ROWS["malformed_values"], ids=lambda row: row["why"])
 def test_malformed_values(row: dict[str, Any]) -> None:
     error = {"reason": row["reason"], "offset": row["offset"]}
-    assert inspect("fmq-value", bytes.fromhex(row["hex"])) == (1, [{"error": error}])
+    assert fmq_value(bytes.fromhex(row["hex"])) == (1, [{"error": error}])
 
 
 def test_an_integer_of_any_size() -> None:
     size = 20000
     data = b"\x62" + size.to_bytes(2, "little") + b"\x01" + bytes(size - 1)
-    code, (shown,) = inspect("fmq-value", data)
+    code, (shown,) = fmq_value(data)
     assert (code, shown["type"]) == (0, "BigInt")
     assert len(shown["value"]) == 48163
     assert Decimal(shown["value"]) == Decimal(1 << 8 * (size - 1))
@@ -139,20 +127,7 @@ def test_an_integer_of_any_size() -> None:
 @example(bytes.fromhex("e0d10103b015cd4e2b845bd718023100"))
 def test_any_bytes_give_frames_and_then_an_end_or_an_error(data: bytes) -> None:
     for read in (frames, values):
-        at = 0
-        end = len(data)
-        code = 0
-        try:
-            for begin, size, fields in read(data):
-                assert begin == at
-                assert size > 0
-                json.dumps(fields, allow_nan=False)
-                at = begin + size
-        except MalformedError as error:
-            end = error.offset
-            code = error.code
-        assert at <= end <= len(data)
-        assert code in REASONS if code else at == end
+        check_reading(read(data), len(data), REASONS)
 
 
 # ---- as a user meets it ----------------------------------------------------------------------------------------------

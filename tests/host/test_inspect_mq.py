@@ -1,11 +1,8 @@
 """``headwater inspect`` of IBM MQ's headers: the shared vectors and cases, chains, and everything that is none."""
 
-import contextlib
-import io
 import json
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -18,7 +15,8 @@ from headwater_host.cli import main as cli
 from headwater_host.cli.inspect_mq import line
 from headwater_host.inspect.mq import MalformedHeaderError, chain, extension, flags
 from headwater_host.mq.structures import LAYOUTS, encode
-from tests.host.command import headwater
+from tests.host import inspecting
+from tests.host.command import ended, headwater
 from tests.rows import each_row
 from tools.toolchain import ROOT
 
@@ -41,23 +39,11 @@ WRONG = {"strucid": ("StrucId", 0), "version": ("Version", 4), "struclength": ("
 
 
 def inspect(protocol: str, data: bytes, *options: str) -> tuple[int, list[dict[str, Any]]]:
-    """Run the command in this process: its exit code, and its lines."""
-    code, text = shown(protocol, data, "--json", *options)
-    return code, [json.loads(one, parse_constant=pytest.fail) for one in text.splitlines()]
+    return inspecting.inspect(data, "--protocol", protocol, *options)
 
 
 def shown(protocol: str, data: bytes, *options: str) -> tuple[int, str]:
-    out = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="")
-    stdin = sys.stdin
-    sys.stdin = io.TextIOWrapper(io.BytesIO(data))
-    try:
-        with contextlib.redirect_stdout(out):
-            code = cli.main(["inspect", "--protocol", protocol, "--file", "-", *options])
-            out.flush()
-    finally:
-        sys.stdin = stdin
-    out.seek(0)
-    return code, out.read()
+    return inspecting.shown(data, "--protocol", protocol, *options)
 
 
 def written(row: dict[str, Any]) -> list[str]:
@@ -343,9 +329,5 @@ def test_the_example_of_the_documentation(capsys: pytest.CaptureFixture[str]) ->
 def test_options_that_do_not_belong_here(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        code: object = cli.main(["inspect", *arguments, "--hex", "00"])
-    except SystemExit as end:
-        code = end.code
-    assert code == 2
+    assert ended("inspect", *arguments, "--hex", "00") == 2
     assert says in capsys.readouterr().err

@@ -25,133 +25,120 @@ def collecting(arrived: list[bytes]) -> Callable[[HostServerSession], None]:
     return prepare
 
 
-def test_the_event_loop_never_waits_for_the_disk(tmp_path: Path) -> None:
+async def test_the_event_loop_never_waits_for_the_disk(tmp_path: Path) -> None:
     """A disk that takes as long as the test wants: meanwhile the loop turns, and nothing leaves that is not kept."""
 
-    async def scenario() -> None:
-        box = SqliteOutbox(tmp_path / "slow.db", "c")
-        begun, go_on = threading.Event(), threading.Event()
-        db = box.commits.db
+    box = SqliteOutbox(tmp_path / "slow.db", "c")
+    begun, go_on = threading.Event(), threading.Event()
+    db = box.commits.db
 
-        class Slow:
-            """The same connection, whose COMMIT waits."""
+    class Slow:
+        """The same connection, whose COMMIT waits."""
 
-            def __getattr__(self, name: str) -> Any:
-                return getattr(db, name)
+        def __getattr__(self, name: str) -> Any:
+            return getattr(db, name)
 
-            def execute(self, statement: str, *values: Any) -> Any:
-                if statement == "COMMIT":
-                    begun.set()
-                    assert threading.current_thread() is not threading.main_thread()
-                    assert go_on.wait(60)
-                return db.execute(statement, *values)
+        def execute(self, statement: str, *values: Any) -> Any:
+            if statement == "COMMIT":
+                begun.set()
+                assert threading.current_thread() is not threading.main_thread()
+                assert go_on.wait(60)
+            return db.execute(statement, *values)
 
-        arrived: list[bytes] = []
-        async with serve(collecting(arrived)) as server:
-            client = Client(
+    arrived: list[bytes] = []
+    async with serve(collecting(arrived)) as server:
+        client = Client(
+            "127.0.0.1",
+            server.port,
+            identifier="c",
+            session=SessionOptions(clean=False, store=box),
+            timeout=60,
+        )
+        async with client:
+            box.commits.db = Slow()  # type: ignore[assignment]
+            posting = asyncio.ensure_future(client.post("t", b"first", 1))
+            while not begun.is_set():
+                await asyncio.sleep(0)
+            publishing = [asyncio.ensure_future(client.publish("t", b"%d" % n, 1 + n % 2)) for n in range(10)]
+            after = asyncio.ensure_future(client.publish("t", b"after", 0))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            # What arrived so far, if anything, is CONNECT.
+            assert not posting.done()
+            assert arrived == []
+            assert box.position > box.durable
+            begun.clear()
+            go_on.set()
+            await (await posting)
+            await asyncio.gather(*publishing, after)
+            while arrived[-1:] != [b"after"]:
+                await asyncio.sleep(0)
+            assert arrived == [b"first", *(b"%d" % n for n in range(10)), b"after"]
+        assert not box.unsynced
+        box.commits.db = db
+        box.close()
+
+
+async def test_what_changes_during_a_commit_goes_with_the_next(tmp_path: Path) -> None:
+    commits: list[str] = []
+    with SqliteOutbox(tmp_path / "grouped.db", "c", slots=300) as box:
+        box.commits.db.set_trace_callback(
+            lambda statement: commits.append(statement) if statement == "COMMIT" else None
+        )
+        async with (
+            serve() as server,
+            Client(
                 "127.0.0.1",
                 server.port,
                 identifier="c",
-                session=SessionOptions(clean_start=False, store=box),
+                session=SessionOptions(clean=False, store=box),
                 timeout=60,
-            )
-            async with client:
-                box.commits.db = Slow()  # type: ignore[assignment]
-                posting = asyncio.ensure_future(client.post("t", b"first", 1))
-                while not begun.is_set():
-                    await asyncio.sleep(0)
-                publishing = [
-                    asyncio.ensure_future(client.publish("t", b"%d" % n, 1 + n % 2)) for n in range(10)
-                ]
-                after = asyncio.ensure_future(client.publish("t", b"after", 0))
-                for _ in range(100):
-                    await asyncio.sleep(0)
-                # What arrived so far, if anything, is CONNECT.
-                assert not posting.done()
-                assert arrived == []
-                assert box.position > box.durable
-                begun.clear()
-                go_on.set()
-                await (await posting)
-                await asyncio.gather(*publishing, after)
-                while arrived[-1:] != [b"after"]:
-                    await asyncio.sleep(0)
-                assert arrived == [b"first", *(b"%d" % n for n in range(10)), b"after"]
-            assert not box.unsynced
-            box.commits.db = db
-            box.close()
-
-    asyncio.run(scenario())
+            ) as client,
+        ):
+            await asyncio.gather(*(client.post("t", b"x", 1) for _ in range(200)))
+            posted = len(commits)
+            await client.drain()
+        # The first one, and all others together.
+        assert posted <= 2
+        box.commits.db.set_trace_callback(None)
 
 
-def test_what_changes_during_a_commit_goes_with_the_next(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        commits: list[str] = []
-        with SqliteOutbox(tmp_path / "grouped.db", "c", slots=300) as box:
-            box.commits.db.set_trace_callback(
-                lambda statement: commits.append(statement) if statement == "COMMIT" else None
-            )
-            async with (
-                serve() as server,
-                Client(
-                    "127.0.0.1",
-                    server.port,
-                    identifier="c",
-                    session=SessionOptions(clean_start=False, store=box),
-                    timeout=60,
-                ) as client,
-            ):
-                await asyncio.gather(*(client.post("t", b"x", 1) for _ in range(200)))
-                posted = len(commits)
-                await client.drain()
-            # The first one, and all others together.
-            assert posted <= 2
-            box.commits.db.set_trace_callback(None)
-
-    asyncio.run(scenario())
-
-
-def test_what_cannot_be_committed_is_not_said_to_be_kept(tmp_path: Path) -> None:
+async def test_what_cannot_be_committed_is_not_said_to_be_kept(tmp_path: Path) -> None:
     """The disk is full when it comes to COMMIT, and has room again later."""
 
-    async def scenario() -> None:
-        box = SqliteOutbox(tmp_path / "full.db", "c")
-        db = box.commits.db
-        full = True
+    box = SqliteOutbox(tmp_path / "full.db", "c")
+    db = box.commits.db
+    full = True
 
-        class Full:
-            def __getattr__(self, name: str) -> Any:
-                return getattr(db, name)
+    class Full:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(db, name)
 
-            def execute(self, statement: str, *values: Any) -> Any:
-                if full and statement == "COMMIT":
-                    raise sqlite3.OperationalError("database or disk is full")
-                return db.execute(statement, *values)
+        def execute(self, statement: str, *values: Any) -> Any:
+            if full and statement == "COMMIT":
+                raise sqlite3.OperationalError("database or disk is full")
+            return db.execute(statement, *values)
 
-        arrived: list[bytes] = []
-        async with serve(collecting(arrived)) as server:
-            client = Client(
-                "127.0.0.1",
-                server.port,
-                identifier="c",
-                session=SessionOptions(clean_start=False, store=box),
-                timeout=60,
-                reconnect=Reconnect(first=0.001, longest=0.01),
-            )
-            async with client:
-                box.commits.db = Full()  # type: ignore[assignment]
-                with pytest.raises(
-                    StoreError, match="disk is full; what it does not have yet stays in memory"
-                ):
-                    await client.post("t", b"kept in memory", 1)
-                assert arrived == []
-                full = False
-                await client.drain()
-                assert arrived == [b"kept in memory"]
-            box.commits.db = db
-            box.close()
-
-    asyncio.run(scenario())
+    arrived: list[bytes] = []
+    async with serve(collecting(arrived)) as server:
+        client = Client(
+            "127.0.0.1",
+            server.port,
+            identifier="c",
+            session=SessionOptions(clean=False, store=box),
+            timeout=60,
+            reconnect=Reconnect(first=0.001, longest=0.01),
+        )
+        async with client:
+            box.commits.db = Full()  # type: ignore[assignment]
+            with pytest.raises(StoreError, match="disk is full; what it does not have yet stays in memory"):
+                await client.post("t", b"kept in memory", 1)
+            assert arrived == []
+            full = False
+            await client.drain()
+            assert arrived == [b"kept in memory"]
+        box.commits.db = db
+        box.close()
 
 
 @pytest.mark.parametrize("commit_ends", ["before the next loop", "in the next loop", "in close"])
@@ -175,7 +162,7 @@ def test_an_event_loop_that_ends_during_a_commit(commit_ends: str, tmp_path: Pat
     async def fails() -> None:
         async with serve() as server:
             client = Client(
-                "127.0.0.1", server.port, identifier="c", session=SessionOptions(clean_start=False, store=box)
+                "127.0.0.1", server.port, identifier="c", session=SessionOptions(clean=False, store=box)
             )
             await client.__aenter__()
             box.commits.db = Slow()  # type: ignore[assignment]
@@ -193,7 +180,7 @@ def test_an_event_loop_that_ends_during_a_commit(commit_ends: str, tmp_path: Pat
                 "127.0.0.1",
                 server.port,
                 identifier="c",
-                session=SessionOptions(clean_start=False, store=box),
+                session=SessionOptions(clean=False, store=box),
                 timeout=60,
             )
             entering = asyncio.ensure_future(client.__aenter__())

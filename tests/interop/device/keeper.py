@@ -24,7 +24,7 @@ else:
 client = Client(
     dialers[0],
     b"board",
-    clean_start=False,
+    clean=False,
     keep_alive=1,
     response_ms=1000,
     slots=64,

@@ -12,7 +12,7 @@ class Bench(common.Base):
         self.client = client = self.face()(
             Tcp(host, port),
             common.CLIENT_ID.encode(),
-            clean_start=clean,
+            clean=clean,
             rx_size=common.BUFFER,
             tx_size=common.BUFFER,
             slots=self.window,
