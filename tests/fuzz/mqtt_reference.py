@@ -136,7 +136,7 @@ PROPERTIES: dict[int, tuple[str, set[int]]] = {
     42: ("byte", {CONNACK}),
 }
 #: Those of which 3.1.2.11, 3.2.2.3 and 3.3.2.3 say that 0 is a protocol error.
-_NOT_0 = {11, 33, 35, 39}
+NOT_0 = {11, 33, 35, 39}
 
 
 def properties(r: Reader, where: int) -> list[tuple[int, Any]]:
@@ -151,7 +151,7 @@ def properties(r: Reader, where: int) -> list[tuple[int, Any]]:
         demand(repeatable or ident not in dict(found))
         value = _TYPES[kind](block)
         demand(kind != "byte" or value < 2)
-        demand(ident not in _NOT_0 or value)
+        demand(ident not in NOT_0 or value)
         found.append((ident, value))
     demand(22 not in dict(found) or 21 in dict(found))
     return found

@@ -71,6 +71,7 @@ def frames(data: bytes) -> None:
     out = bytearray(stuffed_size(len(line)) + 1)
     n = stuff(line, 0, len(line), out, 0)
     assert out[:n] == reference.stuff(line) and not set(out[:n]) & set(SPECIALS[1:])
+    assert n <= stuffed_size(len(line))
     assert crc16(line, 0, len(line), INIT) == reference.crc(line)
 
 

@@ -67,6 +67,7 @@ def _said_properties(p: packets.Packet) -> list[tuple[int, Any]]:
     found = properties(p, p.props_at, p.props_end)
     present = {ident for ident, _ in found}
     for ident in range(props.LAST + 1):
+        assert (props.find(p.buf, p.props_at, p.props_end, ident) >= 0) == (ident in present)
         if props.allowed(ident) >> p.kind() & 1 and ident != spec5.USER_PROPERTY:
             assert props.has(p, ident) == (ident in present) or ident == spec5.SUBSCRIPTION_IDENTIFIER
     return found
@@ -135,8 +136,9 @@ def said(p: packets.Packet, level: int) -> Meaning:
 # -- and back ----------------------------------------------------------------------------------------------------------
 
 
-def _encoded_properties(found: list[tuple[int, Any]], where: int, size: int) -> bytes:
-    made = props.Properties(size, where)
+def encoded_properties(found: list[tuple[int, Any]], where: int) -> bytes:
+    """The block that the encoder makes of them."""
+    made = props.Properties(2000, where)
     for ident, value in found:
         first, second = value if isinstance(value, tuple) else (value, "")
         if isinstance(first, str):
@@ -145,13 +147,14 @@ def _encoded_properties(found: list[tuple[int, Any]], where: int, size: int) -> 
     return bytes(made.block)
 
 
-def _encode(m: Meaning, level: int, buf: bytearray) -> int:
-    """Write what a meaning says; 0 for what there is no encoder for."""
-    kind, n = m[0], len(buf)
+def encode(m: Meaning, level: int, buf: bytearray, at: int, limit: int) -> int:
+    """Encode a meaning at ``at``: the end, an error, or 0 for what there is no encoder for."""
+    kind = m[0]
     five = level == 5
+    where = buf, at, limit
 
-    def block(found: list[tuple[int, Any]], where: int = 1 << kind) -> bytes:
-        return _encoded_properties(found, where, n) if five else b""
+    def block(found: list[tuple[int, Any]]) -> tuple[bytes, ...]:
+        return (encoded_properties(found, 1 << kind),) if five else ()
 
     if kind == spec.CONNECT:
         _, clean, keep_alive, found, client_id, will, user, password = m
@@ -160,48 +163,33 @@ def _encode(m: Meaning, level: int, buf: bytearray) -> int:
             return 0
         topic, message, qos, retain, will_found = will or (None, b"", 0, False, [])
         return packets.encode_connect(
-            buf,
-            0,
-            n,
-            client_id.encode(),
-            keep_alive,
-            clean,
-            None if topic is None else topic.encode(),
-            message,
-            qos,
-            retain,
-            None if user is None else user.encode(),
-            password,
-            PROTOCOLS[level],
-            block(found),
-            block(will_found, props.WILL_PROPERTIES),
-        )
+            *where, client_id.encode(), keep_alive, clean,
+            None if topic is None else topic.encode(), message, qos, retain,
+            None if user is None else user.encode(), password, PROTOCOLS[level],
+            *block(found), *([encoded_properties(will_found, props.WILL_PROPERTIES)] if five else []),
+        )  # fmt: skip
     if kind == spec.CONNACK:
-        if five:
-            return packets_server.encode_connack(buf, 0, n, m[1], m[2], block(m[3]))
-        return packets_server.encode_connack(buf, 0, n, m[1], m[2])
+        return packets_server.encode_connack(*where, m[1], m[2], *block(m[3]))
     if kind == spec.PUBLISH:
         _, name, payload, qos, dup, retain, packet_id, found = m
         head = 0x30 | qos << 1 | dup << 3 | retain
-        if five:
-            return packets.encode_publish(buf, 0, n, name.encode(), payload, head, packet_id, block(found))
-        return packets.encode_publish(buf, 0, n, name.encode(), payload, head, packet_id)
+        return packets.encode_publish(*where, name.encode(), payload, head, packet_id, *block(found))
     if kind in (spec.SUBSCRIBE, spec.UNSUBSCRIBE):
         if len(m[3]) > 1:
             return 0
         name, options = m[3][0] if kind == spec.SUBSCRIBE else (m[3][0], -1)
-        return packets.encode_subscribe(buf, 0, n, m[1], name.encode(), options, block(m[2]))
+        return packets.encode_subscribe(*where, m[1], name.encode(), options, *block(m[2]))
     if kind == spec.SUBACK or (kind == spec.UNSUBACK and five):
-        if not five:
-            return packets_server.encode_suback(buf, 0, n, m[1], bytes(m[3]))
-        return packets_server.encode_suback(buf, 0, n, m[1], bytes(m[3]), block(m[2]), kind)
+        return packets_server.encode_suback(
+            *where, m[1], bytes(m[3]), *((*block(m[2]), kind) if five else ())
+        )
     if len(m) == 4:
         if five:
-            return props.encode_reason(buf, 0, n, kind, m[1], m[2], block(m[3]))
-        return packets.encode_ack(buf, 0, n, kind, m[1])
+            return props.encode_reason(*where, kind, m[1], m[2], *block(m[3]))
+        return packets.encode_ack(*where, kind, m[1])
     if len(m) == 3:
-        return props.encode_reason(buf, 0, n, kind, 0, m[1], block(m[2]))
-    return packets.encode_bare(buf, 0, n, kind)
+        return props.encode_reason(*where, kind, 0, m[1], *block(m[2]))
+    return packets.encode_bare(*where, kind)
 
 
 # -- packets -----------------------------------------------------------------------------------------------------------
@@ -239,8 +227,9 @@ def _rightly_early(data: bytes, level: int) -> bool:
     return False
 
 
-def packet(data: bytes, level: int) -> None:
-    """The packet at the beginning of ``data``."""
+def judged(data: bytes, level: int) -> tuple[int, int]:
+    """Decode the packet at the beginning of ``data`` and compare with the reference: size or error, offset of the
+    error."""
     want = _verdict(data, level)
     p = _cursor(level, data)
     start, end = len(BEFORE), len(BEFORE) + len(data)
@@ -250,23 +239,29 @@ def packet(data: bytes, level: int) -> None:
         assert errors.blame(got) == errors.PEER and got in REASONS
         assert start <= bad_at <= end
         assert want == -1 or (want == 0 and _rightly_early(data, level)), (want, REASONS[got])
-    elif got == 0:
+        return got, bad_at - start
+    if got == 0:
         assert want == 0, want
-    else:
-        assert isinstance(want, tuple), want
-        assert got - start == want[1]
-        assert said(p, level) == want[0]
-        _and_back(want[0], level, len(data))
+        return 0, 0
+    assert isinstance(want, tuple), want
+    assert got - start == want[1]
+    assert said(p, level) == want[0]
+    _and_back(want[0], level, len(data))
+    return got - start, 0
 
+
+def packet(data: bytes, level: int) -> None:
+    """The packet at the beginning of ``data``."""
+    whole = judged(data, level)
     # Whatever of it came first was either not enough, or showed the same error.
     for n in {len(data) // 2, len(data) - 1} - {-1}:
-        early = packets_server.decode_packet(_cursor(level, data[:n]), start, start + n, PROTOCOLS[level])
-        assert early in (0, got), (n, early, got)
+        early = judged(data[:n], level)
+        assert early in ((0, 0), whole), (n, early, whole)
 
 
 def _and_back(m: Meaning, level: int, size: int) -> None:
     buf = bytearray(size + 16)
-    end = _encode(m, level, buf)
+    end = encode(m, level, buf, 0, len(buf))
     assert end >= 0, REASONS[end]
     if end:
         assert reference.decode(bytes(buf[:end]), level) == (m, end)
@@ -317,7 +312,7 @@ def property_block(data: bytes) -> None:
             spec5.SUBSCRIPTION_IDENTIFIER,
         ):
             assert props.has(p, ident) == (ident in dict(want))
-    block = _encoded_properties(found, 1 << where, len(data))
+    block = encoded_properties(found, 1 << where)
     assert reference.properties(reference.Reader(block), where) == want
 
 

@@ -30,6 +30,7 @@ def session(kind: Kind, data: bytes) -> None:
         footprint = Footprint(one.end)
         one.feed(stream, pieces)
         footprint.check()
+        assert not one.messages or one.end.state in (ONLINE, CLOSING, ERROR)
         sessions.append(one)
     single, other = sessions
     # At 5.0 what breaks the receive maximum is found once for all that one read brought.

@@ -11,22 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.link.frames import (
-    DAMAGED,
     FOREIGN,
-    INIT,
     OK,
     PAYLOAD,
     SPECIALS,
-    TRAILER,
     Unstuffer,
     check_frame,
-    crc16,
     frame_size,
     stuff,
     stuffed_size,
 )
-from headwater.link.link import CLOSING, ENDED, IDLE, UP, Link
 from tests.fuzz import link_reference as reference
+from tests.fuzz import target_link
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "portable"))
 
@@ -60,7 +56,7 @@ def stuffed(pieces: list[bytes]) -> bytes:
     return bytes(out[:end])
 
 
-def unstuffed(line: bytes, cuts: list[int], capacity: int = PAYLOAD + TRAILER) -> list[bytes | None]:
+def unstuffed(line: bytes, cuts: list[int], capacity: int) -> list[bytes | None]:
     """The frames of a line fed in pieces; None for a damaged one."""
     rx = Unstuffer(capacity)
     found: list[bytes | None] = []
@@ -73,19 +69,6 @@ def unstuffed(line: bytes, cuts: list[int], capacity: int = PAYLOAD + TRAILER) -
     return found
 
 
-@given(data)
-def test_checksum_is_that_of_the_reference(message: bytes) -> None:
-    assert crc16(message, 0, len(message), INIT) == reference.crc(message)
-
-
-@given(data)
-def test_stuffing_is_that_of_the_reference(message: bytes) -> None:
-    line = stuffed([message])
-    assert line == reference.stuff(message)
-    assert not set(line) & set(SPECIALS[1:])
-    assert len(line) <= stuffed_size(len(message))
-
-
 @given(st.lists(data, max_size=4), st.lists(st.integers(0, 300)))
 def test_joined_pieces_come_out_as_one(pieces: list[bytes], cuts: list[int]) -> None:
     whole = b"".join(pieces)
@@ -93,14 +76,16 @@ def test_joined_pieces_come_out_as_one(pieces: list[bytes], cuts: list[int]) -> 
     assert unstuffed(stuffed(pieces) + b"\0", cuts, max(1, len(whole))) == expected
 
 
-@given(st.one_of(st.binary(max_size=600), specials), st.lists(st.integers(0, 600)))
-def test_any_bytes_are_unstuffed_as_by_the_reference(line: bytes, cuts: list[int]) -> None:
-    expected: list[bytes | None] = []
-    for part in line.split(b"\0")[:-1]:
-        if part:
-            body = reference.unstuff(part)
-            expected.append(body if body is not None and len(body) <= PAYLOAD + TRAILER else None)
-    assert unstuffed(line, cuts) == expected
+@given(
+    st.integers(0, 255),
+    st.one_of(data, st.binary(max_size=600), frames.map(reference.encode), frames.map(reference.pack)),
+    st.data(),
+)
+def test_any_line_is_read_as_by_the_reference(cut: int, line: bytes, draw: Any) -> None:
+    target_link.frames(bytes([cut]) + line)
+    if line:
+        at = draw.draw(st.integers(0, len(line) - 1))
+        target_link.frames(bytes([cut]) + line[:at] + draw.draw(st.binary(max_size=1)) + line[at + 1 :])
 
 
 @given(frames)
@@ -112,80 +97,10 @@ def test_frames_are_those_of_the_reference(frame: reference.Frame) -> None:
     assert reference.parse(body) == frame
 
 
-@given(st.one_of(st.binary(max_size=260), frames.map(reference.pack)), st.data())
-def test_any_body_is_judged_as_by_the_reference(body: bytes, draw: Any) -> None:
-    if body:
-        at = draw.draw(st.integers(0, len(body) - 1))
-        body = body[:at] + bytes([draw.draw(st.integers(0, 255))]) + body[at + 1 :]
-    assert (check_frame(body, len(body)) == DAMAGED) == (reference.parse(body) is None)
-
-
-def sound(link: Link) -> None:
-    """What holds of a link whatever came in."""
-    for channel in link.channels:
-        sender = channel.sender
-        assert IDLE <= channel.state <= ENDED
-        assert 0 <= sender._sent <= sender.queued <= sender.window
-        assert 0 <= sender.flight <= sender.queued
-        assert 0 <= channel._ring.any() <= channel._capacity
-        assert 0 < channel.session <= 0xFFFF
-        for i in range(sender.window):
-            assert sender.end[i] <= (i + 1) * sender.slot - (stuffed_size(TRAILER) + 1)
-    assert 0 <= link.out_at <= link.out_end <= len(link.out_buf)
-
-
-@st.composite
-def hostile(draw: Any, link: Link) -> bytes:
-    """A frame for the state that the link is in: right in some fields and arbitrary in the others."""
-    channel = draw(st.sampled_from(link.channels))
-    frame = draw(frames)
-    keys = [channel._key_in, channel._key_out, channel.session, channel.peer, frame.key]
-    seq = draw(st.sampled_from([channel._expected, channel._expected + 1, frame.seq])) & 0xFF
-    ack = draw(st.sampled_from([channel.sender.una, channel.sender.una + 1, frame.ack])) & 0xFF
-    named = channel.session.to_bytes(2, "big") + b"\xf0"
-    fields = reference.Frame(
-        kind=draw(st.sampled_from([frame.kind, 0, 1, 2])),
-        channel=channel.number,
-        seq=seq,
-        ack=ack,
-        credit=frame.credit,
-        key=draw(st.sampled_from(keys)) & 0xFFFF,
-        payload=draw(st.sampled_from([frame.payload, named])),
-    )
-    return reference.encode(fields)
-
-
 @settings(max_examples=300)
-@given(st.data())
-def test_a_hostile_peer_breaks_nothing(draw: Any) -> None:
-    link = Link(
-        draw.draw(st.integers(1, 0xFFFF)), 2, draw.draw(st.integers(1, 9)), draw.draw(st.integers(1, PAYLOAD))
-    )
-    buf = bytearray(100)
-    now = 0
-    for channel in link.channels:
-        channel.open()
-    for _ in range(draw.draw(st.integers(1, 40))):
-        step = draw.draw(st.integers(0, 6))
-        channel = draw.draw(st.sampled_from(link.channels))
-        if step <= 2:
-            line = draw.draw(hostile(link)) if step else draw.draw(st.binary(max_size=80))
-            link.feed(line, 0, len(line), now)
-        elif step == 3:
-            now += draw.draw(st.integers(0, 12000))
-            link.poll(now)
-            assert 0 <= link.due() <= link.keep_ms
-        elif step == 4 and channel.state == UP:
-            channel.write(bytes(500), 0, draw.draw(st.integers(0, 500)))
-        elif step == 5 and channel.state not in (IDLE, CLOSING):
-            channel.readinto(buf, draw.draw(st.integers(1, 100)))
-        elif step == 6:
-            draw.draw(st.sampled_from([channel.open, channel.close]))()
-        for _ in range(draw.draw(st.integers(0, 3))):
-            n = link.out()
-            if n:
-                link.sent(draw.draw(st.integers(1, n)))
-        sound(link)
+@given(st.binary(min_size=100, max_size=800))
+def test_a_hostile_peer_breaks_nothing(script: bytes) -> None:
+    target_link.link_session(script)
 
 
 rates = st.fixed_dictionaries(
@@ -241,5 +156,5 @@ def test_streams_are_whole_after_any_faults(
         bench.reopen()
         bench.turn()
         assert bench.now - begin < 120000, bench.report()
-    sound(bench.a.link)
-    sound(bench.b.link)
+    target_link.sound(bench.a.link)
+    target_link.sound(bench.b.link)

@@ -1,174 +1,96 @@
 """Every MQTT decoder on arbitrary and on damaged bytes, and encoders and decoders as inverses of each other."""
 
-from hypothesis import example, given
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headwater import errors
-from headwater.mqtt import packets, packets_server, spec
-from headwater.mqtt.packets import check_filter, check_name
-from headwater.mqtt.topics import matches
-from headwater.reasons import REASONS
+from headwater.mqtt import packets
+from headwater.mqtt import properties as props
+from headwater.mqtt.properties import Packet5
+from headwater.names5 import PROPERTIES
 from headwater.wire import check_utf8, put_varint, varint_size
 from tests.fuzz import mqtt_reference as reference
-from tests.fuzz.guarded import Guarded
-from tests.fuzz.packets import Sample, broken, names, sensible
+from tests.fuzz import target_packets
+from tests.fuzz.packets import damaged, encoded, meanings, properties, sensible
+from tests.fuzz.target_packets import judged
+
+each_level = pytest.mark.parametrize("level", target_packets.PROTOCOLS)
 
 
-def decoded(data: bytes, before: bytes = b"", behind: bytes = b"") -> tuple[int, int, packets.Packet]:
-    """(the outcome, the offending offset, the cursor) for a packet between other bytes, none of which may be read."""
-    buf = Guarded(before + data + behind)
-    buf.start = len(before)
-    buf.end = len(before) + len(data)
-    p = packets.Packet(buf)
-    got = packets_server.decode_packet(p, buf.start, buf.end)
-    if got < 0:
-        assert errors.blame(got) == errors.PEER and got in REASONS
-        # The five-byte length may be known before its fifth byte is here.
-        assert buf.start <= p.bad_at <= buf.end
-        return got, p.bad_at - buf.start, p
-    if got > 0:
-        assert buf.start + 2 <= got <= buf.end
-        walk(p)
-        return got - buf.start, 0, p
-    return 0, 0, p
+@each_level
+@given(st.data())
+def test_any_bytes(level: int, data: st.DataObject) -> None:
+    body = data.draw(st.binary(max_size=100))
+    target_packets.packet(body, level)
+    target_packets.packet(bytes([data.draw(st.integers(0, 255)), len(body)]) + body, level)
 
 
-def walk(p: packets.Packet) -> None:
-    """No accessor fails behind a decoder that was content, nor reads outside of the packet."""
-    kind = p.kind()
-    if kind == spec.PUBLISH:
-        assert str(p.topic_bytes(), "utf-8") == p.topic_text()
-        assert p.topic_is(p.topic_bytes()) and not p.topic_is(p.topic_bytes() + b"x")
-        p.payload_bytes()
-        assert p.qos() < 3 and (p.packet_id > 0) == (p.qos() > 0)
-    elif kind in (spec.SUBSCRIBE, spec.UNSUBSCRIBE):
-        count = 0
-        while (qos := packets_server.next_filter(p)) >= 0:
-            assert qos < 3
-            str(p.topic_bytes(), "utf-8")
-            count += 1
-        assert count == p.code > 0
-    elif kind == spec.CONNECT:
-        c = packets_server.Connect()
-        assert packets_server.decode_connect(p, c) == 0
-        for at, end in (
-            (c.client_id_at, c.client_id_end),
-            (c.will_topic_at, c.will_topic_end),
-            (c.user_at, c.user_end),
-        ):
-            if at >= 0:
-                str(p.buf[at:end], "utf-8")
-    elif kind == spec.SUBACK:
-        assert all(code in (0, 1, 2, 128) for code in p.buf[p.payload_at : p.end])
+@pytest.mark.parametrize("text", ["", "30ffffffff", "30050000020100", "f0021800"])
+@each_level
+def test_some_bytes(level: int, text: str) -> None:
+    target_packets.packet(bytes.fromhex(text), level)
 
 
-@given(st.binary(max_size=64), st.binary(max_size=8), st.binary(max_size=8))
-@example(b"", b"", b"")
-@example(b"\x30\xff\xff\xff\xff", b"", b"")
-def test_any_bytes(data: bytes, before: bytes, behind: bytes) -> None:
-    decoded(data, before, behind)
+@each_level
+@given(st.data())
+def test_damaged_packets(level: int, data: st.DataObject) -> None:
+    """Any beginning of it is either not enough, or shows the same error already."""
+    packet = data.draw(damaged(sensible(level)))
+    whole = judged(packet, level)
+    for n in range(len(packet)):
+        assert judged(packet[:n], level) in ((0, 0), whole)
 
 
-@given(broken, st.binary(max_size=5))
-def test_damaged_packets(data: bytes, behind: bytes) -> None:
-    length, bad_at, _ = decoded(data, b"\x00", behind)
-    # Any beginning of it is either not enough, or shows the same error already.
-    for n in range(len(data)):
-        got, at, _ = decoded(data[:n])
-        if got:
-            assert (got, at) == (length, bad_at) or 0 < got == length <= n
-
-
-@given(sensible)
-def test_whole_packets_are_read_to_their_end(packet: Sample) -> None:
-    data = packet.encoded
-    assert decoded(data, b"\xff", b"\xff")[0] == len(data)
-    for n in range(len(data)):
-        assert decoded(data[:n])[0] == 0, "an early answer"
-
-
-@given(sensible, st.integers(0, 40))
-def test_encoders_keep_to_their_limit(packet: Sample, short: int) -> None:
-    """A packet that does not fit is refused, and not a byte is written from the limit on."""
-    size = len(packet.encoded)
+@each_level
+@settings(max_examples=200)
+@given(data=st.data(), short=st.integers(0, 40))
+def test_packets_and_back(level: int, data: st.DataObject, short: int) -> None:
+    m = data.draw(meanings(level))
+    packet = encoded(m, level)
+    assert reference.decode(packet, level) == (m, len(packet))
+    assert judged(packet, level) == (len(packet), 0)
+    for n in range(len(packet)):
+        assert judged(packet[:n], level)[0] == 0, "an early answer"
+    # A packet that does not fit is refused, and not a byte is written from the limit on.
+    size = len(packet)
     buf = bytearray(b"\xa5" * (size + 10))
     limit = max(3, 3 + size - short)
-    end = packet.encode(buf, 3, limit)
-    assert end == (3 + size if short == 0 else errors.E_TOO_LARGE)
+    assert target_packets.encode(m, level, buf, 3, limit) == (3 + size if short == 0 else errors.E_TOO_LARGE)
     assert buf[:3] == b"\xa5" * 3
     assert buf[limit:] == b"\xa5" * (size + 10 - limit)
     assert len(buf) == size + 10
+    if m[0] == reference.PUBLISH:
+        block = (target_packets.encoded_properties(m[7], 1 << reference.PUBLISH),) if level == 5 else ()
+        assert packets.publish_size(m[1].encode(), m[2], m[3], *block) == size
 
 
-@given(names, st.binary(max_size=300), st.integers(0, 2), st.booleans(), st.booleans(), st.integers(1, 65535))
-def test_publish_and_back(
-    topic: str, payload: bytes, qos: int, retain: bool, dup: bool, packet_id: int
-) -> None:
-    name = topic.encode()
-    head = 0x30 | qos << 1 | retain | (dup and qos > 0) << 3
-    buf = bytearray(len(name) + len(payload) + 20)
-    end = packets.encode_publish(buf, 0, len(buf), name, payload, head, packet_id if qos else 0)
-    assert end == packets.publish_size(name, payload, qos)
-    got, _, p = decoded(bytes(buf[:end]))
-    assert got == end
-    assert (p.topic_text(), p.payload_bytes(), p.qos(), p.retain()) == (topic, payload, qos, retain)
-    assert p.dup() == (dup and qos > 0) and p.packet_id == (packet_id if qos else 0)
+@settings(max_examples=300)
+@given(st.integers(0, 15).flatmap(lambda where: st.tuples(st.just(where), properties(where))))
+def test_properties_and_back(block: tuple[int, list[tuple[int, object]]]) -> None:
+    where, found = block
+    made = target_packets.encoded_properties(found, 1 << where)
+    assert reference.properties(reference.Reader(made), where) == found
+    target_packets.property_block(bytes([where]) + made)
 
 
 @given(
-    names,
-    st.integers(0, 65535),
-    st.booleans(),
-    st.none() | st.tuples(names, st.binary(max_size=40), st.integers(0, 2), st.booleans()),
-    st.none() | st.tuples(names, st.none() | st.binary(max_size=40)),
+    st.sampled_from(sorted(PROPERTIES)),
+    st.integers() | st.binary(max_size=9) | st.text(max_size=4) | st.none(),
 )
-def test_connect_and_back(
-    client_id: str,
-    keep_alive: int,
-    clean: bool,
-    will: tuple[str, bytes, int, bool] | None,
-    login: tuple[str, bytes | None] | None,
-) -> None:
-    buf = bytearray(2000)
-    topic, message, qos, retain = will or (None, b"", 0, False)
-    user, password = login or (None, None)
-    end = packets.encode_connect(
-        buf,
-        0,
-        len(buf),
-        client_id.encode(),
-        keep_alive,
-        clean,
-        None if topic is None else topic.encode(),
-        message,
-        qos,
-        retain,
-        None if user is None else user.encode(),
-        password,
-    )
-    got, _, p = decoded(bytes(buf[:end]))
-    assert got == end
-    c = packets_server.Connect()
-    assert packets_server.decode_connect(p, c) == 0
-
-    def cut(at: int, stop: int) -> bytes | None:
-        return bytes(p.buf[at:stop]) if at >= 0 else None
-
-    assert cut(c.client_id_at, c.client_id_end) == client_id.encode()
-    assert (c.keep_alive, c.clean(), c.level) == (keep_alive, clean, 4)
-    assert cut(c.will_topic_at, c.will_topic_end) == (None if topic is None else topic.encode())
-    assert cut(c.will_payload_at, c.will_payload_end) == (None if topic is None else message)
-    assert (c.will_qos(), c.will_retain()) == (qos, retain)
-    assert cut(c.user_at, c.user_end) == (None if user is None else user.encode())
-    assert cut(c.password_at, c.password_end) == password
-
-
-@given(st.integers(1, 65535), st.lists(st.sampled_from([0, 1, 2, 128]), min_size=1, max_size=200))
-def test_suback_and_back(packet_id: int, codes: list[int]) -> None:
-    buf = bytearray(300)
-    end = packets_server.encode_suback(buf, 0, len(buf), packet_id, bytes(codes))
-    got, _, p = decoded(bytes(buf[:end]))
-    assert got == end and p.packet_id == packet_id and list(p.buf[p.payload_at : p.end]) == codes
+def test_any_value_is_written_right_or_refused(ident: int, value: object) -> None:
+    made = props.Properties(20)
+    bad = made.add(ident, value, b"v")  # type: ignore[arg-type]
+    assert bad in (0, errors.E_ARGUMENT)
+    block = bytes(made.block)
+    if bad:
+        assert block == b"\x00"
+        return
+    p = Packet5(block)
+    assert props.check(p, 0, len(block), props.allowed(ident)) in (len(block), errors.E_VALUE)
+    ((name, got),) = target_packets.properties(p, 1, len(block))
+    first = got[0] if isinstance(got, tuple) else got
+    assert (name, first.encode() if isinstance(first, str) else first) == (ident, value)
 
 
 # -- what packets are made of ------------------------------------------------------------------------------------------
@@ -205,33 +127,19 @@ def test_varint_and_back(value: int) -> None:
 
 
 _level = st.sampled_from(["", "a", "b", "ab", "$S"])
-_names = st.lists(_level, min_size=1, max_size=4).map("/".join).filter(bool)
-_patterns = st.lists(_level | st.just("+"), max_size=4).flatmap(
-    lambda levels: st.sampled_from(["/".join(levels), "/".join([*levels, "#"])]).filter(bool)
+_names = st.lists(_level, min_size=1, max_size=4).map("/".join)
+_filters = st.lists(_level | st.just("+"), max_size=4).flatmap(
+    lambda levels: st.sampled_from(["/".join(levels), "/".join([*levels, "#"])])
 )
+_any = st.text(st.sampled_from("a/+#$é\0"), max_size=6)
 
 
-@given(_patterns, _names)
-@example("sport/#", "sport")
-@example("+/+", "/finance")
-@example("+", "/finance")
-@example("#", "$SYS")
-@example("$SYS/#", "$SYS")
-def test_matching_is_the_specification_s(pattern: str, name: str) -> None:
-    assert check_filter(pattern.encode(), 0, len(pattern)) == 0
-    assert check_name(name.encode(), 0, len(name)) == 0
-    got = matches(pattern.encode(), b"+" + name.encode() + b"/x", 1, 1 + len(name))
-    assert got == reference.matches(pattern, name)
-
-
-@given(st.text(st.sampled_from("a/+#$é\0"), max_size=6))
-def test_names_and_filters_are_the_specification_s(text: str) -> None:
-    data = text.encode()
-    well_formed = bool(text) and "\0" not in text
-    levels = text.split("/")
-    good_filter = well_formed and all(
-        not ({"+", "#"} & set(level)) or level == "+" or (level == "#" and i == len(levels) - 1)
-        for i, level in enumerate(levels)
-    )
-    assert (check_filter(b"#" + data, 1, 1 + len(data)) == 0) == good_filter
-    assert (check_name(data + b"#", 0, len(data)) == 0) == (well_formed and not {"+", "#"} & set(text))
+@settings(max_examples=300)
+@given(_names | _any, _filters | _any)
+@example("sport", "sport/#")
+@example("/finance", "+/+")
+@example("/finance", "+")
+@example("$SYS", "#")
+@example("$SYS", "$SYS/#")
+def test_names_and_filters_are_the_specification_s(name: str, pattern: str) -> None:
+    target_packets.topic(f"{name}\n{pattern}".encode())
