@@ -5,9 +5,10 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headwater.errors import HeadwaterError
 from headwater.fmq.client import Client as FmqClient
@@ -19,7 +20,7 @@ from headwater.mqtt.packets import Packet
 from headwater.mqtt.properties import Packet5
 from headwater_host.capture import CaptureReader
 from headwater_host.gateway.serial_port import new_session, ticks_ms
-from tests.host.command import Running
+from tests.host.command import Running, running
 from tools.lines import open_pty
 
 
@@ -208,6 +209,11 @@ def gateway(
     if hub_port is not None:
         arguments += ["--hub", directory / "hub.db", "--hub-port", hub_port]
     return arguments
+
+
+def running_gateway(directory: Path, **options: Any) -> AbstractContextManager[Running]:
+    """A ``headwater gateway`` with the options of ``gateway``, which is killed at the end if it still runs."""
+    return running(*gateway(directory, **options), directory=directory)
 
 
 def serve(

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import itertools
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from headwater_host.fmq.values import encode as value
 from headwater_host.hub.config import ClientLimits, HubConfig, Listener
 from headwater_host.hub.service import Hub
 from headwater_host.hub.storage import Limits
+from tests.waiting import until
 
 SECONDS = 200
 _times = itertools.count(1_800_000_000_000_000_000)
@@ -282,6 +282,12 @@ def config(
     )
 
 
+def abort_clients(hub: Hub) -> None:
+    """End the hub's clients, so that it need not wait for them when it stops."""
+    for peer in _peers.pop(hub, ()):
+        peer.abort()
+
+
 @contextlib.asynccontextmanager
 async def hub_of(settings: HubConfig, *, with_clients: bool = True) -> AsyncIterator[Hub]:
     """A hub. Its clients end first, so that it need not wait for them, unless a test is about that."""
@@ -290,8 +296,8 @@ async def hub_of(settings: HubConfig, *, with_clients: bool = True) -> AsyncIter
     try:
         yield hub
     finally:
-        for peer in _peers.pop(hub, ()) if with_clients else ():
-            peer.abort()
+        if with_clients:
+            abort_clients(hub)
         await hub.stop()
 
 
@@ -306,13 +312,6 @@ def with_hub(settings: HubConfig) -> Callable[[Callable[[Hub], Coroutine[Any, An
         return asyncio.run(main())
 
     return run
-
-
-async def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
 
 
 __all__ = ["ClientLimits", "Limits", "Peer", "config", "hub_of", "new_id", "replace", "until", "with_hub"]

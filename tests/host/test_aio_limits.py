@@ -97,7 +97,6 @@ async def test_more_messages_than_the_receive_maximum_end_the_connection(
 
 async def test_what_is_answered_does_not_count() -> None:
     """With automatic acknowledgement a QoS 1 message is answered when it has been put into ``messages``."""
-
     server = Scripted(b"".join(publish(n, 1) for n in range(1, 9)))
     async with (
         speak(server) as port,
@@ -236,7 +235,6 @@ async def test_without_an_announcement_larger_messages_are_skipped(
     limit: int, sizes: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whole packets count, also those that fit in one read; skipped are: acknowledged, counted, logged."""
-
     async with serve() as server, Client(HOST, server.port, limits=Limits(packet_size=limit)) as client:
         session, connection = server.sessions[0], server.connections[0]
         for qos in (0, 1, 2):

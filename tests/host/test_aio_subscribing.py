@@ -187,7 +187,6 @@ async def test_a_filter_that_cannot_be_sent_does_not_hide_the_others() -> None:
 
 async def test_packets_keep_to_the_servers_maximum() -> None:
     """With the properties, which are the packet's, in each."""
-
     server = Server(connack=b"\x27\x00\x00\x00\x32")
     async with speak(server) as port, Client(HOST, port, protocol="5.0") as client:
         filters = [f"{n:015}" for n in range(9)]
@@ -257,7 +256,6 @@ async def test_a_subscription_above_the_servers_limit_names_it(
     connack: bytes, filters: list[str], properties: dict[str, int] | None, code: int, text: str
 ) -> None:
     """And nothing is sent of the same call, however many packets it takes."""
-
     server = Server(connack=connack)
     async with speak(server) as port, Client(HOST, port, protocol="5.0") as client:
         with pytest.raises(ArgumentError, match=text) as caught:
@@ -379,7 +377,6 @@ async def test_filters_go_out_singly_when_the_connection_ended_instead_of_an_ans
 
 async def test_what_a_server_without_the_session_has_forgotten_is_not_granted() -> None:
     """Without ``reconnect`` the program asks again."""
-
     server = Server()
     async with speak(server) as port:
         client = Client(HOST, port, protocol="5.0")

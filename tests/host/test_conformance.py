@@ -60,7 +60,9 @@ def listed(text: str) -> list[str]:
 @cache
 def names_in(file: str) -> frozenset[str]:
     tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
-    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+    return frozenset(
+        node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 @pytest.mark.parametrize("version", STATEMENTS)

@@ -44,7 +44,6 @@ TAKEN |= {"PUBREC", "PUBREL", "PUBCOMP", "PINGREQ", "ACK"}
 
 async def test_every_frame_is_taken_or_refused_in_its_place(tmp_path: Path) -> None:
     """None that is well-formed is malformed to the hub. ELECT and SLAVEOF are read, and refused as not expected."""
-
     async with hub_of(config(tmp_path, clients=ClientLimits(once=0.05))) as hub:
         for row in ROWS["frames"]:
             data, kind = bytes.fromhex(row["hex"]), TYPES[row["type"]]
@@ -68,7 +67,6 @@ async def test_every_frame_is_taken_or_refused_in_its_place(tmp_path: Path) -> N
 @pytest.mark.parametrize("kind, reason", [(4, 0x81), (spec.SLAVEOF, 0x82)])
 async def test_the_reason_is_followed_by_an_end_in_good_order(hub: Hub, kind: int, reason: int) -> None:
     """Although much stands behind the frame: a reset might overtake the reason."""
-
     peer = await Peer.login(hub)
     peer.raw(framed(kind << 4 | spec.REG, new_id(kind), b"") + bytes(4 << 20))
     assert (await peer.next()).code == reason

@@ -198,7 +198,6 @@ async def test_who_gets_a_message(
 
 async def test_what_is_published_around_a_subscribe_comes_once(hub: Hub) -> None:
     """All in one write, so in one commit: the retained message comes as such, what is behind SUBSCRIBE as it is."""
-
     for n, clean in enumerate((True, True, False)):
         peer = await Peer.login(hub, f"a{n}", clean=clean)
         await peer.ask(spec.REGISTER, (b"t",))
@@ -301,7 +300,6 @@ async def test_more_may_be_retained_than_may_wait_otherwise(tmp_path: Path) -> N
 
 async def test_what_is_retained_comes_although_the_hub_ends(tmp_path: Path) -> None:
     """To a session that is kept; what was answered does not come again, nor what is not retained any more."""
-
     async with hub_of(config(tmp_path)) as hub:
         peer = await Peer.login(hub)
         for n in range(20):

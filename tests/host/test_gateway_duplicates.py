@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from headwater_host.capture import CaptureReader, Record
-from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.capture.format import DUPLICATE, ORIGINAL, UNCERTAIN, UNMARKED
 from headwater_host.client.reconnect import Reconnect
 from headwater_host.gateway import broker_source
@@ -19,13 +18,12 @@ from headwater_host.gateway.recording import Recorder
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import MESSAGES
 from tests.host.mqtt_server import HOST, speak
-from tests.host.test_gateway_recording import Disk
+from tests.host.recording import Disk, recording, task_of
 from tests.rows import each_row
 from tests.spark.logs import InProcess, ack, publish, rows
+from tests.waiting import PATIENCE_S, until
 
 CONNECT, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE, DISCONNECT = 1, 4, 5, 6, 7, 8, 14
-LIMIT = 1 << 20
-_WAIT_S = 60
 
 
 @dataclass
@@ -76,7 +74,7 @@ class Broker:
 
     async def answer(self, kind: int, packet_id: int = 1) -> None:
         """Wait for an acknowledgement."""
-        found, body = await asyncio.wait_for(self.packets.get(), _WAIT_S)
+        found, body = await asyncio.wait_for(self.packets.get(), PATIENCE_S)
         assert (found, body[:2]) == (kind, packet_id.to_bytes(2, "big"))
 
     async def again(self, session_present: bool) -> None:
@@ -88,53 +86,28 @@ class Broker:
         await self.is_connected()
 
     async def is_connected(self) -> None:
-        await asyncio.wait_for(self.connected.wait(), _WAIT_S)
+        await asyncio.wait_for(self.connected.wait(), PATIENCE_S)
 
 
-Scenario = Callable[[Broker, Disk, Recorder], Awaitable[None]]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    deadline = asyncio.get_running_loop().time() + _WAIT_S
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.002)
-
-
-def gateway(directory: Path, scenario: Scenario, session_present: bool = False) -> None:
+@contextlib.asynccontextmanager
+async def gateway_of(
+    log: Path, session_present: bool = False
+) -> AsyncIterator[tuple[Broker, Disk, Recorder]]:
     """A gateway's source on a broker, and a disk; a new process each time, as far as the receiver's state goes."""
-
-    @contextlib.asynccontextmanager
-    async def source(recorder: Recorder, port: int) -> AsyncIterator[None]:
-        config = BrokerConfig(HOST, port, topics=(("t", 2),), client_id="gateway")
-        task = asyncio.create_task(BrokerSource(recorder, config).run())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-
-    async def whole() -> None:
-        disk = Disk()
-        other_end = Broker(session_present)
-        async with (
-            AsyncCapture(directory, limit_bytes=LIMIT, block_bytes=1 << 16, datasync=disk) as capture,
-            speak(other_end.talk) as port,
-        ):
-            recorder = Recorder(capture, LIMIT, lambda error: None)
-            async with source(recorder, port):
-                try:
-                    await other_end.is_connected()
-                    await scenario(other_end, disk, recorder)
-                finally:
-                    disk.go.set()
-                await capture.flush()
-
+    other_end = Broker(session_present)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             broker_source, "RECONNECT", Reconnect(first=0.01, longest=0.01, refused=0.01, at_start=True)
         )
-        asyncio.run(whole())
+        async with (
+            recording(log, block_bytes=1 << 16) as (recorder, disk),
+            speak(other_end.talk) as port,
+            task_of(BrokerSource(recorder, BrokerConfig(HOST, port, (("t", 2),), "gateway")).run()),
+        ):
+            await other_end.is_connected()
+            yield other_end, disk, recorder
+            disk.go.set()
+            await recorder.capture.flush()
 
 
 def records(directory: Path) -> list[Record]:
@@ -185,8 +158,8 @@ TABLE = {
 
 
 @each_row("steps, marks", TABLE.values(), ids=TABLE)
-def test_states_of_the_receiver(tmp_path: Path, steps: list[str], marks: list[int]) -> None:
-    async def scenario(other: Broker, disk: Disk, recorder: Recorder) -> None:
+async def test_states_of_the_receiver(tmp_path: Path, steps: list[str], marks: list[int]) -> None:
+    async with gateway_of(tmp_path) as (other, disk, recorder):
         for step in steps:
             before = recorder.records
             match step:
@@ -212,33 +185,28 @@ def test_states_of_the_receiver(tmp_path: Path, steps: list[str], marks: list[in
                 case "cut" | "lose":
                     await other.again(step == "cut")
         await until(lambda: recorder.records == len(marks))
-
-    gateway(tmp_path, scenario)
     found = records(tmp_path)
     assert [record.mark for record in found] == marks
     assert {record.first_ns for record in found if record.mark == DUPLICATE} <= {found[0].time_ns}
     assert all(record.first_ns == 0 for record in found if record.mark != DUPLICATE)
 
 
-def test_seventeen_messages_are_seventeen_rows(tmp_path: Path) -> None:
+async def test_seventeen_messages_are_seventeen_rows(tmp_path: Path) -> None:
     """A broker gives sixteen ids out, over and over; the connection is lost with the seventeenth message under way."""
-
-    async def scenario(other: Broker, disk: Disk, recorder: Recorder) -> None:
+    async with gateway_of(tmp_path / "log") as (other, _, _):
         for packet_id in range(1, 17):
             other.send("20.5", packet_id=packet_id)
             await other.answer(PUBACK, packet_id)
         await other.again(True)
         other.send("20.5", packet_id=1, dup=True)
         await other.answer(PUBACK, 1)
-
-    gateway(tmp_path / "log", scenario)
     run_on(InProcess(), tmp_path / "log", tmp_path / "out")
     found = rows(tmp_path / "out", MESSAGES, "payload", "copies", "possible_duplicate")
     assert found == [(b"20.5", 1, False)] * 16 + [(b"20.5", 1, True)]
 
 
-def test_what_was_not_acknowledged_comes_again_and_is_one_row(tmp_path: Path) -> None:
-    async def scenario(other: Broker, disk: Disk, recorder: Recorder) -> None:
+async def test_what_was_not_acknowledged_comes_again_and_is_one_row(tmp_path: Path) -> None:
+    async with gateway_of(tmp_path / "log") as (other, disk, recorder):
         disk.go.clear()
         for packet_id in range(1, 17):
             other.send("20.5", packet_id=packet_id)
@@ -250,8 +218,6 @@ def test_what_was_not_acknowledged_comes_again_and_is_one_row(tmp_path: Path) ->
         disk.go.set()
         for packet_id in range(1, 17):
             await other.answer(PUBACK, packet_id)
-
-    gateway(tmp_path / "log", scenario)
     result = run_on(InProcess(), tmp_path / "log", tmp_path / "out", partition_bytes=1)
     assert (
         rows(tmp_path / "out", MESSAGES, "payload", "copies", "possible_duplicate")
@@ -260,10 +226,9 @@ def test_what_was_not_acknowledged_comes_again_and_is_one_row(tmp_path: Path) ->
     assert (result.duplicates, result.possible_duplicates) == (16, 0)
 
 
-def test_a_retransmission_does_not_acknowledge_the_next_message_with_its_id(tmp_path: Path) -> None:
+async def test_a_retransmission_does_not_acknowledge_the_next_message_with_its_id(tmp_path: Path) -> None:
     """A broker of 3.1.1 may retransmit over the same connection, and reuse the packet id after the first PUBACK."""
-
-    async def scenario(other: Broker, disk: Disk, recorder: Recorder) -> None:
+    async with gateway_of(tmp_path) as (other, disk, recorder):
         disk.go.clear()
         other.send("x")
         # Its block is at the disk; the retransmission goes into the next block, the other message into a third.
@@ -284,22 +249,16 @@ def test_a_retransmission_does_not_acknowledge_the_next_message_with_its_id(tmp_
         await until(lambda: not recorder.waiting)
         other.write(ack(PUBREL, 9))
         await other.answer(PUBCOMP, 9)
-
-    gateway(tmp_path, scenario)
     assert [record.mark for record in records(tmp_path)] == [ORIGINAL, DUPLICATE, ORIGINAL]
 
 
-def test_after_a_restart_of_the_gateway_nobody_knows(tmp_path: Path) -> None:
-    async def first(other: Broker, disk: Disk, recorder: Recorder) -> None:
+async def test_after_a_restart_of_the_gateway_nobody_knows(tmp_path: Path) -> None:
+    async with gateway_of(tmp_path / "log") as (other, _, _):
         other.send("20.5")
         await other.answer(PUBACK)
-
-    async def second(other: Broker, disk: Disk, recorder: Recorder) -> None:
+    async with gateway_of(tmp_path / "log", session_present=True) as (other, _, _):
         other.send("20.5", dup=True)
         await other.answer(PUBACK)
-
-    gateway(tmp_path / "log", first)
-    gateway(tmp_path / "log", second, session_present=True)
     assert [record.mark for record in records(tmp_path / "log")] == [ORIGINAL, UNCERTAIN]
     run_on(InProcess(), tmp_path / "log", tmp_path / "out")
     assert rows(tmp_path / "out", MESSAGES, "copies", "possible_duplicate") == [(1, False), (1, True)]

@@ -8,8 +8,7 @@ import os
 import random
 import re
 import resource
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,6 @@ import pytest
 
 from headwater.fmq import spec
 from headwater_host.capture import CaptureReader, verify
-from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.fmq.hashes import hash_of
 from headwater_host.gateway.hub_source import HubSource
 from headwater_host.gateway.recording import Recorder
@@ -29,10 +27,9 @@ from headwater_host.hub.storage import Store, writer
 from headwater_host.inspect.records import decoded
 from tests.host.clocks import loop_clock_stands
 from tests.host.command import Running, headwater, running
-from tests.host.gateway_peers import gateway
-from tests.host.hub_client import Got, Peer, config, new_id, until
-
-Test = Callable[[HubSource, Recorder], Coroutine[Any, Any, None]]
+from tests.host.gateway_peers import gateway, running_gateway
+from tests.host.hub_client import Got, Peer, abort_clients, config, new_id, until
+from tests.host.recording import Disk, recording
 
 
 class Message(NamedTuple):
@@ -60,34 +57,24 @@ def messages(directory: Path) -> list[Message]:
     return found
 
 
-def with_source(directory: Path, settings: HubConfig | None = None, **options: Any) -> Callable[[Test], None]:
-    """Run a coroutine function with a hub that records in a log."""
-    limit = options.setdefault("limit_bytes", 1 << 20)
-
-    @contextlib.asynccontextmanager
-    async def source() -> AsyncIterator[tuple[HubSource, Recorder]]:
-        async with AsyncCapture(directory / "log", **options) as capture:
-            recorder = Recorder(capture, limit, lambda error: None)
-            found = HubSource(recorder, settings or config(directory))
-            await found.start()
-            try:
-                yield found, recorder
-            finally:
-                await found.stop()
-
-    def run(test: Test) -> None:
-        async def main() -> None:
-            async with source() as (found, recorder):
-                await test(found, recorder)
-
-        asyncio.run(main())
-
-    return run
+@contextlib.asynccontextmanager
+async def hub_source(
+    directory: Path, settings: HubConfig | None = None, **options: Any
+) -> AsyncIterator[tuple[HubSource, Recorder, Disk]]:
+    """A hub that records in a log, and the log's disk."""
+    async with recording(directory / "log", **options) as (recorder, disk):
+        source = HubSource(recorder, settings or config(directory))
+        await source.start()
+        try:
+            yield source, recorder, disk
+        finally:
+            disk.go.set()
+            abort_clients(source.hub)
+            await source.stop()
 
 
-def test_what_is_published_is_recorded_as_it_came(tmp_path: Path) -> None:
-    @with_source(tmp_path)
-    async def test(source: HubSource, recorder: Recorder) -> None:
+async def test_what_is_published_is_recorded_as_it_came(tmp_path: Path) -> None:
+    async with hub_source(tmp_path) as (source, recorder, _):
         peer = await Peer.login(source.hub, "board")
         for qos in range(3):
             await peer.send_message("a/b", b"%d" % qos, qos, tags=("x",))
@@ -116,9 +103,8 @@ def test_what_is_published_is_recorded_as_it_came(tmp_path: Path) -> None:
     assert len({record.connection for record in records}) == 2
 
 
-def test_an_answer_waits_for_nothing_but_the_disks(tmp_path: Path) -> None:
-    @with_source(tmp_path)
-    async def test(source: HubSource, recorder: Recorder) -> None:
+async def test_an_answer_waits_for_nothing_but_the_disks(tmp_path: Path) -> None:
+    async with hub_source(tmp_path) as (source, recorder, _):
         peer = await Peer.login(source.hub, "board")
         with loop_clock_stands():
             for number in range(5):
@@ -126,24 +112,16 @@ def test_an_answer_waits_for_nothing_but_the_disks(tmp_path: Path) -> None:
                 assert recorder.durable >= number + 1
 
 
-def test_registered_topics_are_recorded(tmp_path: Path) -> None:
+async def test_registered_topics_are_recorded(tmp_path: Path) -> None:
     """So the log knows a topic that messages give by its hash alone; it does before that is said to be there."""
-    disk = threading.Event()
-
-    def sync(fd: int) -> None:
-        assert disk.wait(60)
-        os.fdatasync(fd)
-
-    @with_source(tmp_path, config(tmp_path), datasync=sync)
-    async def test(source: HubSource, recorder: Recorder) -> None:
+    async with hub_source(tmp_path) as (source, recorder, disk):
+        disk.go.clear()
         peer = await Peer.login(source.hub, "board")
-        try:
-            ident = peer.send(spec.REGISTER, (b"a/b", 2))
-            await until(lambda: recorder.records == 1)
-            await peer.ping()
-            assert not peer.got
-        finally:
-            disk.set()
+        ident = peer.send(spec.REGISTER, (b"a/b", 2))
+        await until(lambda: recorder.records == 1)
+        await peer.ping()
+        assert not peer.got
+        disk.go.set()
         assert (await peer.answer(ident)).code == 0
         assert (await peer.ask(spec.REGISTER, (b"a/b", 1))).code
         assert (await peer.ask(spec.REGISTER, (b"$own",))).code
@@ -158,14 +136,14 @@ def test_registered_topics_are_recorded(tmp_path: Path) -> None:
     assert bytes.fromhex(said["body"]).startswith(b"\x11\x03a/b")
 
 
-def test_what_is_refused_is_not_recorded(tmp_path: Path) -> None:
+async def test_what_is_refused_is_not_recorded(tmp_path: Path) -> None:
     rules = (
         Rule(types=("PUBLISH",), topics=("secret",), deny=ANY),
         Rule(allow=(ip_network("127.0.0.0/8"),)),
     )
 
-    @with_source(tmp_path, config(tmp_path, rules=rules, auto_register=False))
-    async def test(source: HubSource, recorder: Recorder) -> None:
+    settings = config(tmp_path, rules=rules, auto_register=False)
+    async with hub_source(tmp_path, settings) as (source, recorder, _):
         peer = await Peer.login(source.hub)
         for topic in ("secret", "$own", "unknown", "a/+"):
             assert (await peer.answer(peer.publish(topic, b"x", 1))).code
@@ -176,11 +154,9 @@ def test_what_is_refused_is_not_recorded(tmp_path: Path) -> None:
         assert (recorder.records, source.malformed) == (0, 0)
 
 
-def test_a_message_that_the_hub_knows_is_recorded_again(tmp_path: Path) -> None:
+async def test_a_message_that_the_hub_knows_is_recorded_again(tmp_path: Path) -> None:
     """The hub may have been killed when it had a message on disk and the log did not."""
-
-    @with_source(tmp_path)
-    async def test(source: HubSource, recorder: Recorder) -> None:
+    async with hub_source(tmp_path) as (source, _, _):
         peer = await Peer.login(source.hub, "board")
         ident = await peer.send_message("t", b"once", 1)
         await peer.send_message("t", b"once", 1, ident=ident, dup=True)
@@ -189,9 +165,8 @@ def test_a_message_that_the_hub_knows_is_recorded_again(tmp_path: Path) -> None:
     assert [(m.payload, m.dup) for m in messages(tmp_path)] == [(b"once", False), (b"once", True)]
 
 
-def test_a_will_is_recorded(tmp_path: Path) -> None:
-    @with_source(tmp_path)
-    async def test(source: HubSource, recorder: Recorder) -> None:
+async def test_a_will_is_recorded(tmp_path: Path) -> None:
+    async with hub_source(tmp_path) as (source, recorder, _):
         peer = await Peer.login(source.hub, "board", will=(b"gone/board", 1, True, b"by itself"))
         peer.abort()
         await until(lambda: recorder.records)
@@ -199,12 +174,11 @@ def test_a_will_is_recorded(tmp_path: Path) -> None:
     assert messages(tmp_path) == [Message("fmq:hub", 1, False, "gone/board", b"by itself")]
 
 
-def test_what_breaks_the_protocol_is_kept_for_the_quarantine(tmp_path: Path) -> None:
+async def test_what_breaks_the_protocol_is_kept_for_the_quarantine(tmp_path: Path) -> None:
     bad_body = b"\x30" + new_id(spec.PUBLISH) + b"\x04\x11\x02\xc3\x28"
     no_frame = b"\x40" + bytes(9000)
 
-    @with_source(tmp_path)
-    async def test(source: HubSource, recorder: Recorder) -> None:
+    async with hub_source(tmp_path) as (source, _, _):
         for bad in (bad_body + b"what comes behind it", no_frame):
             peer = await Peer.login(source.hub)
             peer.raw(bad)
@@ -214,15 +188,9 @@ def test_what_breaks_the_protocol_is_kept_for_the_quarantine(tmp_path: Path) -> 
     assert frames(tmp_path) == [bad_body, no_frame[:4096]]
 
 
-def test_no_answer_before_the_log_has_it(tmp_path: Path) -> None:
-    disk = threading.Event()
-
-    def sync(fd: int) -> None:
-        assert disk.wait(60)
-        os.fdatasync(fd)
-
-    @with_source(tmp_path, datasync=sync)
-    async def test(source: HubSource, recorder: Recorder) -> None:
+async def test_no_answer_before_the_log_has_it(tmp_path: Path) -> None:
+    async with hub_source(tmp_path) as (source, recorder, disk):
+        disk.go.clear()
         store = source.hub.broker.store
         peer = await Peer.login(source.hub)
         sent = [peer.publish("t", b"%d" % n, 1 + n % 2) for n in range(10)]
@@ -231,19 +199,16 @@ def test_no_answer_before_the_log_has_it(tmp_path: Path) -> None:
         store.after(stored.set)
         await asyncio.wait_for(stored.wait(), 200)
         await peer.ping()
-        try:
-            assert [got.name for got in peer.got] == []
-        finally:
-            disk.set()
+        assert [got.name for got in peer.got] == []
+        disk.go.set()
         # In the order in which they came.
         assert [(await peer.next()).id for _ in sent] == sent
 
 
-def test_no_answer_before_the_hub_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_answer_before_the_hub_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "RETRY", 0.01)
 
-    @with_source(tmp_path)
-    async def test(source: HubSource, recorder: Recorder) -> None:
+    async with hub_source(tmp_path) as (source, recorder, _):
         store = source.hub.broker.store
         peer = await Peer.login(source.hub)
         await peer.send_message("t", b"first", 1)
@@ -261,25 +226,15 @@ def test_no_answer_before_the_hub_has_it(tmp_path: Path, monkeypatch: pytest.Mon
         assert (source.state, source.status()["storage"]["error"]) == ("listening", None)
 
 
-def test_who_waits_for_a_log_that_cannot_be_written_hears_why(
+async def test_who_waits_for_a_log_that_cannot_be_written_hears_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headwater_host.hub.broker.PATIENCE", 0.3)
-    full = threading.Event()
-    recorders: list[Recorder] = []
-
-    def sync(fd: int) -> None:
-        if full.is_set():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fdatasync(fd)
-
-    @with_source(tmp_path, datasync=sync, on_error=lambda error: recorders[0].failed(error))
-    async def test(source: HubSource, recorder: Recorder) -> None:
-        recorders.append(recorder)
+    async with hub_source(tmp_path) as (source, recorder, disk):
         reader, peer = await Peer.login(source.hub), await Peer.login(source.hub, "a", clean=False)
         await reader.subscribe("t")
         await peer.send_message("t", b"first")
-        full.set()
+        disk.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         sent = peer.publish("t", b"second", 1)
         *_, last = await peer.ended()
         assert (last.id, last.code) == (peer.auth_id, 0x97)
@@ -289,7 +244,7 @@ def test_who_waits_for_a_log_that_cannot_be_written_hears_why(
         # Who waits for nothing stays.
         assert [(await reader.next()).payload for _ in range(2)] == [b"first", b"second"]
         await reader.ping()
-        full.clear()
+        disk.error = None
 
         def mended() -> bool:
             recorder.check_recovered()
@@ -305,36 +260,28 @@ def test_who_waits_for_a_log_that_cannot_be_written_hears_why(
     assert [message.payload for message in messages(tmp_path)] == [b"first", b"second", b"second"]
 
 
-def test_nothing_is_taken_while_too_much_waits_for_the_log(tmp_path: Path) -> None:
-    disk = threading.Event()
-
-    def sync(fd: int) -> None:
-        assert disk.wait(60)
-        os.fdatasync(fd)
-
-    @with_source(tmp_path, limit_bytes=20_000, block_bytes=4000, datasync=sync)
-    async def test(source: HubSource, recorder: Recorder) -> None:
+async def test_nothing_is_taken_while_too_much_waits_for_the_log(tmp_path: Path) -> None:
+    async with hub_source(tmp_path, limit_bytes=20_000, block_bytes=4000) as (source, recorder, disk):
+        disk.go.clear()
         broker = source.hub.broker
         peer = await Peer.login(source.hub, keep_alive=60)
         (connection,) = broker.connections
         sent = [peer.publish("t", bytes(1000), 1) for _ in range(200)]
         await until(lambda: broker.paused)
         taken = recorder.records
-        try:
-            assert taken < 20
-            # Nobody is let in, and nobody who cannot be heard is held for silent.
-            stranger = await Peer.open(source.hub)
-            refusal = await stranger.auth()
-            assert refusal.code == 0x97
-            assert "too much waits for the disk" in refusal.values[1]
-            await stranger.ended()
-            late = await Peer.open(source.hub)
-            connection.heard -= 1000
-            broker._look(connection, broker.loop.time())
-            assert connection.closed is None
-            assert recorder.records == taken
-        finally:
-            disk.set()
+        assert taken < 20
+        # Nobody is let in, and nobody who cannot be heard is held for silent.
+        stranger = await Peer.open(source.hub)
+        refusal = await stranger.auth()
+        assert refusal.code == 0x97
+        assert "too much waits for the disk" in refusal.values[1]
+        await stranger.ended()
+        late = await Peer.open(source.hub)
+        connection.heard -= 1000
+        broker._look(connection, broker.loop.time())
+        assert connection.closed is None
+        assert recorder.records == taken
+        disk.go.set()
         assert [(await peer.next()).id for _ in sent] == sent
         await until(lambda: not broker.paused)
         assert (await late.auth()).code == 0
@@ -400,7 +347,7 @@ def test_what_was_acknowledged_is_in_log_and_hub_when_the_gateway_is_killed(tmp_
     publisher = Publisher()
     fate = random.Random(13)
     for _ in range(5):
-        with running(*gateway(tmp_path, hub_port=0), directory=tmp_path) as command:
+        with running_gateway(tmp_path, hub_port=0) as command:
             port = port_of(command)
             enough = len(publisher.answered) + fate.randrange(20, 200)
 
@@ -415,7 +362,7 @@ def test_what_was_acknowledged_is_in_log_and_hub_when_the_gateway_is_killed(tmp_
         assert publisher.waiting
         assert publisher.answered <= numbers_of_log(tmp_path)
         assert publisher.answered <= set(numbers_of_hub(tmp_path))
-    with running(*gateway(tmp_path, hub_port=0), directory=tmp_path) as command:
+    with running_gateway(tmp_path, hub_port=0) as command:
         asyncio.run(publisher.talk(port_of(command), lambda: False))
         assert command.end() == 0
     everything = list(range(publisher.count))
@@ -427,7 +374,7 @@ def test_what_was_acknowledged_is_in_log_and_hub_when_the_gateway_is_killed(tmp_
 def test_what_has_come_is_answered_when_the_gateway_ends(tmp_path: Path) -> None:
     publisher = Publisher()
     ended = False
-    with running(*gateway(tmp_path, hub_port=0), directory=tmp_path) as command:
+    with running_gateway(tmp_path, hub_port=0) as command:
 
         def end() -> bool:
             nonlocal ended
@@ -450,7 +397,7 @@ FILLER = b"%065536d" % 0
 
 
 def test_a_full_disk_stops_acknowledgements_and_loses_nothing(tmp_path: Path) -> None:
-    with running(*gateway(tmp_path, hub_port=0), directory=tmp_path) as command:
+    with running_gateway(tmp_path, hub_port=0) as command:
         address = ("127.0.0.1", port_of(command))
 
         async def scenario() -> None:
@@ -483,7 +430,7 @@ def test_a_hub_that_cannot_start_is_said(tmp_path: Path) -> None:
     assert b"the hub cannot start: " in shown.stderr
     assert b"is no hub's storage" in shown.stderr
     (tmp_path / "hub.db").unlink()
-    with running(*gateway(tmp_path, hub_port=0), directory=tmp_path) as command:
+    with running_gateway(tmp_path, hub_port=0) as command:
         other = tmp_path / "other"
         other.mkdir()
         shown = headwater(*gateway(other, hub_port=port_of(command)))

@@ -15,8 +15,7 @@ from headwater.fmq.frames import Frame
 from headwater_host.capture import verify
 from headwater_host.gateway.config import SerialConfig
 from headwater_host.gateway.fmq_board import FmqBoard, Stream
-from tests.host.command import running
-from tests.host.gateway_peers import FmqPtyBoard, PtyLine, end, gateway, log_has, serve
+from tests.host.gateway_peers import FmqPtyBoard, PtyLine, end, log_has, running_gateway, serve
 from tests.host.test_gateway_hub import frames, messages, numbers_of_hub, numbers_of_log
 from tools import deploy
 from tools.virtual_board import VirtualBoard
@@ -28,9 +27,7 @@ def publish(board: FmqPtyBoard, number: int, qos: int) -> None:
 
 def test_what_a_board_publishes_is_recorded_at_every_qos(tmp_path: Path, line: PtyLine) -> None:
     board = FmqPtyBoard(line)
-    with running(
-        *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]), directory=tmp_path
-    ) as command:
+    with running_gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]) as command:
         board.connect()
         for number in range(30):
             publish(board, number, number % 3)
@@ -83,9 +80,8 @@ def test_boards_hear_each_other_through_the_hub(tmp_path: Path, line: PtyLine) -
     two.client.on_answer = lambda number, code: granted.append(code)
     large = random.Random(3).randbytes(3000)
     try:
-        with running(
-            *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path, second.path]),
-            directory=tmp_path,
+        with running_gateway(
+            tmp_path, stats=False, hub_port=0, fmq_serials=[line.path, second.path]
         ) as command:
             two.connect()
             two.client.subscribe(b"orders/#")
@@ -107,9 +103,7 @@ def test_boards_hear_each_other_through_the_hub(tmp_path: Path, line: PtyLine) -
 def test_over_lines_that_are_pulled_and_streams_that_break(tmp_path: Path, line: PtyLine) -> None:
     board = FmqPtyBoard(line)
     fate = random.Random(7)
-    with running(
-        *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]), directory=tmp_path
-    ) as command:
+    with running_gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]) as command:
         board.connect()
         number = 0
         for turn in range(12):
@@ -136,9 +130,7 @@ def test_over_lines_that_are_pulled_and_streams_that_break(tmp_path: Path, line:
 
 def test_what_breaks_the_protocol_is_kept_for_the_quarantine(tmp_path: Path, line: PtyLine) -> None:
     board = FmqPtyBoard(line)
-    with running(
-        *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]), directory=tmp_path
-    ) as command:
+    with running_gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]) as command:
         board.connect()
         transport = board.client._transport
         assert transport is not None
@@ -158,9 +150,7 @@ def test_what_breaks_the_protocol_is_kept_for_the_quarantine(tmp_path: Path, lin
 def test_garbage_on_the_line_costs_nothing_but_time(tmp_path: Path, line: PtyLine) -> None:
     board = FmqPtyBoard(line)
     noise = random.Random(9)
-    with running(
-        *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]), directory=tmp_path
-    ) as command:
+    with running_gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]) as command:
         os.write(line.fd, noise.randbytes(3000))
         board.connect()
         for number in range(40):
@@ -180,9 +170,7 @@ def test_what_was_acknowledged_is_in_log_and_hub_when_the_gateway_is_killed(
     fate = random.Random(11)
     number = 0
     for _ in range(4):
-        with running(
-            *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]), directory=tmp_path
-        ) as command:
+        with running_gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]) as command:
             board.connect()
             enough = len(board.acknowledged) + fate.randrange(5, 40)
             while len(board.acknowledged) < enough:
@@ -195,9 +183,7 @@ def test_what_was_acknowledged_is_in_log_and_hub_when_the_gateway_is_killed(
         acknowledged = {int(payload) for payload in board.acknowledged}
         assert acknowledged <= numbers_of_log(tmp_path)
         assert acknowledged <= set(numbers_of_hub(tmp_path))
-    with running(
-        *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]), directory=tmp_path
-    ) as command:
+    with running_gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[line.path]) as command:
         board.connect()
         serve(board, lambda: len(board.acknowledged) == number, "the rest is acknowledged")
         assert end(command, board) == 0
@@ -235,15 +221,12 @@ print("all delivered")
 def test_a_real_micropython_on_the_line_of_a_gateway_that_is_killed(tmp_path: Path) -> None:
     with VirtualBoard(main=PROGRAM, files=deploy.package_files("mpy"), name="uart", uarts=1) as board:
         for number in (25, 50, 75):
-            with running(
-                *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[board.uart_ports[0]]),
-                directory=tmp_path,
+            with running_gateway(
+                tmp_path, stats=False, hub_port=0, fmq_serials=[board.uart_ports[0]]
             ) as command:
                 board.wait_for(f"halt {number}", 200)
                 command.process.kill()
-        with running(
-            *gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[board.uart_ports[0]]), directory=tmp_path
-        ) as command:
+        with running_gateway(tmp_path, stats=False, hub_port=0, fmq_serials=[board.uart_ports[0]]) as command:
             board.wait_for("all delivered", 200)
             command.wait_for("uart-board connected")
             assert command.end() == 0

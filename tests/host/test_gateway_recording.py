@@ -1,83 +1,45 @@
 """The way into the log on a disk that is held up: order, acknowledgements, and the gate that closes and opens."""
 
 import asyncio
-import os
-import threading
-import time
-from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from headwater.connection import IDLE, ONLINE
 from headwater.mqtt.packets import Packet
 from headwater_host.capture import CaptureReader
-from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.client.mqtt.session import HostClientSession5, HostServerSession
 from headwater_host.gateway.recording import Acknowledgements, Recorder
 from headwater_host.gateway.source import Source, offending_frame
 from tests.host.clocks import loop_clock_stands
+from tests.host.recording import Disk, recording
 from tests.rows import each_row
+from tests.waiting import until
 
 LIMIT = 20_000
 
 
-class Disk:
-    """A real fdatasync that waits until it may go on: always, or ``once`` at a time."""
-
-    def __init__(self) -> None:
-        self.go = threading.Event()
-        self.go.set()
-        self._once = threading.Semaphore(0)
-
-    def once(self) -> None:
-        self._once.release()
-
-    def __call__(self, fd: int) -> None:
-        deadline = time.monotonic() + 200
-        while not self.go.is_set() and not self._once.acquire(timeout=0.005):
-            assert time.monotonic() < deadline
-        os.fdatasync(fd)
-
-
-def run(directory: Path, scenario: Callable[[Recorder, Disk], Coroutine[Any, Any, None]]) -> None:
-    async def whole() -> None:
-        disk = Disk()
-        capture = AsyncCapture(directory, block_bytes=4000, limit_bytes=LIMIT, datasync=disk)
-        fatal: list[Exception] = []
-        async with capture:
-            recorder = Recorder(capture, LIMIT, fatal.append)
-            try:
-                await asyncio.wait_for(scenario(recorder, disk), 200)
-            finally:
-                disk.go.set()
-        assert fatal == []
-
-    asyncio.run(whole())
+def log(directory: Path) -> AbstractAsyncContextManager[tuple[Recorder, Disk]]:
+    return recording(directory, LIMIT, block_bytes=4000)
 
 
 def frames(directory: Path) -> list[bytes]:
     return [record.frame for block in CaptureReader(directory).blocks() for record in block.records()]
 
 
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.002)
-
-
-def test_what_the_log_refuses_is_kept_in_its_order(tmp_path: Path) -> None:
+async def test_what_the_log_refuses_is_kept_in_its_order(tmp_path: Path) -> None:
     taken = [b"%4d" % number + bytes(996) for number in range(100)]
     behind = [b"x", b"y", b"z"]
 
-    async def scenario(recorder: Recorder, disk: Disk) -> None:
+    async with log(tmp_path) as (recorder, disk):
         gates: list[tuple[bool, int]] = []
         durable: list[int] = []
         recorder.on_gate(lambda is_open: gates.append((is_open, recorder.records)))
         disk.go.clear()
         for number, frame in enumerate(taken, 1):
             assert recorder.record(7, "serial:x", frame) == number
-            recorder.when_durable(number, lambda number=number: durable.append(number))  # type: ignore[misc]
+            recorder.when_durable(number, lambda n=number: durable.append(n))  # type: ignore[misc]
             await asyncio.sleep(0)
         # The gate closed at half of the limit, and a good deal more was taken all the same.
         (first,) = gates
@@ -101,8 +63,6 @@ def test_what_the_log_refuses_is_kept_in_its_order(tmp_path: Path) -> None:
         recorder.record(7, "serial:x", b"last")
         assert recorder.is_open
         await until(lambda: recorder.durable == 104)
-
-    run(tmp_path, scenario)
     assert frames(tmp_path) == [*taken, *behind, b"last"]
 
 
@@ -125,8 +85,8 @@ class Backlog:
             self.most = max(self.most, recorder.waiting)
 
 
-def test_a_source_that_closes_the_gate_keeps_it_closed_for_those_behind_it(tmp_path: Path) -> None:
-    async def scenario(recorder: Recorder, disk: Disk) -> None:
+async def test_a_source_that_closes_the_gate_keeps_it_closed_for_those_behind_it(tmp_path: Path) -> None:
+    async with log(tmp_path) as (recorder, disk):
         sources = [Backlog(recorder, name, 50) for name in range(20)]
         told: list[bool] = []
         recorder.on_gate(told.append)
@@ -140,15 +100,13 @@ def test_a_source_that_closes_the_gate_keeps_it_closed_for_those_behind_it(tmp_p
         assert max(source.most for source in sources) <= LIMIT // 2 // 1000 + 1
         # Each source hears the truth last.
         assert told[-1] is True
-
-    run(tmp_path, scenario)
     assert len(frames(tmp_path)) > 1000
     assert len(set(frames(tmp_path))) == 1001
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_acknowledgements_wait_for_the_disk(tmp_path: Path, qos: int) -> None:
-    async def scenario(recorder: Recorder, disk: Disk) -> None:
+async def test_acknowledgements_wait_for_the_disk(tmp_path: Path, qos: int) -> None:
+    async with log(tmp_path) as (recorder, disk):
         session = HostServerSession()
         session.auto_ack = False
         pushed: list[bytes] = []
@@ -181,12 +139,10 @@ def test_acknowledgements_wait_for_the_disk(tmp_path: Path, qos: int) -> None:
         kind = b"\x40\x02" if qos == 1 else b"\x50\x02"
         assert answers == b"".join(kind + packet_id.to_bytes(2, "big") for packet_id in range(1, 51))
 
-    run(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_acknowledgements_wait_for_nothing_but_the_disk(tmp_path: Path, qos: int) -> None:
-    async def scenario(recorder: Recorder, disk: Disk) -> None:
+async def test_acknowledgements_wait_for_nothing_but_the_disk(tmp_path: Path, qos: int) -> None:
+    async with log(tmp_path) as (recorder, _):
         session = HostServerSession()
         session.auto_ack = False
         pushed = asyncio.Event()
@@ -203,11 +159,9 @@ def test_acknowledgements_wait_for_nothing_but_the_disk(tmp_path: Path, qos: int
                 assert recorder.durable == packet_id
                 assert not len(acknowledgements)
 
-    run(tmp_path, scenario)
 
-
-def test_a_connection_that_is_gone_gets_no_acknowledgement_of_an_older_one(tmp_path: Path) -> None:
-    async def scenario(recorder: Recorder, disk: Disk) -> None:
+async def test_a_connection_that_is_gone_gets_no_acknowledgement_of_an_older_one(tmp_path: Path) -> None:
+    async with log(tmp_path) as (recorder, disk):
         session = HostServerSession()
         session.auto_ack = False
         acknowledgements = Acknowledgements(recorder, session, lambda: None, lambda: None)
@@ -224,8 +178,6 @@ def test_a_connection_that_is_gone_gets_no_acknowledgement_of_an_older_one(tmp_p
         disk.go.set()
         await until(lambda: not len(acknowledgements))
         assert session.tx_end == before
-
-    run(tmp_path, scenario)
 
 
 def feed(session: HostServerSession | HostClientSession5, data: str) -> int:
@@ -289,8 +241,8 @@ def test_what_broke_a_connection_of_5_0_is_found_again(before: str, bad: str) ->
     assert offending_frame(session) == bytes.fromhex(bad)
 
 
-def test_records_have_the_version_of_their_connection(tmp_path: Path) -> None:
-    async def scenario(recorder: Recorder, disk: Disk) -> None:
+async def test_records_have_the_version_of_their_connection(tmp_path: Path) -> None:
+    async with log(tmp_path) as (recorder, _):
         source = Source(recorder, "p")
         server, client = HostServerSession(), HostClientSession5(b"c")
         server.on_message = client.on_message = source.record_publish
@@ -300,8 +252,6 @@ def test_records_have_the_version_of_their_connection(tmp_path: Path) -> None:
         feed(client, "30 05 0001 61 00 62")
         assert feed(client, "30 06 0001 61 02 01 02") < 0
         source.record_malformed(client)
-
-    run(tmp_path, scenario)
     records = [record for block in CaptureReader(tmp_path).blocks() for record in block.records()]
     assert [record.version for record in records] == [4, 5, 5]
 

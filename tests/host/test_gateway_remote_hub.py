@@ -5,17 +5,15 @@ import contextlib
 import errno
 import os
 import random
-import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headwater_host.capture import CaptureReader, CaptureWriteError
-from headwater_host.capture.asyncio_writer import AsyncCapture
+from headwater_host.capture import CaptureReader
 from headwater_host.gateway import remote_hub_source
 from headwater_host.gateway.config import FmqConfig
 from headwater_host.gateway.recording import Recorder
@@ -26,9 +24,12 @@ from headwater_host.hub.storage import Limits, backlog
 from headwater_host.hub.users import hashed
 from headwater_host.inspect.records import decoded
 from tests.host.command import running
-from tests.host.hub_client import Peer, config, hub_of, until
+from tests.host.hub_client import Peer, config, hub_of
+from tests.host.recording import Disk, recording, task_of
+from tests.waiting import until
 
 GROUP = "recorder"
+TWENTY = [("t", b"%d" % number) for number in range(20)]
 
 
 def recorded(directory: Path) -> list[tuple[str, bytes]]:
@@ -55,28 +56,15 @@ async def at_most(hub: Hub, count: int) -> None:
 
 @contextlib.asynccontextmanager
 async def consuming(
-    directory: Path, hub: Hub, *topics: str, sync: Callable[[int], None] = os.fdatasync, more: Any = ()
-) -> AsyncIterator[tuple[RemoteHubSource, Recorder]]:
-    """A hub's consumer that records in a log."""
-    limit = 1 << 20
-    recorder: Recorder
-
-    def failed(error: CaptureWriteError) -> None:
-        recorder.failed(error)
-
-    async with AsyncCapture(directory / "log", limit_bytes=limit, datasync=sync, on_error=failed) as capture:
-        recorder = Recorder(capture, limit, lambda error: None)
-        host, port = hub.addresses[0]
-        source = RemoteHubSource(
-            recorder, FmqConfig(host, port, topics, GROUP, "gateway", timeout=60, **dict(more))
-        )
-        task = asyncio.create_task(source.run())
-        try:
+    directory: Path, hub: Hub, *topics: str, **more: Any
+) -> AsyncIterator[tuple[RemoteHubSource, Recorder, Disk, "asyncio.Task[None]"]]:
+    """A hub's consumer that records in a log; it runs as the task."""
+    async with recording(directory / "log") as (recorder, disk):
+        settings = FmqConfig(*hub.addresses[0], topics, GROUP, "gateway", timeout=60, **more)
+        source = RemoteHubSource(recorder, settings)
+        async with task_of(source.run()) as task:
             await until(lambda: source.state == "consuming")
-            yield source, recorder
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
+            yield source, recorder, disk, task
 
 
 async def publish(hub: "Hub | tuple[str, int]", *messages: tuple[str, bytes], **more: Any) -> None:
@@ -86,114 +74,77 @@ async def publish(hub: "Hub | tuple[str, int]", *messages: tuple[str, bytes], **
     await peer.leave()
 
 
-async def test_what_the_topics_carry_is_recorded_with_its_topic(tmp_path: Path) -> None:
+async def test_what_the_topics_carry_is_recorded_with_its_topic(hub: Hub, tmp_path: Path) -> None:
     some = [("plant/1", b"0"), ("w/a", b"1"), ("plant/1", b"2"), ("w/b", b"\xff" * 5000)]
-
-    async with hub_of(config(tmp_path)) as hub:
-        await publish(hub, *some[:2])
-        async with consuming(tmp_path, hub, "plant/1", "w/+") as (source, recorder):
-            await publish(hub, *some[2:], ("not/asked", b"x"))
-            await until(lambda: recorder.durable == 4 and left(hub) == 0)
-            assert source.status()["records"] == {"qos0": 4, "qos1": 0, "qos2": 0}
-            assert source.peer == f"fmq:127.0.0.1:{hub.addresses[0][1]}"
+    await publish(hub, *some[:2])
+    async with consuming(tmp_path, hub, "plant/1", "w/+") as (source, recorder, *_):
+        await publish(hub, *some[2:], ("not/asked", b"x"))
+        await until(lambda: recorder.durable == 4 and left(hub) == 0)
+        assert source.status()["records"] == {"qos0": 4, "qos1": 0, "qos2": 0}
+        assert source.peer == f"fmq:127.0.0.1:{hub.addresses[0][1]}"
     assert sorted(recorded(tmp_path)) == sorted(some)
 
 
 async def test_a_user_of_the_hub(tmp_path: Path) -> None:
-    who = {"username": "ann", "password": b"secret"}
     async with (
         hub_of(config(tmp_path, users={"ann": hashed(b"secret", ln=4)})) as hub,
-        consuming(tmp_path, hub, "t", more=who) as (_, recorder),
+        consuming(tmp_path, hub, "t", username="ann", password=b"secret") as (_, recorder, *_),
     ):
         await publish(hub, ("t", b"0"), user="ann", password="secret")
         await until(lambda: recorder.durable == 1)
 
 
-def test_nothing_is_acknowledged_before_it_is_on_disk(tmp_path: Path) -> None:
-    disk = threading.Event()
-
-    def sync(fd: int) -> None:
-        assert disk.wait(60)
-        os.fdatasync(fd)
-
-    async def test() -> None:
-        async with hub_of(config(tmp_path)) as hub, consuming(tmp_path, hub, "t", sync=sync) as (_, recorder):
-            await publish(hub, *(("t", b"%d" % n) for n in range(20)))
-            try:
-                await until(lambda: recorder.records == 20)
-                assert left(hub) == 20
-            finally:
-                disk.set()
-            await until(lambda: left(hub) == 0)
-
-    asyncio.run(test())
-    assert recorded(tmp_path) == [("t", b"%d" % n) for n in range(20)]
+async def test_nothing_is_acknowledged_before_it_is_on_disk(hub: Hub, tmp_path: Path) -> None:
+    async with consuming(tmp_path, hub, "t") as (_, recorder, disk, _):
+        disk.go.clear()
+        await publish(hub, *TWENTY)
+        await until(lambda: recorder.records == 20)
+        assert left(hub) == 20
+        disk.go.set()
+        await until(lambda: left(hub) == 0)
+    assert recorded(tmp_path) == TWENTY
 
 
-def test_while_the_log_cannot_be_written_messages_are_given_back(
+async def test_while_the_log_cannot_be_written_messages_are_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One failed try would put a message into the dead-letter topic."""
     monkeypatch.setattr(remote_hub_source, "_LOOK_S", 0.01)
-    full = True
-
-    def sync(fd: int) -> None:
-        if full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fdatasync(fd)
-
-    async def test() -> None:
-        nonlocal full
-        async with (
-            hub_of(config(tmp_path, limits=Limits(tries=1))) as hub,
-            consuming(tmp_path, hub, "t", sync=sync) as (source, recorder),
-        ):
-            await publish(hub, *(("t", b"%d" % n) for n in range(20)))
-            await until(lambda: recorder.error is not None)
-            groups = hub.broker.groups.by_name
-            await until(lambda: not any(group.members for group in groups.values()))
-            # It says so when the hub has answered.
-            await until(lambda: source.state == "waiting")
-            assert left(hub) == 20
-            full = False
-            await until(lambda: recorder.durable == recorder.records)
-            recorder.check_recovered()
-            await until(lambda: left(hub) == 0)
-            assert "$dead/t" not in hub.broker.store.topics
-
-    asyncio.run(test())
-    assert set(recorded(tmp_path)) == {("t", b"%d" % n) for n in range(20)}
+    async with (
+        hub_of(config(tmp_path, limits=Limits(tries=1))) as hub,
+        consuming(tmp_path, hub, "t") as (source, recorder, disk, _),
+    ):
+        disk.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        await publish(hub, *TWENTY)
+        await until(lambda: recorder.error is not None)
+        groups = hub.broker.groups.by_name
+        await until(lambda: not any(group.members for group in groups.values()))
+        # It says so when the hub has answered.
+        await until(lambda: source.state == "waiting")
+        assert left(hub) == 20
+        disk.error = None
+        await until(lambda: recorder.durable == recorder.records)
+        recorder.check_recovered()
+        await until(lambda: left(hub) == 0)
+        assert "$dead/t" not in hub.broker.store.topics
+    assert set(recorded(tmp_path)) == set(TWENTY)
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["reading", "held"])
 async def test_what_is_open_at_the_end_is_given_back(tmp_path: Path, held: bool) -> None:
     """One failed try would put a message into the dead-letter topic."""
-    disk = threading.Event()
-
-    def sync(fd: int) -> None:
-        assert disk.wait(60)
-        os.fdatasync(fd)
-
     async with hub_of(config(tmp_path, limits=Limits(tries=1))) as hub:
-        async with AsyncCapture(tmp_path / "log", limit_bytes=1 << 20, datasync=sync) as capture:
-            recorder = Recorder(capture, 1 << 20, lambda error: None)
-            source = RemoteHubSource(
-                recorder, FmqConfig(*hub.addresses[0], ("t",), GROUP, "gateway", timeout=60)
-            )
-            task = asyncio.create_task(source.run())
-            try:
-                await until(lambda: source.state == "consuming")
-                await publish(hub, *(("t", b"%d" % n) for n in range(20)))
-                await until(lambda: recorder.records == 20)
-                if held:
-                    source.stop_reading()
-                    await publish(hub, ("t", b"20"))
-                task.cancel()
-                await asyncio.wait({task})
-                assert left(hub) == 20 + held
-                assert recorder.records == 20
-            finally:
-                disk.set()
+        async with consuming(tmp_path, hub, "t") as (source, recorder, disk, task):
+            disk.go.clear()
+            await publish(hub, *TWENTY)
+            await until(lambda: recorder.records == 20)
+            if held:
+                source.stop_reading()
+                await publish(hub, ("t", b"20"))
+            task.cancel()
+            await asyncio.wait({task})
+            assert left(hub) == 20 + held
+            assert recorder.records == 20
         await until(lambda: not hub.broker.connections)
         assert left(hub) == 20 + held
         assert hub.broker.store.dead == 0
@@ -204,7 +155,7 @@ async def test_a_topic_that_is_unregistered_is_consumed_again(
 ) -> None:
     monkeypatch.setattr(remote_hub_source, "_AGAIN_S", 0.01)
 
-    async with hub_of(config(tmp_path)) as hub, consuming(tmp_path, hub, "t") as (source, recorder):
+    async with hub_of(config(tmp_path)) as hub, consuming(tmp_path, hub, "t") as (source, recorder, *_):
         await publish(hub, ("t", b"0"))
         await until(lambda: left(hub) == 0 and recorder.durable == 1)
         hub.broker.registry.unregister("t")

@@ -1,13 +1,13 @@
 """The gateway with boards on serial lines: a process of its own, ptys, and the core's client at the other end."""
 
 import asyncio
+import itertools
 import json
 import os
 import random
 import resource
 import shutil
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -15,14 +15,23 @@ import pytest
 
 from headwater.errors import E_REFUSED, HeadwaterError
 from headwater_host.capture import CaptureReader, verify
-from headwater_host.capture.asyncio_writer import AsyncCapture
 from headwater_host.capture.format import DUPLICATE, ORIGINAL
 from headwater_host.gateway.config import SerialConfig
 from headwater_host.gateway.mqtt_board import MqttBoard
-from headwater_host.gateway.recording import Recorder
 from headwater_host.gateway.source import GATEWAY_STATISTICS, SOURCE_STATISTICS
 from tests.host.command import headwater, running
-from tests.host.gateway_peers import PtyBoard, PtyLine, end, gateway, log_has, recorded, serve
+from tests.host.gateway_peers import (
+    PtyBoard,
+    PtyLine,
+    end,
+    gateway,
+    log_has,
+    recorded,
+    running_gateway,
+    serve,
+)
+from tests.host.recording import recording, task_of
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def payloads(directory: Path) -> list[bytes]:
@@ -31,7 +40,7 @@ def payloads(directory: Path) -> list[bytes]:
 
 def test_what_a_board_publishes_is_recorded_at_every_qos(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
-    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
+    with running_gateway(tmp_path, serials=[line.path]) as command:
         board.connect()
         assert not board.client.session_present
         for i in range(30):
@@ -64,7 +73,7 @@ def test_what_a_board_subscribes_to_is_refused(tmp_path: Path, line: PtyLine) ->
     board = PtyBoard(line)
     answers: list[tuple[int, int]] = []
     board.client.session.on_answer = lambda packet_id, code: answers.append((packet_id, code))
-    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
+    with running_gateway(tmp_path, serials=[line.path]) as command:
         board.connect()
         first = board.client.subscribe(b"commands", 1)
         serve(board, lambda: answers, "SUBACK")
@@ -105,7 +114,7 @@ def test_statistics_go_on_when_the_disk_takes_them_again(tmp_path: Path) -> None
 
 def test_a_client_id_cannot_forge_a_line_of_the_log(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line, "a\n2026 INFO forged\x1b[2J\N{SNOWMAN}".encode())
-    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
+    with running_gateway(tmp_path, serials=[line.path]) as command:
         board.connect()
         command.wait_for("connected")
         (said,) = [text for text in command.errors.splitlines() if "forged" in text]
@@ -115,7 +124,7 @@ def test_a_client_id_cannot_forge_a_line_of_the_log(tmp_path: Path, line: PtyLin
 def test_large_messages_pass_the_line(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
     large = random.Random(5).randbytes(100_000)
-    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
+    with running_gateway(tmp_path, serials=[line.path]) as command:
         board.connect()
         board.publish(large, 1)
         serve(board, lambda: board.acknowledged, "it is acknowledged", 60)
@@ -128,7 +137,7 @@ def test_a_port_that_is_not_there_is_waited_for_and_one_that_vanishes_too(
 ) -> None:
     board = PtyBoard(line)
     line.unplug()
-    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
+    with running_gateway(tmp_path, serials=[line.path]) as command:
         command.wait_for("cannot be opened: No such file or directory; trying again")
         for i in range(3):
             line.plug()
@@ -149,7 +158,7 @@ def test_a_port_that_is_not_there_is_waited_for_and_one_that_vanishes_too(
 
 def test_a_port_that_is_no_serial_port(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with running(*gateway(tmp_path, serials=[tmp_path / "file"]), directory=tmp_path) as command:
+    with running_gateway(tmp_path, serials=[tmp_path / "file"]) as command:
         command.wait_for("cannot be opened")
         assert command.end() == 0
         assert "Traceback" not in command.errors
@@ -158,7 +167,7 @@ def test_a_port_that_is_no_serial_port(tmp_path: Path) -> None:
 def test_qos2_is_recorded_once_however_often_the_link_breaks(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
     fate = random.Random(7)
-    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
+    with running_gateway(tmp_path, serials=[line.path]) as command:
         board.connect()
         for i in range(60):
             board.publish(b"%d" % i, 2)
@@ -177,15 +186,13 @@ def test_qos2_is_recorded_once_however_often_the_link_breaks(tmp_path: Path, lin
 
 def test_a_board_that_lost_its_session_loses_no_message_of_the_next(tmp_path: Path, line: PtyLine) -> None:
     """After a power cut a board's packet ids begin anew: at the ids that the gateway still holds open, if need be."""
-    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
+    with running_gateway(tmp_path, serials=[line.path]) as command:
         before = PtyBoard(line)
         before.connect()
         first = before.publish(b"before", 2)
         # Recorded, so the gateway holds the id open; the power goes before the board has heard of it.
         before.client.poll()
-        deadline = time.monotonic() + 200
-        while not log_has(tmp_path, 1):
-            assert time.monotonic() < deadline
+        wait_until(lambda: log_has(tmp_path, 1))
         after = PtyBoard(line)
         after.connect()
         assert after.client.session_present
@@ -199,7 +206,7 @@ def test_two_boards_and_another_board_at_the_same_port(tmp_path: Path, line: Pty
     second = PtyLine(tmp_path / "ttySECOND")
     one, two = PtyBoard(line, b"one"), PtyBoard(second, b"two")
     try:
-        with running(*gateway(tmp_path, serials=[line.path, second.path]), directory=tmp_path) as command:
+        with running_gateway(tmp_path, serials=[line.path, second.path]) as command:
             one.connect()
             two.connect()
             one.publish(b"1", 2)
@@ -228,7 +235,7 @@ def test_two_boards_and_another_board_at_the_same_port(tmp_path: Path, line: Pty
 def test_garbage_on_the_line_costs_nothing_but_time(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
     noise = random.Random(9)
-    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
+    with running_gateway(tmp_path, serials=[line.path]) as command:
         os.write(line.fd, noise.randbytes(3000))
         board.connect()
         for i in range(40):
@@ -241,46 +248,44 @@ def test_garbage_on_the_line_costs_nothing_but_time(tmp_path: Path, line: PtyLin
     assert sorted(set(payloads(tmp_path)), key=int) == [b"%d" % i for i in range(40)]
 
 
-@pytest.mark.parametrize(
-    "bad, kept",
-    [
-        ("3005 0002c3 28 41", "30050002c32841"),  # not UTF-8
-        ("3206 000161 0000 41", "32060001610000 41"),  # packet id 0
-        ("36050001610001", "36050001610001"),  # QoS 3
-        ("30ffffffff7f", "30ffffffff7f"),  # a length of five bytes
-        ("f000", "f000"),  # a reserved type
-        ("30 8300 000261", "308300000261"),  # the topic is beyond the packet, the length longer than it needs
-        ("2002 0000", ""),  # not what a client sends
-        ("6202 0000", ""),  # PUBREL with packet id 0
-    ],
-)
-def test_what_breaks_the_protocol_is_kept_for_the_quarantine(
-    tmp_path: Path, line: PtyLine, bad: str, kept: str
-) -> None:
+#: What a board sends that breaks the protocol, and what of it is kept.
+BAD = {
+    "3005 0002c3 28 41": "30050002c32841",  # not UTF-8
+    "3206 000161 0000 41": "32060001610000 41",  # packet id 0
+    "36050001610001": "36050001610001",  # QoS 3
+    "30ffffffff7f": "30ffffffff7f",  # a length of five bytes
+    "f000": "f000",  # a reserved type
+    "30 8300 000261": "308300000261",  # the topic is beyond the packet, the length longer than it needs
+    "2002 0000": "",  # not what a client sends
+    "6202 0000": "",  # PUBREL with packet id 0
+}
+
+
+def test_what_breaks_the_protocol_is_kept_for_the_quarantine(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
-    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
-        board.connect()
-        board.publish(b"before", 1)
-        serve(board, lambda: board.acknowledged, "the first is acknowledged")
-        transport = board.client._transport
-        assert transport is not None
-        data = bytes.fromhex(bad)
-        assert transport.write(data, 0, len(data)) == len(data)
-        deadline = time.monotonic() + 200
-        while board.client.poll() == 0:
-            assert time.monotonic() < deadline
-            board.dialer.wait(10)
-        board.connect()
-        board.publish(b"after", 1)
-        serve(board, lambda: len(board.acknowledged) == 2, "the second is acknowledged")
-        assert "connection ended: " in command.errors
+    with running_gateway(tmp_path, serials=[line.path]) as command:
+        for number, bad in enumerate([*BAD, ""]):
+            board.connect()
+            board.publish(b"%d" % number, 1)
+            serve(board, lambda count=number + 1: len(board.acknowledged) == count, "acknowledged")  # type: ignore[misc]
+            if bad:
+                transport = board.client._transport
+                assert transport is not None
+                data = bytes.fromhex(bad)
+                assert transport.write(data, 0, len(data)) == len(data)
+                deadline = time.monotonic() + PATIENCE_S
+                while board.client.poll() == 0:
+                    assert time.monotonic() < deadline
+                    board.dialer.wait(10)
+                command.wait_for_count("connection ended: ", number + 1)
         assert end(command, board) == 0
-    frames = [
-        record.frame for block in CaptureReader(tmp_path / "log").blocks() for record in block.records()
-    ]
-    assert frames[0].endswith(b"before")
-    assert frames[-1].endswith(b"after")
-    assert frames[1:-1] == ([bytes.fromhex(kept)] if kept else [])
+    frames = [record.frame for record in CaptureReader(tmp_path / "log").records()]
+    ours = [at for at, frame in enumerate(frames) if frame[:1] == b"\x32" and frame[-1:].isdigit()]
+    assert [frames[at][-1:] for at in ours] == [b"%d" % number for number in range(len(BAD) + 1)]
+    kept = [frames[at + 1 : then] for at, then in itertools.pairwise(ours)]
+    assert dict(zip(BAD, kept, strict=True)) == {
+        bad: [bytes.fromhex(kept)] if kept else [] for bad, kept in BAD.items()
+    }
 
 
 def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
@@ -290,7 +295,7 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
     fate = random.Random(11)
     number = 0
     for life in range(6):
-        with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
+        with running_gateway(tmp_path, serials=[line.path]) as command:
             board.connect()
             late = time.monotonic() + fate.uniform(0.05, 0.5)
             while time.monotonic() < late or len(board.acknowledged) < 20 * life:
@@ -301,7 +306,7 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
             command.wait()
         acknowledged = set(board.acknowledged)
         assert acknowledged <= set(payloads(tmp_path))
-    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
+    with running_gateway(tmp_path, serials=[line.path]) as command:
         board.connect()
         serve(board, lambda: len(board.acknowledged) == number, "the rest is acknowledged")
         assert end(command, board) == 0
@@ -315,7 +320,7 @@ FILLER = bytes(64_000)
 
 def test_a_full_disk_stops_acknowledgements_and_loses_nothing(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
-    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
+    with running_gateway(tmp_path, serials=[line.path]) as command:
         board.connect()
         epoch = board.client.session.epoch
         board.publish(FILLER, 1)
@@ -342,7 +347,7 @@ def test_a_full_disk_stops_acknowledgements_and_loses_nothing(tmp_path: Path, li
 def test_what_a_board_sends_again_is_marked(tmp_path: Path, line: PtyLine) -> None:
     """The cable is pulled while the disk is full: nothing was acknowledged, and the session is kept."""
     board = PtyBoard(line)
-    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
+    with running_gateway(tmp_path, serials=[line.path]) as command:
         board.connect()
         board.publish(FILLER, 1)
         serve(board, lambda: board.acknowledged, "the first is acknowledged")
@@ -374,7 +379,7 @@ def test_what_a_board_sends_again_is_marked(tmp_path: Path, line: PtyLine) -> No
 
 def test_a_gateway_that_must_end_with_a_full_disk_says_what_is_missing(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
-    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
+    with running_gateway(tmp_path, serials=[line.path]) as command:
         board.connect()
         board.publish(FILLER, 1)
         serve(board, lambda: board.acknowledged, "the first is acknowledged")
@@ -385,7 +390,7 @@ def test_a_gateway_that_must_end_with_a_full_disk_says_what_is_missing(tmp_path:
         assert end(command, board) == 1
         assert "1 frames were not written" in command.errors
     assert len(board.acknowledged) == 1
-    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
+    with running_gateway(tmp_path, serials=[line.path]) as command:
         board.connect()
         serve(board, lambda: len(board.acknowledged) == 2, "the next gateway acknowledges it")
         assert end(command, board) == 0
@@ -394,7 +399,7 @@ def test_a_gateway_that_must_end_with_a_full_disk_says_what_is_missing(tmp_path:
 
 def test_what_is_recorded_is_acknowledged_when_the_gateway_ends(tmp_path: Path, line: PtyLine) -> None:
     board = PtyBoard(line)
-    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
+    with running_gateway(tmp_path, serials=[line.path]) as command:
         board.connect()
         number = 0
         # It ends in the middle of its work.
@@ -410,20 +415,8 @@ def test_what_is_recorded_is_acknowledged_when_the_gateway_ends(tmp_path: Path, 
 async def test_a_board_is_heard_while_the_log_takes_nothing(tmp_path: Path, line: PtyLine) -> None:
     """The gate is closed: its pings are answered, and it may send so much and no more."""
     board = PtyBoard(line, keep_alive=1)
-    disk = threading.Event()
-
-    def sync(fd: int) -> None:
-        assert disk.wait(60)
-        os.fdatasync(fd)
-
-    loop = asyncio.get_running_loop()
-    limit_bytes = 20_000
-    async with AsyncCapture(
-        tmp_path / "log", block_bytes=4000, limit_bytes=limit_bytes, datasync=sync
-    ) as capture:
-        recorder = Recorder(capture, limit_bytes, lambda error: None)
-        source = MqttBoard(recorder, SerialConfig(str(line.path)))
-        task = asyncio.create_task(source.run())
+    async with recording(tmp_path / "log", 20_000, block_bytes=4000) as (recorder, disk):
+        disk.go.clear()
 
         def on_the_board() -> None:
             board.connect()
@@ -441,21 +434,17 @@ async def test_a_board_is_heard_while_the_log_takes_nothing(tmp_path: Path, line
                 board.client.publish(b"t", bytes(400), 0)
                 board.client.poll()
 
-        try:
-            await loop.run_in_executor(None, on_the_board)
+        async with task_of(MqttBoard(recorder, SerialConfig(str(line.path))).run()):
+            await asyncio.to_thread(on_the_board)
             assert recorder.records < 16 + 250
-            disk.set()
-            await loop.run_in_executor(
-                None, serve, board, lambda: len(board.acknowledged) == 16, "all is acknowledged"
+            disk.go.set()
+            await asyncio.to_thread(
+                serve, board, lambda: len(board.acknowledged) == 16, "all is acknowledged"
             )
-        finally:
-            disk.set()
-            task.cancel()
-            await asyncio.wait({task})
 
 
 def test_one_log_has_one_gateway(tmp_path: Path, line: PtyLine) -> None:
-    with running(*gateway(tmp_path, serials=[line.path]), directory=tmp_path) as command:
+    with running_gateway(tmp_path, serials=[line.path]) as command:
         command.wait_for("open, waiting for the board")
         shown = headwater(*gateway(tmp_path, serials=[line.path]))
         assert shown.returncode == 1

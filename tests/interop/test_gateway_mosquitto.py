@@ -19,7 +19,7 @@ from headwater_host.client.mqtt import Client
 from headwater_spark.pipeline import run_on
 from headwater_spark.tables import MESSAGES
 from tests.host.command import environment, headwater, running
-from tests.host.gateway_peers import Recorded, gateway, recorded
+from tests.host.gateway_peers import Recorded, gateway, recorded, running_gateway
 from tests.spark.logs import InProcess, rows
 from tools import deploy
 from tools.broker import HOST, Mosquitto, free_port
@@ -80,9 +80,7 @@ def test_topics_are_recorded_as_they_came(mosquitto: StartBroker, tmp_path: Path
             await client.publish("nobody/asked", b"x", 1)
             await client.publish("a/kept", b"kept", 1, retain=True)
 
-    with running(
-        *gateway(tmp_path, broker=broker.port, topics=["a/#:2", "other/+"], stats=False), directory=tmp_path
-    ) as command:
+    with running_gateway(tmp_path, broker=broker.port, topics=["a/#:2", "other/+"], stats=False) as command:
         command.wait_for("subscribed to a/# (QoS 2), other/+ (QoS 1)")
         asyncio.run(scenario())
         wait_until(lambda: records(tmp_path) == 5, "all is on disk")
@@ -105,9 +103,7 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
 ) -> None:
     broker = mosquitto()
     fate = random.Random(13)
-    with running(
-        *gateway(tmp_path, broker=broker.port, topics=["t:2"], stats=False), directory=tmp_path
-    ) as command:
+    with running_gateway(tmp_path, broker=broker.port, topics=["t:2"], stats=False) as command:
         command.wait_for("subscribed")
     # From here on the broker keeps what the gateway does not acknowledge, and forgets what it does.
     # The numbers are published all the while by a process of its own, which says how many there were.
@@ -131,9 +127,7 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
     ) as publisher:
         for _ in range(6):
             before = records(tmp_path)
-            with running(
-                *gateway(tmp_path, broker=broker.port, topics=["t:2"], stats=False), directory=tmp_path
-            ) as command:
+            with running_gateway(tmp_path, broker=broker.port, topics=["t:2"], stats=False) as command:
                 # It is killed while it is at work, at some moment of it.
                 deadline = time.monotonic() + 30
                 while records(tmp_path) <= before:
@@ -144,9 +138,7 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
                 command.wait()
         count = int(publisher.communicate(timeout=60)[0])
         assert publisher.returncode == 0
-    with running(
-        *gateway(tmp_path, broker=broker.port, topics=["t:2"], stats=False), directory=tmp_path
-    ) as command:
+    with running_gateway(tmp_path, broker=broker.port, topics=["t:2"], stats=False) as command:
         command.wait_for("a kept session")
         wait_until(
             lambda: len({m.payload for m in messages(tmp_path)}) == count, "everything is in the log", 60
@@ -160,9 +152,7 @@ def test_what_was_acknowledged_is_in_the_log_when_the_gateway_is_killed(
 def test_a_broker_that_restarts_and_one_that_is_not_there(mosquitto: StartBroker, tmp_path: Path) -> None:
     broker = mosquitto(port=free_port(), persistence=True)
     broker.stop()
-    with running(
-        *gateway(tmp_path, broker=broker.port, topics=["t"], stats=False), directory=tmp_path
-    ) as command:
+    with running_gateway(tmp_path, broker=broker.port, topics=["t"], stats=False) as command:
         command.wait_for("Connection refused")
         broker.start()
         command.wait_for("connected, a new session")
@@ -210,9 +200,7 @@ def test_a_full_disk_stops_acknowledgements_and_loses_nothing(mosquitto: StartBr
     def acknowledged() -> int:
         return broker.log_text().count("Received PUBACK from headwater-")
 
-    with running(
-        *gateway(tmp_path, broker=broker.port, topics=["t:1"], stats=False), directory=tmp_path
-    ) as command:
+    with running_gateway(tmp_path, broker=broker.port, topics=["t:1"], stats=False) as command:
         command.wait_for("subscribed")
         publish(broker, range(5000))
         wait_until(lambda: acknowledged() == 5000, "all is acknowledged")
@@ -240,9 +228,7 @@ def test_what_a_broker_sends_again_is_marked_and_is_one_row(mosquitto: StartBrok
     def taken() -> int:
         return broker.log_text().count("Received PUBACK from headwater-")
 
-    with running(
-        *gateway(tmp_path, broker=broker.port, topics=["t:1"], stats=False), directory=tmp_path
-    ) as command:
+    with running_gateway(tmp_path, broker=broker.port, topics=["t:1"], stats=False) as command:
         command.wait_for("subscribed")
         # So many that the limit leaves room for what the gateway says.
         publish(broker, [20.5] * 300)
@@ -346,9 +332,7 @@ def test_the_largest_record_is_recorded_and_what_is_larger_is_skipped(
             await client.publish("tt", largest + b"x", 1)
             await client.publish("tt", "behind it", 1)
 
-    with running(
-        *gateway(tmp_path, broker=broker.port, topics=["tt:1"], stats=False), directory=tmp_path
-    ) as command:
+    with running_gateway(tmp_path, broker=broker.port, topics=["tt:1"], stats=False) as command:
         command.wait_for("subscribed")
         asyncio.run(scenario())
         wait_until(lambda: records(tmp_path) == 2, "both are on disk")
@@ -379,9 +363,7 @@ def test_a_refusal_is_said_and_tried_again(mosquitto: StartBroker, tmp_path: Pat
 
 def test_a_second_signal_ends_it_at_once(mosquitto: StartBroker, tmp_path: Path) -> None:
     broker = mosquitto()
-    with running(
-        *gateway(tmp_path, broker=broker.port, topics=["t"], stats=False), directory=tmp_path
-    ) as command:
+    with running_gateway(tmp_path, broker=broker.port, topics=["t"], stats=False) as command:
         command.wait_for("subscribed")
         publish(broker, range(3000))
         wait_until(lambda: records(tmp_path) == 3000, "all is on disk")
