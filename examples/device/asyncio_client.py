@@ -16,7 +16,7 @@ async def measure(client: aio.Client) -> None:
 
 
 async def main() -> None:
-    keeper = Keeper(Client(Tcp("broker.local"), b"board-1", clean=False))
+    keeper = Keeper(Client(Tcp("broker.local"), b"board-1", clean_start=False))
     async with aio.Client(keeper) as client:
         await client.subscribe(b"board-1/commands", 1)
         task = asyncio.create_task(measure(client))

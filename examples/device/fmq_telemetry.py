@@ -21,7 +21,7 @@ def sample() -> memoryview:
     return view[:at]
 
 
-client = Client(Tcp("hub.local", 7760), b"board-1", clean=False)
+client = Client(Tcp("hub.local", 7760), b"board-1", clean_start=False)
 client.on_message = lambda frame: print(frame.topic_text(), frame.payload_bytes())
 client.on_delivered = lambda number: print("stored", number)
 while True:

@@ -9,7 +9,7 @@ from headwater.mqtt.keeper import Keeper
 from headwater_board.tcp import Tcp
 
 brokers = [Tcp("broker.local"), Tcp("broker-2.local")]
-client = Client(brokers[0], b"board-1", clean=False, keep_alive=10)
+client = Client(brokers[0], b"board-1", clean_start=False, keep_alive=10)
 client.on_message = lambda message: print(message.topic_text(), message.payload_bytes())
 keeper = Keeper(client, brokers, longest_ms=30000, backlog=Backlog(2048, 32))
 keeper.on_online = lambda session_present: print("online")

@@ -9,7 +9,7 @@ from headwater.mqtt.keeper import Keeper
 from headwater_board.ids import group_ids
 from headwater_board.tcp import Tcp
 
-keeper = Keeper(Client(Tcp("broker.local"), b"board-1", clean=False, outbox_size=8192))
+keeper = Keeper(Client(Tcp("broker.local"), b"board-1", clean_start=False, outbox_size=8192))
 segmenter = Segmenter(keeper, bytearray(1024), group_ids(), format=b"MQSTR")
 keeper.start()
 with open("log.txt", "rb") as file:

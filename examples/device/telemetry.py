@@ -73,7 +73,7 @@ def make_client(settings: "dict[str, Any]") -> "Client | FmqClient":
     return Client(
         dialer(settings),
         settings["name"].encode(),
-        clean=False,
+        clean_start=False,
         keep_alive=5,
         response_ms=3000,
         rx_size=512,

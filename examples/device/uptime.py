@@ -7,7 +7,7 @@ from headwater.mqtt.client import Client
 from headwater_board.tcp import Tcp
 
 # Replace localhost with your broker's name or address.
-client = Client(Tcp("localhost"), b"board-1", clean=False)
+client = Client(Tcp("localhost"), b"board-1", clean_start=False)
 client.on_message = lambda message: print(message.topic_text(), message.payload_bytes())
 boot, seq = int.from_bytes(os.urandom(6), "big"), 0
 while True:

@@ -65,7 +65,7 @@ class On:
             self.dialer,
             b"board",
             keep_alive=10,
-            clean=False,
+            clean_start=False,
             rx_size=256,
             tx_size=256,
             outbox_size=512,

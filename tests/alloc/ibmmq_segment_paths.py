@@ -205,14 +205,16 @@ def prove_taker() -> None:
 
 def prove_clients() -> None:
     line = OnLine(
-        ClientSession(b"board", clean=False, keep_alive=0, tx_size=256, outbox_size=512, slots=4),
+        ClientSession(b"board", clean_start=False, keep_alive=0, tx_size=256, outbox_size=512, slots=4),
         ServerSession(rx_size=2048, tx_size=512, outbox_size=512, slots=4),
     )
     on = On(line.client)
     for qos in (0, 1, 2):
         on.qos = qos
         prove("through mqtt at qos %d" % qos, on.unknown, 20)
-    client = FmqClient(Dialer(), b"board", clean=False, keep_alive=0, tx_size=256, outbox_size=512, slots=4)
+    client = FmqClient(
+        Dialer(), b"board", clean_start=False, keep_alive=0, tx_size=256, outbox_size=512, slots=4
+    )
     client.connect()
     prove("through fmq", On(client).unknown, 20)
 

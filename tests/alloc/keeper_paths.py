@@ -116,7 +116,7 @@ class Count:
 
 
 site = Site()
-client = Client(site, b"board", clean=False, slots=4)
+client = Client(site, b"board", clean_start=False, slots=4)
 keeper = Keeper(client)
 count = Count()
 keeper.on_delivered = count.on_delivered

@@ -210,7 +210,7 @@ class Pair5(Pair):
 prove_session(ends())
 prove_client(
     OnLine(
-        ClientSession(b"board", clean=False, keep_alive=0, version=ClientV5()),
+        ClientSession(b"board", clean_start=False, keep_alive=0, version=ClientV5()),
         ServerSession(rx_size=2048, tx_size=512, outbox_size=512, slots=4, version=ServerV5()),
     )
 )

@@ -24,7 +24,7 @@ prove_session(
 )
 prove_client(
     OnLine(
-        ClientSession(b"board", clean=False, keep_alive=0),
+        ClientSession(b"board", clean_start=False, keep_alive=0),
         ServerSession(rx_size=2048, tx_size=512, outbox_size=512, slots=4),
     )
 )

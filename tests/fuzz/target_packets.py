@@ -86,7 +86,7 @@ def _connect(p: packets.Packet, c: packets_server.Connect) -> Meaning:
         )
     return (
         spec.CONNECT,
-        c.clean(),
+        c.clean_start(),
         c.keep_alive,
         properties(p, c.props_at, c.props_end) if five else [],
         _text(p, c.client_id_at, c.client_id_end),

@@ -40,7 +40,7 @@ try:
     if outbox.torn or outbox.damaged or outbox.unreadable:
         print("DAMAGE", outbox.torn, outbox.damaged)
     print("recovered", outbox.count)
-    client = Client(Tcp("127.0.0.1", PORT), b"flash-board", clean=False, window=6, outbox=outbox)
+    client = Client(Tcp("127.0.0.1", PORT), b"flash-board", clean_start=False, window=6, outbox=outbox)
     client.on_message = lambda m: print("took", str(m.payload_bytes(), "ascii"), m.dup(), m.packet_id)
     client.connect()
     if not client.session_present:

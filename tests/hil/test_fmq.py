@@ -13,7 +13,7 @@ from headwater.errors import HeadwaterError
 from headwater.fmq.client import Client
 from headwater_board.serial import Serial
 serial = Serial("usb")
-client = Client(serial, b"console", clean=False, response_ms=30000)
+client = Client(serial, b"console", clean_start=False, response_ms=30000)
 got = []
 done = []
 answers = []

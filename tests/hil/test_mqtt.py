@@ -36,7 +36,7 @@ def broker(deployed_board: Board, request: pytest.FixtureRequest) -> tuple[str, 
 ECHO = """
 from headwater.mqtt.client import Client
 from headwater_board.tcp import Tcp
-client = Client(Tcp({host!r}, {port}), b"hil-echo", clean=True, rx_size=512)
+client = Client(Tcp({host!r}, {port}), b"hil-echo", clean_start=True, rx_size=512)
 got = []
 done = []
 client.on_message = lambda m: got.append((m.topic_text(), m.payload_bytes(), m.qos(), m.retain()))
@@ -131,7 +131,7 @@ PUBLISH_FOR_EVER = """
 import json, os
 from headwater.mqtt.client import Client
 from headwater_board.tcp import Tcp
-client = Client(Tcp({host!r}, {port}), b"hil-power", clean=False, slots=8)
+client = Client(Tcp({host!r}, {port}), b"hil-power", clean_start=False, slots=8)
 waiting = {{}}
 record = open({acknowledged!r}, "a")
 def delivered(packet_id):
@@ -183,7 +183,7 @@ def test_power_cuts_lose_and_double_nothing_that_was_acknowledged(
 
     async def listen() -> None:
         async with Client(
-            host, port, identifier="hil-listener", session=SessionOptions(clean=True)
+            host, port, identifier="hil-listener", session=SessionOptions(clean_start=True)
         ) as client:
             await client.subscribe("hil/power", qos=2)
             await client.subscribe("hil/end", qos=2)

@@ -102,7 +102,12 @@ class _Board(Generic[C]):
     ) -> None:
         self.dialer = PtyDialer(line)
         self.client: C = type(self).make(
-            self.dialer, client_id, clean=clean, response_ms=3000, keep_alive=keep_alive, outbox_size=1 << 18
+            self.dialer,
+            client_id,
+            clean_start=clean,
+            response_ms=3000,
+            keep_alive=keep_alive,
+            outbox_size=1 << 18,
         )
         self.client.on_delivered = self._delivered
         self.under_way: dict[int, bytes] = {}

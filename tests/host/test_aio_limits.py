@@ -110,7 +110,7 @@ async def test_what_is_answered_does_not_count() -> None:
 
 def test_ids_of_an_earlier_connection_do_not_count() -> None:
     """A server begins each connection with a quota of its own (4.9), beside what it had left open."""
-    session = HostClientSession5(b"c", clean=False, receive_maximum=2)
+    session = HostClientSession5(b"c", clean_start=False, receive_maximum=2)
     for packet_id in (1, 3):
         assert session.connect(0) == 0
         session.take([])
@@ -366,7 +366,7 @@ async def test_the_reason_of_pubrec_is_known_at_the_end() -> None:
     policy = Reconnect(first=0.01, longest=0.02)
     options: Options = {
         "identifier": "c",
-        "session": SessionOptions(clean=False),
+        "session": SessionOptions(clean_start=False),
         "reconnect": policy,
         "timeout": WAIT_S,
     }

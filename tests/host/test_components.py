@@ -205,7 +205,7 @@ class Line:
         return 0
     def wait(self, ms):
         pass
-client = Client(Line(), b"board", clean=False, slots=1)
+client = Client(Line(), b"board", clean_start=False, slots=1)
 client.session.set_will(b"gone", b"", 1)
 keeper = Keeper(client, backlog=Backlog(100, 4))
 keeper.subscribe(b"a/#", 1)

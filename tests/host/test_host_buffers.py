@@ -162,7 +162,7 @@ def feed(session: HostClientSession, data: bytes) -> bytes:
 
 
 def test_as_many_qos2_messages_may_be_open_as_there_are_ids() -> None:
-    session = HostClientSession(b"c", clean=False)
+    session = HostClientSession(b"c", clean_start=False)
     session.auto_ack = False
     came: list[int] = []
     session.on_message = lambda p: came.append(p.packet_id)

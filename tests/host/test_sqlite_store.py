@@ -400,7 +400,7 @@ def test_a_process_that_ends_at_every_byte(tmp_path: Path, server_forgets: bool)
                 wire = Wire(chunk=4, cut=-1 if life else k)
                 link = Link(wire) if direction == 0 else Link(down=wire)
                 box = SqliteOutbox(path, "c", slots=7, keeps_over="process", size=64)
-                session = HostClientSession(b"c", clean=False, outbox=box)
+                session = HostClientSession(b"c", clean_start=False, outbox=box)
                 ends = Ends(session, server, [link])
                 ends.reconnect = False
                 session.on_delivered = server.on_delivered = None

@@ -51,7 +51,7 @@ async def test_the_event_loop_never_waits_for_the_disk(tmp_path: Path) -> None:
             "127.0.0.1",
             server.port,
             identifier="c",
-            session=SessionOptions(clean=False, store=box),
+            session=SessionOptions(clean_start=False, store=box),
             timeout=60,
         )
         async with client:
@@ -91,7 +91,7 @@ async def test_what_changes_during_a_commit_goes_with_the_next(tmp_path: Path) -
                 "127.0.0.1",
                 server.port,
                 identifier="c",
-                session=SessionOptions(clean=False, store=box),
+                session=SessionOptions(clean_start=False, store=box),
                 timeout=60,
             ) as client,
         ):
@@ -125,7 +125,7 @@ async def test_what_cannot_be_committed_is_not_said_to_be_kept(tmp_path: Path) -
             "127.0.0.1",
             server.port,
             identifier="c",
-            session=SessionOptions(clean=False, store=box),
+            session=SessionOptions(clean_start=False, store=box),
             timeout=60,
             reconnect=Reconnect(first=0.001, longest=0.01),
         )
@@ -162,7 +162,7 @@ def test_an_event_loop_that_ends_during_a_commit(commit_ends: str, tmp_path: Pat
     async def fails() -> None:
         async with serve() as server:
             client = Client(
-                "127.0.0.1", server.port, identifier="c", session=SessionOptions(clean=False, store=box)
+                "127.0.0.1", server.port, identifier="c", session=SessionOptions(clean_start=False, store=box)
             )
             await client.__aenter__()
             box.commits.db = Slow()  # type: ignore[assignment]
@@ -180,7 +180,7 @@ def test_an_event_loop_that_ends_during_a_commit(commit_ends: str, tmp_path: Pat
                 "127.0.0.1",
                 server.port,
                 identifier="c",
-                session=SessionOptions(clean=False, store=box),
+                session=SessionOptions(clean_start=False, store=box),
                 timeout=60,
             )
             entering = asyncio.ensure_future(client.__aenter__())

@@ -240,8 +240,8 @@ def test_a_client_is_used_inside_async_with_once_at_a_time(broker: Mosquitto) ->
 @each_row(
     "options",
     [
-        {"clean": False},
-        {"clean": False, "identifier": ""},
+        {"clean_start": False},
+        {"clean_start": False, "identifier": ""},
         {"keepalive": 65536},
         {"timeout": 0},
         {"password": "x"},

@@ -154,11 +154,11 @@ def test_the_session_expiry_decides_what_is_kept(broker: Mosquitto) -> None:
 
     async def main() -> None:
         # Clean Start, and then kept for a while.
-        assert not await present(session=SessionOptions(clean=True, expiry=100))
+        assert not await present(session=SessionOptions(clean_start=True, expiry=100))
         # Kept so far, and gone with this connection.
-        assert await present(session=SessionOptions(clean=False, expiry=0))
-        assert not await present(session=SessionOptions(clean=False))
-        assert await present(session=SessionOptions(clean=False))
+        assert await present(session=SessionOptions(clean_start=False, expiry=0))
+        assert not await present(session=SessionOptions(clean_start=False))
+        assert await present(session=SessionOptions(clean_start=False))
         assert not await present()
 
     asyncio.run(main())
@@ -168,7 +168,7 @@ def test_goodbyes_with_properties(broker: Mosquitto) -> None:
     """UNSUBSCRIBE's, and DISCONNECT's: here, how long the session is kept from then on."""
 
     async def main() -> None:
-        client = client5(broker, identifier="leaver", session=SessionOptions(clean=False, expiry=100))
+        client = client5(broker, identifier="leaver", session=SessionOptions(clean_start=False, expiry=100))
         async with client:
             await client.subscribe("leave")
             await client.unsubscribe("leave", properties={"user_property": [("a", "b")]})
@@ -331,15 +331,19 @@ def test_an_unacknowledged_message_keeps_its_properties(mosquitto: StartBroker) 
     with mosquitto(persistence=True) as broker:
 
         async def main() -> None:
-            client = client5(broker, identifier="again", session=SessionOptions(clean=False))
-            async with client5(broker, identifier="reader", session=SessionOptions(clean=False)) as reader:
+            client = client5(broker, identifier="again", session=SessionOptions(clean_start=False))
+            async with client5(
+                broker, identifier="reader", session=SessionOptions(clean_start=False)
+            ) as reader:
                 await reader.subscribe("again", 2)
                 async with client:
                     broker.kill()
                     with pytest.raises(NotConnectedError):
                         await client.publish("again", b"1", 2, properties={"user_property": [("k", "v")]})
                 broker.restart()
-            async with client5(broker, identifier="reader", session=SessionOptions(clean=False)) as reader:
+            async with client5(
+                broker, identifier="reader", session=SessionOptions(clean_start=False)
+            ) as reader:
                 await reader.subscribe("again", 2)
                 async with client:
                     await client.drain()
@@ -357,7 +361,7 @@ def test_a_broker_that_exceeds_the_receive_maximum_can_be_borne(mosquitto: Start
     async def main(broker: Broker) -> None:
         options = {
             "identifier": "slow",
-            "session": SessionOptions(clean=False, auto_ack=False),
+            "session": SessionOptions(clean_start=False, auto_ack=False),
         }
         limits = Limits(receive_maximum=most)
         client = client5(broker, limits=replace(limits, receive_limit=65535), **options)
@@ -399,7 +403,7 @@ def test_a_goodbye_that_is_too_large_is_said_without_its_texts(mosquitto: StartB
                 will = Will("wills", b"gone", 1)
                 options = {
                     "identifier": "leaver",
-                    "session": SessionOptions(clean=False, expiry=100),
+                    "session": SessionOptions(clean_start=False, expiry=100),
                     "will": will,
                 }
                 client = client5(broker, **options)
@@ -420,7 +424,9 @@ def test_a_goodbye_that_is_too_large_is_said_without_its_texts(mosquitto: StartB
                     with pytest.raises(ArgumentError):
                         async with other:
                             pass
-                async with client5(broker, identifier="leaver", session=SessionOptions(clean=False)) as again:
+                async with client5(
+                    broker, identifier="leaver", session=SessionOptions(clean_start=False)
+                ) as again:
                     assert again.session_present
                     # A will would have come before.
                     await again.publish("wills", b"alive", 1)

@@ -84,7 +84,7 @@ def test_draining_ends_with_the_connection_and_the_messages_wait_for_the_next_on
 ) -> None:
     async def scenario() -> None:
         broker = mosquitto()
-        client = Client(HOST, broker.port, identifier="poster", session=SessionOptions(clean=False))
+        client = Client(HOST, broker.port, identifier="poster", session=SessionOptions(clean_start=False))
         async with client:
             os.kill(broker.pid, signal.SIGSTOP)
             for number in range(50):

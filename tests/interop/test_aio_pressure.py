@@ -235,7 +235,7 @@ def test_what_waits_beyond_the_limit_comes_over_lost_connections(broker: Mosquit
         count = 100
         options: dict[str, Any] = {
             "identifier": f"withheld-{qos}",
-            "session": SessionOptions(clean=False),
+            "session": SessionOptions(clean_start=False),
             "limits": Limits(queued_incoming=5),
             "reconnect": Reconnect(first=0.001),
         }

@@ -31,9 +31,9 @@ def test_what_is_unacknowledged_goes_out_again_over_the_next_connection(
 
     async def scenario() -> None:
         client = Client(
-            HOST, broker.port, identifier="writer", session=SessionOptions(clean=False), timeout=5
+            HOST, broker.port, identifier="writer", session=SessionOptions(clean_start=False), timeout=5
         )
-        reader = Client(HOST, broker.port, identifier="reader", session=SessionOptions(clean=False))
+        reader = Client(HOST, broker.port, identifier="reader", session=SessionOptions(clean_start=False))
         async with reader:
             await reader.subscribe("s/#", qos=2)
         acknowledged: list[int] = []
@@ -102,12 +102,14 @@ def test_a_link_that_is_cut_again_and_again_costs_no_message(mosquitto: StartBro
 
     async def scenario() -> None:
         async with speak(pass_on) as port:
-            writer = Client(HOST, port, identifier=f"w{qos}", session=SessionOptions(clean=False), timeout=5)
+            writer = Client(
+                HOST, port, identifier=f"w{qos}", session=SessionOptions(clean_start=False), timeout=5
+            )
             reader = Client(
                 HOST,
                 port,
                 identifier=f"r{qos}",
-                session=SessionOptions(clean=False, auto_ack=False),
+                session=SessionOptions(clean_start=False, auto_ack=False),
                 timeout=5,
             )
             came: list[int] = []
@@ -153,7 +155,7 @@ def test_messages_unacknowledged_by_the_program_come_again(mosquitto: StartBroke
 
     async def scenario() -> None:
         client = Client(
-            HOST, broker.port, identifier="slow", session=SessionOptions(clean=False, auto_ack=False)
+            HOST, broker.port, identifier="slow", session=SessionOptions(clean_start=False, auto_ack=False)
         )
         async with client, other(broker) as writer:
             await client.subscribe("work", qos=2)
@@ -189,7 +191,7 @@ def test_unread_messages_of_a_lost_connection_do_not_come_twice(mosquitto: Start
 
     async def scenario() -> None:
         client = Client(
-            HOST, broker.port, identifier="slow", session=SessionOptions(clean=False, auto_ack=False)
+            HOST, broker.port, identifier="slow", session=SessionOptions(clean_start=False, auto_ack=False)
         )
         async with client, other(broker) as writer:
             await client.subscribe("work", qos=2)

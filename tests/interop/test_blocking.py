@@ -59,7 +59,7 @@ def test_a_thread_that_publishes_for_each_message_gets_all_of_them(broker: Mosqu
 
 def test_properties_of_5_0(broker: Mosquitto) -> None:
     client = client_of(
-        broker, protocol="5.0", identifier="b5", session=SessionOptions(clean=False, expiry=100)
+        broker, protocol="5.0", identifier="b5", session=SessionOptions(clean_start=False, expiry=100)
     )
     with client:
         assert "topic_alias_maximum" in client.server_properties
@@ -223,7 +223,7 @@ def test_whoever_waits_hears_that_the_connection_is_lost_and_the_session_goes_on
     mosquitto: StartBroker,
 ) -> None:
     broker = mosquitto()
-    with client_of(broker, identifier="goes-on", session=SessionOptions(clean=False)) as client:
+    with client_of(broker, identifier="goes-on", session=SessionOptions(clean_start=False)) as client:
         client.publish("warm", b"", 1)
         with ThreadPoolExecutor(6) as pool:
             waiting = [pool.submit(client.get) for _ in range(3)]
@@ -293,7 +293,9 @@ def test_a_server_that_is_not_there_leaves_nothing_behind(broker: Mosquitto) -> 
 
 
 def test_the_program_acknowledges(broker: Mosquitto) -> None:
-    with client_of(broker, identifier="acks", session=SessionOptions(clean=False, auto_ack=False)) as client:
+    with client_of(
+        broker, identifier="acks", session=SessionOptions(clean_start=False, auto_ack=False)
+    ) as client:
         client.subscribe("acks", 1)
         for i in range(3):
             client.publish("acks", i, 1)
@@ -301,7 +303,7 @@ def test_the_program_acknowledges(broker: Mosquitto) -> None:
             client.ack(client.get(15))
         assert client.get(15).payload == b"2"
         client.publish("barrier", b"", 1)
-    with client_of(broker, identifier="acks", session=SessionOptions(clean=False)) as client:
+    with client_of(broker, identifier="acks", session=SessionOptions(clean_start=False)) as client:
         message = client.get(15)
         assert (message.payload, message.dup) == (b"2", True)
         with pytest.raises(TimedOutError):
@@ -458,7 +460,7 @@ def test_a_posted_message_has_a_state(broker: Mosquitto) -> None:
         client.publish("callback", b"", 1)
         called.set()
 
-    client = client_of(broker, identifier="states", session=SessionOptions(clean=False))
+    client = client_of(broker, identifier="states", session=SessionOptions(clean_start=False))
     with client:
         assert client.post("t", b"x").wait() == 0
         delivery = client.post_nowait("t", b"x", 2)

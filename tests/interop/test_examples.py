@@ -38,7 +38,7 @@ def test_uptime_publishes_and_takes_commands_over_a_broker_that_restarts(
 import time
 from headwater.mqtt.client import Client
 from headwater_board.tcp import Tcp
-client = Client(Tcp("127.0.0.1", {broker.port}), b"listener", clean=True)
+client = Client(Tcp("127.0.0.1", {broker.port}), b"listener", clean_start=True)
 got = []
 client.on_message = lambda message: got.append((message.topic_text(), message.payload_bytes(), message.qos()))
 client.connect()

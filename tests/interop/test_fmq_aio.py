@@ -103,7 +103,7 @@ def test_what_a_consumer_leaves_at_its_end_has_not_failed(
         async with client(hub, "p") as p:
             for n in range(4):
                 await p.publish("jobs", b"%d" % n, 1)
-        a = client(hub, "a", session=SessionOptions(clean=clean))
+        a = client(hub, "a", session=SessionOptions(clean_start=clean))
 
         async def work() -> None:
             async with a:
@@ -133,7 +133,7 @@ def test_what_a_consumer_leaves_at_its_end_has_not_failed(
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "kept"])
 def test_a_client_that_is_entered_again_goes_on_with_consuming(tmp_path: Path, clean: bool) -> None:
     async def test(hub: Hub) -> None:
-        a = client(hub, "a", session=SessionOptions(clean=clean), reconnect=True)
+        a = client(hub, "a", session=SessionOptions(clean_start=clean), reconnect=True)
         async with a, client(hub, "p") as p:
             await a.consume(await a.subscribe("jobs", group="g"), window=4, need_ack=True)
             await p.publish("jobs", b"0", 1)

@@ -46,7 +46,7 @@ def test_what_is_sent_again_has_dup_and_its_id_and_pubrel_takes_its_place() -> N
     async def main() -> None:
         async with (
             scripted(cut, answer) as where,
-            client(where, session=SessionOptions(clean=False), reconnect=QUICK) as c,
+            client(where, session=SessionOptions(clean_start=False), reconnect=QUICK) as c,
         ):
             await asyncio.gather(*(c.publish("t", b"", qos, retain=True) for qos in (1, 2, 2)))
             await c.publish("t", b"", 1)

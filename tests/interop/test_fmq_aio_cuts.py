@@ -26,7 +26,7 @@ PAYLOADS = [(b"one", 1), (b"two", 2), (b"three", 1), (b"four", 2)]
 
 
 async def publish(where: tuple[str, int], name: str) -> None:
-    async with client(where, name, session=SessionOptions(clean=False), reconnect=QUICK) as c:
+    async with client(where, name, session=SessionOptions(clean_start=False), reconnect=QUICK) as c:
         for payload, qos in PAYLOADS:
             await c.post(name, payload, qos)
         await c.drain()
@@ -58,7 +58,7 @@ def test_consumers_and_subscriptions_come_back(tmp_path: Path) -> None:
             hub_of(config(tmp_path)) as hub,
             client(hub, "p") as p,
             cutting(hub, []) as (where, _),
-            client(where, session=SessionOptions(clean=True), reconnect=QUICK) as c,
+            client(where, session=SessionOptions(clean_start=True), reconnect=QUICK) as c,
         ):
             jobs = await c.subscribe("jobs", group="g")
             await c.subscribe("news")
@@ -94,7 +94,7 @@ def test_subscriptions_are_taken_back_while_there_is_no_connection(tmp_path: Pat
             hub_of(config(tmp_path)) as hub,
             client(hub, "p") as p,
             cutting(hub, []) as (where, _),
-            client(where, session=SessionOptions(clean=True), reconnect=QUICK) as c,
+            client(where, session=SessionOptions(clean_start=True), reconnect=QUICK) as c,
         ):
             one, two = await c.subscribe("one", group="g"), await c.subscribe("two")
             await c.consume(one)
@@ -129,7 +129,7 @@ def test_a_hub_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
             "127.0.0.1",
             port,
             identifier="p",
-            session=SessionOptions(clean=False),
+            session=SessionOptions(clean_start=False),
             timeout=SECONDS,
             reconnect=policy,
         ) as p:
@@ -179,7 +179,7 @@ from headwater_host.client.fmq import Client, Reconnect, SessionOptions
 async def main(life, count):
     handed = open({handed!r}, "a", buffering=1)
     async with Client("127.0.0.1", {port}, identifier="killed",
-                      session=SessionOptions(clean=False, store={store!r}),
+                      session=SessionOptions(clean_start=False, store={store!r}),
                       reconnect=Reconnect(first=0.01, longest=0.1, at_start=True)) as client:
         print("online", flush=True)
         for n in range(count):

@@ -309,7 +309,7 @@ def test_a_hub_whose_clock_is_wrong(tmp_path: Path, time: int) -> None:
         async with scripted(script) as where:
             for _ in range(3):
                 with FmqOutbox(tmp_path / "box", "c") as box:
-                    async with client(where, session=SessionOptions(clean=False, store=box)) as c:
+                    async with client(where, session=SessionOptions(clean_start=False, store=box)) as c:
                         for _ in range(5):
                             await c.publish("t", b"", 1)
         assert len(seen) == 15
@@ -506,7 +506,7 @@ def test_connecting_may_be_cancelled_at_any_of_its_steps(tmp_path: Path) -> None
         {"host": "fmq://h:0"},
         {"host": "fmq://h:65536"},
         {"host": "fmq://h/topic"},
-        {"clean": False},
+        {"clean_start": False},
         {"store": "x"},
         {"keepalive": -1},
         {"timeout": 0},

@@ -28,7 +28,7 @@ def nowhere(store: Path, **more: Any) -> Client:
         "127.0.0.1",
         free_port(),
         identifier="c",
-        session=SessionOptions(clean=False, store=store),
+        session=SessionOptions(clean_start=False, store=store),
         reconnect=QUICK,
         **more,
     )
@@ -55,7 +55,7 @@ def test_what_is_handed_in_offline_goes_out_from_the_next_process(tmp_path: Path
     async def main() -> None:
         async with hub_of(config(tmp_path)) as hub:
             with FmqOutbox(store, "c") as box:
-                async with client(hub, session=SessionOptions(clean=False, store=box)) as c:
+                async with client(hub, session=SessionOptions(clean_start=False, store=box)) as c:
                     await c.publish("t", b"first", 1)
             # The process number is known from the file: without it nothing can be handed in.
             c = nowhere(store)
@@ -63,7 +63,7 @@ def test_what_is_handed_in_offline_goes_out_from_the_next_process(tmp_path: Path
             for n in range(5):
                 await c.post("t", b"%d" % n, 1 + n % 2, tags=["x"])
             await left(c, task)
-            async with client(hub, session=SessionOptions(clean=False, store=store)) as c:
+            async with client(hub, session=SessionOptions(clean_start=False, store=store)) as c:
                 await c.drain()
             assert stored(hub, "t") == [b"first", *(b"%d" % n for n in range(5))]
             tags = {message.tags for message in hub.broker.store.read("t", 0, 0, 100)[1:]}
@@ -80,7 +80,7 @@ def test_without_a_process_number_a_message_waits_for_the_first_connection(tmp_p
             "127.0.0.1",
             port,
             identifier="c",
-            session=SessionOptions(clean=False),
+            session=SessionOptions(clean_start=False),
             timeout=SECONDS,
             reconnect=QUICK,
         )
@@ -110,7 +110,7 @@ def test_the_oldest_are_dropped_and_the_rest_keeps_its_tags_in_the_file(tmp_path
                 await c.post("t", b"%d" % n, n % 3, tags=["x", "y"])
             assert c.dropped == 6
             await left(c, task)
-            async with client(hub, session=SessionOptions(clean=False, store=store), **more) as c:
+            async with client(hub, session=SessionOptions(clean_start=False, store=store), **more) as c:
                 await c.drain()
             assert stored(hub, "t") == [b"6", b"7", b"8", b"9"]
             assert {message.tags for message in hub.broker.store.read("t", 0, 0, 100)} == {("x", "y")}
@@ -186,12 +186,12 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
     async def main() -> None:
         async with hub_of(config(tmp_path)) as hub:
             with FmqOutbox(store, "c") as box:
-                async with client(hub, session=SessionOptions(clean=False, store=box)) as c:
+                async with client(hub, session=SessionOptions(clean_start=False, store=box)) as c:
                     await c.publish("t", b"", 1)
                     with pytest.raises(StoreError, match="in use"):
-                        client(hub, session=SessionOptions(clean=False, store=store))
+                        client(hub, session=SessionOptions(clean_start=False, store=store))
             with pytest.raises(StoreError, match="belongs to the client"):
-                client(hub, "other", session=SessionOptions(clean=False, store=store))
+                client(hub, "other", session=SessionOptions(clean_start=False, store=store))
             with FmqOutbox(store, "c") as box:
                 assert box.ceiling > 0
                 at = box.reserve(20)
@@ -200,7 +200,7 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
             with pytest.raises(StoreError, match=r"holds 1 messages as packets of FMQ: .* MQTT 3\.1\.1"):
                 SqliteOutbox(store, "c")
             with FmqOutbox(store, "c") as box, pytest.raises(ArgumentError, match="of the client"):
-                client(hub, "other", session=SessionOptions(clean=False, store=box))
+                client(hub, "other", session=SessionOptions(clean_start=False, store=box))
             db = sqlite3.connect(store)
             db.execute("UPDATE ids SET ceiling = ceiling - 1")
             db.commit()
@@ -249,7 +249,10 @@ def test_reading_pauses_while_too_many_messages_wait(tmp_path: Path) -> None:
 
     async def main() -> None:
         total = 3000
-        few: dict[str, Any] = {"session": SessionOptions(clean=False), "limits": Limits(queued_incoming=10)}
+        few: dict[str, Any] = {
+            "session": SessionOptions(clean_start=False),
+            "limits": Limits(queued_incoming=10),
+        }
         async with hub_of(config(tmp_path)) as hub, client(hub, "c", **few) as c:
             await c.subscribe("t")
             await flood(hub, total)

@@ -57,7 +57,7 @@ def wait_for(client: Client, true: Callable[[], object]) -> None:
 def published(number: int, name: str, cuts: list[tuple[int, int]]) -> SocketDialer:
     """A client that publishes at QoS 1 and 2, over connections that are cut."""
     dialer = SocketDialer(number, cuts)
-    client = Client(dialer, name.encode(), clean=False)
+    client = Client(dialer, name.encode(), clean_start=False)
     delivered: list[int] = []
     client.on_delivered = delivered.append
     online(client)
@@ -128,7 +128,7 @@ def test_a_session_is_kept(tmp_path: Path) -> None:
     @with_hub(config(tmp_path))
     async def test(hub: Hub) -> None:
         def work() -> Any:
-            client = Client(SocketDialer(port(hub)), b"board", clean=False)
+            client = Client(SocketDialer(port(hub)), b"board", clean_start=False)
             present = [client.connect(), client.connect()]
             assert client.session.process
             client.disconnect()
@@ -141,7 +141,7 @@ def test_messages_are_pushed_at_every_qos(tmp_path: Path) -> None:
     @with_hub(config(tmp_path))
     async def test(hub: Hub) -> None:
         def work() -> None:
-            listener = Client(SocketDialer(port(hub)), b"listener", clean=False)
+            listener = Client(SocketDialer(port(hub)), b"listener", clean_start=False)
             talker = Client(SocketDialer(port(hub)), b"talker")
             got: list[tuple[bytes, bytes, int]] = []
             answers: list[int] = []
@@ -170,7 +170,7 @@ def test_consumers_get_what_was_not_acknowledged_again(tmp_path: Path) -> None:
     @with_hub(config(tmp_path))
     async def test(hub: Hub) -> None:
         def work() -> None:
-            client = Client(SocketDialer(port(hub)), b"worker", clean=False)
+            client = Client(SocketDialer(port(hub)), b"worker", clean_start=False)
             session = client.session
             got: list[bytes] = []
             receipts: list[int] = []

@@ -385,7 +385,7 @@ import time
 from headwater.mqtt.client import Client
 from headwater.errors import HeadwaterError
 from headwater_board.serial import Serial
-client = Client(Serial(0), b"uart-board", clean=False)
+client = Client(Serial(0), b"uart-board", clean_start=False)
 delivered = []
 client.on_delivered = delivered.append
 number = 0

@@ -41,7 +41,9 @@ class Listener:
 
     def __init__(self, port: int, topic: bytes) -> None:
         self.got: list[tuple[int, bytes]] = []
-        self.client = Client(SocketDialer(port), b"listener", clean=False, rx_size=4096, receive_window=200)
+        self.client = Client(
+            SocketDialer(port), b"listener", clean_start=False, rx_size=4096, receive_window=200
+        )
         self.client.on_message = lambda m: self.got.append((m.qos(), m.payload_bytes()))
         answers: list[int] = []
         self.client.session.on_answer = lambda packet_id, code: answers.append(code)
@@ -62,7 +64,7 @@ class Listener:
 
 
 def send(port: int, payload: bytes, topic: bytes = b"commands") -> None:
-    client = Client(SocketDialer(port), b"commander", clean=True)
+    client = Client(SocketDialer(port), b"commander", clean_start=True)
     client.connect()
     client.publish(topic, payload, 1)
     client.flush(5000)

@@ -269,13 +269,13 @@ def test_an_assigned_client_id(peer: Make) -> None:
     one = peer("", session_expiry=60)
     name = one.client.session.client_id
     assert len(name) > 8
-    one.client.session.clean = False
+    one.client.session.clean_start = False
     assert one.client.connect() is True
     assert one.client.session.client_id == name
 
 
 def test_session_expiry(peer: Make) -> None:
-    one = peer("expiring", clean=False, session_expiry=1)
+    one = peer("expiring", clean_start=False, session_expiry=1)
     one.subscribe(b"expiring", 1)
     assert one.client.connect() is True
     one.client.disconnect(0, made((spec5.SESSION_EXPIRY_INTERVAL, 0)))
@@ -284,7 +284,7 @@ def test_session_expiry(peer: Make) -> None:
 
 def test_message_expiry(peer: Make) -> None:
     """What expires while its receiver is away does not come; the rest comes with the time that is left."""
-    listener, talker = peer("away", clean=False), peer("talker")
+    listener, talker = peer("away", clean_start=False), peer("talker")
     listener.subscribe(b"expiry/#", 1)
     listener.client.disconnect()
     for seconds in (1, 100):
@@ -297,14 +297,14 @@ def test_message_expiry(peer: Make) -> None:
     listener.settle()
     assert listener.payloads() == [b"100"]
     assert 50 <= listener.got[0].numbers[spec5.MESSAGE_EXPIRY_INTERVAL] <= 98
-    listener.client.session.clean = True
+    listener.client.session.clean_start = True
     listener.client.connect()
 
 
 def test_a_will_with_a_delay_and_properties(peer: Make) -> None:
     witness = peer("witness")
     witness.subscribe(b"wills/#", 1)
-    mortal = peer("mortal", clean=False, session_expiry=60)
+    mortal = peer("mortal", clean_start=False, session_expiry=60)
     block = made((spec5.WILL_DELAY_INTERVAL, 1), (spec5.CONTENT_TYPE, b"text/will"))
     assert mortal.client.session.set_will(b"wills/mortal", b"gone", 1, False, block) == 0
     mortal.client.connect()
@@ -374,7 +374,7 @@ def test_receive_maximum_and_keep_alive(mosquitto: Start) -> None:
 
 def test_maximum_packet_size(mosquitto: Start) -> None:
     with mosquitto(settings={"max_packet_size": 100}) as broker:
-        one = Peer(broker, "limited", clean=False)
+        one = Peer(broker, "limited", clean_start=False)
         assert one.client.publish(b"t", bytes(200), 1) == 1
         assert one.client.publish(b"t", bytes(20), 1) == 2
         one.client.connect()
@@ -398,7 +398,7 @@ def _until_it_ends(one: Peer) -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_message_that_is_too_large_for_what_mosquitto_does_not_announce(mosquitto: Start, qos: int) -> None:
     with mosquitto(settings={"message_size_limit": 100}) as broker:
-        one = Peer(broker, "limited", clean=False)
+        one = Peer(broker, "limited", clean_start=False)
         one.client.connect()
         assert one.client.publish(b"t", bytes(200), qos) == 1
         # Mosquitto says why, in PUBACK or PUBREC against the standard, and hangs up: the answer may be all that was
@@ -434,7 +434,7 @@ def test_what_the_server_does_not_permit(mosquitto: Start, tmp_path: Path) -> No
     rules.chmod(0o644)
     tmp_path.chmod(0o755)
     with mosquitto(settings={"acl_file": rules}) as broker:
-        one = Peer(broker, "nobody", clean=False)
+        one = Peer(broker, "nobody", clean_start=False)
         one.client.connect()
         ids = [one.client.publish(topic, b"", 1) for topic in (b"open/x", b"shut/x")]
         try:

@@ -45,7 +45,7 @@ class Peer:
         self, broker: Broker, name: str, cuts: list[tuple[int, int]] | None = None, **options: object
     ):
         self.dialer = SocketDialer(broker.port, cuts)
-        options.setdefault("clean", True)
+        options.setdefault("clean_start", True)
         session = ClientSession(name.encode(), version=VERSIONS[self.version](), **options)  # type: ignore[arg-type]
         self.client = Client(self.dialer, session=session)
         self.got: list[Message] = []
@@ -185,7 +185,7 @@ def with_will(peer: Callable[..., Peer]) -> Peer:
 
 
 def test_a_session_is_kept_while_its_client_is_away(peer: Callable[..., Peer]) -> None:
-    listener = peer("away", clean=False)
+    listener = peer("away", clean_start=False)
     assert listener.client.session_present is False
     listener.subscribe(b"away/#", 2)
     listener.client.disconnect()
@@ -197,12 +197,12 @@ def test_a_session_is_kept_while_its_client_is_away(peer: Callable[..., Peer]) -
     listener.until(lambda: len(listener.got) == 10)
     listener.settle()
     assert (listener.numbers(1), listener.numbers(2)) == ([0, 2, 4, 6, 8], [1, 3, 5, 7, 9])
-    listener.client.session.clean = True
+    listener.client.session.clean_start = True
     assert listener.client.connect() is False
 
 
 def test_messages_published_while_offline(peer: Callable[..., Peer]) -> None:
-    listener, talker = peer("listener"), peer("offline", clean=False)
+    listener, talker = peer("listener"), peer("offline", clean_start=False)
     listener.subscribe(b"offline/#", 2)
     talker.client.close()
     for n in range(6):
@@ -240,7 +240,7 @@ def test_cut_at_every_byte_while_publishing(broker: Mosquitto, qos: int, up: boo
 
 def cut_once(broker: Mosquitto, topic: bytes, qos: int, number: int, cut: tuple[int, int]) -> Peer:
     """A new client, its first connection cut; what it was given goes out, over as many connections as it takes."""
-    one = Peer(broker, f"cut-{qos}-{number}-{cut[0] >= 0}", [cut], clean=False, keep_alive=0)
+    one = Peer(broker, f"cut-{qos}-{number}-{cut[0] >= 0}", [cut], clean_start=False, keep_alive=0)
     for payload in (b"%da" % number, b"%db" % number):
         assert one.client.publish(topic, payload, qos) > 0
     for _ in range(5):
@@ -263,7 +263,7 @@ def cut_once(broker: Mosquitto, topic: bytes, qos: int, number: int, cut: tuple[
         for head, body in whole:
             assert head & 8 if body in seen else transport is not one.dialer.opened[0] or not head & 8
         seen.update(body for _, body in whole)
-    one.client.session.clean = True
+    one.client.session.clean_start = True
     one.client.connect()
     one.client.disconnect()
     return one
@@ -277,7 +277,7 @@ def test_cut_at_every_byte_while_receiving(broker: Mosquitto, qos: int, up: bool
     talker.client.connect()
 
     def receive(number: int, cut: tuple[int, int]) -> Peer:
-        one = Peer(broker, f"down-{qos}-{number}-{up}", [(-1, -1), cut], clean=False, keep_alive=0)
+        one = Peer(broker, f"down-{qos}-{number}-{up}", [(-1, -1), cut], clean_start=False, keep_alive=0)
         one.client.connect()
         one.subscribe(topic, qos)
         one.client.disconnect()
@@ -299,7 +299,7 @@ def test_cut_at_every_byte_while_receiving(broker: Mosquitto, qos: int, up: bool
         assert first == [b"%da" % number, b"%db" % number], (number, cut)
         if qos == 2:
             assert len(one.got) == 2, (number, cut, one.got)
-        one.client.session.clean = True
+        one.client.session.clean_start = True
         one.client.connect()
         one.client.disconnect()
         return one
@@ -311,7 +311,7 @@ def test_cut_at_every_byte_while_receiving(broker: Mosquitto, qos: int, up: bool
 
 
 def test_redelivery_by_the_broker_until_it_is_acknowledged(peer: Callable[..., Peer]) -> None:
-    listener, talker = peer("slow", clean=False), peer("talker")
+    listener, talker = peer("slow", clean_start=False), peer("talker")
     listener.client.session.auto_ack = False
     listener.subscribe(b"slow/#", 2)
     for qos in (1, 2):
@@ -362,8 +362,8 @@ def until_gone(one: Peer) -> None:
 def test_a_broker_that_restarts_in_good_order(mosquitto: Start) -> None:
     """Twenty messages around a restart: at QoS 2 each once, at QoS 1 each at least once."""
     with mosquitto(persistence=True) as broker:
-        listener = Peer(broker, "listener", clean=False)
-        talker = Peer(broker, "talker", clean=False, slots=32, outbox_size=4096)
+        listener = Peer(broker, "listener", clean_start=False)
+        talker = Peer(broker, "talker", clean_start=False, slots=32, outbox_size=4096)
         for one in (listener, talker):
             one.client.connect()
         listener.subscribe(b"restart/#", 2)
@@ -388,8 +388,8 @@ def test_a_broker_that_restarts_in_good_order(mosquitto: Start) -> None:
 def test_a_broker_that_is_killed(mosquitto: Start) -> None:
     """It stands still when the messages come, and dies: they were sent, not answered, and go out again with DUP."""
     with mosquitto(persistence=True) as broker:
-        listener = Peer(broker, "listener", clean=False)
-        talker = Peer(broker, "talker", clean=False)
+        listener = Peer(broker, "listener", clean_start=False)
+        talker = Peer(broker, "talker", clean_start=False)
         for one in (listener, talker):
             one.client.connect()
         listener.subscribe(b"killed/#", 2)

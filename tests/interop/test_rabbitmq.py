@@ -95,7 +95,7 @@ def test_qos_0_and_1_both_ways(board: Connected, kind: type[Board]) -> None:
 
 def test_a_message_at_qos_2_is_not_understood(board: Connected) -> None:
     """PUBACK instead of PUBREC is an error that names itself; the message stays unacknowledged."""
-    one = board("twice", clean=False)
+    one = board("twice", clean_start=False)
     assert one.client.publish(b"twice", b"?", 2) > 0
     deadline = time.monotonic() + WAIT_S
     while one.client.wait(10) == 0:
@@ -142,7 +142,7 @@ def test_will(board: Connected, how: str) -> None:
 @pytest.mark.parametrize("kind", [Board, OldBoard], ids=["3.1.1", "3.1"])
 def test_a_session_is_kept_while_its_client_is_away(board: Connected, kind: type[Board]) -> None:
     name = kind.version
-    listener = board("away" + name, kind, clean=False)
+    listener = board("away" + name, kind, clean_start=False)
     assert listener.client.session_present is False
     topic = b"away/" + name.encode()
     listener.subscribe(topic, 1)
@@ -155,14 +155,14 @@ def test_a_session_is_kept_while_its_client_is_away(board: Connected, kind: type
     listener.until(lambda: len(listener.got) == 10)
     listener.settle()
     assert listener.numbers(1) == list(range(10))
-    listener.client.session.clean = True
+    listener.client.session.clean_start = True
     assert listener.client.connect() is False
 
 
 def test_a_board_that_was_reset_finds_its_session_and_publishes(board: Connected) -> None:
     """Its outbox was in memory. It must not release ids with PUBREL: behind that, this broker says nothing any more."""
-    board("reset", clean=False).subscribe(b"reset", 1)
-    one = board("reset", clean=False)
+    board("reset", clean_start=False).subscribe(b"reset", 1)
+    one = board("reset", clean_start=False)
     assert one.client.session_present
     assert one.client.publish(b"reset", b"after it", 1) > 0
     one.client.flush(5000)
@@ -225,7 +225,7 @@ def test_links_that_are_cut_lose_nothing(rabbitmq: RabbitMq) -> None:
     listener.client.connect()
     listener.subscribe(b"cut", 1)
     cuts = [(5, -1), (-1, 2), (40, -1), (-1, 6), (60, -1), (-1, 8), (90, -1)]
-    talker = Board(rabbitmq, "cut-talker", list(cuts), clean=False, slots=32, outbox_size=4096)
+    talker = Board(rabbitmq, "cut-talker", list(cuts), clean_start=False, slots=32, outbox_size=4096)
     for n in range(20):
         assert talker.client.publish(b"cut", bytes([n]), 1) > 0
     for _ in cuts:
@@ -300,7 +300,7 @@ def test_aio_a_message_at_qos_2_arrives_when_puback_may_end_it(rabbitmq: RabbitM
         session = SessionOptions(puback_ends_qos_2=True)
         # The second time with a session that the server has kept: it must not be asked to release ids.
         for again in (False, True):
-            async with client(rabbitmq, session=replace(session, clean=False), **options) as one:
+            async with client(rabbitmq, session=replace(session, clean_start=False), **options) as one:
                 assert one.session_present == (again and protocol == "3.1.1")
                 assert await one.subscribe(topic, qos=2) == (1,)
                 for n in range(50):
@@ -358,7 +358,11 @@ def test_aio_retained_and_will(rabbitmq: RabbitMq) -> None:
 def test_aio_a_session_is_kept(rabbitmq: RabbitMq) -> None:
     async def scenario() -> None:
         kept = Client(
-            HOST, rabbitmq.port, identifier="aio-kept", session=SessionOptions(clean=False), timeout=WAIT_S
+            HOST,
+            rabbitmq.port,
+            identifier="aio-kept",
+            session=SessionOptions(clean_start=False),
+            timeout=WAIT_S,
         )
         async with kept:
             assert not kept.session_present
@@ -381,8 +385,8 @@ def test_aio_a_session_is_kept(rabbitmq: RabbitMq) -> None:
 
 def test_a_broker_that_restarts(rabbitmq: RabbitMq) -> None:
     """Messages before, while it is away and after: each at least once, in their order; it keeps the session."""
-    listener = Board(rabbitmq, "restart-listener", clean=False)
-    talker = Board(rabbitmq, "restart-talker", clean=False, slots=32, outbox_size=4096)
+    listener = Board(rabbitmq, "restart-listener", clean_start=False)
+    talker = Board(rabbitmq, "restart-talker", clean_start=False, slots=32, outbox_size=4096)
     for one in (listener, talker):
         one.client.connect()
     listener.subscribe(b"restart/x", 1)
@@ -407,7 +411,7 @@ def test_a_broker_that_restarts(rabbitmq: RabbitMq) -> None:
     listener.until(lambda: len(set(listener.payloads())) == 20)
     assert list(dict.fromkeys(listener.numbers(1))) == list(range(20))
     for one in (listener, talker):
-        one.client.session.clean = True
+        one.client.session.clean_start = True
         one.client.connect()
         one.client.disconnect()
 

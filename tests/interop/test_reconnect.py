@@ -57,7 +57,7 @@ def test_a_session_that_was_kept_is_not_subscribed_again(mosquitto: StartBroker,
     async def scenario() -> None:
         name = f"kept-{protocol}"
         options = {"identifier": name, "protocol": protocol}
-        kept = SessionOptions(clean=False)
+        kept = SessionOptions(clean_start=False)
         async with Client(HOST, broker.port, session=kept, reconnect=QUICK, **options) as client:  # type: ignore[arg-type]
             told = Told(client)
             await client.subscribe("kept", 2)
@@ -89,13 +89,13 @@ def test_what_is_published_meanwhile_arrives_once_and_in_order(mosquitto: StartB
 
     async def scenario() -> None:
         listener = Client(
-            HOST, broker.port, identifier="l", session=SessionOptions(clean=False), reconnect=QUICK
+            HOST, broker.port, identifier="l", session=SessionOptions(clean_start=False), reconnect=QUICK
         )
         client = Client(
             HOST,
             broker.port,
             identifier="p",
-            session=SessionOptions(clean=False),
+            session=SessionOptions(clean_start=False),
             reconnect=QUICK,
             timeout=WAIT_S,
         )

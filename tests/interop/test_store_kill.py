@@ -35,7 +35,7 @@ from headwater_host.client.mqtt import Client, SessionOptions
 async def main(life, count):
     handed = open({handed!r}, "a", buffering=1)
     async with Client("127.0.0.1", {port}, identifier="killed",
-                      session=SessionOptions(clean=False, store={store!r}),
+                      session=SessionOptions(clean_start=False, store={store!r}),
                       protocol={protocol!r}) as client:
         print("online", client.session.outbox.count, flush=True)
         for n in range(0, count, 5):
@@ -58,7 +58,7 @@ from headwater_host.client.mqtt import Client, SessionOptions
 async def main():
     taken = os.open({taken!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     async with Client("127.0.0.1", {port}, identifier="taker",
-                      session=SessionOptions(clean=False, auto_ack=False, store={store!r}),
+                      session=SessionOptions(clean_start=False, auto_ack=False, store={store!r}),
                       protocol={protocol!r}) as client:
         await client.subscribe("down", qos=2)
         print("online", flush=True)
@@ -205,10 +205,15 @@ def test_the_store_of_a_client(mosquitto: Callable[..., Mosquitto], tmp_path: Pa
         with pytest.raises(ArgumentError, match="identifier"):
             Client("127.0.0.1", broker.port, session=SessionOptions(store=path))
         first = Client(
-            "127.0.0.1", broker.port, identifier="a", session=SessionOptions(clean=False, store=path)
+            "127.0.0.1", broker.port, identifier="a", session=SessionOptions(clean_start=False, store=path)
         )
         with pytest.raises(StoreError, match="in use"):
-            Client("127.0.0.1", broker.port, identifier="a", session=SessionOptions(clean=False, store=path))
+            Client(
+                "127.0.0.1",
+                broker.port,
+                identifier="a",
+                session=SessionOptions(clean_start=False, store=path),
+            )
         box = first.session.outbox
         assert isinstance(box, SqliteOutbox)
         async with first as client:
@@ -219,7 +224,7 @@ def test_the_store_of_a_client(mosquitto: Callable[..., Mosquitto], tmp_path: Pa
             with pytest.raises(ArgumentError, match="of the client 'a'"):
                 Client("127.0.0.1", broker.port, identifier="b", session=SessionOptions(store=own))
             client = Client(
-                "127.0.0.1", broker.port, identifier="a", session=SessionOptions(clean=False, store=own)
+                "127.0.0.1", broker.port, identifier="a", session=SessionOptions(clean_start=False, store=own)
             )
             async with client:
                 await client.publish("t", "y", qos=1)

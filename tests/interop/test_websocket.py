@@ -108,7 +108,7 @@ def test_a_websocket_that_breaks_and_is_made_again(web: Web) -> None:
             web.port,
             connection=ConnectionOptions(websocket="/mqtt"),
             identifier="again",
-            session=SessionOptions(clean=False),
+            session=SessionOptions(clean_start=False),
         )
         async with client:
             await client.subscribe("again", qos=1)

@@ -45,7 +45,7 @@ def drops(broker: Mosquitto, **more: Any) -> Client:
     """A client whose oldest messages are dropped."""
     options: dict[str, Any] = {
         "identifier": "p",
-        "session": SessionOptions(clean=False),
+        "session": SessionOptions(clean_start=False),
         "reconnect": QUICK,
         "limits": DROPS,
     }
@@ -71,7 +71,7 @@ async def listening(broker: Mosquitto, client: Client) -> AsyncIterator[Callable
         HOST,
         broker.port,
         identifier="l",
-        session=SessionOptions(clean=False, subscriptions=[("t", 2)]),
+        session=SessionOptions(clean_start=False, subscriptions=[("t", 2)]),
         reconnect=QUICK,
     ) as listener:
         listener.on_connection = on_connection
@@ -103,7 +103,7 @@ def test_the_newest_arrive_when_the_broker_is_back(
     protocol: Version,
 ) -> None:
     broker = mosquitto(persistence=True)
-    session = SessionOptions(clean=False, store=tmp_path / "store.db" if kept else None)
+    session = SessionOptions(clean_start=False, store=tmp_path / "store.db" if kept else None)
 
     async def scenario() -> None:
         client = drops(broker, protocol=protocol, session=session)
@@ -140,7 +140,7 @@ def test_the_newest_arrive_when_the_broker_is_back(
 
 @pytest.mark.parametrize("kept", [False, True], ids=["ram", "sqlite"])
 def test_what_may_have_been_sent_is_never_dropped(tmp_path: Path, kept: bool) -> None:
-    session = SessionOptions(clean=False, store=tmp_path / "store.db" if kept else None)
+    session = SessionOptions(clean_start=False, store=tmp_path / "store.db" if kept else None)
     arrived: list[tuple[int, bool, bytes]] = []
 
     def note(session: HostServerSession) -> None:
@@ -189,7 +189,7 @@ from headwater_host.client.mqtt import Client, Limits, Reconnect, SessionOptions
 
 async def main():
     async with Client("127.0.0.1", {port}, identifier="p",
-                      session=SessionOptions(clean=False, store={store!r}),
+                      session=SessionOptions(clean_start=False, store={store!r}),
                       reconnect=Reconnect(first=0.02, longest=0.3),
                       limits=Limits(queued_outgoing=5, in_flight=3, when_full="drop_oldest"),
                       protocol={protocol!r}) as client:
@@ -237,7 +237,7 @@ def test_a_process_that_is_killed_while_the_broker_is_down(
             HOST,
             broker.port,
             identifier="l",
-            session=SessionOptions(clean=False),
+            session=SessionOptions(clean_start=False),
             reconnect=QUICK,
             protocol=protocol,
         ) as listener:
@@ -283,7 +283,7 @@ def test_a_store_that_fails_for_a_while(mosquitto: StartBroker, tmp_path: Path) 
     broker = mosquitto(persistence=True)
 
     async def scenario() -> None:
-        client = drops(broker, session=SessionOptions(clean=False, store=tmp_path / "store.db"))
+        client = drops(broker, session=SessionOptions(clean_start=False, store=tmp_path / "store.db"))
         box = client.session.outbox
         assert isinstance(box, SqliteOutbox)
         done: list[str] = []

@@ -56,7 +56,7 @@ class Pair:
     """A connected client; ``got`` has what arrived at either end."""
 
     def __init__(self, start: int = 0, **options: object):
-        options.setdefault("clean", False)
+        options.setdefault("clean_start", False)
         self.server = ServerSession()
         self.dialer = Dialer(self.server, start)
         self.client = Client(self.dialer, b"c", **options)

@@ -49,7 +49,7 @@ class Kept:
     def __init__(self, clean: bool = False, **options: "object"):
         self.hub = Hub()
         self.dialer = Dialer(self.hub)
-        self.client = Client(self.dialer, b"board", clean=clean)
+        self.client = Client(self.dialer, b"board", clean_start=clean)
         self.keeper = Keeper(self.client, (), **options)
         self.answers: list[tuple[bytes, int]] = []
         self.got: list[tuple[bytes, bytes]] = []

@@ -123,7 +123,7 @@ class Kept:
         self.clock = sites[0].clock if sites else Clock(start)
         self.sites = sites or (Site(self.clock),)
         self.site = self.sites[0]
-        self.client = Client(self.site, b"c", clean=False, keep_alive=keep_alive)
+        self.client = Client(self.site, b"c", clean_start=False, keep_alive=keep_alive)
         self.keeper = Keeper(self.client, self.sites, **options)  # type: ignore[arg-type]
         self.events: list[object] = []
         self.answers: list[tuple[bytes, int]] = []

@@ -81,7 +81,7 @@ def connect_fields(p: "Packet", c: "Connect") -> "Row":
         "type": "CONNECT",
         "protocol_name": block(buf, p.body).decode(),
         "protocol_level": c.level,
-        "clean_start" if five else "clean_session": c.clean(),
+        "clean_start" if five else "clean_session": c.clean_start(),
         "keep_alive": c.keep_alive,
         "client_id": _text(buf, c.client_id_at, c.client_id_end),
         "will": will,

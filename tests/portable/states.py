@@ -64,7 +64,7 @@ def server_in(state: int) -> ServerSession:
 
 def online(**options: object) -> Ends:
     # One dictionary, because MicroPython takes ** once in a call.
-    options.setdefault("clean", False)
+    options.setdefault("clean_start", False)
     options.setdefault("keep_alive", 0)
     e = Ends(ClientSession(b"c", **options), ServerSession())  # type: ignore[arg-type]
     e.connect()

@@ -32,7 +32,7 @@ class Ends5(Ends):
 
 def online5(**options: object) -> Ends5:
     """Two connected sessions; the client's is kept."""
-    options.setdefault("clean", False)
+    options.setdefault("clean_start", False)
     options.setdefault("keep_alive", 0)
     e = Ends5(session5(b"c", **options), server5())
     e.connect()

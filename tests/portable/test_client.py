@@ -95,7 +95,7 @@ def test_connect_that_cannot_open_or_be_built() -> None:
 
 
 def test_a_given_session_is_used() -> None:
-    session = ClientSession(b"mine", clean=False)
+    session = ClientSession(b"mine", clean_start=False)
     client = Client(Dialer(ServerSession()), session=session)
     assert client.session is session
     client.connect()

@@ -46,10 +46,10 @@ class Pair5:
 
 def test_any_session_goes_into_a_client() -> None:
     for session, server in (
-        (session31(b"c", clean=False), ServerSession31()),
-        (ClientSession(b"c", clean=False), ServerSession31()),
-        (ClientSession(b"c", clean=False), ServerSession()),
-        (session5(b"c", clean=False), server5()),
+        (session31(b"c", clean_start=False), ServerSession31()),
+        (ClientSession(b"c", clean_start=False), ServerSession31()),
+        (ClientSession(b"c", clean_start=False), ServerSession()),
+        (session5(b"c", clean_start=False), server5()),
     ):
         dialer = Dialer(server)
         client = Client(dialer, session=session)

@@ -25,7 +25,7 @@ class On:
     def __init__(self, **options: "Any"):
         self.hub = Hub()
         self.dialer = Dialer(self.hub)
-        options.setdefault("clean", False)
+        options.setdefault("clean_start", False)
         self.client = Client(self.dialer, b"c", **options)
         self.at = Got(self.client.session)
 
@@ -273,7 +273,7 @@ def test_what_a_reset_means_for_what_was_received_at_qos_2() -> None:
         if answered:
             # PUBREC arrives; what the hub says to it does not.
             receive(on.hub, on.line().up)  # type: ignore[arg-type]
-        client = Client(on.dialer, b"c", clean=False)
+        client = Client(on.dialer, b"c", clean_start=False)
         again: list[tuple[bytes, bool]] = []
         client.on_message = lambda f, again=again: again.append((f.payload_bytes(), f.dup()))
         assert client.connect() is True

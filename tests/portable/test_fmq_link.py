@@ -11,7 +11,7 @@ def published(pair: Pair, cuts: "tuple[int, ...]") -> "tuple[list[bytes], Hub]":
     """What was handed in at QoS 1 and 2 in turn, and the hub behind the line."""
     hub = Hub()
     server = Server(pair, hub)
-    client = Client(Dialer(pair, server), b"board", clean=False, keep_alive=0)
+    client = Client(Dialer(pair, server), b"board", clean_start=False, keep_alive=0)
     return publish_all(client, server, (1, 2), cuts), hub
 
 

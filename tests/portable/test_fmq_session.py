@@ -102,7 +102,7 @@ def test_an_answer_to_auth_has_four_values() -> None:
     assert answered_auth().run() == errors.E_FIELD
     # A session that was not to be kept.
     client = answered_auth(0, 1, True, TIME)
-    client.client.clean = True
+    client.client.clean_start = True
     assert client.run() == errors.E_CODE
     # A process number that leaves no room for a time.
     assert answered_auth(0, b"\x68\x01\x09" + b"\x01" * 9, False, TIME).run() == spec.E_FORM

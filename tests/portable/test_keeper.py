@@ -395,7 +395,7 @@ def test_a_slow_server_is_not_a_dead_one() -> None:
     """Something is always under way, and the oldest is always another one."""
     for slots in (1, 2, 16):
         k = Kept()
-        k.client = Client(k.site, b"c", clean=False, slots=slots)
+        k.client = Client(k.site, b"c", clean_start=False, slots=slots)
         k.keeper = Keeper(k.client, answer_ms=1000)
         count = [0]
 

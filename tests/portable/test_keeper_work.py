@@ -408,7 +408,7 @@ def test_bad_arguments() -> None:
 
 
 def test_a_session_of_its_own() -> None:
-    session = ClientSession(b"mine", clean=True)
+    session = ClientSession(b"mine", clean_start=True)
     k = Keeper(Client(Site(Clock()), session=session))
     k.subscribe(b"a", 1)
     k.start()

@@ -46,7 +46,7 @@ class _Ends:
     """A client and a server that keeps its session; ``came`` has the packet id and epoch of each message."""
 
     def __init__(self) -> None:
-        self.client = ClientSession(b"board", clean=False)
+        self.client = ClientSession(b"board", clean_start=False)
         self.server = ServerSession()
         self.server.auto_ack = False
         self.came: list[tuple[int, int]] = []
@@ -103,7 +103,7 @@ def test_late_acknowledgement_does_not_meet_another_message_with_the_same_id() -
     packet_id = ends.client.publish(b"t", b"first", 2)
     _exchange(ends.client, ends.server)
     # Both ends lose the session; the new one uses the id again.
-    ends.client = ClientSession(b"board", clean=False)
+    ends.client = ClientSession(b"board", clean_start=False)
     ends.client.on_delivered = ends.delivered.append
     ends.server.on_connect = lambda connect, packet: 0
     ends.server.lost()

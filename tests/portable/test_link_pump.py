@@ -132,7 +132,7 @@ class Gateway(Server):
 def published(pair: Pair, qos: int, cuts: "tuple[int, ...]" = ()) -> "tuple[list[bytes], list[bytes]]":
     """What was handed in, what the server has."""
     server = Gateway(pair)
-    client = Client(Dialer(pair, server), b"board", clean=False, keep_alive=0)
+    client = Client(Dialer(pair, server), b"board", clean_start=False, keep_alive=0)
     return publish_all(client, server, (qos,), cuts), server.messages
 
 

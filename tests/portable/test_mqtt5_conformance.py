@@ -224,7 +224,7 @@ def test_a_refused_id_means_another_message() -> None:
 
 def test_a_refused_message_is_not_sent_again() -> None:
     """[4.4.0-2]: nor over the next connection."""
-    c = client5(clean=False)
+    c = client5(clean_start=False)
     one, two, three = c.publish(b"t", b"", 1), c.publish(b"t", b"", 2), c.publish(b"t", b"", 1)
     drain(c)
     assert feed(c, ack(0x40, one, 0x87) + ack(0x50, two, 0x80)) == 0
@@ -261,7 +261,7 @@ def test_a_full_window_holds_up_nothing_but_messages() -> None:
 def test_pubrel_waits_for_no_window_on_a_new_connection() -> None:
     """[3.3.4-8, 4.9.0-3]: nor for the messages before it, where the server takes fewer than before; also when the
     transmit buffer does not hold every PUBREL."""
-    c = client5(clean=False, tx_size=32)
+    c = client5(clean_start=False, tx_size=32)
     assert c.publish(b"t", b"", 1) == 1
     released = range(2, 12)
     for packet_id in released:
@@ -290,7 +290,7 @@ def test_pubrel_waits_for_no_window_on_a_new_connection() -> None:
 
 def test_a_pubcomp_before_its_pubrel_ends_the_message() -> None:
     """Then there is nothing to release, and the messages leave as the window lets them."""
-    c = client5(clean=False, tx_size=32)
+    c = client5(clean_start=False, tx_size=32)
     ids = [c.publish(b"t", b"", 2) for _ in range(10)]
     drain(c)
     for packet_id in ids:
@@ -323,7 +323,7 @@ def test_every_alias_that_was_offered_is_taken() -> None:
 def test_expiry_changes_nothing_of_an_exchange() -> None:
     """[4.3.3-7, 4.3.3-13]: a message that was sent, or has come, goes its way to the end, however late it is."""
     block = made((spec5.MESSAGE_EXPIRY_INTERVAL, 1))
-    c = client5(clean=False)
+    c = client5(clean_start=False)
     ids = [c.publish(b"t", b"", qos, False, block) for qos in (1, 2)]
     assert drain(c) == publish(0x32, ids[0], block) + publish(0x34, ids[1], block)
     assert feed(c, publish(0x34, 7, block)) == 0

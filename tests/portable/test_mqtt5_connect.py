@@ -26,17 +26,17 @@ NEVER = b"\xff\xff\xff\xff"
 
 def test_connect_on_the_wire() -> None:
     for options, block in (
-        ({"clean": True}, b"\x21\x00\x14"),
-        ({"clean": False}, b"\x21\x00\x14\x11" + NEVER),
-        ({"clean": True, "session_expiry": 7}, b"\x21\x00\x14\x11\x00\x00\x00\x07"),
-        ({"clean": False, "session_expiry": 0}, b"\x21\x00\x14"),
+        ({"clean_start": True}, b"\x21\x00\x14"),
+        ({"clean_start": False}, b"\x21\x00\x14\x11" + NEVER),
+        ({"clean_start": True, "session_expiry": 7}, b"\x21\x00\x14\x11\x00\x00\x00\x07"),
+        ({"clean_start": False, "session_expiry": 0}, b"\x21\x00\x14"),
         ({"max_packet": 1000}, b"\x21\x00\x14\x27\x00\x00\x03\xe8"),
         ({"aliases_in": IncomingAliases(5, 9)}, b"\x21\x00\x14\x22\x00\x05"),
         ({"aliases_out": OutgoingAliases(5)}, b"\x21\x00\x14"),
     ):
         c = session5(b"c", 60, **options)
         assert c.connect(0) == 0
-        flags = 2 if options.get("clean", True) else 0
+        flags = 2 if options.get("clean_start", True) else 0
         body = b"\x00\x04MQTT\x05" + bytes([flags, 0, 60, len(block)]) + block + b"\x00\x01c"
         assert drain(c) == b"\x10" + bytes([len(body)]) + body, options
 
@@ -93,7 +93,9 @@ def test_the_server_sees_what_connect_says() -> None:
         buf = p.buf
         seen.append(bytes(buf[five.props_at : five.props_end]))
         seen.append(bytes(buf[five.will_props_at : five.will_props_end]))
-        seen.append((five.client_id_end - five.client_id_at, five.user_at, five.clean(), five.will_qos()))
+        seen.append(
+            (five.client_id_end - five.client_id_at, five.user_at, five.clean_start(), five.will_qos())
+        )
         seen.append(bytes(buf[five.password_at : five.password_end]))
         e.server.v5.connack_properties.add(spec5.ASSIGNED_CLIENT_IDENTIFIER, b"yours")
         return 0
@@ -270,7 +272,7 @@ def test_a_limit_ends_with_its_connection() -> None:
     """What is published without one is judged by the next server, which may be another: its limits are not known."""
     c = client5(
         connack5((spec5.MAXIMUM_QOS, 1), (spec5.MAXIMUM_PACKET_SIZE, 20), (spec5.RETAIN_AVAILABLE, 0)),
-        clean=False,
+        clean_start=False,
     )
     refused: list[tuple[int, int]] = []
     c.v5.on_refused = lambda packet_id, code: refused.append((packet_id, code))
@@ -429,7 +431,7 @@ def test_session_expiry_decides_what_is_kept() -> None:
     # Also of a session that began clean.
     e = Ends5(session5(b"c", 0, True, session_expiry=100), server5())
     e.connect()
-    e.client.clean = False
+    e.client.clean_start = False
     e.lose()
     e.connect()
     assert e.client.session_present

@@ -222,7 +222,7 @@ def test_no_more_open_messages_than_were_announced() -> None:
             assert status == (errors.E_RX_WINDOW if n == 4 else 0), (levels, n)
         assert drain(c) == bytes([0xE0, 1, spec5.RECEIVE_MAXIMUM_EXCEEDED])
     # What is acknowledged does not count; nor what another connection brought.
-    c = client5(receive_window=3, clean=False)
+    c = client5(receive_window=3, clean_start=False)
     c.auto_ack = False
     for n in range(1, 20):
         assert feed(c, bytes([0x32, 6, 0, 1, 116, 0, n, 0])) == 0

@@ -173,7 +173,7 @@ def test_a_clean_session_begins_anew() -> None:
     e.from_server.publish(b"t", b"old", 2)
     e.run()
     assert e.client._qos2_ids[0]
-    e.client.clean = True
+    e.client.clean_start = True
     e.client.auto_ack = True
     e.lose()
     e.connect()

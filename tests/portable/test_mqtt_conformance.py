@@ -41,7 +41,7 @@ class Version:
     def client(self, **options: object) -> ClientSession:
         """A client that is online, and whose session is kept."""
         options.setdefault("keep_alive", 0)
-        options.setdefault("clean", False)
+        options.setdefault("clean_start", False)
         c = self.session(b"c", **options)  # type: ignore[arg-type]
         self.connect(c, self.accepted)
         return c
@@ -191,7 +191,7 @@ def test_without_a_will_its_flags_are_0() -> None:
 def test_packet_ids_on_the_wire_are_not_in_use() -> None:
     """[2.3.1-1, -2; 2.2.1-3; 4.3.2-1, 4.3.3-1]: messages and requests, over many laps of the ids; never 0."""
     for v in VERSIONS:
-        e = v.ends(clean=False, slots=5, window=5)
+        e = v.ends(clean_start=False, slots=5, window=5)
         used: set[int] = set()
         seen: set[int] = set()
         at = [len(e.link().up.log), len(e.link().down.log)]
@@ -325,7 +325,7 @@ def test_a_session_that_begins_anew_has_nothing_of_the_one_before() -> None:
     """
     for v in VERSIONS:
         for clean in (False, True):
-            c = v.client(clean=clean)
+            c = v.client(clean_start=clean)
             done: list[int] = []
             got: list[bytes] = []
             c.on_delivered = done.append

@@ -28,7 +28,7 @@ def test_the_server_sees_what_connect_says() -> None:
             (
                 cut(c.client_id_at, c.client_id_end),
                 c.keep_alive,
-                c.clean(),
+                c.clean_start(),
                 cut(c.will_topic_at, c.will_topic_end),
                 cut(c.will_payload_at, c.will_payload_end),
                 c.will_qos(),
@@ -98,7 +98,7 @@ def test_a_server_refuses_with_each_code() -> None:
 
 def test_a_client_that_asks_for_a_clean_session_gets_one() -> None:
     """Even from an application that would rather go on with the old one [MQTT-3.2.2-1]."""
-    e = Ends(ClientSession(b"c", clean=True), ServerSession())
+    e = Ends(ClientSession(b"c", clean_start=True), ServerSession())
     e.server.on_connect = lambda c, p: SESSION_PRESENT
     e.connect()
     assert not e.client.session_present
@@ -108,17 +108,17 @@ def test_a_client_that_asks_for_a_clean_session_gets_one() -> None:
 
 
 def test_session_present() -> None:
-    e = Ends(ClientSession(b"c", clean=False), ServerSession())
+    e = Ends(ClientSession(b"c", clean_start=False), ServerSession())
     said: list[bool] = []
     e.client.on_online = said.append
     e.connect()
     for _ in range(2):
         e.lose()
         e.connect()
-    e.client.clean = True
+    e.client.clean_start = True
     e.lose()
     e.connect()
-    e.client.clean = False
+    e.client.clean_start = False
     e.lose()
     e.connect()
     assert said == [False, True, True, False, False]
@@ -155,7 +155,7 @@ def test_a_server_that_lost_the_session() -> None:
 
 
 def test_a_clean_session_still_loses_nothing() -> None:
-    e = online(clean=True)
+    e = online(clean_start=True)
     e.reconnect = False
     link = e.link()
     link.up.cut = len(link.up.log) + 3
@@ -172,7 +172,7 @@ def test_a_clean_session_still_loses_nothing() -> None:
 def test_connect_that_cannot_be_built() -> None:
     cases: list[tuple[ClientSession, int]] = [
         (ClientSession(b"x" * 600, tx_size=512), errors.E_TOO_LARGE),
-        (ClientSession(b"", clean=False), errors.E_ARGUMENT),
+        (ClientSession(b"", clean_start=False), errors.E_ARGUMENT),
         (ClientSession(b"c", keep_alive=65536), errors.E_ARGUMENT),
         (ClientSession(b"c", keep_alive=-1), errors.E_ARGUMENT),
         (ClientSession(b"c", password=b"p"), errors.E_ARGUMENT),

@@ -89,7 +89,7 @@ def connect_fields(p: "Packet", c: "Connect") -> "dict[str, object]":
         "type": "CONNECT",
         "protocol_name": text(buf, p.body + 2, p.body + 6),
         "protocol_level": c.level,
-        "clean_session": c.clean(),
+        "clean_session": c.clean_start(),
         "keep_alive": c.keep_alive,
         "client_id": text(buf, c.client_id_at, c.client_id_end),
         "will": will,
@@ -456,7 +456,7 @@ def check_rows(side: Side) -> None:
 def _session(server: bool, size: int) -> Side:
     if server:
         return Side(ServerSession(rx_size=size, tx_size=64))
-    return Side(ClientSession(b"c", keep_alive=0, clean=False, rx_size=size, tx_size=64))
+    return Side(ClientSession(b"c", keep_alive=0, clean_start=False, rx_size=size, tx_size=64))
 
 
 def test_client_smallest_buffer() -> None:

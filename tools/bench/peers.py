@@ -101,15 +101,15 @@ class Peers:
 
 
 def _queue_fmq(port: int, qos: int, messages: int) -> None:
-    _fmq(port, _CLIENT_ID, clean=True).disconnect()
-    subscriber = _fmq(port, _CLIENT_ID, clean=False)
+    _fmq(port, _CLIENT_ID, clean_start=True).disconnect()
+    subscriber = _fmq(port, _CLIENT_ID, clean_start=False)
     granted: list[int] = []
     subscriber.on_answer = lambda _, code: granted.append(code)
     subscriber.subscribe(TOPIC)
     while not granted:
         subscriber.wait(_TURN_MS)
     subscriber.disconnect()
-    publisher = _fmq(port, b"bench-host", clean=True)
+    publisher = _fmq(port, b"bench-host", clean_start=True)
     for _ in range(messages):
         while publisher.publish(TOPIC, PAYLOAD, qos) < 0:
             publisher.wait(_TURN_MS)
@@ -117,22 +117,22 @@ def _queue_fmq(port: int, qos: int, messages: int) -> None:
     publisher.disconnect()
 
 
-def _fmq(port: int, name: bytes, clean: bool) -> Client:
-    client = Client(Dialer(port), name, clean=clean, slots=200, window=200, outbox_size=1 << 16)
+def _fmq(port: int, name: bytes, clean_start: bool) -> Client:
+    client = Client(Dialer(port), name, clean_start=clean_start, slots=200, window=200, outbox_size=1 << 16)
     client.connect()
     return client
 
 
 def _queue_mqtt(port: int, qos: int, messages: int) -> None:
-    _session(port, _CLIENT_ID, clean=True).close()
-    with _session(port, _CLIENT_ID, clean=False) as subscriber:
+    _session(port, _CLIENT_ID, clean_start=True).close()
+    with _session(port, _CLIENT_ID, clean_start=False) as subscriber:
         name = len(TOPIC).to_bytes(2, "big") + TOPIC
         subscriber.sendall(bytes([0x82, len(name) + 3, 0, 1]) + name + bytes([qos]))
         _expect(subscriber, bytes([0x90, 3, 0, 1, qos]))
         subscriber.sendall(b"\xe0\x00")
         while subscriber.recv(16):
             pass
-    with _session(port, b"bench-host", clean=True) as publisher:
+    with _session(port, b"bench-host", clean_start=True) as publisher:
         for _ in range(-(-messages // _BATCH)):
             publisher.sendall(b"".join(MQTT.publish(qos, i) for i in range(1, _BATCH + 1)))
             if qos == 1:
@@ -143,10 +143,10 @@ def _queue_mqtt(port: int, qos: int, messages: int) -> None:
                 _expect_kind(publisher, 0x70, _BATCH)
 
 
-def _session(port: int, client_id: bytes, clean: bool) -> socket.socket:
+def _session(port: int, client_id: bytes, clean_start: bool) -> socket.socket:
     connection = socket.create_connection((canned.HOST, port), timeout=10)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    body = b"\x00\x04MQTT\x04" + bytes([2 * clean, 0, 0, 0, len(client_id)]) + client_id
+    body = b"\x00\x04MQTT\x04" + bytes([2 * clean_start, 0, 0, 0, len(client_id)]) + client_id
     connection.sendall(bytes([0x10, len(body)]) + body)
     _expect(connection, b"\x20\x02\x00\x00")
     return connection

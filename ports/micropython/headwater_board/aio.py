@@ -1,6 +1,6 @@
 """The client for asyncio on a board: ``await`` what has an answer, and iterate over what arrives.
 
-    keeper = Keeper(Client(Tcp("broker.local"), b"board-1", clean=False))
+    keeper = Keeper(Client(Tcp("broker.local"), b"board-1", clean_start=False))
     async with aio.Client(keeper) as client:
         await client.subscribe(b"board-1/commands", 1)
         await client.publish(b"board-1/hello", b"", 1)

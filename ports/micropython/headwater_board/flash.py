@@ -1,7 +1,7 @@
 """An outbox in a file of the board's flash: what is unacknowledged outlives a power cut.
 
     outbox = flash_outbox("/outbox.hwj", size=2048)
-    client = Client(Tcp("broker.local"), b"board-1", clean=False, outbox=outbox)
+    client = Client(Tcp("broker.local"), b"board-1", clean_start=False, outbox=outbox)
 
 ``docs/stores.md`` says what is kept when, what that costs the flash, and how to choose the options.
 """

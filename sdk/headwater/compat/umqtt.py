@@ -152,7 +152,7 @@ class MQTTClient:
             session.response_ms = int(timeout * 1000)
             if hasattr(self._client.dialer, "timeout_ms"):
                 self._client.dialer.timeout_ms = session.response_ms
-        session.clean = bool(clean_session)
+        session.clean_start = bool(clean_session)
         session.keep_alive = self.keepalive
         # At QoS 1 they come again.
         self._inbox = [one for one in self._inbox if one[2] != _QOS_1]

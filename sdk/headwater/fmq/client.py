@@ -1,6 +1,6 @@
 """The FMQ client for applications: a session over a transport.
 
-    client = Client(Tcp("hub.local", 7760), b"board-1", clean=False)
+    client = Client(Tcp("hub.local", 7760), b"board-1", clean_start=False)
     client.on_message = lambda frame: print(frame.topic_text(), frame.payload_bytes())
     client.connect()
     client.subscribe(b"board-1/commands")

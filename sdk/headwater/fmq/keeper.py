@@ -1,6 +1,6 @@
 """Keep an FMQ client connected: reconnect, subscribe and consume again, publish while offline.
 
-    keeper = Keeper(Client(Tcp("hub.local", 7760), b"board-1", clean=False))
+    keeper = Keeper(Client(Tcp("hub.local", 7760), b"board-1", clean_start=False))
     keeper.subscribe(b"board-1/commands")
     keeper.consume(b"jobs", b"workers", window=4)
     keeper.start()

@@ -662,7 +662,7 @@ def _on_auth(s: "ClientSession", f: "Frame") -> int:
     read(v, f.at[2], f.end)
     present = v.low == 1
     f.bad_at = f.at[2]
-    if present and s.clean:
+    if present and s.clean_start:
         return errors.E_CODE
     read(v, f.at[1], f.end)
     f.bad_at = f.at[1]
@@ -750,7 +750,7 @@ def _report_error(s: "ClientSession", code: int) -> None:
 class ClientSession(Endpoint):
     """A client's session, which outlives connections.
 
-    - ``clean``: with False the hub keeps the session.
+    - ``clean_start``: with False the hub keeps the session.
     - ``rx_size``, ``tx_size``, ``outbox_size``: bytes of the buffers. A frame to be received whole must fit in seven
       eighths of ``rx_size``; requests and PUBLISH at QoS 0 in ``tx_size``; PUBLISH at QoS 1 and 2 in ``outbox_size``.
     - ``slots``: messages that may be unacknowledged or waiting, ``window`` of them sent.
@@ -782,7 +782,7 @@ class ClientSession(Endpoint):
         self,
         client_id: "Bytes" = b"",
         keep_alive: int = 60,
-        clean: bool = True,
+        clean_start: bool = True,
         user: "Bytes | None" = None,
         password: "Bytes | None" = None,
         rx_size: int = 512,
@@ -814,7 +814,7 @@ class ClientSession(Endpoint):
         self.frame = Frame(self.rx.buf, max_body)
         self.client_id = client_id
         self.keep_alive = keep_alive
-        self.clean = clean
+        self.clean_start = clean_start
         self._user = user
         self._password = password
         self._will: tuple[Field, ...] = ()
@@ -901,7 +901,7 @@ class ClientSession(Endpoint):
             self._user,
             self._password,
             self.keep_alive,
-            self.clean,
+            self.clean_start,
         ) + self._will
         if values == (b"", None, None, 0, True):
             values = ()

@@ -1,6 +1,6 @@
 """The client that applications use: an MQTT session over a transport, on boards and wherever a loop polls.
 
-    client = Client(Tcp("broker.local"), b"board-1", clean=False)
+    client = Client(Tcp("broker.local"), b"board-1", clean_start=False)
     client.on_message = lambda message: print(message.topic_text(), message.payload_bytes())
     client.connect()
     client.subscribe(b"board-1/commands", 1)

@@ -1,6 +1,6 @@
 """``Client`` for MQTT 5.0, whose calls take properties.
 
-    client = Client5(Tcp("broker.local"), b"board-1", clean=False, version=ClientV5(session_expiry=3600))
+    client = Client5(Tcp("broker.local"), b"board-1", clean_start=False, version=ClientV5(session_expiry=3600))
     unit = Properties(32)
     unit.add(spec5.USER_PROPERTY, b"unit", b"kelvin")
     client.publish(b"board-1/telemetry", sample(), 1, properties=unit.block)

@@ -1,6 +1,6 @@
 """Keeps a client connected: reconnects, subscribes again, publishes while there is no connection. It never blocks.
 
-    keeper = Keeper(Client(Tcp("broker.local"), b"board-1", clean=False))
+    keeper = Keeper(Client(Tcp("broker.local"), b"board-1", clean_start=False))
     keeper.subscribe(b"board-1/commands", 1)
     keeper.start()
     while True:

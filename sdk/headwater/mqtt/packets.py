@@ -212,7 +212,7 @@ def encode_connect(
     limit: int,
     client_id: "Bytes",
     keep_alive: int,
-    clean: bool,
+    clean_start: bool,
     will_topic: "Bytes | None" = None,
     will_payload: "Bytes" = b"",
     will_qos: int = 0,
@@ -225,13 +225,15 @@ def encode_connect(
 ) -> int:
     """Encode CONNECT (3.1). ``protocol`` is the version's name and level, ``keep_alive`` is 0 to 65,535 seconds.
 
-    ``clean`` is Clean Session, at 5.0 Clean Start. E_ARGUMENT: a string above 65,535 bytes, a client identifier or user
+    ``clean_start`` is Clean Session before 5.0. E_ARGUMENT: a string above 65,535 bytes, a client identifier or user
     name that is not UTF-8 or has U+0000 (1.5.3), ``keep_alive`` or ``will_qos`` out of range; before 5.0 also a
     password without a user name (3.1.2.9) and an empty client identifier without a clean session (3.1.3.1).
     """
     n = len(protocol) + 5 + len(client_id) + len(properties)
-    flags = _CLEAN_SESSION if clean else 0
-    bad = _is_no_text(client_id) or not 0 <= keep_alive <= 65535 or not (client_id or clean or properties)
+    flags = _CLEAN_SESSION if clean_start else 0
+    bad = (
+        _is_no_text(client_id) or not 0 <= keep_alive <= 65535 or not (client_id or clean_start or properties)
+    )
     if will_topic is not None:
         n += 4 + len(will_topic) + len(will_payload) + len(will_properties)
         flags |= _WILL | will_qos << _WILL_QOS_SHIFT

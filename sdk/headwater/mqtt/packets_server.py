@@ -85,7 +85,7 @@ class Connect:
         self.props_at = self.props_end = 0
         self.will_props_at = self.will_props_end = 0
 
-    def clean(self) -> bool:
+    def clean_start(self) -> bool:
         """Return whether the client asks for a new session (3.1.2.4)."""
         return self.flags & _CLEAN_SESSION != 0
 

@@ -134,10 +134,10 @@ class ServerSession(Session):
         if self.v5 is not None and not self.v5.accepts_connect():
             return self.refuse_connect(_BAD_CLIENT_ID_5)
         # A clean session begins anew, whatever was kept (3.2.2.2).
-        present = present and not c.clean()
+        present = present and not c.clean_start()
         if not present:
             self.outbox.clear()
-        self.has_session = not c.clean() if self.v5 is None else self.v5.session_expiry > 0
+        self.has_session = not c.clean_start() if self.v5 is None else self.v5.session_expiry > 0
         self.keep_alive = c.keep_alive
         self._put_connack(present, spec.ACCEPTED)
         self.event(ACCEPT)
@@ -213,7 +213,7 @@ def on_connect(s: ServerSession, p: "Packet") -> int:
         return s.refuse_connect(spec.BAD_LEVEL)
     if bad:
         return bad
-    if c.client_id_at == c.client_id_end and not c.clean():
+    if c.client_id_at == c.client_id_end and not c.clean_start():
         return s.refuse_connect(spec.BAD_CLIENT_ID)
     return s.decide(p)
 

@@ -1018,7 +1018,7 @@ def on_pubrel(s: Session, p: Packet) -> int:
 class ClientSession(Session):
     """A client's end. Strings are bytes in UTF-8; times are milliseconds, ``keep_alive`` seconds (0 = none).
 
-    ``clean`` (3.1.2.4): with False the server keeps the session, and QoS 2 is exactly once across
+    ``clean_start`` (3.1.2.4): with False the server keeps the session, and QoS 2 is exactly once across
     connections. Buffers: a packet to be received whole must fit in seven eighths of ``rx_size``; CONNECT and
     SUBSCRIBE, and PUBLISH at QoS 0, must fit in ``tx_size``, PUBLISH at QoS 1 and 2 in ``outbox_size``.
     ``slots`` messages may be unacknowledged or waiting, ``window`` of them sent. ``receive_window`` is how
@@ -1034,7 +1034,7 @@ class ClientSession(Session):
         self,
         client_id: "Bytes" = b"",
         keep_alive: int = 60,
-        clean: bool = True,
+        clean_start: bool = True,
         user: "Bytes | None" = None,
         password: "Bytes | None" = None,
         rx_size: int = 512,
@@ -1061,7 +1061,7 @@ class ClientSession(Session):
         )
         self.client_id = client_id
         self.keep_alive = keep_alive
-        self.clean = clean
+        self.clean_start = clean_start
         self._user = user
         self._password = password
         self._will = _NO_WILL
@@ -1148,7 +1148,7 @@ class ClientSession(Session):
                 self.tx_size,
                 self.client_id,
                 self.keep_alive,
-                self.clean,
+                self.clean_start,
                 self._will[0],
                 self._will[1],
                 self._will[2],
@@ -1241,7 +1241,7 @@ class ClientSession(Session):
         if p.code:
             self.return_code = p.code
             return errors.E_REFUSED
-        if p.session_present and self.clean:
+        if p.session_present and self.clean_start:
             p.bad_at = p.body
             return errors.E_CODE
         self.session_present = p.session_present

@@ -23,8 +23,8 @@ class V31:
     The client identifier must have 1 to 23 characters (3.1): ``connect`` returns E_ARGUMENT otherwise. A server of 3.1
     does not say whether it has kept the session. So ``on_online`` always gets False, for the application to subscribe
     again, which harms nothing. What is unacknowledged, however, is retransmitted as if the server had kept it, unless
-    ``clean`` asks for a new session: PUBREL for an identifier that the server has forgotten is answered all the same,
-    and without it a message that the server still holds would never be delivered. In 3.1 SUBACK has no code for a
+    ``clean_start`` asks for a new session: PUBREL for an identifier that the server has forgotten is answered all the
+    same, and without it a message that the server still holds would never be delivered. In 3.1 SUBACK has no code for a
     refused filter; a server that sends 3.1.1's nevertheless is understood.
     """
 
@@ -56,7 +56,7 @@ class V31:
 
     def resuming(self, session_present: bool) -> int:
         """Return whether to go on with the session: as far as we know."""
-        return 0 if self.session.clean else 1
+        return 0 if self.session.clean_start else 1
 
     def opening(self, packet_id: int) -> None:
         """Forget an identifier of an earlier connection that arrives without DUP: a server that has lost the session

@@ -1,6 +1,6 @@
 """MQTT 5.0 as an object that a session has: limits, property blocks, topic aliases, reason codes, authentication.
 
-    session = ClientSession(b"board-1", clean=False, version=ClientV5(session_expiry=3600))
+    session = ClientSession(b"board-1", clean_start=False, version=ClientV5(session_expiry=3600))
 
 ``session.v5`` is this object. The session calls it at the points where 5.0 differs from 3.1.1, and uses the handlers
 of packets that it brings. ``server5.ServerV5`` is the server's.
@@ -382,7 +382,7 @@ class ClientV5(V5):
     """A client's part of MQTT 5.0: ``V5``, and what follows.
 
     ``session_expiry`` is how many seconds the server keeps the session when the connection has ended (3.1.2.11.2); by
-    default for ever, or not at all if the session is ``clean`` (Clean Start), as with 3.1.1. ``connect_properties`` has
+    default for ever, or not at all with ``clean_start``, as with 3.1.1. ``connect_properties`` has
     room for ``properties_size`` bytes; a program adds to it what else CONNECT is to say.
 
     ``session.return_code`` is the reason code of the server's last CONNACK or DISCONNECT, with E_REFUSED or
@@ -418,7 +418,7 @@ class ClientV5(V5):
         self._announce(self.connect_properties)
         expiry = self._session_expiry
         if expiry < 0:
-            expiry = 0 if session.clean else _NEVER
+            expiry = 0 if session.clean_start else _NEVER
         if expiry and self.connect_properties.add(spec5.SESSION_EXPIRY_INTERVAL, expiry):
             raise ValueError("the session expiry interval is 0 to 2**32 - 1 seconds")
         session.use_version(spec5.PROTOCOL, check_filter5, _TAKES, _HANDLERS, spec5.NO_PROPERTIES)

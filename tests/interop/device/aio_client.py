@@ -13,7 +13,7 @@ from headwater_board.tcp import Tcp
 
 
 def made(name: bytes = b"board", **options: object) -> Keeper:
-    options.setdefault("clean", False)
+    options.setdefault("clean_start", False)
     client = Client(
         Tcp("127.0.0.1", settings.PORT), name, keep_alive=1, response_ms=1000, slots=4, window=4, **options
     )
@@ -182,8 +182,8 @@ async def angry() -> None:
 
 async def heap() -> None:
     """Bytes of each operation, none of them collected meanwhile."""
-    keeper = made(clean=True)
-    other = Client(Tcp("127.0.0.1", settings.PORT), b"other", clean=True)
+    keeper = made(clean_start=True)
+    other = Client(Tcp("127.0.0.1", settings.PORT), b"other", clean_start=True)
     other.connect()
     figures = {}
     payload = b"0123456789abcdef"

@@ -11,7 +11,7 @@ from headwater_board.tcp import Tcp
 
 
 def made(**options: object) -> Keeper:
-    options.update(keep_alive=1, response_ms=1000, clean=options.get("clean", False), slots=4)
+    options.update(keep_alive=1, response_ms=1000, clean_start=options.get("clean_start", False), slots=4)
     if settings.V5:
         from headwater.mqtt.v5 import ClientV5
 
@@ -105,7 +105,7 @@ async def beyond() -> None:
 
 async def anew() -> None:
     """What was not taken is lost with the session: the connection ends for it once, and the next one stays."""
-    keeper = made(clean=True)
+    keeper = made(clean_start=True)
     async with aio.Client(keeper, queue=2, unacknowledged=5) as client:
         await client.subscribe(b"flood", 1)
         print("ready")

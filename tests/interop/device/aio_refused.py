@@ -14,7 +14,7 @@ from headwater_board.tcp import Tcp
 
 async def denied() -> None:
     """A broker of 5.0 refuses messages: each is raised once, and the packet id's next message is delivered."""
-    client = Client(Tcp("127.0.0.1", settings.PORT), b"board", clean=False, slots=1, version=ClientV5())
+    client = Client(Tcp("127.0.0.1", settings.PORT), b"board", clean_start=False, slots=1, version=ClientV5())
     seen = []
     client.session.v5.on_refused = lambda packet_id, code: seen.append(code)
     codes = []

@@ -11,7 +11,7 @@ from headwater_board.tcp import Tcp
 client = Client(
     Tcp("127.0.0.1", settings.PORT),
     b"board",
-    clean=False,
+    clean_start=False,
     keep_alive=2,
     response_ms=5000,
     slots=32,

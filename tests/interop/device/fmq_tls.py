@@ -7,7 +7,7 @@ from headwater_board.tls import Tls
 
 port, ca, topic = sys.argv[1:]
 delivered: list[int] = []
-client = Client(Tls("127.0.0.1", int(port), ca=ca), b"board", clean=False)
+client = Client(Tls("127.0.0.1", int(port), ca=ca), b"board", clean_start=False)
 client.on_delivered = delivered.append
 client.connect()
 for qos in (0, 1, 2):

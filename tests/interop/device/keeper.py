@@ -24,7 +24,7 @@ else:
 client = Client(
     dialers[0],
     b"board",
-    clean=False,
+    clean_start=False,
     keep_alive=1,
     response_ms=1000,
     slots=64,

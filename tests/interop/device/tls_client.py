@@ -29,7 +29,7 @@ got: "list[bytes]" = []
 
 
 def connect(**options: object) -> Client:
-    client = Client(Tls(**arguments), b"board", clean=True, **options)
+    client = Client(Tls(**arguments), b"board", clean_start=True, **options)
     client.on_message = lambda message: got.append(message.payload_bytes())
     client.connect()
     return client
@@ -60,7 +60,7 @@ def echo() -> None:
 
 def fail() -> None:
     """Say why there is no connection; and that it is over."""
-    client = Client(Tls(**arguments), b"board", clean=True)
+    client = Client(Tls(**arguments), b"board", clean_start=True)
     try:
         client.connect()
         print("connected")
@@ -72,7 +72,7 @@ def fail() -> None:
 
 def begin() -> None:
     """Connect without ever waiting inside: what ``poll`` says at the end, and why."""
-    client = Client(Tls(**arguments), b"board", clean=True, response_ms=response_ms)
+    client = Client(Tls(**arguments), b"board", clean_start=True, response_ms=response_ms)
     status = client.begin_connect()
     while status == 0 and not client.connected:
         client.dialer.wait(20)

@@ -12,7 +12,7 @@ class Bench(common.Base):
         self.client = client = self.face()(
             Tcp(host, port),
             common.CLIENT_ID.encode(),
-            clean=clean,
+            clean_start=clean,
             rx_size=common.BUFFER,
             tx_size=common.BUFFER,
             slots=self.window,

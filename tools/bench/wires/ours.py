@@ -112,7 +112,7 @@ def mosquitto() -> Iterator[int]:
         settings = {"log_type": "error", "max_inflight_messages": COUNT}
         with Mosquitto(Path(folder), settings=settings) as broker:
             reader = _client("MQTT 3.1.1", broker.port, b"reader")
-            reader.session.clean = False
+            reader.session.clean_start = False
             reader.connect()
             reader.subscribe(TOPIC)
             # An answer to any packet sent after SUBSCRIBE shows that SUBSCRIBE was processed.

@@ -80,7 +80,7 @@ def make_client(
         timeout=args.timeout,
         reconnect=connection.reconnect(args, reconnects),
         connection=ConnectionOptions(keepalive=args.keepalive, more_servers=where.servers[1:]),
-        session=SessionOptions(clean=not args.keep_session, auto_ack=auto_ack),
+        session=SessionOptions(clean_start=not args.keep_session, auto_ack=auto_ack),
         limits=limits or Limits(),
     )
     connection.watch(args, client)

@@ -36,7 +36,10 @@ def make_client(
             keepalive=args.keepalive, more_servers=where.servers[1:], websocket=where.websocket
         ),
         session=SessionOptions(
-            clean=not args.keep_session, expiry=expiry, auto_ack=auto_ack, properties=of(args, "connect")
+            clean_start=not args.keep_session,
+            expiry=expiry,
+            auto_ack=auto_ack,
+            properties=of(args, "connect"),
         ),
         limits=limits,
     )

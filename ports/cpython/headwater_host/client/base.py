@@ -194,7 +194,7 @@ def check_client(
     check_options("session", session, kinds[0])
     check_options("limits", limits, kinds[1])
     check_seconds("timeout", timeout)
-    if not session.clean and not identifier:
+    if not session.clean_start and not identifier:
         raise ArgumentError("a session that the server is to keep needs an identifier")
 
 

@@ -53,13 +53,13 @@ class ConnectionOptions:
 class SessionOptions:
     """The session of a client: what the server keeps, what the client stores, and who acknowledges.
 
-    - ``clean``: False if the server is to keep the session while the client is disconnected. Needs an identifier.
+    - ``clean_start``: False if the server is to keep the session while the client is disconnected. Needs an identifier.
     - ``store``: the path of a file that keeps unacknowledged messages when the process ends or power fails, or an open
       store (``headwater_host.client.store``). Needs an identifier, and a file for each.
     - ``auto_ack``: False if the program acknowledges received QoS 1 and 2 messages by ``message.ack()``.
     """
 
-    clean: bool = True
+    clean_start: bool = True
     store: "SqliteOutbox | str | PathLike[str] | None" = None
     auto_ack: bool = True
 

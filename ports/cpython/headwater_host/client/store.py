@@ -1,6 +1,6 @@
 """An outbox in an SQLite file, which keeps unacknowledged messages when the process ends or power fails.
 
-    session = SessionOptions(clean=False, store="meter.db")
+    session = SessionOptions(clean_start=False, store="meter.db")
     async with Client("broker.local", identifier="meter", session=session) as client:
         ...
 

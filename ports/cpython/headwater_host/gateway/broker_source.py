@@ -93,7 +93,7 @@ class BrokerSource(ClientSource):
             timeout=config.timeout,
             reconnect=RECONNECT,
             connection=ConnectionOptions(keepalive=config.keepalive, websocket=config.websocket),
-            session=SessionOptions(clean=False, auto_ack=False, subscriptions=config.topics),
+            session=SessionOptions(clean_start=False, auto_ack=False, subscriptions=config.topics),
             limits=limits,
             logger=QUIET,
         )

@@ -130,11 +130,11 @@ class MqttBoard(SerialLine):
     def _on_connect(self, connect: "Connect", p: "Packet") -> int:
         client_id = bytes(p.buf[connect.client_id_at : connect.client_id_end])
         # A board with another client identifier gets a new session.
-        kept = not connect.clean() and client_id == self._client_id
+        kept = not connect.clean_start() and client_id == self._client_id
         if client_id != self._board:
             self._board = client_id
             self._refused.clear()
-        self._client_id = None if connect.clean() else client_id
+        self._client_id = None if connect.clean_start() else client_id
         self.received.began(kept)
         name = client_id.decode() or "a board without a client identifier"
         self.report("connected", f"{name} connected{', with a kept session' if kept else ''}")

@@ -97,7 +97,7 @@ def _connect_fields(p: Packet, protocol: bytes = packets.PROTOCOL) -> Fields:
     return {
         "protocol_name": protocol[2:-1].decode(),
         "protocol_level": c.level,
-        "clean_session": c.clean(),
+        "clean_session": c.clean_start(),
         "keep_alive": c.keep_alive,
         "client_id": _text(p, c.client_id_at, c.client_id_end),
         "will": will,

@@ -40,7 +40,7 @@ def _connect(p: Packet5) -> Fields:
     return {
         "protocol_name": spec5.PROTOCOL[2:-1].decode(),
         "protocol_level": c.level,
-        "clean_start": c.clean(),
+        "clean_start": c.clean_start(),
         "keep_alive": c.keep_alive,
         "properties": properties(p, c.props_at, c.props_end),
         "client_id": _text(p, c.client_id_at, c.client_id_end),

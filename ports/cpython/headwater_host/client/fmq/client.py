@@ -1,6 +1,6 @@
 """The asyncio FMQ client, with the interface of the MQTT client wherever both protocols do the same.
 
-    async with Client("fmq://hub.local", identifier="reader", session=SessionOptions(clean=False)) as client:
+    async with Client("fmq://hub.local", identifier="reader", session=SessionOptions(clean_start=False)) as client:
         jobs = await client.subscribe("jobs/#", group="workers")
         await client.consume(jobs, window=50, need_ack=True)
         async for message in client.messages:
@@ -111,7 +111,7 @@ class Client(Subscribing):
         made = HostSession(
             string_field("identifier", name) or b"",
             keep_alive=connection.keepalive,
-            clean=session.clean,
+            clean_start=session.clean_start,
             user=string_field("username", username),
             password=string_field("password", password),
             max_body=MAX_BODY if limits.packet_size is None else limits.packet_size,

@@ -53,7 +53,7 @@ class HostSession(FastSession):
         client_id: bytes = b"",
         *,
         keep_alive: int = 60,
-        clean: bool = True,
+        clean_start: bool = True,
         user: bytes | None = None,
         password: bytes | None = None,
         max_body: int = MAX_BODY,
@@ -68,7 +68,7 @@ class HostSession(FastSession):
         super().__init__(
             client_id,
             keep_alive,
-            clean,
+            clean_start,
             user,
             password,
             tx_size=_TX + _AROUND + room + len(client_id) + len(user or b"") + len(password or b""),

@@ -14,10 +14,10 @@ ProtocolLevel: TypeAlias = Literal[3, 4, 5]
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions(options.SessionOptions):
-    """The session of an MQTT client; for ``clean``, ``store`` and ``auto_ack`` see the base class.
+    """The session of an MQTT client; for ``clean_start``, ``store`` and ``auto_ack`` see the base class.
 
     - ``expiry``: how many seconds the broker keeps the session after the connection ends (MQTT 5.0). By default for
-      ever, or with ``clean`` not at all.
+      ever, or with ``clean_start`` not at all.
     - ``subscriptions``: filters, each with its QoS or at QoS 0, to subscribe to when the client connects.
     - ``properties``: further properties of CONNECT (MQTT 5.0, ``headwater_host.mqtt_properties``).
     - ``puback_ends_qos_2``: True for brokers that do not implement QoS 2 and answer its messages with PUBACK, as

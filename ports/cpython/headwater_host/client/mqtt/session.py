@@ -107,7 +107,7 @@ class HostClient(FastEndpoint, ClientSession):
         client_id: bytes = b"",
         *,
         keep_alive: int = 60,
-        clean: bool = True,
+        clean_start: bool = True,
         user: bytes | None = None,
         password: bytes | None = None,
         max_packet: int = MAX_PACKET,
@@ -126,7 +126,7 @@ class HostClient(FastEndpoint, ClientSession):
         super().__init__(
             client_id,
             keep_alive,
-            clean,
+            clean_start,
             user,
             password,
             tx_size=_TX + room + len(client_id) + len(user or b"") + len(password or b""),

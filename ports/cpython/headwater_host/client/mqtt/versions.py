@@ -114,7 +114,7 @@ def make_session(
         password=string_field("password", password),
         room=len(will_topic) + len(will_payload or b"") + len(will_block) + said_size + _ANNOUNCED,
         keep_alive=keep_alive,
-        clean=options.clean,
+        clean_start=options.clean_start,
         slots=limits.queued_outgoing,
         window=IN_FLIGHT if limits.in_flight is None else limits.in_flight,
         response_ms=response_ms,
